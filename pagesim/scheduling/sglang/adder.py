@@ -54,21 +54,6 @@ class PrefillAdder:
         rem_chunk_tokens: tokens that prompts may still compute; None where they are not cut into chunks.
     """
 
-    __slots__ = (
-        "_cur_offset",
-        "_futures",
-        "_options",
-        "_page",
-        "_pool",
-        "_running",
-        "_swa_offset",
-        "_total_offset",
-        "can_run_list",
-        "new_chunked_req",
-        "rem_chunk_tokens",
-        "rem_input_tokens",
-    )
-
     def __init__(
         self,
         pool: TokenPool,
@@ -81,7 +66,7 @@ class PrefillAdder:
         self._pool = pool
         self._page = pool.page_size
         self._options = options
-        self._running = list(zip(running, to_come, strict=True))
+        self._running, self._to_come = running, to_come
         self._futures: list[Future] | None = None
         chunk = options.chunked_prefill_size or -1
         self.rem_input_tokens = options.max_prefill_tokens - mixed
@@ -222,7 +207,10 @@ class PrefillAdder:
         candidate = (_to_come(req), req.length)
         futures = self._futures
         if futures is None:
-            running = [(left, each.prompt + each.max_new_tokens - left) for each, left in self._running]
+            running = [
+                (left, each.prompt + each.max_new_tokens - left)
+                for each, left in zip(self._running, self._to_come, strict=True)
+            ]
             admitted = [(_to_come(each), each.length) for each in self.can_run_list]
             alive = [future for future in (candidate, *running, *admitted) if future[0] > 0]
             futures = self._futures = sorted(alive, key=lambda future: future[0])

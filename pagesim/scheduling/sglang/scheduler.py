@@ -23,7 +23,7 @@ from pagesim.scheduling.sglang.options import SglangOptions
 from pagesim.scheduling.sglang.policy import SchedulePolicy
 from pagesim.scheduling.sglang.pool import TokenPool
 from pagesim.scheduling.sglang.queue import SglangQueue
-from pagesim.scheduling.sglang.request import LengthLimits, SglangRequest
+from pagesim.scheduling.sglang.request import LengthLimits, SglangRequest, room_behind
 from pagesim.scheduling.traits import need_pages
 from pagesim.setup.compiled import mypyc_attr
 from pagesim.workloads.trace import IntColumn
@@ -57,8 +57,8 @@ class Sglang(Scheduler):
 
     __slots__ = (
         "_computed",
+        "_decodes_in_flight",
         "_ending",
-        "_in_flight",
         "_launched",
         "chunked_req",
         "last_batch",
@@ -90,8 +90,8 @@ class Sglang(Scheduler):
     def most_output(
         cls, prompt: IntColumn, max_model_len: int, num_blocks: int, block_size: int
     ) -> IntColumn:
-        limits = LengthLimits(max_model_len, num_blocks * block_size, block_size)
-        found: IntColumn = np.maximum(1, np.minimum(*limits.room_behind(prompt)))
+        rooms = room_behind(prompt, max_model_len, num_blocks * block_size, block_size)
+        found: IntColumn = np.maximum(1, np.minimum(*rooms))
         return found
 
     @classmethod
@@ -136,12 +136,12 @@ class Sglang(Scheduler):
         prices: Prices | None = None,
     ) -> None:
         options = resolved(options, Machine("", 0, max_model_len))
-        queue = SglangQueue(self._prepare)
+        capacity = memory.num_blocks * memory.block_size
+        self.limits = LengthLimits(options, max_model_len, capacity, memory.block_size)
+        queue = SglangQueue(self.limits.prepare)
         super().__init__(memory, queue, options, max_model_len=max_model_len, prices=prices)
         self.waiting_queue = queue
         self.options = options
-        capacity = memory.num_blocks * memory.block_size
-        self.limits = LengthLimits(max_model_len, capacity, memory.block_size)
         self.max_running_requests = most_running(options, capacity, max_model_len)
         self.mixes = options.enable_mixed_chunk and (options.chunked_prefill_size or 0) > 0
         self.overlaps = not options.disable_overlap_schedule
@@ -160,8 +160,7 @@ class Sglang(Scheduler):
         self._computed: list[SglangRequest] = []
         # Requests whose last token comes with that result.
         self._ending: dict[SglangRequest, None] = {}
-        # Requests of which a token is in flight when the next iteration is decided; None for all that run.
-        self._in_flight: frozenset[SglangRequest] | None = frozenset()
+        self._decodes_in_flight = False  # whether a token of each running request is not known yet
 
     @property
     def new_token_ratio(self) -> float:
@@ -179,26 +178,13 @@ class Sglang(Scheduler):
         return self.limits.refusal(prompt_tokens)
 
     def never_fits(self, prompt_tokens: int) -> bool:
-        if self.limits.refuses(prompt_tokens):
-            return False
-        page = self.memory.block_size
-        capacity = self.memory.num_blocks * page
-        if self.options.ignore_eos and not self.options.caches:
-            return -(-prompt_tokens // page) * page + page > capacity
-        return prompt_tokens + page >= capacity  # as `PrefillAdder` asks, where no other request runs
-
-    def _prepare(self, request: SglangRequest) -> None:
-        """Clip what a request asks for, or refuse it, as the front end does."""
-        least = 0 if self.options.ignore_eos else self.options.max_new_tokens or 0
-        request.max_new_tokens = self.limits.clip(max(request.output, least), request.prompt)
-        if self.limits.refuses(request.prompt):
-            request.refuse()
+        return self.limits.never_fits(prompt_tokens)
 
     def known_outputs(self, req: SglangRequest) -> int:
         """Return the generated tokens of a request that are known when an iteration is decided."""
         if not req.decodes:
             return req.length - req.prompt
-        late = self._in_flight is None or req in self._in_flight
+        late = self._decodes_in_flight or req in self._computed
         return req.base + self.memory.steps - req.prompt + 1 - late
 
     # An iteration
@@ -213,11 +199,10 @@ class Sglang(Scheduler):
         if self.overlaps:
             self._note_ending()
         self._merge_last_batch()
-        if not self._get_new_batch_prefill(batch):
-            if self.running_batch.reqs and not self.running_batch.is_prefill_only:
-                self._update_running_batch(batch)
-            if not batch.tokens:
-                self._in_flight = frozenset()
+        prefills = self._get_new_batch_prefill(batch)
+        if not prefills and self.running_batch.reqs and not self.running_batch.is_prefill_only:
+            self._update_running_batch(batch)
+        self._decodes_in_flight = self.overlaps and batch.decoding > 0
         batch.batched_tokens = batch.tokens
         batch.sequences = self.running_sequences
         return batch
@@ -287,11 +272,8 @@ class Sglang(Scheduler):
 
     def _tokens_to_come(self) -> list[int]:
         """Return how many tokens each request of the running batch may still generate."""
-        in_flight, known = self._in_flight, self.memory.steps + 1
-        return [
-            req.max_new_tokens + req.prompt - req.base - known + (in_flight is None or req in in_flight)
-            for req in self.running_batch.reqs
-        ]
+        late, computed, known = self._decodes_in_flight, set(self._computed), self.memory.steps + 1
+        return [req.final_step - known + (late or req in computed) for req in self.running_batch.reqs]
 
     def _run_prompts(self, prompts: list[SglangRequest], batch: Batch) -> None:
         """Take memory for prompts and let them run, the running batch beside them where it may."""
@@ -322,13 +304,13 @@ class Sglang(Scheduler):
         whole = [req for req in prompts if req is not chunked]
         for req in whole:
             self.start_decoding(req)
+            req.final_step = req.max_new_tokens + req.prompt - req.base
         batch.incomplete = tuple([req for req in fresh if req is chunked])
         batch.completed = tuple([req for req in whole if req not in fresh])
         only = not beside and not any(req.max_new_tokens for req in prompts)
         self.last_batch = ScheduleBatch(prompts + beside, batch.tokens, is_prefill_only=only)
         self.waiting_queue.processed += batch.tokens
         self._launched = whole
-        self._note_launch(None if beside else frozenset(whole))
 
     def _enter(self, req: SglangRequest) -> None:
         """Give a request that was admitted a place and its memory."""
@@ -409,7 +391,6 @@ class Sglang(Scheduler):
         batch.decode_context = self.context - self.resting_context
         if self.chunked_req is not None:  # which waits
             batch.decode_context -= self.chunked_req.tokens
-        self._note_launch(None)
 
     def _retract_decode(self, batch: Batch) -> None:
         """Take requests out of the running batch until the others fit: those with the fewest tokens."""
@@ -444,24 +425,23 @@ class Sglang(Scheduler):
 
     # What becomes known
 
-    def _note_launch(self, reqs: frozenset[SglangRequest] | None) -> None:
-        """Note of which requests a token is in flight when the next iteration is decided; None for all."""
-        self._in_flight = reqs if self.overlaps else frozenset()
-
     def _note_ending(self) -> None:
         """Note which requests have their last token in the iteration that is in flight, in its order."""
         finishing, steps = self._finishing, self.memory.steps
         if self._computed:  # when the fast-forward of one step was over
             self._cache_computed()
         self._computed, self._launched = self._launched, []
-        ending: list[EngineRequest] = []
+        ending: list[SglangRequest] = []
         while finishing and finishing[0][0] <= steps:
             req = finishing.pop(0)[2]
+            assert isinstance(req, SglangRequest)
             req.last_step = -1
             ending.append(req)
-        if ending:
+        if len(ending) > 1:
             last = [] if self.last_batch is None else self.last_batch.reqs
-            self._ending = {req: None for req in self.running_batch.reqs + last if req in ending}
+            ending = [req for req in self.running_batch.reqs + last if req in ending]
+        if ending:
+            self._ending = dict.fromkeys(ending)
 
     def finish(self, now: int) -> list[EngineRequest]:
         """Take in the oldest result in flight: cache its prompts, let those go that are over."""
@@ -531,6 +511,7 @@ class Sglang(Scheduler):
             self.chunked_req = None
         running = self.running_batch
         running.reqs = [req for req in running.reqs if req is not request]
+        self._launched = [req for req in self._launched if req is not request]
         running.batch_is_full = False
         return generated
 
@@ -564,7 +545,7 @@ class Sglang(Scheduler):
     def _joins_quietly(self) -> bool:
         """Say whether nothing is decided where those join whose prompt runs in the iteration in flight.
 
-        Nothing is, if what is cached of their prompts while the step after it runs changes no count of memory.
+        Nothing is, if what is cached of their prompts meanwhile changes no count of memory.
         """
         running = self.running_batch
         stays_full = bool(running.reqs) or not running.batch_is_full
@@ -589,7 +570,7 @@ class Sglang(Scheduler):
         super().advance(steps)
         self.ratio.decay(steps)
         self.waiting_queue.processed += self.running_batch.extend_num_tokens * steps
-        self._note_launch(None)
+        self._decodes_in_flight = self.overlaps
 
     def arrival_matters(self) -> bool:
         is_full = self.running_batch.batch_is_full
