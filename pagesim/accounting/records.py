@@ -366,7 +366,7 @@ class Recorder(Observer):
         Args:
             since: when those that stood still had their last token.
             stood: how many, those that joined meanwhile included.
-            end: see there.
+            end: when that iteration ends, in ticks.
         """
         for joined, request in self._joined_at.values():
             self._late.fromlist([end - joined, request.samples])
@@ -398,7 +398,7 @@ class Recorder(Observer):
             self._rare[name].fromlist([len(self._rows), value])
 
     def _note_state(self, sequences: int, external: int, end: int) -> None:
-        """Note what samples, swaps, placements, prefix caches and requests that do not run make of memory.
+        """Note what samples, swaps, allocators, prefix caches and requests that do not run make of memory.
 
         Args:
             sequences: that run, as in the row at hand.

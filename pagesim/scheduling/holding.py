@@ -96,7 +96,7 @@ class HoldingV1(VllmV1):
         given away: a request that waits for a load cannot make room.
 
         Args:
-            request: see there.
+            request: the head of the queue.
             tokens: what it has cached and what is loaded.
             loaded: those of them that are loaded; their blocks cannot be found before.
             others: requests that wait for loads.

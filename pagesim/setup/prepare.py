@@ -35,9 +35,9 @@ from pagesim.setup.served import served_model
 from pagesim.setup.sizes import static_notes, static_sizes
 from pagesim.sim.clients import Clients
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, to_ticks
-from pagesim.sim.closed_loop import SentArrivals
 from pagesim.sim.copies import CopyEngine
 from pagesim.sim.engine import StrictCompatError
+from pagesim.sim.sending import SentArrivals
 from pagesim.sim.tier_copies import TierCopies
 from pagesim.workloads.trace import IntColumn, Trace
 
@@ -47,7 +47,7 @@ class PreparedSystem:
     """A system made ready for a trace: everything that its engines have in common.
 
     Attributes:
-        system: see there.
+        system: the options as the user gave them.
         policy: its parts.
         sized: its memory, the null block of vllm-v1 left out.
         options: the scheduler's.
@@ -291,7 +291,7 @@ def prepare(system: System, trace: Trace) -> PreparedSystem:
     Raises:
         PagesimError: an option, the trace or their combination is off; the sentence says what to do.
     """
-    policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
+    policy = parts_of(system.policy, system.scheduler, system.reservation, system.allocator)
     options = options_of(system, policy)
     sized, max_model_len, cost = equip(system, policy)
     options = with_chunks(options, sized)
@@ -321,7 +321,7 @@ def check(system: System) -> None:
     Raises:
         PagesimError: as `prepare` would; what only a trace can show is not looked for.
     """
-    policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
+    policy = parts_of(system.policy, system.scheduler, system.reservation, system.allocator)
     sized, max_model_len, cost = equip(system, policy)
     options = with_chunks(options_of(system, policy), sized)
     _new_scheduler(system, policy, sized, options, max_model_len, cost)
