@@ -334,9 +334,7 @@ class Sglang(Scheduler):
         batch.decode_context = self.context - prompts
         batch.context_tokens += batch.decode_context
         batch.decodes = True
-        is_full = self.running_batch.batch_is_full
-        self.running_batch = ScheduleBatch()
-        self.running_batch.batch_is_full = is_full
+        self.running_batch.reqs = []
         return beside
 
     # Decodes
@@ -545,7 +543,7 @@ class Sglang(Scheduler):
     def _joins_quietly(self) -> bool:
         """Say whether nothing is decided where those join whose prompt runs in the iteration in flight.
 
-        Nothing is, if what is cached of their prompts meanwhile changes no count of memory.
+        That is so if what is cached of their prompts while the next step runs changes no count of memory.
         """
         running = self.running_batch
         stays_full = bool(running.reqs) or not running.batch_is_full
