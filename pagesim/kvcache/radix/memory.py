@@ -20,16 +20,17 @@ class Place:
 
     Attributes:
         node: with which the part of it ends that is in the tree, and locked.
+        begin: what ``RadixTree.lock`` returned.
         protected: tokens of that part.
         seen: tokens of it that were inserted at any time.
     """
 
-    __slots__ = ("node", "protected", "seen")
+    __slots__ = ("begin", "node", "protected", "seen")
 
     def __init__(self, node: Node, protected: int) -> None:
         self.node = node
         self.protected = protected
-        self.seen = 0
+        self.seen = self.begin = 0
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -127,7 +128,7 @@ class RadixKV(CountedKV):
         self._found = None
         holder.kv = place = self._new_place(node)
         self._named += place.protected // self.block_size
-        self._lock(place)
+        place.begin = self.tree.lock(node)
         self._note()
 
     def unprotect(self, holder: Holder) -> None:
@@ -191,9 +192,9 @@ class RadixKV(CountedKV):
         prompt = holder.prompt - holder.prompt % page
         if self.cuts_answers and 0 < prompt < end:
             self.tree.insert(holder.content, prompt, prompt)
-        self._unlock(place)
-        place.node, place.protected, place.seen = node, end, max(end, place.seen)
-        self._lock(place)
+        begin = self.tree.lock(node)
+        self.tree.unlock(place.node, place.begin)
+        place.node, place.begin, place.protected, place.seen = node, begin, end, max(end, place.seen)
         self._note()
 
     def release(self, holder: Holder) -> None:
@@ -210,10 +211,10 @@ class RadixKV(CountedKV):
 
     def make_blank(self, pages: int) -> int:
         """Evict until so many pages are blank, or nothing is left to evict; return how many are."""
-        short = pages - self.blank_blocks
+        short = pages - (self.free_blocks - self._cached)
         if short > 0 and self._cached:
             self._note_evicted(self.tree.evict(short * self.block_size))
-        return self.blank_blocks
+        return self.free_blocks - self._cached
 
     def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
         self._refuse_samples()
@@ -260,12 +261,6 @@ class RadixKV(CountedKV):
         """Insert whole pages of a holder; return the tokens that were there, and the last node."""
         return self.tree.insert(holder.content, end, holder.kv.seen)
 
-    def _lock(self, place: Place) -> None:
-        self.tree.lock(place.node)
-
-    def _unlock(self, place: Place) -> None:
-        self.tree.unlock(place.node)
-
     def _note_evicted(self, tokens: int) -> None:
         self.evicted += tokens
         self._cached -= tokens // self.block_size
@@ -281,12 +276,12 @@ class RadixKV(CountedKV):
         """Hold nothing in the tree for a holder any more."""
         place: Place = holder.kv
         self._named -= place.protected // self.block_size
-        self._unlock(place)
+        self.tree.unlock(place.node, place.begin)
         self._note()
 
     def _evict_overdraft(self) -> None:
         """Evict as many pages as were taken beyond the blank ones."""
-        if self.blank_blocks < 0:
+        if self.free_blocks < self._cached:
             self.make_blank(0)
 
     def _refuse_samples(self) -> None:

@@ -150,19 +150,21 @@ class RadixTree:
             The tokens that were there already, and the node with which the others end.
         """
         page, node, at = self.page, self.root, 0
-        node.last_access = self._tick()
+        self.touches += 1.0
+        node.last_access = self.touches
         while at < tokens:
             key = content.key_at(at + page)
             child = node.children.get(key)
             is_new = child is None
+            self.touches += 1.0
             if child is None:
                 there = at
-                child = node.children[key] = self.kind(content, at, tokens, node, self._tick())
+                child = node.children[key] = self.kind(content, at, tokens, node, self.touches)
                 child.key = key
                 self.evictable += tokens - at
                 at = tokens
             else:
-                child.last_access = self._tick()
+                child.last_access = self.touches
                 there = at = self._same(content, child, tokens)
                 if at < child.end:
                     child = self._split(child, at)
@@ -176,25 +178,30 @@ class RadixTree:
                 return there, node
         return at, node
 
-    def lock(self, node: Node) -> None:
-        """Hold a prefix: nothing of it is evicted."""
+    def lock(self, node: Node) -> int:
+        """Hold a prefix: nothing of it is evicted; return from which token on that is so."""
+        newly = 0
         while (parent := node.parent) is not None:
             if not node.lock_ref:
-                self.evictable -= node.tokens
-                self.protected += node.tokens
+                newly += node.end - node.start
             node.lock_ref += 1
             node = parent
+        self.evictable -= newly
+        self.protected += newly
+        return 0
 
-    def unlock(self, node: Node) -> None:
-        """Hold a prefix no longer."""
+    def unlock(self, node: Node, begin: int = 0) -> None:
+        """Hold a prefix no longer; ``begin`` is what ``lock`` returned."""
+        gone = 0
         while (parent := node.parent) is not None:
-            node.lock_ref -= 1
-            if not node.lock_ref:
-                self.evictable += node.tokens
-                self.protected -= node.tokens
+            node.lock_ref = locks = node.lock_ref - 1
+            if not locks:
+                gone += node.end - node.start
                 if not node.children:
                     self._order.offer(node)
             node = parent
+        self.evictable += gone
+        self.protected -= gone
 
     def unlocked(self, node: Node) -> int:
         """Return the tokens of a prefix that no sequence holds."""
@@ -254,6 +261,8 @@ class RadixTree:
     def _same(self, content: Text, child: Node, tokens: int) -> int:
         """Return up to where a content is the same as a child, of which it has the first page."""
         most = child.end if child.end < tokens else tokens
+        if child.content is content:
+            return most
         same = content.common_tokens(child.content, most)
         return same - same % self.page
 

@@ -100,8 +100,9 @@ class WindowedTree(RadixTree):
         self._renew(_windowed(node))
         return there, node
 
-    def lock_window(self, node: Node) -> int:
-        """Hold the window slots with which a prefix ends, whole nodes; return where the first one begins."""
+    def lock(self, node: Node) -> int:
+        """Hold a prefix, and the window slots with which it ends, whole nodes; return where those begin."""
+        super().lock(node)
         begin = node.start
         for held in self._ending(node, self.window):
             if held.is_live and not held.window_lock_ref:
@@ -111,8 +112,8 @@ class WindowedTree(RadixTree):
             begin = held.start
         return begin
 
-    def unlock_window(self, node: Node, begin: int) -> None:
-        """Hold no longer what ``lock_window`` held; nodes may have been split since."""
+    def unlock(self, node: Node, begin: int = 0) -> None:
+        """Hold no longer what ``lock`` held; nodes may have been split since."""
         held = _windowed(node)
         while held.end > begin and (parent := held.parent) is not None:
             held.window_lock_ref -= 1
@@ -120,9 +121,10 @@ class WindowedTree(RadixTree):
                 self.window_evictable += held.tokens
                 self.window_protected -= held.tokens
             held = parent
+        super().unlock(node)
 
     def unlocked_window(self, node: Node) -> int:
-        """Return the tokens of window slots that ``lock_window`` would be the first to hold."""
+        """Return the tokens of window slots that ``lock`` would be the first to hold."""
         nodes = self._ending(node, self.window)
         return sum([each.tokens for each in nodes if each.is_live and not each.window_lock_ref])
 

@@ -30,16 +30,15 @@ class WindowPlace(Place):
     Attributes:
         gone: tokens whose window slots it gave back.
         branch: up to where its first tokens have full slots in the tree, where fewer were found; else 0.
-        begin: the first token of the window slots that it holds in the tree.
         parts: in how many iterations its prompt has run.
     """
 
-    __slots__ = ("begin", "branch", "gone", "parts")
+    __slots__ = ("branch", "gone", "parts")
 
     def __init__(self, node: Node, protected: int, branch: int) -> None:
         super().__init__(node, protected)
         self.branch = branch
-        self.gone = self.begin = 0
+        self.gone = 0
         self.parts = 1
 
 
@@ -228,16 +227,6 @@ class WindowedRadixKV(RadixKV):
         blank = max(end, own) - own - (tree.window_tokens - live)
         self._ahead += (there - place.protected - blank) // self.block_size
         return there, node
-
-    def _lock(self, place: Place) -> None:
-        super()._lock(place)
-        assert isinstance(place, WindowPlace)
-        place.begin = self.tree.lock_window(place.node)
-
-    def _unlock(self, place: Place) -> None:
-        assert isinstance(place, WindowPlace)
-        self.tree.unlock_window(place.node, place.begin)
-        super()._unlock(place)
 
     def _check_room(self, blocks: int) -> None:
         super()._check_room(blocks)

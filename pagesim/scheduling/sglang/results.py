@@ -49,7 +49,8 @@ class PendingResults:
 
     def launch(self) -> None:
         """Let the result of the iteration in flight come next."""
-        self.cache_computed()  # which were computed when the fast-forward of one step was over
+        if self.computed:  # when the fast-forward of one step was over
+            self.cache_computed()
         self.computed, self.launched = self.launched, []
 
     def note_ending(

@@ -283,12 +283,14 @@ class Sglang(Scheduler):
         beside = self._decode_beside(batch) if self.mixes else []
         batch.tokens = tokens + batch.decoding
         chunked = self.chunked_req
-        whole = [req for req in prompts if req is not chunked]
+        whole = prompts
+        if chunked is not None or len(fresh) < len(prompts):
+            whole = [req for req in prompts if req is not chunked]
+            batch.incomplete = tuple([req for req in fresh if req is chunked])
+            batch.completed = tuple([req for req in whole if req not in fresh])
         for req in whole:
             self.start_decoding(req)
             req.final_step = req.max_new_tokens + req.prompt - req.base
-        batch.incomplete = tuple([req for req in fresh if req is chunked])
-        batch.completed = tuple([req for req in whole if req not in fresh])
         only = not beside and not any(req.max_new_tokens for req in prompts)
         self.last_batch = ScheduleBatch(prompts + beside, batch.tokens, is_prefill_only=only)
         self.waiting_queue.processed += batch.tokens
@@ -521,10 +523,11 @@ class Sglang(Scheduler):
         return True
 
     def advance(self, steps: int) -> None:
-        self._merge_last_batch()
-        self.results.launch()
-        if steps > 1 or not self.overlaps:
-            self.results.cache_computed()
+        if self.last_batch is not None or self.results.launched:
+            self._merge_last_batch()
+            self.results.launch()
+            if steps > 1 or not self.overlaps:
+                self.results.cache_computed()
         super().advance(steps)
         self.ratio.decay(steps)
         self.waiting_queue.processed += self.running_batch.extend_num_tokens * steps
