@@ -178,7 +178,7 @@ class RadixKV(CountedKV):
         Args:
             holder: the request whose tokens were computed.
             tokens: how many.
-            over: whether no token of the holder will be computed any more.
+            over: whether the holder is dropped next: then nothing of it is held in the tree.
         """
         page = self.block_size
         place: Place = holder.kv
@@ -192,6 +192,8 @@ class RadixKV(CountedKV):
         prompt = holder.prompt - holder.prompt % page
         if self.cuts_answers and 0 < prompt < end:
             self.tree.insert(holder.content, prompt, prompt)
+        if over:
+            node = self.tree.root  # of which nothing is held
         begin = self.tree.lock(node)
         self.tree.unlock(place.node, place.begin)
         place.node, place.begin, place.protected, place.seen = node, begin, end, max(end, place.seen)

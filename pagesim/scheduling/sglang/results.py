@@ -59,7 +59,8 @@ class PendingResults:
         """Note which requests have their last token in the iteration in flight.
 
         Args:
-            finishing: decoding requests by the step of their last token; those that are noted go.
+            finishing: decoding requests by the step of their last token, which is over for the first one;
+                those that are noted go.
             running: the requests that run, in the order of their batches.
         """
         ending: list[SglangRequest] = []
@@ -70,8 +71,7 @@ class PendingResults:
             ending.append(req)
         if len(ending) > 1:
             ending = [req for req in running if req in ending]
-        if ending:
-            self.ending = dict.fromkeys(ending)
+        self.ending = dict.fromkeys(ending)
 
     def cache_computed(self) -> None:
         """Cache the prompts whose result is there, of requests that go on."""

@@ -409,9 +409,10 @@ class Sglang(Scheduler):
 
     def _note_ending(self) -> None:
         """Note which requests have their last token in the iteration that is in flight, in its order."""
-        last = [] if self.last_batch is None else self.last_batch.reqs
         self.results.launch()
-        self.results.note_ending(self._finishing, self.running_batch.reqs + last)
+        if self._finishing and self._finishing[0][0] <= self.memory.steps:
+            last = [] if self.last_batch is None else self.last_batch.reqs
+            self.results.note_ending(self._finishing, self.running_batch.reqs + last)
 
     def finish(self, now: int) -> list[EngineRequest]:
         """Take in the oldest result in flight: cache its prompts, let those go that are over."""
