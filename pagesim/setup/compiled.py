@@ -76,6 +76,7 @@ MODULES = (
     "scheduling.sglang.pool",
     "scheduling.sglang.queue",
     "scheduling.sglang.request",
+    "scheduling.sglang.results",
     "scheduling.sglang.scheduler",
     "scheduling.traits",
     "scheduling.vllm_v0",
