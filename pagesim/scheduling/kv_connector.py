@@ -125,10 +125,14 @@ class KVConnector:
         """Whether a request that arrives behind one that waits may be admitted before that."""
         return bool(self.loading)
 
-    @property
-    def next_plan_differs(self) -> bool:
-        """Whether the next plan may decide something though all running requests only decode."""
-        return bool(self.deferred)
+    def next_plan_differs(self, holding: Sequence[EngineRequest]) -> bool:
+        """Say whether the next plan may decide something though all running requests only decode.
+
+        Args:
+            holding: requests that wait in front of the queue, with blocks.
+        """
+        # A hybrid memory is looked at block by block to tell what only requests hold that do not run.
+        return bool(self.deferred) or (self.memory.is_hybrid and bool(holding or self.leaving))
 
     def parked(self, holding: Sequence[EngineRequest]) -> Sequence[Sequence[EngineRequest]]:
         """Return the requests that hold memory and do not run, for each entry of ``parks``.

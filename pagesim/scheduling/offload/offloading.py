@@ -156,6 +156,9 @@ class OffloadingConnector(KVConnector):
 
     def request_finished(self, request: EngineRequest, *, is_aborted: bool) -> bool:
         self.connector_scheduler.finished(request)
+        if not is_aborted:
+            request.in_flight = 0
+            self.memory.trim(request)
         return False
 
     # What the scheduler asks beside
@@ -172,10 +175,9 @@ class OffloadingConnector(KVConnector):
     def arrival_matters(self) -> bool:
         return bool(self.jobs) and (self._awaits or self._always)  # what waits for a copy is passed over
 
-    @property
-    def next_plan_differs(self) -> bool:
+    def next_plan_differs(self, holding: Sequence[EngineRequest]) -> bool:
         connector = self.connector_scheduler
-        if self.deferred or connector.waits:
+        if connector.waits or super().next_plan_differs(holding):
             return True
         return any(connector.knows(each) for each in self._losing)
 

@@ -214,25 +214,32 @@ class Drafts:
         """Return what the oldest batch in flight computed, whose output is there."""
         return self._flights.popleft() if self._flights else []
 
-    def update_from_output(self, share: Share, *, runs: bool) -> Progress | None:
-        """Take back what a request has computed of rejected drafts; return its progress, None if it is over.
+    def update_from_output(self, share: Share, *, runs: bool) -> bool:
+        """Note what a request computed and got, and take back what it has computed of rejected drafts.
 
         Args:
-            share: what it computed.
+            share: of the request in the batch whose output is there.
             runs: whether it has kept its place since.
+
+        Returns:
+            Whether it has new tokens; not where it was over before.
         """
-        progress, outputs = self.of.get(share.request.row), share.outputs
+        request, outputs, progress = share.request, share.outputs, self.of.get(share.request.row)
         self.counts.note(share.drafts, 0 if progress is None else max(0, outputs - 1))
         if progress is None:
-            return None
+            return False
         progress.num_tokens += outputs
-        if runs:
-            progress.num_inflight_tokens -= share.tokens
-            if outputs:
-                progress.num_computed_tokens -= 1 + share.drafts - outputs
-                if self._in_flight > 1:
-                    progress.num_output_placeholders -= 1 + share.drafts
-        return progress
+        if not runs:
+            request.length = progress.num_tokens
+            return outputs > 0
+        progress.num_inflight_tokens -= share.tokens
+        if not outputs:
+            return False
+        progress.num_computed_tokens -= 1 + share.drafts - outputs
+        if self._in_flight > 1:
+            progress.num_output_placeholders -= 1 + share.drafts
+        request.unknown = request.tokens - (progress.num_computed_tokens - progress.num_inflight_tokens)
+        return True
 
     def _draw(self, request: EngineRequest, progress: Progress, drafts: int) -> int:
         """Draw the tokens that a step is going to give; none where the request is over before."""
