@@ -366,7 +366,7 @@ class Recorder(Observer):
         Args:
             since: when those that stood still had their last token.
             stood: how many, those that joined meanwhile included.
-            end: see there.
+            end: when that iteration ends, in ticks.
         """
         for joined, request in self._joined_at.values():
             self._late.fromlist([end - joined, request.samples])

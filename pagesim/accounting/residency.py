@@ -53,7 +53,7 @@ class Residency:
         """Return the ledger of all iterations since the last call.
 
         Args:
-            rows: see there.
+            rows: what was recorded of these iterations, a row a planned one and one a fast-forward.
             first: the number of the first of them.
 
         Raises:

@@ -121,7 +121,7 @@ class Contents:
         trace: requests in order of arrival.
         request_of: for each row the request that it is a sample of, ``[N]``.
         block_size: token slots a block.
-        lookahead: of the contents, see there.
+        lookahead: tokens behind a block that must be the same, too, for the block to be.
     """
 
     def __init__(self, trace: Trace, request_of: IntColumn, block_size: int, *, lookahead: int = 0) -> None:

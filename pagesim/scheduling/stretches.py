@@ -25,7 +25,7 @@ class Stretches:
         last_name: the greatest id.
 
     Attributes:
-        last_name: see there.
+        last_name: the greatest id of a stretch.
     """
 
     __slots__ = ("_ends", "_first", "_names", "_shared", "last_name")

@@ -221,7 +221,7 @@ def test_every_slot_has_an_entry_where_clients_go_away_in_the_middle_of_loads_an
     )
     steps = result.steps
     names = [
-        *("used", "reserved", "over_reserved", "rounding", "loading", "fenced"),
+        *("used", "reserved", "unused_reservation", "rounding", "loading", "fenced"),
         *("external", "cached", "free"),
     ]
     assert set(sum(steps[name] for name in names)) == {400 * 16 - 16}  # one block is vLLM's null block

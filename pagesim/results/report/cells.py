@@ -139,7 +139,7 @@ def ledger_of(
     entries = {
         "used": used.sum(),
         "reserved": (filled - used).sum(),
-        "over_reserved": (wanted - filled).sum(),
+        "unused_reservation": (wanted - filled).sum(),
         "rounding": (block_size - wanted).sum(),
         "external": free if external else 0,
         "cached": int((owner == CACHED).sum()) * block_size,

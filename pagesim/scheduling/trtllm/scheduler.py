@@ -33,7 +33,7 @@ class Trtllm(RestingScheduler):
         prices: not looked at.
 
     Attributes:
-        options: see there.
+        options: the engine's, with its capacity policy.
         longest: tokens of the longest request that the cache holds.
         in_chunks: running requests whose prompt has not run whole, by `Holder.order`.
     """
