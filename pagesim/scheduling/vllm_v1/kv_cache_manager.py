@@ -34,9 +34,12 @@ class KVCacheManager:
             slots: for its first tokens, those included that are cached.
             spare: blocks that must be left free (a watermark).
         """
-        if not self._full_isl:
-            return self.memory.can_admit(request, slots, spare)
-        return self.memory.can_admit_whole(request, slots, max(slots, request.length), spare)
+        memory, most = self.memory, slots
+        if self._full_isl:
+            most = max(slots, request.length)  # without windows it is going to hold all of them
+            if memory.releases:
+                return memory.can_admit_whole(request, slots, most, spare)
+        return memory.can_admit(request, most, spare)
 
     def admit(
         self, request: EngineRequest, num_tokens: int, spare: int, external: int = 0, reserved: int = 0
@@ -109,10 +112,8 @@ class KVCacheManager:
 
     def cache_turns_before(self, request: EngineRequest) -> bool:
         """Let what was filled be found of turns before a request that are still answered; say if any are."""
-        content = request.content
-        if content is None or not content.follows:
-            return False
-        before = [self._answering[name] for name in content.follows if name in self._answering]
+        assert request.content is not None
+        before = [self._answering[name] for name in request.content.follows if name in self._answering]
         for turn in before:
             self.memory.cache_full_blocks(turn)
         return bool(before)

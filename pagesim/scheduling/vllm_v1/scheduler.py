@@ -278,8 +278,10 @@ class VllmV1(VllmV1Base):
             if not self.may_join(request):
                 break
             holds, spare = bool(queue.holding), self.watermark_blocks if self.running else 0
-            # Where all of a request was loaded, its last token is computed again, for what comes next.
-            found = min(request.tokens, request.length - 1) if holds else self._num_cached(request)
+            if holds:  # where all of it was loaded, its last token is computed again, for what comes next
+                found = min(request.tokens, request.length - 1)
+            else:
+                found = 0 if request.content is None else self._num_cached(request)
             external = 0 if connector is None else self._num_external(request, found)
             if external is None:
                 queue.pop(request)
@@ -342,11 +344,9 @@ class VllmV1(VllmV1Base):
                 batch.stuck += ((request, DeadEnd.NEVER_ADMITTED),)
 
     def _num_cached(self, request: EngineRequest) -> int:
-        """Return the tokens of a waiting request that are cached."""
-        content = request.content
-        if content is None:
-            return 0
-        if content.follows and self.kv_cache_manager.cache_turns_before(request):
+        """Return the tokens of a waiting request that are cached; its content is known."""
+        assert request.content is not None
+        if request.content.follows and self.kv_cache_manager.cache_turns_before(request):
             self.must_replan = True
         return self.memory.match_prefix(request, request.length)
 
@@ -365,7 +365,7 @@ class VllmV1(VllmV1Base):
         request = self.queue.head()
         if request is None or self.queue.holding:
             return request is not None
-        slots = self._num_cached(request) + 1
+        slots = 1 + (0 if request.content is None else self._num_cached(request))
         if self.drafts is not None:
             slots = self.drafts.slots(slots)
         return self.kv_cache_manager.can_admit(request, slots, self.watermark_blocks if self.running else 0)
