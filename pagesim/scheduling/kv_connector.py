@@ -43,18 +43,6 @@ class KVConnector:
         passes_over: whether a request that waits was passed over in the last plan.
     """
 
-    __slots__ = (
-        "_finishes",
-        "_plans",
-        "computed",
-        "deferred",
-        "leaving",
-        "loaded",
-        "loading",
-        "memory",
-        "passes_over",
-    )
-
     parks: ClassVar[tuple[str, ...]] = ()
     """Entries of the ledger for blocks of requests that do not run and hold memory: of `parked`."""
 

@@ -79,7 +79,7 @@ MODULES = (
     "scheduling.sglang.scheduler",
     "scheduling.traits",
     "scheduling.vllm_v0",
-    "scheduling.vllm_v1.base",
+    "scheduling.vllm_v1.lifecycle",
     "scheduling.vllm_v1.kv_cache_manager",
     "scheduling.vllm_v1.scheduler",
     "scheduling.vllm_v1.speculation",

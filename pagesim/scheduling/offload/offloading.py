@@ -45,17 +45,6 @@ class OffloadingConnector(KVConnector):
         jobs: see `Connector`.
     """
 
-    __slots__ = (
-        "_always",
-        "_awaits",
-        "_chooses",
-        "_losing",
-        "_prices",
-        "backing",
-        "connector_scheduler",
-        "jobs",
-    )
-
     parks = ("loading", "fenced")
 
     def __init__(

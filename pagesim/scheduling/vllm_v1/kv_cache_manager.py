@@ -12,7 +12,7 @@ from pagesim.setup.compiled import mypyc_attr
 class KVCacheManager:
     """vLLM's of that name, over a memory of pagesim. It serves requests that rest.
 
-    Source: vLLM 0.33.0, v1/core/kv_cache_manager.py.
+    Source: vLLM 0.33.0, v1/core/kv_cache_manager.py, ``allocate_slots``, 380 to 627.
 
     Args:
         memory: empty.

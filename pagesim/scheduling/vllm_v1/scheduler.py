@@ -6,7 +6,7 @@ from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.chunks import cut
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.request import EngineRequest
-from pagesim.scheduling.vllm_v1.base import VllmV1Base
+from pagesim.scheduling.vllm_v1.lifecycle import VllmV1Base
 from pagesim.setup.compiled import mypyc_attr
 
 UNLIMITED = 1 << 40
@@ -118,7 +118,7 @@ class VllmV1(VllmV1Base):
         By priority a victim may have been given its tokens in this very step: it leaves the batch, and they
         return to the budget.
 
-        Source: vLLM 0.33.0, v1/core/sched/scheduler.py, ``schedule``, the loop over ``self.running``.
+        Source: vLLM 0.33.0, v1/core/sched/scheduler.py, ``schedule``, 793 to 1004.
         """
         drafts, allocate_slots = self.drafts, self.kv_cache_manager.allocate_slots
         self._rest()
@@ -214,7 +214,9 @@ class VllmV1(VllmV1Base):
         if self.drafts is not None:
             for request, tokens in scheduled.items():
                 decodes = request.order not in self._in_chunks
-                self._go_on(request, self.drafts.schedule(request, tokens, batch, decodes=decodes), batch)
+                self._note_prefill(
+                    request, self.drafts.schedule(request, tokens, batch, decodes=decodes), batch
+                )
             return
         memory, before, in_chunks = self.memory, self._skipped, self._in_chunks
         unserved = [each for each in running if each not in scheduled and each.order not in self._draining]
@@ -246,9 +248,9 @@ class VllmV1(VllmV1Base):
             self.reaches.compute(computed, tokens, starts=request.tokens >= request.length)
         if self.memory.releases:
             batch.chunks += ((request, tokens),)
-        self._go_on(request, request.tokens >= request.length, batch)
+        self._note_prefill(request, request.tokens >= request.length, batch)
 
-    def _go_on(self, request: EngineRequest, is_whole: bool, batch: Batch) -> None:
+    def _note_prefill(self, request: EngineRequest, is_whole: bool, batch: Batch) -> None:
         """Let a request decode from now on whose prompt has run whole with this step, or run in chunks."""
         if not is_whole:
             self._in_chunks[request.order] = request
@@ -263,7 +265,7 @@ class VllmV1(VllmV1Base):
     def _schedule_waiting(self, batch: Batch, token_budget: int) -> None:
         """Admit waiting requests, in their order, as long as budget, places and blocks last.
 
-        Source: vLLM 0.33.0, v1/core/sched/scheduler.py, ``schedule``, the loop over ``self.waiting``.
+        Source: vLLM 0.33.0, v1/core/sched/scheduler.py, ``schedule``, 1049 to 1610.
         """
         queue, connector, drafts, manager = self.queue, self.connector, self.drafts, self.kv_cache_manager
         # Of the requests that were admitted before: whether any computes something, and a chunk of a prompt.
@@ -387,7 +389,7 @@ class VllmV1(VllmV1Base):
             self._compute(request, tokens, batch)
         else:
             drafts.start(request, found, self.queue.arrivals.draw_seed(request.index))
-            self._go_on(request, drafts.schedule(request, tokens, batch, decodes=False), batch)
+            self._note_prefill(request, drafts.schedule(request, tokens, batch, decodes=False), batch)
         if request.order in self._in_chunks:
             batch.incomplete += (request,)
         if self.connector is not None:

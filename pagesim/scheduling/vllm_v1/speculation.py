@@ -70,22 +70,6 @@ class Drafts:
         of: the progress of requests that have run and are not over, by row.
     """
 
-    __slots__ = (
-        "_acceptance",
-        "_ahead",
-        "_flights",
-        "_hash_ahead",
-        "_in_flight",
-        "_lookahead",
-        "_max_model_len",
-        "_num_speculative_tokens",
-        "_padding",
-        "_scheduled_context",
-        "_shares",
-        "counts",
-        "of",
-    )
-
     def __init__(self, options: VllmV1Options, *, max_model_len: int) -> None:
         assert options.speculative_tokens is not None
         assert options.acceptance is not None

@@ -53,8 +53,8 @@ class VllmV1Base(RestingScheduler):
 
     __slots__ = (
         "_in_chunks",
-        "_lost",
         "_skipped",
+        "_stale",
         "_unserved_context",
         "by_priority",
         "chunked_prefill",
@@ -182,8 +182,8 @@ class VllmV1Base(RestingScheduler):
         self._in_chunks: dict[int, EngineRequest] = {}
         self._skipped: dict[int, EngineRequest] = {}
         self._draining = {}
-        # Requests that lost their place while their last token is in flight.
-        self._lost: list[EngineRequest] = []
+        # Preempted requests whose last token is in flight (vLLM: stale output).
+        self._stale: list[EngineRequest] = []
         self._unserved_context = 0  # tokens of running requests that get none in the step at hand
 
     def may_join(self, request: EngineRequest) -> bool:
@@ -243,7 +243,7 @@ class VllmV1Base(RestingScheduler):
         if request.order not in self._in_chunks:
             num_tokens = self.memory.length(request) + 1 - given
         if request.order in self._draining:
-            self._lost.append(request)
+            self._stale.append(request)
         if self.connector is not None:
             self.connector.preempted(request)
         super().preempt(request, batch)
@@ -257,7 +257,7 @@ class VllmV1Base(RestingScheduler):
 
     def abort(self, row: int, now: int) -> int:
         self.unreported = True
-        self._lost = [request for request in self._lost if request.row != row]
+        self._stale = [request for request in self._stale if request.row != row]
         held = next((request for request in self.queue.holding if request.row == row), None)
         generated = super().abort(row, now)
         if held is not None and self.connector is not None:
@@ -307,13 +307,13 @@ class VllmV1Base(RestingScheduler):
     def end_in_flight(self, now: int) -> list[EngineRequest]:
         if self.drafts is not None:
             return self._verify(self.drafts, now)
-        if not (self._draining or self._lost):
+        if not (self._draining or self._stale):
             return []
         over = self.end_resting(now)
-        lost, self._lost = self._lost, []
-        for request in lost:
+        stale, self._stale = self._stale, []
+        for request in stale:
             self._over_waiting(request, now)
-        return over + lost
+        return over + stale
 
     def _verify(self, drafts: Drafts, now: int) -> list[EngineRequest]:
         """Take the output of the oldest batch in flight, whose drafts were verified; return who is over."""
