@@ -36,6 +36,7 @@ class OffloadingConnector(KVConnector):
     Args:
         memory: empty; its blocks have numbers or can be watched.
         options: with the size of vLLM's tier in chunks, where there is no chain.
+        in_flight: batches that are scheduled before the outcome of the first of them is known.
         chain: of tiers, in place of vLLM's one.
         prices: what it costs to load and to compute, where the cheaper is chosen.
 
@@ -48,7 +49,13 @@ class OffloadingConnector(KVConnector):
     parks = ("loading", "fenced")
 
     def __init__(
-        self, memory: KVCache, options: VllmV1Options, *, chain: TierChain | None, prices: Prices | None
+        self,
+        memory: KVCache,
+        options: VllmV1Options,
+        *,
+        in_flight: int,
+        chain: TierChain | None,
+        prices: Prices | None,
     ) -> None:
         for group in memory.groups:
             rule = group.rule
@@ -72,7 +79,7 @@ class OffloadingConnector(KVConnector):
         self._prices = prices
         self._chooses = options.kv_offloading_load == "auto"
         # Whether what becomes of requests that wait may differ in each plan while there are copies.
-        self._always = self._chooses or bool(options.async_scheduling)
+        self._always = self._chooses or in_flight > 1
         # Requests of the last plan that were passed over or found no room, and of which the device may evict
         # what it has while others decode: what is found of them then, in either place, is another thing.
         self._losing: list[EngineRequest] = []

@@ -22,7 +22,7 @@ from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v0 import check_paged
 from pagesim.scheduling.vllm_v1.connectors import make_connector
 from pagesim.scheduling.vllm_v1.kv_cache_manager import KVCacheManager
-from pagesim.scheduling.vllm_v1.speculation import Drafts, make_drafts
+from pagesim.scheduling.vllm_v1.speculation import Drafts
 from pagesim.scheduling.vllm_v1_options import VllmV1Options, resolved
 from pagesim.setup.compiled import mypyc_attr
 from pagesim.workloads.trace import IntColumn
@@ -170,10 +170,19 @@ class VllmV1Base(RestingScheduler):
         self.threshold = options.long_prefill_token_threshold
         self.in_flight = 2 if options.async_scheduling else 1
         memory.lag = self.in_flight - 1
-        self.drafts = make_drafts(options, memory, max_model_len)
-        if self.drafts is not None:
+        self.drafts: Drafts | None = None
+        if options.speculative_tokens is not None:
+            self.drafts = Drafts(
+                options,
+                memory,
+                max_model_len=max_model_len,
+                in_flight=self.in_flight,
+                hash_ahead=self.hash_lookahead(options),
+            )
             self.speculation = self.drafts.counts
-        self.connector = make_connector(options, memory, chain=chain, pool=pool, prices=prices)
+        self.connector = make_connector(
+            options, memory, in_flight=self.in_flight, chain=chain, pool=pool, prices=prices
+        )
         if self.connector is not None:
             self.parks = self.connector.parks
         full_isl = bool(options.scheduler_reserve_full_isl)

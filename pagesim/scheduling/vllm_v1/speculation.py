@@ -63,23 +63,32 @@ class Drafts:
 
     Args:
         options: with ``speculative_tokens``, ``acceptance`` and ``speculative_method``.
+        memory: of one KV group of full attention.
         max_model_len: tokens; no sequence is longer.
+        in_flight: batches that are scheduled before the outcome of the first of them is known.
+        hash_ahead: tokens behind a block that its hash covers.
+
+    Raises:
+        PagesimError: the model has other layers.
 
     Attributes:
         counts: what became of the drafts.
         of: the progress of requests that have run and are not over, by row.
     """
 
-    def __init__(self, options: VllmV1Options, *, max_model_len: int) -> None:
+    def __init__(
+        self, options: VllmV1Options, memory: KVCache, *, max_model_len: int, in_flight: int, hash_ahead: int
+    ) -> None:
+        if not memory.is_plain:
+            raise PagesimError("speculative_tokens needs a model of full attention only")
         assert options.speculative_tokens is not None
         assert options.acceptance is not None
         self._num_speculative_tokens = drafts = options.speculative_tokens
         self._acceptance = options.acceptance
         self._lookahead = drafts if options.speculative_method == "eagle3" else 0  # slots of the draft model
-        self._in_flight = 2 if options.async_scheduling else 1
-        self._ahead = self._in_flight * drafts + self._lookahead
-        # Tokens behind a block that its hash covers.
-        self._hash_ahead = int(options.enable_prefix_caching and options.speculative_method == "eagle3")
+        self._in_flight = in_flight
+        self._ahead = in_flight * drafts + self._lookahead
+        self._hash_ahead = hash_ahead
         self._max_model_len = max_model_len
         self.counts = Speculation()
         self.of: dict[int, Progress] = {}
@@ -236,16 +245,3 @@ class Drafts:
             progress.future = future + outputs
             progress.stored = progress.future - 1
         return outputs
-
-
-def make_drafts(options: VllmV1Options, memory: KVCache, max_model_len: int) -> Drafts | None:
-    """Return what is known of drafts at first; None where none are computed.
-
-    Raises:
-        PagesimError: the model has other layers than those of full attention.
-    """
-    if options.speculative_tokens is None:
-        return None
-    if not memory.is_plain:
-        raise PagesimError("speculative_tokens needs a model of full attention only")
-    return Drafts(options, max_model_len=max_model_len)
