@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pagesim.kvcache import CountedPrefixKV, KVCache
+from pagesim.kvcache import PrefixKV, KVCache
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.vllm_v1.kv_cache_manager import KVCacheManager
 
@@ -14,7 +14,7 @@ def request(prompt: int) -> EngineRequest:
 
 
 def manager(blocks: int, *, full_isl: bool = True) -> tuple[KVCacheManager, KVCache]:
-    memory = CountedPrefixKV(blocks, 4)
+    memory = PrefixKV(blocks, 4)
     return KVCacheManager(memory, None, full_isl=full_isl), memory
 
 
