@@ -11,6 +11,7 @@ import typer
 from pydantic import BaseModel, Field
 from pydantic.fields import FieldInfo
 
+from pagesim.accounting.fragmentation import fragmentation_of
 from pagesim.cli.ablate_engines import engines
 from pagesim.cli.ablate_hit_rate import hit_rate
 from pagesim.cli.ablate_offload import offload
@@ -41,7 +42,7 @@ HEADS = {
     "normalized_latency_s": "s/token, mean",
     "tokens_per_s": "tokens/s",
     "preemptions": "pre-\nemptions",
-    "rounding_pct": "rounding\n%",
+    "internal_fragmentation_pct": "internal\nfragmen-\ntation, %",
 }
 """Of the columns whose names do not say their units, or are too long."""
 
@@ -259,12 +260,13 @@ def _measured(asked: Ablation, chosen: Scenario, sizes: tuple[int, ...] | None, 
 
 def _served(result: Any) -> dict[str, Any]:
     summary = result.summary
+    lost = fragmentation_of(summary["memory"])["mean over iterations"]["internal fragmentation"]
     return {
         "normalized_latency_s": summary["normalized_latency"]["mean"],
         "tokens_per_s": summary["throughput"]["tokens_per_s"],
         "mean_batch": summary["batch"]["mean"],
         "preemptions": sum(summary["preemptions"].values()),
-        "rounding_pct": summary["memory"]["strict"]["per_iteration"]["rounding"],
+        "internal_fragmentation_pct": None if lost is None else 100 * lost,
     }
 
 
