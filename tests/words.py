@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 
 NAMED = "name the subject: a request, a block, the scheduler, no request, all requests"
 FORWARD = "fast-forward, to forward over"
-MEMORY = "memory, placement, KVCache"
+
 
 WORDS: dict[str, str] = {
     "anybody|anyone|everybody|everyone|nobody|somebody|someone|whoever|whomever": NAMED,
@@ -29,7 +29,6 @@ WORDS: dict[str, str] = {
     "restless": "must_replan",
     "undisturbed": "alone; steps_until_next_decision",
     "lane|lanes": "scheduler: there is one decision path; of a vector: elements",
-    "allocator|allocators": MEMORY,
     "adopt|adopts|adopted|readmit": "fork, admit",
     "film|films|filmed|reel|reels": "snapshots, frames",
     "turned away|at the door": "rejected, at submission",

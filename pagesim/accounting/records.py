@@ -398,7 +398,7 @@ class Recorder(Observer):
             self._rare[name].fromlist([len(self._rows), value])
 
     def _note_state(self, sequences: int, external: int, end: int) -> None:
-        """Note what samples, swaps, placements, prefix caches and requests that do not run make of memory.
+        """Note what samples, swaps, allocators, prefix caches and requests that do not run make of memory.
 
         Args:
             sequences: that run, as in the row at hand.

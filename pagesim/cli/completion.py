@@ -53,10 +53,10 @@ def _schedulers() -> Iterable[str]:
     return SCHEDULERS.names()
 
 
-def _placements() -> Iterable[str]:
-    from pagesim.setup.registry import PLACEMENTS
+def _allocators() -> Iterable[str]:
+    from pagesim.setup.registry import ALLOCATORS
 
-    return PLACEMENTS.names()
+    return ALLOCATORS.names()
 
 
 def _workloads() -> Iterable[str]:
@@ -91,7 +91,7 @@ NAMES: dict[str, Callable[[], Iterable[str]]] = {
     "policy": _policies,
     "policies": _policies,
     "scheduler": _schedulers,
-    "placement": _placements,
+    "allocator": _allocators,
     "model": _models,
     "gpu": _gpus,
     "trace": _workloads,

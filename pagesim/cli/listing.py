@@ -31,8 +31,8 @@ def policies() -> None:
     every = {name: POLICY_PLUGINS.find(name) for name in POLICY_PLUGINS.names()}
     put_table(
         "",
-        ("policy", "scheduler", "reservation", "placement", ""),
-        [(name, p.scheduler, p.reservation, p.placement, p.sentence) for name, p in every.items()],
+        ("policy", "scheduler", "reservation", "allocator", ""),
+        [(name, p.scheduler, p.reservation, p.allocator, p.sentence) for name, p in every.items()],
         texts=range(5),
     )
 

@@ -36,7 +36,7 @@ TRACE, SYSTEM, MEMORY, SCHEDULER, COSTS, OUTPUT = PANELS = (
 _MEMORY = {
     *(
         "reservation",
-        "placement",
+        "allocator",
         "weight_dtype",
         "kv_cache_dtype",
         "sizing",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 _SPELLINGS = {
+    "placement": "allocator",
     "tp": "tensor-parallel-size",
     "tp-size": "tensor-parallel-size",
     "context-length": "max-model-len",

@@ -162,7 +162,7 @@ def _longest(system: System, trace: Trace) -> int:
 
 def _taking_long_prompts(system: System) -> System:
     """Return a system that takes the longest prompt: in chunks if its engine can, else in one iteration."""
-    parts = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
+    parts = parts_of(system.policy, system.scheduler, system.reservation, system.allocator)
     options = SCHEDULERS.find(parts.scheduler).Options.model_fields
     if "enable_chunked_prefill" in options:
         chunks = system.option("enable_chunked_prefill")

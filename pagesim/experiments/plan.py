@@ -172,9 +172,9 @@ def plan(
             there are more sequences than the engine starts with.
         PagesimError: an option is off.
     """
-    policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
+    policy = parts_of(system.policy, system.scheduler, system.reservation, system.allocator)
     options = options_of(system, policy)
-    if not isinstance(options, VllmV1Options) or policy.placement != "paged":
+    if not isinstance(options, VllmV1Options) or policy.allocator != "paged":
         raise PagesimError(f"policy is {system.policy}; a plan is one of vLLM's memory: choose {POLICY}")
     spec, device = served_model(system), gpu(system.gpu)
     blocks = block_plan(system, options, spec)

@@ -1,10 +1,11 @@
 """The KV cache: which request holds how many blocks, and which. It knows blocks and lengths, never time."""
 
+from pagesim.kvcache.allocator import Allocator
 from pagesim.kvcache.base import Fit, KVCache, KVCacheError, OutOfBlocks, StateChunks
 from pagesim.kvcache.buddy import Buddy
 from pagesim.kvcache.contiguous import ContiguousKV, contiguous
 from pagesim.kvcache.counted import CountedKV
-from pagesim.kvcache.extents import Copy, Extent
+from pagesim.kvcache.extents import Copy, Extent, join_extents
 from pagesim.kvcache.fit import BestFit, FirstFit
 from pagesim.kvcache.groups import ChunkedLocal, Full, KVGroup, Reserved, Rule, SlidingWindow, State
 from pagesim.kvcache.holder import Holder
@@ -14,7 +15,6 @@ from pagesim.kvcache.hybrid import (
     HybridKV,
     can_keep,
 )
-from pagesim.kvcache.placement import Placement
 from pagesim.kvcache.pool import Pool
 from pagesim.kvcache.prefix import CountedPrefixKV
 from pagesim.kvcache.prefix_tables import PrefixCachedKV
@@ -27,6 +27,7 @@ from pagesim.kvcache.watched_prefix import Watch, WatchedPrefixKV
 __all__ = [
     "DENSE",
     "RESERVATIONS",
+    "Allocator",
     "BestFit",
     "Buddy",
     "ChunkedLocal",
@@ -46,7 +47,6 @@ __all__ = [
     "KVCacheError",
     "KVGroup",
     "OutOfBlocks",
-    "Placement",
     "Pool",
     "PooledKV",
     "PrefixCachedKV",
@@ -63,4 +63,5 @@ __all__ = [
     "WatchedPrefixKV",
     "can_keep",
     "contiguous",
+    "join_extents",
 ]

@@ -175,7 +175,7 @@ class KVCache:
     def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
         """Return the free blocks that a holder takes when it is admitted with so many tokens.
 
-        What ``match_prefix`` found for it counts as far as it is free; a placement may round the rest up.
+        What ``match_prefix`` found for it counts as far as it is free; an allocator may round the rest up.
         """
         blocks = sum([group.blocks_at_admission(tokens, holder.output) for group in self.groups])
         return blocks if self.shares else blocks * holder.samples
@@ -316,7 +316,7 @@ class KVCache:
         return ()
 
     def fits_elsewhere(self, holder: Holder, tokens: int) -> bool:
-        """Say whether free memory would hold a holder and only no placement exists (external fragments)."""
+        """Say whether a holder cannot be placed though enough blocks are free: external fragmentation."""
         return False
 
     def copies_due(self, holder: Holder) -> int:

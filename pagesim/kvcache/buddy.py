@@ -1,12 +1,14 @@
-"""The buddy placement of the PagedAttention paper's Orca baselines."""
+"""The buddy allocator of the PagedAttention paper's Orca baselines."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from pagesim.kvcache.allocator import Allocator
 from pagesim.kvcache.extents import Extent, join_extents
-from pagesim.kvcache.placement import Placement
 
 
-class Buddy(Placement):
+class Buddy(Allocator):
     """Chunks of a power of two, split in halves and merged with their buddies again.
 
     The pool is carved from address 0 in descending powers of two. A request takes the smallest free size
@@ -34,17 +36,17 @@ class Buddy(Placement):
     def rounded(self, blocks: int) -> int:
         return 1 << (blocks - 1).bit_length()
 
-    def fits(self, blocks: int, runs: int = 1) -> bool:
+    def can_allocate(self, blocks: int, times: int = 1) -> bool:
         wanted = self.rounded(blocks)
         found = 0
         for size, chunks in self._free.items():
             if size >= wanted and chunks:
                 found += len(chunks) * (size // wanted)
-                if found >= runs:
+                if found >= times:
                     return True
         return False
 
-    def take(self, blocks: int) -> int:
+    def allocate(self, blocks: int) -> range:
         wanted = self.rounded(blocks)
         size = wanted
         while size <= self.largest and not self._free[size]:
@@ -55,10 +57,10 @@ class Buddy(Placement):
         while size > wanted:
             size //= 2
             self._free[size].append(first + size)
-        return first
+        return range(first, first + wanted)
 
-    def give_back(self, first: int, blocks: int) -> None:
-        size = self.rounded(blocks)
+    def free(self, blocks: Sequence[int]) -> None:
+        first, size = blocks[0], len(blocks)
         while size < self.largest and first ^ size in self._free[size]:
             self._free[size].remove(first ^ size)
             first = min(first, first ^ size)

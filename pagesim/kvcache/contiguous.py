@@ -4,22 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from pagesim.kvcache.allocator import Allocator
 from pagesim.kvcache.base import KVCache, OutOfBlocks
 from pagesim.kvcache.extents import Extent
 from pagesim.kvcache.groups import KVGroup, Reserved
 from pagesim.kvcache.holder import Holder
-from pagesim.kvcache.placement import Placement
 from pagesim.kvcache.pool import Pool
 from pagesim.kvcache.reservation import Reservation
 
 
+class Runs:
+    """What `ContiguousKV` keeps with a holder.
+
+    Attributes:
+        of: the blocks of each sample.
+        reserved: tokens that were reserved for each sample.
+    """
+
+    __slots__ = ("of", "reserved")
+
+    def __init__(self, of: list[Sequence[int]], reserved: int) -> None:
+        self.of = of
+        self.reserved = reserved
+
+
 class ContiguousKV(KVCache):
-    """A reservation policy times a placement: nothing grows, nothing is shared.
+    """A reservation policy times an allocator: nothing grows, nothing is shared.
 
     Where a run goes depends on the addresses of all others, so there is no counted form of this memory.
 
     Args:
-        placement: where runs go; its pool is this memory.
+        allocator: where runs go; its pool is this memory.
         block_size: token slots a block.
         reservation: how many tokens a sequence reserves.
         cpu_blocks: swap space, never used.
@@ -28,35 +43,29 @@ class ContiguousKV(KVCache):
     names_blocks = True
 
     def __init__(
-        self, placement: Placement, block_size: int, reservation: Reservation, cpu_blocks: int = 0
+        self, allocator: Allocator, block_size: int, reservation: Reservation, cpu_blocks: int = 0
     ) -> None:
-        super().__init__(placement.num_blocks, [KVGroup(block_size, Reserved(reservation))], cpu_blocks)
-        self.placement = placement
+        super().__init__(allocator.num_blocks, [KVGroup(block_size, Reserved(reservation))], cpu_blocks)
+        self.allocator = allocator
         self.reservation = reservation
         self._holders: dict[Holder, None] = {}
 
-    # `Holder.kv`: (first block of each sample, blocks of a run, tokens reserved)
-
     def held_blocks(self, holder: Holder) -> int:
-        firsts, blocks, _ = holder.kv
-        return len(firsts) * self.placement.rounded(blocks)
+        return sum([len(run) for run in holder.kv.of])
 
     def can_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
-        blocks = self._run(holder, tokens)
-        placement, samples = self.placement, holder.samples
-        taken = placement.rounded(blocks) * samples
-        return taken + spare <= self.free_blocks and placement.fits(blocks, samples)
+        blocks, samples = self._blocks(holder, tokens), holder.samples
+        taken = self.allocator.rounded(blocks) * samples
+        return taken + spare <= self.free_blocks and self.allocator.can_allocate(blocks, samples)
 
     def could_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
-        taken = self.placement.rounded(self._run(holder, tokens)) * holder.samples
-        if taken + spare > self.num_blocks:
+        blocks, samples = self._blocks(holder, tokens), holder.samples
+        if self.allocator.rounded(blocks) * samples + spare > self.num_blocks:
             return False
-        return self.free_blocks < self.num_blocks or self.placement.fits(
-            self._run(holder, tokens), holder.samples
-        )
+        return self.free_blocks < self.num_blocks or self.allocator.can_allocate(blocks, samples)
 
     def fits_elsewhere(self, holder: Holder, tokens: int) -> bool:
-        blocks = self._run(holder, tokens) * holder.samples
+        blocks = self._blocks(holder, tokens) * holder.samples
         return blocks <= self.free_blocks and not self.can_admit(holder, tokens)
 
     def blocks_needed(self, steps: int = 1) -> int:
@@ -73,17 +82,16 @@ class ContiguousKV(KVCache):
         return steps
 
     def held_and_reserved(self, holder: Holder) -> tuple[int, int]:
-        _, blocks, reserved = holder.kv
-        return self.placement.rounded(blocks), reserved
+        runs: Runs = holder.kv
+        return len(runs.of[0]), runs.reserved
 
     def admit(self, holder: Holder, tokens: int) -> None:
         reserved = self.reservation.tokens(tokens, holder.output)
         blocks = -(-reserved // self.block_size)
-        if holder.samples > 1 and not self.placement.fits(blocks, holder.samples):
+        if holder.samples > 1 and not self.allocator.can_allocate(blocks, holder.samples):
             raise OutOfBlocks(f"no {holder.samples} runs of {blocks} neighbouring blocks are free")
-        firsts = [self.placement.take(blocks) for _ in range(holder.samples)]
-        self.free_blocks -= len(firsts) * self.placement.rounded(blocks)
-        holder.kv = (firsts, blocks, reserved)
+        holder.kv = Runs([self.allocator.allocate(blocks) for _ in range(holder.samples)], reserved)
+        self.free_blocks -= self.held_blocks(holder)
         holder.tokens = tokens
         self._holders[holder] = None
 
@@ -110,74 +118,74 @@ class ContiguousKV(KVCache):
         return  # everything was taken at admission
 
     def release(self, holder: Holder) -> None:
-        firsts, blocks, _ = holder.kv
-        for first in firsts:
-            self.placement.give_back(first, blocks)
-        self.free_blocks += len(firsts) * self.placement.rounded(blocks)
+        for run in holder.kv.of:
+            self._free(run)
         holder.decodes = False
         del self._holders[holder]
 
     def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
-        firsts, blocks, _ = holder.kv
         for place in reversed(samples):
-            self.placement.give_back(firsts.pop(place), blocks)
-        self.free_blocks += len(samples) * self.placement.rounded(blocks)
+            self._free(holder.kv.of.pop(place))
         holder.samples -= len(samples)
 
     def fork(self, holder: Holder, dropped: int, survivor: int) -> int:
-        return int(self.placement.rounded(holder.kv[1]))
+        return len(holder.kv.of[dropped])
 
     # Addresses
 
     def extents(self, holder: Holder, sample: int = 0) -> list[Extent]:
-        firsts, blocks, _ = holder.kv
-        return [(firsts[sample], self.placement.rounded(blocks))]
+        run = holder.kv.of[sample]
+        return [(run[0], len(run))]
 
     def block_table(self, holder: Holder, sample: int = 0, group: int = 0) -> list[int]:
-        first = holder.kv[0][sample]
-        return list(range(first, first - (-self.length(holder) // self.block_size)))
+        return self.blocks_of(holder, sample)[: -(-self.length(holder) // self.block_size)]
 
     def blocks_of(self, holder: Holder, sample: int = 0) -> list[int]:
         """Return all blocks of a sample, reserved ones included."""
-        ((first, blocks),) = self.extents(holder, sample)
-        return list(range(first, first + blocks))
+        return list(holder.kv.of[sample])
 
     def free_extents(self) -> list[Extent]:
-        return self.placement.free_extents()
+        return self.allocator.free_extents()
 
     def free_chunks(self) -> list[Extent]:
-        return self.placement.free_chunks()
+        return self.allocator.free_chunks()
 
     def check_integrity(self) -> None:
-        self.placement.check_integrity()
+        self.allocator.check_integrity()
         owners = [0] * self.num_blocks
-        runs = [
-            run for h in self._holders for sample in range(len(h.kv[0])) for run in self.extents(h, sample)
-        ]
-        for first, blocks in runs + self.free_extents():
-            for block in range(first, first + blocks):
+        free = [range(first, first + blocks) for first, blocks in self.free_extents()]
+        for run in [*free, *[run for holder in self._holders for run in holder.kv.of]]:
+            for block in run:
                 owners[block] += 1
         wrong = [block for block, count in enumerate(owners) if count != 1]
         assert not wrong, f"blocks {wrong[:5]} are owned twice or lost"
         assert self.free_blocks == sum(blocks for _, blocks in self.free_extents())
         for holder in self._holders:
-            assert len(holder.kv[0]) == holder.samples
-            assert self.length(holder) <= holder.kv[1] * self.block_size, "a reservation was outgrown"
+            runs: Runs = holder.kv
+            assert len(runs.of) == holder.samples
+            slots = -(-runs.reserved // self.block_size) * self.block_size
+            assert self.length(holder) <= slots <= len(runs.of[0]) * self.block_size, (
+                "a reservation was outgrown"
+            )
 
-    def _run(self, holder: Holder, tokens: int) -> int:
-        """Return the blocks of the run that one sample reserves."""
+    def _free(self, run: Sequence[int]) -> None:
+        self.allocator.free(run)
+        self.free_blocks += len(run)
+
+    def _blocks(self, holder: Holder, tokens: int) -> int:
+        """Return the blocks that one sample reserves."""
         return -(-self.reservation.tokens(tokens, holder.output) // self.block_size)
 
 
-def contiguous(place: Callable[[int], Placement]) -> Callable[[Pool], KVCache]:
-    """Return what makes contiguous memory of a pool, with a placement made from the number of blocks.
+def contiguous(make: Callable[[int], Allocator]) -> Callable[[Pool], KVCache]:
+    """Return what makes contiguous memory of a pool, with an allocator made from the number of blocks.
 
     What is returned raises ValueError for a pool without a reservation.
     """
 
-    def make(pool: Pool) -> KVCache:
+    def of_pool(pool: Pool) -> KVCache:
         if pool.reservation is None:
             raise ValueError("contiguous memory needs a reservation such as oracle; it cannot grow")
-        return ContiguousKV(place(pool.num_blocks), pool.block_size, pool.reservation, pool.cpu_blocks)
+        return ContiguousKV(make(pool.num_blocks), pool.block_size, pool.reservation, pool.cpu_blocks)
 
-    return make
+    return of_pool

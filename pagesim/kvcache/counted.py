@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pagesim.kvcache.base import KVCache, OutOfBlocks
-from pagesim.kvcache.groups import KVGroup, check_single, passing_steps
+from pagesim.kvcache.groups import KVGroup, check_single
 from pagesim.kvcache.holder import Holder
+from pagesim.kvcache.ring import Ring
 from pagesim.setup.compiled import mypyc_attr
 
 
@@ -14,22 +15,19 @@ from pagesim.setup.compiled import mypyc_attr
 class CountedKV(KVCache):
     """See `KVCache`: memory of one KV group, on demand or reserved. Blocks are counted and never named.
 
-    What decoding holders take is a ring: ``takes[c]`` is how many blocks they take at a step that is ``c``
-    modulo the block size. A holder enters the ring once and leaves it once, however long it decodes; one that
-    gains a token a step keeps its place there (``Holder.kv``).
+    What decoding holders take is a `Ring`.
 
     Beams share blocks in ways that lengths do not tell; they need tables.
     """
 
-    __slots__ = ("_per_period", "_size", "_tails", "_takes")
+    __slots__ = ("_ring", "_size", "_tails")
 
     def __init__(
         self, num_blocks: int, groups: Sequence[KVGroup], cpu_blocks: int = 0, *, shares: bool = True
     ) -> None:
         super().__init__(num_blocks, groups, cpu_blocks, shares=shares)
         check_single(self.groups)
-        self._takes = [0] * self.block_size
-        self._per_period = 0  # blocks that the decoding holders take in so many steps
+        self._ring = Ring(self.block_size)
         # The block size on demand, the ordinary case of every sum below; 0 where all is reserved.
         self._size = self.block_size if self.grows else 0
         self._tails: dict[Holder, None] = {}  # whose next step copies a shared last block
@@ -51,16 +49,7 @@ class CountedKV(KVCache):
         return blocks if self.shares else blocks * holder.samples
 
     def blocks_needed(self, steps: int = 1) -> int:
-        takes, whole = self._takes, self.block_size
-        first = (self.steps + 1) % whole
-        if steps == 1:
-            blocks = takes[first]
-        else:
-            rounds, rest = divmod(steps, whole)
-            end = first + rest
-            blocks = sum(takes[first:end]) + rounds * self._per_period
-            if end > whole:
-                blocks += sum(takes[: end - whole])
+        blocks = self._ring.total(self.steps, steps)
         return blocks + self._copies() if self._tails and steps else blocks
 
     def blocks_needed_by(self, holder: Holder) -> int:
@@ -87,21 +76,9 @@ class CountedKV(KVCache):
     def steps_that_fit(self, steps: int, spare: int) -> int:
         if self._tails:
             return 0
-        room, whole = self.free_blocks - spare, self.block_size
-        # A period at most takes so much: nearly always answer enough.
-        if (steps // whole + 1) * self._per_period <= room or not self.grows:
+        if not self.grows:
             return steps
-        if room < 0:
-            return 0
-        first = (self.steps + 1) % whole
-        rounds, room = divmod(room, self._per_period)
-        fitting = rounds * whole
-        for blocks in self._takes[first:] + self._takes[:first]:
-            room -= blocks
-            if room < 0:
-                break
-            fitting += 1
-        return fitting if fitting < steps else steps
+        return self._ring.steps_that_fit(self.steps, steps, self.free_blocks - spare)
 
     def copies_due(self, holder: Holder) -> int:
         return holder.samples - 1 if holder.samples > 1 and holder.tail_shared else 0
@@ -146,27 +123,14 @@ class CountedKV(KVCache):
         return copies
 
     def start_decoding(self, holder: Holder) -> None:
-        growth = holder.growth
-        holder.base = base = holder.tokens - growth * self.steps
+        holder.base = holder.tokens - holder.growth * self.steps
         holder.decodes = True
-        size, samples = self._size, holder.samples
-        if size and growth == 1:
-            holder.kv = step = (1 - base) % size  # see `opening_step`
-            self._takes[step] += samples
-            self._per_period += samples
-        else:
-            self._enter_ring(holder, samples)
-        if samples > 1 and holder.tail_shared:
+        if self.grows:
+            self._ring.enter(holder.base, holder.growth, holder.samples)
+        if holder.samples > 1 and holder.tail_shared:
             self._tails[holder] = None
 
     def stop_decoding(self, holder: Holder) -> None:
-        size = self._size
-        if size and holder.samples == 1 and holder.growth == 1:
-            holder.tokens = holder.base + self.steps
-            self._takes[holder.kv] -= 1
-            self._per_period -= 1
-            holder.decodes = False
-            return
         holder.tokens = self.length(holder)
         self._leave_ring(holder)
 
@@ -182,7 +146,7 @@ class CountedKV(KVCache):
         if not self._size or self._tails:
             return super().grow_leaving(spare)
         steps = self.steps + 1
-        left = self.free_blocks - self._takes[steps % self._size]
+        left = self.free_blocks - self._ring.at(steps)
         if left < spare:
             return -1
         self.free_blocks, self.steps = left, steps
@@ -198,8 +162,7 @@ class CountedKV(KVCache):
             if holder.decodes:
                 holder.decodes = False
                 tokens = holder.base + self.steps
-                self._takes[holder.kv] -= 1
-                self._per_period -= 1
+                self._ring.leave(holder.base)
             self.free_blocks += -(-tokens // size)
             return
         length = self.length(holder)
@@ -213,8 +176,8 @@ class CountedKV(KVCache):
     def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
         over, length = len(samples), self.length(holder)
         held, saved = self._held(holder, length), self._saved(holder, length)
-        if holder.decodes:
-            self._enter_ring(holder, -over)
+        if holder.decodes and self.grows:
+            self._ring.leave(holder.base, holder.growth, over)
         holder.samples -= over
         if holder.samples == 1 and holder.tail_shared:
             holder.tail_shared = False
@@ -269,16 +232,9 @@ class CountedKV(KVCache):
     def _copies(self) -> int:
         return sum([holder.samples - 1 for holder in self._tails])
 
-    def _enter_ring(self, holder: Holder, samples: int) -> None:
-        """Count what so many samples of a decoding holder take (fewer than 0: no longer)."""
-        size, growth = self._size, holder.growth
-        if size:
-            for step in passing_steps((holder.base - 1) % size, size, growth, size):
-                self._takes[step] += samples
-            self._per_period += samples * growth
-
     def _leave_ring(self, holder: Holder) -> None:
-        self._enter_ring(holder, -holder.samples)
+        if self.grows:
+            self._ring.leave(holder.base, holder.growth, holder.samples)
         self._tails.pop(holder, None)
         holder.decodes = False
 

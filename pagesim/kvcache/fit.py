@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
+from pagesim.kvcache.allocator import Allocator
 from pagesim.kvcache.extents import Extent
-from pagesim.kvcache.placement import Placement
 
 
-class FirstFit(Placement):
+class FirstFit(Allocator):
     """Takes the first free run, by address, that is long enough."""
 
     def __init__(self, num_blocks: int) -> None:
         super().__init__(num_blocks)
         self._free: list[Extent] = [(0, num_blocks)]
 
-    def fits(self, blocks: int, runs: int = 1) -> bool:
-        return sum(length // blocks for _, length in self._free) >= runs
+    def can_allocate(self, blocks: int, times: int = 1) -> bool:
+        return sum(length // blocks for _, length in self._free) >= times
 
-    def take(self, blocks: int) -> int:
+    def allocate(self, blocks: int) -> range:
         index = self._choose(blocks)
         if index is None:
             raise self._no_room(blocks)
@@ -27,18 +28,18 @@ class FirstFit(Placement):
             del self._free[index]
         else:
             self._free[index] = (first + blocks, length - blocks)
-        return first
+        return range(first, first + blocks)
 
-    def give_back(self, first: int, blocks: int) -> None:
-        free = self._free
+    def free(self, blocks: Sequence[int]) -> None:
+        first, length, free = blocks[0], len(blocks), self._free
         index = bisect_left(free, (first, 0))
-        if index < len(free) and first + blocks == free[index][0]:
-            blocks += free.pop(index)[1]
+        if index < len(free) and first + length == free[index][0]:
+            length += free.pop(index)[1]
         if index and sum(free[index - 1]) == first:
             index -= 1
             first, before = free.pop(index)
-            blocks += before
-        free.insert(index, (first, blocks))
+            length += before
+        free.insert(index, (first, length))
 
     def free_extents(self) -> list[Extent]:
         return list(self._free)

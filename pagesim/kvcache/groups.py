@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Protocol
 
 from pagesim.kvcache.reservation import Reservation
@@ -271,30 +270,3 @@ def check_single(groups: tuple[KVGroup, ...]) -> None:
         raise ValueError(
             "this memory has one KV group, of full attention or reserved; others need a HybridKV"
         )
-
-
-def opening_step(base: int, block_size: int) -> int:
-    """Return the step, modulo a block size, at which a sequence takes its blocks.
-
-    A sequence of ``base + steps`` tokens opens a block with each token that follows a multiple of the size.
-    """
-    return (1 - base) % block_size
-
-
-@lru_cache(1 << 14)
-def passing_steps(offset: int, block_size: int, growth: int, period: int) -> tuple[int, ...]:
-    """Return at which steps of a period ``offset + growth · steps`` reaches or passes a multiple of a size.
-
-    Args:
-        offset: from 0 to ``block_size - 1``.
-        block_size: tokens.
-        growth: tokens a step.
-        period: steps, a multiple of the block size; a step stands here modulo the period.
-
-    Returns:
-        The steps in turn, each as often as it passes a multiple.
-    """
-    passed = [(offset + growth * step) // block_size for step in range(period + 1)]
-    return tuple(
-        [step % period for step in range(1, period + 1) for _ in range(passed[step] - passed[step - 1])]
-    )

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from itertools import chain
 
 from pagesim.kvcache.extents import Extent, join_extents
-from pagesim.kvcache.groups import opening_step
 from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.queued_prefix import QueuedPrefixKV
+from pagesim.kvcache.ring import opening_step
 from pagesim.kvcache.run_index import Prefix, RunIndex
 from pagesim.kvcache.runs import FreeQueue, Run, block_array
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from pagesim.kvcache.base import KVCache, OutOfBlocks
 from pagesim.kvcache.extents import Copy, Extent, join_extents
-from pagesim.kvcache.groups import KVGroup, check_single, opening_step, passing_steps
+from pagesim.kvcache.groups import KVGroup, check_single
 from pagesim.kvcache.holder import Holder
+from pagesim.kvcache.ring import opening_step, passing_steps
 
 Table = list[int]
 """The blocks of one sample, in token order."""

@@ -157,7 +157,7 @@ class TreeSnapshots(Observer):
 def has_tree(result: Result) -> bool:
     """Whether a run's policy caches prefixes in a radix tree."""
     scenario = result.scenario
-    parts = parts_of(scenario.policy, scenario.scheduler, scenario.reservation, scenario.placement)
+    parts = parts_of(scenario.policy, scenario.scheduler, scenario.reservation, scenario.allocator)
     return keeps_tree(options_of(scenario, parts))
 
 

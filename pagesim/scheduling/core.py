@@ -322,7 +322,7 @@ class Scheduler(SchedulerTraits):
         return 0 if waiting is None else waiting.generated_waiting
 
     def blocked_externally(self) -> bool:
-        """Say whether free memory would hold the head of the queue and only no placement exists."""
+        """Say whether the head of the queue cannot be placed though enough blocks are free."""
         return False
 
     def parked(self) -> Sequence[Sequence[EngineRequest]]:

@@ -63,13 +63,13 @@ class MemoryKind(NamedTuple):
 
     Attributes:
         reservation: ``max``, ``pow2``, ``oracle`` or ``on-demand``.
-        placement: by name.
-        is_own: whether the placement comes with pagesim.
+        allocator: by name.
+        is_own: whether the allocator comes with pagesim.
         by_type: whether layer types take pages of their own, which need not have the same bytes.
     """
 
     reservation: str
-    placement: str
+    allocator: str
     is_own: bool
     by_type: bool = False
 

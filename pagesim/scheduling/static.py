@@ -61,12 +61,12 @@ class StaticBatching(Scheduler):
             )
         if not memory.is_own:
             raise PagesimError(
-                f"scheduler static cannot use placement {memory.placement}: a batch is made for memory that "
+                f"scheduler static cannot use allocator {memory.allocator}: a batch is made for memory that "
                 "holds its rows without rounding; choose first-fit, best-fit or paged"
             )
-        if memory.placement == "buddy":
+        if memory.allocator == "buddy":
             raise PagesimError(
-                "scheduler static cannot use placement buddy, whose powers of two hold fewer rows than the "
+                "scheduler static cannot use allocator buddy, whose powers of two hold fewer rows than the "
                 "batch was made for; choose first-fit, best-fit or paged"
             )
 

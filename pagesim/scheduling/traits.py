@@ -23,10 +23,10 @@ def need_pages(scheduler: str, memory: MemoryKind, why: str) -> None:
     Raises:
         PagesimError: it is not.
     """
-    if memory.reservation != "on-demand" or memory.placement != "paged":
+    if memory.reservation != "on-demand" or memory.allocator != "paged":
         raise PagesimError(
-            f"scheduler {scheduler} needs reservation on-demand and placement paged, not "
-            f"{memory.reservation} and {memory.placement}: {why}"
+            f"scheduler {scheduler} needs reservation on-demand and allocator paged, not "
+            f"{memory.reservation} and {memory.allocator}: {why}"
         )
 
 

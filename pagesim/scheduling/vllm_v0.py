@@ -207,8 +207,8 @@ def check_paged(name: str, memory: MemoryKind) -> None:
             f"scheduler {name} needs reservation on-demand, not {memory.reservation}: vLLM takes blocks as "
             "sequences grow"
         )
-    if memory.is_own and memory.placement != "paged" and not memory.by_type:
+    if memory.is_own and memory.allocator != "paged" and not memory.by_type:
         raise PagesimError(
-            f"scheduler {name} needs placement paged, not {memory.placement}: vLLM's releases share blocks; "
+            f"scheduler {name} needs allocator paged, not {memory.allocator}: vLLM's releases share blocks; "
             "choose vllm-sosp or orca"
         )

@@ -28,7 +28,7 @@ from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.options import Prices, SchedulerOptions
 from pagesim.setup.groups import kv_groups, type_groups
 from pagesim.setup.presets import Policy, check_preemption
-from pagesim.setup.registry import PLACEMENTS, SCHEDULERS
+from pagesim.setup.registry import ALLOCATORS, SCHEDULERS, memory_of
 
 
 def build_memory(
@@ -58,9 +58,9 @@ def build_memory(
     caches = scheduler.caches_prefixes(options)
     tables = tables or scheduler.needs_tables(options)
     watches = scheduler.watches_blocks(options)
-    if caches and policy.placement != "paged":
+    if caches and policy.allocator != "paged":
         raise PagesimError(
-            f"enable_prefix_caching needs placement paged, not {policy.placement}: it brings its own "
+            f"enable_prefix_caching needs allocator paged, not {policy.allocator}: it brings its own "
             "memory; give --no-enable-prefix-caching"
         )
     if isinstance(plan, TypePlan):
@@ -96,8 +96,8 @@ def build_memory(
         cpu_blocks,
         tables or watches,
     )
-    memory = PLACEMENTS.make(policy.placement, lambda make: make(pool))
-    if not PLACEMENTS.owns(policy.placement):
+    memory = ALLOCATORS.make(policy.allocator, lambda part: memory_of(part, pool))
+    if not ALLOCATORS.owns(policy.allocator):
         _check_foreign(policy, memory, pool)
     return memory
 
@@ -113,7 +113,7 @@ def _typed_memory(plan: TypePlan) -> KVCache:
 
 def _check_foreign(policy: Policy, memory: KVCache, pool: Pool) -> None:
     """Refuse a plug-in's memory that is not what the rest of the policy takes it for."""
-    where = f"placement {policy.placement}"
+    where = f"allocator {policy.allocator}"
     if not isinstance(memory, KVCache):
         raise PagesimError(f"{where} makes a {type(memory).__name__}; it must make a KVCache")
     if (memory.num_blocks, memory.block_size) != (pool.num_blocks, pool.block_size):

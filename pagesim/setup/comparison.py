@@ -37,12 +37,12 @@ def each_policy(system: S, policies: Sequence[str]) -> dict[str, S]:
             own.
     """
     parts = {
-        name: parts_of(name, system.scheduler, system.reservation, system.placement) for name in policies
+        name: parts_of(name, system.scheduler, system.reservation, system.allocator) for name in policies
     }
 
     kinds = {name: SCHEDULERS.find(part.scheduler) for name, part in parts.items()}
     of_tokens = [name for name, kind in kinds.items() if issubclass(kind.Options, SglangOptions)]
-    virtual = [name for name in policies if parts[name].placement == "virtual"]
+    virtual = [name for name in policies if parts[name].allocator == "virtual"]
     users = {
         "block_size": [name for name in policies if not parts[name].has_own_blocks],
         "page_size": of_tokens if isinstance(system.page_size, int) else virtual,

@@ -208,7 +208,7 @@ def block_bytes(system: System, policy: Policy) -> int:
 
 def _blocks_of(system: System, policy: Policy, spec: ModelSpec) -> BlockPlan | PoolPlan | TypePlan | None:
     """Return the plan of a system's blocks; None where layers keep alike, or are kept so."""
-    layout = TYPED.get(policy.placement)
+    layout = TYPED.get(policy.allocator)
     check_kv_dtype(system, options_of(system, policy), spec)
     if spec.is_plain and layout is None:
         return None
@@ -268,7 +268,7 @@ def equip(system: System, policy: Policy) -> tuple[Capacity, int, CostModel]:
         blocks.holding(sized.num_blocks).check_start()
     if page_bytes is not None and system.cpu_blocks:
         raise PagesimError(
-            f"cpu_blocks is {system.cpu_blocks}; placement virtual has no swap space: its pages are unmapped "
+            f"cpu_blocks is {system.cpu_blocks}; allocator virtual has no swap space: its pages are unmapped "
             "and never moved to the host"
         )
     # A tiny model's tokens are small, and no run fills such a swap space.

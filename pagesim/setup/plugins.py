@@ -23,7 +23,7 @@ ENDS = (Exception, SystemExit, GeneratorExit)
 HOMES = {
     "policy": "pagesim.setup.presets",
     "scheduler": "pagesim.setup.registry",
-    "placement": "pagesim.setup.registry",
+    "allocator": "pagesim.setup.registry",
     "cost": "pagesim.costs.parse",
     "gpu": "pagesim.costs.specs",
     "router": "pagesim.experiments.clusters",
@@ -37,7 +37,7 @@ class Plugins(Generic[T]):
     """The parts of one kind, by name: those that come with pagesim, those registered, those installed.
 
     Args:
-        option: under which one is named, such as ``placement``.
+        option: under which one is named, such as ``allocator``.
         group: the entry points by which an installed package offers its own.
         own: those that come with pagesim; these cannot be replaced.
         base: of the classes that are registered, where the parts are classes.
@@ -214,7 +214,7 @@ def register(option: str, name: str, part: Any) -> None:
 
     Args:
         option: what kind of part it is, and the option that may name it from now on: ``policy``,
-            ``scheduler``, ``placement``, ``cost``, ``gpu`` or ``router``.
+            ``scheduler``, ``allocator``, ``cost``, ``gpu`` or ``router``.
         name: for instance ``worst-fit``; none that comes with pagesim.
         part: for ``policy`` a `Policy`, for ``gpu`` a ``GpuSpec``, for ``scheduler`` a subclass of
             ``Scheduler``, whose ``Options`` are options of `simulate` from then on; for the others what

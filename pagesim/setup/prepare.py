@@ -291,7 +291,7 @@ def prepare(system: System, trace: Trace) -> PreparedSystem:
     Raises:
         PagesimError: an option, the trace or their combination is off; the sentence says what to do.
     """
-    policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
+    policy = parts_of(system.policy, system.scheduler, system.reservation, system.allocator)
     options = options_of(system, policy)
     sized, max_model_len, cost = equip(system, policy)
     options = with_chunks(options, sized)
@@ -321,7 +321,7 @@ def check(system: System) -> None:
     Raises:
         PagesimError: as `prepare` would; what only a trace can show is not looked for.
     """
-    policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
+    policy = parts_of(system.policy, system.scheduler, system.reservation, system.allocator)
     sized, max_model_len, cost = equip(system, policy)
     options = with_chunks(options_of(system, policy), sized)
     _new_scheduler(system, policy, sized, options, max_model_len, cost)

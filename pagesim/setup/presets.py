@@ -1,4 +1,4 @@
-"""Policies: named bundles of a scheduler, a reservation and a placement."""
+"""Policies: named bundles of a scheduler, a reservation and an allocator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pagesim.errors import PagesimError
 from pagesim.scheduling.options import MemoryKind, SchedulerOptions
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.plugins import Plugins
-from pagesim.setup.registry import PLACEMENTS, SCHEDULERS
+from pagesim.setup.registry import ALLOCATORS, SCHEDULERS
 
 ReservationName = Literal["max", "pow2", "oracle", "on-demand"]
 PageSize = Literal["64K", "128K", "256K", "2M"]
@@ -21,7 +21,7 @@ BLOCK_SIZE = 16
 """Token slots of a block where nothing else is said."""
 
 TYPED: dict[str, Layout] = {"two-level": "large-pages", "pools": "pools"}
-"""Placements in which layer types take pages of their own, and how they share memory."""
+"""Allocators in which layer types take pages of their own, and how they share memory."""
 
 PAGE_BYTES: dict[str, int] = {"64K": 64 << 10, "128K": 128 << 10, "256K": 256 << 10, "2M": 2 << 20}
 """The pages that vAttention maps, by name; 2M is what an unmodified driver has, and the default."""
@@ -37,7 +37,7 @@ class Policy:
             ``lightllm``, or a plug-in's.
         reservation: for how many tokens memory is taken at admission: ``max``, ``pow2``, ``oracle``, or
             ``on-demand``.
-        placement: where it is taken, by name: ``first-fit``, ``best-fit``, ``buddy``, ``paged``, ``virtual``,
+        allocator: where it is taken, by name: ``first-fit``, ``best-fit``, ``buddy``, ``paged``, ``virtual``,
             ``two-level``, ``pools``, or a plug-in's.
         sentence: what it is, for a listing.
         block_size: token slots of its blocks, if that is part of what it is.
@@ -48,7 +48,7 @@ class Policy:
 
     scheduler: str
     reservation: ReservationName
-    placement: str
+    allocator: str
     sentence: str
     block_size: int | None = None
     default_block_size: int | None = None
@@ -72,7 +72,7 @@ class Policy:
     @property
     def has_own_blocks(self) -> bool:
         """Whether the size of its blocks is no choice."""
-        return self.block_size is not None or self.placement == "virtual"
+        return self.block_size is not None or self.allocator == "virtual"
 
 
 POLICIES: dict[str, Policy] = {
@@ -183,14 +183,14 @@ POLICY_PLUGINS: Plugins[Policy] = Plugins("policy", "pagesim.policies", POLICIES
 """The same, and those that others bring."""
 
 CONTIGUOUS = ("first-fit", "best-fit", "buddy")
-"""Placements of runs of neighbouring blocks."""
+"""Allocators of runs of neighbouring blocks."""
 
 
 def parts_of(
     name: str,
     scheduler: str | None = None,
     reservation: ReservationName | None = None,
-    placement: str | None = None,
+    allocator: str | None = None,
 ) -> Policy:
     """Return the policy of this name with some of its parts replaced.
 
@@ -202,7 +202,7 @@ def parts_of(
         bundle,
         scheduler=scheduler or bundle.scheduler,
         reservation=reservation or bundle.reservation,
-        placement=placement or bundle.placement,
+        allocator=allocator or bundle.allocator,
     )
     if bundle.options and policy.scheduler != bundle.scheduler:
         raise PagesimError(
@@ -213,25 +213,25 @@ def parts_of(
         known = ", ".join(get_args(ReservationName))
         raise PagesimError(f"reservation is {policy.reservation!r}; it must be one of {known}")
     scheduler_kind = SCHEDULERS.find(policy.scheduler)
-    PLACEMENTS.find(policy.placement)
-    if policy.reservation == "on-demand" and policy.placement in CONTIGUOUS:
+    ALLOCATORS.find(policy.allocator)
+    if policy.reservation == "on-demand" and policy.allocator in CONTIGUOUS:
         raise PagesimError(
-            f"reservation on-demand needs placement paged or virtual, not {policy.placement}: "
+            f"reservation on-demand needs allocator paged or virtual, not {policy.allocator}: "
             "neighbouring blocks cannot be promised to a sequence that grows"
         )
-    if policy.placement == "virtual" and policy.reservation != "on-demand":
+    if policy.allocator == "virtual" and policy.reservation != "on-demand":
         raise PagesimError(
-            f"placement virtual needs reservation on-demand, not {policy.reservation}: it reserves "
+            f"allocator virtual needs reservation on-demand, not {policy.reservation}: it reserves "
             "addresses, and maps memory as a sequence grows"
         )
-    by_type = policy.placement in TYPED
+    by_type = policy.allocator in TYPED
     if by_type and not issubclass(scheduler_kind.Options, VllmV1Options):
         raise PagesimError(
-            f"placement {policy.placement} needs scheduler vllm-v1, not {policy.scheduler}: only that one "
+            f"allocator {policy.allocator} needs scheduler vllm-v1, not {policy.scheduler}: only that one "
             "asks for pages of layer types"
         )
     scheduler_kind.check_memory(
-        MemoryKind(policy.reservation, policy.placement, PLACEMENTS.owns(policy.placement), by_type)
+        MemoryKind(policy.reservation, policy.allocator, ALLOCATORS.owns(policy.allocator), by_type)
     )
     return policy
 
@@ -244,22 +244,22 @@ def granularity(
     The first means nothing where there are pages: what a page holds depends on the model.
 
     Args:
-        policy: scheduler, reservation and placement of the run.
+        policy: scheduler, reservation and allocator of the run.
         block_size: what was asked for; None for the policy's own or else ``BLOCK_SIZE``.
         page_size: what was asked for, a name in ``PAGE_BYTES``; None for 2M where there are pages.
 
     Raises:
         PagesimError: the policy does not leave the choice.
     """
-    if policy.placement == "virtual":
+    if policy.allocator == "virtual":
         if block_size is not None:
             raise PagesimError(
-                f"block_size is {block_size}; placement virtual takes page_size instead: a block is what a "
+                f"block_size is {block_size}; allocator virtual takes page_size instead: a block is what a "
                 "page in every tensor holds"
             )
         return BLOCK_SIZE, PAGE_BYTES[page_size or "2M"]
     if page_size is not None:
-        raise PagesimError(f"page_size is for placement virtual, not {policy.placement}")
+        raise PagesimError(f"page_size is for allocator virtual, not {policy.allocator}")
     if policy.block_size is not None and block_size not in (None, policy.block_size):
         raise PagesimError(
             f"block_size is {block_size}; it must be {policy.block_size} or left out: this policy is about "
@@ -280,8 +280,8 @@ def check_preemption(policy: Policy, options: SchedulerOptions) -> None:
             f"preemption {preemption} needs reservation on-demand: where memory is reserved no request is "
             "ever preempted"
         )
-    if policy.placement != "paged" and preemption in ("swap", "auto"):
+    if policy.allocator != "paged" and preemption in ("swap", "auto"):
         raise PagesimError(
-            f"preemption {preemption} is not for placement {policy.placement}, which cannot swap: a request "
+            f"preemption {preemption} is not for allocator {policy.allocator}, which cannot swap: a request "
             "that is preempted is recomputed"
         )

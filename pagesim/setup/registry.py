@@ -1,10 +1,12 @@
-"""The registry: the placements and the schedulers that a policy names."""
+"""The registry: the allocators and the schedulers that a policy names."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 from pagesim.kvcache import (
+    Allocator,
     BestFit,
     Buddy,
     CountedKV,
@@ -26,7 +28,7 @@ from pagesim.scheduling.vllm_v0 import VllmV0
 from pagesim.scheduling.vllm_v1 import VllmV1
 from pagesim.setup.plugins import Plugins
 
-__all__ = ["PLACEMENTS", "SCHEDULERS", "MakeKVCache"]
+__all__ = ["ALLOCATORS", "SCHEDULERS", "MakeKVCache", "memory_of"]
 
 MakeKVCache = Callable[[Pool], KVCache]
 """Makes empty memory of a pool."""
@@ -55,12 +57,19 @@ def _pools(pool: Pool) -> KVCache:
     return PooledKV([pool.num_blocks], pool.groups, longest=pool.max_model_len, in_flight=pool.max_model_len)
 
 
-PLACEMENTS: Plugins[MakeKVCache] = Plugins(
-    "placement",
-    "pagesim.placements",
+def memory_of(part: type[Allocator] | MakeKVCache, pool: Pool) -> KVCache:
+    """Return the empty memory of a pool that an entry of ``ALLOCATORS`` stands for."""
+    if isinstance(part, type) and issubclass(part, Allocator):
+        return contiguous(part)(pool)
+    return cast(MakeKVCache, part)(pool)
+
+
+ALLOCATORS: Plugins[type[Allocator] | MakeKVCache] = Plugins(
+    "allocator",
+    "pagesim.allocators",
     {
-        "first-fit": contiguous(FirstFit),
-        "best-fit": contiguous(BestFit),
+        "first-fit": FirstFit,
+        "best-fit": BestFit,
         "buddy": _buddy,
         "paged": _paged,
         "virtual": _virtual,
@@ -68,7 +77,7 @@ PLACEMENTS: Plugins[MakeKVCache] = Plugins(
         "pools": _pools,
     },
 )
-"""Where memory is taken, by name."""
+"""Where memory is taken, by name: an allocator of neighbouring blocks, or what makes memory of a pool."""
 
 SCHEDULERS: Plugins[type[Scheduler]] = Plugins(
     "scheduler",

@@ -51,9 +51,9 @@ class SystemFields(BaseModel):
         description="Replace the policy's scheduler: static, orca, vllm-sosp, vllm-v0, vllm-v1 or your own.",
     )
     reservation: ReservationName | None = Field(None, description="Replace the policy's reservation.")
-    placement: str | None = Field(
+    allocator: str | None = Field(
         None,
-        description="Replace the policy's placement: first-fit, best-fit, buddy, paged, virtual or your own.",
+        description="Replace the policy's allocator: first-fit, best-fit, buddy, paged, virtual or your own.",
     )
     model: str = Field(
         "opt-13b",
@@ -96,7 +96,7 @@ class SystemFields(BaseModel):
     )
     page_size: PageSize | Annotated[int, Field(ge=1, le=65536)] | None = Field(
         None,
-        description="Size of the pages that memory is mapped in, under placement virtual. Defaults to "
+        description="Size of the pages that memory is mapped in, under allocator virtual. Defaults to "
         "2M. Under sglang its name for block_size.",
     )
     num_blocks: int | None = Field(

@@ -115,7 +115,7 @@ def _parts(model: BaseModel) -> list[tuple[str, str]]:
     for option, name in tuple(found):
         if option == "policy" and name in POLICY_PLUGINS and not POLICY_PLUGINS.owns(name):
             policy = POLICY_PLUGINS.find(name)
-            found += [("scheduler", policy.scheduler), ("placement", policy.placement)]
+            found += [("scheduler", policy.scheduler), ("allocator", policy.allocator)]
     return found
 
 

@@ -12,7 +12,7 @@ from pagesim.errors import PagesimError, brief
 from pagesim.setup import serve_sglang, serve_vllm
 from pagesim.setup.serve_words import words_of
 
-FOREIGN = ("scheduler", "reservation", "placement", "page_size")
+FOREIGN = ("scheduler", "reservation", "allocator", "page_size")
 """Options that put something else in the place of the engine's parts."""
 
 

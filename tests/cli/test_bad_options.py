@@ -20,7 +20,7 @@ UNKNOWN = {
     "preemption": (("--preemption", "recmpute"), "'recmpute'", "'recompute'"),
     "scheduler": (("--scheduler", "fifo"), "'fifo'", "static, orca, vllm-sosp, vllm-v0, vllm-v1"),
     "reservation": (("--reservation", "half"), "'half'", "'oracle'"),
-    "placement": (("--placement", "worst"), "'worst'", "best-fit"),
+    "allocator": (("--allocator", "worst"), "'worst'", "best-fit"),
     "page size": (("--page-size", "1M"), "'1M'", "'64K', '128K', '256K' or '2M'"),
     "sizing": (("--sizing", "guess"), "'guess'", "'paper', 'vllm' or 'sglang'"),
     "kv-cache-dtype": (("--kv-cache-dtype", "fp32"), "'fp32'", "'fp8'"),
@@ -62,45 +62,45 @@ CONTRADICTIONS = {
         "recompute cannot be forced on requests of several samples",
     ),
     "on demand from a buddy": (
-        ("--reservation", "on-demand", "--placement", "buddy"),
-        "on-demand needs placement paged or virtual, not buddy",
+        ("--reservation", "on-demand", "--allocator", "buddy"),
+        "on-demand needs allocator paged or virtual, not buddy",
     ),
     "pages that are reserved": (
-        ("--placement", "virtual", "--reservation", "max"),
-        "placement virtual needs reservation on-demand, not max",
+        ("--allocator", "virtual", "--reservation", "max"),
+        "allocator virtual needs reservation on-demand, not max",
     ),
     "pages under a release that shares": (
-        ("--policy", "vllm-v0", "--placement", "virtual"),
-        "scheduler vllm-v0 needs placement paged, not virtual",
+        ("--policy", "vllm-v0", "--allocator", "virtual"),
+        "scheduler vllm-v0 needs allocator paged, not virtual",
     ),
-    "a page size where blocks have one": (("--page-size", "64K"), "page_size is for placement virtual"),
+    "a page size where blocks have one": (("--page-size", "64K"), "page_size is for allocator virtual"),
     "another block than one token": (
         ("--policy", "token-granular", "--block-size", "16"),
         "block_size is 16; it must be 1 or left out",
     ),
     "tokens a block where pages decide": (
         ("--policy", "virtual-contiguous", "--block-size", "16"),
-        "block_size is 16; placement virtual takes page_size instead",
+        "block_size is 16; allocator virtual takes page_size instead",
     ),
     "swapping pages": (
         ("--policy", "virtual-contiguous", "--preemption", "swap"),
-        "preemption swap is not for placement virtual",
+        "preemption swap is not for allocator virtual",
     ),
     "choosing to swap pages": (
         ("--policy", "virtual-contiguous", "--preemption", "auto"),
-        "preemption auto is not for placement virtual",
+        "preemption auto is not for allocator virtual",
     ),
     "swap space for pages": (
         ("--policy", "virtual-contiguous", "--cpu-blocks", "5"),
-        "cpu_blocks is 5; placement virtual has no swap space",
+        "cpu_blocks is 5; allocator virtual has no swap space",
     ),
     "static on demand": (
-        ("--policy", "static", "--reservation", "on-demand", "--placement", "paged"),
+        ("--policy", "static", "--reservation", "on-demand", "--allocator", "paged"),
         "static needs reservation oracle",
     ),
     "static from a buddy": (
-        ("--policy", "static", "--placement", "buddy"),
-        "static cannot use placement buddy",
+        ("--policy", "static", "--allocator", "buddy"),
+        "static cannot use allocator buddy",
     ),
     "window backwards": (("--window", "900:300"), "the first not after the second"),
     "a model that does not fit": (

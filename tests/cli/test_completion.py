@@ -30,7 +30,7 @@ def offered(cli, monkeypatch):
         (("trace", "describe", "a"), ["alpaca", "azure-conv"]),
         (("profile", "show", "analytic-h"), ["analytic-h100", "analytic-h200", "analytic-h20"]),
         (("run", "--preemption", "re"), ["recompute"]),
-        (("run", "--placement", "b"), ["best-fit", "buddy"]),
+        (("run", "--allocator", "b"), ["best-fit", "buddy"]),
         (("run", "--scheduler", "vllm-v"), ["vllm-v0", "vllm-v1"]),
         (("cluster", "--router", "l"), ["least-loaded"]),
         (("reproduce", "fig18"), ["fig18a", "fig18b"]),

@@ -68,12 +68,12 @@ EFFECTS: dict[str, tuple[tuple[str, ...], Callable[[Summary, Summary], bool]]] =
         lambda new, old: new["memory"]["strict"]["per_iteration"]["unused_reservation"] > 10,
     ),
     "scheduler": (("--scheduler", "orca"), lambda new, old: new["latency"] != old["latency"]),
-    "placement": (
-        ("--reservation", "oracle", "--placement", "buddy"),
+    "allocator": (
+        ("--reservation", "oracle", "--allocator", "buddy"),
         lambda new, old: new["memory"]["strict"]["per_iteration"]["external"] > 0,
     ),
-    "placement virtual": (
-        ("--placement", "virtual", "--page-size", "256K"),
+    "allocator virtual": (
+        ("--allocator", "virtual", "--page-size", "256K"),
         lambda new, old: (new["memory"]["block_size"], new["memory"]["cpu_blocks"]) == (25, 0),
     ),
     "no-fast-forward": (("--no-fast-forward",), lambda new, old: new["latency"] == old["latency"]),

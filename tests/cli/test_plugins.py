@@ -26,8 +26,8 @@ build-backend = "setuptools.build_meta"
 name = "tiny-parts"
 version = "1.2"
 
-[project.entry-points."pagesim.placements"]
-last-fit = "tiny_parts:last_fit"
+[project.entry-points."pagesim.allocators"]
+last-fit = "tiny_parts:LastFit"
 nowhere = "tiny_parts:no_such_thing"
 
 [project.entry-points."pagesim.schedulers"]
@@ -55,7 +55,7 @@ from dataclasses import replace
 from pagesim import Policy
 from pagesim.sim.clock import to_ticks
 from pagesim.costs import UNBOUNDED
-from pagesim.kvcache import FirstFit, contiguous
+from pagesim.kvcache import FirstFit
 from pydantic import Field
 
 from pagesim.scheduling import Orca
@@ -65,18 +65,18 @@ from pagesim.costs.specs import gpu
 class LastFit(FirstFit):
     """First fit from the other end."""
 
-    def take(self, blocks):
-        return self.num_blocks - super().take(blocks) - blocks
+    def allocate(self, blocks):
+        return self._turned(super().allocate(blocks))
 
-    def give_back(self, first, blocks):
-        super().give_back(self.num_blocks - first - blocks, blocks)
+    def free(self, blocks):
+        super().free(self._turned(blocks))
 
     def free_extents(self):
         turned = [(self.num_blocks - first - blocks, blocks) for first, blocks in super().free_extents()]
         return turned[::-1]
 
-
-last_fit = contiguous(LastFit)
+    def _turned(self, blocks):
+        return range(self.num_blocks - blocks[-1] - 1, self.num_blocks - blocks[0])
 
 
 class Eight(Orca):
@@ -154,7 +154,7 @@ def gone(installed: Path, monkeypatch: pytest.MonkeyPatch):
 def test_an_installed_package_is_named_on_the_command_line(installed, in_a_process, environment):
     paths = os.pathsep.join([str(installed), environment["PYTHONPATH"]])
     found = {}
-    for placement in ("first-fit", "last-fit"):
+    for allocator in ("first-fit", "last-fit"):
         command = (
             "run",
             *LOAD,
@@ -162,13 +162,13 @@ def test_an_installed_package_is_named_on_the_command_line(installed, in_a_proce
             "300",
             "--policy",
             "orca-oracle",
-            "--placement",
-            placement,
+            "--allocator",
+            allocator,
             "--json",
         )
         outcome = in_a_process(*command, env={"PYTHONPATH": paths})
         assert outcome.code == 0, outcome.err
-        found[placement] = {name: part for name, part in outcome.json.items() if name != "sim"}
+        found[allocator] = {name: part for name, part in outcome.json.items() if name != "sim"}
     # The same memory seen from its other end: every number is the same.
     assert found["last-fit"] == found["first-fit"]
 
@@ -237,7 +237,7 @@ def test_a_stored_scenario_says_what_it_needs(succeeds, refused, gone, tmp_path)
     assert needs == {
         "policy": {"tiny": "tiny_parts:TINY of tiny-parts 1.2"},
         "scheduler": {"eight": "tiny_parts:Eight of tiny-parts 1.2"},
-        "placement": {"last-fit": "tiny_parts:last_fit of tiny-parts 1.2"},
+        "allocator": {"last-fit": "tiny_parts:LastFit of tiny-parts 1.2"},
         "cost": {"constant": "tiny_parts:Constant of tiny-parts 1.2"},
     }
     again = succeeds("run", stored, "--out", tmp_path / "again")
@@ -262,8 +262,8 @@ def test_a_stored_comparison_and_cluster_say_it_too(succeeds, refused, gone, tmp
 
 @pytest.mark.usefixtures("installed")
 def test_a_part_that_cannot_be_loaded_is_named(refused):
-    sentence = refused("run", *LOAD, "--policy", "orca-oracle", "--placement", "nowhere")
-    assert sentence.startswith("placement nowhere: tiny_parts:no_such_thing cannot be loaded")
+    sentence = refused("run", *LOAD, "--policy", "orca-oracle", "--allocator", "nowhere")
+    assert sentence.startswith("allocator nowhere: tiny_parts:no_such_thing cannot be loaded")
     assert "constant[:…]" in refused("run", *LOAD, "--cost", "constantine")
     assert refused("run", *LOAD, "--cost", "constant:slow").startswith(
         "cost constant cannot be made: ValueError: "

@@ -21,7 +21,7 @@ CASES = {
     "an iteration a row": ("--trace", "sharegpt", *LOAD, "--steps"),
     "mixed": (
         *("--trace", "lognormal:100,1,50,1", *LOAD, "--scheduler", "orca"),
-        *("--reservation", "oracle", "--placement", "best-fit", "--no-fast-forward"),
+        *("--reservation", "oracle", "--allocator", "best-fit", "--no-fast-forward"),
     ),
 }
 

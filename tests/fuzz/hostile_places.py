@@ -250,13 +250,13 @@ _PLUGINS = {
     "generator exit": "def part(*a, **k):\n    raise GeneratorExit",
     "a class of another kind": "class part:\n    pass",
 }
-_GROUPS = {"cost": "cost_models", "placement": "placements", "scheduler": "schedulers", "policy": "policies",
+_GROUPS = {"cost": "cost_models", "allocator": "allocators", "scheduler": "schedulers", "policy": "policies",
            "router": "routers", "gpu": "gpus"}  # fmt: skip
 
 
 def _plugin(rng: random.Random) -> Case:
     what = rng.choice(list(_PLUGINS))
-    option = rng.choice(("cost", "placement", "scheduler", "policy", "router", "gpu", "cost", "placement"))
+    option = rng.choice(("cost", "allocator", "scheduler", "policy", "router", "gpu", "cost", "allocator"))
     files: dict[str, Content] = {
         "site/hostile_part.py": _PLUGINS[what].encode(),
         "site/hostile_part-1.dist-info/METADATA": b"Metadata-Version: 2.1\nName: hostile-part\nVersion: 1\n",

@@ -200,9 +200,9 @@ class SlowHybridPrefixKV(KVCache):
             found.append((holder.tokens - gone * group.block_size, len(table) - gone))
         return found
 
-    def held_by_groups(self) -> tuple[int, ...]:
+    def held_by_groups(self) -> list[int]:
         groups = range(len(self.groups))
-        return tuple(len({b for tables in self.tables.values() for b in tables[g] if b}) for g in groups)
+        return [len({b for tables in self.tables.values() for b in tables[g] if b}) for g in groups]
 
     def block_table(self, holder: Reader, sample: int = 0, group: int = 0) -> list[int]:
         return [-1 if block is None else block.number for block in self.tables[holder][group]]

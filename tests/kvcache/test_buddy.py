@@ -1,4 +1,4 @@
-"""The buddy placement of the paper's Orca baselines, move by move."""
+"""The buddy allocator of the paper's Orca baselines, move by move."""
 
 from itertools import pairwise
 
@@ -13,8 +13,8 @@ def chunks(pool: Buddy) -> list[int]:
     sizes = []
     size = pool.largest
     while size:
-        while pool.fits(size):
-            pool.take(size)
+        while pool.can_allocate(size):
+            pool.allocate(size)
             sizes.append(size)
         size //= 2
     return sizes
@@ -31,80 +31,80 @@ def test_a_pool_smaller_than_the_largest_chunk_is_carved_from_the_next_size() ->
 
 def test_the_chunk_at_the_highest_address_goes_first() -> None:
     pool = Buddy(32, 8)
-    assert [pool.take(8) for _ in range(4)] == [24, 16, 8, 0]
+    assert [pool.allocate(8)[0] for _ in range(4)] == [24, 16, 8, 0]
 
 
 def test_the_chunk_freed_last_goes_first() -> None:
     pool = Buddy(32, 8)
-    taken = [pool.take(8) for _ in range(4)]
+    taken = [pool.allocate(8)[0] for _ in range(4)]
     for first in (16, 0, 24):
-        pool.give_back(first, 8)
+        pool.free(range(first, first + 8))
     assert taken[2] == 8
-    assert [pool.take(8) for _ in range(3)] == [24, 0, 16]
+    assert [pool.allocate(8)[0] for _ in range(3)] == [24, 0, 16]
 
 
 def test_a_split_keeps_the_low_half_and_leaves_the_high_ones() -> None:
     pool = Buddy(16, 16)
-    assert pool.take(2) == 0
+    assert pool.allocate(2)[0] == 0
     assert pool.free_extents() == [(2, 14)]
-    assert [pool.take(2), pool.take(4), pool.take(8)] == [2, 4, 8]
+    assert [pool.allocate(2)[0], pool.allocate(4)[0], pool.allocate(8)[0]] == [2, 4, 8]
 
 
 def test_the_smallest_chunk_that_is_large_enough_is_split() -> None:
     pool = Buddy(8 + 4, 8)
-    assert pool.take(2) == 8
-    assert pool.take(8) == 0
+    assert pool.allocate(2)[0] == 8
+    assert pool.allocate(8)[0] == 0
 
 
 def test_a_run_takes_the_next_power_of_two() -> None:
     pool = Buddy(16, 16)
     assert [pool.rounded(blocks) for blocks in (1, 2, 3, 4, 5, 65, 128)] == [1, 2, 4, 4, 8, 128, 128]
-    pool.take(5)
+    pool.allocate(5)
     assert pool.free_extents() == [(8, 8)]
 
 
 def test_a_freed_chunk_merges_with_its_buddies_up_to_the_largest() -> None:
     pool = Buddy(16, 8)
-    taken = [pool.take(1) for _ in range(16)]
+    taken = [pool.allocate(1)[0] for _ in range(16)]
     assert sorted(taken) == list(range(16))
     for first in taken:
-        pool.give_back(first, 1)
+        pool.free(range(first, first + 1))
     assert chunks(pool) == [8, 8]
 
 
 def test_neighbours_that_are_not_buddies_do_not_merge() -> None:
     pool = Buddy(8, 8)
-    taken = sorted(pool.take(2) for _ in range(4))
+    taken = sorted(pool.allocate(2)[0] for _ in range(4))
     assert taken == [0, 2, 4, 6]
-    pool.give_back(2, 2)
-    pool.give_back(4, 2)
+    pool.free(range(2, 4))
+    pool.free(range(4, 6))
     assert pool.free_extents() == [(2, 4)]
-    assert not pool.fits(4)
+    assert not pool.can_allocate(4)
     with pytest.raises(OutOfBlocks):
-        pool.take(4)
+        pool.allocate(4)
 
 
 def test_a_buddy_that_is_split_does_not_merge() -> None:
     pool = Buddy(8, 8)
-    assert [pool.take(4), pool.take(1)] == [0, 4]
-    pool.give_back(0, 4)
-    assert not pool.fits(8)
-    pool.give_back(4, 1)
-    assert pool.fits(8)
+    assert [pool.allocate(4)[0], pool.allocate(1)[0]] == [0, 4]
+    pool.free(range(0, 4))
+    assert not pool.can_allocate(8)
+    pool.free(range(4, 5))
+    assert pool.can_allocate(8)
 
 
 def test_two_chunks_of_the_largest_size_never_merge() -> None:
     pool = Buddy(16, 8)
     assert pool.free_extents() == [(0, 16)]
-    assert not pool.fits(16)
+    assert not pool.can_allocate(16)
 
 
 def test_n_runs_fit_when_the_chunks_hold_as_many_of_that_size() -> None:
     pool = Buddy(983, 128)
-    assert pool.fits(128, runs=7)
-    assert not pool.fits(128, runs=8)
-    assert pool.fits(64, runs=15)
-    assert not pool.fits(64, runs=16)
+    assert pool.can_allocate(128, times=7)
+    assert not pool.can_allocate(128, times=8)
+    assert pool.can_allocate(64, times=15)
+    assert not pool.can_allocate(64, times=16)
 
 
 @pytest.mark.parametrize("largest", [0, -4, 3, 96])
@@ -129,9 +129,9 @@ def test_orca_max_holds_7_requests_in_983_blocks_and_87_blocks_stay_unusable() -
 def test_free_chunks_are_told_apart_though_they_touch() -> None:
     pool = Buddy(16, 8)
     assert pool.free_chunks() == [(0, 8), (8, 8)]
-    first = pool.take(2)
+    first = pool.allocate(2)[0]
     assert first == 8
     assert pool.free_chunks() == [(0, 8), (10, 2), (12, 4)]
     assert pool.free_extents() == [(0, 8), (10, 6)]
-    pool.give_back(first, 2)
+    pool.free(range(first, first + 2))
     assert pool.free_chunks() == [(0, 8), (8, 8)]

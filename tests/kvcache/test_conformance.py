@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from random import Random
 from typing import get_args
 
 import pytest
 
 from pagesim.kvcache import (
     RESERVATIONS,
+    Allocator,
     BestFit,
     Buddy,
     ChunkedLocal,
@@ -27,7 +29,6 @@ from pagesim.kvcache import (
     KVCache,
     KVGroup,
     OutOfBlocks,
-    Placement,
     Pool,
     PooledKV,
     PrefixCachedKV,
@@ -39,8 +40,8 @@ from pagesim.kvcache import (
     WatchedPrefixKV,
     contiguous,
 )
-from pagesim.kvcache.conformance import check_kvcache
 from pagesim.kvcache.radix import EvictionPolicy, RadixKV, WindowedRadixKV, WindowPool
+from pagesim.testing import check_allocator, check_kvcache
 from tests.kvcache.slow import SlowHybridKV, SlowKV
 
 Maker = Callable[[Pool], KVCache]
@@ -166,25 +167,26 @@ def test_every_memory_keeps_the_contract(make: Maker, reservation: str | None) -
     check_kvcache(make, reservation)
 
 
-class WorstFit(Placement):
-    """Takes the low end of the longest free run: a third party's placement, from a set of free blocks."""
+class WorstFit(Allocator):
+    """Takes the low end of the longest free run: a third party's allocator, from a set of free blocks."""
 
     def __init__(self, num_blocks: int) -> None:
         super().__init__(num_blocks)
         self._free = set(range(num_blocks))
 
-    def fits(self, blocks: int, runs: int = 1) -> bool:
-        return sum(length // blocks for _, length in self.free_extents()) >= runs
+    def can_allocate(self, blocks: int, times: int = 1) -> bool:
+        return sum(length // blocks for _, length in self.free_extents()) >= times
 
-    def take(self, blocks: int) -> int:
+    def allocate(self, blocks: int) -> Sequence[int]:
         first, length = max(self.free_extents(), key=lambda run: run[1], default=(0, 0))
         if length < blocks:
             raise self._no_room(blocks)
-        self._free -= set(range(first, first + blocks))
-        return first
+        taken = range(first, first + blocks)
+        self._free -= set(taken)
+        return taken
 
-    def give_back(self, first: int, blocks: int) -> None:
-        self._free |= set(range(first, first + blocks))
+    def free(self, blocks: Sequence[int]) -> None:
+        self._free |= set(blocks)
 
     def free_extents(self) -> list[Extent]:
         starts = [block for block in sorted(self._free) if block - 1 not in self._free]
@@ -192,8 +194,8 @@ class WorstFit(Placement):
         return [(first, last + 1 - first) for first, last in zip(starts, ends, strict=True)]
 
 
-def test_a_new_placement_is_thirty_lines_and_one_call() -> None:
-    check_kvcache(contiguous(WorstFit))
+def test_a_new_allocator_is_thirty_lines_and_one_call() -> None:
+    check_allocator(WorstFit)
 
 
 # Memory that breaks one rule
@@ -416,20 +418,44 @@ def test_a_broken_window_is_caught(broken: Hybrid, rule: str) -> None:
 
 
 class NeverMerges(Buddy):
-    def give_back(self, first: int, blocks: int) -> None:
-        self._free[self.rounded(blocks)].append(first)
+    def free(self, blocks: Sequence[int]) -> None:
+        self._free[len(blocks)].append(blocks[0])
 
 
 class SplitsWithoutKeepingTheRest(Buddy):
-    def take(self, blocks: int) -> int:
-        first = super().take(blocks)
-        self._free[self.rounded(blocks)] = self._free[self.rounded(blocks)][:-1]
-        return first
+    def allocate(self, blocks: int) -> range:
+        taken = super().allocate(blocks)
+        self._free[len(taken)] = self._free[len(taken)][:-1]
+        return taken
 
 
 class JoinsOnlyUpwards(FirstFit):
-    def give_back(self, first: int, blocks: int) -> None:
-        self._free = sorted([*self._free, (first, blocks)])
+    def free(self, blocks: Sequence[int]) -> None:
+        self._free = sorted([*self._free, (blocks[0], len(blocks))])
+
+
+class RoundsUpMoreThanItTakes(FirstFit):
+    def rounded(self, blocks: int) -> int:
+        return blocks + 1
+
+
+class PromisesARunTooLong(FirstFit):
+    def can_allocate(self, blocks: int, times: int = 1) -> bool:
+        return sum(length for _, length in self._free) >= blocks * times
+
+
+class HandsOutWhatIsHeld(FirstFit):
+    def allocate(self, blocks: int) -> range:
+        super().allocate(blocks)
+        return range(blocks)
+
+
+class DrawsLots(FirstFit):
+    draw = Random(1)
+
+    def _choose(self, blocks: int) -> int | None:
+        long_enough = [i for i, (_, length) in enumerate(self._free) if length >= blocks]
+        return self.draw.choice(long_enough) if long_enough else None
 
 
 @pytest.mark.parametrize(
@@ -438,11 +464,15 @@ class JoinsOnlyUpwards(FirstFit):
         (partial(NeverMerges, largest=16), "memory that was emptied takes what empty memory takes"),
         (partial(SplitsWithoutKeepingTheRest, largest=16), "owned twice or lost"),
         (JoinsOnlyUpwards, "overlaps or touches"),
+        (RoundsUpMoreThanItTakes, "takes rounded"),
+        (PromisesARunTooLong, "refuses what can_allocate promised"),
+        (HandsOutWhatIsHeld, "hands out blocks that are held"),
+        (DrawsLots, "the same calls give the same blocks"),
     ],
 )
-def test_a_broken_placement_is_caught(broken: Callable[[int], Placement], rule: str) -> None:
+def test_a_broken_allocator_is_caught(broken: Callable[[int], Allocator], rule: str) -> None:
     with pytest.raises(AssertionError, match=rule):
-        check_kvcache(contiguous(broken))
+        check_allocator(broken)
 
 
 class OutgrowsItsReservation(ContiguousKV):

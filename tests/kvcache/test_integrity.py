@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from pagesim.kvcache import (
+    Allocator,
     BestFit,
     Buddy,
     ContiguousKV,
     FirstFit,
     Holder,
     KVGroup,
-    Placement,
     PrefixCachedKV,
     TabledKV,
 )
@@ -91,11 +91,11 @@ def test_tabled_memory_notices(corrupt: Callable[[TabledKV, Holder], None]) -> N
 
 
 def give_back_what_is_held(memory: ContiguousKV, holder: Holder) -> None:
-    memory.placement.give_back(holder.kv[0][0], holder.kv[1])
+    memory.allocator.free(holder.kv.of[0])
 
 
 def take_what_no_holder_has(memory: ContiguousKV, holder: Holder) -> None:
-    memory.placement.take(1)
+    memory.allocator.allocate(1)
 
 
 def miscount(memory: ContiguousKV, holder: Holder) -> None:
@@ -118,7 +118,7 @@ def forget_a_holder(memory: ContiguousKV, holder: Holder) -> None:
     [give_back_what_is_held, take_what_no_holder_has, miscount, outgrow_the_reservation, forget_a_holder],
 )
 def test_contiguous_memory_notices(
-    corrupt: Callable[[ContiguousKV, Holder], None], pool: Callable[[int], Placement]
+    corrupt: Callable[[ContiguousKV, Holder], None], pool: Callable[[int], Allocator]
 ) -> None:
     memory = ContiguousKV(pool(8), 4, reserve_oracle(100))
     memory.admit(Holder(6, output=5), 6)
@@ -164,7 +164,7 @@ def test_a_prefix_cache_notices(corrupt: Callable[[PrefixCachedKV, Reader], None
 
 
 @pytest.mark.parametrize("runs", [[(0, 2), (1, 2)], [(0, 2), (2, 2)], [(3, 1), (0, 1)], [(6, 3)], [(2, 0)]])
-def test_a_placement_notices_free_runs_that_overlap_touch_or_leave_the_pool(
+def test_an_allocator_notices_free_runs_that_overlap_touch_or_leave_the_pool(
     runs: list[tuple[int, int]],
 ) -> None:
     pool = FirstFit(8)

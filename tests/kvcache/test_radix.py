@@ -8,8 +8,8 @@ from typing import get_args
 import pytest
 
 from pagesim.kvcache import Holder
-from pagesim.kvcache.living import Prompt
 from pagesim.kvcache.radix import EvictionPolicy, Node, RadixKV, RadixTree
+from pagesim.testing.holders import Prompt
 from tests.kvcache.slow_tree import SlowTree, Tokens
 
 LETTERS = 3

@@ -8,8 +8,8 @@ from typing import get_args
 import pytest
 
 from pagesim.kvcache import Holder, OutOfBlocks
-from pagesim.kvcache.living import Prompt
 from pagesim.kvcache.radix import EvictionPolicy, WindowedRadixKV, WindowedTree, WindowPool
+from pagesim.testing.holders import Prompt
 from tests.kvcache.slow_windowed_tree import SlowWindowedTree
 from tests.kvcache.test_radix import prefix_of, state, text
 

@@ -43,12 +43,12 @@ class Spare(CountedKV):
 
 
 ps.register("scheduler", "patient", Patient)
-ps.register("placement", "spare", lambda pool: Spare(pool.num_blocks, [KVGroup(pool.block_size)]))
+ps.register("allocator", "spare", lambda pool: Spare(pool.num_blocks, [KVGroup(pool.block_size)]))
 trace = ps.make_trace("fixed:20,30", num_requests=12)
 options = {"cost": "affine:0.01,1e-5,1e-7", "num_blocks": 100}
-found = ps.simulate(trace, scheduler="patient", reservation="on-demand", placement="paged", **options)
+found = ps.simulate(trace, scheduler="patient", reservation="on-demand", allocator="paged", **options)
 print(int(found.steps["num_running"].max()), int((found.requests["status"] == "finished").sum()))
-found = ps.simulate(trace, scheduler="vllm-sosp", reservation="on-demand", placement="spare", **options)
+found = ps.simulate(trace, scheduler="vllm-sosp", reservation="on-demand", allocator="spare", **options)
 print(int((found.requests["status"] == "finished").sum()))
 """
 

@@ -66,10 +66,10 @@ class Constant:
 
 @pytest.mark.parametrize(("policy", "make"), [("vllm-sosp", paged), ("orca-oracle", contiguous(FirstFit))])
 def test_a_registered_copy_of_memory_decides_as_the_original(trace, policy, make) -> None:
-    ps.register("placement", "mine", make)
+    ps.register("allocator", "mine", make)
     original = {"vllm-sosp": "paged", "orca-oracle": "first-fit"}[policy]
     mine, own = (
-        ps.simulate(trace, policy, placement=each, num_blocks=300, steps="iterations")
+        ps.simulate(trace, policy, allocator=each, num_blocks=300, steps="iterations")
         for each in ("mine", original)
     )
     pd.testing.assert_frame_equal(mine.requests, own.requests, check_exact=True)
@@ -111,10 +111,10 @@ def test_a_cost_model_is_told_what_it_prices_and_what_follows_its_name(trace) ->
 
 
 def test_a_result_names_the_module_that_registered_a_part(trace, tmp_path) -> None:
-    ps.register("placement", "mine", paged)
-    result = ps.simulate(trace, "vllm-sosp", placement="mine", num_blocks=300)
+    ps.register("allocator", "mine", paged)
+    result = ps.simulate(trace, "vllm-sosp", allocator="mine", num_blocks=300)
     folder = result.save(tmp_path / "out")
-    needs = (folder / "scenario.toml").read_text().partition("[needs.placement]\n")[2]
+    needs = (folder / "scenario.toml").read_text().partition("[needs.allocator]\n")[2]
     assert needs == f'"mine" = "registered in Python from module {__name__}"\n'
     assert ps.load(folder).scenario == result.scenario
 
@@ -178,32 +178,32 @@ def broken(pool: Pool) -> KVCache:
 @pytest.mark.parametrize(
     ("make", "options", "sentence"),
     [
-        (lambda pool: "memory", {}, "placement mine makes a str; it must make a KVCache"),
-        (small, {}, "placement mine has 299 blocks of 16 tokens; it was asked for 300 of 16"),
+        (lambda pool: "memory", {}, "allocator mine makes a str; it must make a KVCache"),
+        (small, {}, "allocator mine has 299 blocks of 16 tokens; it was asked for 300 of 16"),
         (
             contiguous(FirstFit),
             {},
-            "placement mine cannot be made: ValueError: contiguous memory needs",
+            "allocator mine cannot be made: ValueError: contiguous memory needs",
         ),
-        (alone, {"policy": "orca-max"}, "placement mine takes blocks as sequences grow, .* choose on-demand"),
+        (alone, {"policy": "orca-max"}, "allocator mine takes blocks as sequences grow, .* choose on-demand"),
         (
             alone,
             {"policy": "vllm-v1", "enable_prefix_caching": False},
             "scheduler vllm-v1 needs memory that shares blocks",
         ),
-        (broken, {}, "placement mine cannot be made: ValueError: num_blocks is 0"),
+        (broken, {}, "allocator mine cannot be made: ValueError: num_blocks is 0"),
         (
             paged,
             {"policy": "vllm-v1"},
-            "enable_prefix_caching needs placement paged",
+            "enable_prefix_caching needs allocator paged",
         ),
-        (paged, {"policy": "static"}, "scheduler static cannot use placement mine"),
+        (paged, {"policy": "static"}, "scheduler static cannot use allocator mine"),
     ],
 )
 def test_memory_that_does_not_go_with_the_rest_is_refused(trace, make, options, sentence) -> None:
-    ps.register("placement", "mine", make)
+    ps.register("allocator", "mine", make)
     with pytest.raises(ps.PagesimError, match=sentence):
-        ps.simulate(trace, **{"policy": "vllm-sosp", "num_blocks": 300, "placement": "mine", **options})
+        ps.simulate(trace, **{"policy": "vllm-sosp", "num_blocks": 300, "allocator": "mine", **options})
 
 
 class Unsayable(Exception):
@@ -230,7 +230,7 @@ def ending(error: BaseException) -> Any:
     ids=lambda each: type(each).__name__,
 )
 def test_a_part_that_ends_otherwise_is_a_sentence(trace, error, said) -> None:
-    for option in ("placement", "cost"):
+    for option in ("allocator", "cost"):
         ps.register(option, "mine", ending(error))
         with pytest.raises(ps.PagesimError, match=rf"^{option} mine cannot be made: {said}$"):
             ps.simulate(trace, "vllm-sosp", **{option: "mine"}, num_blocks=300)
@@ -246,8 +246,8 @@ def test_what_a_part_makes_can_do_what_is_asked_of_it(trace) -> None:
 
 
 def test_a_registration_that_would_mislead_is_refused() -> None:
-    with pytest.raises(ps.PagesimError, match="placement paged comes with pagesim; register yours under"):
-        ps.register("placement", "paged", paged)
+    with pytest.raises(ps.PagesimError, match="allocator paged comes with pagesim; register yours under"):
+        ps.register("allocator", "paged", paged)
     with pytest.raises(ps.PagesimError, match="option is 'memory'; a part is registered for one of"):
         ps.register("memory", "mine", paged)
     with pytest.raises(
@@ -261,7 +261,7 @@ def test_a_registration_that_would_mislead_is_refused() -> None:
     [
         ("policy", "vllm-sosp", "policy mine is a str; it must be a Policy"),
         ("gpu", {"name": "mine"}, "gpu mine is a dict; it must be a GpuSpec"),
-        ("placement", 16, "placement mine is a int; it must be something to call"),
+        ("allocator", 16, "allocator mine is a int; it must be something to call"),
         ("scheduler", paged, "scheduler mine is a function; it must be a subclass of Scheduler"),
         ("scheduler", FirstFit, "scheduler mine is a ABCMeta; it must be a subclass of Scheduler"),
     ],
@@ -277,10 +277,10 @@ def test_a_sweep_takes_names_in_any_case() -> None:
 
 
 def test_a_sweep_refuses_what_only_this_process_has() -> None:
-    ps.register("placement", "mine", paged)
-    with pytest.raises(ps.PagesimError, match=r"placement mine was registered in this process"):
+    ps.register("allocator", "mine", paged)
+    with pytest.raises(ps.PagesimError, match=r"allocator mine was registered in this process"):
         ps.sweep(
-            "fixed:10,10", policy="vllm-sosp", grid={"rate": [1.0]}, num_requests=5, placement="mine", jobs=1
+            "fixed:10,10", policy="vllm-sosp", grid={"rate": [1.0]}, num_requests=5, allocator="mine", jobs=1
         )
 
 

@@ -172,9 +172,9 @@ def test_states_take_a_page_a_sequence():
 def test_rivals_do_not_cache_prefixes_and_say_so(policy):
     with pytest.raises(PagesimError, match="enable_prefix_caching is true; it must be false or left out"):
         ps.simulate(load(2), policy, enable_prefix_caching=True, **GEMMA)
-    placement = {"jenga": "two-level", "pool-per-type": "pools"}[policy]
-    with pytest.raises(PagesimError, match=f"needs placement paged, not {placement}"):
-        ps.simulate(load(2), "vllm-v1", placement=placement, **GEMMA)
+    allocator = {"jenga": "two-level", "pool-per-type": "pools"}[policy]
+    with pytest.raises(PagesimError, match=f"needs allocator paged, not {allocator}"):
+        ps.simulate(load(2), "vllm-v1", allocator=allocator, **GEMMA)
     result = ps.simulate(load(2), policy, **GEMMA)
     assert any(note.startswith(f"{policy}: ") and "not cached" in note for note in result.notes)
 
@@ -198,7 +198,7 @@ def test_a_longest_request_that_does_not_fit_is_refused_with_one_that_does(polic
 @pytest.mark.parametrize("scheduler", ["vllm-sosp", "vllm-v0", "orca", "static"])
 def test_only_vllm_v1_asks_for_pages_of_layer_types(scheduler):
     with pytest.raises(PagesimError, match=f"needs scheduler vllm-v1, not {scheduler}"):
-        ps.simulate(load(2), "vllm-sosp", scheduler=scheduler, placement="pools")
+        ps.simulate(load(2), "vllm-sosp", scheduler=scheduler, allocator="pools")
 
 
 @pytest.mark.parametrize("policy", ["jenga", "pool-per-type"])

@@ -104,7 +104,7 @@ def test_the_models_own_length_may_be_given_and_one_token_more_may_not() -> None
     )
 
 
-@pytest.mark.parametrize("name", ["scheduler", "reservation", "placement", "page_size"])
+@pytest.mark.parametrize("name", ["scheduler", "reservation", "allocator", "page_size"])
 def test_no_part_of_the_engine_is_replaced_beside_its_line(name: str) -> None:
     for line, engine in (("vllm serve opt-13b", "vLLM"), ("sglang serve opt-13b", "SGLang")):
         served = read_serve(line)

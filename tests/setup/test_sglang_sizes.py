@@ -133,7 +133,7 @@ def test_a_page_has_two_names_which_must_agree() -> None:
     assert refusal(page_size=3, policy="vllm-v1").endswith(
         "an option of sglang, not vllm-v1: give block_size"
     )
-    assert refusal(page_size="64K") == "page_size is for placement virtual, not paged"
+    assert refusal(page_size="64K") == "page_size is for allocator virtual, not paged"
     assert refusal(page_size=24).startswith(
         "chunked_prefill_size is 8192; it must be a multiple of a page's 24 "
     )

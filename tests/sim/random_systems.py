@@ -75,7 +75,7 @@ def random_case(seed: int) -> Case:
     else:
         options |= {"block_size": size, "num_blocks": blocks}
     if policy == "paged-oracle":
-        options |= {"policy": "orca-oracle", "placement": "paged"}
+        options |= {"policy": "orca-oracle", "allocator": "paged"}
     options |= _scheduler_options(rnd, policy, blocks)
     options |= _tier_options(Random(seed + 0.5), options)
     options |= _model_options(Random(seed + 0.625), options)

@@ -133,7 +133,7 @@ def test_what_the_cache_cannot_hold_or_no_iteration_can_run_is_rejected() -> Non
             "max_new_tokens is 20; under scheduler trtllm it needs disable_overlap_scheduler",
         ),
         ({"capacity_scheduler_policy": "STATIC_BATCH"}, "capacity_scheduler_policy is"),
-        ({"placement": "first-fit", "reservation": "oracle"}, "scheduler trtllm needs reservation on-demand"),
+        ({"allocator": "first-fit", "reservation": "oracle"}, "scheduler trtllm needs reservation on-demand"),
         ({"model": "gemma3-27b", "max_model_len": 100}, "choose another model"),
     ],
 )

@@ -62,10 +62,10 @@ def check_options(
         )
     if system.option("speculative_tokens") is not None:
         raise PagesimError("pagesim live has no drafts to verify: leave speculative_tokens out")
-    if policy.placement == "virtual":
+    if policy.allocator == "virtual":
         raise PagesimError(
             f"policy {system.policy} maps pages into virtual addresses; pagesim live reads the cache through "
-            "block tables: choose a policy with another placement"
+            "block tables: choose a policy with another allocator"
         )
     if spec.head_dim not in HEAD_DIMS:
         raise PagesimError(

@@ -79,7 +79,7 @@ def run_live(
     from pagesim.device.live.fit import check_block_size, check_options
     from pagesim.kernels.machine import describe_machine
 
-    policy = parts_of(system.policy, system.scheduler, system.reservation, system.placement)
+    policy = parts_of(system.policy, system.scheduler, system.reservation, system.allocator)
     spec = model(system.model)
     check_options(
         system, spec, policy, device=device, attention=attention, cuda_graphs=cuda_graphs, swap=swap

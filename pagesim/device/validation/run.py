@@ -95,7 +95,7 @@ def validate(
         if progress is not None:
             progress(f"{name}: live")
         # The same terms as the simulation's, in a cost model of its own: it counts what it is asked.
-        policy = parts_of(case.policy, case.scheduler, case.reservation, case.placement)
+        policy = parts_of(case.policy, case.scheduler, case.reservation, case.allocator)
         iterations = Iterations(equip(case, policy)[2])
         measured = live(case, trace, check=check, observers=[iterations], **how)
         if progress is not None:
@@ -110,7 +110,7 @@ def _cases(system: System, policies: Sequence[str], preemptions: Sequence[Preemp
     default = system.model_copy(update={"preemption": None})
     for preemption in preemptions:
         for policy, each in each_policy(default, policies).items():
-            parts = parts_of(each.policy, each.scheduler, each.reservation, each.placement)
+            parts = parts_of(each.policy, each.scheduler, each.reservation, each.allocator)
             if preemption != "default" and can_use(parts, "preemption", preemption):
                 each = each.model_copy(update={"preemption": preemption})
             way = _preemption_of(each)

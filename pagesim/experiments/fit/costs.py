@@ -101,7 +101,7 @@ class Costs:
         """Return the time of an engine of this kind and release that others measured."""
         system = self.system
         return engine_of(
-            system, parts_of(system.policy, system.scheduler, system.reservation, system.placement)
+            system, parts_of(system.policy, system.scheduler, system.reservation, system.allocator)
         )
 
     def _moves(self) -> Terms | None:

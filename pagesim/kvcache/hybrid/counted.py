@@ -11,7 +11,7 @@ from pagesim.kvcache.base import OutOfBlocks
 from pagesim.kvcache.groups import ChunkedLocal, KVGroup, SlidingWindow, State
 from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.decoding import NEVER, RINGED, Decoding, Kind, turns_by_length
-from pagesim.kvcache.hybrid.ring import Ring, lasts
+from pagesim.kvcache.ring import Ring, lasts
 from pagesim.kvcache.single import SingleSampleKV
 from pagesim.setup.compiled import mypyc_attr
 
@@ -374,7 +374,7 @@ class CountedHybridKV(SingleSampleKV):
         assert isinstance(kind.rule, SlidingWindow)
         # It gives back a block when the tokens that it skips reach a multiple of the block size.
         behind = holder.growth * (1 + self.lag) + kind.rule.window - 2
-        self._changes.add(holder.base - behind, kind.block_size, holder.growth, -times * kind.groups)
+        self._changes.enter(holder.base - behind, holder.growth, -times * kind.groups, kind.block_size)
 
     def _trim_ahead(self, holder: Holder, processed: int) -> None:
         """Give back what the next step of a decoding holder does, once that so many tokens have run."""
@@ -393,8 +393,7 @@ class CountedHybridKV(SingleSampleKV):
         self._early += kept.early
 
     def _enter(self, holder: Holder) -> None:
-        for size, groups in self._sizes:
-            self._takes.add(holder.base, size, holder.growth, groups, self._changes)
+        self._enter_rings(holder, 1)
         holder.kv = kept = Decoding(holder.kv, self.steps)
         if self._kinds:
             if holder.tokens < self._safe:
@@ -404,11 +403,16 @@ class CountedHybridKV(SingleSampleKV):
                 self._look_at(self.steps + 1, holder, kept)
 
     def _leave(self, holder: Holder) -> None:
-        growth, kept = holder.growth, holder.kv
-        for size, groups in self._sizes:
-            self._takes.add(holder.base, size, growth, -groups, self._changes)
+        kept = holder.kv
+        self._enter_rings(holder, -1)
         for kind, gone in zip(self._kinds, kept.released, strict=True):
             if gone == RINGED:
                 self._count_window(holder, kind, -1)
         if kept.trimmed_for > self.steps:
             self._early -= kept.early
+
+    def _enter_rings(self, holder: Holder, times: int) -> None:
+        """Count what a holder takes as it decodes; with ``times`` -1, no longer."""
+        for size, groups in self._sizes:
+            for ring in (self._takes, self._changes):
+                ring.enter(holder.base, holder.growth, times * groups, size)

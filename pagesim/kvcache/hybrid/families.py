@@ -169,22 +169,24 @@ class FullFamily:
 
     def grow(self, holder: Holder, table: Table, tokens: int) -> None:
         """Take blocks for a sequence of so many tokens."""
-        missing = -(-tokens // self.size) - table.places
+        size, width = self.size, self.width
+        missing = -(-tokens // size) - table.places
         if missing <= 0:
             return
-        width = self.width
         blocks = self.blocks.take(missing * width)
         if missing > 1 and width > 1:
             # All of the first group were taken first.
             blocks = [blocks[at] for row in range(missing) for at in range(row, missing * width, missing)]
         table.blocks += blocks
         table.places += missing
-        table.tokens = table.places * self.size
+        table.tokens += missing * size
         self.rows += missing
 
     def release(self, table: Table, processed: int) -> None:
         """Give back what no token after the first ``processed`` attends to."""
-        start, end = table.gone, min(self.group.released(processed), table.places)
+        start, end = table.gone, self.group.released(processed)
+        if end > table.places:
+            end = table.places
         if end > start:
             width, blocks = self.width, table.blocks
             first, last = start * width, end * width
@@ -217,10 +219,7 @@ class FullFamily:
 
     def _set_release(self, table: Table) -> None:
         """Note when `release` has something to do next."""
-        rule, next_block = self.group.rule, (table.gone + 1) * self.size
         table.releases_at = NEVER
-        if isinstance(rule, SlidingWindow | ChunkedLocal):
-            table.releases_at = rule.processed_at(next_block)
 
     # Content
 
@@ -280,12 +279,16 @@ class WindowFamily(FullFamily):
         contiguous: blocks that a hit needs.
     """
 
-    __slots__ = ("contiguous",)
+    __slots__ = ("contiguous", "reach")
 
     def __init__(self, numbers: range, of: int, group: KVGroup, blocks: Blocks, setting: Setting) -> None:
         super().__init__(numbers, of, group, blocks, setting)
         assert isinstance(group.rule, SlidingWindow)
         self.contiguous = -(-(group.rule.window - 1) // self.size)
+        self.reach = group.rule.window - 1
+
+    def _set_release(self, table: Table) -> None:
+        table.releases_at = (table.gone + 1) * self.size + self.reach
 
     def findable(self, holder: Holder, start: int, end: int) -> Sequence[int]:
         size, alignment, retention = self.size, self.setting.alignment, self.setting.retention
@@ -324,6 +327,11 @@ class ChunkFamily(FullFamily):
     """Groups whose layers attend to the tokens of one chunk: those of the chunks before are given back."""
 
     __slots__ = ()
+
+    def _set_release(self, table: Table) -> None:
+        rule = self.group.rule
+        assert isinstance(rule, ChunkedLocal)
+        table.releases_at = rule.processed_at((table.gone + 1) * self.size)
 
     def find(self, content: Content, tokens: int, alike: Sequence[FullFamily]) -> Hits:
         gone = self.group.released(tokens)

@@ -54,14 +54,15 @@ class InTurnKV(SingleSampleKV):
 
     def grow(self, steps: int = 1) -> int:
         self._check_steps(steps)
+        due, serve, changes = self._turns.due, self._serve, self.changes
         for step in range(self.steps + 1, self.steps + steps + 1):
-            self.steps = step
-            due = self._turns.due(step)
-            if due:
-                for holder in due:
-                    self._serve(holder, holder.base + holder.growth * (step - 1))
-                self._count()
-                self.changes.append((step, self._cached, *self.held_by_groups()))
+            holders = due(step)
+            if holders:
+                for holder in holders:
+                    serve(holder, holder.base + holder.growth * (step - 1))
+                changes.append((step, self.cached_blocks, *self.held_by_groups()))
+        self.steps += steps
+        self._count()
         return 0
 
     @abstractmethod

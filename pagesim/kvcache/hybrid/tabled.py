@@ -120,8 +120,12 @@ class HybridKV(InTurnKV):
         of = len(self.groups)
         return (key // of for key in self._blocks.found if key % of == group)
 
-    def held_by_groups(self) -> tuple[int, ...]:
-        return tuple([family.rows - shared for family in self._families for shared in family.shared])
+    @property
+    def cached_blocks(self) -> int:
+        return len(self._blocks.cached)
+
+    def held_by_groups(self) -> Sequence[int]:
+        return [family.rows - shared for family in self._families for shared in family.shared]
 
     def exclusive_blocks(self, holders: Sequence[Holder]) -> int:
         return sum(self.exclusive_in_groups(holders))
@@ -320,10 +324,9 @@ class HybridKV(InTurnKV):
         groups = range(len(self.groups))
         tables = [[self.block_table(holder, group=group) for holder in self.holders] for group in groups]
         self._blocks.check_integrity([table for of_group in tables for table in of_group])
-        held = tuple([len({block for table in of_group for block in table} - {NULL}) for of_group in tables])
+        held = [len({block for table in of_group for block in table} - {NULL}) for of_group in tables]
         assert self.held_by_groups() == held, "a group's blocks are miscounted"
         assert self.free_blocks == self._blocks.free, "free blocks are miscounted"
-        assert self._cached == len(self._blocks.cached), "cached blocks are miscounted"
 
     # Inside
 
@@ -353,12 +356,14 @@ class HybridKV(InTurnKV):
         if self._registers:
             super()._serve(holder, before)
             return
-        processed, length = before - holder.in_flight, before + holder.growth
-        holder.in_flight = self.lag * holder.growth
-        for family, table in holder.kv.of:
+        growth = holder.growth
+        processed, length = before - holder.in_flight, before + growth
+        holder.in_flight = self.lag * growth
+        served: list[Served] = holder.kv.of
+        for family, table in served:
             if processed >= table.releases_at:
                 family.release(table, processed)
-        for family, table in holder.kv.of:
+        for family, table in served:
             if length > table.tokens:
                 family.grow(holder, table, length)
 
@@ -388,8 +393,7 @@ class HybridKV(InTurnKV):
 
     def _count(self) -> None:
         blocks = self._blocks
-        self._cached = len(blocks.cached)
-        self.free_blocks = len(blocks.unhashed_free) + self._cached
+        self.free_blocks = blocks.free
         self.shared_blocks = blocks.extra_references
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import lcm
 
 from pagesim.kvcache.groups import ChunkedLocal, KVGroup, SlidingWindow, State
 from pagesim.kvcache.holder import Holder
-from pagesim.kvcache.hybrid.ring import Ring, lasts
+from pagesim.kvcache.ring import Buckets, Ring
 from pagesim.setup.compiled import mypyc_attr
 
 
@@ -31,7 +31,6 @@ class Turns:
         "_entered",
         "_fresh",
         "_groups",
-        "_in_order",
         "_newest",
         "_registers",
         "_sizes",
@@ -46,8 +45,7 @@ class Turns:
         self.alignment = lcm(*(group.block_size for group in groups))
         self.period = lcm(*(group.block_size for group in self._groups))
         self._sizes = Counter([group.block_size for group in self._groups])
-        self._buckets: list[dict[Holder, None]] = [{} for _ in range(self.period)]
-        self._in_order = True
+        self._buckets = Buckets(self.period)
         self._takes = Ring(self.period)  # what the decoding holders take
         self._changes: dict[int, tuple[int, ...]] = {}
         self._entered: dict[Holder, tuple[int, ...]] = {}
@@ -63,42 +61,32 @@ class Turns:
             steps: see above.
             lag: steps that are in flight when another one is planned.
         """
-        self._count(holder, 1)
+        self._enter_ring(holder, 1)
         if holder.growth == 1:
             lengths = self._changes.get(lag) or self._lengths(lag)
             turns = tuple([(length - holder.base) % self.period for length in lengths])
         else:
             turns = tuple(range(self.period))
         self._entered[holder] = turns
-        for turn in turns:
-            bucket = self._buckets[turn]
-            if bucket and next(reversed(bucket)).order > holder.order:
-                self._in_order = False
-            bucket[holder] = None
+        self._buckets.enter(holder, turns)
         self._newest = steps + 1
         for step in (steps + 1, steps + 2):
             self._fresh.setdefault(step, []).append(holder)
 
     def leave(self, holder: Holder) -> None:
         """Let a holder take no further turns."""
-        self._count(holder, -1)
-        for turn in self._entered.pop(holder):
-            del self._buckets[turn][holder]
+        self._enter_ring(holder, -1)
+        self._buckets.leave(holder, self._entered.pop(holder))
         for holders in self._fresh.values():
             if holder in holders:
                 holders.remove(holder)
 
-    def due(self, step: int) -> Sequence[Holder]:
+    def due(self, step: int) -> Collection[Holder]:
         """Return the holders of which a group changes at a step, in their order; a step is asked for once."""
-        if not self._in_order:
-            self._buckets = [
-                dict.fromkeys(sorted(bucket, key=lambda holder: holder.order)) for bucket in self._buckets
-            ]
-            self._in_order = True
-        bucket = self._buckets[step % self.period]
+        bucket = self._buckets.at(step)
         fresh = self._fresh.pop(step, None)
         if not fresh:
-            return tuple(bucket)
+            return bucket
         return sorted({*bucket, *fresh}, key=lambda holder: holder.order)
 
     def begins(self, step: int) -> bool:
@@ -111,16 +99,12 @@ class Turns:
 
     def steps_that_fit(self, after: int, steps: int, room: int) -> int:
         """Return for how many of the next steps so many blocks last, what is given back not counted."""
-        if room < 0:
-            return 0
-        whole = self._takes.whole
-        if (steps // self.period + 1) * whole <= room:
-            return steps
-        return lasts(self._takes.in_turn(after), whole, steps, room)
+        return self._takes.steps_that_fit(after, steps, room)
 
-    def _count(self, holder: Holder, change: int) -> None:
+    def _enter_ring(self, holder: Holder, times: int) -> None:
+        """Count what a holder takes as it decodes; with ``times`` -1, no longer."""
         for size, groups in self._sizes.items():
-            self._takes.add(holder.base, size, holder.growth, change * groups)
+            self._takes.enter(holder.base, holder.growth, times * groups, size)
 
     def _lengths(self, lag: int) -> tuple[int, ...]:
         """Return at which lengths, modulo the period, a group changes with so many tokens in flight."""

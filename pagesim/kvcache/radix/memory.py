@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pagesim.kvcache.base import KVCacheError
 from pagesim.kvcache.counted import CountedKV
-from pagesim.kvcache.groups import Full, KVGroup, opening_step
+from pagesim.kvcache.groups import Full, KVGroup
 from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.radix.eviction import EvictionPolicy
 from pagesim.kvcache.radix.tree import Node, RadixTree
@@ -22,16 +22,14 @@ class Place:
         node: with which the part of it ends that is in the tree, and locked.
         protected: tokens of that part.
         seen: tokens of it that were inserted at any time.
-        step: at which it takes pages while it decodes, modulo the page size.
     """
 
-    __slots__ = ("node", "protected", "seen", "step")
+    __slots__ = ("node", "protected", "seen")
 
     def __init__(self, node: Node, protected: int) -> None:
         self.node = node
         self.protected = protected
         self.seen = 0
-        self.step = 0
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -77,19 +75,6 @@ class RadixKV(CountedKV):
     def blank_blocks(self) -> int:
         """Pages that are neither held nor in the tree."""
         return self.free_blocks - self._cached
-
-    # Where a page is a token each step takes as many.
-
-    def blocks_needed(self, steps: int = 1) -> int:
-        return self._per_period * steps if self.block_size == 1 else super().blocks_needed(steps)
-
-    def steps_that_fit(self, steps: int, spare: int) -> int:
-        if self.block_size > 1:
-            return super().steps_that_fit(steps, spare)
-        room, each = self.free_blocks - spare, self._per_period
-        if steps * each <= room:
-            return steps
-        return room // each if room > 0 else 0
 
     def match_prefix(self, holder: Holder, tokens: int) -> int:
         if holder.content is None:
@@ -169,19 +154,6 @@ class RadixKV(CountedKV):
     def append(self, holder: Holder) -> int:
         self.extend(holder, 1)
         return 0
-
-    def start_decoding(self, holder: Holder) -> None:
-        holder.base = holder.tokens - self.steps
-        holder.decodes = True
-        holder.kv.step = step = opening_step(holder.base, self.block_size)
-        self._takes[step] += 1
-        self._per_period += 1
-
-    def stop_decoding(self, holder: Holder) -> None:
-        holder.tokens = holder.base + self.steps
-        holder.decodes = False
-        self._takes[holder.kv.step] -= 1
-        self._per_period -= 1
 
     def take(self, holder: Holder) -> None:
         super().take(holder)
@@ -269,7 +241,7 @@ class RadixKV(CountedKV):
     def evict_ahead(self, steps: int, pages: int) -> None:
         """Evict what the next steps do, each of which makes so many pages blank before it grows, and can."""
         blank = self.free_blocks - self._cached
-        most = pages + self._per_period * ((steps - 1) // self.block_size + 1)
+        most = pages + self._ring.whole * ((steps - 1) // self.block_size + 1)
         while blank < most:
             # The first step before which too few pages are blank.
             fit = self.steps_that_fit(steps, self._cached + pages) if blank >= pages else -1

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pagesim.kvcache.groups import KVGroup, State
 from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.in_turn import InTurnKV
-from pagesim.kvcache.hybrid.ring import Ring
+from pagesim.kvcache.ring import Ring
 
 
 class Span:
@@ -208,6 +208,6 @@ class TypedKV(InTurnKV):
 
     def _count_steps(self, holder: Holder, times: int) -> None:
         """Count what a decoding holder takes; fewer times than 0 for no longer."""
-        for group, ring in zip(self.groups, self._takes, strict=True):
+        for ring in self._takes:
             if ring is not None:
-                ring.add(holder.base, group.block_size, holder.growth, times)
+                ring.enter(holder.base, holder.growth, times)

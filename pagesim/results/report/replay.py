@@ -52,7 +52,7 @@ def replay(
     )
     memory = server.scheduler.memory
     if not memory.names_blocks:
-        raise NotReplayed(f"placement {setting.policy.placement} counts blocks and gives them no numbers")
+        raise NotReplayed(f"allocator {setting.policy.allocator} counts blocks and gives them no numbers")
     server.replay()
     snapshots.idle(server.engine.over_at, NEVER)
     return snapshots

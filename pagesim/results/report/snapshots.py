@@ -43,7 +43,7 @@ class Snapshot:
         clock: ticks at which the iteration was scheduled; of an idle pool, since when it has been idle.
         iteration: its number; -1 while no request runs.
         counts: running requests, waiting ones, those in the swap space.
-        external: whether free memory would hold the head of the queue and no placement exists.
+        external: whether the head of the queue cannot be placed though enough blocks are free.
         stays: of the samples on the device, those included that hold blocks and do not run, ``[S]``: rows of
             `Snapshots.stays`; of a hybrid cache one a request and KV group.
         lengths: tokens that they hold, ``[S]``.

@@ -26,9 +26,9 @@ COST = "affine:0.02,1e-4,1e-6"
 SYSTEMS: dict[str, dict[str, Any]] = {
     "static": {"policy": "static", "num_blocks": 400, "max_batch": 5},
     "contiguous-max": {"policy": "contiguous-max", "num_blocks": 400},
-    "best fit": {"policy": "orca-oracle", "placement": "best-fit", "num_blocks": 200},
+    "best fit": {"policy": "orca-oracle", "allocator": "best-fit", "num_blocks": 200},
     "buddy": {"policy": "orca-pow2", "num_blocks": 400},
-    "paged, reserved": {"policy": "orca-pow2", "placement": "paged", "num_blocks": 400},
+    "paged, reserved": {"policy": "orca-pow2", "allocator": "paged", "num_blocks": 400},
     "recomputing": {"policy": "vllm-sosp", "num_blocks": 90},
     "swapping": {"policy": "vllm-sosp", "num_blocks": 120, "n": 3},
     "choosing": {"policy": "vllm-sosp", "num_blocks": 90, "preemption": "auto"},

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 from pagesim.kvcache.base import Fit, KVCache, KVCacheError, OutOfBlocks
-from pagesim.kvcache.copied import copied
-from pagesim.kvcache.life import Life
-from pagesim.kvcache.living import LivingHolder, named, takes_samples
 from pagesim.kvcache.pool import Pool
-from pagesim.kvcache.random_life import RandomLife
 from pagesim.kvcache.reservation import RESERVATIONS
+from pagesim.testing.copied import copied
+from pagesim.testing.holders import LivingHolder, named, takes_samples
+from pagesim.testing.life import Life
+from pagesim.testing.random_life import RandomLife
 
 __all__ = ["check_kvcache", "pools"]
 
@@ -45,8 +45,8 @@ def check_kvcache(make: Callable[[Pool], KVCache], reservation: str | None = "or
     points a life is copied, with `copied`, and what the memory promises is tried on the copies.
 
     Args:
-        make: makes empty memory of a pool, in the same state at each call: what is registered as a placement.
-            Empty memory must have room for a sequence of one token.
+        make: makes empty memory of a pool, in the same state at each call: what is registered under
+            ``allocator``. Empty memory must have room for a sequence of one token.
         reservation: of the pools; None where they have none, for memory that takes blocks on demand.
 
     Raises:

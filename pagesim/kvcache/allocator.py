@@ -1,48 +1,54 @@
-"""Placement: where in a pool of blocks a reservation of neighbouring blocks goes."""
+"""Allocator: which blocks of a pool an allocation takes, and which are free."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 from pagesim.kvcache.base import OutOfBlocks
 from pagesim.kvcache.extents import Extent
 
 
-class Placement(ABC):
-    """Hands out runs of neighbouring blocks from ``[0, num_blocks)``.
+class Allocator(ABC):
+    """Hands out blocks from ``[0, num_blocks)`` and takes them back.
 
-    A subclass decides where a run goes; it must be deterministic and must give back exactly what it took.
+    What one allocation takes are neighbouring blocks. A subclass decides where they lie; it must be
+    deterministic, and what was freed must serve as it did before. ``pagesim.testing.check_allocator`` tests
+    one.
+
+    Args:
+        num_blocks: of the pool.
     """
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
 
     def rounded(self, blocks: int) -> int:
-        """Return how many blocks a run of ``blocks`` really takes."""
+        """Return how many blocks an allocation of ``blocks`` takes."""
         return blocks
 
     @abstractmethod
-    def fits(self, blocks: int, runs: int = 1) -> bool:
-        """Say whether ``runs`` separate runs of ``blocks`` could be taken now."""
+    def can_allocate(self, blocks: int, times: int = 1) -> bool:
+        """Say whether ``times`` allocations of ``blocks`` each would succeed now."""
 
     @abstractmethod
-    def take(self, blocks: int) -> int:
-        """Take a run of ``rounded(blocks)`` neighbouring blocks and return its first.
+    def allocate(self, blocks: int) -> Sequence[int]:
+        """Take ``rounded(blocks)`` free blocks; return their numbers, in the order of the tokens.
 
         Raises:
-            OutOfBlocks: no run is long enough.
+            OutOfBlocks: no free run is long enough.
         """
 
     @abstractmethod
-    def give_back(self, first: int, blocks: int) -> None:
-        """Return the run that starts at ``first`` and was taken for ``blocks``."""
+    def free(self, blocks: Sequence[int]) -> None:
+        """Take back what ``allocate`` returned."""
 
     @abstractmethod
     def free_extents(self) -> list[Extent]:
         """Return the free runs by address, neighbours joined."""
 
     def free_chunks(self) -> list[Extent]:
-        """Return the free runs by address as this placement keeps them, neighbours not always joined."""
+        """Return the free runs by address as they are kept, neighbours not always joined."""
         return self.free_extents()
 
     def check_integrity(self) -> None:

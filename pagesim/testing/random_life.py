@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from pagesim.kvcache.base import KVCacheError, OutOfBlocks
-from pagesim.kvcache.life import Life
-from pagesim.kvcache.living import Prompt
+from pagesim.testing.holders import Prompt
+from pagesim.testing.life import Life
 
 
 class RandomLife(Life):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from pagesim.kvcache.base import KVCache
-from pagesim.kvcache.living import LivingHolder, Tokens, named, numbers
+from pagesim.testing.holders import LivingHolder, Tokens, named, numbers
 
 Tables = list[list[list[int]]]
 """Of a holder, ``[samples][groups]``; none where blocks have no numbers."""

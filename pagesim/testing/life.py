@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from pagesim.kvcache.base import KVCache, KVCacheError, OutOfBlocks
 from pagesim.kvcache.holder import Holder
-from pagesim.kvcache.living import LivingHolder, named, takes_samples
-from pagesim.kvcache.written import Written
+from pagesim.testing.holders import LivingHolder, named, takes_samples
+from pagesim.testing.written import Written
 
 
 class Life:

@@ -7,10 +7,10 @@ from itertools import count
 from typing import Protocol, Self, cast
 
 from pagesim.kvcache.base import KVCache, KVCacheError, OutOfBlocks
-from pagesim.kvcache.copied import copied
 from pagesim.kvcache.extents import Extent
 from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.runs import ALL_BLOCKS
+from pagesim.testing.copied import copied
 
 
 class Prompt:

@@ -1,0 +1,173 @@
+"""Rings: how many blocks decoding sequences take or give back at each step, modulo a period of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
+from itertools import accumulate
+
+from pagesim.kvcache.holder import Holder
+from pagesim.setup.compiled import mypyc_attr
+
+
+def opening_step(base: int, block_size: int) -> int:
+    """Return the step, modulo a block size, at which a sequence takes its blocks.
+
+    A sequence of ``base + steps`` tokens opens a block with each token that follows a multiple of the size.
+    """
+    return (1 - base) % block_size
+
+
+@lru_cache(1 << 14)
+def passing_steps(offset: int, block_size: int, growth: int, period: int) -> tuple[int, ...]:
+    """Return at which steps of a period ``offset + growth · steps`` reaches or passes a multiple of a size.
+
+    Args:
+        offset: from 0 to ``block_size - 1``.
+        block_size: tokens.
+        growth: tokens a step.
+        period: steps, a multiple of the block size; a step stands here modulo the period.
+
+    Returns:
+        The steps in turn, each as often as it passes a multiple.
+    """
+    passed = [(offset + growth * step) // block_size for step in range(period + 1)]
+    return tuple(
+        [step % period for step in range(1, period + 1) for _ in range(passed[step] - passed[step - 1])]
+    )
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Ring:
+    """Counts of blocks by the step, modulo a period.
+
+    A sequence that decodes enters once and leaves once, however many tokens it generates: at which steps it
+    opens a block follows from its length when it enters.
+
+    Args:
+        period: steps, a multiple of the block size of every sequence that enters.
+
+    Attributes:
+        counts: blocks at each step of the period, ``[period]``.
+        period: steps.
+        whole: blocks of all steps of the period.
+    """
+
+    __slots__ = ("counts", "period", "whole")
+
+    def __init__(self, period: int) -> None:
+        self.counts = [0] * period
+        self.period = period
+        self.whole = 0
+
+    def enter(self, base: int, growth: int = 1, blocks: int = 1, block_size: int = 0) -> None:
+        """Count blocks at each step at which a sequence opens one.
+
+        Args:
+            base: after so many steps the sequence has ``base + growth · steps`` tokens.
+            growth: tokens a step.
+            blocks: counted for each block that it opens; may be negative.
+            block_size: tokens a block, which divide the period; 0 for as many as the period has steps.
+        """
+        size = block_size or self.period
+        if growth == 1 and size == self.period:
+            self.counts[(1 - base) % size] += blocks  # see `opening_step`
+            self.whole += blocks
+            return
+        for step in passing_steps((base - 1) % size, size, growth, self.period):
+            self.counts[step] += blocks
+        self.whole += blocks * growth * self.period // size
+
+    def leave(self, base: int, growth: int = 1, blocks: int = 1, block_size: int = 0) -> None:
+        """Count no longer what ``enter`` counted with these arguments."""
+        self.enter(base, growth, -blocks, block_size)
+
+    def at(self, step: int) -> int:
+        """Return the blocks of one step."""
+        return self.counts[step % self.period]
+
+    def total(self, after: int, steps: int) -> int:
+        """Return the blocks of the ``steps`` steps that follow step ``after``."""
+        counts, period = self.counts, self.period
+        first = (after + 1) % period
+        if steps == 1:
+            return counts[first]
+        rounds, rest = divmod(steps, period)
+        end = first + rest
+        blocks = sum(counts[first:end]) + rounds * self.whole
+        return blocks + sum(counts[: end - period]) if end > period else blocks
+
+    def in_turn(self, after: int) -> list[int]:
+        """Return the blocks of each step of the period that follows step ``after``, ``[period]``."""
+        first = (after + 1) % self.period
+        return self.counts[first:] + self.counts[:first]
+
+    def steps_that_fit(self, after: int, steps: int, room: int) -> int:
+        """Return how many of the ``steps`` steps that follow step ``after`` take at most ``room`` blocks."""
+        # A period takes so much: nearly always answer enough.
+        if (steps // self.period + 1) * self.whole <= room:
+            return steps
+        return lasts(self.in_turn(after), self.whole, steps, room) if room >= 0 else 0
+
+
+def lasts(changes: Sequence[int], later: int, steps: int, room: int) -> int:
+    """Return how many leading steps keep a sum of changes within some room.
+
+    Args:
+        changes: of each step of the first period, ``[period]``, summed up here.
+        later: what the sum is higher by in each further period, at the same step.
+        steps: as many as are asked for.
+        room: what the sum may be.
+    """
+    sums = list(accumulate(changes))
+    most, period = max(sums), len(sums)
+    rounds = 0
+    if most <= room:
+        if later <= 0 or steps <= period:
+            return steps
+        rounds = (room - most) // later + 1
+        room -= rounds * later
+    for step, reached in enumerate(sums):
+        if reached > room:
+            return min(steps, rounds * period + step)
+    raise AssertionError("the step that has no room left is one of the period after the last that has it all")
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Buckets:
+    """Decoding holders by the steps, modulo a period, at which their blocks change.
+
+    A step that takes or gives back blocks by number looks at the holders of its bucket and at no others.
+
+    Args:
+        period: steps.
+    """
+
+    __slots__ = ("_buckets", "_in_order", "_period")
+
+    def __init__(self, period: int) -> None:
+        self._period = period
+        self._buckets: list[dict[Holder, None]] = [{} for _ in range(period)]
+        self._in_order = True  # whether every bucket is in the order of the holders
+
+    def enter(self, holder: Holder, steps: Iterable[int]) -> None:
+        """Put a holder into the buckets of these steps, each of which is below the period."""
+        for step in steps:
+            bucket = self._buckets[step]
+            if bucket and next(reversed(bucket)).order > holder.order:
+                self._in_order = False
+            bucket[holder] = None
+
+    def leave(self, holder: Holder, steps: Iterable[int]) -> None:
+        """Take a holder out of the buckets of these steps."""
+        for step in steps:
+            del self._buckets[step][holder]
+
+    def at(self, step: int) -> Collection[Holder]:
+        """Return the holders whose blocks change at a step, in their order."""
+        if not self._in_order:
+            self._buckets = [
+                dict.fromkeys(sorted(bucket, key=lambda holder: holder.order)) for bucket in self._buckets
+            ]
+            self._in_order = True
+        return self._buckets[step % self._period]

@@ -1,0 +1,78 @@
+"""The conformance suite of the allocator contract: a test of any allocator is one call of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+from pagesim.kvcache.allocator import Allocator
+from pagesim.kvcache.base import OutOfBlocks
+from pagesim.kvcache.contiguous import contiguous
+from pagesim.testing.conformance import check_kvcache
+
+_SIZES = (1, 16, 61)
+_CHANGES = 200
+
+
+def check_allocator(make: Callable[[int], Allocator]) -> None:
+    """Check that an allocator keeps the contract of ``pagesim.kvcache.Allocator``.
+
+    It serves random allocations, the same in every run; then it serves as contiguous memory in
+    ``check_kvcache``.
+
+    Args:
+        make: makes an allocator of so many blocks, all free: the class itself.
+
+    Raises:
+        AssertionError: a rule is broken; the message says which.
+    """
+    for num_blocks in _SIZES:
+        first, second = make(num_blocks), make(num_blocks)
+        assert _lead(first) == _lead(second), "the same calls give the same blocks"
+        assert first.free_extents() == make(num_blocks).free_extents(), "what was freed is as it was"
+    check_kvcache(contiguous(make))
+
+
+def _lead(allocator: Allocator) -> list[list[int]]:
+    """Allocate and free at random, checking each answer; return what was taken, in order."""
+    rng = Random(allocator.num_blocks)
+    held: list[Sequence[int]] = []
+    taken: list[list[int]] = []
+    for _ in range(_CHANGES):
+        if held and rng.random() < 0.5:
+            allocator.free(held.pop(rng.randrange(len(held))))
+        else:
+            blocks = rng.randint(1, max(1, allocator.num_blocks // 4))
+            got = _allocate(allocator, blocks, held)
+            if got is not None:
+                held.append(got)
+                taken.append(list(got))
+        _check_free(allocator, held)
+    while held:
+        allocator.free(held.pop())
+    _check_free(allocator, held)
+    return taken
+
+
+def _allocate(allocator: Allocator, blocks: int, held: list[Sequence[int]]) -> Sequence[int] | None:
+    before = allocator.free_extents()
+    promised = allocator.can_allocate(blocks)
+    try:
+        got = allocator.allocate(blocks)
+    except OutOfBlocks:
+        assert not promised, f"it refuses what can_allocate promised: {blocks} blocks"
+        assert allocator.free_extents() == before, "an allocation that fails changes nothing"
+        return None
+    assert promised, f"it allocates {blocks} blocks that can_allocate denied"
+    assert len(got) == allocator.rounded(blocks) >= blocks, f"an allocation takes rounded({blocks})"
+    assert list(got) == list(range(got[0], got[0] + len(got))), "an allocation is of neighbouring blocks"
+    held_now = {block for each in held for block in each}
+    assert held_now.isdisjoint(got), "it hands out blocks that are held"
+    return got
+
+
+def _check_free(allocator: Allocator, held: Sequence[Sequence[int]]) -> None:
+    allocator.check_integrity()
+    owned = [block for each in held for block in each]
+    owned += [block for first, blocks in allocator.free_extents() for block in range(first, first + blocks)]
+    assert sorted(owned) == list(range(allocator.num_blocks)), "blocks are owned twice or lost"

@@ -1,0 +1,95 @@
+"""Rings count what sequences that are written out token by token take."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pagesim.kvcache.holder import Holder
+from pagesim.kvcache.ring import Buckets, Ring, lasts, opening_step, passing_steps
+
+SIZES = st.sampled_from([1, 2, 3, 4, 6])
+PERIOD = 12
+SEQUENCES = st.lists(st.tuples(st.integers(-40, 40), st.integers(1, 9), st.integers(1, 4), SIZES), max_size=5)
+"""(base, growth, blocks, block size) of each."""
+
+
+def opened(base: int, growth: int, block_size: int, step: int) -> int:
+    """Return how many blocks a sequence opens in a step, which gives it one token after another."""
+    before = base + growth * (step - 1)
+    return sum((before + token) % block_size == 0 for token in range(growth))
+
+
+def taken(sequences: list[tuple[int, int, int, int]], step: int) -> int:
+    return sum(blocks * opened(base, growth, size, step) for base, growth, blocks, size in sequences)
+
+
+def test_a_sequence_of_5_tokens_opens_blocks_of_4_at_steps_4_and_8() -> None:
+    # Tokens 9 and 13 are the first of a block.
+    assert [step for step in range(1, 10) if opened(5, 1, 4, step)] == [4, 8]
+    ring = Ring(4)
+    ring.enter(5)
+    assert [ring.at(step) for step in range(1, 10)] == [0, 0, 0, 1, 0, 0, 0, 1, 0]
+
+
+@given(st.integers(-40, 40), SIZES)
+def test_a_sequence_opens_a_block_once_a_period(base: int, size: int) -> None:
+    steps = [step for step in range(1, size + 1) if opened(base, 1, size, step)]
+    assert [step % size for step in steps] == [opening_step(base, size)]
+
+
+@given(st.integers(-40, 40), st.integers(1, 9), SIZES)
+def test_several_tokens_a_step_pass_the_ends_of_blocks(base: int, growth: int, size: int) -> None:
+    steps = [step for step in range(1, PERIOD + 1) for _ in range(opened(base, growth, size, step))]
+    passing = passing_steps((base - 1) % size, size, growth, PERIOD)
+    assert [step % PERIOD for step in steps] == list(passing)
+
+
+@given(SEQUENCES, SEQUENCES, st.integers(0, 30), st.integers(0, 40), st.integers(-5, 200))
+def test_a_ring_counts_what_is_in_it(
+    stay: list[tuple[int, int, int, int]],
+    leave: list[tuple[int, int, int, int]],
+    after: int,
+    steps: int,
+    room: int,
+) -> None:
+    ring = Ring(PERIOD)
+    for sequence in (*stay, *leave):
+        ring.enter(*sequence)
+    for sequence in leave:
+        ring.leave(*sequence)
+    each = [taken(stay, step) for step in range(after + 1, after + steps + 1)]
+    assert [ring.at(step) for step in range(after + 1, after + steps + 1)] == each
+    assert ring.total(after, steps) == sum(each)
+    assert ring.in_turn(after) == [taken(stay, after + step) for step in range(1, PERIOD + 1)]
+    assert ring.whole == sum(ring.counts)
+    fit = 0 if room < 0 else max(n for n in range(steps + 1) if sum(each[:n]) <= room)
+    assert ring.steps_that_fit(after, steps, room) == fit
+
+
+@given(
+    st.lists(st.integers(-3, 3), min_size=1, max_size=6),
+    st.integers(-2, 4),
+    st.integers(0, 40),
+    st.integers(0, 9),
+)
+def test_a_sum_lasts_until_a_step_passes_the_room(
+    changes: list[int], later: int, steps: int, room: int
+) -> None:
+    period, fit = len(changes), 0
+    while fit < steps and sum(changes[: fit % period + 1]) + later * (fit // period) <= room:
+        fit += 1
+    assert lasts(changes, later, steps, room) == fit
+
+
+def test_holders_of_a_bucket_come_in_their_order() -> None:
+    buckets, holders = Buckets(4), [Holder(1) for _ in range(3)]
+    for order, holder in enumerate(holders):
+        holder.order = order
+    first, second, third = holders
+    buckets.enter(third, (1, 3))
+    buckets.enter(first, (1,))
+    buckets.enter(second, (3,))
+    assert [list(buckets.at(step)) for step in (4, 5, 7)] == [[], [first, third], [second, third]]
+    buckets.leave(third, (1, 3))
+    assert [list(buckets.at(step)) for step in (5, 7)] == [[first], [second]]
