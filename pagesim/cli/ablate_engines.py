@@ -48,7 +48,9 @@ _HEADS = {
 
 @with_fields({**Compared.model_fields, **_FIELDS}, of_scenario=True)
 def engines(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]) -> None:
-    """Serve a load at saturation under engines of today and the paper's: memory, repeated work, latency.
+    """Compare engines on one load at saturation.
+
+    It shows memory, repeated work and latency of today's engines and of the paper's.
 
     Clients send the next request when the last answer has come. Four tables: with the same KV bytes for all
     and with each engine's own, under the same step costs alone and with each engine's own time beside them.

@@ -32,7 +32,9 @@ def command(
     out: OUT = None,
     json: JSON = False,
 ) -> None:
-    """Show where all memory of a GPU goes under vLLM, model beside model, while requests wait for blocks.
+    """Show where the memory of a full GPU goes, model by model.
+
+    vLLM serves, and requests wait for blocks.
 
     Each model serves single questions and then conversations, of ShareGPT's lengths, from twice as many
     clients as its cache holds requests. --out gets gallery.csv, and the figure as PNG and SVG.

@@ -38,7 +38,7 @@ def command(
     json: JSON = False,
     flags: dict[str, Any],
 ) -> None:
-    """Carry a trace out under one policy on this machine, and show what became of memory and latency.
+    """Run a trace on this machine's device: memory and latency.
 
     The exit code is 1 if --check finds a sequence whose keys and values are not its own.
 
