@@ -74,7 +74,6 @@ class StepTable:
         clock = chunk.clock[rows]
         # Arrivals join the queue while the engine fast-forwards.
         assert self._arrivals is not None
-        self._arrivals.send_until(int(clock[-1]))
         arrived = np.array(self._arrivals.ticks)
         joined = np.searchsorted(arrived, clock, "right") - np.searchsorted(
             arrived, stretches["decided"], "right"

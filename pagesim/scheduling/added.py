@@ -17,7 +17,7 @@ class AddedArrivals(Arrivals):
     """
 
     def __init__(self, whole: Arrivals) -> None:
-        self._whole = whole
+        self.whole = whole
         self._index = array("q")
         self._content: dict[int, Content] = {}  # of those that wait for their turn
         self._place: dict[int, int] = {}  # by row
@@ -30,7 +30,7 @@ class AddedArrivals(Arrivals):
 
     def add(self, index: int, ticks: int) -> None:
         """Add a request that arrives at an instant; all are added in the order in which they arrive."""
-        whole = self._whole
+        whole = self.whole
         row = whole.row[index]
         self._place[row] = len(self._index)
         self.row.append(row)
@@ -47,13 +47,13 @@ class AddedArrivals(Arrivals):
         return self._place[row]
 
     def priority_of(self, index: int) -> int:
-        return self._whole.priority_of(self._index[index])
+        return self.whole.priority_of(self._index[index])
 
     def draw_seed(self, index: int) -> int:
-        return self._whole.draw_seed(self._index[index])
+        return self.whole.draw_seed(self._index[index])
 
     def family_of(self, index: int) -> Family:
-        return self._whole.family_of(self._index[index])
+        return self.whole.family_of(self._index[index])
 
     def content_of(self, index: int) -> Content | None:
         return self._content.pop(index, None)  # a request is made once

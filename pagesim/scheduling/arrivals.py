@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from typing import ClassVar, Final, TypeVar, overload
+from typing import Final, TypeVar, overload
 
 import numpy as np
 
@@ -66,17 +66,10 @@ class Arrivals:
     def __len__(self) -> int:
         return len(self.row)
 
-    sends: ClassVar[bool] = False
-    """Whether requests are sent that are not among these yet."""
-
     @property
     def next_send(self) -> int:
         """When a request is sent that is not among these yet, in ticks, if none is over before."""
         return NEVER
-
-    def send_until(self, now: int) -> None:
-        """Take in what is sent up to an instant, where that depends on what is over."""
-        return
 
     def index_of(self, row: int) -> int:
         """Return the index of a request by its row in the trace."""

@@ -33,7 +33,6 @@ class WaitingQueue:
         "_fresh",
         "_fresh_head",
         "_preempted",
-        "_sends",
         "arrivals",
         "arrived",
         "next_arrival",
@@ -51,12 +50,10 @@ class WaitingQueue:
         self._aborted: set[int] = set()  # those of [_fresh, arrived) that were aborted
         self._preempted: list[EngineRequest] = []
         self._fresh_head: EngineRequest | None = None
-        self._sends = False
 
     def expect(self, arrivals: Arrivals) -> None:
         """Say which requests are going to arrive."""
         self.arrivals = arrivals
-        self._sends = arrivals.sends
         self.announce()
 
     def announce(self) -> None:
@@ -69,8 +66,6 @@ class WaitingQueue:
         if self.next_arrival > now:
             return
         arrivals, before = self.arrivals, self.arrived
-        if self._sends and arrivals.next_send <= now:
-            arrivals.send_until(now)
         ticks = arrivals.ticks
         arrived, requests = before, len(ticks)
         while arrived < requests:

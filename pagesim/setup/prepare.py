@@ -35,9 +35,9 @@ from pagesim.setup.served import served_model
 from pagesim.setup.sizes import static_notes, static_sizes
 from pagesim.sim.clients import Clients
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, to_ticks
-from pagesim.sim.closed_loop import SentArrivals
 from pagesim.sim.copies import CopyEngine
 from pagesim.sim.engine import StrictCompatError
+from pagesim.sim.sending import SentArrivals
 from pagesim.sim.tier_copies import TierCopies
 from pagesim.workloads.trace import IntColumn, Trace
 

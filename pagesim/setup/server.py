@@ -22,10 +22,10 @@ from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.setup.offload import traffic_of
 from pagesim.setup.prepare import PreparedSystem
 from pagesim.sim.clock import to_ticks
-from pagesim.sim.closed_loop import ClosedLoop, SentArrivals
 from pagesim.sim.engine import Engine
 from pagesim.sim.executors import Executor, PredictedExecutor
 from pagesim.sim.pipelined import PipelinedEngine
+from pagesim.sim.sending import ClosedEngine, SentArrivals
 from pagesim.workloads.trace import Trace
 
 ProgressCallback = Callable[[int], None]
@@ -111,9 +111,10 @@ class Server:
             carrying_out = executor(self.scheduler, setting.sized, setting.trace.take(setting.accepted))
             if isinstance(carrying_out, Observer):
                 observers = [carrying_out, *observers]
-        self.arrivals = arrivals
+        self._closed: ClosedEngine | None = None
         if isinstance(arrivals, SentArrivals):
-            observers = [ClosedLoop(arrivals, self.scheduler.queue), *observers]
+            self._closed = ClosedEngine(arrivals)
+            observers = [self._closed, *observers]
             log.sent, log.due = arrivals.clients.sent, arrivals.clients.due
         if isinstance(memory, TabledKV):
             memory.notes_moves = executor is not None
@@ -135,17 +136,13 @@ class Server:
         )
 
     def replay(self) -> None:
-        """Replay everything that arrives; see `Engine.replay`."""
-        arrivals = self.arrivals
-        if isinstance(arrivals, SentArrivals):
-            arrivals.abort_at = self.engine.abort_at
-        self.engine.replay()
+        """Replay everything that arrives; each request when it is sent."""
+        if self._closed is not None:
+            self._closed.replay(self.engine)
+        else:
+            self.engine.replay()
         if self.tiers is not None:
             self.tiers.end(self.means.end)
-        if isinstance(arrivals, SentArrivals):
-            arrivals.abort_at = None  # or engine and arrivals would keep one another
-            if self.engine.ends_early:
-                arrivals.send_until(self.engine.until)  # what came after the last decision
 
     def traffic(self) -> dict[str, Any]:
         """Return what each tier of the engine did, see `traffic_of`."""

@@ -12,8 +12,9 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Sequence
 
+import simpy
+
 from pagesim.accounting.records import Recorder
-from pagesim.errors import PagesimError
 from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
@@ -26,6 +27,7 @@ from pagesim.setup.compiled import mypyc_attr
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, span_of, steps_before
 from pagesim.sim.copies import CopyEngine, at_once
 from pagesim.sim.executors import Executor
+from pagesim.sim.process import drive
 from pagesim.sim.tier_copies import TierCopies
 
 NAP = TICKS_PER_SECOND // 1000
@@ -136,31 +138,15 @@ class Engine:
     # Driving it
 
     def replay(self) -> None:
-        """Replay everything that the scheduler expects.
+        """Replay everything that the scheduler expects, on a clock of its own.
 
         Raises:
             PagesimError: the simulated time exceeds what the clock can count.
         """
-        # An engine that is alone on its clock needs no events; several share one (experiments/clusters).
-        now, until, recorder = 0, self.until, self.recorder
-        decide, complete, queue = self.decide, self.complete, self.scheduler.queue
-        while now <= until:
-            if decide(now):
-                now = complete(self.over_at)
-                if recorder.iterations >= recorder.full_at:
-                    recorder.flush()
-                continue
-            now = queue.next_arrival
-            if now == NEVER:
-                break
-        else:
-            if not self.ends_early:
-                raise PagesimError(
-                    f"the run exceeds {LONGEST_S:g} s of simulated time; replay fewer requests or set until"
-                )
+        environment = simpy.Environment()
+        drive(environment, self)
+        environment.run()
         self.end()
-        # Scheduler and recorder would keep one another, and all arrivals, until a garbage collection.
-        self.scheduler.events = Observer()
 
     def decide(self, now: int) -> bool:
         """Decide what happens from ``now`` on, until ``over_at``.
@@ -249,6 +235,8 @@ class Engine:
     def end(self) -> None:
         """Decide nothing more, and hand over what was recorded."""
         self.recorder.flush()
+        # Who observes would keep the engine, and all arrivals, until a garbage collection.
+        self.scheduler.events = self.events = Observer()
 
     def replan_at(self, instant: int) -> int:
         """Let no step of the fast-forward at hand be decided from then on; return the new ``over_at``."""
@@ -264,10 +252,16 @@ class Engine:
         """Say that a request's client goes away at an instant, unless it is over by then."""
         insort(self.aborts, (instant, row), lo=self._next_abort)
 
-    def settle(self, now: int) -> None:
-        """Let requests in that have arrived, and clients go away, before `decide` at the same instant."""
+    def settle(self, now: int) -> bool:
+        """Let requests in that have arrived, and clients go away, before `decide` at the same instant.
+
+        Returns:
+            Whether any client went away.
+        """
+        before = self._next_abort
         if self.scheduler.queue.next_arrival <= now or self.aborts:
             self._let_in(now)
+        return self._next_abort > before
 
     @property
     def next_abort(self) -> int:

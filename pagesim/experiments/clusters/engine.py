@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-import simpy
-
-from pagesim.experiments.clusters.instants import Decision, Settlement
 from pagesim.experiments.clusters.replicas import Replicas, Says
 from pagesim.scheduling.added import AddedArrivals
-from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.batch import Batch
-from pagesim.scheduling.observer import Observer
-from pagesim.scheduling.request import EngineRequest, Status
-from pagesim.sim.engine import Engine
+from pagesim.scheduling.request import Status
+from pagesim.sim.process import EngineProcess
 
 
-class Replica(Observer):
+class Replica(EngineProcess):
     """Runs one engine of a cluster, and updates the router's view of its requests.
-
-    The engine fast-forwards until a request is routed to it; then it decides again at that instant. A
-    fast-forward is carried out when its time has passed, so cutting it short costs nothing.
 
     Args:
         number: of the replica.
@@ -31,7 +22,7 @@ class Replica(Observer):
         tell: in a closed loop, called with the row of a request that is over and the instant.
     """
 
-    engine: Engine
+    routed: AddedArrivals
 
     def __init__(
         self,
@@ -41,16 +32,10 @@ class Replica(Observer):
         prompts: Sequence[int],
         tell: Callable[[int, int], None] | None = None,
     ) -> None:
-        self.routed = routed
-        self._number = number
+        super().__init__(routed, turn=number, tell=tell)
         self._replicas = replicas
         self._prompts = prompts
-        self._tell = tell
-        self._sends_on = tell is not None  # whether requests are routed because others are over
         self._never_ran: set[int] = set()  # rows
-        self._busy = self._closed = False
-        self._idle: simpy.Event | None = None
-        self._process: simpy.Process | None = None
         replicas.ask[number] = self._says
 
     # What becomes of requests
@@ -59,117 +44,29 @@ class Replica(Observer):
         for request in batch.prompts:
             self._waits_no_longer(request.row)
 
-    def finished(self, request: EngineRequest, now: int) -> None:
-        self._replicas.outstanding[self._number] -= 1
-        if self._tell is not None:
-            self._tell(request.row, now)
-
     def left(self, row: int, now: int, status: Status) -> None:
-        self._replicas.outstanding[self._number] -= 1
+        super().left(row, now, status)
         self._waits_no_longer(row)
-        if self._tell is not None:
-            self._tell(row, now)
+
+    def _over(self, row: int, now: int) -> None:
+        self._replicas.outstanding[self._turn] -= 1
+        super()._over(row, now)
 
     def _waits_no_longer(self, row: int) -> None:
         if row in self._never_ran:
             self._never_ran.remove(row)
-            self._replicas.waiting_tokens[self._number] -= self._prompts[row]
+            self._replicas.waiting_tokens[self._turn] -= self._prompts[row]
 
     # On the cluster's clock
 
-    def start(self, environment: simpy.Environment, engine: Engine) -> None:
-        """Begin to serve."""
-        self.engine = engine
-        engine.chains = False  # or it could not say from when on it does what
-        self._environment = environment
-        self._process = environment.process(self._serve())
-
     def submit(self, index: int, row: int, now: int, abort: int | None) -> None:
-        """Take a request that arrives now.
-
-        Args:
-            index: of the request among those of all replicas.
-            row: of the trace.
-            now: ticks.
-            abort: when its client goes away, if it does.
-        """
-        engine = self.engine
-        matters = engine.scheduler.arrival_matters()
-        self.routed.add(index, now)
-        engine.scheduler.queue.announce()
         self._never_ran.add(row)
-        self._replicas.outstanding[self._number] += 1
-        self._replicas.waiting_tokens[self._number] += self._prompts[row]
-        if abort is not None:
-            engine.abort_at(abort, row)
-        if self._busy:
-            instants = [now] if matters else []
-            self._replan_at(*instants, *([] if abort is None else [abort]))
-        else:
-            self._wake()
+        self._replicas.outstanding[self._turn] += 1
+        self._replicas.waiting_tokens[self._turn] += self._prompts[row]
+        super().submit(index, row, now, abort)
 
-    def close(self) -> None:
-        """Nothing more will be routed."""
-        self._closed = True
-        self._wake()
-
-    def _replan_at(self, *instants: int) -> None:
-        """Let no step of the fast-forward at hand be decided from these instants on."""
-        before = self.engine.over_at
-        for instant in instants:
-            self.engine.replan_at(instant)
-        if self.engine.over_at < before:
-            assert self._process is not None
-            self._process.interrupt()
-
-    def _wake(self) -> None:
-        if self._idle is not None:
-            self._idle.succeed()
-            self._idle = None
-
-    def _serve(self) -> Generator[simpy.Event, Any, None]:
-        environment, engine = self._environment, self.engine
-        queue, recorder = engine.scheduler.queue, engine.recorder
-        while (now := int(environment.now)) <= engine.until:
-            if engine.decide(now):
-                self._replicas.changed.add(self._number)
-                self._busy = True
-                over = False
-                while not over:
-                    try:
-                        yield environment.timeout(engine.over_at - int(environment.now))
-                        over = True
-                    except simpy.Interrupt:  # a request was routed here: what it does is over earlier
-                        self._replicas.changed.add(self._number)
-                now = engine.over_at
-                self._busy = False
-                again_at = engine.complete(now)
-                if self._sends_on:
-                    self._replicas.changed.add(self._number)
-                if again_at > now or self._sends_on:
-                    # What is sent because of what is over now, here or elsewhere, comes first.
-                    yield from self._rest(now, again_at)
-                if recorder.iterations >= recorder.full_at:
-                    recorder.flush()
-                continue
-            self._replicas.changed.add(self._number)
-            if queue.next_arrival != NEVER:
-                yield environment.timeout(queue.next_arrival - now)
-            elif self._closed:
-                return
-            else:
-                yield from self._wait(now)
-
-    def _rest(self, now: int, again_at: int) -> Generator[simpy.Event, Any, None]:
-        """Wait until the engine decides again; before any of them does, clients go away at all of them."""
-        yield Settlement(self._environment, again_at - now)
-        self.engine.settle(again_at)
-        yield Decision(self._environment, 0, self._number)
-
-    def _wait(self, now: int) -> Generator[simpy.Event, Any, None]:
-        """Wait until a request is routed here."""
-        self._idle = self._environment.event()
-        yield self._idle
+    def _decided(self) -> None:
+        self._replicas.changed.add(self._turn)
 
     def _says(self) -> Says:
         scheduler, run = self.engine.scheduler, self.engine.run

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Any
 
 import simpy
 
-from pagesim.experiments.clusters.instants import ArrivalEvent, HandoverEvent
 from pagesim.experiments.clusters.links import Ports
 from pagesim.experiments.clusters.pool_replicas import Decoder, Prefiller
 from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.sim.clock import TICKS_PER_SECOND
+from pagesim.sim.instants import ArrivalEvent, HandoverEvent
+from pagesim.sim.process import Events, start
 
 Over = Callable[[int, int, Status], None]
 """Called with the row of a request that is over for its client, the instant, and how it ended."""
@@ -134,7 +134,7 @@ class Handover:
         self.pulls.prefilled[row] = now
         if keeps and self._lease.holds:
             self._held.add(row)
-            self._environment.process(self._end_lease(row))
+            start(self._environment, self._end_lease(row))
         heappush(self._ready, (now + self._delay, row))
         HandoverEvent(self._environment, self._delay).callbacks.append(self._hand_over)
 
@@ -181,7 +181,7 @@ class Handover:
             self._held.remove(row)
             self.prefillers[self.pulls.prefiller[row]].acknowledge(row, int(self._environment.now))
 
-    def _end_lease(self, row: int) -> Generator[simpy.Event, Any, None]:
+    def _end_lease(self, row: int) -> Events:
         yield ArrivalEvent(self._environment, self._lease.ticks)
         if row in self._held and not (row in self._known and self._lease.is_renewed):
             self.pulls.outcomes["lease_ended"] += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
 
 import simpy
@@ -14,6 +14,7 @@ from pagesim.scheduling.disaggregated import PrefillingV1, PullingV1
 from pagesim.scheduling.observer import FastForward
 from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.sim.engine import NAP
+from pagesim.sim.process import Events
 
 Leave = Callable[[int, int, Status, bool], None]
 """Called with the row of a request that is over on a replica, the instant, how it ended there, and whether it
@@ -36,7 +37,7 @@ class PoolReplica(Replica):
     def __init__(self, *others: Any, leave: Leave) -> None:
         super().__init__(*others)
         self._leave = leave
-        self._sends_on = True
+        self._settles = True
 
     @property
     def scheduler(self) -> PrefillingV1 | PullingV1:
@@ -63,24 +64,22 @@ class PoolReplica(Replica):
     def next_look(self) -> int:
         return self.scheduler.polls.next_look
 
-    def _rest(self, now: int, again_at: int) -> Generator[simpy.Event, Any, None]:
+    def _rest(self, now: int, again_at: int) -> Events:
         if self._computes or not self.scheduler.has_work:
             yield from super()._rest(now, again_at)
         else:
             yield from self._sleep(now)
 
-    def _wait(self, now: int) -> Generator[simpy.Event, Any, None]:
+    def _wait(self, now: int) -> Events:
         scheduler = self.scheduler
         if not scheduler.has_work:
             scheduler.idle(now)
         if scheduler.has_work or scheduler.polls.next_look != NEVER:
             yield from self._sleep(now)
-            return
-        yield from super()._wait(now)
-        # Others may be routed here at the same instant.
-        yield from super()._rest(woken := int(self._environment.now), woken)
+        else:
+            yield from super()._wait(now)
 
-    def _sleep(self, now: int) -> Generator[simpy.Event, Any, None]:
+    def _sleep(self, now: int) -> Events:
         """Sleep in milliseconds until a plan may differ from the last one."""
         scheduler, environment = self.scheduler, self._environment
         wake_at = now
@@ -93,7 +92,7 @@ class PoolReplica(Replica):
         yield simpy.AnyOf(environment, events)
         self._idle = None
         woken = int(environment.now)
-        yield from super()._rest(woken, woken + (-(woken - now) % NAP if woken > now else NAP))
+        yield from self._await_turn(woken + (-(woken - now) % NAP if woken > now else NAP))
 
 
 class Prefiller(PoolReplica):

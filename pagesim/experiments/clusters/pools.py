@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from array import array
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import simpy
@@ -12,9 +12,7 @@ import simpy
 from pagesim.accounting.request_log import RequestLog
 from pagesim.costs.specs import Link
 from pagesim.errors import PagesimError
-from pagesim.experiments.clusters.clients import ClosedLoop
 from pagesim.experiments.clusters.handover import Handover, Lease, Pulls
-from pagesim.experiments.clusters.instants import ArrivalEvent
 from pagesim.experiments.clusters.links import Ports
 from pagesim.experiments.clusters.pool_replicas import Decoder, PoolReplica, Prefiller
 from pagesim.experiments.clusters.replay import chosen
@@ -28,6 +26,7 @@ from pagesim.scheduling.request import Status
 from pagesim.setup.prepare import PreparedSystem
 from pagesim.setup.server import Consume, ProgressCallback, Server
 from pagesim.sim.clock import to_ticks
+from pagesim.sim.sending import ClosedLoop, send_at
 
 MakeAccount = Callable[[PreparedSystem, int, AddedArrivals], Consume]
 """Makes what takes in a replica's chunks: from its pool's system, its number in the pool, its requests."""
@@ -182,21 +181,13 @@ def replay_pools(
         pulls.prefiller[row] = number = chosen(options.prefill_router, trace, row, prefill_states, now)
         prefillers[number].submit(index, row, now, leaves(row))
 
-    def route_all() -> Generator[simpy.Event]:
-        now = 0
-        for index, ticks in enumerate(whole.ticks):
-            if ticks > now:
-                yield ArrivalEvent(environment, ticks - now)
-                now = ticks
-            route(index, now)
-
     if loop is None:
-        environment.process(route_all())
+        send_at(environment, whole.ticks, route)
     else:
         loop.start(route)
     environment.run()
-    for each in (*servers["prefill"], *servers["decode"]):
-        each.engine.end()
+    for replica in (*prefillers, *decoders):
+        replica.end()
     _add_times(log, of_prefill, of_decode)
     return ReplayedPools(servers["prefill"], servers["decode"], pulls, log)
 

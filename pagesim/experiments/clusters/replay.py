@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from functools import partial
 
 import numpy as np
@@ -10,14 +9,13 @@ import simpy
 
 from pagesim.accounting.request_log import RequestLog
 from pagesim.errors import PagesimError
-from pagesim.experiments.clusters.clients import ClosedLoop
 from pagesim.experiments.clusters.engine import Replica
-from pagesim.experiments.clusters.instants import ArrivalEvent
 from pagesim.experiments.clusters.replicas import Replicas
 from pagesim.experiments.clusters.routers import Router
 from pagesim.scheduling.added import AddedArrivals
 from pagesim.setup.prepare import PreparedSystem
 from pagesim.setup.server import ProgressCallback, ProgressObserver, Server
+from pagesim.sim.sending import ClosedLoop, send_at
 from pagesim.workloads.trace import IntColumn, Trace
 
 Replayed = tuple[list[Server], IntColumn]
@@ -63,25 +61,15 @@ def replay_together(
         replica_of[row] = number = chosen(router, setting.trace, row, states, now)
         fleet[number].submit(index, row, now, leaves.get(row) if clients is None else clients.leaves(row))
 
-    def route_all() -> Generator[simpy.Event]:
-        now = 0
-        for index, ticks in enumerate(whole.ticks):
-            if ticks > now:
-                yield ArrivalEvent(environment, ticks - now)
-                now = ticks
-            route(index, now)
-        for replica in fleet:
-            replica.close()
-
     for replica, server in zip(fleet, servers, strict=True):
         replica.start(environment, server.engine)
     if loop is None:
-        environment.process(route_all())
+        send_at(environment, whole.ticks, route)
     else:
         loop.start(route)
     environment.run()
-    for server in servers:
-        server.engine.end()
+    for replica in fleet:
+        replica.end()
     return servers, replica_of
 
 

@@ -9,9 +9,9 @@ from pydantic import Field
 from pagesim.kvcache.radix import EvictionPolicy
 from pagesim.scheduling.options import MOST, SchedulerOptions
 
-SchedulePolicy = Literal["fcfs", "lof", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first"]
+PolicyName = Literal["fcfs", "lof", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first"]
 
-CACHE_AWARE: tuple[SchedulePolicy, ...] = ("lpm", "dfs-weight", "hrrn", "shortest-prefill-first")
+CACHE_AWARE: tuple[PolicyName, ...] = ("lpm", "dfs-weight", "hrrn", "shortest-prefill-first")
 """Policies that look every waiting prompt up; without a prefix cache they are ``fcfs``."""
 
 _BY_GPU = "Defaults to a value by the GPU."
@@ -20,7 +20,7 @@ _BY_GPU = "Defaults to a value by the GPU."
 class SglangOptions(SchedulerOptions):
     """See `Sglang`; ``block_size`` is SGLang's page size."""
 
-    schedule_policy: SchedulePolicy = Field("fcfs", description="Order of the waiting queue.")
+    schedule_policy: PolicyName = Field("fcfs", description="Order of the waiting queue.")
     schedule_conservativeness: float = Field(
         1.0,
         ge=0,

@@ -1,0 +1,206 @@
+"""An engine as a process on a SimPy environment, alone or in a cluster: an event a decision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+import simpy
+
+from pagesim.errors import PagesimError
+from pagesim.scheduling.added import AddedArrivals
+from pagesim.scheduling.arrivals import NEVER
+from pagesim.scheduling.observer import Observer
+from pagesim.scheduling.request import EngineRequest, Status
+from pagesim.sim.clock import LONGEST_S
+from pagesim.sim.instants import Decision, Settlement
+
+if TYPE_CHECKING:  # an engine replays by this process
+    from pagesim.sim.engine import Engine
+
+Events = Generator[simpy.Event, Any, None]
+
+
+def start(environment: simpy.Environment, events: Events) -> simpy.Process:
+    """Start a process; what it raises is raised by the environment as it is, and not as SimPy's copy."""
+    process = environment.process(events)
+    process.callbacks.append(_raise_unchanged)
+    return process
+
+
+def drive(environment: simpy.Environment, engine: Engine) -> simpy.Process:
+    """Start the process of an engine that knows what will arrive; return it.
+
+    Args:
+        environment: its clock, in ticks.
+        engine: with its arrivals; no further ones come.
+    """
+    return EngineProcess().start(environment, engine)
+
+
+class EngineProcess(Observer):
+    """Runs an engine on the clock of an environment: it decides, and waits until that is over.
+
+    An engine fast-forwards up to what it knows of: arrivals, ends of copies, aborts. What it learns of only
+    when it happens interrupts the fast-forward. That is carried out when its time has passed, so cutting it
+    short costs nothing.
+
+    A subclass may change `_decided`, `_wait` and `_rest`. One that tells clients what is over is among the
+    engine's observers.
+
+    Args:
+        routed: where a request is added that is submitted; None where the engine knows what will arrive.
+        turn: engines that decide at one instant do so in this order.
+        tell: in a closed loop, called with the row of a request that is over and the instant.
+
+    Attributes:
+        engine: that is run.
+    """
+
+    engine: Engine
+
+    def __init__(
+        self,
+        routed: AddedArrivals | None = None,
+        *,
+        turn: int = 0,
+        tell: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.routed = routed
+        self._turn = turn
+        self._tell = tell
+        self._settles = tell is not None  # whether requests are sent because others are over
+        self._busy = False  # whether what was decided last is under way
+        self._idle: simpy.Event | None = None
+
+    def start(self, environment: simpy.Environment, engine: Engine) -> simpy.Process:
+        """Begin to serve; return the process."""
+        self.engine = engine
+        if self.routed is not None:
+            engine.chains = False  # or it could not say from when on it does what
+        self._environment = environment
+        self._events = self._run()
+        self._process = start(environment, self._events)
+        return self._process
+
+    def end(self) -> None:
+        """Decide nothing more, and let go of what would keep the engine until a garbage collection."""
+        self._tell = None
+        self.engine.end()
+        self._events.close()
+
+    def _run(self) -> Events:
+        environment, engine = self._environment, self.engine
+        queue, recorder = engine.scheduler.queue, engine.recorder
+        if self._settles:
+            yield from self._await_turn(int(environment.now))
+        while (now := int(environment.now)) <= engine.until:
+            is_busy = engine.decide(now)
+            self._decided()
+            if is_busy:
+                self._busy = True
+                while self._busy:
+                    try:
+                        yield environment.timeout(engine.over_at - int(environment.now))
+                        self._busy = False
+                    except simpy.Interrupt:
+                        self._decided()
+                now = engine.over_at
+                again_at = engine.complete(now)
+                if again_at > now or self._settles:
+                    self._decided()
+                    yield from self._rest(now, again_at)
+                if recorder.iterations >= recorder.full_at:
+                    recorder.flush()
+                continue
+            if self.routed is None and queue.next_arrival == NEVER:
+                return
+            yield from self._wait(now)
+        if not engine.ends_early:
+            raise PagesimError(
+                f"the run exceeds {LONGEST_S:g} s of simulated time; replay fewer requests or set until"
+            )
+
+    # What a subclass may change
+
+    def _decided(self) -> None:
+        """Learn that the engine does something else from now on."""
+
+    def _rest(self, now: int, again_at: int) -> Events:
+        """Wait until the engine decides again at this instant."""
+        yield from self._await_turn(again_at)
+
+    def _wait(self, now: int) -> Events:
+        """Wait until a request arrives, where none runs or waits."""
+        environment, next_arrival = self._environment, self.engine.scheduler.queue.next_arrival
+        if next_arrival != NEVER:
+            yield environment.timeout(next_arrival - now)
+        else:
+            self._idle = environment.event()
+            yield self._idle
+        if self._settles:
+            yield from self._await_turn(int(environment.now))
+
+    def _await_turn(self, instant: int) -> Events:
+        """Wait for the engine's turn to decide; before any of them does, clients go away at all of them."""
+        yield Settlement(self._environment, instant - int(self._environment.now))
+        while self.engine.settle(instant):  # what is sent because a client went away may leave at once, too
+            yield Settlement(self._environment, 0)
+        yield Decision(self._environment, 0, self._turn)
+
+    # What becomes of requests
+
+    def finished(self, request: EngineRequest, now: int) -> None:
+        self._over(request.row, now)
+
+    def left(self, row: int, now: int, status: Status) -> None:
+        self._over(row, now)
+
+    def _over(self, row: int, now: int) -> None:
+        if self._tell is not None:
+            self._tell(row, now)
+            self.engine.scheduler.queue.announce()  # when the next one is sent may have changed
+
+    # What interrupts it
+
+    def submit(self, index: int, row: int, now: int, abort: int | None) -> None:
+        """Take a request that arrives now.
+
+        Args:
+            index: of the request among those that are sent.
+            row: of the trace.
+            now: ticks.
+            abort: when its client goes away, if it does.
+        """
+        engine = self.engine
+        matters = engine.scheduler.arrival_matters()
+        assert self.routed is not None
+        self.routed.add(index, now)
+        engine.scheduler.queue.announce()
+        if abort is not None:
+            engine.abort_at(abort, row)
+        if self._busy:
+            instants = [now] if matters else []
+            self._replan_at(*instants, *([] if abort is None else [abort]))
+        else:
+            self._wake()
+
+    def _replan_at(self, *instants: int) -> None:
+        """Let no step of the fast-forward at hand be decided from these instants on."""
+        before = self.engine.over_at
+        for instant in instants:
+            self.engine.replan_at(instant)
+        if self.engine.over_at < before:
+            self._process.interrupt()
+
+    def _wake(self) -> None:
+        if self._idle is not None:
+            self._idle.succeed()
+            self._idle = None
+
+
+def _raise_unchanged(process: simpy.Event) -> None:
+    """Raise what a process raised; SimPy itself raises a copy of it."""
+    if not process.ok:
+        error: Any = process.value
+        raise error
