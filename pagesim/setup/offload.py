@@ -13,7 +13,7 @@ from pagesim.costs.specs.gpu_spec import GIB
 from pagesim.errors import PagesimError
 from pagesim.kvcache.tiers import ChainBacking, TierChain
 from pagesim.scheduling.core import Scheduler
-from pagesim.scheduling.offload.scheduler import OffloadingV1
+from pagesim.scheduling.offload.offloading import offloading_of
 from pagesim.scheduling.options import SchedulerOptions
 from pagesim.setup.scenario import System
 from pagesim.setup.tiers import UNLIMITED, chunk_bytes, copy_time, links_of, load_time, make_chain, tier_specs
@@ -86,8 +86,9 @@ def copies_of(
     tiers = tier_specs(system, cost)
     if not tiers:
         return CopyEngine(*copy_times(system, sized, cost))
-    assert isinstance(scheduler, OffloadingV1)
-    backing = scheduler.connector.backing
+    connector = offloading_of(scheduler)
+    assert connector is not None
+    backing = connector.backing
     assert isinstance(backing, ChainBacking)
     return TierCopies(backing, links_of(tiers, sized, chunk_blocks(options)))
 
@@ -98,9 +99,10 @@ def traffic_of(scheduler: Scheduler, sized: Capacity, options: SchedulerOptions)
     Of each tier: its ``capacity`` in chunks (null without a limit), the bytes of a chunk, chunks and bytes
     that were stored, loaded, promoted, demoted and evicted, and its ``share`` of what was loaded.
     """
-    if not isinstance(scheduler, OffloadingV1):
+    connector = offloading_of(scheduler)
+    if connector is None:
         return {}
-    backing, size = scheduler.connector.backing, chunk_bytes(sized, chunk_blocks(options))
+    backing, size = connector.backing, chunk_bytes(sized, chunk_blocks(options))
     loaded = sum([each.loaded for each in backing.traffic])
     found = {}
     for (name, store), traffic in zip(backing.tiers, backing.traffic, strict=True):
