@@ -33,6 +33,7 @@ PREFERRED: dict[str, str] = {
     "fork, admit": "adopt|adopts|adopted|readmit",
     "rejected, at submission": "turned away|at the door",
     # Everything else
+    "a clause that says what the argument is": "see there",
     "Random seed.": "seed of everything that is drawn",
     "a request, a block, the scheduler, no request, all requests": (
         "anybody|anyone|everybody|everyone|nobody|somebody|someone|whoever|whomever"
