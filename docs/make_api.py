@@ -45,6 +45,7 @@ PUBLIC: dict[str, dict[str, str]] = {
     },
     "pagesim.results.plots": {
         "COLOURS": "the colours of the ledger's entries, for figures of one's own",
+        "LABELS": "what figures call these entries",
         "LINE_COLOURS": "the colours of lines, likewise",
         "memory_bars": "draws where memory goes, a bar a policy",
         "memory_over_time": "draws where memory goes in the course of a run",

@@ -266,7 +266,7 @@ class HybridKV(InTurnKV):
         """Return which of a holder's blocks in a span of windows have other names, too, up to a place.
 
         Args:
-            holder: see there.
+            holder: one of `sharers`.
             span: see `window_spans`.
             place: the last one that is looked at.
 
