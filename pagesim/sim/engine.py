@@ -25,10 +25,9 @@ from pagesim.scheduling.offload.jobs import Job
 from pagesim.scheduling.request import Status
 from pagesim.setup.compiled import mypyc_attr
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, span_of, steps_before
-from pagesim.sim.copies import CopyEngine, at_once
+from pagesim.sim.copies import TierCopies
 from pagesim.sim.executors import Executor
 from pagesim.sim.process import drive
-from pagesim.sim.tier_copies import TierCopies
 
 NAP = TICKS_PER_SECOND // 1000
 """Ticks for which the engine process sleeps after an empty schedule while it has requests."""
@@ -74,7 +73,6 @@ class Engine:
         "_next_abort",
         "_still_waits",
         "_tells_growth",
-        "_tiers",
         "aborted_tokens",
         "aborts",
         "chains",
@@ -103,12 +101,10 @@ class Engine:
         until: int | None = None,
         aborts: Sequence[tuple[int, int]] = (),
         strict_compat: bool = False,
-        copies: CopyEngine | TierCopies | None = None,
+        copies: TierCopies | None = None,
     ) -> None:
         self.scheduler = scheduler
-        self.copies = copies or CopyEngine(at_once, at_once)
-        # What moves from tier to tier goes on beside the engine, and is looked at before it decides.
-        self._tiers = self.copies if isinstance(self.copies, TierCopies) else None
+        self.copies = copies
         self._arrived: Sequence[Job] = ()  # jobs that were over when what was decided last was launched
         self._due = (
             NEVER  # when a copy ends, of which the next iteration learns; 0 where each must be planned
@@ -159,8 +155,9 @@ class Engine:
             queue.arrive(now)
         if self.aborts:
             self._abort_until(now)
-        if self._tiers is not None:
-            self._tiers.advance(now)
+        copies = self.copies
+        if copies is not None:
+            copies.advance(now)  # what moves from tier to tier goes on beside the engine
         run = self.run
         run.steps = 0
         run.decided = now
@@ -189,14 +186,15 @@ class Engine:
                 return False
         ticks = self.executor.execute(batch)
         start = now
-        if batch.transfers is not None:
-            start = self.copies.before(batch.transfers, now, now)
+        transfers = batch.transfers
+        if copies is not None and transfers is not None:
+            start = copies.before(transfers, now, now)
         self.events.planned(batch, now, start, ticks)
         self.over_at = end = start + ticks
-        if batch.transfers is not None:
+        if copies is not None and transfers is not None:
             self._naps = not batch.tokens
-            self._arrived = self.copies.after(batch.transfers, start, end, naps=self._naps)
-            self._due = 0 if self._arrived else self.copies.due
+            self._arrived = copies.after(transfers, start, end, naps=self._naps)
+            self._due = 0 if self._arrived else copies.due
         if self.fast_forward:
             steps = scheduler.steps_until_next_decision()
             if steps > 0:
@@ -205,25 +203,23 @@ class Engine:
 
     def complete(self, now: int) -> int:
         """End what was decided last, at ``over_at``; return when to decide again."""
-        run = self.run
+        run, copies = self.run, self.copies
         if run.steps:
             self.events.fast_forwarded(run)
             self.scheduler.advance(run.steps)
             if self._tells_growth:
                 self.events.advanced(run)
-            if self._due < now:
-                self._arrived = self.copies.over_by(
-                    run.start + span_of(run.first, run.increment, run.steps - 1)
-                )
+            if copies is not None and self._due < now:
+                self._arrived = copies.over_by(run.start + span_of(run.first, run.increment, run.steps - 1))
         if self.aborts and self.scheduler.drops_last_token:
             self._let_in(now)
         scheduler = self.scheduler
         over = scheduler.finish(now)
         self._still_waits = False
-        if self._arrived:
+        if copies is not None and self._arrived:
             scheduler.transferred(self._arrived)
             self._arrived = ()
-            self._due = self.copies.due  # of those that are left
+            self._due = copies.due  # of those that are left
             self._still_waits = not (
                 over or scheduler.must_replan or self.aborts or self._naps or scheduler.arrival_matters()
             )

@@ -42,8 +42,9 @@ class PipelinedEngine(Engine):
         scheduler, in_flight = self.scheduler, self._in_flight
         if scheduler.queue.next_arrival <= now or self.aborts:
             self._let_in(now)
-        if self._tiers is not None:
-            self._tiers.advance(now)
+        copies = self.copies
+        if copies is not None:
+            copies.advance(now)
         run = self.run
         run.steps, run.decided = 0, now
         if not (scheduler.running or scheduler.has_work):
@@ -64,19 +65,19 @@ class PipelinedEngine(Engine):
         launched = busy = now
         if in_flight and in_flight[-1][0] > now:
             busy = in_flight[-1][0]
-        if transfers is not None:
-            launched = self.copies.before(transfers, now, busy)
+        if copies is not None and transfers is not None:
+            launched = copies.before(transfers, now, busy)
         if in_flight and launched > in_flight[0][0] and not self._naps:
             self.events.held_up(in_flight[0][0], launched)
         start = launched if is_empty or launched > busy else busy
         end = start + ticks
         self.events.planned(batch, now, start, ticks)
         arrived: Sequence[Job] = ()
-        if transfers is not None:
-            arrived = self.copies.after(transfers, launched, max(busy, end), naps=is_empty)
+        if copies is not None and transfers is not None:
+            arrived = copies.after(transfers, launched, max(busy, end), naps=is_empty)
         in_flight.append((end, arrived))
-        if transfers is not None:
-            self._due = 0 if any(jobs for _, jobs in in_flight) else self.copies.due
+        if copies is not None and transfers is not None:
+            self._due = 0 if any(jobs for _, jobs in in_flight) else copies.due
         self._is_settled = not is_empty
         if len(in_flight) == scheduler.in_flight or not (batch.tokens or scheduler.has_work):
             self._wait(launched, naps=is_empty)
@@ -145,7 +146,7 @@ class PipelinedEngine(Engine):
         if self._due > last:
             return ()
         self._due = 0
-        return self.copies.over_by(last)
+        return () if self.copies is None else self.copies.over_by(last)
 
     def _let_in(self, now: int) -> None:
         queue = self.scheduler.queue

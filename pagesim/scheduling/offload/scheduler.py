@@ -9,7 +9,7 @@ from typing import Any
 
 from pagesim.errors import PagesimError
 from pagesim.kvcache import ChunkedLocal, KVCache, State
-from pagesim.kvcache.tiers import Arc, ChainBacking, ChunkStore, LruByRequest, OneTier, TierChain
+from pagesim.kvcache.tiers import Arc, ChainBacking, ChunkStore, LruByRequest, Tier, TierChain
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.holding import HoldingV1
@@ -83,7 +83,7 @@ class OffloadingV1(HoldingV1):
         assert prompt_only is not None
         self.connector = Connector(
             memory,
-            _one_tier(options) if chain is None else ChainBacking(chain),
+            ChainBacking(_one_tier(options) if chain is None else chain),
             blocks_per_chunk=blocks,
             prompt_only=prompt_only,
         )
@@ -347,8 +347,10 @@ class OffloadingV1(HoldingV1):
 _order = attrgetter("order")
 
 
-def _one_tier(options: VllmV1Options) -> OneTier:
+def _one_tier(options: VllmV1Options) -> TierChain:
+    """Return vLLM's one tier, in memory of the host, as a chain."""
     chunks = options.kv_offloading_chunks
     assert chunks is not None
     eviction = Arc(chunks) if options.kv_offloading_eviction == "arc" else LruByRequest()
-    return OneTier(ChunkStore(chunks, eviction, threshold=options.kv_offloading_threshold or 0))
+    store = ChunkStore(chunks, eviction, threshold=options.kv_offloading_threshold or 0)
+    return TierChain([Tier("host", store)])
