@@ -62,7 +62,6 @@ class Engine:
         dead_ends: how often a request met one, and which.
         run: the fast-forward at hand; it has no steps if the next iteration is planned.
         over_at: when what was decided last is over, in ticks.
-        chains: whether a fast-forward may follow a plan in one decision where batches are scheduled ahead.
     """
 
     __slots__ = (
@@ -75,7 +74,6 @@ class Engine:
         "_tells_growth",
         "aborted_tokens",
         "aborts",
-        "chains",
         "copies",
         "dead_ends",
         "ends_early",
@@ -125,7 +123,6 @@ class Engine:
         self._next_abort = 0  # the place of the next of them
         self.run = FastForward()
         self.over_at = 0
-        self.chains = True
         self.events.begun(scheduler)
         self._looks = any(type(each).next_look is not Observer.next_look for each in observers)
         self._tells_growth = any(type(each).advanced is not Observer.advanced for each in observers)

@@ -50,7 +50,7 @@ class PipelinedEngine(Engine):
         if not (scheduler.running or scheduler.has_work):
             return self._has_nothing(now)
         if self._forwards and self._fast_forwards(now):
-            return not run.resting or self._goes_on()
+            return True
         while True:
             batch = scheduler.plan(now)
             if batch.recomputed or batch.stuck:
@@ -81,12 +81,6 @@ class PipelinedEngine(Engine):
         self._is_settled = not is_empty
         if len(in_flight) == scheduler.in_flight or not (batch.tokens or scheduler.has_work):
             self._wait(launched, naps=is_empty)
-            if self._forwards and self.chains and not (is_empty or scheduler.resting or batch.recomputed):
-                # No request is over with the oldest batch: what follows it may be known.
-                steps = scheduler.steps_until_next_decision()
-                if steps > 0:
-                    self._first_at = self.over_at
-                    self._fast_forward(steps, self.over_at, end, 1)
         else:
             self._waits, self._naps = False, is_empty
             self.over_at = launched
@@ -191,17 +185,3 @@ class PipelinedEngine(Engine):
         self._first_at = now
         self._fast_forward(steps, now, in_flight[-1][0], 1)
         return self.run.steps > 0
-
-    def _goes_on(self) -> bool:
-        """Take the step in which some requests rest, and what follows it, in one decision; return True."""
-        now, queue, run = self.over_at, self.scheduler.queue, self.run
-        if queue.next_arrival <= now or not self.chains or self._looks or now > self.until:
-            return True
-        if self.aborts and self.next_abort <= now:
-            return True
-        self.complete(now)
-        run.steps, run.decided = 0, now
-        self._waits = self._naps = False
-        if queue.next_arrival > now:  # a client may have sent a request because another one is over
-            self._fast_forwards(now)
-        return True
