@@ -86,7 +86,6 @@ MODULES = (
     "sim.copies",
     "sim.engine",
     "sim.executors.predicted",
-    "sim.pipelined",
 )
 """What is compiled where pagesim is installed with ``PAGESIM_COMPILE=1``, as ``setup.py`` reads it here."""
 

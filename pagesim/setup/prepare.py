@@ -18,7 +18,7 @@ from pagesim.results.result import request_columns
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.content import Contents
 from pagesim.scheduling.core import Pool, Scheduler
-from pagesim.scheduling.dead_ends import DeadEnd
+from pagesim.scheduling.dead_ends import DeadEnd, StrictCompatError
 from pagesim.scheduling.options import SchedulerOptions
 from pagesim.scheduling.request import Status
 from pagesim.setup.block_plans import graph_notes, kernel_notes
@@ -36,7 +36,6 @@ from pagesim.setup.sizes import static_notes, static_sizes
 from pagesim.sim.clients import Clients
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, to_ticks
 from pagesim.sim.copies import TierCopies
-from pagesim.sim.engine import StrictCompatError
 from pagesim.sim.sending import SentArrivals
 from pagesim.workloads.trace import IntColumn, Trace
 

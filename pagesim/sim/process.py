@@ -99,7 +99,7 @@ class EngineProcess(Observer):
                 self._busy = True
                 while self._busy:
                     try:
-                        yield environment.timeout(engine.over_at - int(environment.now))
+                        yield environment.timeout(engine.over_at - environment.now)
                         self._busy = False
                     except simpy.Interrupt:
                         self._decided()
