@@ -51,9 +51,9 @@ def attend(
         values: ``[L, kv_heads, D]``.
         scale: what a dot product is multiplied by.
         compute_dtype: the type of every intermediate.
-        window: as of ``variant.Variant``, like the two that follow.
-        softcap: see there.
-        sinks: see there.
+        window: how many tokens a query sees, its own included; None for all so far.
+        softcap: c in ``c · tanh(score / c)``, which scores become; None for none.
+        sinks: a learned score for each query head, float32 ``[q_heads]``, in the softmax; None for none.
 
     Returns:
         ``[T, q_heads, D]`` in the type of ``q``.

@@ -125,7 +125,7 @@ def generate(pool: Pool, duration: float, rate: float | None = None, seed: int =
     fill the window. As ServeGen draws them, both lengths of a request have the same rank.
 
     Args:
-        pool: see there.
+        pool: the clients' folder, and the time of which their requests are.
         duration: seconds.
         rate: of all clients together in each window; None for their own.
         seed: of every random number.

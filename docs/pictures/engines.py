@@ -26,7 +26,7 @@ COLUMNS = {
     **{"repeated_percent": ("repeated, %", 2), "hit_percent": ("hits, %", 2)},
     **{"tokens_per_s": ("tokens/s", 0), "ttft_p50_s": ("TTFT p50, s", 2), "tpot_p50_s": ("TPOT p50, ms", 1)},
 }
-whole["held"] = whole["reserved_percent"] + whole["over_reserved_percent"] + whole["rounding_percent"]
+whole["held"] = whole["reserved_percent"] + whole["unused_reservation_percent"] + whole["rounding_percent"]
 whole["tpot_p50_s"] *= 1000
 for load in LOADS:
     for sizing, loop in TERMS:

@@ -165,8 +165,8 @@ class GroupResidency(Residency):
         """Return what memory counted in each iteration: as noted, and as growth changed it since.
 
         Args:
-            rows: see there.
-            growth: see there.
+            rows: what was recorded of these iterations.
+            growth: how many steps of growth had been taken at each iteration, ``[I]``.
             first: number of the first iteration.
         """
         planned = rows["planned"]

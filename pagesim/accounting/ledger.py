@@ -39,10 +39,10 @@ __all__ = [
 
 Slots = TypeVar("Slots", int, Column)
 
-ENTRIES = ("used", "reserved", "over_reserved", "rounding", "external", "cached", "free")
+ENTRIES = ("used", "reserved", "unused_reservation", "rounding", "external", "cached", "free")
 """The strict view's entries; they sum to the capacity."""
 
-GROUP_ENTRIES = ("used", "state", "reserved", "over_reserved", "rounding", "out_of_window", "padding")
+GROUP_ENTRIES = ("used", "state", "reserved", "unused_reservation", "rounding", "padding", "out_of_window")
 """Those of the blocks that a KV group of a hybrid cache holds."""
 
 HYBRID_ENTRIES = (*GROUP_ENTRIES, "external", "cached", "free")
@@ -290,17 +290,17 @@ def _held(
         physical = physical - sharing.blocks
         used -= sharing.blocks * block_size - sharing.slack
         rounding -= sharing.rounding
-    over_reserved = np.zeros(size, np.int64)
+    unused_reservation = np.zeros(size, np.int64)
     if reserves:
         fixed *= block_size
         guess = np.clip(reserved, final, np.maximum(fixed, final))
-        over_reserved = present(np.where(on_demand, 0, guess - final))
+        unused_reservation = present(np.where(on_demand, 0, guess - final))
         rounding += present(np.where(on_demand, 0, np.maximum(fixed - guess, 0)))
 
     entries = {
         "used": used,
-        "reserved": physical * block_size - used - over_reserved - rounding,
-        "over_reserved": over_reserved,
+        "reserved": physical * block_size - used - unused_reservation - rounding,
+        "unused_reservation": unused_reservation,
         "rounding": rounding,
     }
     return entries, logical, physical
@@ -317,7 +317,7 @@ def paper_view(entries: Mapping[str, Slots], *, reserves: bool) -> dict[str, Slo
     nothing = 0 * entries["used"]
     used = entries["used"] + entries.get("state", nothing)
     reservation = entries["reserved"] if reserves else nothing
-    internal = entries["over_reserved"] if reserves else nothing
+    internal = entries["unused_reservation"] if reserves else nothing
     return {
         "token_states": used,
         "reservation": reservation,

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.accounting.chunks import Chunk
+from pagesim.accounting.fragmentation import INTERNAL
 from pagesim.accounting.ledger import (
     GROUP_ENTRIES,
     HYBRID_ENTRIES,
@@ -67,6 +68,7 @@ class MemoryMeans:
         self._busy = 0
         self._by_iteration: Counter[tuple[str, str]] = Counter()
         self._by_time: Counter[tuple[str, str]] = Counter()
+        self._peaks: Counter[str] = Counter()
         self._sharing = 0
         self._sharing_iterations = 0
         self._parks = tuple(name for name in shape.entries if name in PARKED_ENTRIES)
@@ -102,6 +104,7 @@ class MemoryMeans:
                 for of, entries in ((view, sums), ("paper", paper)):
                     for name, amount in entries.items():
                         total[of, name] += amount
+        self._add_peaks({name: column[counted] for name, column in ledger.entries.items()})
         self._gaps += map(tuple, chunk.gaps.tolist())
         logical, physical = chunk.ledger.logical_blocks[counted], chunk.ledger.physical_blocks[counted]
         holding = physical > 0
@@ -111,6 +114,15 @@ class MemoryMeans:
         ratio = logical[shared] / physical[shared]
         self._sharing += int(np.rint(ratio * _RATIO_SCALE).astype(np.int64).sum())
         self._sharing += _RATIO_SCALE * int(holding.sum() - len(shared))
+
+    def _add_peaks(self, entries: Mapping[str, Column]) -> None:
+        """Take the highest amount of each entry, and of internal fragmentation, into account."""
+        there = {name: column for name, column in entries.items() if column.any()}
+        internal = [there[name] for name in INTERNAL if name in there]
+        if internal:
+            there["internal_fragmentation"] = sum(internal[1:], internal[0])
+        for name, column in there.items():
+            self._peaks[name] = max(self._peaks[name], int(column.max()))
 
     @property
     def mean_batch(self) -> float | None:
@@ -144,7 +156,8 @@ class MemoryMeans:
     def summary(self) -> dict[str, dict[str, Distribution]]:
         """Return means in percent of the capacity, by kind of mean, by entry; None where none is.
 
-        They are those of the views and of the KV groups, by name.
+        They are those of the views and of the KV groups, by name. The strict view has peaks, too: the most in
+        an iteration, of each entry and of internal fragmentation.
         """
         start, end = self._start or 0, self._end
         if self.window is not None:
@@ -163,13 +176,18 @@ class MemoryMeans:
                 name: 100 * sums[view, name] / whole if weight > 0 else None for name in self._views[view]
             }
 
-        return {
+        means = {
             view: {
                 "per_iteration": percent(self._by_iteration, view, self._iterations),
                 "per_second": percent(by_time, view, span),
             }
             for view in self._views
         }
+        means["strict"]["peak"] = {
+            name: 100 * self._peaks[name] / self.shape.capacity if self._iterations else None
+            for name in (*self.shape.entries, "internal_fragmentation")
+        }
+        return means
 
     def _parked_when_idle(self, start: int, end: int) -> Counter[str]:
         """Return slots times ticks between iterations that requests hold which do not run, by entry."""

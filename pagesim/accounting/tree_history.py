@@ -75,7 +75,7 @@ class TreeHistory(Observer):
         # fmt: off
         self._counts.fromlist([
             ticks, iterations, blank, tree.evictable, tree.protected, own, len(scheduler.running),
-            memory.evicted - self._evicted, self._retracted, int(scheduler.is_full),
+            memory.evicted - self._evicted, self._retracted, int(scheduler.running_batch.batch_is_full),
         ])
         # fmt: on
         if isinstance(memory, WindowedRadixKV):

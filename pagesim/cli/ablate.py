@@ -52,17 +52,17 @@ class Ablation(BaseModel):
     """Where costs come from; not part of the scenario."""
 
     profile: str | None = Field(None, description="Profile by name or file.")
-    device: str | None = Field(None, description="Without a profile: measure here first, on cpu or cuda.")
-    quick: bool = Field(False, description="With --device: fewer points.")
+    device: str | None = Field(None, description="Measure on cpu or cuda first, instead of taking a profile.")
+    quick: bool = Field(False, description="Measure fewer points, with --device.")
     block_sizes: str | None = Field(
-        None, description="Tokens a block, separated by commas; all that the profile knows when left out."
+        None, description="Comma-separated block sizes. Defaults to all that the profile knows."
     )
 
 
 class Undoing(Ablation):
     """Beside it, how long a context the microbenchmark undoes."""
 
-    tokens: int = Field(256, description="Tokens of the context that is swapped or recomputed.")
+    tokens: int = Field(256, description="Length of the context that is swapped or recomputed, in tokens.")
 
 
 POLICY = "vllm-sosp"

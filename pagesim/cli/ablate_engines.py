@@ -16,10 +16,13 @@ class Compared(BaseModel):
     """What is compared; not part of the scenario."""
 
     policies: str = Field(
-        ",".join(POLICIES), description="Policies, separated by commas; the first sizes the cache of all."
+        ",".join(POLICIES), description="Comma-separated policies; the first one sizes the cache of all."
     )
     clients: int | None = Field(
-        None, ge=1, description="Clients; twice as many as the first engine's cache holds when left out."
+        None,
+        ge=1,
+        description="Number of clients. Defaults to twice as many as the first engine's cache holds "
+        "requests.",
     )
 
 
@@ -40,7 +43,7 @@ _HEADS = {
 }
 """Columns of the tables, and their heads."""
 
-_HELD = ("reserved_percent", "over_reserved_percent", "rounding_percent")
+_HELD = ("reserved_percent", "unused_reservation_percent", "rounding_percent")
 
 
 @with_fields({**Compared.model_fields, **_FIELDS}, of_scenario=True)

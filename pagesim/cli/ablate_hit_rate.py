@@ -18,15 +18,15 @@ class Capacities(BaseModel):
     """What is compared; not part of the scenario."""
 
     chunk_tokens: int | None = Field(
-        None, description="Tokens of a chunk; those of a block of the trace's hash_ids when left out."
+        None, description="Tokens per chunk. Defaults to those per block of the trace's hash_ids."
     )
     capacities: str | None = Field(
         None,
-        description="Of the tier, separated by commas, such as 64GiB,1TiB; powers of two around the trace's "
-        "working set when left out.",
+        description="Comma-separated capacities of the tier, such as 64GiB,1TiB. Defaults to powers of "
+        "two around the trace's working set.",
     )
     evictions: str = Field(
-        "lru,arc", description="lru (by request), arc, lru-chunk, never; separated by commas."
+        "lru,arc", description="Comma-separated eviction policies: lru (by request), arc, lru-chunk, never."
     )
 
 

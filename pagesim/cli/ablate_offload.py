@@ -36,20 +36,20 @@ class Loads(BaseModel):
 
     models: str = Field(
         "llama-3.1-8b,qwen3-32b:2,llama-3.1-70b:4",
-        description="Models, each with its tensor parallel size; separated by commas.",
+        description="Comma-separated models, each with its tensor parallel size.",
     )
-    contexts: str = Field(CONTEXTS, description="Tokens that hit, separated by commas.")
-    new_tokens: int = Field(16, ge=1, description="Tokens behind them, which are computed either way.")
-    sequences: int = Field(32, ge=0, description="Sequences that decode meanwhile.")
-    sequence_tokens: int = Field(1024, ge=1, description="Tokens of context of each.")
-    budget: int = Field(8192, ge=1, description="Tokens of an iteration at most.")
+    contexts: str = Field(CONTEXTS, description="Comma-separated lengths of the prefix hit, in tokens.")
+    new_tokens: int = Field(16, ge=1, description="Tokens behind the hit, which are computed either way.")
+    sequences: int = Field(32, ge=0, description="Number of sequences that decode meanwhile.")
+    sequence_tokens: int = Field(1024, ge=1, description="Context length of each, in tokens.")
+    budget: int = Field(8192, ge=1, description="Maximum number of tokens per iteration.")
     hit_distances: str | None = Field(
         None,
-        description="KV written since, such as 64GiB,1TiB: says in which tier a hit is then; a map a tier "
-        "when left out.",
+        description="KV written since the last use, such as 64GiB,1TiB, which decides the tier of a "
+        "hit. Defaults to a map per tier.",
     )
     profile: str | None = Field(
-        None, description="Profile whose measured transfers are the host's link, by name or file."
+        None, description="Profile, by name or file, whose measured transfers are the host's link."
     )
 
 

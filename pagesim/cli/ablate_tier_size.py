@@ -15,7 +15,7 @@ GIB = 1 << 30
 class Sizes(BaseModel):
     """What is compared; not part of the scenario."""
 
-    sizes: str = Field("0,64,256,1024", description="GiB of the tier, separated by commas; 0 for none.")
+    sizes: str = Field("0,64,256,1024", description="Comma-separated sizes of the tier in GiB; 0 for none.")
 
 
 _LEFT_OUT = ("policy", "steps", "kv_offloading_size", "kv_offloading_chunks", "enable_prefix_caching")

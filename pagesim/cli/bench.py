@@ -33,22 +33,24 @@ _PIECE_BYTES = "Bytes of a piece, a multiple of 16."
 class Run(BaseModel):
     """How to run a bench."""
 
-    device: str | None = Field(None, description="cpu or cuda; unless given, cuda where there is one.")
-    quick: bool = Field(False, description="Only a few points.")
+    device: str | None = Field(None, description="Device: cpu or cuda. Defaults to cuda where there is one.")
+    quick: bool = Field(False, description="Measure only a few points.")
     seconds: float | None = Field(None, description="Time for each point [default: 0.2, on a CPU 0.05].")
     time_limit: float | None = Field(
-        None, description="Begin no point after so many seconds; the same command then goes on."
+        None, description="Begin no point after this many seconds; the same command resumes."
     )
-    retry_failed: bool = Field(False, description="Measure again what did not succeed before.")
-    seed: int = Field(0, description="Of the random inputs.")
+    retry_failed: bool = Field(False, description="Retry points that failed before.")
+    seed: int = Field(0, description="Random seed.")
 
 
 class AttentionGrid(BaseModel):
     """What ``bench attention`` measures; several values are separated by commas."""
 
-    batch: str | None = Field(None, description="Sequences, as 1,8,64.")
-    context: str | None = Field(None, description="Tokens of each.")
-    query: str | None = Field(None, description="New tokens of each: prefill instead of decode.")
+    batch: str | None = Field(None, description="Batch sizes, such as 1,8,64.")
+    context: str | None = Field(None, description="Context lengths, in tokens.")
+    query: str | None = Field(
+        None, description="New tokens of each sequence: measures prefill instead of decode."
+    )
     block_size: str | None = Field(None, description=_BLOCK_SIZE)
     heads: str | None = Field(None, description="Query heads / KV heads, as 32/8,40/40.")
     head_size: str | None = Field(None, description=_HEAD_SIZE)
@@ -56,7 +58,7 @@ class AttentionGrid(BaseModel):
     splits: str | None = Field(None, description="Forced splits, or auto for the planner's, as auto,1,8.")
     layout: str | None = Field(None, description=_LAYOUT)
     queries: str | None = Field(None, description="Queries of each in decode, as speculation has them.")
-    window: str | None = Field(None, description="Tokens that a query sees; 0 for all.")
+    window: str | None = Field(None, description="Sliding windows, in tokens; 0 for none.")
     shared: str | None = Field(
         None, description="Tokens with which all begin: decode over shared blocks, plain and as a cascade."
     )
@@ -68,7 +70,7 @@ class SwapGrid(BaseModel):
 
     pieces: str | None = Field(None, description=_PIECES)
     piece_bytes: str | None = Field(None, description=_PIECE_BYTES)
-    blocks: str | None = Field(None, description="Blocks of a swap.")
+    blocks: str | None = Field(None, description="Blocks per swap.")
     strategy: str | None = Field(None, description="copy-each, copy-batch, gather or zero-copy.")
     direction: str | None = Field(None, description="out of the device, or in.")
     host_blocks: str | None = Field(None, description="Places in the swap space: neighbours or scattered.")

@@ -8,30 +8,33 @@ from typing import Annotated
 
 import typer
 
-TARGET = Annotated[Path, typer.Argument(metavar="OUT.json", help="Where the profile goes.")]
+TARGET = Annotated[Path, typer.Argument(metavar="OUT.json", help="File to write the profile to.")]
 
 
 def command(
     *,
     target: TARGET,
     device: Annotated[
-        str | None, typer.Option(help="cpu or cuda; unless given, cuda where there is one.")
+        str | None, typer.Option(help="Device: cpu or cuda. Defaults to cuda where there is one.")
     ] = None,
-    model: Annotated[str, typer.Option(help="Whose costs; see pagesim list models.")] = "opt-13b",
+    model: Annotated[
+        str, typer.Option(help="Model whose costs are measured (pagesim list models).")
+    ] = "opt-13b",
     tensor_parallel_size: Annotated[int, typer.Option(help="Tensor parallel degree: 1.")] = 1,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer points, each for a shorter time.")] = False,
-    block_sizes: Annotated[str, typer.Option(help="Tokens a block, separated by commas.")] = "16",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Measure fewer points, each for a shorter time.")
+    ] = False,
+    block_sizes: Annotated[str, typer.Option(help="Comma-separated block sizes.")] = "16",
     kv_cache_dtype: Annotated[
-        str, typer.Option(help="fp16 or bf16, of weights and cache on a GPU; a CPU computes in fp32.")
+        str,
+        typer.Option(help="Data type of weights and cache on a GPU: fp16 or bf16; a CPU computes in fp32."),
     ] = "fp16",
     cuda_graphs: Annotated[
-        bool, typer.Option("--cuda-graphs", help="Iterations that only decode are CUDA graphs; on cuda.")
+        bool, typer.Option("--cuda-graphs", help="Run iterations that only decode as CUDA graphs, on cuda.")
     ] = False,
-    swap: Annotated[
-        str, typer.Option(help="How blocks are swapped: a strategy of pagesim bench swap.")
-    ] = "gather",
-    seconds: Annotated[float | None, typer.Option(help="Time for each point.")] = None,
-    seed: Annotated[int, typer.Option(help="Of weights, tokens and block tables.")] = 0,
+    swap: Annotated[str, typer.Option(help="Swap strategy, one of pagesim bench swap.")] = "gather",
+    seconds: Annotated[float | None, typer.Option(help="Seconds to measure each point.")] = None,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
 ) -> None:
     """Measure what iterations of a model cost here, part by part, and write a profile.
 

@@ -15,23 +15,30 @@ if TYPE_CHECKING:
 
 GOALS = Annotated[
     list[str] | None,
-    typer.Option("--goal", metavar="GOAL", help="A bound such as p99_ttft<=2s; repeatable, all must hold."),
+    typer.Option(
+        "--goal", metavar="GOAL", help="Bound on a latency, such as p99_ttft<=2s. Repeatable; all must hold."
+    ),
 ]
 FIND = Annotated[
     str | None,
     typer.Option(
         metavar="OPTION",
-        help="What is raised until a goal fails. [rate|max_concurrency] [default: rate]",
+        help="Load that is raised until a goal fails. [rate|max_concurrency] [default: rate]",
     ),
 ]
 LOWEST = Annotated[
-    float | None, typer.Option(help="Requests a second, or requests, to begin with. [default: 0.1, or 1]")
+    float | None,
+    typer.Option(help="Lowest load to try, in requests per second or requests. [default: 0.1, or 1]"),
 ]
 HIGHEST = Annotated[
-    float | None, typer.Option(help="Requests a second, or requests, to stop at. [default: 1000, or 4096]")
+    float | None,
+    typer.Option(help="Highest load to try, in requests per second or requests. [default: 1000, or 4096]"),
 ]
 TOLERANCE = Annotated[
-    float | None, typer.Option(help="Relative distance of what holds to what fails. [default: 0.02]")
+    float | None,
+    typer.Option(
+        help="Relative distance between the load that holds and the one that fails. [default: 0.02]"
+    ),
 ]
 
 

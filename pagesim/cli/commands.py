@@ -115,7 +115,7 @@ VERSION = Annotated[
         "--version",
         callback=_show_version,
         is_eager=True,
-        help="Show the version, and the releases of engines that are known, and exit.",
+        help="Show the version and the known releases of engines, and exit.",
     ),
 ]
 

@@ -29,29 +29,32 @@ def command(
         list[Path],
         typer.Argument(
             metavar="LOGS…",
-            help="Loads of one server, a file each; and its own log.",
+            help="Recorded loads of one server, a file each, and the server's log.",
         ),
     ],
     hold_out: Annotated[
         list[Path] | None,
-        typer.Option("--hold-out", metavar="FILE", help="A load to predict, not to fit to; may be repeated."),
+        typer.Option("--hold-out", metavar="FILE", help="Load to predict and not to fit to. Repeatable."),
     ] = None,
     first: Annotated[
         int | None,
-        typer.Option(min=1, help="Fit to so many requests of each load, and predict the others."),
+        typer.Option(min=1, help="Fit to this many requests of each load, and predict the others."),
     ] = None,
     start: Annotated[
         str | None,
         typer.Option(
             metavar="PROFILE",
-            help="Keep this profile's operators, and fit the engine's time an iteration and a sequence.",
+            help="Keep this profile's operators, and fit the engine's time per iteration and per sequence.",
         ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="PROFILE.json", help="Write the profile here.")
     ] = None,
     plots: Annotated[
-        Path | None, typer.Option("--plots", metavar="DIR", help="Draw measured against simulated.")
+        Path | None,
+        typer.Option(
+            "--plots", metavar="DIR", help="Draw measured against simulated times into this folder."
+        ),
     ] = None,
     json: JSON = False,
     flags: dict[str, Any],

@@ -16,11 +16,11 @@ MODELS = Annotated[
     str | None,
     typer.Option(
         metavar="MODEL,…",
-        help="Models, or their files, separated by commas; those of the documentation when left out.",
+        help="Comma-separated models, or their files. Defaults to those of the documentation.",
     ),
 ]
-GPU = Annotated[str, typer.Option(help="GPU, the same for all. (pagesim list gpus)")]
-SEED = Annotated[int, typer.Option(help="Seed of the loads.")]
+GPU = Annotated[str, typer.Option(help="GPU by name, the same for all models (pagesim list gpus).")]
+SEED = Annotated[int, typer.Option(help="Random seed of the loads.")]
 
 
 def command(

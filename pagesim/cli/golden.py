@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 FOLDER = Annotated[
     Path, typer.Argument(metavar="FOLDER", help="Folder of the manifests (*.toml) that name the logs.")
 ]
-ONLY = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this log; repeatable.")]
+ONLY = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Replay only this log. Repeatable.")]
 FAST_FORWARD = Annotated[
     bool | None,
-    typer.Option(help="Only with fast-forward, or only iteration by iteration; both when left out."),
+    typer.Option(help="Replay only with fast-forward, or only without. Defaults to both."),
 ]
 
 

@@ -15,17 +15,18 @@ from pagesim.setup.scenario import Scenario
 class Live(BaseModel):
     """How a scenario is carried out; not part of the scenario."""
 
-    device: str | None = Field(None, description="cpu or cuda; unless given, cuda where there is one.")
+    device: str | None = Field(None, description="Device: cpu or cuda. Defaults to cuda where there is one.")
     attention: str = Field(
-        "paged", description="paged, or gather: contexts are copied into a padded batch in every step."
+        "paged",
+        description="Attention: paged, or gather, which copies contexts into a padded batch in every step.",
     )
-    cuda_graphs: bool = Field(False, description="Capture iterations that only decode; on cuda.")
-    swap: str = Field("gather", description="How blocks are swapped: a strategy of pagesim bench swap.")
-    swap_by_layer: bool = Field(
-        False, description="Swap layer by layer: a layer's blocks cross while layers before it compute."
+    cuda_graphs: bool = Field(
+        False, description="Capture iterations that only decode as CUDA graphs, on cuda."
     )
+    swap: str = Field("gather", description="Swap strategy, one of pagesim bench swap.")
+    swap_by_layer: bool = Field(False, description="Swap layer by layer, while earlier layers compute.")
     check: bool = Field(
-        False, description="Compare sequences, between iterations, with the same ones in one piece."
+        False, description="Compare sequences, between iterations, with the same ones computed in one piece."
     )
 
 

@@ -20,9 +20,7 @@ SCENARIO = Annotated[
     typer.Argument(metavar="SCENARIO.toml", help="Options from a file; flags win over them."),
 ]
 OUT = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Store the result in this folder.")]
-FORCE = Annotated[
-    bool, typer.Option("--force", help="Replace also a file that is not of the kind that is written.")
-]
+FORCE = Annotated[bool, typer.Option("--force", help="Replace a file even if it is of another kind.")]
 JSON = Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")]
 
 TRACE, SYSTEM, MEMORY, SCHEDULER, COSTS, OUTPUT = PANELS = (

@@ -33,7 +33,8 @@ AVAILABLE = Annotated[
     float | None,
     typer.Option(
         metavar="GIB",
-        help='GiB left for the cache on each GPU, as in a log\'s "Available KV cache memory"; else estimated',
+        help='GiB left for the cache on each GPU, as in a log\'s "Available KV cache memory". '
+        "Estimated by default.",
     ),
 ]
 EAGER = Annotated[bool, typer.Option("--enforce-eager", help="Capture no CUDA graphs.")]
@@ -42,7 +43,7 @@ SERVE = Annotated[
     typer.Option(
         "--serve",
         metavar="LINE",
-        help="What is served, as its command: 'vllm serve MODEL …', of release 0.33.0; needs --gpu.",
+        help="Command that serves the model: 'vllm serve MODEL …', of release 0.33.0; needs --gpu.",
     ),
 ]
 GRID = Annotated[
@@ -50,7 +51,7 @@ GRID = Annotated[
     typer.Option(
         "--grid",
         metavar="OPTION=VALUE,…",
-        help="Plans side by side: an option of these that varies, and its values. Repeatable.",
+        help="Compare plans side by side over the values of one of these options. Repeatable.",
     ),
 ]
 PLOT = Annotated[
@@ -58,7 +59,9 @@ PLOT = Annotated[
 ]
 PAGE = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Write an HTML page about it; it opens from disk and fetches nothing."),
+    typer.Option(
+        metavar="FILE", help="Write an HTML page about the plan; it opens from disk and fetches nothing."
+    ),
 ]
 
 

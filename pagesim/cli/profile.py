@@ -30,7 +30,7 @@ MODEL = Annotated[
     str,
     typer.Option(help="The model that an analytic profile is made for.", autocompletion=complete("model")),
 ]
-TARGET = Annotated[Path, typer.Argument(metavar="OUT.json", help="Where the profile goes.")]
+TARGET = Annotated[Path, typer.Argument(metavar="OUT.json", help="File to write the profile to.")]
 
 
 @cli.command("show")
@@ -132,7 +132,7 @@ def operators(
 @cli.command("bundle")
 def bundle(
     *,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the profiles go.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write the profiles to.")],
     tables: TABLES = None,
 ) -> None:
     """Make the profiles of operators that come with pagesim, and say which cannot be made, and why.
@@ -156,21 +156,25 @@ def rescale(
     *,
     profile: PROFILE,
     target: TARGET,
-    model: Annotated[str | None, typer.Option(help="The new model; the profile's when left out.")] = None,
-    gpu: Annotated[str | None, typer.Option(help="The new GPU; the profile's when left out.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model of the new profile. Defaults to the profile's.")
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help="GPU of the new profile. Defaults to the profile's.")
+    ] = None,
     tensor_parallel_size: Annotated[
         int | None,
         typer.Option(
             "--tensor-parallel-size",
             "--tp",
-            help="GPUs over which it is divided; as many as before when left out.",
+            help="Number of GPUs in a tensor-parallel group. Defaults to the profile's.",
             min=1,
         ),
     ] = None,
     launch_s: Annotated[
         float | None,
         typer.Option(
-            help="Seconds of a kernel however little it has to do; 4e-6 when left out, 0 for shares alone.",
+            help="Minimum seconds of a kernel; 0 for shares alone. Defaults to 4e-6.",
             min=0,
             max=1e-3,
         ),

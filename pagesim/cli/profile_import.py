@@ -34,22 +34,23 @@ cli = typer.Typer(
     rich_markup_mode=None,
 )
 
-TARGET = Annotated[Path, typer.Argument(metavar="OUT.json", help="Where the profile goes.")]
+TARGET = Annotated[Path, typer.Argument(metavar="OUT.json", help="File to write the profile to.")]
 MODEL = Annotated[str, typer.Option(help="The model.", autocompletion=complete("model"))]
 GPU = Annotated[str, typer.Option(help="The GPU that it was measured on.", autocompletion=complete("gpu"))]
 TP = Annotated[
-    int, typer.Option("--tensor-parallel-size", "--tp", help="GPUs over which it is divided.", min=1)
+    int,
+    typer.Option("--tensor-parallel-size", "--tp", help="Number of GPUs in a tensor-parallel group.", min=1),
 ]
 SYSTEM = Annotated[str, typer.Option(help="The GPU, as the tables call it, e.g. h100_sxm.")]
 BACKEND = Annotated[str, typer.Option(help="The engine whose operators were timed: vllm, sglang, trtllm.")]
 VERSION = Annotated[
     str | None,
-    typer.Option(help="The engine's release; the tables' current one when left out."),
+    typer.Option(help="Release of the engine. Defaults to the tables' current one."),
 ]
 TABLES = Annotated[
     Path | None,
     typer.Option(
-        metavar="DIR", help="A folder of operator tables; the installed aiconfigurator-core when left out."
+        metavar="DIR", help="Folder of operator tables. Defaults to the installed aiconfigurator-core."
     ),
 ]
 
@@ -63,10 +64,8 @@ def vidur(
     all_reduce: Annotated[Path | None, typer.Option(help="CSV of all-reduces, for tp above 1.")] = None,
     model: Annotated[str, typer.Option(help="The model that was measured.")],
     gpu: Annotated[str, typer.Option(help="The GPU that it was measured on.")],
-    tensor_parallel_size: Annotated[
-        int, typer.Option(help="The tensor parallel degree whose rows are taken.")
-    ] = 1,
-    source: Annotated[str, typer.Option(help="Whose measurements they are.")] = "not stated",
+    tensor_parallel_size: Annotated[int, typer.Option(help="Tensor parallel size whose rows are taken.")] = 1,
+    source: Annotated[str, typer.Option(help="Source of the measurements.")] = "not stated",
 ) -> None:
     """Make a profile of operator timings in Vidur's schema, which others measured.
 
@@ -98,15 +97,16 @@ def frontier(
     target: TARGET,
     attention: Annotated[Path, typer.Option(help="CSV of prefill and decode attention.")],
     linear: Annotated[
-        Path | None, typer.Option(help="CSV of linear layers in Vidur's schema; the datasheet's if left out.")
+        Path | None,
+        typer.Option(help="CSV of linear layers in Vidur's schema. Defaults to the datasheet's numbers."),
     ] = None,
     all_reduce: Annotated[
-        Path | None, typer.Option(help="CSV of all-reduces; the datasheet's if left out.")
+        Path | None, typer.Option(help="CSV of all-reduces. Defaults to the datasheet's numbers.")
     ] = None,
     model: MODEL,
     gpu: GPU,
     tensor_parallel_size: TP = 1,
-    source: Annotated[str, typer.Option(help="Whose measurements they are.")] = "Frontier",
+    source: Annotated[str, typer.Option(help="Source of the measurements.")] = "Frontier",
 ) -> None:
     """Make a profile whose attention is a table of Frontier's timings.
 
@@ -138,12 +138,14 @@ def llmservingsim(
     ],
     target: Annotated[
         Path | None,
-        typer.Argument(metavar="[OUT.json]", help="Where the profile goes; MODEL-GPU-tpN.json if left out."),
+        typer.Argument(
+            metavar="[OUT.json]", help="File to write the profile to. Defaults to MODEL-GPU-tpN.json."
+        ),
     ] = None,
     model: MODEL,
     gpu: GPU,
     tensor_parallel_size: TP = 1,
-    source: Annotated[str, typer.Option(help="Whose measurements they are.")] = "LLMServingSim",
+    source: Annotated[str, typer.Option(help="Source of the measurements.")] = "LLMServingSim",
 ) -> None:
     """Make a profile of operators that LLMServingSim's profiler timed.
 
@@ -170,17 +172,25 @@ def aiconfigurator(
     *,
     target: Annotated[
         Path | None,
-        typer.Argument(metavar="[OUT.json]", help="Where the profile goes; MODEL-GPU-tpN.json if left out."),
+        typer.Argument(
+            metavar="[OUT.json]", help="File to write the profile to. Defaults to MODEL-GPU-tpN.json."
+        ),
     ] = None,
     model: MODEL,
     system: SYSTEM,
     backend: BACKEND = "vllm",
     version: VERSION = None,
     tensor_parallel_size: Annotated[
-        int, typer.Option("--tensor-parallel-size", "--tp", help="GPUs over which it is divided.", min=1)
+        int,
+        typer.Option(
+            "--tensor-parallel-size", "--tp", help="Number of GPUs in a tensor-parallel group.", min=1
+        ),
     ] = 1,
     expert_parallel_size: Annotated[
-        int, typer.Option(help="GPUs over which experts are dealt out; the others divide each.", min=1)
+        int,
+        typer.Option(
+            help="Number of GPUs over which experts are distributed; the others divide each expert.", min=1
+        ),
     ] = 1,
     moe_backend: Annotated[
         str | None,
@@ -192,11 +202,13 @@ def aiconfigurator(
     weight_dtype: Annotated[
         str | None,
         typer.Option(
-            help="bf16, fp8, fp8_block, int4, nvfp4, mxfp4 or mxfp4_mxfp8; the model's own if left out."
+            help="Data type: bf16, fp8, fp8_block, int4, nvfp4, mxfp4 or mxfp4_mxfp8. Defaults to "
+            "the model's own."
         ),
     ] = None,
     kv_dtype: Annotated[
-        str, typer.Option("--kv-cache-dtype", "--kv-dtype", help="Of the cache: bf16, fp16 or fp8.")
+        str,
+        typer.Option("--kv-cache-dtype", "--kv-dtype", help="Data type of the KV cache: bf16, fp16 or fp8."),
     ] = "bf16",
     tables: TABLES = None,
 ) -> None:

@@ -14,17 +14,20 @@ FOLDERS = Annotated[
     list[Path],
     typer.Argument(metavar="RESULT_DIR...", help="Folders that pagesim run or compare wrote with --out."),
 ]
-OUT = Annotated[Path, typer.Option("--out", metavar="FILE", help="The page.")]
+OUT = Annotated[Path, typer.Option("--out", metavar="FILE", help="HTML file to write.")]
 WINDOW = Annotated[
     str | None,
-    typer.Option(metavar="START:END", help="Seconds that the memory map shows; the whole run when left out."),
+    typer.Option(
+        metavar="START:END",
+        help="Part of the run that the memory map shows, in seconds. Defaults to the whole run.",
+    ),
 ]
 PICTURES = Annotated[
     int | None,
     typer.Option(
         "--instants",
-        help="Pictures of the memory map, 400 when left out, or fewer where most blocks change in between; "
-        "0 leaves it out and replays nothing.",
+        help="Number of frames of the memory map; 0 omits the map and replays nothing. Defaults "
+        "to 400, or fewer where most blocks change in between.",
     ),
 ]
 

@@ -32,20 +32,24 @@ ALPACA = Annotated[
     str, typer.Option("--trace-alpaca", help="File with Alpaca's lengths, or the bundled model.")
 ]
 COST = Annotated[
-    str, typer.Option(help="imported, analytic (both with the fitted engine), or as of pagesim run.")
+    str,
+    typer.Option(
+        help="Costs: imported, analytic (both with the fitted engine), or a value of pagesim run's --cost."
+    ),
 ]
 QUICK = Annotated[bool, typer.Option("--quick", help="Replay the first twentieth of each trace.")]
-JOBS = Annotated[int, typer.Option("--jobs", help="Replays at once; -1 for one a core.")]
+JOBS = Annotated[int, typer.Option("--jobs", help="Number of parallel replays; -1 for one per core.")]
 BESIDE = Annotated[
     list[Path] | None,
-    typer.Option(help="Folder of an earlier run, for another column of the document; may be given again."),
+    typer.Option(help="Folder of an earlier run, for another column of the document. Repeatable."),
 ]
 BEFORE = Annotated[
     Path | None,
     typer.Option(help="Folder of an earlier version's run; the document shows its misses beside these."),
 ]
 DOCUMENT = Annotated[
-    Path | None, typer.Option(help="Where the document goes; reproduction.md in the folder when left out.")
+    Path | None,
+    typer.Option(help="File to write the document to. Defaults to reproduction.md in the folder."),
 ]
 
 

@@ -21,15 +21,15 @@ def command(
         typer.Option(
             "--serve",
             metavar="LINE",
-            help="What is served, as its command: 'vllm serve MODEL …', of release 0.33.0, or 'sglang serve "
-            "MODEL …', of 0.5.23; needs --gpu.",
+            help="Command that serves the model: 'vllm serve MODEL …', of release 0.33.0, or "
+            "'sglang serve MODEL …', of 0.5.23; needs --gpu.",
         ),
     ] = None,
     out: OUT = None,
     json: JSON = False,
     trace_events: Annotated[
         bool,
-        typer.Option("--trace-events", help="Store also a time line for Perfetto or chrome://tracing."),
+        typer.Option("--trace-events", help="Store a time line for Perfetto or chrome://tracing, too."),
     ] = False,
     flags: dict[str, Any],
 ) -> None:

@@ -11,9 +11,11 @@ import typer
 if TYPE_CHECKING:
     from pagesim.experiments.sweeps.replay import ProgressCallback
 
-SEEDS = Annotated[int | None, typer.Option(help="Runs at each point: seed, seed + 1 and so on. [default: 1]")]
-JOBS = Annotated[int | None, typer.Option(help="Runs at a time; one a core when left out.")]
-EXECUTOR = Annotated[str, typer.Option(help="Where to run: on this machine or on a Ray cluster. [local|ray]")]
+SEEDS = Annotated[
+    int | None, typer.Option(help="Number of runs at each point, with seed, seed + 1 and so on. [default: 1]")
+]
+JOBS = Annotated[int | None, typer.Option(help="Number of parallel runs. Defaults to one per core.")]
+EXECUTOR = Annotated[str, typer.Option(help="Executor: this machine or a Ray cluster. [local|ray]")]
 ADDRESS = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address of the Ray cluster.")]
 
 MOST_NOTES = 6

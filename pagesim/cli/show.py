@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from pagesim.accounting.fragmentation import LABELS, categories, fragmentation_of
 from pagesim.accounting.ledger import GROUP_ENTRIES
 from pagesim.accounting.metrics import entries_in
 from pagesim.api import Rows, run, trace_of
@@ -151,17 +152,13 @@ def one(result: Result) -> None:
     summary = result.summary
     say(_outcome(summary))
     _latencies(summary)
-    means = summary["memory"]["strict"]
+    shares = fragmentation_of(summary["memory"])
     put_table(
         "KV cache, % of capacity",
-        ("", "mean over iterations", "mean over time"),
+        ("", *shares),
         [
-            (
-                entry.replace("_", "-"),
-                _number(means["per_iteration"][entry], 2),
-                _number(means["per_second"][entry], 2),
-            )
-            for entry in entries_in([summary])
+            (row.indented, *(_percent(column[row.label]) for column in shares.values()))
+            for row in categories(entries_in([summary]))
         ],
     )
     groups = summary["memory"].get("groups")
@@ -188,9 +185,9 @@ def _groups(groups: dict[str, Summary]) -> None:
         "By KV group, % of capacity, mean over iterations",
         [name.replace(":", "\n", 1) for name in groups],
         [
-            (entry.replace("_", "-"), [_number(each[entry], 2) for each in means])
-            for entry in GROUP_ENTRIES
-            if any(each[entry] for each in means)
+            (row.indented, [_number(row.share(each), 2) for each in means])
+            for row in categories(GROUP_ENTRIES)
+            if any(row.share(each) for each in means)
         ],
     )
 
@@ -280,13 +277,10 @@ def side_by_side(summaries: dict[str, Summary]) -> None:
         names,
         [
             (
-                entry.replace("_", "-"),
-                [
-                    _number(s["memory"]["strict"]["per_iteration"].get(entry, 0.0), 1)
-                    for s in summaries.values()
-                ],
+                row.indented,
+                [_number(row.share(s["memory"]["strict"]["per_iteration"]), 1) for s in summaries.values()],
             )
-            for entry in entries_in(summaries.values())
+            for row in categories(entries_in(summaries.values()))
         ],
     )
     _bars(summaries)
@@ -328,7 +322,7 @@ def _bars(summaries: dict[str, Summary]) -> None:
         for e in entries_in(summaries.values())
         if any(s["memory"]["strict"]["per_iteration"].get(e) for s in summaries.values())
     ]
-    legend = " ".join(f"{_GLYPHS[entry]}\xa0{entry.replace('_', '-')}" for entry in shown)
+    legend = " ".join(f"{_GLYPHS[entry]} {LABELS[entry]}".replace(" ", "\xa0") for entry in shown)
     for line in wrap(legend, max(_BAR, 80 - 3 - longest), break_on_hyphens=False):
         say(f"  {'':>{longest}} {line}".replace("\xa0", " "))
     say("")
@@ -345,10 +339,14 @@ _GLYPHS = {
     "used": "█",
     "state": "▓",
     "reserved": "▒",
-    "over_reserved": "x",
+    "unused_reservation": "x",
     "rounding": "o",
-    "out_of_window": "-",
     "padding": "/",
+    "out_of_window": "-",
+    "held_for_transfer": "h",
+    "landing": "l",
+    "loading": "l",
+    "fenced": "f",
     "external": "#",
     "cached": "+",
     "free": "·",
@@ -428,6 +426,10 @@ def _quantity(value: float, statistic: str) -> str:
 
 def _number(value: float | None, digits: int) -> str:
     return "–" if value is None else f"{value:,.{digits}f}"
+
+
+def _percent(share: float | None) -> str:
+    return _number(None if share is None else 100 * share, 2)
 
 
 def _rows(scenario: Scenario, stored: bool) -> Rows:

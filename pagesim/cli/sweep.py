@@ -30,12 +30,13 @@ GRID = Annotated[
     typer.Option(
         "--grid",
         metavar="OPTION=VALUE,…",
-        help="An option that varies, and its values; by semicolons where a value holds a comma. Repeatable.",
+        help="Vary an option over comma-separated values, or semicolon-separated ones where a "
+        "value holds a comma. Repeatable.",
     ),
 ]
 X = Annotated[str | None, typer.Option(help="Plot over this option of the grid, or this metric.")]
 Y = Annotated[list[str] | None, typer.Option(help="Plot this metric, such as ttft.p99. Repeatable.")]
-HUE = Annotated[str | None, typer.Option(help="A colour for each value of this option of the grid.")]
+HUE = Annotated[str | None, typer.Option(help="Draw a colour for each value of this option of the grid.")]
 RETRY = Annotated[bool, typer.Option("--retry-failed", help="Run again what failed before.")]
 
 

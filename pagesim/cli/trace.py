@@ -142,10 +142,10 @@ def make(
 def fit(
     *,
     source: Annotated[Path, typer.Argument(metavar="IN", help="A trace file in any format.")],
-    target: Annotated[Path, typer.Argument(metavar="OUT.json", help="Where the model goes.")],
-    name: Annotated[str | None, typer.Option(help="The model's name; the file's when left out.")] = None,
-    description: Annotated[str, typer.Option(help="What the requests are, a sentence.")] = "",
-    origin: Annotated[str, typer.Option(help="Where the trace comes from.")] = "not stated",
+    target: Annotated[Path, typer.Argument(metavar="OUT.json", help="File to write the model to.")],
+    name: Annotated[str | None, typer.Option(help="Name of the model. Defaults to the file's.")] = None,
+    description: Annotated[str, typer.Option(help="Description of the requests, in a sentence.")] = "",
+    origin: Annotated[str, typer.Option(help="Source of the trace.")] = "not stated",
     licence: Annotated[str, typer.Option(help="The trace's licence.")] = "not stated",
     total_below: Annotated[
         int | None, typer.Option(help="Fit only requests with prompt + output below this many tokens.")

@@ -17,9 +17,10 @@ FOLDER = Annotated[
     typer.Argument(metavar="RESULT_DIR", help="Folder that pagesim run or compare wrote with --out."),
 ]
 AT = Annotated[
-    float | None, typer.Option("--at", help="Seconds; the middle of the run when left out.", min=0)
+    float | None,
+    typer.Option("--at", help="Instant to show, in seconds. Defaults to the middle of the run.", min=0),
 ]
-NODES = Annotated[int, typer.Option("--nodes", help="Nodes that are shown: the largest.", min=1)]
+NODES = Annotated[int, typer.Option("--nodes", help="Number of nodes to show, the largest first.", min=1)]
 
 NAMED = 3
 """Requests that are named beside a node."""

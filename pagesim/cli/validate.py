@@ -29,16 +29,19 @@ class Validation(BaseModel):
 
     policies: str = Field(POLICIES, description=f"Policies, separated by commas. [default: {POLICIES}]")
     preemptions: str = Field(
-        "recompute,swap", description="How to preempt, a run each, under the policies that can."
+        "recompute,swap",
+        description="Comma-separated preemption modes, a run each, under the policies that have them.",
     )
     profile: str | None = Field(
-        None, description="Profile by name or file; without one this machine is calibrated quickly first."
+        None, description="Profile by name or file. Without one this machine is calibrated quickly first."
     )
-    device: str | None = Field(None, description="cpu or cuda; unless given, cuda where there is one.")
+    device: str | None = Field(None, description="Device: cpu or cuda. Defaults to cuda where there is one.")
     cuda_graphs: bool | None = Field(
-        None, description="Capture iterations that only decode; as the profile was measured when left out."
+        None,
+        description="Capture iterations that only decode as CUDA graphs. Defaults to how the profile "
+        "was measured.",
     )
-    swap: str | None = Field(None, description="How blocks are swapped; as the profile was measured.")
+    swap: str | None = Field(None, description="Swap strategy. Defaults to the profile's.")
     check: bool = Field(True, description="Compare sequences with the same ones computed in one piece.")
 
 
@@ -54,14 +57,16 @@ def command(
     ] = None,
     truth: Annotated[
         list[Path] | None,
-        typer.Option("--truth", metavar="FILE", help="Simulate this recorded run; may be repeated."),
+        typer.Option("--truth", metavar="FILE", help="Simulate this recorded run. Repeatable."),
     ] = None,
     within: Annotated[
         str | None,
-        typer.Option(metavar="SHARE", help="Exit with 1 if a recorded mean is missed by more, e.g. 5%."),
+        typer.Option(
+            metavar="SHARE", help="Exit with code 1 if a recorded mean is missed by more than this, e.g. 5%."
+        ),
     ] = None,
     live: Annotated[
-        bool, typer.Option("--live", help="Carry a trace out on this machine, and simulate it.")
+        bool, typer.Option("--live", help="Run a trace on this machine, and simulate it.")
     ] = False,
     out: OUT = None,
     json: JSON = False,

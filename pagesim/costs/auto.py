@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 RANK = ("measured", "imported")
 """Kinds of profiles that are taken, the best first: a rescaled or analytic one is no better than roofline."""
 
-OF_ROOFLINE = "datasheet numbers; on published runs of vLLM it was off by 15 to 30 % in the mean, either way"
+ERROR_OF_ROOFLINE = "on published runs of vLLM its mean times were 15 to 30 % off, either way"
+"""What is known of the error of datasheet estimates."""
 
 
 def best_cost(target: Target) -> Profiled | Roofline:
@@ -28,7 +29,7 @@ def best_cost(target: Target) -> Profiled | Roofline:
         target: the model, the GPU, and how it is divided, kept and served.
     """
     for profile, cost in sorted(_fitting(target), key=lambda each: RANK.index(each[0].kind)):
-        cost.notes = (*cost.notes, f"cost auto is profile {profile.name}: {_said(profile, target.release)}")
+        cost.notes = (*cost.notes, f"using profile {profile.name}: {_said(profile, target.release)}")
         return cost
     roofline = Roofline(
         target.model,
@@ -40,8 +41,9 @@ def best_cost(target: Target) -> Profiled | Roofline:
     )
     roofline.notes = (
         *roofline.notes,
-        f"cost auto is roofline, as no measured profile is of {target.model.name} "
-        f"({target.model.weights_in_words}) on {target.tp} {target.gpu.name}: {OF_ROOFLINE}",
+        f"no measured profile matches {target.model.name} ({target.model.weights_in_words}, KV cache "
+        f"{target.kv_dtype}) on {target.tp} {target.gpu.name}; using datasheet estimates (cost roofline): "
+        f"{ERROR_OF_ROOFLINE}",
     )
     return roofline
 

@@ -35,7 +35,7 @@ class Profiled:
         engine: its own time, where the profile has no overhead of an engine.
 
     Attributes:
-        profile: see there.
+        profile: the measured terms of this model.
         beyond: by axis, the largest size that was asked for beyond what was measured.
         reaches: see `Reaching`.
         notes: see `Assuming`.

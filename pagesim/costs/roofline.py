@@ -57,7 +57,7 @@ class Roofline:
         tp: tensor parallel degree.
         block_size: tokens a block.
         kv_dtype: of the cache: one of `KV_DTYPE_BYTES`.
-        efficiency: see there.
+        efficiency: shares of the datasheet's numbers that are reached.
         engine: its own time; that of an engine of which no measurement is known when left out.
 
     Attributes:

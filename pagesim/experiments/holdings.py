@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pagesim.accounting.ledger import GROUP_ENTRIES
 from pagesim.api import run
 from pagesim.costs.specs import model
 from pagesim.errors import PagesimError
@@ -13,7 +14,7 @@ from pagesim.results.result import Result
 from pagesim.setup.scenario import System
 from pagesim.workloads.trace import Trace
 
-ENTRIES = ("used", "state", "reserved", "over_reserved", "rounding", "out_of_window", "padding")
+ENTRIES = GROUP_ENTRIES
 """Entries of the ledger that sequences hold."""
 
 FREE = ("external", "cached", "free")

@@ -57,6 +57,7 @@ _SUMMARY: dict[str, int | type] = {
     "memory.cpu_blocks": 0,
     "memory.strict.per_iteration": dict,
     "memory.strict.per_second": dict,
+    "memory.strict.peak": dict,
     "preemptions.recompute": 0,
     "preemptions.swap": 0,
     "iterations": 0,

@@ -89,7 +89,7 @@ STACKED: dict[str, tuple[str, ...]] = {
     "state": ("state",),
     "out_of_window": ("out_of_window",),
     "padding": ("padding",),
-    "unfilled": ("reserved", "over_reserved", "rounding"),
+    "unfilled": ("reserved", "unused_reservation", "rounding"),
     "cached": ("cached",),
     "free": ("free", "external"),
     "not requested": ("not requested",),

@@ -13,6 +13,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
+from pagesim.accounting.fragmentation import INTERNAL
+from pagesim.accounting.fragmentation import LABELS as ENTRY_LABELS
 from pagesim.accounting.metrics import capacity_in, entries_in
 from pagesim.costs.profiles import Profile, predict
 from pagesim.errors import PagesimError
@@ -40,7 +42,7 @@ COLOURS = {
     "token_states": "#0072B2",
     "reserved": "#56B4E9",
     "reservation": "#56B4E9",
-    "over_reserved": "#D55E00",
+    "unused_reservation": "#D55E00",
     "internal": "#D55E00",
     "rounding": "#E69F00",
     "held_for_transfer": "#8F2D56",
@@ -54,12 +56,13 @@ COLOURS = {
     "out_of_window": "#F0E442",
     "padding": "#8C8C8C",
 }
+"""By entry of the ledger and category of the paper: a part has the same colour in every figure and page."""
 
 DARK = (
     "used",
     "token_states",
     "state",
-    "over_reserved",
+    "unused_reservation",
     "internal",
     "cached",
     "padding",
@@ -69,25 +72,16 @@ DARK = (
 """Entries on whose colours a label is white."""
 
 LABELS = {
-    "used": "used",
-    "reserved": "reserved (will be used)",
-    "over_reserved": "over-reserved (never used)",
-    "rounding": "lost to rounding",
-    "held_for_transfer": "held for transfer",
+    **ENTRY_LABELS,
+    **{entry: f"internal fragmentation: {ENTRY_LABELS[entry]}" for entry in INTERNAL},
     "landing": "landing (being filled)",
     "loading": "loading (being filled)",
     "fenced": "fenced (a batch still writes)",
-    "external": "external fragmentation",
-    "cached": "cached prefixes",
-    "free": "free",
-    "state": "recurrent states",
-    "out_of_window": "out of window",
-    "padding": "padding of blocks",
     "token_states": "token states",
     "reservation": "reservation",
     "internal": "internal fragmentation",
 }
-
+"""What figures and pages call the entries of the ledger and the categories of the paper's Fig. 2."""
 
 ITERATION_COLOURS = {"prefill": "#D55E00", "decode": "#0072B2", "mixed": "#009E73", "with swap": "#CC79A7"}
 
@@ -195,7 +189,7 @@ def memory_over_time(result: Result) -> Figure:
     top.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8)
     for name, label, colour in (
         ("num_running", "running", COLOURS["used"]),
-        ("num_waiting", "waiting", COLOURS["over_reserved"]),
+        ("num_waiting", "waiting", COLOURS["unused_reservation"]),
         ("num_swapped", "swapped out", COLOURS["cached"]),
     ):
         if rows[name].any():
@@ -233,7 +227,7 @@ def profile_fit(profile: Profile) -> Figure:
         )
         for chosen, colour, label in (
             (of & ~held_out, COLOURS["reserved"], "fitted"),
-            (of & held_out, COLOURS["over_reserved"], "held out"),
+            (of & held_out, COLOURS["unused_reservation"], "held out"),
         ):
             axes.plot(measured[chosen], predicted[chosen], ".", color=colour, label=label, markersize=5)
         _compare(axes, measured[of], predicted[of])

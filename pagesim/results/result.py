@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from pagesim.accounting.fragmentation import fragmentation_of
 from pagesim.accounting.request_log import RequestLog
 from pagesim.accounting.tier_history import TierHistory
 from pagesim.accounting.tree_history import COUNTS, TreeHistory
@@ -143,6 +144,25 @@ class Result(Stored):
         import pandas as pd
 
         return pd.DataFrame(self.tier_columns)
+
+    def fragmentation(self) -> pd.DataFrame:
+        """Return where the KV cache went: used, reserved, lost to fragmentation, cached or free.
+
+        The rows are ``used``, ``reserved``, ``internal fragmentation`` and its parts ``unused reservation``
+        and ``rounding``, ``external fragmentation``, ``cached`` and ``free``. A hybrid cache has ``recurrent
+        states``, ``padding`` (a part) and ``out of window``, too; blocks of requests that do not run have
+        rows of their own. ``docs/metrics.md`` defines them all.
+
+        Returns:
+            Shares of the capacity from 0 to 1, 8 rows or more by 3 columns: ``mean over iterations`` (each
+            counts the same), ``mean over time`` (each counts as long as it takes, and idle time is free) and
+            ``peak`` (the most in one iteration). In either mean all rows but the parts add up to 1; peaks do
+            not, as they are of different iterations. Under ``window`` they are of the window's iterations.
+            NaN where none ran.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(fragmentation_of(self.summary["memory"]), dtype=np.float64)
 
     def write(self, folder: Path) -> None:
         super().write(folder)

@@ -20,7 +20,6 @@ from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
-from pagesim.scheduling.sglang import Sglang
 from pagesim.setup.equip import keeps_tree, options_of
 from pagesim.setup.prepare import PreparedSystem
 from pagesim.setup.presets import parts_of
@@ -96,7 +95,7 @@ class TreeSnapshots(Observer):
 
     def begun(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._memory = cast(RadixKV, cast(Sglang, scheduler).tree)
+        self._memory = cast(RadixKV, scheduler.memory)
 
     def next_look(self) -> int:
         return self.instants[len(self.shown)] if len(self.shown) < len(self.instants) else NEVER

@@ -33,7 +33,7 @@ class Share(NamedTuple):
     """What one request computes in an iteration, where that does not follow from its length.
 
     Attributes:
-        request: see there.
+        request: one that runs in the iteration.
         order: its `Holder.order` then.
         computed: tokens that were computed before.
         tokens: that it computes now, drafts included.

@@ -18,7 +18,7 @@ def cut(request: EngineRequest, start: int, tokens: int, states: StateChunks, mo
         request: whose.
         start: tokens that were computed or found before.
         tokens: of the chunk, as far as the budget goes.
-        states: see there.
+        states: blocks and checkpoints of the model's recurrent states.
         most: tokens of the largest chunk.
     """
     prompt_end = max(request.prompt, request.length - 1)

@@ -11,14 +11,22 @@ class OrcaOptions(LimitedOptions):
     """See `Orca`."""
 
     max_num_batched_tokens: int = Field(
-        2560, ge=1, le=MOST, description="Running sequences plus prompts that join an iteration at most."
+        2560,
+        ge=1,
+        le=MOST,
+        description="Maximum number of tokens per iteration: one per running sequence, and the prompts "
+        "that join.",
     )
 
 
 class SospOptions(PreemptingOptions):
     """See `VllmSosp`."""
 
-    max_num_seqs: int = Field(2048, ge=1, le=MOST, description="Running requests at most.")
+    max_num_seqs: int = Field(2048, ge=1, le=MOST, description="Maximum number of running requests.")
     max_num_batched_tokens: int = Field(
-        2560, ge=1, le=MOST, description="Running sequences plus prompts that join an iteration at most."
+        2560,
+        ge=1,
+        le=MOST,
+        description="Maximum number of tokens per iteration: one per running sequence, and the prompts "
+        "that join.",
     )

@@ -42,19 +42,19 @@ def peak(futures: Iterable[tuple[int, int]]) -> int:
 class LightllmOptions(SchedulerOptions):
     """See `Lightllm`, under LightLLM's own names."""
 
-    running_max_req_size: int = Field(1000, ge=1, le=MOST, description="Running requests at most.")
+    running_max_req_size: int = Field(1000, ge=1, le=MOST, description="Maximum number of running requests.")
     batch_max_tokens: int | None = Field(
         None,
         ge=1,
         le=MOST,
-        description="Running requests plus prompts that join an iteration at most; when left out 8192, or "
-        "the longest request if that is more.",
+        description="Maximum number of tokens per iteration: one per running request, and the prompts "
+        "that join. Defaults to 8192, or to the longest request if that is more.",
     )
     max_new_tokens: int | None = Field(
         None,
         ge=1,
         le=MOST,
-        description="Tokens that a request asks for at least; it ends earlier, by a stop token.",
+        description="Minimum number of output tokens that a request asks for; a stop token ends it earlier.",
     )
 
 

@@ -39,9 +39,9 @@ class SchedulerOptions(BaseModel):
 class LimitedOptions(SchedulerOptions):
     """What every scheduler of single iterations has."""
 
-    max_num_seqs: int = Field(256, ge=1, le=MOST, description="Running requests at most.")
+    max_num_seqs: int = Field(256, ge=1, le=MOST, description="Maximum number of running requests.")
     watermark: float = Field(
-        0.0, ge=0, lt=1, description="Share of the blocks that an admission leaves free."
+        0.0, ge=0, lt=1, description="Fraction of the blocks that an admission must leave free."
     )
 
 
@@ -49,11 +49,12 @@ class PreemptingOptions(LimitedOptions):
     """What schedulers have that preempt by recomputing or by swapping."""
 
     watermark: float = Field(
-        0.01, ge=0, lt=1, description="Share of the blocks that an admission leaves free."
+        0.01, ge=0, lt=1, description="Fraction of the blocks that an admission must leave free."
     )
     preemption: Preemption = Field(
         "default",
-        description="default recomputes one sample and swaps a request of several; auto takes the cheaper.",
+        description="Preemption mode: default recomputes a single sample and swaps a request of "
+        "several; auto takes the cheaper.",
     )
 
 

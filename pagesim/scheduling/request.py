@@ -35,7 +35,7 @@ class Family:
         finals: their lengths in the end.
         ended: the samples that were over last.
         generated: tokens of samples that are over.
-        beams: see there.
+        beams: the beam search that decides which samples survive; None without one.
         alike: whether all generate as many tokens.
     """
 

@@ -23,7 +23,7 @@ class StaticOptions(SchedulerOptions):
         None,
         ge=1,
         le=MOST,
-        description="Requests in a static batch at most; what the cache holds when left out.",
+        description="Maximum number of requests in a static batch. Defaults to what the cache holds.",
     )
 
 

@@ -70,9 +70,6 @@ class SchedulerTraits:
     follows_reach: ClassVar[bool] = False
     """Whether a batch says what layers read that look back on some tokens only (``reaches``)."""
 
-    parks: ClassVar[tuple[str, ...]] = ()
-    """Entries of the ledger for blocks of requests that do not run and hold memory: of `parked`."""
-
     serves_hybrids: ClassVar[bool] = True
     """Whether layers may differ in what they keep."""
 
@@ -181,14 +178,6 @@ class SchedulerTraits:
     @classmethod
     def needs_tables(cls, options: Any) -> bool:
         """Whether blocks must have numbers under these options."""
-        return False
-
-    @classmethod
-    def watches_blocks(cls, options: Any) -> bool:
-        """Whether memory must say which blocks of a request are taken again that is over.
-
-        Blocks with numbers say that, too; memory that can watch them without needs none for that.
-        """
         return False
 
     @classmethod

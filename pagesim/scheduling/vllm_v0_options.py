@@ -35,10 +35,15 @@ RELEASES = {
 class VllmV0Options(PreemptingOptions):
     """See `VllmV0`."""
 
-    vllm_version: Literal["0.1.7", "0.2.0", "0.2.7"] = Field("0.2.7", description="Release to decide as.")
+    vllm_version: Literal["0.1.7", "0.2.0", "0.2.7"] = Field(
+        "0.2.7", description="Release whose scheduler is simulated."
+    )
     max_num_batched_tokens: int | None = Field(
-        None, ge=1, le=MOST, description="Tokens of a batch of prompts at most; as the release when left out."
+        None,
+        ge=1,
+        le=MOST,
+        description="Maximum number of tokens in a batch of prompts. Defaults to the release's.",
     )
     max_paddings: int = Field(
-        256, ge=0, le=MOST, description="Padding of a batch of prompts at most, where the release pads."
+        256, ge=0, le=MOST, description="Maximum padding of a batch of prompts, in releases that pad."
     )

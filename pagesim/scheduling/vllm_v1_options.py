@@ -10,7 +10,7 @@ from pagesim.errors import PagesimError
 from pagesim.scheduling.options import MOST, Machine, SchedulerOptions
 from pagesim.scheduling.vllm_releases import RELEASES, Release
 
-_AS_SERVED = "as the release's server on this GPU when left out"
+_AS_SERVED = "Defaults to what the release's server takes on this GPU."
 
 
 LARGEST_GRAPH = 512
@@ -20,91 +20,96 @@ LARGEST_GRAPH = 512
 class VllmV1Options(SchedulerOptions):
     """See `VllmV1`. What depends on the release or the GPU is None until `resolved` has replaced it."""
 
-    vllm_version: Literal["0.11.2", "0.19.0", "0.33.0"] = Field("0.33.0", description="Release to decide as.")
+    vllm_version: Literal["0.11.2", "0.19.0", "0.33.0"] = Field(
+        "0.33.0", description="Release whose scheduler is simulated."
+    )
     max_num_seqs: int | None = Field(
-        None, ge=1, le=MOST, description=f"Running requests at most; {_AS_SERVED}."
+        None, ge=1, le=MOST, description=f"Maximum number of running requests. {_AS_SERVED}"
     )
     max_num_batched_tokens: int | None = Field(
-        None, ge=1, le=MOST, description=f"Tokens of an iteration at most; {_AS_SERVED}."
+        None, ge=1, le=MOST, description=f"Maximum number of tokens per iteration. {_AS_SERVED}"
     )
     watermark: float | None = Field(
-        None, ge=0, lt=1, description="Share of the blocks that an admission leaves free; 0.33.0 only."
+        None, ge=0, lt=1, description="Fraction of the blocks that an admission must leave free; 0.33.0 only."
     )
-    enable_prefix_caching: bool = Field(True, description="Find blocks of prompts that were computed before.")
+    enable_prefix_caching: bool = Field(
+        True, description="Reuse the cached blocks of earlier requests with the same prefix."
+    )
     prefix_cache_retention_interval: int | None = Field(
         None,
         ge=-1,
         le=MOST,
-        description="Of layers with a window or a state, what can be found behind the ends of prompts: 0 for "
-        "nothing, else every so many tokens, or -1 for everything; 0.33.0 only.",
+        description="Retain windows and states within a prompt every this many tokens; 0 retains only "
+        "those that its end or a junction needs, -1 all. 0.33.0 only.",
     )
     disable_hybrid_kv_cache_manager: bool | None = Field(
         None,
-        description="Whether layers with a window or chunks keep all tokens; when left out they do not.",
+        description="Keep all tokens in layers with a window or chunks. Off by default.",
     )
-    enable_chunked_prefill: bool = Field(True, description="Whether a prompt may run in chunks.")
+    enable_chunked_prefill: bool = Field(True, description="Split prompts into chunks.")
     long_prefill_token_threshold: int = Field(
-        0, ge=0, le=MOST, description="A request's tokens in an iteration at most; 0 for no limit."
+        0, ge=0, le=MOST, description="Maximum number of a request's tokens per iteration; 0 for no limit."
     )
     scheduler_reserve_full_isl: bool | None = Field(
-        None, description="Admit a prompt only if all of it fits; as the release when left out."
+        None, description="Admit a prompt only if all of it fits. Defaults to the release's."
     )
     scheduling_policy: Literal["fcfs", "priority"] = Field(
-        "fcfs", description="Serve first what came first, or what has the smallest priority."
+        "fcfs", description="Order of service: first come, first served, or the smallest priority first."
     )
     async_scheduling: bool | None = Field(
-        None, description="Schedule the next batch while the one before it runs."
+        None, description="Schedule the next batch while the current one runs."
     )
     max_cudagraph_capture_size: int | None = Field(
         None,
         ge=0,
         le=MOST,
-        description="Tokens of the largest iteration that CUDA graphs launch; as the server when left out.",
+        description="Maximum number of tokens of an iteration that is launched as a CUDA graph. "
+        "Defaults to the server's.",
     )
     speculative_method: Literal["ngram", "eagle3"] | None = Field(
-        None, description="Where drafts come from: n-grams of the request, or an EAGLE-like draft model."
+        None, description="Source of drafts: n-grams of the request, or an EAGLE-like draft model."
     )
     speculative_tokens: int | None = Field(
-        None, ge=1, le=MOST, description="Drafts that a request's step verifies at most."
+        None, ge=1, le=MOST, description="Maximum number of drafts that a step verifies per request."
     )
     acceptance: float | None = Field(
-        None, ge=0, le=1, description="Chance of a draft to be accepted if those before it are."
+        None, ge=0, le=1, description="Probability that a draft is accepted if all before it are."
     )
     kv_offloading_size: float | None = Field(
         None,
         gt=0,
         le=1 << 20,
-        description="GiB of host memory, of all GPUs together, for KV that was computed.",
+        description="Host memory for offloaded KV, in GiB, of all GPUs together.",
     )
     kv_offloading_chunks: int | None = Field(
-        None, ge=0, le=MOST, description="Chunks of KV on the host, instead of a size."
+        None, ge=0, le=MOST, description="Number of KV chunks on the host, instead of a size."
     )
     kv_offloading_chunk_blocks: int | None = Field(
-        None, ge=1, le=4096, description="Blocks of an offloaded chunk; 1 when left out."
+        None, ge=1, le=4096, description="Blocks per offloaded chunk. Defaults to 1."
     )
     kv_offloading_eviction: Literal["lru", "arc"] | None = Field(
         None,
-        description="Which chunks leave the host first: by LRU of requests, or by ARC; lru when left out.",
+        description="Eviction policy of the host's chunks: LRU of requests, or ARC. Defaults to lru.",
     )
     kv_offloading_threshold: int | None = Field(
         None,
         ge=0,
         le=MOST,
-        description="Times that a chunk is offered before it is stored; 1 when left out.",
+        description="Number of times that a chunk is offered before it is stored. Defaults to 1.",
     )
     kv_offloading_prompt_only: bool | None = Field(
-        None, description="Offload prompts, and nothing that was generated; so when left out."
+        None, description="Offload prompts and no generated tokens. On by default."
     )
 
     kv_offloading_load: Literal["always", "auto"] | None = Field(
         None,
-        description="Load whatever the host has, as vLLM does, or only what is there earlier than computed "
-        "again, and store only that; always when left out.",
+        description="Load whatever the host has, as vLLM does, or load and store only what is loaded "
+        "faster than recomputed. Defaults to always.",
     )
 
     tiers: tuple[str, ...] | None = Field(
         None,
-        description="A tier behind the device, that next to it first, instead of kv_offloading_size: "
+        description="Add a tier behind the device, the nearest first, instead of kv_offloading_size: "
         "NAME:CAPACITY[:BANDWIDTH…], such as host:64GiB:25GB/s. Repeatable.",
     )
 

@@ -13,7 +13,7 @@ from pagesim.costs.specs.gpu_spec import GIB
 from pagesim.errors import PagesimError
 from pagesim.kvcache.tiers import TierChain
 from pagesim.scheduling.core import Scheduler
-from pagesim.scheduling.offload.scheduler import OffloadingV1
+from pagesim.scheduling.offload.offloading import offloading_of
 from pagesim.scheduling.options import SchedulerOptions
 from pagesim.setup.scenario import System
 from pagesim.setup.tiers import UNLIMITED, chunk_bytes, copy_time, links_of, load_time, make_chain, tier_specs
@@ -87,14 +87,15 @@ def copies_of(
     system: System, sized: Capacity, cost: CostModel, options: SchedulerOptions, scheduler: Scheduler
 ) -> TierCopies | None:
     """Return what carries out the copies between a scheduler's device and its tiers; None without any."""
-    if not isinstance(scheduler, OffloadingV1):
+    connector = offloading_of(scheduler)
+    if connector is None:
         return None
     tiers = tier_specs(system, cost)
     links = links_of(tiers or (HOST,), sized, chunk_blocks(options))
     if not tiers:
         load, store = copy_times(system, sized, cost)
         links = links._replace(load_times=[load], store_times=[store])
-    return TierCopies(scheduler.connector.backing, links)
+    return TierCopies(connector.backing, links)
 
 
 def traffic_of(scheduler: Scheduler, sized: Capacity, options: SchedulerOptions) -> dict[str, Any]:
@@ -103,9 +104,10 @@ def traffic_of(scheduler: Scheduler, sized: Capacity, options: SchedulerOptions)
     Of each tier: its ``capacity`` in chunks (null without a limit), the bytes of a chunk, chunks and bytes
     that were stored, loaded, promoted, demoted and evicted, and its ``share`` of what was loaded.
     """
-    if not isinstance(scheduler, OffloadingV1):
+    connector = offloading_of(scheduler)
+    if connector is None:
         return {}
-    backing, size = scheduler.connector.backing, chunk_bytes(sized, chunk_blocks(options))
+    backing, size = connector.backing, chunk_bytes(sized, chunk_blocks(options))
     loaded = sum([each.loaded for each in backing.traffic])
     found = {}
     for (name, store), traffic in zip(backing.tiers, backing.traffic, strict=True):

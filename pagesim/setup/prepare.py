@@ -45,7 +45,7 @@ class PreparedSystem:
     """A system made ready for a trace: everything that its engines have in common.
 
     Attributes:
-        system: see there.
+        system: the options as the user gave them.
         policy: its parts.
         sized: its memory, the null block of vllm-v1 left out.
         options: the scheduler's.

@@ -244,7 +244,7 @@ def granularity(
     The first means nothing where there are pages: what a page holds depends on the model.
 
     Args:
-        policy: see there.
+        policy: scheduler, reservation and allocator of the run.
         block_size: what was asked for; None for the policy's own or else ``BLOCK_SIZE``.
         page_size: what was asked for, a name in ``PAGE_BYTES``; None for 2M where there are pages.
 

@@ -61,81 +61,90 @@ class SystemFields(BaseModel):
         description="Model by name, or a path to a Hugging Face config.json or a file of layers.",
     )
     gpu: str = Field("a100-40gb", description="GPU by name.")
-    tensor_parallel_size: int = Field(1, ge=1, le=1024, description="GPUs over which the model is divided.")
+    tensor_parallel_size: int = Field(
+        1, ge=1, le=1024, description="Number of GPUs in a tensor-parallel group."
+    )
     weight_dtype: WeightDtypeName | None = Field(
-        None, description="Type of the weights of linear layers but the LM head; as released when left out."
+        None,
+        description="Data type of the linear layers' weights, LM head excluded. Defaults to the "
+        "released checkpoint's.",
     )
     kv_cache_dtype: Literal["fp16", "bf16", "fp8", "int8_per_token_head", "fp8_per_token_head"] | None = (
         Field(
             None,
-            description="Type of the cached keys and values, the last two with a scale a token and head; "
-            "when left out the checkpoint's under vllm-v1, else fp16.",
+            description="Data type of the KV cache; the last two have a scale per token and head. Defaults "
+            "to the checkpoint's under vllm-v1, else to fp16.",
         )
     )
     sizing: Literal["paper", "vllm", "sglang"] | None = Field(
         None,
-        description="How the number of blocks is worked out; when left out vllm under vllm-v1, sglang under "
-        "sglang, else paper.",
+        description="Rule that sizes the KV cache. Defaults to vllm under vllm-v1, to sglang under "
+        "sglang, else to paper.",
     )
     gpu_memory_utilization: float | None = Field(
         None,
         gt=0,
         le=1,
-        description="Share of GPU memory to use, under sizing vllm; when left out as the release of vllm-v1, "
-        "else 0.9.",
+        description="Fraction of GPU memory to use, under sizing vllm. Defaults to the vllm-v1 "
+        "release's value, else to 0.9.",
     )
     flashinfer_sampler: bool = Field(
-        True, description="Whether FlashInfer samples, under sizing vllm; else PyTorch sorts, in more memory."
+        True, description="Sample with FlashInfer, under sizing vllm; PyTorch's sorting takes more memory."
     )
     block_size: int | None = Field(
-        None, ge=1, le=65536, description="Token slots a block; 16, or the policy's own, when left out."
+        None, ge=1, le=65536, description="Tokens per block. Defaults to 16, or to the policy's own."
     )
     page_size: PageSize | Annotated[int, Field(ge=1, le=65536)] | None = Field(
         None,
-        description="Pages that memory is mapped in, under allocator virtual; 2M when left out. Under sglang "
-        "its name for block_size.",
+        description="Size of the pages that memory is mapped in, under allocator virtual. Defaults to "
+        "2M. Under sglang its name for block_size.",
     )
     num_blocks: int | None = Field(
         None,
         ge=1,
         le=MOST_BLOCKS,
-        description="Blocks on the GPU, instead of sizing; in a comparison the same memory for all.",
+        description="Number of blocks on the GPU, instead of sizing; a comparison gives all policies "
+        "the same memory.",
     )
     cpu_blocks: int | None = Field(
-        None, ge=0, le=MOST_BLOCKS, description="Blocks of swap space; 20 GiB a GPU when left out."
+        None, ge=0, le=MOST_BLOCKS, description="Number of blocks of swap space. Defaults to 20 GiB per GPU."
     )
     max_model_len: int | None = Field(
-        None, ge=1, le=MOST, description="Longest request; the model's own when left out."
+        None, ge=1, le=MOST, description="Maximum length of a request, in tokens. Defaults to the model's."
     )
     beam_drop: float = Field(
-        BEAM_DROP, gt=0, lt=1, description="A beam's chance, at each token, of being dropped for a fork."
+        BEAM_DROP,
+        gt=0,
+        lt=1,
+        description="Probability, at each token, that a beam is dropped for a fork of another.",
     )
     strict_compat: bool = Field(
         False, description="Stop with an error where the real engine hangs, leaks or dies."
     )
-    seed: int = Field(0, ge=0, le=2**32 - 1, description="Seed of everything that is drawn.")
+    seed: int = Field(0, ge=0, le=2**32 - 1, description="Random seed.")
     client_timeout: float | None = Field(
-        None, gt=0, le=LONGEST_S, description="Seconds after which a client goes away, whatever it has got."
+        None, gt=0, le=LONGEST_S, description="Abort a request after this many seconds."
     )
     max_concurrency: int | None = Field(
         None,
         ge=1,
         le=MOST,
-        description="Requests that are outstanding at most; the next is sent when one is over.",
+        description="Maximum number of outstanding requests; the next one is sent when one finishes.",
     )
     cost: str = Field(
         "auto",
-        description="auto (the best profile there is, else roofline), profile:NAME, roofline[:name=value,…], "
-        "or affine:s,s/token,s/context token[,s/block].",
+        description="Cost model: auto (the best profile there is, else roofline), profile:NAME, "
+        "roofline[:name=value,…], or affine:s,s/token,s/context token[,s/block].",
     )
     frontend: str | None = Field(
         None,
-        description="SECONDS[,PER_PROMPT_TOKEN] that a client waits beside the engine: HTTP and tokenizer.",
+        description="Add SECONDS[,PER_PROMPT_TOKEN] for HTTP and the tokenizer to the latencies that a "
+        "client sees.",
     )
     kv_offloading_link: str | None = Field(
         None,
-        description="BANDWIDTH[:LATENCY], such as 25GB/s:10us, of each GPU's copies to and from the host; "
-        "as the cost model swaps when left out.",
+        description="BANDWIDTH[:LATENCY] of each GPU's copies to and from the host, such as "
+        "25GB/s:10us. Defaults to what the cost model takes for swaps.",
     )
     window: str | None = Field(
         None,
@@ -145,7 +154,7 @@ class SystemFields(BaseModel):
         None, ge=0, le=LONGEST_S, description="Schedule no iteration after this instant, in seconds."
     )
     fast_forward: bool = Field(
-        True, description="Take iterations that decide nothing at once (exact; off for checking)."
+        True, description="Fast-forward iterations between scheduling events; results are bit-identical."
     )
 
     @field_validator("window")
@@ -254,30 +263,31 @@ class Scenario(System):
 
     trace: str = Field("sharegpt", description="Bundled workload by name, or a trace file.")
     arrivals: Literal["recorded", "replay", "poisson", "gamma", "constant", "all-at-once", "sosp"] | None = (
-        Field(None, description="Arrival process; when left out poisson at --rate, else as recorded.")
+        Field(None, description="Arrival process. Defaults to poisson with --rate, else to recorded.")
     )
     rate: float | None = Field(
-        None, gt=0, allow_inf_nan=True, description="Requests a second; inf: all at 0 s."
+        None, gt=0, allow_inf_nan=True, description="Requests per second; inf sends all requests at 0 s."
     )
     cv: float | None = Field(None, gt=0, description="Coefficient of variation of gamma arrivals.")
-    duration: float | None = Field(None, gt=0, description="Seconds of arrivals.")
-    num_requests: int | None = Field(None, ge=1, description="Requests to replay.")
-    n: int | None = Field(None, ge=1, le=1024, description="Parallel samples of every request.")
-    beam_width: int | None = Field(None, ge=1, le=1024, description="Beams of every request.")
+    duration: float | None = Field(None, gt=0, description="Length of the arrival process, in seconds.")
+    num_requests: int | None = Field(None, ge=1, description="Number of requests to replay.")
+    n: int | None = Field(None, ge=1, le=1024, description="Number of parallel samples per request.")
+    beam_width: int | None = Field(None, ge=1, le=1024, description="Beam width of every request.")
     shared_prefix: str | None = Field(
-        None, description="TOKENS[:SHARE]: a system prompt in front of all prompts, or of a share of them."
+        None, description="Prepend a system prompt of TOKENS[:SHARE] to all prompts, or to a share of them."
     )
     turns: Literal["first", "all", "after-completion"] = Field(
         "first",
-        description="Turns of a conversation that are requests; after-completion: each after the last.",
+        description="Turns of a conversation to send; after-completion sends each one when the last "
+        "has finished.",
     )
     think: str | None = Field(
         None,
-        description="SECONDS or exponential:SECONDS between turns, under turns after-completion.",
+        description="Think time between turns, under turns after-completion: SECONDS or exponential:SECONDS.",
     )
     tokenizer: str | None = Field(None, description="Hugging Face tokenizer for traces that hold text.")
     on_bad_row: Literal["error", "skip"] = Field("error", description="What to do with an invalid row.")
-    steps: bool = Field(False, description="Store a row an iteration, not a row a stretch of like ones.")
+    steps: bool = Field(False, description="Store one row per iteration instead of one per fast-forward.")
 
     @field_validator("shared_prefix")
     @classmethod
@@ -302,39 +312,50 @@ class Cluster(Scenario):
     """A scenario served by several replicas of the system."""
 
     replicas: int | None = Field(
-        None, ge=1, le=4096, description="Engines, each with its own GPU, or tp of them; 2 when left out."
+        None, ge=1, le=4096, description="Number of engines, each with GPUs of its own. Defaults to 2."
     )
     router: str | None = Field(
         None,
-        description="round-robin, the default, least-loaded, fewest-kv-tokens, prefix-affinity, or an "
-        "installed one.",
+        description="Router: round-robin (default), least-loaded, fewest-kv-tokens, prefix-affinity, "
+        "or an installed one.",
     )
     prefill: int | None = Field(
-        None, ge=1, le=4096, description="Instead of replicas: engines that only prefill; with --decode."
+        None,
+        ge=1,
+        le=4096,
+        description="Number of engines that only prefill, instead of replicas; needs --decode.",
     )
     decode: int | None = Field(
-        None, ge=1, le=4096, description="Instead of replicas: engines that only decode; with --prefill."
+        None,
+        ge=1,
+        le=4096,
+        description="Number of engines that only decode, instead of replicas; needs --prefill.",
     )
     prefill_router: str | None = Field(
-        None, description="As --router, for engines that prefill, asked when a request arrives."
+        None,
+        description="Router that sends arriving requests to prefill engines; takes the values of --router.",
     )
     decode_router: str | None = Field(
-        None, description="As --router, for engines that decode, asked when a prompt is computed."
+        None,
+        description="Router that sends computed prompts to decode engines; takes the values of --router.",
     )
     link: str | None = Field(
         None,
-        description="RATE[:LATENCY] of each GPU to those of the other pool, as 25GB/s:20us, or infinite; its "
-        "datasheet's link to another GPU when left out.",
+        description="RATE[:LATENCY] from each GPU to those of the other pool, such as 25GB/s:20us, or "
+        "infinite. Defaults to the link between GPUs in its datasheet.",
     )
     lease: int | None = Field(
         None,
         ge=0,
         le=10**6,
-        description="Seconds for which blocks are held for a decoder that does not ask for them; 30 when "
-        "left out, 0 to hold none.",
+        description="Seconds to hold blocks for a decoder that has not asked for them; 0 holds none. "
+        "Defaults to 30.",
     )
     handover: float | None = Field(
-        None, ge=0, le=10**6, description="Seconds from a computed prompt until a decoder has the request."
+        None,
+        ge=0,
+        le=10**6,
+        description="Seconds from the end of a prefill until a decode engine gets the request.",
     )
 
     @model_validator(mode="after")
@@ -365,7 +386,7 @@ APART = ("prefill", "decode", "prefill_router", "decode_router", "link", "lease"
 class Comparison(Scenario):
     """A scenario replayed under several policies."""
 
-    policies: tuple[str, ...] = Field(COMPARED, min_length=1, description="Policies, separated by commas.")
+    policies: tuple[str, ...] = Field(COMPARED, min_length=1, description="Comma-separated policies.")
 
     @field_validator("policies", mode="before")
     @classmethod

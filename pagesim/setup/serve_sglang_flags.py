@@ -168,7 +168,7 @@ REFUSED = _flags("""
     strip-thinking-cache! tbo-token-distribution-threshold unified-cache-external-linker-backend
     unified-cache-external-linker-config uno-lora-path weight-cache-socket weight-cache-timeout
 """)
-"""Flags that would change what is decided, and are not modelled: priorities, HiCache and other stores behind
+"""Flags that affect scheduling and are not modelled: priorities, HiCache and other stores behind
 the device, LoRA, speculation, data and context parallelism, prefill apart from decode, delayers, sessions,
 embeddings."""
 

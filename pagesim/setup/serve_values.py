@@ -68,7 +68,7 @@ def quantized(name: str, method: str, checkpoints: Mapping[str, tuple[str, ...]]
         return {"weight_dtype": "fp8"}
     remedy = "leave it out" if own else "it may be none or fp8, or name a quantized config.json as the model"
     raise PagesimError(
-        f"--serve: --quantization {escaped(method)[:80]} would change what is decided, and is not modelled "
+        f"--serve: --quantization {escaped(method)[:80]} affects scheduling and is not modelled "
         f"for {brief(name, 80)}, whose weights are {spec.weights_in_words}; {remedy}"
     )
 

@@ -98,7 +98,7 @@ REFUSED = _flags("""
     spec-tokens specialize-active-lora! speculative-config use-fp64-gumbel! worker-cls
     worker-extension-cls
 """)
-"""Flags that would change what is decided, and are not modelled."""
+"""Flags that affect scheduling and are not modelled."""
 
 QUANTIZATIONS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("awq", "awq_marlin"), ("int4",)),

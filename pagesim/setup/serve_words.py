@@ -34,7 +34,7 @@ class FlagTable:
         server: whose they are, for a sentence.
         taken: those that decide on memory or scheduling, and that pagesim has, too.
         noted: those that change neither here.
-        refused: those that would change what is decided, and are not modelled.
+        refused: those that affect scheduling and are not modelled.
         harmless: those that are refused but for these values, which change nothing; each takes one value.
         layered: those of ``noted`` that change nothing only where all layers keep every token alike.
         spellings: of each flag without its dashes, and whether each turns it on.
@@ -112,7 +112,7 @@ class FlagTable:
         return name, on, bool(dot)
 
     def check(self, name: str, values: list[str]) -> None:
-        """Refuse a flag that would change what is decided and is not modelled."""
+        """Refuse a flag that affects scheduling and is not modelled."""
         if name in self.taken or name in self.noted or (name in self.refused and values == ["false"]):
             return
         harmless = self.harmless.get(name)
@@ -120,9 +120,7 @@ class FlagTable:
             return
         said = f"--{name} {' '.join(values)}".strip()
         remedy = f"it may be {' or '.join(harmless)}" if harmless else "leave it out"
-        raise PagesimError(
-            f"--serve: {escaped(said)[:120]} would change what is decided, and is not modelled; {remedy}"
-        )
+        raise PagesimError(f"--serve: {escaped(said)[:120]} affects scheduling and is not modelled; {remedy}")
 
     def check_layers(self, model_name: str, given: Mapping[str, list[str]]) -> None:
         """Refuse a flag about layers that the model has, and that are modelled without it."""
@@ -190,9 +188,7 @@ def check_variables(variables: list[str], prefixes: tuple[str, ...], harmless: f
     for name in variables:
         for prefix in prefixes:
             if name.startswith(prefix) and name.removeprefix(prefix) not in harmless:
-                raise PagesimError(
-                    f"--serve: {name} may change what is decided, and is not modelled; leave it out"
-                )
+                raise PagesimError(f"--serve: {name} may affect scheduling and is not modelled; leave it out")
 
 
 def check_one(models: list[str], example: str) -> None:

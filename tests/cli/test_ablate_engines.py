@@ -22,7 +22,7 @@ def test_it_prints_a_table_for_each_of_the_terms_and_stores_their_numbers(succee
         ("orca-max", "same", "none"),
         ("vllm-v1", "same", "own"),
     ]
-    assert float(rows[1]["over_reserved_percent"]) > 0
+    assert float(rows[1]["unused_reservation_percent"]) > 0
 
 
 def test_a_policy_that_is_unknown_is_refused(refused) -> None:

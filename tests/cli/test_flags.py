@@ -65,7 +65,7 @@ EFFECTS: dict[str, tuple[tuple[str, ...], Callable[[Summary, Summary], bool]]] =
     "watermark": (("--watermark", "0.5"), lambda new, old: new["batch"]["mean"] < old["batch"]["mean"]),
     "reservation": (
         ("--reservation", "max"),
-        lambda new, old: new["memory"]["strict"]["per_iteration"]["over_reserved"] > 10,
+        lambda new, old: new["memory"]["strict"]["per_iteration"]["unused_reservation"] > 10,
     ),
     "scheduler": (("--scheduler", "orca"), lambda new, old: new["latency"] != old["latency"]),
     "allocator": (

@@ -8,7 +8,7 @@ import pytest
 
 SMALL = ("--trace", "sharegpt", "--rate", "4", "--duration", "10", "--num-blocks", "300")
 POINTS = ["mean", "p50", "p90", "p95", "p99"]
-STRICT = ["used", "reserved", "over_reserved", "rounding", "external", "cached", "free"]
+STRICT = ["used", "reserved", "unused_reservation", "rounding", "external", "cached", "free"]
 PAPER = ["token_states", "reservation", "internal", "external"]
 POLICIES = ["static", "contiguous-max", "orca-max", "orca-pow2", "orca-oracle", "vllm-sosp"]
 

@@ -39,7 +39,7 @@ STEPS = [
     "blocks_copied",
     "num_preempted",
 ]
-LEDGER = ["used", "reserved", "over_reserved", "rounding", "external", "cached", "free"]
+LEDGER = ["used", "reserved", "unused_reservation", "rounding", "external", "cached", "free"]
 BATCHES = ["clock", "queue_len", "batch", "max_input", "max_output", "sum_input", "sum_output", "batch_s"]
 
 
@@ -115,7 +115,7 @@ def test_a_comparison_is_drawn_as_bars_in_the_terminal(succeeds):
     bars = [line.split() for line in out.splitlines() if "█" in line and "used" not in line]
     assert [name for name, _ in bars] == ["orca-max", "vllm-sosp"]
     assert all(len(bar) == 50 for _, bar in bars)
-    assert "x over-reserved" in out
+    assert "x unused reservation" in out
 
 
 def test_many_policies_are_printed_in_several_tables_and_no_digit_is_cut_off(succeeds, monkeypatch):
@@ -151,7 +151,7 @@ def test_kv_groups_have_columns_and_a_table_of_their_own(succeeds, tmp_path):
     told = succeeds("run", *SMALL[:-2], *flags, "--model", "gpt-oss-20b", "--out", tmp_path / "out").out
     assert "By KV group" in told
     assert "window-128" in told
-    assert "out-of-window" in told
+    assert "out of window" in told
     steps = pd.read_parquet(tmp_path / "out" / "steps.parquet")
     assert {"state", "out_of_window", "padding", "held_blocks_0", "held_blocks_1"} <= set(steps)
     plain = succeeds("run", *SMALL[:-2], *flags, "--model", "llama-3.1-8b").out

@@ -25,7 +25,7 @@ def test_a_profile_of_the_model_on_the_gpu_is_taken_and_its_errors_are_said():
     named = auto("llama-3.1-8b", "h100", "profile:llama-3.1-8b-h100-tp1")
     for shape in (step_shape(8, 9000), step_shape(3, 700, prompt=1000)):
         assert cost.iteration(shape) == named.iteration(shape)
-    (note,) = [note for note in cost.notes if "cost auto" in note]
+    (note,) = [note for note in cost.notes if "using profile" in note]
     assert "llama-3.1-8b-h100-tp1: imported, mean errors on held-out points linear" in note
     assert "operators of vllm 0.24.0 for vllm 0.33.0" in note
 
@@ -46,7 +46,9 @@ def test_where_no_profile_holds_it_is_the_roofline_and_says_how_far_that_is_off(
     assert isinstance(cost, Roofline)
     plain = auto(name, on, "roofline", **others)
     assert cost.iteration(step_shape(8, 9000)) == plain.iteration(step_shape(8, 9000))
-    assert any("cost auto is roofline, as no measured profile is of" in note for note in cost.notes)
+    assert any(
+        "no measured profile matches" in note and "using datasheet estimates" in note for note in cost.notes
+    )
 
 
 def test_weights_of_another_type_are_another_model():
@@ -66,7 +68,7 @@ def test_windows_experts_and_latent_attention_have_profiles(name):
 def test_it_is_the_default_and_a_run_says_what_it_took():
     trace = ps.make_trace("fixed:100,10", num_requests=5)
     result = ps.simulate(trace, "vllm-v1", model="qwen3-8b", gpu="h100")
-    assert any("cost auto is profile qwen3-8b-h100-tp1" in note for note in result.notes)
+    assert any("using profile qwen3-8b-h100-tp1" in note for note in result.notes)
 
 
 def test_it_takes_nothing_more():

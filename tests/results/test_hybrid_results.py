@@ -92,7 +92,7 @@ def test_each_kind_of_memory_has_its_entries() -> None:
     means = {name: replayed(name).summary["memory"]["strict"]["per_iteration"] for name in MODELS}
     assert means["windows"]["out_of_window"] > 0 == means["windows"]["state"]
     assert means["states"]["state"] > 0 == means["states"]["out_of_window"]
-    assert all(mean["over_reserved"] == mean["external"] == 0 for mean in means.values())
+    assert all(mean["unused_reservation"] == mean["external"] == 0 for mean in means.values())
 
 
 def test_a_plain_cache_has_the_seven_entries_in_slots_and_no_more() -> None:

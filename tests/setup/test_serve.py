@@ -178,20 +178,20 @@ def test_what_has_no_effect_here_is_named_in_a_note() -> None:
         ("vllm serve opt-13b --kv-cache-dtype nvfp4", "--serve: --kv-cache-dtype 'nvfp4' is not modelled"),
         (
             "vllm serve opt-13b -pp 2",
-            "--serve: --pipeline-parallel-size 2 would change what is decided, and is",
+            "--serve: --pipeline-parallel-size 2 affects scheduling and is",
         ),
         (
             "vllm serve opt-13b --enable-lora",
-            "--serve: --enable-lora would change what is decided, and is not",
+            "--serve: --enable-lora affects scheduling and is not",
         ),
-        ("vllm serve opt-13b -q awq", "--serve: --quantization awq would change what is decided, and is not"),
+        ("vllm serve opt-13b -q awq", "--serve: --quantization awq affects scheduling and is not"),
         (
             "vllm serve opt-13b --speculative-config.method ngram",
-            "--serve: --speculative-config ngram would change what is decided",
+            "--serve: --speculative-config ngram affects scheduling",
         ),
         (
             "VLLM_USE_V2_MODEL_RUNNER=0 vllm serve opt-13b",
-            "--serve: VLLM_USE_V2_MODEL_RUNNER may change what",
+            "--serve: VLLM_USE_V2_MODEL_RUNNER may affect scheduling",
         ),
     ],
 )
@@ -202,7 +202,9 @@ def test_a_line_that_cannot_be_run_as_it_stands_is_refused_in_a_sentence(line: s
 @pytest.mark.parametrize("flag", [*REFUSED, *HARMLESS])
 def test_a_flag_that_would_change_what_is_decided_is_refused_by_its_name(flag: str) -> None:
     value = "" if FLAGS[flag] == "none" else " 77"
-    assert refusal(f"vllm serve opt-13b --{flag}{value}").startswith(f"--serve: --{flag}{value} would change")
+    assert refusal(f"vllm serve opt-13b --{flag}{value}").startswith(
+        f"--serve: --{flag}{value} affects scheduling"
+    )
 
 
 def test_a_model_may_be_its_config(tmp_path: Path) -> None:
@@ -286,6 +288,4 @@ def test_a_method_that_a_checkpoint_has_already_changes_nothing(name, method) ->
     ("name", "method"), [("deepseek-v3", "awq"), ("gpt-oss-20b", "fp8"), ("opt-13b", "gguf")]
 )
 def test_a_method_that_a_checkpoint_does_not_have_is_refused(name, method) -> None:
-    assert f"--quantization {method} would change what is decided" in refusal(
-        f"vllm serve {name} -q {method}"
-    )
+    assert f"--quantization {method} affects scheduling" in refusal(f"vllm serve {name} -q {method}")

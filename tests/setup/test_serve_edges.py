@@ -27,9 +27,9 @@ LAUNCH = "python -m sglang.launch_server --model-path llama-3.1-8b"
         (f"{LAUNCH} {LONG}", f"--serve: '{'x' * 76}... belongs to no flag; take it out"),
         (f"sglang serve x --model-type {LONG}", f"--serve: --model-type is '{'x' * 76}...; it may be auto"),
         # Of one that is not quoted 80, of a flag with its values 120, of models 200.
-        (f"vllm serve opt-13b -q {LONG}", f"--serve: --quantization {'x' * 80} would change"),
+        (f"vllm serve opt-13b -q {LONG}", f"--serve: --quantization {'x' * 80} affects scheduling"),
         (f"vllm serve gpt-oss-20b --moe-backend {LONG}", f"--serve: --moe-backend {'x' * 80} would change"),
-        (f"vllm serve opt-13b --config {LONG}", f"--serve: --config {'x' * 111} would change"),
+        (f"vllm serve opt-13b --config {LONG}", f"--serve: --config {'x' * 111} affects scheduling"),
         (
             f"vllm serve a/{LONG}",
             f"--serve: pagesim does not know the model 'a/{'x' * 194}..., and downloads",
@@ -72,7 +72,9 @@ def test_words_are_read_as_flags_and_values(words: list[str], read: list[tuple[s
 
 
 def test_a_switch_by_its_short_form_is_on() -> None:
-    assert refusal("vllm serve opt-13b -ep").startswith("--serve: --enable-expert-parallel would change what")
+    assert refusal("vllm serve opt-13b -ep").startswith(
+        "--serve: --enable-expert-parallel affects scheduling"
+    )
     assert read_serve("vllm serve opt-13b --no-enable-expert-parallel").notes == (
         "of the vllm serve 0.33.0 line without an effect here: --enable-expert-parallel",
     )
@@ -125,7 +127,7 @@ def test_the_last_of_several_methods_of_quantization_counts() -> None:
     line = "serve llama-3.1-8b --quantization awq --quantization fp8"
     assert read_serve(f"vllm {line}").options["weight_dtype"] == "fp8"
     assert read_serve(f"sglang {line}").options["weight_dtype"] == "fp8"
-    assert "--quantization awq would" in refusal("vllm serve llama-3.1-8b -q fp8 -q awq")
+    assert "--quantization awq affects" in refusal("vllm serve llama-3.1-8b -q fp8 -q awq")
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def test_what_would_change_decisions_is_refused_by_its_name(name: str) -> None:
     value = {"none": "", "perhaps": "", "one": " 3", "several": " 3"}[REFUSED[name]]
     said = refusal(f"{LAUNCH} --{name}{value}")
     assert said.startswith(f"--serve: --{name}")
-    assert said.endswith("would change what is decided, and is not modelled; leave it out")
+    assert said.endswith("affects scheduling and is not modelled; leave it out")
 
 
 @pytest.mark.parametrize("name", sorted(HARMLESS))
@@ -145,7 +145,7 @@ def test_some_values_of_what_is_refused_change_nothing(name: str) -> None:
     for value in HARMLESS[name]:
         assert read_serve(f"{LAUNCH} --{name} '{value}'").notes[0].endswith(f": --{name}")
     said = refusal(f"{LAUNCH} --{name} 77")
-    assert f"--{name} 77 would change" in said
+    assert f"--{name} 77 affects scheduling" in said
     assert said.endswith(f"it may be {' or '.join(HARMLESS[name])}")
 
 
@@ -165,7 +165,7 @@ def test_values_that_are_not_modelled_are_refused_with_those_that_are() -> None:
     assert "it may be auto, bf16, bfloat16, fp8_e4m3, fp8_e5m2" in refusal(f"{LAUNCH} --kv-cache-dtype nvfp4")
     assert "--attention-backend 'fa4' is not modelled" in refusal(f"{LAUNCH} --attention-backend fa4")
     assert "more than the 131072 tokens" in refusal(f"{LAUNCH} --context-length 200000")
-    assert "--quantization w8a8_int8 would change" in refusal(f"{LAUNCH} --quantization w8a8_int8")
+    assert "--quantization w8a8_int8 affects scheduling" in refusal(f"{LAUNCH} --quantization w8a8_int8")
 
 
 def test_kernels_decide_on_the_page() -> None:
@@ -192,7 +192,7 @@ def test_variables_of_the_server_are_refused_but_for_those_that_change_nothing()
         "of the SGLang 0.5.23 line without an effect here: HF_HOME, SGLANG_USE_MODELSCOPE, --port",
     )
     said = refusal(f"SGLANG_ENABLE_POST_CAPTURE_KV_SIZING=1 {LAUNCH}")
-    assert said.startswith("--serve: SGLANG_ENABLE_POST_CAPTURE_KV_SIZING may change what is decided")
+    assert said.startswith("--serve: SGLANG_ENABLE_POST_CAPTURE_KV_SIZING may affect scheduling")
     assert "SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION may" in refusal(
         f"SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION=9 {LAUNCH}"
     )

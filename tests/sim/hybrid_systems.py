@@ -221,7 +221,7 @@ def replay(
     """Return everything that was decided and counted.
 
     Args:
-        case: see there.
+        case: the model's KV groups, the options and the requests.
         fast_forward: whether iterations that decide nothing are taken at once.
         chunk: iterations after which the records are handed on.
         slow: what is kept beside, such as a slow ledger.

@@ -171,7 +171,13 @@ def test_a_static_batch_is_padded_and_finishes_as_one() -> None:
         trace, "static", num_blocks=10, block_size=2, max_model_len=20, max_batch=2, **SECOND
     )
     assert log(
-        result, "clock", "num_running", "num_batched_tokens", "sum_context_tokens", "used", "over_reserved"
+        result,
+        "clock",
+        "num_running",
+        "num_batched_tokens",
+        "sum_context_tokens",
+        "used",
+        "unused_reservation",
     ) == [
         (0.0, 2, 8, 8, 4 + 2, 2 + 2),  # both rows reserve 4 + 3; they will have 5 and 5
         (1.0, 2, 2, 10, 5 + 3, 2 + 2),

@@ -188,7 +188,7 @@ def test_every_request_ends_and_every_slot_is_accounted_for(
             total = (finished["sample_finish_s"].map(sum) - finished["n"] * finished["first_token_s"]).sum()
         assert (result.summary["itl"]["mean"] or 0.0) * gaps == pytest.approx(total, rel=1e-9, abs=1e-9)
     if len(result.steps):
-        entries = ["used", "reserved", "over_reserved", "rounding", "external", "cached", "free"]
+        entries = ["used", "reserved", "unused_reservation", "rounding", "external", "cached", "free"]
         capacity = result.summary["memory"]["num_blocks"] * result.summary["memory"]["block_size"]
         assert (result.steps[entries].sum(axis=1) == capacity).all()
         assert (result.steps[entries] >= 0).all(axis=None)

@@ -55,12 +55,12 @@ class SlotBySlot(Observer):
         for filled, fillable, promised in blocks.values():
             count["used"] += filled
             count["reserved"] += fillable - filled
-            count["over_reserved"] += promised - fillable
+            count["unused_reservation"] += promised - fillable
             count["rounding"] += size - promised
         if memory.caches_prefixes:
             count["cached"] = size * sum(count for _, count in memory.cached_extents())
         memory.check_integrity()
-        names = ("used", "reserved", "over_reserved", "rounding", "cached")
+        names = ("used", "reserved", "unused_reservation", "rounding", "cached")
         self.seen.append({name: count[name] for name in names})
 
 
@@ -141,7 +141,7 @@ def test_every_iteration_classifies_every_slot(policy: str, block_size: int, kin
     server.engine.replay()
     steps, seen = table.frame(), looks.seen
     assert len(seen) == len(steps) > 60
-    for name in ("used", "reserved", "over_reserved", "rounding", "cached"):
+    for name in ("used", "reserved", "unused_reservation", "rounding", "cached"):
         np.testing.assert_array_equal(steps[name], [each[name] for each in seen], err_msg=name)
     if kind in ("prefix", "drafts"):
         assert max(each["cached"] for each in seen) > 0

@@ -41,7 +41,7 @@ def test_token_granular_memory_holds_tokens_and_nothing_else() -> None:
     steps = ps.simulate(load(), "token-granular", num_blocks=400, cost="affine:0.02,0,0").steps
     assert steps is not None
     assert (steps["used"] == steps["num_physical_blocks"]).all()
-    assert (steps[["reserved", "over_reserved", "rounding", "external"]] == 0).all(axis=None)
+    assert (steps[["reserved", "unused_reservation", "rounding", "external"]] == 0).all(axis=None)
 
 
 def test_token_granular_memory_is_the_papers_with_blocks_of_1() -> None:

@@ -79,7 +79,7 @@ def plan_pools(
     """Plan the two pools of a model.
 
     Args:
-        model: see there.
+        model: its layers say what each pool keeps of a token.
         block_size: tokens of a page.
         ratio: tokens of the second pool, as a share of those of the first.
         kv_dtype: of the cache.

@@ -51,7 +51,7 @@ def profile_of(
     """Return the profile of these coefficients, without operators, and without what it is called.
 
     Args:
-        coefficients: see there.
+        coefficients: seconds of an iteration, each times its regressor.
         model: that was served.
         tp: GPUs over which it is divided.
         kv_dtype: of its cache.

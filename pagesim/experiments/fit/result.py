@@ -68,7 +68,7 @@ def profile(fitted: Fitted, name: str, summary: dict[str, Any]) -> Profile:
     """Return the profile of what was fitted.
 
     Args:
-        fitted: see there.
+        fitted: values and errors that a server's logs gave.
         name: what it is called.
         summary: of `report`; it is kept with the profile.
     """

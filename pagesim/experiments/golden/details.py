@@ -12,17 +12,17 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.kvcache import (
-    CountedPrefixKV,
     HybridKV,
     KVCache,
-    PrefixCachedKV,
+    NumberedPrefixKV,
+    PrefixKV,
     TabledKV,
 )
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
 from pagesim.scheduling.offload.jobs import Transfers
-from pagesim.scheduling.offload.scheduler import OffloadingV1
+from pagesim.scheduling.offload.offloading import offloading_of
 from pagesim.scheduling.request import EngineRequest
 
 if TYPE_CHECKING:  # pandas takes long to import
@@ -154,12 +154,12 @@ class Details(Observer):
 
     def _offloaded(self, transfers: Transfers | None) -> dict[str, int]:
         """Return what was transferred, and what the tier holds; nothing where there is no tier."""
-        scheduler = self.scheduler
-        if not isinstance(scheduler, OffloadingV1) or transfers is None:
+        connector = offloading_of(self.scheduler)
+        if connector is None or transfers is None:
             return {}
-        store = scheduler.connector.tiers()[0].store
+        store = connector.tiers()[0].store
         return {
-            "num_waiting_remote": scheduler.waiting_for_load,
+            "num_waiting_remote": len(connector.loading),
             "ext_hit_tokens": sum([job.tracked.request.loaded for job in transfers.loads]),
             "cpu_used": store.used,
             "cpu_evictable": store.evictable,
@@ -188,7 +188,7 @@ class Details(Observer):
     def _cached(self) -> int | None:
         """Return how many hashes find a block."""
         memory = self.scheduler.memory
-        if not isinstance(memory, CountedPrefixKV | HybridKV):
+        if not isinstance(memory, HybridKV | PrefixKV):
             return 0
         for request in self.scheduler.running.values():
             memory.cache_full_blocks(request)
@@ -207,13 +207,13 @@ class Details(Observer):
             for request in scheduled:
                 for group in range(len(memory.groups)):
                     tables += memory.block_table(request, group=group)
-        elif isinstance(memory, PrefixCachedKV | TabledKV):
+        elif isinstance(memory, NumberedPrefixKV | TabledKV):
             for request in scheduled:
                 tables += memory.block_table(request)
         else:
             return None
         blocks = np.array(tables, "<i4")
-        rising = isinstance(memory, HybridKV | PrefixCachedKV)
+        rising = isinstance(memory, HybridKV | NumberedPrefixKV)
         return crc32((blocks + 1 if rising else memory.num_blocks - blocks).tobytes())
 
 

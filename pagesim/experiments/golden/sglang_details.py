@@ -36,8 +36,9 @@ class SglangDetails(Observer):
         length = scheduler.memory.length
         prompts = [[request.row, length(request) - tokens, tokens] for request, tokens in batch.chunks]
         decodes = "mixed" if prompts else "decode"
-        chunked = scheduler.chunked
-        beside = batch.decoding or len(scheduler.batch)  # those that sit an iteration of prompts out
+        chunked = scheduler.chunked_req
+        # Those beside prompts decode, or sit the iteration out.
+        beside = batch.decoding or len(scheduler.running_batch.reqs)
         self._steps.append(
             {
                 "mode": decodes if batch.decoding else "prefill",
@@ -51,7 +52,7 @@ class SglangDetails(Observer):
                 "num_retracted": len(self._retracted),
                 "num_aborted": len(batch.stuck),
                 "new_token_ratio": scheduler.new_token_ratio,
-                "batch_is_full": scheduler.is_full,
+                "batch_is_full": scheduler.running_batch.batch_is_full,
                 "chunked": "" if chunked is None else str(chunked.row),
                 "prefill": str(prompts),
                 "retracted": str(self._retracted),
@@ -61,7 +62,7 @@ class SglangDetails(Observer):
 
     def fast_forwarded(self, run: FastForward) -> None:
         scheduler = self.scheduler
-        for step, ratio in enumerate(scheduler.ratios_of(run.steps)):
+        for step, ratio in enumerate(scheduler.ratio.over(run.steps)):
             self._steps.append(
                 {
                     "mode": "decode",
@@ -75,7 +76,7 @@ class SglangDetails(Observer):
                     "num_retracted": 0,
                     "num_aborted": 0,
                     "new_token_ratio": ratio,
-                    "batch_is_full": scheduler.is_full,
+                    "batch_is_full": scheduler.running_batch.batch_is_full,
                     "chunked": "",
                     "prefill": "[]",
                     "retracted": "[]",
@@ -83,22 +84,11 @@ class SglangDetails(Observer):
             )
 
     def advanced(self, run: FastForward) -> None:
-        tree, memory = self.scheduler.tree, self.scheduler.memory
-        if tree is None:
-            return
-        # Prompts that ran before these are cached while the first one runs; without overlap, before it does.
-        for step in self._steps[len(self._steps) - run.steps + self.scheduler.overlaps :]:
-            step["protected_tokens"] = tree.tree.protected
-        for steps, pages in tree.evicted_in_steps:
-            ahead = memory.steps - steps  # of the last iteration
-            if ahead >= run.steps:
-                continue
-            tokens = pages * memory.block_size
-            self._steps[-1 - ahead]["evicted_tokens"] += tokens
-            for step in self._steps[len(self._steps) - 1 - ahead :]:
-                step["free_tokens"] += tokens
-                step["evictable_tokens"] -= tokens
-        self._evicted = tree.evicted
+        tree = self.scheduler.pool.tree_cache
+        if tree is not None:
+            # Prompts that ran before these are cached while the first one runs; without overlap, before it.
+            for step in self._steps[len(self._steps) - run.steps + self.scheduler.overlaps :]:
+                step["protected_tokens"] = tree.tree.protected
 
     def add_to(self, steps: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
         """Return pagesim's steps with the columns of a log that were noted."""
@@ -112,7 +102,7 @@ class SglangDetails(Observer):
 
     def _memory(self, steps: int) -> dict[str, int]:
         """Return what is free, cached and held in the tree, that many steps of growth from now."""
-        memory, tree = self.scheduler.memory, self.scheduler.tree
+        memory, tree = self.scheduler.memory, self.scheduler.pool.tree_cache
         blank = memory.free_blocks - memory.cached_blocks - memory.blocks_needed(steps)
         found = {
             "free_tokens": blank * memory.block_size,
@@ -129,7 +119,7 @@ class SglangDetails(Observer):
         return found
 
     def _evicted_since(self) -> int:
-        tree = self.scheduler.tree
+        tree = self.scheduler.pool.tree_cache
         if tree is None:
             return 0
         before, self._evicted = self._evicted, tree.evicted

@@ -26,8 +26,10 @@ LAST_SEED = 2**32 - 1
 class Sweep(Scenario):
     """A scenario replayed at every point of a grid, under several seeds."""
 
-    grid: dict[str, list[Any]] = Field({}, description="For each option that varies its values.")
-    seeds: int = Field(1, ge=1, le=10_000, description="Seeds at each point: seed, seed + 1 and so on.")
+    grid: dict[str, list[Any]] = Field({}, description="Values of each option that varies.")
+    seeds: int = Field(
+        1, ge=1, le=10_000, description="Number of runs at each point, with seed, seed + 1 and so on."
+    )
 
     def axes(self) -> dict[str, tuple[Any, ...]]:
         """Return the values of each option that varies, in the grid's order.

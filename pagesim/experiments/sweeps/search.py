@@ -39,14 +39,18 @@ class Search(Comparison):
 
     find: Literal["rate", "max_concurrency"] = Field(
         "rate",
-        description="What is raised until a goal fails: the rate, or the requests outstanding at most.",
+        description="Load that is raised until a goal fails: the rate, or the maximum number of "
+        "outstanding requests.",
     )
     goals: tuple[str, ...] = Field((), description="Bounds on latencies that all must hold.")
     seeds: int = Field(1, ge=1, le=10_000, description="Seeds at each rate; their mean must keep a goal.")
-    lowest: float | None = Field(None, ge=1e-6, le=1e6, description="What to begin with.")
-    highest: float | None = Field(None, ge=1e-6, le=1e6, description="What to stop at.")
+    lowest: float | None = Field(None, ge=1e-6, le=1e6, description="Lowest load to try.")
+    highest: float | None = Field(None, ge=1e-6, le=1e6, description="Highest load to try.")
     tolerance: float = Field(
-        0.02, ge=1e-4, le=1, description="Relative distance at most of what holds to what fails."
+        0.02,
+        ge=1e-4,
+        le=1,
+        description="Largest relative distance between the load that holds and the one that fails.",
     )
 
     @field_validator("goals", mode="before")

@@ -47,7 +47,7 @@ class RadixKV(CountedKV):
         policy: which leaf is evicted first.
 
     Attributes:
-        tree: see there.
+        tree: the prefixes that are cached.
         evicted: tokens that were evicted since the beginning.
         evicted_in_steps: see ``take_evicted_in_steps``.
     """
@@ -177,7 +177,7 @@ class RadixKV(CountedKV):
         """Insert the first tokens of a holder into the tree, whole pages, and hold them there.
 
         Args:
-            holder: see there.
+            holder: the request whose tokens were computed.
             tokens: how many.
             over: whether no token of the holder will be computed any more.
         """

@@ -91,7 +91,7 @@ class RadixTree:
         policy: which leaf is evicted first.
 
     Attributes:
-        page: see there.
+        page: tokens of a page.
         root: of no tokens; it is never evicted.
         evictable: tokens of nodes that no sequence holds.
         protected: tokens of all others.
@@ -144,7 +144,7 @@ class RadixTree:
         """Insert some first tokens, whole pages; every node on the way is touched, the last one last.
 
         Args:
-            content: see there.
+            content: what the sequence's tokens are.
             tokens: whole pages.
             seen: tokens of this sequence that were inserted before; a node that ends there has no new hit.
             met: called with each node on the way, and whether it is new; it may split the node.

@@ -46,7 +46,7 @@ class WindowedTree(RadixTree):
         policy: which leaf is evicted first where full slots are short.
 
     Attributes:
-        window: see there.
+        window: tokens that a layer with a window attends to.
         span: tokens of the pages that a window takes.
         window_evictable: tokens of live nodes whose window slots no sequence holds.
         window_protected: tokens of all other live nodes.
@@ -87,7 +87,7 @@ class WindowedTree(RadixTree):
         """Insert some first tokens as ``insert`` does, and what the sequence has of their window slots.
 
         Args:
-            content: see there.
+            content: what the sequence's tokens are.
             tokens: whole pages.
             seen: see ``insert``.
             own: the first token whose window slot is the sequence's own; those behind it are, too. They

@@ -58,7 +58,7 @@ class WindowedRadixKV(RadixKV):
         caches: whether holders have contents.
 
     Attributes:
-        windows: see there.
+        windows: the second pool, of the layers with a window.
         blank_window_blocks: pages of the second pool that are neither held nor in the tree.
     """
 

@@ -43,7 +43,7 @@ class ChainBacking:
     over, whether or not a scheduler looks.
 
     Args:
-        chain: see there; its first tier is inclusive.
+        chain: the tiers, from the fastest to the slowest; the first one is inclusive.
     """
 
     __slots__ = ("_begun", "chunks")

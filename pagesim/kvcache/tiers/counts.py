@@ -27,8 +27,8 @@ class TierCounts:
             once. It is called for ``duplicate`` and ``kept`` alone, which cost a look at all of them.
 
     Attributes:
-        name: see there.
-        store: see there.
+        name: what users call the tier.
+        store: its chunks.
     """
 
     __slots__ = ("_on_device", "name", "store")

@@ -152,7 +152,7 @@ class Frames {
     put("used", slot * (used - passed));
     put("out_of_window", slot * passed);
     put("reserved", slot * (filled - used));
-    put("over_reserved", slot * (wanted - filled));
+    put("unused_reservation", slot * (wanted - filled));
     put("rounding", slot * (size - wanted));
   }
 

@@ -32,7 +32,7 @@ const style = (name) => getComputedStyle(document.documentElement).getPropertyVa
 
 // The states of a slot, or of bytes where groups of layers share the blocks, each with a colour and a hatching: colours need not be told apart.
 
-const HATCHES = { reserved: "/", over_reserved: "x", rounding: ".", external: "\\", cached: "|", out_of_window: "-", padding: "+",
+const HATCHES = { reserved: "/", unused_reservation: "x", rounding: ".", external: "\\", cached: "|", out_of_window: "-", padding: "+",
   loading: "-", fenced: "x", held_for_transfer: "/", landing: "\\" };
 
 let entries = [];

@@ -222,7 +222,7 @@ class Snapshots(Observer):
         """Return what each sample of a request holds; of a hybrid cache, what it holds in each KV group.
 
         Args:
-            request: see there.
+            request: it runs, or holds memory without running.
             chunks: tokens that requests compute of their prompts.
             park: see `stays`. A block that a running request has, too, counts as that of the latter.
         """

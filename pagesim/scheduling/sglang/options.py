@@ -9,86 +9,92 @@ from pydantic import Field
 from pagesim.kvcache.radix import EvictionPolicy
 from pagesim.scheduling.options import MOST, SchedulerOptions
 
-SchedulePolicy = Literal["fcfs", "lof", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first"]
+PolicyName = Literal["fcfs", "lof", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first"]
 
-CACHE_AWARE: tuple[SchedulePolicy, ...] = ("lpm", "dfs-weight", "hrrn", "shortest-prefill-first")
+CACHE_AWARE: tuple[PolicyName, ...] = ("lpm", "dfs-weight", "hrrn", "shortest-prefill-first")
 """Policies that look every waiting prompt up; without a prefix cache they are ``fcfs``."""
 
-_BY_GPU = "by the GPU when left out"
+_BY_GPU = "Defaults to a value by the GPU."
 
 
 class SglangOptions(SchedulerOptions):
     """See `Sglang`; ``block_size`` is SGLang's page size."""
 
-    schedule_policy: SchedulePolicy = Field("fcfs", description="Order in which requests wait.")
+    schedule_policy: PolicyName = Field("fcfs", description="Order of the waiting queue.")
     schedule_conservativeness: float = Field(
         1.0,
         ge=0,
         le=100,
-        description="Scales the share of the tokens to come for which an admission leaves room.",
+        description="Scale the fraction of future tokens for which an admission leaves room.",
     )
     chunked_prefill_size: int | None = Field(
         None,
         ge=-1,
         le=MOST,
-        description=f"Tokens of prompts in an iteration at most; -1 for no chunks; {_BY_GPU}.",
+        description=f"Maximum number of prompt tokens per iteration; -1 for no chunks. {_BY_GPU}",
     )
     max_prefill_tokens: int = Field(
-        16384, ge=1, le=MOST, description="Tokens of prompts that are admitted to an iteration."
+        16384, ge=1, le=MOST, description="Maximum number of prompt tokens that are admitted to an iteration."
     )
     prefill_max_requests: int | None = Field(
-        None, ge=1, le=MOST, description="Prompts in an iteration at most."
+        None, ge=1, le=MOST, description="Maximum number of prompts per iteration."
     )
-    enable_mixed_chunk: bool = Field(
-        False, description="Whether running requests decode beside prompts in chunks."
-    )
+    enable_mixed_chunk: bool = Field(False, description="Decode running requests beside prompts in chunks.")
     max_running_requests: int | None = Field(
-        None, ge=1, le=MOST, description="Running requests at most; by the cache's size when left out."
+        None,
+        ge=1,
+        le=MOST,
+        description="Maximum number of running requests. Defaults to what follows from the cache's size.",
     )
     mem_fraction_static: float | None = Field(
         None,
         gt=0,
         le=1,
-        description="Share of GPU memory for weights and cache, under sizing sglang; what activations and "
-        "CUDA graphs need is left when left out.",
+        description="Fraction of GPU memory for weights and cache, under sizing sglang. Defaults to "
+        "what activations and CUDA graphs leave.",
     )
     max_total_tokens: int | None = Field(
-        None, ge=1, le=MOST, description="Tokens of the cache at most, under sizing sglang."
+        None, ge=1, le=MOST, description="Maximum number of tokens in the cache, under sizing sglang."
     )
     cuda_graph_max_bs_decode: int | None = Field(
-        None, ge=1, le=MOST, description=f"Sequences of the largest decode with a CUDA graph; {_BY_GPU}."
+        None,
+        ge=1,
+        le=MOST,
+        description=f"Maximum number of sequences of a decode with a CUDA graph. {_BY_GPU}",
     )
     cuda_graph_max_bs_prefill: int | None = Field(
         None,
         ge=0,
         le=MOST,
-        description="Tokens of the largest iteration of prompts with a CUDA graph; a chunk when left out.",
+        description="Maximum number of tokens of a prefill with a CUDA graph. Defaults to a chunk.",
     )
-    disable_cuda_graph: bool = Field(False, description="Whether there are no CUDA graphs.")
-    disable_decode_cuda_graph: bool = Field(False, description="Whether decodes have no CUDA graphs.")
-    disable_prefill_cuda_graph: bool = Field(False, description="Whether prompts have no CUDA graphs.")
+    disable_cuda_graph: bool = Field(False, description="Disable CUDA graphs.")
+    disable_decode_cuda_graph: bool = Field(False, description="Disable CUDA graphs of decodes.")
+    disable_prefill_cuda_graph: bool = Field(False, description="Disable CUDA graphs of prefills.")
     disable_overlap_schedule: bool = Field(
-        False, description="Whether an iteration is decided only when the one before it is over."
+        False, description="Schedule an iteration only when the one before it has finished."
     )
-    disable_radix_cache: bool = Field(False, description="Whether no prefix is cached.")
-    radix_eviction_policy: EvictionPolicy = Field("lru", description="Which cached leaf is evicted first.")
+    disable_radix_cache: bool = Field(False, description="Disable prefix caching.")
+    radix_eviction_policy: EvictionPolicy = Field(
+        "lru", description="Eviction policy: which cached leaf is evicted first."
+    )
     swa_full_tokens_ratio: float = Field(
         0.8,
         gt=0,
         le=1,
-        description="Tokens of the pool of layers with a window, as a share of those of the other pool.",
+        description="Tokens in the pool of layers with a window, as a fraction of those in the other pool.",
     )
     disable_hybrid_swa_memory: bool = Field(
-        False, description="Whether layers with a window keep all tokens, in one pool with the others."
+        False, description="Keep all tokens in layers with a window, in one pool with the others."
     )
     ignore_eos: bool = Field(
-        False, description="Whether requests generate all tokens that they ask for, as benchmarks let them."
+        False, description="Generate all tokens that requests ask for, as benchmarks do."
     )
     max_new_tokens: int | None = Field(
         None,
         ge=1,
         le=MOST,
-        description="Tokens that a request asks for at least; it ends earlier, by a stop token.",
+        description="Minimum number of output tokens that a request asks for; a stop token ends it earlier.",
     )
 
     @property

@@ -1,4 +1,7 @@
-"""SGLang's scheduler, release 0.5.23: prompts first, admission by an estimate, retraction, a radix tree."""
+"""SGLang's scheduler, release 0.5.23: prompts first, admission by an estimate, retraction, a radix tree.
+
+Source: ``srt/managers/scheduler.py``.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,26 @@ import numpy.typing as npt
 from pagesim.kvcache import KVCache
 from pagesim.kvcache.radix import RadixKV, WindowedRadixKV, WindowPool
 from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.options import Machine, MemoryKind, Prices
-from pagesim.scheduling.request import EngineRequest
-from pagesim.scheduling.sglang.admission import AdmittingSglang
+from pagesim.scheduling.request import EngineRequest, Status
+from pagesim.scheduling.sglang.adder import AddReqResult, PrefillAdder
+from pagesim.scheduling.sglang.batch import ScheduleBatch
 from pagesim.scheduling.sglang.defaults import most_running, page_size, resolved
-from pagesim.scheduling.sglang.options import CACHE_AWARE, SglangOptions
-from pagesim.scheduling.sglang.order import QueueOrder
-from pagesim.scheduling.sglang.pools import OnePool, TwoPools
+from pagesim.scheduling.sglang.new_token_ratio import RETRACT_STEPS, NewTokenRatio
+from pagesim.scheduling.sglang.options import SglangOptions
+from pagesim.scheduling.sglang.policy import SchedulePolicy
+from pagesim.scheduling.sglang.pool import TokenPool
 from pagesim.scheduling.sglang.queue import SglangQueue
-from pagesim.scheduling.sglang.request import Limits, SglangRequest
+from pagesim.scheduling.sglang.request import LengthLimits, SglangRequest
 from pagesim.scheduling.traits import need_pages
 from pagesim.setup.compiled import mypyc_attr
 from pagesim.workloads.trace import IntColumn
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Sglang(AdmittingSglang):
+class Sglang(Scheduler):
     """See `Scheduler` for the contract.
 
     An iteration is one of prompts or one of decodes; with ``enable_mixed_chunk`` it may be both. Prompts
@@ -33,12 +40,39 @@ class Sglang(AdmittingSglang):
     Args:
         memory: empty; a `RadixKV` where prefixes are cached, a `WindowedRadixKV` where layers with a window
             have a pool of their own.
-        options: see ``Options``.
+        options: what `SglangOptions` has, resolved or not.
         max_model_len: tokens of the model's context.
         prices: not looked at.
+
+    Attributes:
+        waiting_queue: the queue, by its own type.
+        policy: sorts the queue.
+        pool: the memory, as this loop sees it.
+        ratio: the share of the tokens to come for which an admission leaves room.
+        running_batch: the requests that decode.
+        last_batch: those whose prompts ran in the iteration before, and join; None where none ran.
+        chunked_req: the request whose prompt runs in chunks, and goes on.
+        overlaps: whether an iteration is decided while the one before it runs.
     """
 
-    __slots__ = ("_asks_for", "_left_chunk", "_only_prompts", "_ran_prompts", "limits", "options")
+    __slots__ = (
+        "_computed",
+        "_ending",
+        "_in_flight",
+        "_launched",
+        "chunked_req",
+        "last_batch",
+        "limits",
+        "max_running_requests",
+        "mixes",
+        "options",
+        "overlaps",
+        "policy",
+        "pool",
+        "ratio",
+        "running_batch",
+        "waiting_queue",
+    )
 
     Options = SglangOptions
     samples = "one"
@@ -56,8 +90,9 @@ class Sglang(AdmittingSglang):
     def most_output(
         cls, prompt: IntColumn, max_model_len: int, num_blocks: int, block_size: int
     ) -> IntColumn:
-        limits = Limits(max_model_len, num_blocks * block_size, block_size)
-        return np.maximum(1, np.minimum(*limits.rooms(prompt)))
+        limits = LengthLimits(max_model_len, num_blocks * block_size, block_size)
+        found: IntColumn = np.maximum(1, np.minimum(*limits.room_behind(prompt)))
+        return found
 
     @classmethod
     def takes_in(cls, prompt: IntColumn, output: IntColumn, max_model_len: int) -> npt.NDArray[np.bool_]:
@@ -101,43 +136,39 @@ class Sglang(AdmittingSglang):
         prices: Prices | None = None,
     ) -> None:
         options = resolved(options, Machine("", 0, max_model_len))
-        queue = SglangQueue(self._prepare, looks_at_all=options.schedule_policy in CACHE_AWARE)
+        queue = SglangQueue(self._prepare)
         super().__init__(memory, queue, options, max_model_len=max_model_len, prices=prices)
-        self.entries = queue
+        self.waiting_queue = queue
         self.options = options
-        self.tree = memory if options.caches and isinstance(memory, RadixKV) else None
-        capacity, page = memory.num_blocks * memory.block_size, memory.block_size
-        self.limits = Limits(max_model_len, capacity, page)
+        capacity = memory.num_blocks * memory.block_size
+        self.limits = LengthLimits(max_model_len, capacity, memory.block_size)
         self.max_running_requests = most_running(options, capacity, max_model_len)
-        assert options.chunked_prefill_size is not None
-        self.chunk = options.chunked_prefill_size if options.chunked_prefill_size > 0 else None
-        self.mixes = options.enable_mixed_chunk and self.chunk is not None
-        self.max_prefill_tokens = options.max_prefill_tokens
-        self.most_prompts = options.prefill_max_requests
-        self.spares_shorter = options.schedule_policy == "shortest-prefill-first"
-        self.ignores_stops = options.ignore_eos
-        self._asks_for = 0 if options.ignore_eos else options.max_new_tokens or 0
+        self.mixes = options.enable_mixed_chunk and (options.chunked_prefill_size or 0) > 0
         self.overlaps = not options.disable_overlap_schedule
         self.in_flight = 2 if self.overlaps else 1
         memory.lag = self.in_flight - 1
-        self.pools = TwoPools(self, memory, self.chunk) if isinstance(memory, WindowedRadixKV) else OnePool()
-        self.order = QueueOrder(
-            options.schedule_policy, self.tree, queue, touches=options.radix_eviction_policy == "lru"
-        )
-        self.set_ratio(options.schedule_conservativeness)
-        self.batch, self.joining = [], []
-        self.chunked = None
-        self.is_full = False
-        self._in_flight, self._pending = [], []
-        self._ending = {}
-        self._asked = 0
-        self._lags = frozenset()
-        self._stale = self._joining_stale = 0
-        self._joining_only = False
-        self._lingers = False
-        self._left_chunk = False  # whether a prompt in chunks ran in the iteration before, and goes on
-        self._ran_prompts = False  # whether prompts ran in the iteration before
-        self._only_prompts = False  # whether the running batch has only requests that may generate nothing
+        self.pool = TokenPool(memory, options)
+        touches = options.radix_eviction_policy == "lru"
+        self.policy = SchedulePolicy(options.schedule_policy, self.pool.tree_cache, queue, touches=touches)
+        self.ratio = NewTokenRatio(options.schedule_conservativeness)
+        self.running_batch = ScheduleBatch()
+        self.last_batch: ScheduleBatch | None = None
+        self.chunked_req: SglangRequest | None = None
+        # Requests whose prompt, or its last chunk, runs in the iteration in flight, and in that whose result
+        # comes next.
+        self._launched: list[SglangRequest] = []
+        self._computed: list[SglangRequest] = []
+        # Requests whose last token comes with that result.
+        self._ending: dict[SglangRequest, None] = {}
+        # Requests of which a token is in flight when the next iteration is decided; None for all that run.
+        self._in_flight: frozenset[SglangRequest] | None = frozenset()
+
+    @property
+    def new_token_ratio(self) -> float:
+        """The share of the tokens to come for which an admission leaves room."""
+        return self.ratio.current
+
+    # Requests
 
     def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
         return samples == 1
@@ -152,153 +183,341 @@ class Sglang(AdmittingSglang):
             return False
         page = self.memory.block_size
         capacity = self.memory.num_blocks * page
-        if self.tree is None and self.ignores_stops:
+        if self.options.ignore_eos and not self.options.caches:
             return -(-prompt_tokens // page) * page + page > capacity
-        return prompt_tokens + page >= capacity  # as `Budget.has_room` asks, where no other request runs
+        return prompt_tokens + page >= capacity  # as `PrefillAdder` asks, where no other request runs
 
     def _prepare(self, request: SglangRequest) -> None:
         """Clip what a request asks for, or refuse it, as the front end does."""
-        asked, limits = request.output, self.limits
-        if asked < self._asks_for:
-            asked = self._asks_for
-        request.max_new = limits.clip(asked, request.prompt)
-        if limits.refuses(request.prompt):
+        least = 0 if self.options.ignore_eos else self.options.max_new_tokens or 0
+        request.max_new_tokens = self.limits.clip(max(request.output, least), request.prompt)
+        if self.limits.refuses(request.prompt):
             request.refuse()
 
-    # Decisions
+    def known_outputs(self, req: SglangRequest) -> int:
+        """Return the generated tokens of a request that are known when an iteration is decided."""
+        if not req.decodes:
+            return req.length - req.prompt
+        late = self._in_flight is None or req in self._in_flight
+        return req.base + self.memory.steps - req.prompt + 1 - late
+
+    # An iteration
 
     def plan(self, now: int) -> Batch:
+        """Decide the next iteration, as ``get_next_batch_to_run`` does."""
         batch = Batch()
-        if self.chunked is not None:
-            if self.tree is not None and self.chunked.end > self.chunked.start:
-                self.tree.cache_tokens(self.chunked, self.chunked.end)
-            self.chunked.start = self.chunked.end
+        chunked = self.chunked_req
+        if chunked is not None and chunked.extend_end > chunked.prefix_len:
+            self.pool.cache_unfinished_req(chunked)
+            chunked.prefix_len = chunked.extend_end
         if self.overlaps:
-            self.note_ending()
-        if self._left_chunk or self.joining:
-            self._join()
-        self._lingers = False
-        self._ran_prompts = self.prefill(batch)
-        if self._ran_prompts:
-            self.entries.processed += batch.tokens
-            self._left_chunk = self.chunked is not None
-        elif self.batch and not self._only_prompts:
-            self.decode(batch)
-            # The prompts of an iteration are counted again with each decode of those that began in it alone.
-            self.entries.processed += self._stale if batch.tokens else 0
-        if not batch.tokens:
-            self._lags = frozenset()
+            self._note_ending()
+        self._merge_last_batch()
+        if not self._get_new_batch_prefill(batch):
+            if self.running_batch.reqs and not self.running_batch.is_prefill_only:
+                self._update_running_batch(batch)
+            if not batch.tokens:
+                self._in_flight = frozenset()
+        batch.batched_tokens = batch.tokens
         batch.sequences = self.running_sequences
         return batch
 
-    def _join(self) -> None:
-        """Let those join the running batch whose prompt ran in the iteration before."""
-        if self._left_chunk:
-            self._left_chunk = self.is_full = False  # one of them stays behind
-        joining, only = self.joining, self._joining_only
-        if not joining:
+    def _merge_last_batch(self) -> None:
+        """Let the requests join the running batch whose prompts ran in the iteration before."""
+        last, self.last_batch = self.last_batch, None
+        if last is None:
             return
-        self.joining = []
-        if self.batch or self._lingers:
-            self.batch += joining
-            self._only_prompts = self._only_prompts and only
+        before, chunked, running = len(last.reqs), self.chunked_req, self.running
+        last.reqs = [req for req in last.reqs if req.order in running and req is not chunked]
+        if len(last.reqs) < before:
+            self.running_batch.batch_is_full = False
+        if last.reqs and self.running_batch.reqs:
+            self.running_batch.merge_batch(last)
+        elif last.reqs:
+            self.running_batch = last
+
+    # Prompts
+
+    def _get_new_batch_prefill(self, batch: Batch) -> bool:
+        """Let prompts run, if any can; say whether any does."""
+        running = self.running_batch
+        if not running.reqs or self.pool.is_hybrid_swa:
+            running.batch_is_full = False
+        if (running.batch_is_full or not self.queue.waiting) and self.chunked_req is None:
+            return False
+        if self.chunked_req is None and len(self.running) >= self.max_running_requests:
+            running.batch_is_full = True  # also of requests whose last token is in flight
+            return False
+        self.policy.calc_priority()
+        adder = self._add_requests()
+        if not adder.can_run_list:
+            return False
+        self._run_prompts(adder.can_run_list, batch)
+        return True
+
+    def _add_requests(self) -> PrefillAdder:
+        """Admit requests, the first ones of the queue, and hold what of them is cached."""
+        running, queue, options = self.running_batch, self.waiting_queue, self.options
+        mixed = len(running.reqs) if self.mixes else 0
+        ratio = 1.0 if options.ignore_eos else self.ratio.current
+        adder = PrefillAdder(self.pool, options, running.reqs, self._tokens_to_come(), ratio, mixed)
+        admitted, chunked = adder.can_run_list, self.chunked_req
+        if chunked is not None:
+            assert adder.rem_chunk_tokens is not None
+            limit = self.policy.chunk_limit(chunked, adder.rem_chunk_tokens, self.memory.block_size)
+            adder.add_chunked_req(chunked, limit)
+        # Of the requests that are admitted only the one that goes on has a place among those that run.
+        places = self.max_running_requests - len(self.running) + len(admitted)
+        result = adder.budget_state()
+        while result is not AddReqResult.OTHER and (req := queue.head()) is not None:
+            if len(admitted) >= places:
+                running.batch_is_full = True
+            if running.batch_is_full:
+                break
+            self.pool.match_prefix(req)
+            result = adder.add_one_req(req)
+            if admitted and admitted[-1] is req:
+                queue.pop(req)
+            if result is AddReqResult.NO_TOKEN:
+                running.batch_is_full = bool(admitted or running.reqs)
+            if result is not AddReqResult.CONTINUE:
+                break
+        self.chunked_req = adder.new_chunked_req
+        return adder
+
+    def _tokens_to_come(self) -> list[int]:
+        """Return how many tokens each request of the running batch may still generate."""
+        in_flight, known = self._in_flight, self.memory.steps + 1
+        return [
+            req.max_new_tokens + req.prompt - req.base - known + (in_flight is None or req in in_flight)
+            for req in self.running_batch.reqs
+        ]
+
+    def _run_prompts(self, prompts: list[SglangRequest], batch: Batch) -> None:
+        """Take memory for prompts and let them run, the running batch beside them where it may."""
+        pool, memory, page = self.pool, self.memory, self.memory.block_size
+        tokens = sum([req.extend_end - req.prefix_len for req in prompts])
+        ahead = len(prompts) * page if page > 1 else 0  # more than is taken
+        pool.evict(-(-(tokens + ahead) // page))
+        fresh: list[SglangRequest] = []
+        chunks: list[tuple[EngineRequest, int]] = []
+        for req in prompts:
+            start, end = req.prefix_len, req.extend_end
+            computed = end - start
+            if self.running.get(req.order) is req:  # in chunks
+                pool.evict_swa_before_chunk(req, overlaps=self.overlaps)
+                self.events.interval_ended(req)
+                self.context += end - req.tokens
+                memory.extend(req, end - req.tokens)
+            else:
+                fresh.append(req)
+                self._enter(req)
+            chunks.append((req, computed))
+            batch.context_tokens += end
+            batch.query_key_pairs += computed * start + computed * (computed + 1) // 2
+        batch.prompts, batch.chunks, batch.decodes = tuple(fresh), tuple(chunks), False
+        beside = self._decode_beside(batch) if self.mixes else []
+        batch.tokens = tokens + batch.decoding
+        chunked = self.chunked_req
+        whole = [req for req in prompts if req is not chunked]
+        for req in whole:
+            self.start_decoding(req)
+        batch.incomplete = tuple([req for req in fresh if req is chunked])
+        batch.completed = tuple([req for req in whole if req not in fresh])
+        only = not beside and not any(req.max_new_tokens for req in prompts)
+        self.last_batch = ScheduleBatch(prompts + beside, batch.tokens, is_prefill_only=only)
+        self.waiting_queue.processed += batch.tokens
+        self._launched = whole
+        self._note_launch(None if beside else frozenset(whole))
+
+    def _enter(self, req: SglangRequest) -> None:
+        """Give a request that was admitted a place and its memory."""
+        req.order = order = self._orders
+        self._orders = order + 1
+        req.cached = req.prefix_len
+        self.memory.admit(req, req.extend_end)
+        self.running[order] = req
+        self.running_sequences += 1
+        self.context += req.extend_end
+
+    def _decode_beside(self, batch: Batch) -> list[SglangRequest]:
+        """Let the running batch decode beside prompts, if it fits; return who does. All join anew then."""
+        if self._filter_ending():
+            self.running_batch.batch_is_full = False
+        beside = self.running_batch.reqs
+        if not beside or not self.pool.check_decode_mem():
+            return []
+        prompts = sum([req.tokens for req in self.running.values() if not req.decodes])
+        self._prepare_for_decode(batch)
+        batch.decode_context = self.context - prompts
+        batch.context_tokens += batch.decode_context
+        batch.decodes = True
+        is_full = self.running_batch.batch_is_full
+        self.running_batch = ScheduleBatch()
+        self.running_batch.batch_is_full = is_full
+        return beside
+
+    # Decodes
+
+    def _update_running_batch(self, batch: Batch) -> None:
+        """Let the running batch decode, if anything is left of it; retract requests where memory is short."""
+        running = self.running_batch
+        ended = self._filter_ending()
+        if not running.reqs:
+            running.batch_is_full = False
+            return
+        if self.pool.check_decode_mem():
+            self.ratio.decay()
+        elif ended:
+            running.batch_is_full = False  # what they hold comes back before the next turn
+            return
         else:
-            self.batch, self.is_full = list(joining), False
-            self._stale, self._only_prompts = self._joining_stale, only
+            self._retract_decode(batch)
+        if ended or batch.recomputed or batch.stuck:
+            running.batch_is_full = False
+        if running.reqs:
+            self._prepare_for_decode(batch)
+            batch.tokens = batch.decoding
+            batch.context_tokens = batch.decode_context
+            # The prompts of an iteration are counted again with each decode of those that began in it alone.
+            self.waiting_queue.processed += running.extend_num_tokens
+
+    def _filter_ending(self) -> int:
+        """Let those rest whose last token is known to be in flight; return how many do."""
+        memory = self.memory
+        for req in self._ending:
+            if req.decodes and req.output >= req.max_new_tokens:
+                self.events.interval_ended(req)
+                memory.stop_decoding(req)
+                self.resting += 1
+                self.resting_context += req.tokens
+                self.running_batch.reqs.remove(req)
+        return self.resting
+
+    def _prepare_for_decode(self, batch: Batch) -> None:
+        """Take memory for a token of every request of the running batch."""
+        reqs = self.running_batch.reqs
+        decoding = len(reqs)
+        if self.pool.is_hybrid_swa:
+            for req in reqs:
+                self.pool.evict_swa(req, req.prompt + self.known_outputs(req))
+        self.pool.evict(decoding)  # more than is taken
+        self.memory.grow(1)
+        self.context += decoding
+        batch.decoding = decoding
+        batch.discarded = sum([req.decodes for req in self._ending])
+        batch.decode_context = self.context - self.resting_context
+        if self.chunked_req is not None:  # which waits
+            batch.decode_context -= self.chunked_req.tokens
+        self._note_launch(None)
+
+    def _retract_decode(self, batch: Batch) -> None:
+        """Take requests out of the running batch until the others fit: those with the fewest tokens."""
+        running, pool = self.running_batch, self.pool
+        keep = sorted(running.reqs, key=lambda req: (self.known_outputs(req), -req.prompt), reverse=True)
+        retracted: list[SglangRequest] = []
+        while len(keep) > 1:
+            req = keep.pop()
+            retracted.append(req)
+            self._release_req(req)
+            pool.evict(-(-len(keep) * RETRACT_STEPS // pool.page_size))
+            if pool.check_decode_mem():
+                break
+        if len(keep) == 1 and not pool.check_decode_mem():
+            req = keep.pop()
+            self._release_req(req)
+            batch.stuck += ((req, DeadEnd.NEVER_ADMITTED),)
+        running.reqs = keep
+        generated = sum([self.known_outputs(req) for req in keep])
+        self.ratio.retract(generated, sum([req.max_new_tokens for req in keep]), len(keep))
+        for req in retracted:
+            self.queue.requeue(req)
+        batch.recomputed += tuple(retracted)
+
+    def _release_req(self, req: SglangRequest) -> None:
+        """Take a running request's place and memory; nothing of it is cached."""
+        req.length = req.prompt + self.known_outputs(req)
+        self.context -= self.memory.length(req)
+        self._stop(req)
+        self.pool.release_req(req)
+        self._ending.pop(req, None)
+
+    # What becomes known
+
+    def _note_launch(self, reqs: frozenset[SglangRequest] | None) -> None:
+        """Note of which requests a token is in flight when the next iteration is decided; None for all."""
+        self._in_flight = reqs if self.overlaps else frozenset()
+
+    def _note_ending(self) -> None:
+        """Note which requests have their last token in the iteration that is in flight, in its order."""
+        finishing, steps = self._finishing, self.memory.steps
+        if self._computed:  # when the fast-forward of one step was over
+            self._cache_computed()
+        self._computed, self._launched = self._launched, []
+        ending: list[EngineRequest] = []
+        while finishing and finishing[0][0] <= steps:
+            req = finishing.pop(0)[2]
+            req.last_step = -1
+            ending.append(req)
+        if ending:
+            last = [] if self.last_batch is None else self.last_batch.reqs
+            self._ending = {req: None for req in self.running_batch.reqs + last if req in ending}
 
     def finish(self, now: int) -> list[EngineRequest]:
+        """Take in the oldest result in flight: cache its prompts, let those go that are over."""
         if not self.overlaps:
-            self.note_ending()
-        return list(self.learn(now))
+            self._note_ending()
+        ending, running = self._ending, self.running
+        if not ending:
+            self._cache_computed()
+            return []
+        for req in self._computed:
+            if req in ending:
+                self._end(req, now)
+            elif req.order in running:
+                self.pool.cache_unfinished_req(req)
+        self._computed = []
+        for req in ending:
+            if req.order in running:
+                self._end(req, now)
+        self._ending, self.resting, self.resting_context = {}, 0, 0
+        self._merge_last_batch()  # as the real engine does before it drops those that are over
+        self.running_batch.reqs = [req for req in self.running_batch.reqs if req.order in running]
+        self.running_batch.batch_is_full = False
+        return list(ending)
+
+    def _cache_computed(self) -> None:
+        """Cache the prompts whose result comes next, and with it no request's last token."""
+        computed, self._computed = self._computed, []
+        for req in computed:
+            if req.order in self.running:
+                self.pool.cache_unfinished_req(req)
+
+    def _end(self, req: SglangRequest, now: int) -> None:
+        """Let a request go whose last token is known."""
+        if not req.is_refused:
+            self._over(req, now)
+            return
+        self.context -= self.memory.length(req)
+        self._stop(req)
+        self._let_go(req)
+        self.events.left(req.row, now, Status.IGNORED)
+
+    def _let_go(self, request: EngineRequest) -> None:
+        assert isinstance(request, SglangRequest)
+        self.pool.cache_finished_req(request)
+
+    def _drop(self, request: EngineRequest) -> None:
+        self._let_go(request)
 
     def let_ending_rest(self) -> None:
-        self.note_ending()
-        if self.drop_ending():
-            self.is_full = False
+        self._note_ending()
+        if self._filter_ending():
+            self.running_batch.batch_is_full = False
 
     def ran_dry(self) -> None:
         if not (self.running or self.queue.waiting):
-            self.new_token_ratio = self._most_ratio
-
-    # Fast-forward
-
-    def steps_until_next_decision(self) -> int:
-        finishing = self._finishing
-        self.must_replan = True
-        if not finishing or self._pending or self.chunked is not None:
-            return 0
-        if self.queue.waiting and not self.is_full:
-            return 0
-        ending = self._ending
-        if ending and len(ending) > self.resting:
-            return 0
-        steps = finishing[0][0] - self.memory.steps
-        if self._ran_prompts and (steps <= 0 or not self._joins_quietly()):
-            return 0
-        if steps > 0:
-            steps = self.pools.steps_alike(self, steps)
-            self.must_replan = not steps
-            return steps
-        # They can rest in a step, if that is known of all of them.
-        self.must_replan = bool(ending) or not self._end_by_length()
-        return 0
-
-    def _end_by_length(self) -> bool:
-        """Say whether the requests whose last token is in flight are known to end with it."""
-        now = self.memory.steps
-        for step, _, request in self._finishing:
-            if step > now:
-                return True
-            assert isinstance(request, SglangRequest)
-            if request.output < request.max_new:
-                return False
-        return True
-
-    def _joins_quietly(self) -> bool:
-        """Say whether nothing is decided where those join whose prompt ran in the iteration before.
-
-        Nothing is, if the batch that they join stays as full as it is, and what is cached of their prompts
-        while the step after it runs changes no count of memory.
-        """
-        if self._left_chunk or self._ending or self.pools.retries or (self.is_full and not self.batch):
-            return False
-        tree = self.tree
-        return tree is None or tree.caches_apart(self._in_flight)
-
-    def _join_quietly(self, steps: int) -> None:
-        """Do what the plan of the first of some steps would, and what becomes known while it runs."""
-        self._ran_prompts = False
-        self._pending, self._in_flight = self._in_flight, []
-        self._join()
-        self._lingers = False
-        if steps > 1 or not self.overlaps:
-            # What the first step evicts, it evicts first; but none of it is on the way to what is cached.
-            self.cache_prompts()
-
-    def advance(self, steps: int) -> None:
-        if self._ran_prompts:
-            self._join_quietly(steps)
-        if self.tree is not None:
-            self.tree.evict_ahead(steps, len(self.batch))
-        super().advance(steps)
-        if self.new_token_ratio != self._least_ratio:
-            self.decay_ratio(steps)
-        if self._stale:
-            self.entries.processed += self._stale * steps
-        self._lags = None if self.overlaps else frozenset()
-
-    def arrival_matters(self) -> bool:
-        return not self.is_full or self.pools.retries or self.order.policy == "hrrn"
-
-    def may_join(self, request: EngineRequest) -> bool:
-        return len(self.running) < self.max_running_requests
-
-    def abort(self, row: int, now: int) -> int:
-        for request in self.running.values():
-            if request.row == row:
-                return self._abort_running(request)
-        waiting = self.queue.abort(row)
-        return 0 if waiting is None else waiting.generated_waiting
+            self.ratio.reset()
 
     def _abort_running(self, request: EngineRequest) -> int:
         assert isinstance(request, SglangRequest)
@@ -307,16 +526,71 @@ class Sglang(AdmittingSglang):
             if not request.decodes:
                 self.resting -= 1
                 self.resting_context -= request.tokens
-        self._asked -= request.prompt + request.max_new
         generated = super()._abort_running(request)
-        request.is_over, request.holds_place = True, False
-        if request is self.chunked:
-            self.chunked = None
-        self.batch = [each for each in self.batch if each is not request]
-        self.joining = [each for each in self.joining if each is not request]
-        self._in_flight = [each for each in self._in_flight if each is not request]
-        self.is_full = False
+        if request is self.chunked_req:
+            self.chunked_req = None
+        running = self.running_batch
+        running.reqs = [req for req in running.reqs if req is not request]
+        running.batch_is_full = False
         return generated
 
-    def _drop(self, request: EngineRequest) -> None:
-        self._let_go(request)
+    def may_join(self, request: EngineRequest) -> bool:
+        return len(self.running) < self.max_running_requests
+
+    # Fast-forward
+
+    def steps_until_next_decision(self) -> int:
+        finishing, running = self._finishing, self.running_batch
+        self.must_replan = True
+        if not finishing or self.chunked_req is not None or self._computed:
+            return 0
+        if self.queue.waiting and (not running.batch_is_full or self.pool.is_hybrid_swa):
+            return 0
+        if len(self._ending) > self.resting:
+            return 0
+        steps = finishing[0][0] - self.memory.steps
+        if (self._launched or self.last_batch is not None) and (steps <= 0 or not self._joins_quietly()):
+            return 0
+        if steps > 0:
+            steps = self.pool.steps_alike(
+                steps, self.running_sequences - self.resting, running.reqs, overlaps=self.overlaps
+            )
+            self.must_replan = not steps
+            return steps
+        # They can rest in a step, if that is known of all of them.
+        self.must_replan = bool(self._ending) or not self._end_by_length()
+        return 0
+
+    def _joins_quietly(self) -> bool:
+        """Say whether nothing is decided where those join whose prompt runs in the iteration in flight.
+
+        That is so if what is cached of their prompts while the next step runs changes no count of memory.
+        """
+        running = self.running_batch
+        stays_full = bool(running.reqs) or not running.batch_is_full
+        return stays_full and not self._ending and self.pool.caches_apart(self._launched)
+
+    def _end_by_length(self) -> bool:
+        """Say whether the requests whose last token is in flight are known to end with it."""
+        for step, _, request in self._finishing:
+            if step > self.memory.steps:
+                return True
+            assert isinstance(request, SglangRequest)
+            if request.output < request.max_new_tokens:
+                return False
+        return True
+
+    def advance(self, steps: int) -> None:
+        self._merge_last_batch()
+        if self._launched:
+            self._computed, self._launched = self._launched, []
+            if steps > 1 or not self.overlaps:
+                self._cache_computed()
+        super().advance(steps)
+        self.ratio.decay(steps)
+        self.waiting_queue.processed += self.running_batch.extend_num_tokens * steps
+        self._note_launch(None)
+
+    def arrival_matters(self) -> bool:
+        is_full = self.running_batch.batch_is_full
+        return not is_full or self.pool.is_hybrid_swa or self.policy.name == "hrrn"

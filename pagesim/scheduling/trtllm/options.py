@@ -18,25 +18,23 @@ class TrtllmOptions(SchedulerOptions):
 
     capacity_scheduler_policy: CapacityPolicy = Field(
         "GUARANTEED_NO_EVICT",
-        description="Whether a request starts only if it can run to its end, or as soon as its prompt fits.",
+        description="Start a request only if it can run to completion, or as soon as its prompt fits.",
     )
-    max_batch_size: int = Field(2048, ge=1, le=MOST, description="Requests that have started at most.")
-    max_num_tokens: int = Field(8192, ge=1, le=MOST, description="Tokens of an iteration at most.")
-    enable_chunked_prefill: bool = Field(False, description="Whether a prompt may run in chunks.")
+    max_batch_size: int = Field(2048, ge=1, le=MOST, description="Maximum number of started requests.")
+    max_num_tokens: int = Field(8192, ge=1, le=MOST, description="Maximum number of tokens per iteration.")
+    enable_chunked_prefill: bool = Field(False, description="Split prompts into chunks.")
     context_chunking_policy: ChunkingPolicy = Field(
-        "FIRST_COME_FIRST_SERVED", description="How prompts share the tokens of an iteration."
+        "FIRST_COME_FIRST_SERVED", description="Rule by which prompts share the tokens of an iteration."
     )
     disable_overlap_scheduler: bool = Field(
-        False, description="Whether an iteration is decided only when the one before it is over."
+        False, description="Schedule an iteration only when the one before it has finished."
     )
-    enable_block_reuse: bool = Field(
-        False, description="Whether prompts find blocks of other requests; not simulated."
-    )
+    enable_block_reuse: bool = Field(False, description="Reuse blocks of other requests; not simulated.")
     max_new_tokens: int | None = Field(
         None,
         ge=1,
         le=MOST,
-        description="Tokens that a request asks for at least; it ends earlier, by a stop token.",
+        description="Minimum number of output tokens that a request asks for; a stop token ends it earlier.",
     )
 
 

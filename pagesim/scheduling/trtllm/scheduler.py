@@ -33,7 +33,7 @@ class Trtllm(RestingScheduler):
         prices: not looked at.
 
     Attributes:
-        options: see there.
+        options: the engine's, with its capacity policy.
         longest: tokens of the longest request that the cache holds.
         in_chunks: running requests whose prompt has not run whole, by `Holder.order`.
     """
@@ -79,7 +79,7 @@ class Trtllm(RestingScheduler):
         self.options = options
         self.longest = min(max_model_len, memory.num_blocks * memory.block_size)
         self.in_chunks: dict[int, EngineRequest] = {}
-        self._ending = {}
+        self._draining = {}
         self.in_flight = 1 if options.disable_overlap_scheduler else 2
         memory.lag = self.in_flight - 1
 

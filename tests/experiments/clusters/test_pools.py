@@ -23,7 +23,7 @@ from tests.experiments.clusters.pool_systems import Case, cases
 ENTRIES = [
     "used",
     "reserved",
-    "over_reserved",
+    "unused_reservation",
     "rounding",
     "held_for_transfer",
     "landing",

@@ -243,7 +243,8 @@ def test_the_map_tells_groups_apart_and_names_them(browser, hybrid_page):
     told = browser.run("""(() => {
         const told = pagesimReport.map.panes.flatMap(({ frames }) =>
             Array.from({ length: frames.device.size }, (_, block) => frames.describe(block).join("; ")));
-        return ["group 0 window 128", "tokens attended to", "a recurrent state", "bytes padding of blocks",
+        return ["group 0 window 128", "tokens attended to", "a recurrent state",
+            "bytes internal fragmentation: padding",
             "can still be found (cached)"].filter((words) => !told.some((line) => line.includes(words)));
     })()""")
     assert told == []

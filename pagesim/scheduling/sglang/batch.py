@@ -1,0 +1,38 @@
+"""A batch of requests that run together, as SGLang's loop hands it from iteration to iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pagesim.scheduling.sglang.request import SglangRequest
+from pagesim.setup.compiled import mypyc_attr
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ScheduleBatch:
+    """Requests in their order: those that decode, or those whose prompts ran in the last iteration.
+
+    Args:
+        reqs: the requests.
+        extend_num_tokens: tokens of the iteration of prompts with which the batch began; they are counted
+            again with each of its decode steps.
+        is_prefill_only: whether none of the requests may generate more than the token of its prompt.
+
+    Attributes:
+        batch_is_full: whether no request is tried until one leaves.
+    """
+
+    __slots__ = ("batch_is_full", "extend_num_tokens", "is_prefill_only", "reqs")
+
+    def __init__(
+        self, reqs: Iterable[SglangRequest] = (), extend_num_tokens: int = 0, *, is_prefill_only: bool = False
+    ) -> None:
+        self.reqs = list(reqs)
+        self.extend_num_tokens = extend_num_tokens
+        self.is_prefill_only = is_prefill_only
+        self.batch_is_full = False
+
+    def merge_batch(self, other: ScheduleBatch) -> None:
+        """Let the requests of another batch join behind these."""
+        self.reqs += other.reqs
+        self.is_prefill_only = self.is_prefill_only and other.is_prefill_only

@@ -1,0 +1,170 @@
+"""The pool of token slots as SGLang's loop sees it, with a radix tree over it or without.
+
+Source: SGLang 0.5.23, ``srt/managers/schedule_batch.py``, ``srt/mem_cache/common.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pagesim.kvcache import KVCache
+from pagesim.kvcache.radix import RadixKV, WindowedRadixKV
+from pagesim.scheduling.sglang.options import SglangOptions
+from pagesim.scheduling.sglang.request import SglangRequest
+from pagesim.setup.compiled import mypyc_attr
+
+SWA_EVICTION_INTERVAL = 128
+"""Tokens that have left the window of a decoding request when it gives their window slots back."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class TokenPool:
+    """Takes slots for requests, caches what they computed, evicts what is cached.
+
+    Where layers with a window have a pool of their own (``is_hybrid_swa``), a request gives back the slots of
+    what left its window.
+
+    Args:
+        memory: empty.
+        options: resolved.
+
+    Attributes:
+        memory: the pages.
+        page_size: tokens of a page.
+        tree_cache: the memory with its radix tree; None where no prefix is cached.
+        is_hybrid_swa: whether there are two pools.
+        window: tokens of the window there.
+        swa_capacity: tokens of the window pool.
+    """
+
+    __slots__ = (
+        "_chunk",
+        "_swa",
+        "is_hybrid_swa",
+        "memory",
+        "page_size",
+        "swa_capacity",
+        "tree_cache",
+        "window",
+    )
+
+    def __init__(self, memory: KVCache, options: SglangOptions) -> None:
+        self.memory = memory
+        self.page_size = memory.block_size
+        self.tree_cache = memory if options.caches and isinstance(memory, RadixKV) else None
+        self._chunk = max(0, options.chunked_prefill_size or 0)
+        self._swa = memory if isinstance(memory, WindowedRadixKV) else None
+        self.is_hybrid_swa = self._swa is not None
+        self.window = self.swa_capacity = 0
+        if self._swa is not None:
+            self.window = self._swa.windows.window
+            self.swa_capacity = self._swa.windows.num_blocks * self.page_size
+
+    @property
+    def available_tokens(self) -> int:
+        """Tokens that no request holds, those included that can be evicted."""
+        return self.memory.free_blocks * self.page_size
+
+    @property
+    def available_swa_tokens(self) -> int:
+        """The same of the window pool."""
+        return 0 if self._swa is None else self._swa.free_window_blocks * self.page_size
+
+    def evict(self, pages: int) -> int:
+        """Evict until so many pages are blank, as far as that can be; return how many are."""
+        memory = self.memory
+        return memory.make_blank(pages) if isinstance(memory, RadixKV) else memory.free_blocks
+
+    def check_decode_mem(self) -> bool:
+        """Say whether the next step of the running batch finds its pages; evict for it."""
+        needed = self.memory.blocks_needed(1)
+        return self.evict(needed) >= needed
+
+    def steps_alike(
+        self, steps: int, decoding: int, batch: Sequence[SglangRequest], *, overlaps: bool
+    ) -> int:
+        """Return for how many decode steps each finds its pages and nothing is evicted nor given back.
+
+        Args:
+            steps: as many as are asked for.
+            decoding: requests that decode.
+            batch: the running batch.
+            overlaps: whether a token of each request is in flight.
+        """
+        memory = self.memory
+        blank = memory.free_blocks - memory.cached_blocks
+        if self._swa is not None:
+            blank = min(blank, self._swa.blank_window_blocks)
+            ahead = self.window + SWA_EVICTION_INTERVAL + overlaps - memory.steps
+            steps = min(steps, min([request.kv.gone - request.base + ahead for request in batch]))
+        if steps <= 0 or blank < decoding:
+            return 0
+        # Before each step as many pages are blank as requests decode.
+        return 1 + memory.steps_that_fit(steps - 1, memory.free_blocks - blank + decoding)
+
+    # What the tree holds
+
+    def match_prefix(self, req: SglangRequest) -> None:
+        """Look a request's tokens up, all but the last."""
+        tree = self.tree_cache
+        req.prefix_len = req.matched_len = 0 if tree is None else tree.match_prefix(req, req.length)
+
+    def inc_lock_ref(self, req: SglangRequest) -> None:
+        """Hold the prefix that was found last for a request."""
+        if self.tree_cache is not None:
+            self.tree_cache.protect(req)
+
+    def dec_lock_ref(self, req: SglangRequest) -> None:
+        """Hold it no longer, where the request is not admitted."""
+        if self.tree_cache is not None:
+            self.tree_cache.unprotect(req)
+
+    def cache_unfinished_req(self, req: SglangRequest) -> None:
+        """Insert what the last prefill of a request computed into the tree."""
+        if self.tree_cache is not None:
+            self.tree_cache.cache_tokens(req, req.extend_end)
+
+    def caches_apart(self, reqs: Sequence[SglangRequest]) -> bool:
+        """Say whether no count of pages changes when the prompts of some requests are cached."""
+        if self.is_hybrid_swa:
+            return False
+        return self.tree_cache is None or self.tree_cache.caches_apart(reqs)
+
+    def cache_finished_req(self, req: SglangRequest) -> None:
+        """Insert a request's tokens up to its last one into the tree, and release it."""
+        tokens = self.memory.length(req)
+        if tokens > req.final_length and not req.is_refused:
+            tokens = req.final_length
+        if self.tree_cache is None:
+            self.memory.release(req)
+        else:
+            self.tree_cache.end(req, tokens)
+        req.kv = None
+
+    def release_req(self, req: SglangRequest) -> None:
+        """Release a request that is retracted, of which nothing more is cached."""
+        if self.tree_cache is None:
+            self.memory.release(req)
+        else:
+            self.tree_cache.drop(req)
+        req.kv = None
+
+    # The window pool
+
+    def evict_swa_before_chunk(self, req: SglangRequest, *, overlaps: bool) -> None:
+        """Give back what left the window of a prompt whose next chunk runs."""
+        if self._swa is None or self.tree_cache is not None:  # which takes the slots over, window and all
+            return
+        req.kv.parts += 1
+        if not overlaps:
+            self._swa.slide(req, req.prefix_len)
+        elif req.kv.parts > 2:
+            self._swa.slide(req, req.prefix_len - self._chunk)
+
+    def evict_swa(self, req: SglangRequest, tokens: int) -> None:
+        """Give back what left the window of a decoding request, of which so many tokens are known."""
+        if self._swa is None:
+            return
+        enough = tokens - 1 - self.window - SWA_EVICTION_INTERVAL >= req.kv.gone
+        if enough and self._swa.length(req) > req.extend_end:
+            self._swa.slide(req, tokens - 1)
