@@ -8,17 +8,21 @@ from typing import Any
 from pagesim.costs import CostModel
 from pagesim.costs.base import IterationShape
 from pagesim.costs.preemption import LoadTime
-from pagesim.costs.specs import Capacity
+from pagesim.costs.specs import Capacity, Link, TierSpec
 from pagesim.costs.specs.gpu_spec import GIB
 from pagesim.errors import PagesimError
-from pagesim.kvcache.tiers import ChainBacking, TierChain
+from pagesim.kvcache.tiers import TierChain
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.offload.offloading import offloading_of
 from pagesim.scheduling.options import SchedulerOptions
 from pagesim.setup.scenario import System
 from pagesim.setup.tiers import UNLIMITED, chunk_bytes, copy_time, links_of, load_time, make_chain, tier_specs
-from pagesim.sim.copies import CopyEngine, CopyTime
-from pagesim.sim.tier_copies import TierCopies
+from pagesim.sim.copies import CopyTime, TierCopies
+
+_TIMED = Link(float("inf"), 0.0, "copies take what `copy_times` says")
+
+HOST = TierSpec("host", None, _TIMED, _TIMED)
+"""vLLM's one tier."""
 
 
 def with_chunks(options: Any, sized: Capacity) -> SchedulerOptions:
@@ -81,16 +85,17 @@ def chain_of(system: System, sized: Capacity, cost: CostModel, options: Schedule
 
 def copies_of(
     system: System, sized: Capacity, cost: CostModel, options: SchedulerOptions, scheduler: Scheduler
-) -> CopyEngine | TierCopies:
-    """Return what carries out the copies between a scheduler's device and its tiers."""
-    tiers = tier_specs(system, cost)
-    if not tiers:
-        return CopyEngine(*copy_times(system, sized, cost))
+) -> TierCopies | None:
+    """Return what carries out the copies between a scheduler's device and its tiers; None without any."""
     connector = offloading_of(scheduler)
-    assert connector is not None
-    backing = connector.backing
-    assert isinstance(backing, ChainBacking)
-    return TierCopies(backing, links_of(tiers, sized, chunk_blocks(options)))
+    if connector is None:
+        return None
+    tiers = tier_specs(system, cost)
+    links = links_of(tiers or (HOST,), sized, chunk_blocks(options))
+    if not tiers:
+        load, store = copy_times(system, sized, cost)
+        links = links._replace(load_times=[load], store_times=[store])
+    return TierCopies(connector.backing, links)
 
 
 def traffic_of(scheduler: Scheduler, sized: Capacity, options: SchedulerOptions) -> dict[str, Any]:

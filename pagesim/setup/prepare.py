@@ -18,7 +18,7 @@ from pagesim.results.result import request_columns
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.content import Contents
 from pagesim.scheduling.core import Pool, Scheduler
-from pagesim.scheduling.dead_ends import DeadEnd
+from pagesim.scheduling.dead_ends import DeadEnd, StrictCompatError
 from pagesim.scheduling.options import SchedulerOptions
 from pagesim.scheduling.request import Status
 from pagesim.setup.block_plans import graph_notes, kernel_notes
@@ -35,10 +35,8 @@ from pagesim.setup.served import served_model
 from pagesim.setup.sizes import static_notes, static_sizes
 from pagesim.sim.clients import Clients
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, to_ticks
-from pagesim.sim.copies import CopyEngine
-from pagesim.sim.engine import StrictCompatError
+from pagesim.sim.copies import TierCopies
 from pagesim.sim.sending import SentArrivals
-from pagesim.sim.tier_copies import TierCopies
 from pagesim.workloads.trace import IntColumn, Trace
 
 
@@ -115,8 +113,8 @@ class PreparedSystem:
         """Whether what is over decides when other requests are sent: a closed loop."""
         return self.system.max_concurrency is not None or self.trace.think_s is not None
 
-    def copies(self, scheduler: Scheduler) -> CopyEngine | TierCopies:
-        """Return what carries out the copies between a scheduler's device and its tiers."""
+    def copies(self, scheduler: Scheduler) -> TierCopies | None:
+        """Return what carries out the copies between a scheduler's device and its tiers; None without any."""
         return copies_of(self.system, self.sized, self.cost, self.options, scheduler)
 
     def clients(self) -> Clients | None:

@@ -14,8 +14,7 @@ from pagesim.kvcache.tiers import EVICTIONS, UNLIMITED, ChunkStore, Tier, TierCh
 from pagesim.setup.scenario import System
 from pagesim.setup.served import served_model
 from pagesim.sim.clock import to_ticks
-from pagesim.sim.copies import CopyTime
-from pagesim.sim.tier_copies import TierLinks
+from pagesim.sim.copies import CopyTime, TierLinks
 
 __all__ = [
     "ALIGNMENT",
