@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pagesim.kvcache import PrefixKV, KVCache
+from pagesim.kvcache import KVCache, PrefixKV
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.vllm_v1.kv_cache_manager import KVCacheManager
 
