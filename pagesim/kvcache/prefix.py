@@ -187,11 +187,6 @@ class PrefixKV(KVCache):
     def cache_full_blocks(self, holder: Holder) -> None:
         self._index.register(holder.kv, (self.length(holder) - holder.unknown) // self.block_size)
 
-    def take(self, holder: Holder) -> None:
-        blocks = self.blocks_needed_by(holder)
-        if blocks:
-            self._take_for(holder.kv, blocks)
-
     def release(self, holder: Holder) -> None:
         if holder.decodes:
             self.stop_decoding(holder)

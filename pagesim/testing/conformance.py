@@ -136,21 +136,6 @@ def _as_many_steps_fit_as_are_promised(life: Life, empty: KVCache, rng: Random) 
             )
 
 
-def _a_request_waits_as_long_as_is_said(life: Life, empty: KVCache, rng: Random) -> None:
-    memory = life.memory
-    fit = min(memory.steps_that_fit(40, 0), life.steps_left())
-    for more in (0, 1, 3):
-        one_by_one = copied(life)
-        memory, needed = one_by_one.memory, one_by_one.memory.free_blocks + more
-        told = memory.steps_blocked(fit, needed)
-        assert 0 <= told <= fit, f"steps that are blocked are at most those asked for: {told} of {fit}"
-        for _ in range(told):
-            one_by_one.grow(1)
-            assert memory.free_blocks < needed or (not memory.releases and not more), (
-                f"after each of {told} steps that are blocked fewer than {needed} blocks are free"
-            )
-
-
 def _admission_is_foretold(life: Life, empty: KVCache, rng: Random) -> None:
     for tokens, output, samples in _requests(life.memory, rng):
         copy = copied(life)
@@ -212,44 +197,6 @@ def _rest_changes_nothing(life: Life, empty: KVCache, rng: Random) -> None:
     assert life.snapshot() == before, "stop_decoding and start_decoding together change nothing"
 
 
-def _a_trim_is_what_the_next_step_releases(life: Life, empty: KVCache, rng: Random) -> None:
-    memory = life.memory
-    if not life.steps_left() or memory.blocks_needed(1) > memory.free_blocks:
-        return
-    trimmed = copied(life)
-    for holder in trimmed.decoding():
-        trimmed.memory.trim(holder)
-        trimmed.verify()
-    assert memory.releases or trimmed.memory.free_blocks == memory.free_blocks, (
-        "a trim releases for windows only"
-    )
-    trimmed.grow(1)
-    life.grow(1)
-    trimmed.verify()
-    ends = [
-        (each.memory.free_blocks, [each.memory.held_blocks(h) for h in each.holders])
-        for each in (life, trimmed)
-    ]
-    assert ends[0] == ends[1], "trim releases what the next step would release, and no more"
-
-
-def _turns_are_as_a_step(life: Life, empty: KVCache, rng: Random) -> None:
-    memory = life.memory
-    several = any(holder.samples > 1 for holder in life.decoding())
-    if several or not life.steps_left() or memory.blocks_needed(1) > memory.free_blocks:
-        return
-    in_turn, at_once = copied(life), copied(life)
-    in_turn.take_turns()
-    in_turn.verify()
-    life.grow(1)
-    assert at_once.memory.grow_in_turn(at_once.decoding()), "a step that fits is one that fits in turn"
-    assert at_once.memory.free_blocks == memory.free_blocks, "grow_in_turn takes what grow takes"
-    assert in_turn.snapshot() == life.snapshot(), "take, for each, and close_step leave what grow leaves"
-    for each in (in_turn, life):
-        each.grow(min(1, each.memory.steps_that_fit(1, 0)))
-    assert in_turn.snapshot() == life.snapshot(), "steps after turns are as those after a step"
-
-
 def _a_swap_brings_everything_back(life: Life, empty: KVCache, rng: Random) -> None:
     for holder in list(life.holders):
         memory = life.memory
@@ -293,12 +240,9 @@ def _requests(memory: KVCache, rng: Random) -> Iterator[tuple[int, int, int]]:
 _CHECKS = (
     _many_steps_are_as_many_single_ones,
     _as_many_steps_fit_as_are_promised,
-    _a_request_waits_as_long_as_is_said,
     _admission_is_foretold,
     _full_memory_refuses,
     _rest_changes_nothing,
-    _a_trim_is_what_the_next_step_releases,
-    _turns_are_as_a_step,
     _a_swap_brings_everything_back,
     _released_memory_is_as_empty,
 )

@@ -392,20 +392,11 @@ class ReleasesTooMuch(HybridKV):
         super()._release_skipped(holder, processed + 2 * self.block_size)
 
 
-class TrimsTwice(CountedHybridKV):
-    def grow(self, steps: int = 1) -> int:
-        self._early = 0
-        return super().grow(steps)
-
-
-class ForgetsThatItTook(CountedHybridKV):
-    def take(self, holder: Holder) -> None:
-        self.trim(holder)
-
-
-class LetsNobodyIn(CountedHybridKV):
-    def steps_blocked(self, steps: int, needed: int) -> int:
-        return steps
+class ForgetsWhatItTrimmed(CountedHybridKV):
+    def trim(self, holder: Holder) -> None:
+        free = self.free_blocks
+        super().trim(holder)
+        self.free_blocks = free
 
 
 class StaysInTheRingOfItsWindow(CountedHybridKV):
@@ -418,9 +409,7 @@ class StaysInTheRingOfItsWindow(CountedHybridKV):
     [
         (NeverTrims, "trim releases the blocks that no later token attends to"),
         (ReleasesTooMuch, "that a later token attends to"),
-        (TrimsTwice, "trim releases what the next step would release, and no more|free or held"),
-        (ForgetsThatItTook, "free or held"),
-        (LetsNobodyIn, "steps that are blocked fewer than"),
+        (ForgetsWhatItTrimmed, "free or held"),
         (StaysInTheRingOfItsWindow, "free or held"),
     ],
 )

@@ -153,6 +153,8 @@ class OffloadingConnector(KVConnector):
     def request_finished(self, request: EngineRequest, *, is_aborted: bool) -> bool:
         self.connector_scheduler.finished(request)
         if not is_aborted:
+            if request.decodes:
+                self.memory.stop_decoding(request)
             request.in_flight = 0
             self.memory.trim(request)
         return False
