@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from enum import Enum
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -26,14 +25,6 @@ class StateChunks(NamedTuple):
 
     block_size: int
     checkpoint: int | None
-
-
-class Fit(Enum):
-    """Whether memory can take a request."""
-
-    NOW = "now"
-    LATER = "later"
-    NEVER = "never"
 
 
 class KVCacheError(Exception):
@@ -184,12 +175,6 @@ class KVCache:
     def can_admit_whole(self, holder: Holder, tokens: int, length: int, spare: int = 0) -> bool:
         """Say whether a holder could be admitted with its first tokens, and all ``length`` of them fit."""
         return self.can_admit(holder, length, spare)
-
-    def fit(self, holder: Holder, tokens: int, spare: int = 0) -> Fit:
-        """Say whether a holder could be admitted now, later, or not even to empty memory."""
-        if self.can_admit(holder, tokens, spare):
-            return Fit.NOW
-        return Fit.LATER if self.could_admit(holder, tokens, spare) else Fit.NEVER
 
     def match_prefix(self, holder: Holder, tokens: int) -> int:
         """Look a holder's first tokens up, all but the last; return how many are cached: whole blocks."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from random import Random
 
-from pagesim.kvcache.base import Fit, KVCache, KVCacheError, OutOfBlocks
+from pagesim.kvcache.base import KVCache, KVCacheError, OutOfBlocks
 from pagesim.kvcache.pool import Pool
 from pagesim.kvcache.reservation import RESERVATIONS
 from pagesim.testing.copied import copied
@@ -65,7 +65,7 @@ def _check_empty(memory: KVCache) -> None:
     assert memory.free_blocks == memory.num_blocks, "empty memory is all free"
     assert memory.free_cpu_blocks == memory.cpu_blocks, "an empty swap space is all free"
     assert memory.blocks_needed(5) == 0, "where no holder decodes, no block is needed"
-    assert memory.fit(LivingHolder(1), 1) is Fit.NOW, "empty memory takes a sequence of one token"
+    assert memory.can_admit(LivingHolder(1), 1), "empty memory takes a sequence of one token"
     if memory.names_blocks:
         assert named(memory).free_extents() == [(0, memory.num_blocks)], "empty memory is one free run"
 
@@ -142,21 +142,23 @@ def _admission_is_foretold(life: Life, empty: KVCache, rng: Random) -> None:
         memory, holder = copy.memory, copy.new(tokens, output, samples)
         memory.match_prefix(holder, tokens)
         spares = (0, 1, memory.free_blocks // 2, memory.free_blocks)
-        answers = [(memory.can_admit(holder, tokens, s), memory.fit(holder, tokens, s)) for s in spares]
+        answers = [
+            (memory.can_admit(holder, tokens, s), memory.could_admit(holder, tokens, s)) for s in spares
+        ]
         try:
             memory.admit(holder, tokens)
         except OutOfBlocks:
             left = -1
         else:
             left = memory.free_blocks
-        for spare, (can, fit) in zip(spares, answers, strict=True):
+        for spare, (can, could) in zip(spares, answers, strict=True):
             said = f"{samples} × {tokens} tokens, {spare} spare, {left} left (−1: refused)"
             assert can == (left >= spare), f"can_admit says whether admission succeeds: {can} for {said}"
-            assert (fit is Fit.NOW) == can, f"fit says NOW where can_admit says yes: {fit.name} for {said}"
-            best = empty.fit(LivingHolder(tokens, output, samples), tokens, spare)
-            assert best is not Fit.LATER, "empty memory has nothing to wait for: it never says LATER"
-            if fit is Fit.NEVER:
-                assert best is Fit.NEVER, f"NEVER is final: empty memory does not fit it either: {said}"
+            assert could or not can, f"what can be admitted now could be to empty memory: {said}"
+            alone = LivingHolder(tokens, output, samples)
+            best = empty.can_admit(alone, tokens, spare)
+            assert best == empty.could_admit(alone, tokens, spare), f"empty memory is asked alike: {said}"
+            assert could or not best, f"could_admit denies what empty memory can: {said}"
 
 
 def _full_memory_refuses(life: Life, empty: KVCache, rng: Random) -> None:
@@ -222,8 +224,8 @@ def _released_memory_is_as_empty(life: Life, empty: KVCache, rng: Random) -> Non
     if memory.names_blocks:
         assert named(memory).free_extents() == [(0, memory.num_blocks)], "released blocks are joined again"
     for tokens, output, samples in _requests(memory, rng):
-        fits = [m.fit(LivingHolder(tokens, output, samples), tokens) for m in (memory, empty)]
-        assert fits[0] is fits[1], "memory that was emptied takes what empty memory takes"
+        fits = [m.can_admit(LivingHolder(tokens, output, samples), tokens) for m in (memory, empty)]
+        assert fits[0] == fits[1], "memory that was emptied takes what empty memory takes"
 
 
 def _requests(memory: KVCache, rng: Random) -> Iterator[tuple[int, int, int]]:

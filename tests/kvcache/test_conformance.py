@@ -19,7 +19,6 @@ from pagesim.kvcache import (
     CountedHybridKV,
     Extent,
     FirstFit,
-    Fit,
     Full,
     Holder,
     HybridKV,
@@ -265,9 +264,8 @@ class PromisesTooLittle(PagedKV):
 
 
 class GivesUpTooEarly(PagedKV):
-    def fit(self, holder: Holder, tokens: int, spare: int = 0) -> Fit:
-        fit = super().fit(holder, tokens, spare)
-        return Fit.NOW if fit is Fit.NOW else Fit.NEVER
+    def could_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
+        return self.can_admit(holder, tokens, spare)
 
 
 class ForgetsSamples(PagedKV):
@@ -358,7 +356,7 @@ BROKEN: dict[type[PagedKV], str] = {
     GrowsBeforeItRaises: "growth without blocks leaves everything as it was",
     PromisesTooMuch: "what the contract allows was refused|can_admit says whether",
     PromisesTooLittle: "can_admit says whether admission succeeds",
-    GivesUpTooEarly: "NEVER is final",
+    GivesUpTooEarly: "could_admit denies what empty memory can",
     ForgetsSamples: "free or held|a holder of several|blocks_to_admit",
     WritesWhatItShares: "does not read its own tokens",
     ForgetsCopies: "blocks_needed is the sum",
