@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pagesim.costs import CostModel
 from pagesim.costs.base import IterationShape
 from pagesim.costs.preemption import LoadTime
 from pagesim.costs.specs import Capacity
-from pagesim.costs.specs.gpu_spec import GIB
+from pagesim.costs.specs.gpu_spec import GIB, parse_link
 from pagesim.errors import PagesimError
-from pagesim.kvcache.tiers import ChainBacking, TierChain
+from pagesim.kvcache.tiers import UNLIMITED, ChainBacking, TierChain
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.offload.scheduler import OffloadingV1
 from pagesim.scheduling.options import SchedulerOptions
-from pagesim.setup.scenario import System
-from pagesim.setup.tiers import UNLIMITED, chunk_bytes, copy_time, links_of, load_time, make_chain, tier_specs
+from pagesim.setup.tiers import chunk_bytes, copy_time, links_of, load_time, make_chain
 from pagesim.sim.copies import CopyEngine, CopyTime
 from pagesim.sim.tier_copies import TierCopies
+
+if TYPE_CHECKING:
+    from pagesim.setup.engine_config import EngineConfig
 
 
 def with_chunks(options: Any, sized: Capacity) -> SchedulerOptions:
@@ -46,11 +47,11 @@ def with_chunks(options: Any, sized: Capacity) -> SchedulerOptions:
     return options.model_copy(update={"kv_offloading_chunks": chunks})  # type: ignore[no-any-return]
 
 
-def copy_times(system: System, sized: Capacity, cost: CostModel) -> tuple[CopyTime, CopyTime]:
+def copy_times(config: EngineConfig) -> tuple[CopyTime, CopyTime]:
     """Return what a copy of so many blocks takes from vLLM's tier on the host, and to it."""
-    link = system.host_link
+    cost, link = config.cost, config.system.kv_offloading_link
     if link is not None:
-        return (copy_time(link, sized.block_bytes),) * 2
+        return (copy_time(parse_link(link), config.capacity.block_bytes),) * 2
 
     def loads(blocks: int) -> int:
         return cost.iteration(_moving(0, blocks))
@@ -61,35 +62,29 @@ def copy_times(system: System, sized: Capacity, cost: CostModel) -> tuple[CopyTi
     return loads, stores
 
 
-def loads_in(system: System, sized: Capacity, cost: CostModel, options: SchedulerOptions) -> LoadTime:
+def loads_in(config: EngineConfig) -> LoadTime:
     """Return what a load of so many blocks from each tier takes."""
-    tiers = tier_specs(system, cost)
-    if tiers:
-        return load_time(tiers, links_of(tiers, sized, chunk_blocks(options)))
-    load = copy_times(system, sized, cost)[0]
+    if config.tiers:
+        return load_time(config.tiers, links_of(config.tiers, config.capacity, chunk_blocks(config.options)))
+    load = copy_times(config)[0]
     return lambda blocks: load(blocks[0])
 
 
-def chain_of(system: System, sized: Capacity, cost: CostModel, options: SchedulerOptions) -> TierChain | None:
-    """Return the empty chain of tiers that a system asks for; None where it asks for none."""
-    tiers = tier_specs(system, cost)
-    if not tiers:
-        return None
-    threshold = getattr(options, "kv_offloading_threshold", None) or 0
-    return make_chain(tiers, chunk_bytes(sized, chunk_blocks(options)), threshold=threshold)
+def chain_of(config: EngineConfig) -> TierChain:
+    """Return the empty chain of tiers that a system asks for."""
+    threshold = getattr(config.options, "kv_offloading_threshold", None) or 0
+    size = chunk_bytes(config.capacity, chunk_blocks(config.options))
+    return make_chain(config.tiers, size, threshold=threshold)
 
 
-def copies_of(
-    system: System, sized: Capacity, cost: CostModel, options: SchedulerOptions, scheduler: Scheduler
-) -> CopyEngine | TierCopies:
+def copies_of(config: EngineConfig, scheduler: Scheduler) -> CopyEngine | TierCopies:
     """Return what carries out the copies between a scheduler's device and its tiers."""
-    tiers = tier_specs(system, cost)
-    if not tiers:
-        return CopyEngine(*copy_times(system, sized, cost))
+    if not config.tiers:
+        return CopyEngine(*copy_times(config))
     assert isinstance(scheduler, OffloadingV1)
     backing = scheduler.connector.backing
     assert isinstance(backing, ChainBacking)
-    return TierCopies(backing, links_of(tiers, sized, chunk_blocks(options)))
+    return TierCopies(backing, links_of(config.tiers, config.capacity, chunk_blocks(config.options)))
 
 
 def traffic_of(scheduler: Scheduler, sized: Capacity, options: SchedulerOptions) -> dict[str, Any]:
@@ -132,15 +127,6 @@ def total_traffic(replicas: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for each in total.values():
         each["share"] = each["chunks"]["loaded"] / loaded if loaded else None
     return total
-
-
-def link_notes(system: System, cost: CostModel) -> list[str]:
-    """Return where the links of each tier of a system are from."""
-    notes = []
-    for tier in tier_specs(system, cost):
-        into = "" if tier.store.note == tier.load.note else f"; into it: {tier.store.note}"
-        notes.append(f"links of {tier.name}: {tier.load.note}{into}")
-    return notes
 
 
 def chunk_blocks(options: SchedulerOptions) -> int:

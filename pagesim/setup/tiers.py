@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from pagesim.costs import CostModel
 from pagesim.costs.links import host_links
 from pagesim.costs.preemption import LoadTime
-from pagesim.costs.specs import BlockPlan, Capacity, Link, TierSpec, gpu, parse_tiers
+from pagesim.costs.specs import BlockPlan, Capacity, Link, TierSpec, parse_tiers
 from pagesim.costs.transfers import ChainLinks, path_to_device, transfer_ticks
 from pagesim.errors import PagesimError
 from pagesim.kvcache.tiers import EVICTIONS, UNLIMITED, ChunkStore, Tier, TierChain
-from pagesim.setup.scenario import System
-from pagesim.setup.served import served_model
 from pagesim.sim.clock import to_ticks
 from pagesim.sim.copies import CopyTime
 from pagesim.sim.tier_copies import TierLinks
 
-__all__ = [
-    "ALIGNMENT",
-    "UNLIMITED",
-    "chunk_bytes",
-    "copy_time",
-    "links_of",
-    "load_time",
-    "make_chain",
-    "tier_specs",
-]
+if TYPE_CHECKING:
+    from pagesim.setup.engine_config import EngineConfig
 
 ALIGNMENT = 4096
 """Bytes to a multiple of which vLLM 0.33.0 rounds a chunk up (v1/kv_offload/cpu/manager.py)."""
@@ -39,22 +29,21 @@ def chunk_bytes(sized: Capacity, blocks: int) -> int:
     return chunk + -chunk % ALIGNMENT
 
 
-def tier_specs(system: System, cost: CostModel) -> tuple[TierSpec, ...]:
-    """Return the chain that a system asks for, empty where it asks for none.
+def tier_specs(config: EngineConfig) -> tuple[TierSpec, ...]:
+    """Return the chain that the option ``tiers`` asks for.
 
     Raises:
         PagesimError: a text is no tier, or a chain of them cannot be driven by an engine.
     """
-    texts: Sequence[str] = system.option("tiers") or ()
-    if not texts:
-        return ()
-    if system.kv_offloading_link is not None:
+    texts: Sequence[str] = config.system.option("tiers")
+    link = config.system.kv_offloading_link
+    if link is not None:
         raise PagesimError(
-            f"kv_offloading_link is {system.kv_offloading_link}, and tiers is {' '.join(texts)}: each tier "
+            f"kv_offloading_link is {link}, and tiers is {' '.join(texts)}: each tier "
             "says its own link, as host:64GiB:25GB/s:10us; leave kv_offloading_link out"
         )
-    model, profile = served_model(system), getattr(cost, "profile", None)
-    specs = parse_tiers(texts, host_links(gpu(system.gpu), profile, model))
+    profile = getattr(config.cost, "profile", None)
+    specs = parse_tiers(texts, host_links(config.gpu, profile, config.model))
     if specs[0].exclusive:
         raise PagesimError(
             f"tiers is {' '.join(texts)}; the first takes what the device evicts, and vLLM's connector "
