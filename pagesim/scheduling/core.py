@@ -68,6 +68,7 @@ class Scheduler(SchedulerTraits):
         spare_blocks: that must be free after a step for every running request to go on without a decision.
         widest: samples of the widest request that is expected.
         must_replan: whether the next iteration must be planned, whatever it does.
+        parks: entries of the ledger for blocks of requests that do not run and hold memory: of `parked`.
         unreported: whether requests are over of which no plan has told the workers, where an engine makes one
             for that alone, an empty one.
         events: the observers, called for changes that no batch holds.
@@ -89,6 +90,7 @@ class Scheduler(SchedulerTraits):
         "max_model_len",
         "memory",
         "must_replan",
+        "parks",
         "preemption",
         "prices",
         "queue",
@@ -111,8 +113,8 @@ class Scheduler(SchedulerTraits):
         return cls
 
     @classmethod
-    def kind_in_pool(cls, options: Any, pool: Pool) -> type[Scheduler]:
-        """Return the class that decides in a pool of replicas that only prefill, or only decode.
+    def kind_in_pool(cls, options: Any, pool: Pool) -> Callable[..., Scheduler]:
+        """Return what makes the scheduler of a pool of replicas that only prefill, or only decode.
 
         Raises:
             PagesimError: the scheduler has no connector between such pools, or not under these options.
@@ -151,6 +153,7 @@ class Scheduler(SchedulerTraits):
         self.resting = self.resting_context = 0
         self.spare_blocks = 0
         self.must_replan = False
+        self.parks: tuple[str, ...] = ()
         self.unreported = False
         self.swapped: list[EngineRequest] = []
         # Decoding requests by the step at which one of their samples is over.
@@ -230,19 +233,14 @@ class Scheduler(SchedulerTraits):
             steps = min(steps, forks.next_step() - memory.steps)
         if steps <= 0 or forks.copied:
             return 0
-        if memory.releases and (self.queue.waiting or self.swapped):
-            enough = self.blocks_for_head()
-            if enough is not None:
-                steps = memory.steps_blocked(steps, enough)
+        if memory.releases and (self.queue.waiting or self.swapped) and self.may_admit():
+            return 0
         return memory.steps_that_fit(steps, self.spare_blocks)
 
-    def blocks_for_head(self) -> int | None:
-        """Return how many free blocks might let a request in that waits, while others only decode.
-
-        None where nothing does until a request leaves. Only memory is asked for that gives blocks back as
-        requests go on.
-        """
-        return 0
+    def may_admit(self) -> bool:
+        """Say whether blocks that running requests give back might let a request in before one leaves."""
+        head = self.queue.head()
+        return bool(self.swapped) or (head is not None and self.may_join(head))
 
     def ran_dry(self) -> None:
         """Learn that nothing runs and nothing is in flight; told before the engine waits for an arrival."""

@@ -35,17 +35,24 @@ class PriorityQueue(WaitingQueue):
             heappush(self._heap, (self.urgency(request), request))
 
     def head(self) -> EngineRequest | None:
+        if self.holding:
+            return self.holding[0]
         return self._heap[0][1] if self._heap else None
 
     def pop(self, request: EngineRequest) -> None:
         self.waiting -= 1
-        heappop(self._heap)
+        if self.holding:
+            del self.holding[0]
+        else:
+            heappop(self._heap)
 
     def requeue(self, request: EngineRequest) -> None:
         self.waiting += 1
         heappush(self._heap, (self.urgency(request), request))
 
     def abort(self, row: int) -> EngineRequest | None:
+        if any(request.row == row for request in self.holding):
+            return super().abort(row)
         self.waiting -= 1
         place = next(at for at, (_, request) in enumerate(self._heap) if request.row == row)
         _, request = self._heap.pop(place)

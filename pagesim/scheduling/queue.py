@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Sequence
 from operator import attrgetter
 
 from pagesim.scheduling.arrivals import NEVER, NO_ARRIVALS, Arrivals
@@ -25,6 +26,8 @@ class WaitingQueue:
 
     Attributes:
         waiting: how many wait.
+        holding: those of them that hold blocks already, into which a connector loads their KV; they come
+            before all others.
         next_arrival: when the next one arrives, in ticks; ``NEVER`` when no more will.
     """
 
@@ -35,6 +38,7 @@ class WaitingQueue:
         "_preempted",
         "arrivals",
         "arrived",
+        "holding",
         "next_arrival",
         "preempted_first",
         "waiting",
@@ -46,6 +50,7 @@ class WaitingQueue:
         self.arrived = 0  # requests [0, arrived) have arrived
         self.next_arrival = NEVER
         self.waiting = 0
+        self.holding: list[EngineRequest] = []
         self._fresh = 0  # requests [_fresh, arrived) have never run
         self._aborted: set[int] = set()  # those of [_fresh, arrived) that were aborted
         self._preempted: list[EngineRequest] = []
@@ -83,6 +88,8 @@ class WaitingQueue:
         """Return the request whose turn it is; None when none waits."""
         if not self.waiting:
             return None
+        if self.holding:
+            return self.holding[0]
         if self._aborted:
             self._pass_over_aborted()
         preempted, fresh = self._preempted, self._fresh
@@ -102,7 +109,9 @@ class WaitingQueue:
     def pop(self, request: EngineRequest) -> None:
         """Take the head, as ``head`` returned it, out of the queue."""
         self.waiting -= 1
-        if request is self._fresh_head:
+        if self.holding:
+            del self.holding[0]
+        elif request is self._fresh_head:
             self._fresh_head = None
             self._fresh += 1
         else:
@@ -116,9 +125,24 @@ class WaitingQueue:
         else:
             insort(self._preempted, request, key=_arrival)
 
+    def put_back(self, holding: Sequence[EngineRequest], others: Sequence[EngineRequest]) -> None:
+        """Put requests back that were passed over, in their order, in front of those that were not.
+
+        Args:
+            holding: those that hold blocks.
+            others: those that hold none.
+        """
+        self.waiting += len(holding)
+        self.holding[:0] = holding
+        for request in reversed(others):
+            self.requeue(request)
+
     def abort(self, row: int) -> EngineRequest | None:
-        """Take a waiting request out, wherever it stands; return it if it has run before."""
+        """Take a waiting request out, wherever it stands; return it if it has run before or holds blocks."""
         self.waiting -= 1
+        for place, request in enumerate(self.holding):
+            if request.row == row:
+                return self.holding.pop(place)
         for place, request in enumerate(self._preempted):
             if request.row == row:
                 return self._preempted.pop(place)

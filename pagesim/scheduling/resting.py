@@ -14,9 +14,9 @@ class RestingScheduler(Scheduler):
     They keep their place and their memory in it, and get no further token.
     """
 
-    __slots__ = ("_ending",)
+    __slots__ = ("_draining",)
 
-    _ending: dict[int, EngineRequest]  # those that rest, by `Holder.order`
+    _draining: dict[int, EngineRequest]  # those that rest, by `Holder.order`
 
     def let_ending_rest(self) -> None:
         finishing, memory = self._finishing, self.memory
@@ -27,13 +27,13 @@ class RestingScheduler(Scheduler):
                 self.reaches.leave(request.base)
             memory.stop_decoding(request)
             request.last_step = -1
-            self._ending[request.order] = request
+            self._draining[request.order] = request
             self.resting += 1
             self.resting_context += request.tokens
 
     def end_resting(self, now: int) -> list[EngineRequest]:
         """Let those go that rest, as their last token is known; return them."""
-        ending = self._ending
+        ending = self._draining
         over = [ending[order] for order in sorted(ending)] if len(ending) > 1 else list(ending.values())
         ending.clear()
         self.resting = self.resting_context = 0
@@ -44,6 +44,6 @@ class RestingScheduler(Scheduler):
 
     def forget_resting(self, request: EngineRequest) -> None:
         """Forget that a request rests, if it does, which is not over and gone."""
-        if self._ending.pop(request.order, None) is not None:
+        if self._draining.pop(request.order, None) is not None:
             self.resting -= 1
             self.resting_context -= request.tokens

@@ -70,9 +70,6 @@ class SchedulerTraits:
     follows_reach: ClassVar[bool] = False
     """Whether a batch says what layers read that look back on some tokens only (``reaches``)."""
 
-    parks: ClassVar[tuple[str, ...]] = ()
-    """Entries of the ledger for blocks of requests that do not run and hold memory: of `parked`."""
-
     serves_hybrids: ClassVar[bool] = True
     """Whether layers may differ in what they keep."""
 

@@ -12,7 +12,7 @@ from pagesim.costs.specs.gpu_spec import GIB, parse_link
 from pagesim.errors import PagesimError
 from pagesim.kvcache.tiers import UNLIMITED, ChainBacking, TierChain
 from pagesim.scheduling.core import Scheduler
-from pagesim.scheduling.offload.scheduler import OffloadingV1
+from pagesim.scheduling.offload.offloading import offloading_of
 from pagesim.scheduling.options import SchedulerOptions
 from pagesim.setup.tiers import chunk_bytes, copy_time, links_of, load_time, make_chain
 from pagesim.sim.copies import CopyEngine, CopyTime
@@ -81,8 +81,9 @@ def copies_of(config: EngineConfig, scheduler: Scheduler) -> CopyEngine | TierCo
     """Return what carries out the copies between a scheduler's device and its tiers."""
     if not config.tiers:
         return CopyEngine(*copy_times(config))
-    assert isinstance(scheduler, OffloadingV1)
-    backing = scheduler.connector.backing
+    connector = offloading_of(scheduler)
+    assert connector is not None
+    backing = connector.backing
     assert isinstance(backing, ChainBacking)
     return TierCopies(backing, links_of(config.tiers, config.capacity, chunk_blocks(config.options)))
 
@@ -93,9 +94,10 @@ def traffic_of(scheduler: Scheduler, sized: Capacity, options: SchedulerOptions)
     Of each tier: its ``capacity`` in chunks (null without a limit), the bytes of a chunk, chunks and bytes
     that were stored, loaded, promoted, demoted and evicted, and its ``share`` of what was loaded.
     """
-    if not isinstance(scheduler, OffloadingV1):
+    connector = offloading_of(scheduler)
+    if connector is None:
         return {}
-    backing, size = scheduler.connector.backing, chunk_bytes(sized, chunk_blocks(options))
+    backing, size = connector.backing, chunk_bytes(sized, chunk_blocks(options))
     loaded = sum([each.loaded for each in backing.traffic])
     found = {}
     for (name, store), traffic in zip(backing.tiers, backing.traffic, strict=True):

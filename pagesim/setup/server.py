@@ -17,7 +17,7 @@ from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.observer import Observer
-from pagesim.scheduling.offload.scheduler import OffloadingV1
+from pagesim.scheduling.offload.offloading import offloading_of
 from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.setup.offload import traffic_of
 from pagesim.setup.prepare import PreparedSystem
@@ -119,7 +119,7 @@ class Server:
         if isinstance(memory, TabledKV):
             memory.notes_moves = executor is not None
         self.tiers: TierHistory | None = None
-        if isinstance(self.scheduler, OffloadingV1):
+        if offloading_of(self.scheduler) is not None:
             self.tiers = TierHistory()
             observers = [self.tiers, *observers]
         engine = Engine if self.scheduler.in_flight == 1 else PipelinedEngine

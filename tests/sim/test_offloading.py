@@ -14,7 +14,7 @@ from pagesim.accounting import tier_history
 from pagesim.experiments.golden import read_manifest
 from pagesim.experiments.golden.replay import trace_of
 from pagesim.scheduling.batch import Batch
-from pagesim.scheduling.offload.scheduler import OffloadingV1
+from pagesim.scheduling.vllm_v1 import VllmV1
 from pagesim.workloads.trace import Trace
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
@@ -282,13 +282,13 @@ def test_a_copy_on_which_no_request_that_waits_depends_asks_for_no_plan(
 ) -> None:
     """Two requests fill the device; the third finds no room while stores are carried out."""
     waiting: list[int] = []
-    plan = OffloadingV1.plan
+    plan = VllmV1.plan
 
-    def counted(scheduler: OffloadingV1, now: int) -> Batch:
+    def counted(scheduler: VllmV1, now: int) -> Batch:
         waiting.append(scheduler.queue.waiting)
         return plan(scheduler, now)
 
-    monkeypatch.setattr(OffloadingV1, "plan", counted)
+    monkeypatch.setattr(VllmV1, "plan", counted)
     monkeypatch.setattr(tier_history, "BLOCKS", 1)  # else the device is looked at beside each copy's end
     trace = Trace(
         np.zeros(3),
@@ -319,14 +319,14 @@ def test_iterations_beside_a_copy_are_forwarded_over_until_one_learns_of_its_end
 ) -> None:
     """A store of 4 blocks of 2 MiB takes 0.84 s, or some 80 iterations of 10 ms."""
     plans = 0
-    plan = OffloadingV1.plan
+    plan = VllmV1.plan
 
-    def counted(scheduler: OffloadingV1, now: int) -> Batch:
+    def counted(scheduler: VllmV1, now: int) -> Batch:
         nonlocal plans
         plans += 1
         return plan(scheduler, now)
 
-    monkeypatch.setattr(OffloadingV1, "plan", counted)
+    monkeypatch.setattr(VllmV1, "plan", counted)
     trace = Trace(np.array([0.0]), np.array([64]), np.array([300]), hash_ids=[(1,)], hash_block_size=64)
     system = {
         "async_scheduling": async_scheduling,

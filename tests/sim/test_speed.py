@@ -53,10 +53,9 @@ def test_the_ledger_of_one_chunk_takes_the_memory_of_the_one_before() -> None:
     assert faults < iterations / 500
 
 
-@pytest.mark.parametrize("rate", [0.5, 1.95, 4.0])
 @pytest.mark.parametrize("window", [256, 1024])
-def test_windows_take_hardly_more_rows_than_full_attention(window: int, rate: float, tmp_path: Path) -> None:
-    trace = ps.make_trace("sharegpt", arrivals="poisson", rate=rate, num_requests=1000, seed=1)
+def test_windows_take_hardly_more_rows_than_full_attention(window: int, tmp_path: Path) -> None:
+    trace = ps.make_trace("sharegpt", arrivals="poisson", rate=0.5, num_requests=1000, seed=1)
     rows = []
     for windows in (0, 2):
         layers = [f"{{ repeat = {windows}, kind = 'window', window = {window}, {HEADS} }}"] * (windows > 0)

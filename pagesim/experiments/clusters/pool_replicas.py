@@ -10,9 +10,10 @@ import simpy
 from pagesim.experiments.clusters.engine import Replica
 from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.batch import Batch
-from pagesim.scheduling.disaggregated import PrefillingV1, PullingV1
+from pagesim.scheduling.disaggregated import PrefillConnector, PullConnector
 from pagesim.scheduling.observer import FastForward
 from pagesim.scheduling.request import EngineRequest, Status
+from pagesim.scheduling.vllm_v1 import VllmV1
 from pagesim.sim.engine import NAP
 from pagesim.sim.process import Events
 
@@ -40,11 +41,18 @@ class PoolReplica(Replica):
         self._settles = True
 
     @property
-    def scheduler(self) -> PrefillingV1 | PullingV1:
+    def scheduler(self) -> VllmV1:
         """The engine's scheduler."""
         scheduler = self.engine.scheduler
-        assert isinstance(scheduler, PrefillingV1 | PullingV1)
+        assert isinstance(scheduler, VllmV1)
         return scheduler
+
+    @property
+    def connector(self) -> PrefillConnector | PullConnector:
+        """The connector of that."""
+        connector = self.scheduler.connector
+        assert isinstance(connector, PrefillConnector | PullConnector)
+        return connector
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         super().planned(batch, now, start, ticks)
@@ -62,7 +70,7 @@ class PoolReplica(Replica):
         self._leave(row, now, status, False)
 
     def next_look(self) -> int:
-        return self.scheduler.polls.next_look
+        return self.connector.polls.next_look
 
     def _rest(self, now: int, again_at: int) -> Events:
         if self._computes or not self.scheduler.has_work:
@@ -73,18 +81,23 @@ class PoolReplica(Replica):
     def _wait(self, now: int) -> Events:
         scheduler = self.scheduler
         if not scheduler.has_work:
-            scheduler.idle(now)
-        if scheduler.has_work or scheduler.polls.next_look != NEVER:
+            self._poll(now)
+        if scheduler.has_work or self.connector.polls.next_look != NEVER:
             yield from self._sleep(now)
         else:
             yield from super()._wait(now)
+
+    def _poll(self, now: int) -> None:
+        """Learn which transfers are over, where the engine has nothing to do."""
+        self.engine.events.parked_changes(now)
+        self.connector.idle(now)
 
     def _sleep(self, now: int) -> Events:
         """Sleep in milliseconds until a plan may differ from the last one."""
         scheduler, environment = self.scheduler, self._environment
         wake_at = now
         if scheduler.awaits and not (scheduler.must_replan or scheduler.running or scheduler.unreported):
-            wake_at = min(scheduler.polls.next_look, self.engine.next_abort)
+            wake_at = min(self.connector.polls.next_look, self.engine.next_abort)
         self._idle = environment.event()
         events = [self._idle]
         if wake_at != NEVER:
@@ -99,34 +112,34 @@ class Prefiller(PoolReplica):
     """Runs one engine that prefills."""
 
     @property
-    def scheduler(self) -> PrefillingV1:
-        scheduler = self.engine.scheduler
-        assert isinstance(scheduler, PrefillingV1)
-        return scheduler
+    def connector(self) -> PrefillConnector:
+        connector = super().connector
+        assert isinstance(connector, PrefillConnector)
+        return connector
 
     def acknowledge(self, row: int, now: int) -> None:
         """Say that a request's blocks were pulled, or will not be, or that their lease is over.
 
         What happens at the very instant at which a batch is launched is reported with the next one.
         """
-        self.scheduler.polls.expect(row, now + 1)
+        self.connector.polls.expect(row, now + 1)
         if self._busy:
             self._replan_at(now + 1)
         elif self._idle is not None:
             if self.scheduler.has_work:
                 self._wake()
             else:
-                self.scheduler.idle(now)
+                self._poll(now)
 
 
 class Decoder(PoolReplica):
     """Runs one engine that decodes."""
 
     @property
-    def scheduler(self) -> PullingV1:
-        scheduler = self.engine.scheduler
-        assert isinstance(scheduler, PullingV1)
-        return scheduler
+    def connector(self) -> PullConnector:
+        connector = super().connector
+        assert isinstance(connector, PullConnector)
+        return connector
 
 
 def _next_nap(now: int, instant: int) -> int:

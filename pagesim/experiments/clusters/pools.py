@@ -168,12 +168,12 @@ def replay_pools(
         prefiller = Prefiller(number, prefill_states, routed, prompts, leave=handover.left_prefiller)
         prefillers.append(prefiller)
         add("prefill", prefiller, of_prefill)
-        prefiller.scheduler.holds = options.lease.holds
+        prefiller.connector.holds = options.lease.holds
     for number in range(options.decode):
         decoder = Decoder(number, decode_states, AddedArrivals(whole), prompts, leave=handover.left_decoder)
         decoders.append(decoder)
         add("decode", decoder, of_decode)
-        decoder.scheduler.pull = handover.pull
+        decoder.connector.pull = handover.pull
     handover.prefillers, handover.decoders = prefillers, decoders
 
     def route(index: int, now: int) -> None:

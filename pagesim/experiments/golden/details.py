@@ -22,7 +22,7 @@ from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
 from pagesim.scheduling.offload.jobs import Transfers
-from pagesim.scheduling.offload.scheduler import OffloadingV1
+from pagesim.scheduling.offload.offloading import offloading_of
 from pagesim.scheduling.request import EngineRequest
 
 if TYPE_CHECKING:  # pandas takes long to import
@@ -154,12 +154,12 @@ class Details(Observer):
 
     def _offloaded(self, transfers: Transfers | None) -> dict[str, int]:
         """Return what was transferred, and what the tier holds; nothing where there is no tier."""
-        scheduler = self.scheduler
-        if not isinstance(scheduler, OffloadingV1) or transfers is None:
+        connector = offloading_of(self.scheduler)
+        if connector is None or transfers is None:
             return {}
-        store = scheduler.connector.tiers()[0].store
+        store = connector.tiers()[0].store
         return {
-            "num_waiting_remote": scheduler.waiting_for_load,
+            "num_waiting_remote": len(connector.loading),
             "ext_hit_tokens": sum([job.tracked.request.loaded for job in transfers.loads]),
             "cpu_used": store.used,
             "cpu_evictable": store.evictable,

@@ -564,7 +564,7 @@ class Sglang(Scheduler):
     def _joins_quietly(self) -> bool:
         """Say whether nothing is decided where those join whose prompt runs in the iteration in flight.
 
-        Nothing is, if what is cached of their prompts while the step after it runs changes no count of memory.
+        That is so if what is cached of their prompts while the next step runs changes no count of memory.
         """
         running = self.running_batch
         stays_full = bool(running.reqs) or not running.batch_is_full

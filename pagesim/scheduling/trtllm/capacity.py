@@ -82,7 +82,7 @@ class MaxUtilization(Trtllm):
         ahead of it, too, gets room at its cost.
         """
         memory, queue = self.memory, self.queue
-        started = [each for each in self.running.values() if each.order not in self._ending]
+        started = [each for each in self.running.values() if each.order not in self._draining]
         waiting: list[EngineRequest] = []
         taken = place = 0
         end: int | None = None  # the index of the one that was paused last: no request behind it is looked at
@@ -113,7 +113,7 @@ class MaxUtilization(Trtllm):
 
     def _latest_at_work(self) -> EngineRequest:
         """Return the last request that runs and does not rest; a step that needs a block has one."""
-        return next(each for each in reversed(self.running.values()) if each.order not in self._ending)
+        return next(each for each in reversed(self.running.values()) if each.order not in self._draining)
 
     def _free(self) -> int:
         """Return the free blocks, less those of prompts whose chunks have not all run."""

@@ -79,7 +79,7 @@ class Trtllm(RestingScheduler):
         self.options = options
         self.longest = min(max_model_len, memory.num_blocks * memory.block_size)
         self.in_chunks: dict[int, EngineRequest] = {}
-        self._ending = {}
+        self._draining = {}
         self.in_flight = 1 if options.disable_overlap_scheduler else 2
         memory.lag = self.in_flight - 1
 

@@ -1,0 +1,156 @@
+"""Prefill apart from decode: how a prefiller's blocks are held, and how a decoder pulls them.
+
+Source: vLLM 0.33.0, distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from pagesim.kvcache import KVCache
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.disaggregated.polls import Polls
+from pagesim.scheduling.disaggregated.refusals import check_memory
+from pagesim.scheduling.kv_connector import KVConnector
+from pagesim.scheduling.request import EngineRequest
+
+if TYPE_CHECKING:  # which asks connectors
+    from pagesim.scheduling.vllm_v1.scheduler import VllmV1
+
+Pull = Callable[[EngineRequest, int, int], int]
+"""Begins to pull a request's prompt: so many blocks, at an instant; returns when that is over, in ticks."""
+
+
+def _at_once(request: EngineRequest, blocks: int, now: int) -> int:
+    return now
+
+
+class PolledConnector(KVConnector):
+    """A connector whose worker polls transfers with each batch, and reports them with its tokens.
+
+    Args:
+        memory: the device's, of layers that keep every token alike.
+        in_flight: batches that are scheduled before the outcome of the first of them is known.
+
+    Attributes:
+        polls: of the transfers.
+    """
+
+    __slots__ = ("_now", "polls")
+
+    def __init__(self, memory: KVCache, in_flight: int) -> None:
+        check_memory(memory)
+        super().__init__(memory)
+        self.polls = Polls(in_flight)
+        self._now = 0
+
+    def begin_plan(self, now: int) -> None:
+        super().begin_plan(now)
+        self._now = now
+        self.over(self.polls.known())
+
+    def build_connector_meta(self, batch: Batch, scheduler: VllmV1) -> bool:
+        self.polls.launch(self._now)
+        return self.polls.unknown
+
+    def idle(self, now: int) -> None:
+        """Take back what transfers do not need any more, while the engine has nothing to do."""
+        self.over(self.polls.drain(now))
+
+    def over(self, rows: Sequence[int]) -> None:
+        """Note that transfers of requests are over."""
+        raise NotImplementedError
+
+
+class PrefillConnector(PolledConnector):
+    """The connector of an engine that only prefills, for requests of one output token each.
+
+    A request that is over keeps its blocks. They are free when the worker has reported that they were pulled,
+    or that their lease is over; a request that is aborted before it is over frees its blocks at once.
+
+    Args:
+        memory: see `PolledConnector`.
+        in_flight: see `PolledConnector`.
+
+    Attributes:
+        holds: whether blocks stay held; if not, they are free when a request is over.
+        held: the requests that are over and hold blocks, by row.
+    """
+
+    __slots__ = ("held", "holds")
+
+    parks = ("held_for_transfer",)
+    fills_blocks = False
+
+    def __init__(self, memory: KVCache, in_flight: int) -> None:
+        super().__init__(memory, in_flight)
+        self.holds = True
+        self.held: dict[int, EngineRequest] = {}
+
+    @property
+    def awaits(self) -> bool:
+        return bool(self.held)
+
+    def parked(self, holding: Sequence[EngineRequest]) -> Sequence[Sequence[EngineRequest]]:
+        return (list(self.held.values()),)
+
+    def idle(self, now: int) -> None:
+        super().idle(now + 1)  # what happens now, no batch that is launched now reports
+
+    def request_finished(self, request: EngineRequest, *, is_aborted: bool) -> bool:
+        if is_aborted or not self.holds:
+            return False
+        self.held[request.row] = request
+        return True
+
+    def over(self, rows: Sequence[int]) -> None:
+        for row in rows:
+            self.memory.release(self.held.pop(row))
+
+
+class PullConnector(PolledConnector):
+    """The connector of an engine that only decodes: a prefiller has computed the prompts.
+
+    A request takes the blocks of its whole prompt at once, and waits until the worker has reported that what
+    this engine had not cached was pulled. Then it runs, and computes the last token of its prompt again, for
+    what comes next. A request that is preempted afterwards computes all of its tokens here. The blocks of one
+    that is aborted while it waits are free once the pull is over.
+
+    Args:
+        memory: see `PolledConnector`.
+        in_flight: see `PolledConnector`.
+
+    Attributes:
+        pull: see `Pull`; at once unless another is put here before anything is planned.
+    """
+
+    __slots__ = ("_pulled", "pull")
+
+    parks = ("landing", "fenced")
+
+    def __init__(self, memory: KVCache, in_flight: int) -> None:
+        super().__init__(memory, in_flight)
+        self.pull: Pull = _at_once
+        self._pulled: set[int] = set()  # rows of all whose prompts were pulled: no prompt is pulled twice
+
+    def get_num_new_matched_tokens(
+        self, request: EngineRequest, num_computed_tokens: int, scheduler: VllmV1
+    ) -> int:
+        return 0 if request.row in self._pulled else request.length - num_computed_tokens
+
+    def update_state_after_alloc(
+        self, request: EngineRequest, num_external_tokens: int, scheduler: VllmV1
+    ) -> None:
+        if not num_external_tokens:
+            return
+        self._pulled.add(request.row)
+        cached = request.length - num_external_tokens
+        request.cached = cached
+        missing = self.memory.held_blocks(request) - cached // self.memory.block_size
+        self.polls.expect(request.row, self.pull(request, missing, self._now))
+
+    def over(self, rows: Sequence[int]) -> None:
+        waiting = {each.row: each for each in (*self.loading, *self.leaving)}
+        for row in rows:
+            self.finished_recving(waiting[row])
