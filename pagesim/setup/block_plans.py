@@ -1,13 +1,22 @@
-"""The plan of a system's blocks: what vLLM, or a rival, makes of its model's layers, from its options."""
+"""The plan of a system's blocks: what vLLM, or a rival, makes of its model's layers, and their KV groups."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from pagesim.costs.specs import BlockPlan, PoolPlan, TypePlan, plan_blocks, plan_pools, plan_types
-from pagesim.costs.specs.layers import KV_SCALE_BYTES, FullLayer, LatentLayer, StateLayer
+from pagesim.costs.specs.layers import (
+    KV_SCALE_BYTES,
+    ChunkLayer,
+    FullLayer,
+    LatentLayer,
+    Layer,
+    StateLayer,
+    WindowLayer,
+)
 from pagesim.costs.specs.type_plan import Layout
 from pagesim.errors import CapacityError, PagesimError
+from pagesim.kvcache import ChunkedLocal, Full, KVGroup, Rule, SlidingWindow, State
 from pagesim.scheduling.sglang import SglangOptions
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
@@ -112,6 +121,44 @@ def pool_plan(config: EngineConfig, options: SglangOptions) -> PoolPlan | None:
     )
 
 
+def kv_groups(plan: BlockPlan) -> tuple[KVGroup, ...]:
+    """Return the KV groups of a block plan, in its order."""
+    return tuple(
+        [
+            KVGroup(
+                group.block_size,
+                _rule(group.rule, State(plan.state_mode == "align", group.checkpoint)),
+                len(group.layers),
+                plan.bytes_per_block,
+                group.real_bytes,
+            )
+            for group in plan.groups
+        ]
+    )
+
+
+def type_groups(plan: TypePlan) -> tuple[KVGroup, ...]:
+    """Return a KV group for each layer type of a plan, in its order."""
+    return tuple(
+        [
+            KVGroup(each.block_size, _rule(each.rule, State()), len(each.places), each.page_bytes)
+            for each in plan.types
+        ]
+    )
+
+
+def _rule(layer: Layer, of_states: State) -> Rule:
+    match layer:
+        case WindowLayer(window=window):
+            return SlidingWindow(window)
+        case ChunkLayer(chunk=chunk):
+            return ChunkedLocal(chunk)
+        case StateLayer():
+            return of_states
+        case _:
+            return Full()
+
+
 def check_kv_dtype(config: EngineConfig) -> None:
     """Refuse a type of the cache that vLLM does not start with, or of which blocks are not known.
 
@@ -211,7 +258,8 @@ def check_served(config: EngineConfig, *, full_graphs: bool) -> None:
     options = config.options
     if not isinstance(options, VllmV1Options):
         return
-    blocks = block_plan(config).holding(config.capacity.num_blocks + config.scheduler.null_blocks)
+    num_blocks = config.capacity.num_blocks + config.scheduler.null_blocks
+    blocks = block_plan(config).holding(num_blocks)
     check_longest(config.system, blocks)
     if full_graphs:
         check_graphs(options, blocks)

@@ -126,14 +126,11 @@ class FlagTable:
             PagesimError: the line names no model, or something in it is unknown, not modelled or off.
         """
         for variable in variables:
-            for prefix in self.prefixes:
-                if (
-                    variable.startswith(prefix)
-                    and variable.removeprefix(prefix) not in self.harmless_variables
-                ):
-                    raise PagesimError(
-                        f"--serve: {variable} may affect scheduling and is not modelled; leave it out"
-                    )
+            own = [variable.removeprefix(each) for each in self.prefixes if variable.startswith(each)]
+            if own and own[0] not in self.harmless_variables:
+                raise PagesimError(
+                    f"--serve: {variable} may affect scheduling and is not modelled; leave it out"
+                )
         models: list[str] = []
         given: dict[str, list[str]] = {}
         for name, values in self.read(words):
