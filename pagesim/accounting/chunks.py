@@ -55,7 +55,6 @@ RARE_FIELDS = (
     "shared_slack",
     "shared_rounding",
     "cached_blocks",
-    "blocks_taken",
     *PARKED_ENTRIES,
 )
 """What is 0 in nearly every row is noted only where it is not.
@@ -66,7 +65,7 @@ RARE_FIELDS = (
     swapped_in, swapped_out, copied: blocks moved.
     external_blocks: free but unusable for the head of the queue.
     shared_blocks, shared_slack, shared_rounding: see `ledger.Sharing`; a fast-forward changes none of them.
-    cached_blocks, blocks_taken: see `KVCache`.
+    cached_blocks: free blocks whose content can still be found, of a prefix cache.
     held_for_transfer, landing: blocks that only requests hold that do not run; a fast-forward changes none.
 """
 

@@ -118,7 +118,7 @@ class Recorder(Observer):
         self._external = 0  # of the last planned iteration: free blocks that the head of the queue cannot use
         # Of fields that are 0 in most rows, where one is not: how long ``_rows`` is then, and its value.
         self._rare: dict[str, array[int]] = {name: array("q") for name in RARE_FIELDS}
-        self._cache_rows = array("q")  # of a prefix cache: shared_blocks, cached_blocks, blocks_taken
+        self._cache_rows = array("q")  # of a prefix cache: shared_blocks, cached_blocks
         # Pairs of a gap and how many sequences it is of; fewer than 0 where a row counts gaps that are none.
         self._late = array("q")
         # When the last token was there: of requests that lost their place, and, while decoding stands still
@@ -159,7 +159,7 @@ class Recorder(Observer):
         ))
         # fmt: on
         if self._notes_cache:
-            self._cache_rows.fromlist(memory.cache_row())
+            self._cache_rows.fromlist([memory.shared_blocks, memory.cached_blocks])
         elif self._notes_more:
             if self._notes_state:
                 blocked = not memory.grows and scheduler.blocked_externally()
@@ -198,7 +198,7 @@ class Recorder(Observer):
         ))
         # fmt: on
         if self._notes_cache:
-            self._cache_rows.fromlist(memory.cache_row())
+            self._cache_rows.fromlist([memory.shared_blocks, memory.cached_blocks])
         elif self._notes_more:
             if self._notes_state:
                 # No request waits in a fast-forward that no plan came before.
@@ -293,8 +293,8 @@ class Recorder(Observer):
             behind, values = np.array(self._rare[name], np.int64).reshape(-1, 2).T
             column[behind // len(ROW_FIELDS) - 1] = values
         if self._cache_rows:
-            state = np.array(self._cache_rows, np.int64).reshape(-1, 3).T
-            columns |= zip(("shared_blocks", "cached_blocks", "blocks_taken"), state, strict=True)
+            state = np.array(self._cache_rows, np.int64).reshape(-1, 2).T
+            columns |= zip(("shared_blocks", "cached_blocks"), state, strict=True)
         columns["running_groups"] = columns["running_sequences"] - columns["running_groups"]
         columns["free_cpu_blocks"] = self.memory.cpu_blocks - columns["free_cpu_blocks"]
         self.blocks_in += int(columns["swapped_in"].sum())
@@ -419,7 +419,7 @@ class Recorder(Observer):
                 shared -= parked.further_names()  # only what running requests name counts
             # Those of a hybrid cache its residency notes, which need not know them at once.
             cached = 0 if memory.is_hybrid else memory.cached_blocks
-            self._cache_rows.fromlist([shared, cached, memory.blocks_taken])
+            self._cache_rows.fromlist([shared, cached])
             return
         if external:
             self._note("external_blocks", external)

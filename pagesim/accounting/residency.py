@@ -130,34 +130,22 @@ class PlainResidency(Residency):
         return whole
 
     def _cached_blocks(self, rows: Rows) -> Callable[[Column], Column]:
-        """Return what tells cached blocks from blocks held: a fast-forward only takes blocks.
+        """Return what tells cached blocks from blocks held, ``[I]`` both.
 
-        It takes those that are not cached first. Where it does not, it was noted in which order blocks were
-        taken if content was evicted on the way, or which steps evicted it.
+        A fast-forward only takes blocks: those that are not cached first, unless memory says which of its
+        steps evicted content.
         """
-        by_step = np.array(self.memory.take_evicted_in_steps(), np.int64).reshape(-1, 2)
-        lost, lost_in_a_row = np.array(self.memory.take_evictions(), np.int64).reshape(-1, 2).T
-
-        def lost_by(taken: Column) -> Column:
-            """Return how much content had been evicted when so many blocks had been taken."""
-            turn = np.searchsorted(lost, taken, "right")
-            last = np.maximum(turn - 1, 0)
-            kept = np.maximum(lost[last] + lost_in_a_row[last] - 1 - taken, 0)
-            return np.where(turn > 0, np.cumsum(lost_in_a_row)[last] - kept, 0)
+        evicted = np.array(self.memory.take_evicted_in_steps(), np.int64).reshape(-1, 2)
 
         def cached_blocks(held: Column) -> Column:
             cached = rows.spread("cached_blocks")
-            if len(lost):
-                before = rows.spread("blocks_taken")
-                taken = before + held - (self.memory.num_blocks - rows.spread("free_blocks"))
-                return cached + lost_by(before) - lost_by(taken)
-            if len(by_step):
-                steps, blocks = by_step.T
-                gone = np.concatenate([[0], np.cumsum(blocks)])
-                first = rows["growth"] - 1 + rows["planned"]
-                cached += rows.spread_out(gone[np.searchsorted(steps, first, "right")])
-                cached -= gone[np.searchsorted(steps, rows.growth, "right")]
-                return cached
-            return np.minimum(cached, self.memory.num_blocks - held)
+            if not len(evicted):
+                return np.minimum(cached, self.memory.num_blocks - held)
+            steps, blocks = evicted.T
+            gone = np.concatenate([[0], np.cumsum(blocks)])
+            before = rows["growth"] - 1 + rows["planned"]
+            cached += rows.spread_out(gone[np.searchsorted(steps, before, "right")])
+            cached -= gone[np.searchsorted(steps, rows.growth, "right")]
+            return cached
 
         return cached_blocks

@@ -16,13 +16,11 @@ from pagesim.kvcache.hybrid import (
     can_keep,
 )
 from pagesim.kvcache.pool import Pool
-from pagesim.kvcache.prefix import CountedPrefixKV
-from pagesim.kvcache.prefix_tables import PrefixCachedKV
-from pagesim.kvcache.queued_prefix import QueuedPrefixKV
+from pagesim.kvcache.prefix import PrefixKV
+from pagesim.kvcache.prefix_tables import NumberedPrefixKV
 from pagesim.kvcache.reservation import RESERVATIONS, Reservation
 from pagesim.kvcache.tabled import TabledKV
 from pagesim.kvcache.typed import JengaKV, PooledKV, TwoLevelPages
-from pagesim.kvcache.watched_prefix import Watch, WatchedPrefixKV
 
 __all__ = [
     "DENSE",
@@ -35,7 +33,6 @@ __all__ = [
     "Copy",
     "CountedHybridKV",
     "CountedKV",
-    "CountedPrefixKV",
     "Extent",
     "FirstFit",
     "Fit",
@@ -46,11 +43,11 @@ __all__ = [
     "KVCache",
     "KVCacheError",
     "KVGroup",
+    "NumberedPrefixKV",
     "OutOfBlocks",
     "Pool",
     "PooledKV",
-    "PrefixCachedKV",
-    "QueuedPrefixKV",
+    "PrefixKV",
     "Reservation",
     "Reserved",
     "Rule",
@@ -59,8 +56,6 @@ __all__ = [
     "StateChunks",
     "TabledKV",
     "TwoLevelPages",
-    "Watch",
-    "WatchedPrefixKV",
     "can_keep",
     "contiguous",
     "join_extents",

@@ -79,13 +79,11 @@ class KVCache:
         lag: steps that are in flight when the next one is planned: 0, or 1 where batches are scheduled ahead.
         releases: whether a group may give blocks back before the end.
         state_chunks: how prompts are cut, where states can be found again.
-        blocks_taken: how often a free block was taken so far, where ``take_evictions`` counts by it.
     """
 
     __slots__ = (
         "_cached",
         "block_size",
-        "blocks_taken",
         "capacity_bytes",
         "cpu_blocks",
         "free_blocks",
@@ -154,7 +152,6 @@ class KVCache:
         self.free_cpu_blocks = cpu_blocks
         self.shared_blocks = 0
         self.state_chunks: StateChunks | None = None
-        self.blocks_taken = 0
         self._cached = 0  # of a prefix cache, see ``cached_blocks``
 
     # Questions
@@ -163,10 +160,6 @@ class KVCache:
     def cached_blocks(self) -> int:
         """Free blocks whose content can still be found."""
         return self._cached
-
-    def cache_row(self) -> list[int]:
-        """Return ``shared_blocks``, ``cached_blocks`` and ``blocks_taken``."""
-        return [self.shared_blocks, self.cached_blocks, self.blocks_taken]
 
     def blocks_for(self, tokens: int) -> int:
         """Return the blocks of one sequence of so many tokens, on demand and with nothing released."""
@@ -298,20 +291,12 @@ class KVCache:
         """Return runs of blocks that can be found, held ones included, where memory keeps them by runs."""
         return ()
 
-    def take_evictions(self) -> Sequence[tuple[int, int]]:
-        """Hand over when cached content was evicted since the last call.
-
-        Returns:
-            For blocks that were taken in a row, the value of ``blocks_taken`` with the first, and how many;
-            nothing where steps of growth take what is cached only when nothing else is free.
-        """
-        return ()
-
     def take_evicted_in_steps(self) -> Sequence[tuple[int, int]]:
-        """Hand over what was evicted since the last call by steps that were taken at once.
+        """Hand over which steps of growth evicted cached content since the last call.
 
         Returns:
-            The value of ``steps`` after the step before which cached content was evicted, and its blocks.
+            The value of ``steps`` after each such step, and the blocks that it evicted; nothing where steps
+            take cached blocks only when nothing else is free, from which the rest follows.
         """
         return ()
 
@@ -411,11 +396,11 @@ class KVCache:
         """End a step in which every decoding holder has taken its turn, as ``grow`` would."""
         self.steps += 1
 
-    def set_aside(self, blocks: int) -> None:
-        """Take so many free blocks out of the free list for what is going to be taken next.
+    def reserve_free(self) -> None:
+        """Let all blocks that are free now be taken before any that is given back from now on.
 
-        Where a request is preempted in the middle of a plan, those before it have taken theirs already. Only
-        memory in which it matters which blocks are taken looks.
+        Where a request is preempted in the middle of a plan, those ahead of it have taken every free block.
+        Only memory in which it matters which blocks are taken looks.
         """
         return
 

@@ -2,56 +2,20 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
-from typing import Any, ClassVar
 
 from pagesim.kvcache.base import KVCache, KVCacheError
 from pagesim.kvcache.groups import KVGroup
 from pagesim.kvcache.holder import Holder
-from pagesim.kvcache.run_index import Hit, Prefix, RunIndex, are_there, free_blocks
+from pagesim.kvcache.ring import Ring
+from pagesim.kvcache.run_index import Hit, Prefix, RunIndex
 from pagesim.kvcache.runs import FreeQueue, Run
 from pagesim.setup.compiled import mypyc_attr
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class _Match:
-    """What was looked up last: the scheduler usually takes it next.
-
-    Attributes:
-        holder: for whom.
-        most: how many blocks were asked for.
-        blocks: how many were found.
-        hits: the runs that these are of.
-        missing: the key of the block that ended the search; None where no more were asked for.
-    """
-
-    __slots__ = ("blocks", "hits", "holder", "missing", "most")
-
-    def __init__(self, holder: Holder | None, most: int) -> None:
-        self.holder = holder
-        self.most = most
-        self.blocks = 0
-        self.hits: list[Hit] = []
-        self.missing: int | None = None
-
-    def holds(self, found: dict[int, Run]) -> bool:
-        """Say whether a search would end the same way now."""
-        return self.missing not in found and (not self.hits or are_there(self.hits))
-
-    @property
-    def free(self) -> int:
-        """How many of the blocks that were found no sequence holds."""
-        return free_blocks(self.hits) if self.hits else 0
-
-
-_NOTHING = _Match(None, 0)
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class CountedPrefixKV(KVCache):
-    """See `KVCache`: counted memory of one KV group of full attention and single samples, with a cache.
+class PrefixKV(KVCache):
+    """Memory of one KV group of full attention and of single samples, with a prefix cache.
 
     The free blocks are a queue. Blocks are taken at its front, and then their content is evicted; a request
     gives its blocks back last block first. A prompt that begins as another one did takes over that one's full
@@ -59,93 +23,65 @@ class CountedPrefixKV(KVCache):
 
     A block can be found from the moment on at which room is made for its last token. Blocks that a decoding
     holder fills are hashed when it is released or ``cache_full_blocks`` is called: before that no other
-    request can ask for them. For the same reason the blocks that no other content has (`Content.shared`) are
-    only counted until their holder is released.
+    request can ask for them.
 
     What is decided block by block is kept by the run: blocks that one request computed and that all others
-    hold all or none of. A run is cut in two where a request takes over a part of it. Because of the order in
-    which blocks are given back, content is evicted from its end on: what comes before a block that can be
-    found can be found, too.
+    hold all or none of.
 
-    Free blocks that cannot be found are taken before those of the queue (vLLM 0.33). So content is evicted
-    only where nothing else is free, how many blocks are cached follows from how many are free, and which
-    ones these are is worked out when something is looked up (``_settle``).
+    Source: vLLM 0.33.0, ``v1/core/block_pool.py`` and ``v1/core/kv_cache_manager.py``.
 
     Args:
         num_blocks: on the device.
         block_size: token slots a block.
         cpu_blocks: swap space, never used.
+        reuses_unhashed_first: whether blocks that cannot be found are given back to the front of the queue
+            (vLLM 0.33); if not, all are given back to its end (0.11 and 0.19).
     """
 
     caches_prefixes = True
 
-    waits_to_index: ClassVar[bool] = True
-    """Whether blocks that no other content has are put into the index only when they are free."""
-
-    def __init__(self, num_blocks: int, block_size: int, cpu_blocks: int = 0) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, cpu_blocks: int = 0, *, reuses_unhashed_first: bool = True
+    ) -> None:
         super().__init__(num_blocks, [KVGroup(block_size)], cpu_blocks, shares=False)
+        self.reuses_unhashed_first = reuses_unhashed_first
         self._queue = FreeQueue()
-        self._queued = (
-            0  # blocks in it that can be found, those included that were taken since it was settled
-        )
-        self._aside = 0  # free blocks that were taken out of the queue for what is going to be taken next
-        self._due = 0  # blocks that can be found and are not in the index yet
-        self._index = self._new_index(self._queue)
-        self._match = _NOTHING
-        self._takes = [0] * block_size  # how many decoding holders take a block at which step
-        self._decoding = 0
+        self._queue.append(Run(num_blocks))
+        self._index = RunIndex(self._queue)
+        # What was looked up last: for whom, at which version of the index, and what was found.
+        self._looked_up: tuple[Holder | None, int, list[Hit]] = (None, 0, [])
+        self._ring = Ring(block_size)
+        self._reserved: Run | None = None  # the last run that is taken before what is given back
+        self._evicted: list[tuple[int, int]] = []
 
     # Questions
 
     @property
-    def cached_blocks(self) -> int:
-        """Free blocks whose content can still be found."""
-        return self.cache_row()[1]
-
-    def cache_row(self) -> list[int]:
-        free, cached = self.free_blocks - self._aside, self._cached
-        return [self.shared_blocks, cached if cached < free else free, self.blocks_taken]
-
-    @property
     def findable_blocks(self) -> int:
         """Blocks of different content that can be found, held ones included; counted here, run by run."""
-        self._settle()
-        return self._index.findable + self._due
+        return self._index.findable
 
     def found_runs(self) -> Iterable[Run]:
-        self._settle()
         return self._index.found.values()
 
     def held_blocks(self, holder: Holder) -> int:
         return -(-self.length(holder) // self.block_size)
 
     def exclusive_blocks(self, holders: Sequence[Holder]) -> int:
-        blocks, size = 0, self.block_size
-        shared: dict[int, Run] = {}
+        own = {id(holder.kv) for holder in holders}
+        blocks = 0
+        runs: dict[int, Run] = {}
         for holder in holders:
             prefix: Prefix = holder.kv
-            blocks += -(-self.length(holder) // size) - prefix.hashed
-            for run in prefix.runs:
-                if len(run.holders) == 1:
-                    blocks += run.count
-                else:
-                    shared[id(run)] = run
-        if shared:
-            own = {id(holder.kv) for holder in holders}
-            for run in shared.values():
-                if all(id(prefix) in own for prefix in run.holders):
-                    blocks += run.count
+            blocks += self.held_blocks(holder) - prefix.hashed
+            runs.update([(id(run), run) for run in prefix.runs])
+        for run in runs.values():
+            if all(id(prefix) in own for prefix in run.holders):
+                blocks += run.count
         return blocks
 
     def blocks_needed(self, steps: int = 1) -> int:
-        takes, size = self._takes, self.block_size
-        first = (self.steps + 1) % size
-        if steps == 1:
-            return takes[first]
-        rounds, rest = divmod(steps, size)
-        end = first + rest
-        blocks = sum(takes[first:end]) + rounds * self._decoding
-        return blocks + sum(takes[: end - size]) if end > size else blocks
+        return self._ring.total(self.steps, steps)
 
     def blocks_needed_by(self, holder: Holder) -> int:
         return int(self.length(holder) % self.block_size == 0)
@@ -155,35 +91,24 @@ class CountedPrefixKV(KVCache):
         return -(-(holder.tokens + tokens) // size) - -(-holder.tokens // size)
 
     def steps_that_fit(self, steps: int, spare: int) -> int:
-        room, size = self.free_blocks - spare, self.block_size
-        if (steps // size + 1) * self._decoding <= room or self.blocks_needed(steps) <= room:
-            return steps
-        if room < 0:
-            return 0
-        rounds, room = divmod(room, self._decoding)
-        first = (self.steps + 1) % size
-        in_turn = self._takes[first:] + self._takes[:first]
-        return rounds * size + bisect_right(list(accumulate(in_turn)), room)
+        return self._ring.steps_that_fit(self.steps, steps, self.free_blocks - spare)
 
     def match_prefix(self, holder: Holder, tokens: int) -> int:
-        content = holder.content
-        if content is None or content.unseen:
+        if holder.content is None:
             return 0
-        self._settle()
-        match, most = self._match, (tokens - 1) // self.block_size
-        if match.holder is not holder or match.most != most or not match.holds(self._index.found):
-            match = self._look_up(holder, most)
-        return match.blocks * self.block_size
+        hits = self._look_up(holder, (tokens - 1) // self.block_size)
+        return _blocks(hits) * self.block_size if hits else 0
 
     def could_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
         return self.blocks_for(tokens) + spare <= self.num_blocks  # empty memory has cached nothing
 
     def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
-        match = self._match_of(holder, tokens)
-        return -(-tokens // self.block_size) - match.blocks + match.free
+        hits = self._hits_of(holder, tokens)
+        blocks = -(-tokens // self.block_size)
+        return blocks - sum([blocks for run, blocks in hits if run.holders]) if hits else blocks
 
     def can_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
-        # Of the blocks that a holder takes some may be found; where there is room for all no look tells more.
+        # Where there is room for all blocks, what was found tells no more.
         blocks = -(-tokens // self.block_size) + spare
         return blocks <= self.free_blocks or self.blocks_to_admit(holder, tokens) + spare <= self.free_blocks
 
@@ -192,218 +117,187 @@ class CountedPrefixKV(KVCache):
     def admit(self, holder: Holder, tokens: int) -> None:
         if holder.samples > 1:
             raise KVCacheError("a prefix cache serves every sample as a request of its own")
-        content, size = holder.content, self.block_size
-        if self.waits_to_index and content is not None and content.unseen:
-            blocks = -(-tokens // size)
-            if blocks > self.free_blocks:
-                self._check_room(blocks)
-            holder.kv = prefix = Prefix(content, [], 0)
-            prefix.shared = 0
-            prefix.due = due = (tokens - holder.unknown) // size
-            self._due += due
-            holder.tokens = tokens
-            self._take(blocks)
-            return
-        match = self._match_of(holder, tokens)
-        others = -(-tokens // size) - match.blocks
-        if match.hits or others > self.free_blocks:
-            self._check_room(others + match.free)
-        runs: list[Run] = []
-        holder.kv = prefix = Prefix(content, runs, match.blocks, match.missing)
-        if self.waits_to_index and content is not None:
-            prefix.shared = content.shared
-        for run, blocks, count in match.hits:
-            if blocks < count:
-                self._index.split(run, blocks)
-            if run.holders:
-                self.shared_blocks += blocks
-            else:
-                self._queue.remove(run)
-                self._queued -= blocks
-                self._cached -= blocks
-                self.free_blocks -= blocks
+        size = self.block_size
+        blocks = -(-tokens // size)
+        if blocks > self.free_blocks:
+            self._check_room(self.blocks_to_admit(holder, tokens))
+        hits = self._hits_of(holder, tokens)
+        holder.kv = prefix = Prefix(holder.content)
+        for run, count in hits:
+            if count < run.count:
+                self._index.split(run, count)
+            self._touch(run)
             run.holders.append(prefix)
-            runs.append(run)
+            prefix.runs.append(run)
+            prefix.hashed += count
         holder.tokens = tokens
-        self._take(others)
-        self._hash(holder, tokens - holder.unknown)
-        prefix.missing = None
+        self._take_for(prefix, blocks - prefix.hashed)
+        self._index.register(prefix, (tokens - holder.unknown) // size)
 
     def extend(self, holder: Holder, tokens: int) -> None:
         blocks = self.blocks_to_extend(holder, tokens)
-        if blocks > self.free_blocks:
-            self._check_room(blocks)
-        if blocks:
-            self._take(blocks)
+        self._check_room(blocks)
+        self._take_for(holder.kv, blocks)
         holder.tokens += tokens
-        self._hash(holder, holder.tokens - holder.unknown)
+        self.cache_full_blocks(holder)
 
     def append(self, holder: Holder) -> int:
         self.extend(holder, 1)
         return 0
 
     def start_decoding(self, holder: Holder) -> None:
-        holder.base = base = holder.tokens - self.steps
+        holder.base = holder.tokens - self.steps
         holder.decodes = True
-        self._takes[(1 - base) % self.block_size] += 1  # see `opening_step`
-        self._decoding += 1
+        self._ring.enter(holder.base)
 
     def stop_decoding(self, holder: Holder) -> None:
         holder.tokens = self.length(holder)
         holder.decodes = False
-        self._stop_taking(holder)
+        self._ring.leave(holder.base)
+
+    def reserve_free(self) -> None:
+        for run in self._queue:
+            if run.content is not None:
+                self._index.evict(run, run.count)
+                run.content = None
+            self._reserved = run
+        self._cached = 0
 
     def grow(self, steps: int = 1) -> int:
-        blocks = self.blocks_needed(steps)
-        if blocks:
-            if blocks > self.free_blocks:
-                self._check_steps(steps)
-            self._take(blocks)
-        self.steps += steps
+        blocks = self._ring.total(self.steps, steps)
+        if blocks > self.free_blocks:
+            self._check_steps(steps)
+        if self.reuses_unhashed_first:
+            if blocks:
+                self._take(blocks)
+            self.steps += steps
+            return 0
+        for _ in range(steps):
+            self.steps += 1
+            cached = self._cached
+            self._take(self._ring.at(self.steps))
+            if self._cached < cached:
+                self._evicted.append((self.steps, cached - self._cached))
         return 0
 
-    def grow_leaving(self, spare: int) -> int:
-        step = self.steps + 1
-        blocks = self._takes[step % self.block_size]
-        if self.free_blocks - blocks < spare:
-            return -1
-        if blocks:
-            self._take(blocks)
-        self.steps = step
-        return 0
+    def take_evicted_in_steps(self) -> Sequence[tuple[int, int]]:
+        evicted, self._evicted = self._evicted, []
+        return evicted
 
     def cache_full_blocks(self, holder: Holder) -> None:
-        self._hash(holder, self.length(holder) - holder.unknown)
+        self._index.register(holder.kv, (self.length(holder) - holder.unknown) // self.block_size)
 
     def take(self, holder: Holder) -> None:
         blocks = self.blocks_needed_by(holder)
         if blocks:
-            self._take(blocks)
-
-    def set_aside(self, blocks: int) -> None:
-        if blocks > self._aside:
-            self._aside = blocks
+            self._take_for(holder.kv, blocks)
 
     def release(self, holder: Holder) -> None:
-        decodes, prefix, size = holder.decodes, holder.kv, self.block_size
-        length = holder.base + self.steps if decodes else holder.tokens
-        if decodes:
-            holder.decodes = False
-            self._stop_taking(holder)
-        free, freed = self.free_blocks - self._aside, 0
-        if self._cached > free:
-            self._cached = free
-        blocks, full, shared = -(-length // size), (length - holder.unknown) // size, prefix.shared
-        if prefix.due:
-            self._due -= prefix.due
-            if shared + prefix.due > full:
-                full = shared + prefix.due
-        if prefix.hashed < shared and prefix.hashed < full:
-            self._settle()
-            self._index.register(prefix, full if full < shared else shared)
-        if full > shared:
-            freed = full - shared
-            self._queue.push(self._index.add(prefix.content, shared, freed))
-        self._give_back_unhashed(prefix, blocks - prefix.hashed - freed)
+        if holder.decodes:
+            self.stop_decoding(holder)
+        prefix, size, tokens = holder.kv, self.block_size, holder.tokens
+        self._index.register(prefix, (tokens - holder.unknown) // size)
+        unhashed = -(-tokens // size) - prefix.hashed
+        if unhashed:
+            self._give_back_unhashed(prefix, unhashed)
         for run in prefix.runs[::-1]:
             run.holders.remove(prefix)
             if run.holders:
                 self.shared_blocks -= run.count
             else:
-                self._queue.push(run)
-                freed += run.count
-        self._queued += freed
-        self._cached += freed
-        self.free_blocks += freed
-        if self._queued > 2 * self.num_blocks:
-            self._settle()
+                self._queue.append(run)
+                self._cached += run.count
+                self.free_blocks += run.count
 
     def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
         raise KVCacheError("a prefix cache serves every sample as a request of its own")
 
-    # What a form of this memory adds to that looks at which blocks are taken
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless the counts are those of the runs."""
+        queued = list(self._queue)
+        assert self.free_blocks == sum([run.count for run in queued]), "free blocks are miscounted"
+        cached = [run for run in queued if run.content is not None]
+        assert self._cached == sum([run.count for run in cached]), "cached blocks are miscounted"
+        self._index.check_integrity(set(queued))
+        findable = self._index.runs()
+        assert set(cached) <= set(findable), "a run is cached that cannot be found"
+        shared = sum([run.count * (len(run.holders) - 1) for run in findable if run.holders])
+        assert self.shared_blocks == shared, "shared blocks are miscounted"
 
-    def _take(self, blocks: int) -> None:
-        """Take so many free blocks, which there are.
+    # Hooks for block numbers
 
-        Those that were set aside, those that hold nothing, then the queue's: their content is evicted.
-        """
-        self.free_blocks -= blocks
-        if self._aside:
-            self._aside -= min(blocks, self._aside)
+    def _take_for(self, prefix: Prefix, blocks: int) -> None:
+        """Take so many free blocks, which there are, for one request."""
+        self._take(blocks)
 
-    def _give_back_unhashed(self, prefix: Prefix, blocks: int) -> None:
-        """Give back so many blocks of a holder, its last ones, that cannot be found."""
-        self.free_blocks += blocks
-
-    def _left_queue(self, run: Run, blocks: int) -> None:
-        """Learn that so many blocks were taken off the end of the first run in the queue."""
+    def _taken(self, run: Run, blocks: int) -> None:
+        """Learn that so many blocks were taken off the end of a run, the last of them first."""
         return
 
-    def _new_index(self, queue: FreeQueue) -> RunIndex:
-        """Return an empty index."""
-        return RunIndex(queue)
+    def _given_back(self, run: Run, prefix: Prefix, blocks: int) -> None:
+        """Learn that the last blocks of a request, so many, are put at the end of a run."""
+        return
 
     # Inside
 
-    def _stop_taking(self, holder: Holder) -> None:
-        """Count the blocks of a holder no longer that decoded."""
-        self._takes[(1 - holder.base) % self.block_size] -= 1
-        self._decoding -= 1
+    def _look_up(self, holder: Holder, most: int) -> list[Hit]:
+        """Return the runs of the first ``most`` blocks of a holder, as far as these can be found."""
+        hits = self._index.look_up(holder.content, most)
+        self._looked_up = holder, self._index.version, hits
+        return hits
 
-    def _look_up(self, holder: Holder, most: int) -> _Match:
-        """Find the runs of a request's leading blocks, as far as they are there, up to so many."""
-        self._match = match = _Match(holder, most)
-        match.blocks, match.missing = self._index.look_up(holder.content, most, match.hits)
-        return match
+    def _hits_of(self, holder: Holder, tokens: int) -> list[Hit]:
+        """Return what ``match_prefix`` found last for a holder, as far as it is still there."""
+        last, version, hits = self._looked_up
+        if last is not holder:
+            return []
+        if version != self._index.version:
+            hits = self._look_up(holder, min(_blocks(hits), tokens // self.block_size))
+        return hits
 
-    def _match_of(self, holder: Holder, tokens: int) -> _Match:
-        """Return what `match_prefix` found last for a holder, as far as it is still there."""
-        match = self._match
-        if match.holder is not holder:
-            return _NOTHING
-        self._settle()
-        if not match.holds(self._index.found):
-            match = self._look_up(holder, min(match.blocks, tokens // self.block_size))
-        return match
+    def _touch(self, run: Run) -> None:
+        """Take a run that was found out of the queue, or count it as shared."""
+        if run.holders:
+            self.shared_blocks += run.count
+        else:
+            self._queue.remove(run)
+            self._cached -= run.count
+            self.free_blocks -= run.count
 
-    def _hash(self, holder: Holder, tokens: int) -> None:
-        """Make the blocks of a holder findable that are full at this length."""
-        full, prefix = tokens // self.block_size, holder.kv
-        hashed, shared = prefix.hashed, prefix.shared
-        if hashed < shared and hashed < full:
-            self._settle()
-            self._index.register(prefix, full if full < shared else shared)
-        due = full - shared
-        if due > prefix.due:
-            self._due += due - prefix.due
-            prefix.due = due
-
-    def _settle(self) -> None:
-        """Take out of the queue what was taken since this was last called."""
-        cached, free = self._cached, self.free_blocks - self._aside
-        if cached > free:
-            self._cached = cached = free
-        surplus = self._queued - cached
-        if surplus:
-            self._queued = cached
-            self._take_queued(surplus)
-
-    def _take_queued(self, blocks: int) -> None:
-        """Take so many blocks at the front of the queue."""
-        queue, index = self._queue, self._index
+    def _take(self, blocks: int) -> None:
+        """Take so many free blocks, which there are; what they hold is evicted."""
+        queue = self._queue
+        self.free_blocks -= blocks
         while blocks:
-            run: Any = queue.behind
-            there = run.count
-            count = there if there < blocks else blocks
+            run = queue.end.behind
+            count = run.count if run.count < blocks else blocks
             if run.content is not None:
-                if count == there:
-                    index.forget(run)
-                elif run.key in index.duplicates:
-                    index.split(run, there - count)
-                    continue  # with the part that goes, which is now first
-            if count == there:
+                run = self._index.evict(run, count)
+                self._cached -= count
+            if self.names_blocks:
+                self._taken(run, count)
+            run.count -= count
+            if not run.count:
                 queue.remove(run)
-            run.count = there - count
-            self._left_queue(run, count)
+                if run is self._reserved:
+                    self._reserved = None
             blocks -= count
+
+    def _give_back_unhashed(self, prefix: Prefix, blocks: int) -> None:
+        """Give back the last blocks of a request, so many, which cannot be found."""
+        self.free_blocks += blocks
+        run = (self._reserved or self._queue.end).behind
+        if not self.reuses_unhashed_first:
+            run = Run(0)
+            self._queue.append(run)
+        elif run.content is not None or not run.count:
+            run, cached = Run(0), run
+            self._queue.insert(run, cached)
+        if self.names_blocks:
+            self._given_back(run, prefix, blocks)
+        run.count += blocks
+
+
+def _blocks(hits: Sequence[Hit]) -> int:
+    """Return how many blocks were found."""
+    return sum([blocks for _, blocks in hits])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate
@@ -105,9 +106,12 @@ class Ring:
     def steps_that_fit(self, after: int, steps: int, room: int) -> int:
         """Return how many of the ``steps`` steps that follow step ``after`` take at most ``room`` blocks."""
         # A period takes so much: nearly always answer enough.
-        if (steps // self.period + 1) * self.whole <= room:
+        if (steps // self.period + 1) * self.whole <= room or self.total(after, steps) <= room:
             return steps
-        return lasts(self.in_turn(after), self.whole, steps, room) if room >= 0 else 0
+        if room < 0:
+            return 0
+        rounds, room = divmod(room, self.whole)
+        return rounds * self.period + bisect_right(list(accumulate(self.in_turn(after))), room)
 
 
 def lasts(changes: Sequence[int], later: int, steps: int, room: int) -> int:

@@ -182,9 +182,9 @@ class TabledKV(KVCache):
     def take(self, holder: Holder) -> None:
         holder.kv.on[0].extend(self._take(self.blocks_needed_by(holder)))
 
-    def set_aside(self, blocks: int) -> None:
-        if blocks > len(self._aside):
-            self._aside = _popped(self._free, blocks - len(self._aside))[::-1] + self._aside
+    def reserve_free(self) -> None:
+        self._aside = self._free + self._aside
+        self._free = []
 
     def grow(self, steps: int = 1) -> int:
         self._check_steps(steps)

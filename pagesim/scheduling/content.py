@@ -31,10 +31,9 @@ class Content:
         ends: where each segment ends, in tokens; the last one, what is generated, has no end.
         names: of each segment: equal exactly where all segments up to it are the same.
         follows: the names of segments that other requests generate.
-        unseen, shared: as of `memory.Content`.
     """
 
-    __slots__ = ("answer", "block_size", "ends", "follows", "lookahead", "names", "shared", "unseen")
+    __slots__ = ("answer", "block_size", "ends", "follows", "lookahead", "names")
 
     def __init__(
         self,
@@ -43,9 +42,6 @@ class Content:
         follows: frozenset[int],
         block_size: int,
         lookahead: int = 0,
-        *,
-        shared: int = _POSITIONS,
-        unseen: bool = False,
     ) -> None:
         self.ends = ends
         self.names = names
@@ -53,16 +49,14 @@ class Content:
         self.block_size = block_size
         self.lookahead = lookahead
         self.answer = names[-1]
-        self.shared = 0 if unseen else shared
-        self.unseen = unseen
 
     def key(self, block: int) -> int:
-        """As `memory.Content.key`."""
+        """Return the hash of a block: equal in two contents where all tokens up to its end are the same."""
         tokens = (block + 1) * self.block_size  # as `key_at`, without a call
         return self.names[bisect_left(self.ends, tokens + self.lookahead)] * _POSITIONS + tokens
 
     def key_at(self, tokens: int) -> int:
-        """As `memory.Content.key_at`."""
+        """Return the hash of the block that ends after so many tokens, whatever the block size."""
         return self.names[bisect_left(self.ends, tokens + self.lookahead)] * _POSITIONS + tokens
 
     def named(self, start: int, end: int) -> list[tuple[int, int, int]]:
@@ -87,7 +81,7 @@ class Content:
         return found
 
     def common(self, other: Content, most: int) -> int:
-        """As `memory.Content.common`."""
+        """Return how many of the first ``most`` blocks have the same hash in this and in another content."""
         tokens = most * self.block_size + self.lookahead
         alike = self.common_tokens(other, tokens)
         return most if alike == tokens else max(0, alike - self.lookahead) // self.block_size
@@ -135,8 +129,8 @@ class Contents:
         self._rounds: dict[Hashable, tuple[int, Content]] = {}
         # Whether every request begins as no other does.
         sources = (trace.hash_ids, trace.session_id, trace.prefix_tokens)
-        self._has_samples = not (np.diff(request_of) > 0).all()
-        self._none_is_shared = all(each is None for each in sources) and not self._has_samples
+        has_samples = not (np.diff(request_of) > 0).all()
+        self._none_is_shared = all(each is None for each in sources) and not has_samples
         self._stretches = Stretches.of(trace.hash_ids or (), trace.hash_block_size)
         if self._stretches is not None:
             self._count = self._stretches.last_name
@@ -146,16 +140,16 @@ class Contents:
         if self._none_is_shared:
             self._count = name = self._count + 2
             ends = [self.trace.prompt_tokens.item(row), _POSITIONS]
-            return Content(ends, [name - 1, name], _NO_NAMES, self.block_size, self.lookahead, unseen=True)
+            return Content(ends, [name - 1, name], _NO_NAMES, self.block_size, self.lookahead)
         request = self._request_of.item(row)
         if self._last is not None and self._last[0] == request:
             first = self._last[1]
             names = [*first.names[:-1], self._fresh()]
-            return self._content(first.ends, names, first.follows, row)
+            return Content(first.ends, names, first.follows, self.block_size, self.lookahead)
         ends, names, follows = self._prompt(row)
         ends.append(_POSITIONS)
         names.append(self._fresh())
-        content = self._content(ends, names, follows, row)
+        content = Content(ends, names, follows, self.block_size, self.lookahead)
         self._last = request, content
         if self.trace.session_id is not None:  # the next turn goes on from the first sample
             total = int(self.trace.prompt_tokens[row] + self.trace.output_tokens[row])
@@ -190,24 +184,6 @@ class Contents:
             ends.append(tokens)
             names.append(self._fresh())
         return ends, names, follows
-
-    def _content(self, ends: list[int], names: list[int], follows: frozenset[int], row: int) -> Content:
-        size, lookahead, tokens = self.block_size, self.lookahead, self._shared_tokens(row)
-        shared = (tokens - lookahead) // size if tokens > lookahead else 0
-        return Content(ends, names, follows, size, lookahead, shared=shared, unseen=not tokens)
-
-    def _shared_tokens(self, row: int) -> int:
-        """Return how many leading tokens of a request another one may have, too."""
-        trace = self.trace
-        if trace.session_id is not None:
-            return _POSITIONS  # the next turn begins with all of it
-        if self._has_samples:
-            return trace.prompt_tokens.item(row)
-        if trace.hash_ids is not None and trace.hash_ids[row]:
-            if self._stretches is None:
-                return _POSITIONS
-            return min(self._stretches.shared(row), trace.prompt_tokens.item(row))
-        return 0 if trace.prefix_tokens is None else trace.prefix_tokens.item(row)
 
     def _names_of(self, hash_ids: Sequence[int]) -> list[int]:
         names: list[int] = []

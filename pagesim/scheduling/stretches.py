@@ -21,26 +21,18 @@ class Stretches:
         names: of the stretches of all requests, one request after another.
         ends: of each, in tokens.
         first: of each request the place of its first stretch, ``[N + 1]``.
-        shared: of each request the tokens up to which another one has its stretches, too, ``[N]``.
         last_name: the greatest id.
 
     Attributes:
         last_name: the greatest id of a stretch.
     """
 
-    __slots__ = ("_ends", "_first", "_names", "_shared", "last_name")
+    __slots__ = ("_ends", "_first", "_names", "last_name")
 
-    def __init__(
-        self,
-        names: IntColumn,
-        ends: IntColumn,
-        first: IntColumn,
-        shared: IntColumn,
-        last_name: int,
-    ) -> None:
+    def __init__(self, names: IntColumn, ends: IntColumn, first: IntColumn, last_name: int) -> None:
         # One request's of these are looked at at a time, which arrays of Python's own give in half the time.
-        self._names, self._ends, self._first, self._shared = (
-            array("q", column.astype(np.int64).tobytes()) for column in (names, ends, first, shared)
+        self._names, self._ends, self._first = (
+            array("q", column.astype(np.int64).tobytes()) for column in (names, ends, first)
         )
         self.last_name = last_name
 
@@ -74,17 +66,9 @@ class Stretches:
         places = np.flatnonzero(last)
         ends = (places - np.repeat(begins, lengths)[places] + 1) * block
         first = np.searchsorted(places, np.append(begins, len(ids)))
-        # What one request alone has comes last in it.
-        alone = np.concatenate([[0], np.cumsum(requests[places] == 1)])
-        last_shared = first[1:] - np.diff(alone[first]) - 1
-        shared = np.where(last_shared < first[:-1], 0, ends[last_shared])
-        return cls(ids[places], ends, first, shared, greatest)
+        return cls(ids[places], ends, first, greatest)
 
     def cut(self, row: int) -> tuple[list[int], list[int]]:
         """Return the ends of a request's stretches, in tokens, and their names."""
         begin, end = self._first[row], self._first[row + 1]
         return self._ends[begin:end].tolist(), self._names[begin:end].tolist()
-
-    def shared(self, row: int) -> int:
-        """Return how many leading tokens of a request are of stretches that another one has, too."""
-        return self._shared[row]

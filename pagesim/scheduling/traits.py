@@ -181,14 +181,6 @@ class SchedulerTraits:
         return False
 
     @classmethod
-    def watches_blocks(cls, options: Any) -> bool:
-        """Whether memory must say which blocks of a request are taken again that is over.
-
-        Blocks with numbers say that, too; memory that can watch them without needs none for that.
-        """
-        return False
-
-    @classmethod
     def names_contents(cls, options: Any) -> bool:
         """Whether requests must be known by their content under these options."""
         return cls.caches_prefixes(options)

@@ -10,16 +10,14 @@ from pagesim.errors import PagesimError
 from pagesim.kvcache import (
     RESERVATIONS,
     CountedHybridKV,
-    CountedPrefixKV,
     Full,
     HybridKV,
     JengaKV,
     KVCache,
+    NumberedPrefixKV,
     Pool,
     PooledKV,
-    PrefixCachedKV,
-    QueuedPrefixKV,
-    WatchedPrefixKV,
+    PrefixKV,
 )
 from pagesim.kvcache.radix import WindowPool
 from pagesim.kvcache.tiers import TierChain
@@ -57,7 +55,6 @@ def build_memory(
     scheduler = SCHEDULERS.find(policy.scheduler)
     caches = scheduler.caches_prefixes(options)
     tables = tables or scheduler.needs_tables(options)
-    watches = scheduler.watches_blocks(options)
     if caches and policy.allocator != "paged":
         raise PagesimError(
             f"enable_prefix_caching needs allocator paged, not {policy.allocator}: it brings its own "
@@ -76,16 +73,12 @@ def build_memory(
     if plan is not None and not (len(groups) == 1 and groups[0].rule == Full()):
         retention = getattr(options, "prefix_cache_retention_interval", None) or 0
         how = {"longest": max_model_len, "in_flight": plan.in_flight_tokens}
-        tables = tables or watches
         if not (caches or tables):
             return CountedHybridKV(num_blocks, groups, **how)
         return HybridKV(num_blocks, groups, caches=caches, retention=retention, **how)
     if caches:
+        kind = NumberedPrefixKV if tables else PrefixKV
         first = scheduler.reuses_unhashed_first(options)
-        if first and not (tables or watches):
-            return CountedPrefixKV(num_blocks, block_size, cpu_blocks)
-        watched = WatchedPrefixKV if watches else QueuedPrefixKV
-        kind = PrefixCachedKV if tables else watched
         return kind(num_blocks, block_size, cpu_blocks, reuses_unhashed_first=first)
     on_demand = policy.reservation == "on-demand"
     pool = Pool(
@@ -94,7 +87,7 @@ def build_memory(
         max_model_len,
         None if on_demand else RESERVATIONS[policy.reservation](max_model_len),
         cpu_blocks,
-        tables or watches,
+        tables,
     )
     memory = ALLOCATORS.make(policy.allocator, lambda part: memory_of(part, pool))
     if not ALLOCATORS.owns(policy.allocator):

@@ -9,7 +9,6 @@ from typing import Protocol, Self, cast
 from pagesim.kvcache.base import KVCache, KVCacheError, OutOfBlocks
 from pagesim.kvcache.extents import Extent
 from pagesim.kvcache.holder import Holder
-from pagesim.kvcache.runs import ALL_BLOCKS
 from pagesim.testing.copied import copied
 
 
@@ -17,8 +16,6 @@ class Prompt:
     """What a holder's tokens are, for memory that finds them: see `Segments`. Each token is one of these."""
 
     lookahead = 0
-    unseen = False
-    shared = ALL_BLOCKS
 
     def __init__(self, tokens: tuple[int, ...], block_size: int) -> None:
         self.tokens = tokens

@@ -166,7 +166,7 @@ class Life:
         memory = self.memory
         return (
             (memory.free_blocks, memory.free_cpu_blocks, memory.shared_blocks, memory.cached_blocks),
-            (memory.steps, memory.copies_on_write, memory.blocks_taken),
+            (memory.steps, memory.copies_on_write),
             [memory.blocks_needed(steps) for steps in range(2 * memory.block_size + 1)],
             named(memory).free_extents() if memory.names_blocks else [],
             [

@@ -16,7 +16,7 @@ class RandomLife(Life):
         """Make a change that the contract allows, or one that is refused for want of room."""
         changes = (
             *("admit", "admit", "admit", "grow", "grow", "grow", "start", "start", "stop", "chunk"),
-            *("append", "trim", "cache", "aside", "end", "release", "swap", "swap", "fork"),
+            *("append", "trim", "cache", "reserve", "end", "release", "swap", "swap", "fork"),
         )
         getattr(self, f"_{rng.choice(changes)}")(rng)
 
@@ -123,11 +123,10 @@ class RandomLife(Life):
         for holder in self.decoding()[:1]:
             self._keeps("cache_full_blocks", holder, self.memory.cache_full_blocks)
 
-    def _aside(self, rng: Random) -> None:
-        free, blocks = self.memory.free_blocks, rng.randint(0, 3)
-        if blocks <= free:
-            self.memory.set_aside(blocks)
-            assert self.memory.free_blocks == free, "what is set aside is free"
+    def _reserve(self, rng: Random) -> None:
+        free = self.memory.free_blocks
+        self.memory.reserve_free()
+        assert self.memory.free_blocks == free, "what is reserved is free"
 
     def _grow(self, rng: Random) -> None:
         memory = self.memory

@@ -8,10 +8,10 @@ from tests.kvcache.text import Reader
 
 
 class BlockByBlock:
-    """What `PrefixCachedKV` does, under the contract's names.
+    """What `PrefixKV` does, under the contract's names.
 
-    ``tables`` has the blocks of each holder; ``evictions`` says of each block that held what could be found
-    which one it was of all that were ever taken.
+    ``tables`` has the blocks of each holder; ``evictions`` has a step of growth for each block that held what
+    could be found and was taken in it, and None for those that were not taken in one.
     """
 
     def __init__(self, num_blocks: int, size: int, *, reuses_unhashed_first: bool) -> None:
@@ -24,13 +24,14 @@ class BlockByBlock:
         self.tables: dict[Reader, list[int]] = {}
         self.tokens: dict[Reader, int] = {}
         self.hashed: dict[Reader, int] = {}
-        self.aside: list[int] = []
-        self.taken = 0
-        self.evictions: list[int] = []
+        self.reserved: list[int] = []
+        self.steps = 0
+        self.growing = False
+        self.evictions: list[int | None] = []
 
     @property
     def free_blocks(self) -> int:
-        return len(self.queue) + len(self.aside)
+        return len(self.queue) + len(self.reserved)
 
     @property
     def cached_blocks(self) -> int:
@@ -69,13 +70,16 @@ class BlockByBlock:
         self.cache_full_blocks(holder)
 
     def grow(self, decoding: list[Reader]) -> None:
+        self.steps += 1
+        self.growing = True
         for holder in decoding:
             self.write(holder, 1)
+        self.growing = False
 
     def write(self, holder: Reader, tokens: int) -> None:
         for _ in range(tokens):
             if self.tokens[holder] == len(self.tables[holder]) * self.size:
-                block = self.aside.pop(0) if self.aside else self.take()
+                block = self.reserved.pop(0) if self.reserved else self.take()
                 self.users[block] = 1
                 self.tables[holder].append(block)
             self.tokens[holder] += 1
@@ -88,9 +92,9 @@ class BlockByBlock:
             self.with_key.setdefault(key, []).append(block)
         self.hashed[holder] = full
 
-    def set_aside(self, blocks: int) -> None:
-        while len(self.aside) < blocks:
-            self.aside.append(self.take())
+    def reserve_free(self) -> None:
+        while self.queue:
+            self.reserved.append(self.take())
 
     def release(self, holder: Reader) -> None:
         self.cache_full_blocks(holder)
@@ -108,10 +112,9 @@ class BlockByBlock:
     def take(self) -> int:
         """Take the first free block; what it held is evicted."""
         block, _ = self.queue.popitem(last=False)
-        self.taken += 1
         key = self.key_of.pop(block, None)
         if key is not None:
-            self.evictions.append(self.taken)
+            self.evictions.append(self.steps if self.growing else None)
             self.with_key[key].remove(block)
             if not self.with_key[key]:
                 del self.with_key[key]

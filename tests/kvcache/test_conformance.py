@@ -18,7 +18,6 @@ from pagesim.kvcache import (
     ContiguousKV,
     CountedHybridKV,
     CountedKV,
-    CountedPrefixKV,
     Extent,
     FirstFit,
     Fit,
@@ -28,16 +27,15 @@ from pagesim.kvcache import (
     JengaKV,
     KVCache,
     KVGroup,
+    NumberedPrefixKV,
     OutOfBlocks,
     Pool,
     PooledKV,
-    PrefixCachedKV,
-    QueuedPrefixKV,
+    PrefixKV,
     Rule,
     SlidingWindow,
     State,
     TabledKV,
-    WatchedPrefixKV,
     contiguous,
 )
 from pagesim.kvcache.radix import EvictionPolicy, RadixKV, WindowedRadixKV, WindowPool
@@ -65,7 +63,7 @@ def grouped(kind: Hybrid, *groups: tuple[int, Rule], lag: int = 0, **options: ob
     return make
 
 
-def cached(kind: type[CountedPrefixKV], **options: bool) -> Maker:
+def cached(kind: type[PrefixKV], **options: bool) -> Maker:
     return lambda pool: kind(pool.num_blocks, pool.block_size, **options)
 
 
@@ -101,11 +99,10 @@ def buddy(num_blocks: int) -> Buddy:
 
 
 MEMORIES: dict[str, tuple[Maker, str | None]] = {
-    "counted prefix cache": (cached(CountedPrefixKV), None),
-    "counted prefix cache that watches": (cached(WatchedPrefixKV), None),
-    "counted prefix cache, one queue": (cached(QueuedPrefixKV, reuses_unhashed_first=False), None),
-    "prefix cache": (cached(PrefixCachedKV), None),
-    "prefix cache, one queue": (cached(PrefixCachedKV, reuses_unhashed_first=False), None),
+    "prefix cache": (cached(PrefixKV), None),
+    "prefix cache, one queue": (cached(PrefixKV, reuses_unhashed_first=False), None),
+    "prefix cache with numbers": (cached(NumberedPrefixKV), None),
+    "prefix cache with numbers, one queue": (cached(NumberedPrefixKV, reuses_unhashed_first=False), None),
     "the slow one": (paged(SlowKV), None),
     "pool of one type": (single_pool, None),
 }

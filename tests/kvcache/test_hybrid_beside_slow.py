@@ -94,7 +94,7 @@ class Lives:
             ends.append(tokens)
             names.append(self.name(0, object()))
         names.append(self.name(0, object()))
-        return tokens, Content([*ends, 1 << 32], names, frozenset(), self.size, self.lookahead, unseen=own)
+        return tokens, Content([*ends, 1 << 32], names, frozenset(), self.size, self.lookahead)
 
     # What happens
 

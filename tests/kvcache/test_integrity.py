@@ -14,14 +14,14 @@ from pagesim.kvcache import (
     FirstFit,
     Holder,
     KVGroup,
-    PrefixCachedKV,
+    NumberedPrefixKV,
     TabledKV,
 )
 from pagesim.kvcache.reservation import reserve_oracle
 from tests.kvcache.text import Reader, Text
 
 
-def noticed(memory: TabledKV | ContiguousKV | PrefixCachedKV, corrupt: Callable[..., None]) -> None:
+def noticed(memory: TabledKV | ContiguousKV | NumberedPrefixKV, corrupt: Callable[..., None]) -> None:
     """Check that integrity is lost with a corruption."""
     (holder,) = memory._holders if isinstance(memory, ContiguousKV) else memory.holders
     memory.check_integrity()
@@ -125,25 +125,25 @@ def test_contiguous_memory_notices(
     noticed(memory, corrupt)
 
 
-def lose_a_run(memory: PrefixCachedKV, holder: Reader) -> None:
+def lose_a_run(memory: NumberedPrefixKV, holder: Reader) -> None:
     memory.release(holder)
-    memory._queue.remove(memory._queue.behind)
+    memory._queue.remove(memory._queue.end.behind)
 
 
-def miscount_the_cached(memory: PrefixCachedKV, holder: Reader) -> None:
+def miscount_the_cached(memory: NumberedPrefixKV, holder: Reader) -> None:
     memory._cached += 1
 
 
-def forget_what_can_be_found(memory: PrefixCachedKV, holder: Reader) -> None:
+def forget_what_can_be_found(memory: NumberedPrefixKV, holder: Reader) -> None:
     memory._index.found.clear()
 
 
-def queue_what_is_held(memory: PrefixCachedKV, holder: Reader) -> None:
+def queue_what_is_held(memory: NumberedPrefixKV, holder: Reader) -> None:
     holder.kv.runs[0].holders.append(holder)
-    memory._queue.push(holder.kv.runs[0])
+    memory._queue.append(holder.kv.runs[0])
 
 
-def hash_under_a_key_not_its_own(memory: PrefixCachedKV, holder: Reader) -> None:
+def hash_under_a_key_not_its_own(memory: NumberedPrefixKV, holder: Reader) -> None:
     holder.kv.runs[0].start += 1
 
 
@@ -157,8 +157,8 @@ def hash_under_a_key_not_its_own(memory: PrefixCachedKV, holder: Reader) -> None
         hash_under_a_key_not_its_own,
     ],
 )
-def test_a_prefix_cache_notices(corrupt: Callable[[PrefixCachedKV, Reader], None]) -> None:
-    memory = PrefixCachedKV(8, 4)
+def test_a_prefix_cache_notices(corrupt: Callable[[NumberedPrefixKV, Reader], None]) -> None:
+    memory = NumberedPrefixKV(8, 4)
     memory.admit(Reader(Text(range(9), 4)), 9)
     noticed(memory, corrupt)
 

@@ -1,4 +1,4 @@
-"""Cached runs are taken, found and evicted as their blocks would be, one by one; counted as with numbers."""
+"""Cached runs are taken, found and evicted as their blocks would be, with numbers and without."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pagesim.kvcache import CountedPrefixKV, OutOfBlocks, PrefixCachedKV, QueuedPrefixKV
+from pagesim.kvcache import NumberedPrefixKV, OutOfBlocks, PrefixKV
 from tests.kvcache.block_by_block import BlockByBlock
 from tests.kvcache.text import Reader, Text
 
@@ -21,26 +21,21 @@ class Lives:
     found = lost = duplicates = back = 0  # over all lives
 
     def __init__(self, size: int, *, first: bool) -> None:
-        self.fast = PrefixCachedKV(BLOCKS, size, reuses_unhashed_first=first)
-        self.counted = (
-            CountedPrefixKV(BLOCKS, size)
-            if first
-            else QueuedPrefixKV(BLOCKS, size, reuses_unhashed_first=False)
-        )
-        self.twins: dict[Reader, Reader] = {}  # in counted memory
+        self.fast = NumberedPrefixKV(BLOCKS, size, reuses_unhashed_first=first)
+        self.counted = PrefixKV(BLOCKS, size, reuses_unhashed_first=first)
+        self.twins: dict[Reader, Reader] = {}  # in memory without numbers
         self.gone: list[tuple[Text, Text]] = []  # prompts that are not all of another's, of no holder
         self.rule = BlockByBlock(BLOCKS, size, reuses_unhashed_first=first)
         self.in_chunks: list[Reader] = []
         self.decoding: list[Reader] = []  # in their order
         self.orders = 0
-        self.looks = False
 
     def change(self, what: str, which: int, much: int) -> None:
         getattr(self, what)(which, much)
         self.compare()
 
     def both(self, name: str, holder: Reader, *tokens: int) -> int | None:
-        """Do the same in memory with numbers and in counted memory; return the answer, which is the same."""
+        """Do the same in memory with numbers and without; return the answer, which is the same."""
         answer = getattr(self.fast, name)(holder, *tokens)
         assert getattr(self.counted, name)(self.twins[holder], *tokens) == answer
         return answer
@@ -57,7 +52,7 @@ class Lives:
                 prompt[0] = 100 + self.orders
             elif own:
                 prompt += [100 + self.orders] * own
-            text, twin = (Text(prompt, self.rule.size, own=own) for _ in range(2))
+            text, twin = (Text(prompt, self.rule.size) for _ in range(2))
         holder, length = Reader(text, self.orders), len(text.prompt)
         hits = self.rule.match_prefix(holder, length)
         self.twins[holder] = Reader(twin, self.orders)
@@ -120,12 +115,10 @@ class Lives:
             self.rule.cache_full_blocks(holder)
             self.both("cache_full_blocks", holder)
 
-    def aside(self, which: int, much: int) -> None:
-        blocks = much % 4
-        if blocks <= self.rule.free_blocks:
-            self.rule.set_aside(blocks)
-            self.fast.set_aside(blocks)
-            self.counted.set_aside(blocks)
+    def reserve(self, which: int, much: int) -> None:
+        if much % 4 == 0:
+            for memory in (self.rule, self.fast, self.counted):
+                memory.reserve_free()
 
     def release(self, which: int, much: int) -> None:
         holders = list(self.rule.tables)
@@ -140,22 +133,20 @@ class Lives:
     def compare(self) -> None:
         rule, fast = self.rule, self.fast
         fast.check_integrity()
-        assert fast.free_blocks_in_order() == [*rule.aside, *rule.queue]
+        assert fast.free_blocks_in_order() == [*rule.reserved, *rule.queue]
         assert {holder: fast.block_table(holder) for holder in fast.holders} == rule.tables
         assert {holder: fast.length(holder) for holder in fast.holders} == {
             h: rule.tokens[h] for h in rule.tables
         }
-        assert fast.blocks_taken == rule.taken
-        lost = [range(first, first + blocks) for first, blocks in fast.take_evictions()]
-        if not rule.reuses_unhashed_first:
-            assert list(chain.from_iterable(lost)) == rule.evictions
         other = self.counted
+        other.check_integrity()
         for each in (fast, other):
+            lost = [step for step, blocks in each.take_evicted_in_steps() for _ in range(blocks)]
+            if not rule.reuses_unhashed_first:
+                assert lost == [step for step in rule.evictions if step is not None]
             counts = (each.free_blocks, each.cached_blocks, each.shared_blocks)
             assert counts == (rule.free_blocks, rule.cached_blocks, rule.shared_blocks)
-        if self.looks:
-            assert fast.findable_blocks == other.findable_blocks == len(rule.with_key)
-        self.looks = not self.looks  # what was taken is counted for a while, and then looked at
+        assert fast.findable_blocks == other.findable_blocks == len(rule.with_key)
         for holder in rule.tables:
             self.both("length", holder)
             self.both("held_blocks", holder)
@@ -171,7 +162,7 @@ CHANGE = st.tuples(
     st.sampled_from(
         [
             *("admit", "admit", "admit", "chunk", "chunk", "chunk", "grow", "grow"),
-            *("rest", "cache", "aside", "release", "release"),
+            *("rest", "cache", "reserve", "release", "release"),
         ]
     ),
     st.integers(0, 15),

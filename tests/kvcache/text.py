@@ -13,14 +13,11 @@ class Text:
     Args:
         prompt: tokens.
         block_size: tokens.
-        own: how many of them, the last ones, no other text has there; all of them if it begins as no other.
     """
 
-    def __init__(self, prompt: Sequence[Hashable], block_size: int, *, own: int = 0) -> None:
+    def __init__(self, prompt: Sequence[Hashable], block_size: int) -> None:
         self.prompt = tuple(prompt)
         self.block_size = block_size
-        self.shared = (len(self.prompt) - own) // block_size
-        self.unseen = own == len(self.prompt)
 
     def key(self, block: int) -> int:
         return self.key_at((block + 1) * self.block_size)

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.kvcache import (
-    CountedPrefixKV,
     HybridKV,
     KVCache,
-    PrefixCachedKV,
+    NumberedPrefixKV,
+    PrefixKV,
     TabledKV,
 )
 from pagesim.scheduling.batch import Batch
@@ -188,7 +188,7 @@ class Details(Observer):
     def _cached(self) -> int | None:
         """Return how many hashes find a block."""
         memory = self.scheduler.memory
-        if not isinstance(memory, CountedPrefixKV | HybridKV):
+        if not isinstance(memory, HybridKV | PrefixKV):
             return 0
         for request in self.scheduler.running.values():
             memory.cache_full_blocks(request)
@@ -207,13 +207,13 @@ class Details(Observer):
             for request in scheduled:
                 for group in range(len(memory.groups)):
                     tables += memory.block_table(request, group=group)
-        elif isinstance(memory, PrefixCachedKV | TabledKV):
+        elif isinstance(memory, NumberedPrefixKV | TabledKV):
             for request in scheduled:
                 tables += memory.block_table(request)
         else:
             return None
         blocks = np.array(tables, "<i4")
-        rising = isinstance(memory, HybridKV | PrefixCachedKV)
+        rising = isinstance(memory, HybridKV | NumberedPrefixKV)
         return crc32((blocks + 1 if rising else memory.num_blocks - blocks).tobytes())
 
 

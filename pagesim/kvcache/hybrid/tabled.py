@@ -247,9 +247,6 @@ class HybridKV(InTurnKV):
             family.left = []
         return left
 
-    def take_evictions(self) -> Sequence[tuple[int, int]]:
-        return ()
-
     # Tables
 
     def block_table(self, holder: Holder, sample: int = 0, group: int = 0) -> list[int]:

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.accounting.ledger import ENTRIES
-from pagesim.kvcache import ContiguousKV, HybridKV, PrefixCachedKV, TabledKV
+from pagesim.kvcache import ContiguousKV, HybridKV, NumberedPrefixKV, TabledKV
 from pagesim.scheduling.request import EngineRequest
 
 Column = npt.NDArray[np.int64]
 
-AddressedKV = TabledKV | PrefixCachedKV | ContiguousKV | HybridKV
+AddressedKV = TabledKV | NumberedPrefixKV | ContiguousKV | HybridKV
 """Memory whose blocks have numbers."""
 
 FREE, CACHED = -1, -2
@@ -72,7 +72,7 @@ def cells_of(
         if isinstance(memory, HybridKV):
             for group in range(len(memory.groups)):
                 cells[0, memory.cached_in(group)] = CACHED - group
-        elif isinstance(memory, PrefixCachedKV):
+        elif isinstance(memory, NumberedPrefixKV):
             for first, count in memory.cached_extents():
                 cells[0, first : first + count] = CACHED
     return cells

@@ -10,7 +10,7 @@ from pagesim.kvcache import SlidingWindow
 from pagesim.kvcache.hybrid.blocks import NULL
 from pagesim.kvcache.tiers import Backing, ChunkRun, Copy, Spans, TierCounts, group_of
 from pagesim.scheduling.offload.chunking import OffloadGroup
-from pagesim.scheduling.offload.fences import fences_for
+from pagesim.scheduling.offload.fences import Fences
 from pagesim.scheduling.offload.jobs import Job, Transfers
 from pagesim.scheduling.offload.look_up import LookUp
 from pagesim.scheduling.offload.on_device import chunks_on_device
@@ -32,7 +32,7 @@ class Connector:
     Source: vLLM 0.33.0, distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py.
 
     Args:
-        memory: the device's, whose blocks have numbers or can be watched.
+        memory: the device's, whose blocks have numbers.
         backing: where chunks are stored.
         blocks_per_chunk: of every group.
         prompt_only: whether what is generated is never stored.
@@ -64,7 +64,7 @@ class Connector:
         self._tracked: dict[EngineRequest, Tracked] = {}
         self._offering: dict[EngineRequest, Tracked] = {}  # those with chunks that were not offered
         self._loading: Spans[bool] = Spans()
-        self._fences = fences_for(memory)
+        self._fences = Fences(memory)
         self._over: list[EngineRequest] = []  # since the last plan
         self._admitted: list[EngineRequest] = []  # in the plan at hand
         self._plan = Transfers()
@@ -73,7 +73,7 @@ class Connector:
     @property
     def waits(self) -> bool:
         """Whether the next plan may differ though no request comes or goes, and no copy ends."""
-        return self._fences.stand or self._retries or not self._prompt_only or self.backing.moves_on
+        return bool(self._fences.jobs) or self._retries or not self._prompt_only or self.backing.moves_on
 
     def tiers(self) -> Sequence[TierCounts]:
         """Return the tiers, that next to the device first: a name, a capacity and entries in chunks of each.
@@ -157,8 +157,6 @@ class Connector:
         if stores:
             self._offering[request] = tracked
         if not external:
-            if request.loaded:
-                self._fences.joins(request)
             return
         runs: list[ChunkRun] = []
         blocks, end = 0, tracked.local + external
@@ -193,16 +191,15 @@ class Connector:
         taken: set[int] = set()
         offering = self._offering
         over = self._over
-        fences = self._fences
-        stand = fences.stand
-        if fences.names_taken and (stand or self._others or (over and not offering.keys().isdisjoint(over))):
+        stand = bool(self._fences.jobs)
+        if stand or self._others or (over and not offering.keys().isdisjoint(over)):
             taken = self._blocks_taken(served, after)
         elif offering:
             after = {request: known for request, _, known in served(offering)}
         for request in preempted:
             plan.flushed.update(dict.fromkeys([job for job in self._tracked[request].jobs if job.is_store]))
         if stand:
-            plan.flushed.update(dict.fromkeys(fences.of(taken)))
+            plan.flushed.update(dict.fromkeys(self._fences.of(taken)))
         self._retries = False
         if self._has_states:
             self._offer_states(plan)
@@ -214,8 +211,6 @@ class Connector:
                 known = after.get(request, max(request.prompt, request.length - 1))
                 self._offer(tracked, known, plan, taken)
         self.close_empty()
-        if fences.stand:
-            fences.close()
         self._admitted = []
         return plan
 

@@ -34,7 +34,7 @@ class OffloadingConnector(KVConnector):
     though no request comes or goes, and what is loaded or stored where that is worth its time only.
 
     Args:
-        memory: empty; its blocks have numbers or can be watched.
+        memory: empty; its blocks have numbers.
         options: with the size of vLLM's tier in chunks, where there is no chain.
         chain: of tiers, in place of vLLM's one.
         prices: what it costs to load and to compute, where the cheaper is chosen.

@@ -163,7 +163,7 @@ class VllmV1(VllmV1Traits):
         while memory.grow_leaving(0) < 0:
             if self.by_priority or memory.releases or self._defers_frees:
                 return False
-            memory.set_aside(memory.free_blocks)
+            memory.reserve_free()
             self.preempt(self.latest(), batch)
         decoding = len(self.running) - len(in_chunks) - self.resting
         self.context += decoding

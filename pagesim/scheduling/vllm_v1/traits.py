@@ -78,12 +78,7 @@ class VllmV1Traits(RestingScheduler):
 
     @classmethod
     def needs_tables(cls, options: VllmV1Options) -> bool:
-        # By priority a request may lose what it has just taken, which is then not taken.
-        return options.offloads and options.scheduling_policy == "priority"
-
-    @classmethod
-    def watches_blocks(cls, options: VllmV1Options) -> bool:
-        return options.offloads
+        return options.offloads  # to tell which blocks are taken again while copies read them
 
     @classmethod
     def names_contents(cls, options: VllmV1Options) -> bool:

@@ -1,4 +1,4 @@
-"""A tier beside memory that watches blocks: every decision as beside memory whose blocks have numbers."""
+"""A tier beside short memory: stores are waited for alike, iteration by iteration and in fast-forward."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 import pagesim as ps
 from pagesim.scheduling.offload.connector import Connector
 from pagesim.scheduling.offload.jobs import Transfers
-from pagesim.scheduling.vllm_v1 import VllmV1
 from tests.sim.test_tiers import DEAR, SYSTEM, differences, random_trace
 
 Flushed = list[tuple[int, ...]]
@@ -65,26 +64,18 @@ def flushed(monkeypatch: pytest.MonkeyPatch) -> Flushed:
         *[pytest.param(range(first, first + 70), marks=pytest.mark.slow) for first in range(20, 1070, 70)],
     ],
 )
-def test_copies_are_waited_for_as_with_numbers(
-    seeds: range, flushed: Flushed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copies_are_waited_for_in_fast_forward_as_without(seeds: range, flushed: Flushed) -> None:
     waits = 0
     for seed in seeds:
         options, trace = random_options(Random(seed)), random_trace(seed)
         results, noted = [], []
-        for numbered, fast_forward in ((True, False), (False, False), (False, True)):
-            with monkeypatch.context() as patch:
-                if numbered:
-                    patch.setattr(VllmV1, "needs_tables", classmethod(lambda cls, options: True))
-                results.append(ps.simulate(trace, **options, fast_forward=fast_forward, steps="iterations"))
-            noted.append(list(flushed))
+        for fast_forward in (False, True):
+            results.append(ps.simulate(trace, **options, fast_forward=fast_forward, steps="iterations"))
+            noted.append([rows for rows in flushed if rows])
             flushed.clear()
-        for other in results[1:]:
-            assert differences(results[0], other) == [], f"seed {seed}"
-            assert other.summary["tiers"] == results[0].summary["tiers"]
-            assert other.summary["memory"] == results[0].summary["memory"]
-        # What was waited for in the plan before need not be watched any longer.
-        for before, ours, theirs in zip([(), *noted[1]], noted[1], noted[0], strict=False):
-            assert set(ours) <= set(theirs) <= {*ours, *before}, f"seed {seed}"
-        waits += sum(map(len, noted[1]))
+        assert differences(*results) == [], f"seed {seed}"
+        assert noted[0] == noted[1], f"seed {seed}"
+        for part in ("tiers", "memory"):
+            assert results[0].summary[part] == results[1].summary[part]
+        waits += sum(map(len, noted[0]))
     assert waits > 10
