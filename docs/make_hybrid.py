@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from pagesim.accounting.fragmentation import INTERNAL
 from pagesim.api import run
 from pagesim.costs.specs import model
 from pagesim.costs.specs.gpus import GIB
@@ -53,7 +54,6 @@ def held(name: str) -> list[str]:
             continue
         one = holding(system(name, num_blocks=20_000, max_model_len=min(longest, LENGTHS[-1])), tokens)
         share = {entry: 100 * count / one.all_bytes for entry, count in one.bytes.items()}
-        unfilled = share["reserved"] + share["rounding"]
         rows.append(
             _row(
                 name if tokens == LENGTHS[0] else "",
@@ -66,9 +66,10 @@ def held(name: str) -> list[str]:
                     for value in (
                         share["used"],
                         share.get("state", 0.0),
-                        share.get("out_of_window", 0.0),
+                        share["reserved"],
+                        sum(share.get(entry, 0.0) for entry in INTERNAL),
                         share.get("padding", 0.0),
-                        unfilled,
+                        share.get("out_of_window", 0.0),
                     )
                 ),
             )
@@ -144,9 +145,9 @@ def _row(*cells: str) -> str:
 
 HEADS = {
     "holdings": (
-        "| model | tokens | blocks | at most | MiB | used, % | state, % | out of window, % | padding, % | "
-        "reserved and rounding, % |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "| model | tokens | blocks | at most | MiB | used, % | recurrent states, % | reserved, % | "
+        "internal fragmentation, % | of which padding, % | out of window, % |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ),
     "concurrency": (
         "| model | groups | block | blocks | padding, % | of windows | blocks of the longest | "

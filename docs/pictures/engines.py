@@ -21,12 +21,13 @@ figure = engine_bars({load: table.to_dict("records") for load, table in tables.i
 save(figure, Path("out", "engines", "engines"))
 
 COLUMNS = {
-    **{"kv_gib": ("KV, GiB", 1), "used_percent": ("used, %", 1), "held": ("held, no use, %", 1)},
+    **{"kv_gib": ("KV, GiB", 1), "used_percent": ("used, %", 1), "reserved_percent": ("reserved, %", 1)},
+    **{"internal": ("internal fragmentation, %", 1)},
     **{"cached_percent": ("cached, %", 1), "batch": ("batch", 0), "preempted": ("preempted", 0)},
     **{"repeated_percent": ("repeated, %", 2), "hit_percent": ("hits, %", 2)},
     **{"tokens_per_s": ("tokens/s", 0), "ttft_p50_s": ("TTFT p50, s", 2), "tpot_p50_s": ("TPOT p50, ms", 1)},
 }
-whole["held"] = whole["reserved_percent"] + whole["unused_reservation_percent"] + whole["rounding_percent"]
+whole["internal"] = whole["unused_reservation_percent"] + whole["rounding_percent"]
 whole["tpot_p50_s"] *= 1000
 for load in LOADS:
     for sizing, loop in TERMS:

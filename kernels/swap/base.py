@@ -197,7 +197,7 @@ class SwapStrategy(ABC):
         """Copy blocks from the device to the host.
 
         Args:
-            copies: (device block, host block); as `pagesim.kvcache.TabledKV` notes them in ``swaps_out``.
+            copies: (device block, host block); as `pagesim.kvcache.PagedTables` notes them in ``swaps_out``.
 
         Raises:
             PagesimError: a block is outside its pool or named twice, or something is no pair of whole
@@ -209,7 +209,7 @@ class SwapStrategy(ABC):
         """Copy blocks from the host to the device.
 
         Args:
-            copies: (host block, device block); as `pagesim.kvcache.TabledKV` notes them in ``swaps_in``.
+            copies: (host block, device block); as `pagesim.kvcache.PagedTables` notes them in ``swaps_in``.
 
         Raises:
             PagesimError: a block is outside its pool or named twice, or something is no pair of whole

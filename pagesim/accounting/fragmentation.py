@@ -6,7 +6,7 @@
   *unused reservation* (the output was guessed too long), *rounding* (to a block or to a power of two) and, of
   a hybrid cache, *padding* (a block has the bytes of the largest KV group's).
 * **external fragmentation**: free slots at a moment at which the request at the head of the queue would fit
-  into all that is free, and no placement of it exists.
+  into all that is free, and the allocator cannot place it.
 * **cached**: slots of blocks that no request holds, kept in case their prefixes are reused.
 * **free**: all other free slots.
 

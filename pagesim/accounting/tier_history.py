@@ -48,7 +48,7 @@ class TierHistory(Observer):
         self._rows = array("q")
 
     def begun(self, scheduler: Scheduler) -> None:
-        self._connector = scheduler.connector  # type: ignore[attr-defined]
+        self._connector = scheduler.connector
         self._rarely = scheduler.memory.num_blocks // BLOCKS
         tiers = self._connector.tiers()
         self._stores = [tier.store for tier in tiers]

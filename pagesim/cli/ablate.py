@@ -11,6 +11,7 @@ import typer
 from pydantic import BaseModel, Field
 from pydantic.fields import FieldInfo
 
+from pagesim.accounting.fragmentation import fragmentation_of
 from pagesim.cli.ablate_engines import engines
 from pagesim.cli.ablate_hit_rate import hit_rate
 from pagesim.cli.ablate_offload import offload
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 cli = typer.Typer(
     cls=Commands,
-    help="What one choice is worth: the block size, how to preempt, a tier, or the engine.\n\n"
+    help="Ablate the block size, preemption, a tier or the engine.\n\n"
     "Example: pagesim ablate block-size --profile analytic-h200 --trace sharegpt --rate 2 --duration 30",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -41,7 +42,7 @@ HEADS = {
     "normalized_latency_s": "s/token, mean",
     "tokens_per_s": "tokens/s",
     "preemptions": "pre-\nemptions",
-    "rounding_pct": "rounding\n%",
+    "internal_fragmentation_pct": "internal\nfragmen-\ntation, %",
 }
 """Of the columns whose names do not say their units, or are too long."""
 
@@ -91,7 +92,9 @@ class _Asked:
 @cli.command("block-size", cls=Command)
 @with_fields({**Ablation.model_fields, **_FIELDS}, of_scenario=True)
 def block_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]) -> None:
-    """Replay a trace over block sizes, in the same memory, and name the best (the paper's Fig. 18b).
+    """Replay a trace over block sizes (the paper's figure 18b).
+
+    All have the same memory; the best one is named.
 
     Example: pagesim ablate block-size --profile opt-13b-h200.json --trace sharegpt --rate 2 --duration 300
     """
@@ -125,7 +128,9 @@ def block_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
 @cli.command("preemption", cls=Command)
 @with_fields({**Undoing.model_fields, **_FIELDS}, of_scenario=True)
 def preemption(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]) -> None:
-    """Compare swapping with recomputing over block sizes, alone and end to end (the paper's Fig. 19).
+    """Compare swapping with recomputing (the paper's figure 19).
+
+    Both are compared over block sizes, alone and end to end.
 
     Example: pagesim ablate preemption --profile opt-13b-h200.json --trace sharegpt --rate 2 --duration 300
     """
@@ -260,12 +265,13 @@ def _measured(asked: Ablation, chosen: Scenario, sizes: tuple[int, ...] | None, 
 
 def _served(result: Any) -> dict[str, Any]:
     summary = result.summary
+    lost = fragmentation_of(summary["memory"])["mean over iterations"]["internal fragmentation"]
     return {
         "normalized_latency_s": summary["normalized_latency"]["mean"],
         "tokens_per_s": summary["throughput"]["tokens_per_s"],
         "mean_batch": summary["batch"]["mean"],
         "preemptions": sum(summary["preemptions"].values()),
-        "rounding_pct": summary["memory"]["strict"]["per_iteration"]["rounding"],
+        "internal_fragmentation_pct": None if lost is None else 100 * lost,
     }
 
 

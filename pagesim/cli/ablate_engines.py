@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from pagesim.accounting.fragmentation import INTERNAL
 from pagesim.cli.options import OUT, SCENARIO, scenario_from, with_fields
 from pagesim.experiments.engines import POLICIES, TERMS, Loop, Sizing
 from pagesim.setup.scenario import Scenario
@@ -36,19 +37,20 @@ _TITLES: dict[Sizing, str] = {
 _LOOPS: dict[Loop, str] = {"none": "engines' loops take no time", "own": "each engine's loop takes its time"}
 
 _HEADS = {
-    **{"kv_gib": "KV,\nGiB", "used_percent": "used\n%", "unused_percent": "held,\nno use, %"},
+    **{"kv_gib": "KV,\nGiB", "used_percent": "used\n%", "reserved_percent": "reserved\n%"},
+    "internal_percent": "internal\nfragmen-\ntation, %",
     **{"cached_percent": "cached\n%", "batch": "batch", "finished": "served", "preempted": "pre-\nempted"},
     **{"repeated_percent": "repeat-\ned, %", "hit_percent": "hits\n%", "tokens_per_s": "tokens/s"},
     **{"ttft_p50_s": "TTFT\np50, s", "tpot_p50_s": "TPOT\np50, s"},
 }
 """Columns of the tables, and their heads."""
 
-_HELD = ("reserved_percent", "unused_reservation_percent", "rounding_percent")
-
 
 @with_fields({**Compared.model_fields, **_FIELDS}, of_scenario=True)
 def engines(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]) -> None:
-    """Serve a load at saturation under engines of today and the paper's: memory, repeated work, latency.
+    """Compare engines on one load at saturation.
+
+    It shows memory, repeated work and latency of today's engines and of the paper's.
 
     Clients send the next request when the last answer has come. Four tables: with the same KV bytes for all
     and with each engine's own, under the same step costs alone and with each engine's own time beside them.
@@ -86,7 +88,9 @@ def _put(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     from pagesim.cli.tables import put_table
 
     whole = [
-        {**row, "unused_percent": sum(row.get(name, 0.0) for name in _HELD) if "batch" in row else None}
+        {**row, "internal_percent": sum(row.get(f"{entry}_percent", 0.0) for entry in INTERNAL)}
+        if "batch" in row
+        else row
         for row in rows
     ]
     cells = [(row["policy"], *(_number(row.get(name)) for name in _HEADS)) for row in whole]

@@ -41,7 +41,9 @@ _FIELDS = {
 
 @with_fields({**Capacities.model_fields, **_FIELDS}, of_scenario=True)
 def hit_rate(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]) -> None:
-    """Hit rate of one tier against its capacity, beside Belady's bound, without a scheduler.
+    """Compute the hit rate of a tier against its capacity.
+
+    Belady's bound stands beside it; no scheduler runs.
 
     Example: pagesim ablate hit-rate --model llama-3.1-8b --trace conversation.jsonl --out out/hit-rate
     """

@@ -61,7 +61,9 @@ _FIELDS = {
 
 @with_fields({**Loads.model_fields, **_FIELDS})  # type: ignore[dict-item]
 def offload(*, tier: TIER = None, out: OUT = None, flags: dict[str, Any]) -> None:
-    """Map where loading KV from a tier gives a token earlier than recomputing it, from costs alone.
+    """Map where loading KV from a tier beats recomputing it.
+
+    The map follows from costs alone.
 
     Example: pagesim ablate offload --gpu h100 --tier host:256GiB --tier ssd:4TiB:6.5GB/s --out out/offload
     """

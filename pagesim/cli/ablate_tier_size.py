@@ -24,7 +24,9 @@ _FIELDS = {name: field for name, field in Scenario.model_fields.items() if name 
 
 @with_fields({**Sizes.model_fields, **_FIELDS}, of_scenario=True)
 def tier_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]) -> None:
-    """Replay a trace under vLLM over sizes of its tier on the host: hit rate, first token, throughput.
+    """Replay a trace over sizes of vLLM's tier on the host.
+
+    It shows hit rate, time to first token and throughput.
 
     Example: pagesim ablate tier-size --model llama-3.1-8b --gpu h100 --trace conversation.jsonl --sizes 0,256
     """

@@ -102,7 +102,7 @@ class GemmGrid(BaseModel):
 @cli.command("attention")
 @with_fields({**AttentionGrid.model_fields, **Run.model_fields})
 def attention(*, out: OUT = None, json: JSON = False, flags: dict[str, Any]) -> None:
-    """Time paged attention beside a contiguous kernel, torch's own, and the peers that are installed.
+    """Time paged attention beside contiguous and peer kernels.
 
     Any option of the grid replaces all of what is measured without one.
 
@@ -114,7 +114,7 @@ def attention(*, out: OUT = None, json: JSON = False, flags: dict[str, Any]) -> 
 @cli.command("swap")
 @with_fields({**SwapGrid.model_fields, **Run.model_fields})
 def swap(*, out: OUT = None, json: JSON = False, flags: dict[str, Any]) -> None:
-    """Time the swap strategies over piece size × count, and decoding beside them.
+    """Time the swap strategies, and decoding beside them.
 
     Any option of the grid replaces all of what is measured without one.
 
@@ -126,7 +126,7 @@ def swap(*, out: OUT = None, json: JSON = False, flags: dict[str, Any]) -> None:
 @cli.command("copy")
 @with_fields({**CopyGrid.model_fields, **Run.model_fields})
 def copy(*, out: OUT = None, json: JSON = False, flags: dict[str, Any]) -> None:
-    """Time what moves bytes within the device: cache writes, block copies, gather and scatter.
+    """Time cache writes, block copies, gather and scatter.
 
     Any option of the grid replaces all of what is measured without one.
 
@@ -150,7 +150,9 @@ def gemm(*, out: OUT = None, json: JSON = False, flags: dict[str, Any]) -> None:
 @cli.command("all")
 @with_fields(Run.model_fields)
 def everything(*, out: OUT = None, json: JSON = False, flags: dict[str, Any]) -> None:
-    """Time all of it, and hold it against what is promised. Six minutes are not exceeded by much.
+    """Time everything, and compare it with what is promised.
+
+    It takes about six minutes.
 
     Example: pagesim bench all --device cuda --out out/bench
     """
@@ -173,7 +175,9 @@ def tune(
     json: JSON = False,
     flags: dict[str, Any],
 ) -> None:
-    """Time decode under forced plans, and fit the planner's constants to it. A GPU: about four minutes.
+    """Time decode under forced plans; fit the planner to it.
+
+    On a GPU it takes about four minutes.
 
     They are written to OUT/plan-constants.json; every command plans by the file that the environment variable
     PAGESIM_PLAN_CONSTANTS names.

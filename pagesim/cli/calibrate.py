@@ -36,7 +36,7 @@ def command(
     seconds: Annotated[float | None, typer.Option(help="Seconds to measure each point.")] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
 ) -> None:
-    """Measure what iterations of a model cost here, part by part, and write a profile.
+    """Measure what a model's iterations cost; write a profile.
 
     What is measured is kept beside OUT.json at once: the same command goes on where a killed one was.
 

@@ -58,7 +58,9 @@ def command(
     address: ADDRESS = None,
     flags: dict[str, Any],
 ) -> None:
-    """Find, for each policy, the highest request rate that keeps every goal: by doubling, then by bisection.
+    """Find the highest load at which each policy keeps its goals.
+
+    The search doubles the load, then bisects.
 
     With --find max_concurrency, the most outstanding requests. The same requests are sent each time. With
     --out, which may be a sweep's, no run is ever repeated.

@@ -22,7 +22,7 @@ def command(
     json: JSON = False,
     flags: dict[str, Any],
 ) -> None:
-    """Replay a trace on several replicas of a system and show how evenly the router loads them.
+    """Replay a trace on several replicas behind a router.
 
     With --prefill and --decode, replicas of one pool compute prompts and those of the other continue them.
 

@@ -12,70 +12,62 @@ from pagesim.cli.groups import Entry, LazyCommands
 TABLE = (
     Entry(
         "demo",
-        "Compare five systems on a ShareGPT-like load: where the KV cache goes, and "
-        "what that does to latency.",
+        "Compare five memory systems on a ShareGPT-like load.",
     ),
-    Entry("run", "Replay a trace under one policy and show what became of memory and latency."),
-    Entry("compare", "Replay a trace under several policies and show where the KV cache went under each."),
-    Entry(
-        "cluster", "Replay a trace on several replicas of a system and show how evenly the router loads them."
-    ),
+    Entry("run", "Replay a trace under one policy: its memory and latency."),
+    Entry("compare", "Replay a trace under several policies, side by side."),
+    Entry("cluster", "Replay a trace on several replicas behind a router."),
     Entry(
         "plan",
-        "Say where a GPU's memory goes under vLLM and how many requests fit, before anything is served.",
+        "Plan a GPU's memory under vLLM, and how many requests fit.",
     ),
     Entry(
         "gallery",
-        "Show where all memory of a GPU goes under vLLM, model beside model, while requests wait for blocks.",
+        "Show where the memory of a full GPU goes, model by model.",
     ),
-    Entry(
-        "report", "Write one HTML page about one or several results; it opens from disk and fetches nothing."
-    ),
+    Entry("report", "Write one HTML page about one or several results."),
     Entry(
         "tree",
-        "Show the radix tree of a run at an instant: which prefixes are cached, who holds them, since when.",
+        "Show the radix tree of a run at an instant.",
     ),
     Entry(
         "sweep",
-        "Replay a scenario at every point of a grid under several seeds, on all cores or on a Ray cluster.",
+        "Replay a scenario at every point of a grid.",
     ),
     Entry(
         "capacity",
-        "Find, for each policy, the highest request rate that keeps every goal: "
-        "by doubling, then by bisection.",
+        "Find the highest load at which each policy keeps its goals.",
     ),
     Entry(
         "live",
-        "Carry a trace out under one policy on this machine, and show what became of memory and latency.",
+        "Run a trace on this machine's device: memory and latency.",
     ),
-    Entry("calibrate", "Measure what iterations of a model cost here, part by part, and write a profile."),
+    Entry("calibrate", "Measure what a model's iterations cost; write a profile."),
     Entry(
         "validate",
-        "Simulate runs that were recorded, or a trace that is run live, and report by how much "
-        "the two differ.",
+        "Compare simulated runs with recorded or live ones.",
     ),
     Entry(
         "fit",
-        "Fit what a server's iterations take to logs of its requests, and write a profile.",
+        "Fit a profile to the logs of a server's requests.",
     ),
     Entry(
         "golden",
-        "Replay the golden logs' traces and compare every iteration and every request with the logs.",
+        "Replay the golden logs and compare every iteration.",
     ),
     Entry(
         "reproduce",
-        "Redraw figures of the PagedAttention paper with its numbers beside ours; "
-        "write the document about them.",
+        "Reproduce figures of the PagedAttention paper.",
     ),
-    Entry("doctor", "Show what is installed, seen and usable here, and how to get what is not."),
-    Entry("trace", "Look at, convert, fit and make traces."),
+    Entry("doctor", "Show what is installed and usable, and how to get the rest."),
+    Entry("trace", "Describe, convert, fit and make traces."),
     Entry("bench", "Time the kernels on a GPU or the reference path on a CPU."),
     Entry(
         "profile",
-        "Look at, compare, check, import and rescale profiles: what iterations cost, from measurements.",
+        "Show, compare, check, import and rescale cost profiles.",
     ),
-    Entry("ablate", "What one choice is worth: the block size, how to preempt, a tier, or the engine."),
-    Entry("list", "List what has a name: policies, models, GPUs, workloads or profiles.", module="listing"),
+    Entry("ablate", "Ablate the block size, preemption, a tier or the engine."),
+    Entry("list", "List policies, models, GPUs, workloads or profiles.", module="listing"),
 )
 """All commands, in the order in which ``--help`` lists them."""
 

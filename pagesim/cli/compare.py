@@ -19,7 +19,7 @@ def command(
     json: JSON = False,
     flags: dict[str, Any],
 ) -> None:
-    """Replay a trace under several policies and show where the KV cache went under each.
+    """Replay a trace under several policies, side by side.
 
     Example: pagesim compare --trace sharegpt --arrivals poisson --rate 2 --duration 900 --out out/first
     """

@@ -24,7 +24,9 @@ OUT = Annotated[Path, typer.Option("--out", metavar="DIR", help="Store the resul
 
 
 def command(*, out: OUT = Path("out/demo")) -> None:
-    """Compare five systems on a ShareGPT-like load: where the KV cache goes, and what that does to latency.
+    """Compare five memory systems on a ShareGPT-like load.
+
+    It shows where the KV cache goes, and what that does to latency.
 
     Example: pagesim demo
     """

@@ -6,7 +6,7 @@ import sys
 
 
 def command() -> None:
-    """Show what is installed, seen and usable here, and how to get what is not.
+    """Show what is installed and usable, and how to get the rest.
 
     The exit code is 1 if something is broken that pagesim cannot do without, else 0.
 

@@ -59,7 +59,7 @@ def command(
     json: JSON = False,
     flags: dict[str, Any],
 ) -> None:
-    """Fit what a server's iterations take to logs of its requests, and write a profile.
+    """Fit a profile to the logs of a server's requests.
 
     Give several loads of different concurrency: one alone does not tell a time a sequence from a time a
     token of context. What the logs do not say of the server is given by flags.

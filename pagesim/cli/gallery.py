@@ -32,7 +32,9 @@ def command(
     out: OUT = None,
     json: JSON = False,
 ) -> None:
-    """Show where all memory of a GPU goes under vLLM, model beside model, while requests wait for blocks.
+    """Show where the memory of a full GPU goes, model by model.
+
+    vLLM serves, and requests wait for blocks.
 
     Each model serves single questions and then conversations, of ShareGPT's lengths, from twice as many
     clients as its cache holds requests. --out gets gallery.csv, and the figure as PNG and SVG.
@@ -68,27 +70,32 @@ def command(
 
 
 def _show(found: list[Full], gpu: str) -> None:
+    from pagesim.accounting.fragmentation import categories
+    from pagesim.accounting.ledger import HYBRID_ENTRIES
     from pagesim.cli.tables import put_table
     from pagesim.costs.specs.gpus import GIB
-    from pagesim.results.gpu_memory import STACKED
 
+    parts = {
+        "weights": ("weights",),
+        "all else": ("activations", "CUDA graphs", "other"),
+        **{row.label: row.entries for row in categories(HYBRID_ENTRIES) if not row.is_part},
+        "not requested": ("not requested",),
+    }
     for load in dict.fromkeys(each.load for each in found):
         rows = [each for each in found if each.load == load]
-        parts = {
-            part: [sum(each.bytes.get(name, 0) for name in names) / GIB for each in rows]
-            for part, names in STACKED.items()
-        }
-        heads = ["", "GPUs", "running", *(part.replace("_", " ") for part in parts)]
         put_table(
             f"GiB of each {gpu}, {load}",
-            heads,
+            ["", "GPUs", "running", *(part.replace("fragmentation", "fragmen-\ntation") for part in parts)],
             [
                 [
                     each.model,
                     str(each.tensor_parallel_size),
                     f"{each.running:,.0f}",
-                    *(f"{parts[part][place]:.1f}" for part in parts),
+                    *(
+                        f"{sum(each.bytes.get(name, 0) for name in names) / GIB:.1f}"
+                        for names in parts.values()
+                    ),
                 ]
-                for place, each in enumerate(rows)
+                for each in rows
             ],
         )

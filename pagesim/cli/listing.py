@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from pagesim.costs.specs import ModelSpec
 
 cli = typer.Typer(
-    help="List what has a name: policies, models, GPUs, workloads or profiles.\n\n"
-    "Example: pagesim list policies",
+    help="List policies, models, GPUs, workloads or profiles.\n\nExample: pagesim list policies",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

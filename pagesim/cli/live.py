@@ -38,7 +38,7 @@ def command(
     json: JSON = False,
     flags: dict[str, Any],
 ) -> None:
-    """Carry a trace out under one policy on this machine, and show what became of memory and latency.
+    """Run a trace on this machine's device: memory and latency.
 
     The exit code is 1 if --check finds a sequence whose keys and values are not its own.
 
@@ -46,7 +46,7 @@ def command(
     """
     how = {name: flags.pop(name) for name in Live.model_fields if name in flags}
     chosen = scenario_from(Scenario, scenario, flags)
-    from pagesim.cli import show
+    from pagesim.cli import show, show_live
     from pagesim.cli.runs import all_rejected
     from pagesim.device.live import run_live
     from pagesim.setup.files import check_target, publish
@@ -66,7 +66,7 @@ def command(
         show.as_json(result.summary)
     else:
         show.one(result)
-        show.measured(result)
+        show_live.measured(result)
         show.stored(out)
     if rejected or (how.get("check") and not result.summary["live"]["check"]["passed"]):
         raise typer.Exit(1)

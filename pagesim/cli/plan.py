@@ -78,7 +78,7 @@ def command(
     json: JSON = False,
     flags: dict[str, Any],
 ) -> None:
-    """Say where a GPU's memory goes under vLLM and how many requests fit, before anything is served.
+    """Plan a GPU's memory under vLLM, and how many requests fit.
 
     All but the weights is estimated. With --available-gib from a log the rest follows as in the engine.
     --model may also be a list of layers, in TOML or JSON.

@@ -13,7 +13,7 @@ from pagesim.cli.profile_import import BACKEND, TABLES, VERSION
 from pagesim.cli.profile_import import cli as importing
 
 cli = typer.Typer(
-    help="Look at, compare, check, import and rescale profiles: what iterations cost, from measurements.\n\n"
+    help="Show, compare, check, import and rescale cost profiles.\n\n"
     "Example: pagesim profile show llama-2-7b-a100-tp1",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -35,7 +35,9 @@ TARGET = Annotated[Path, typer.Argument(metavar="OUT.json", help="File to write 
 
 @cli.command("show")
 def show(*, profile: PROFILE, model: MODEL = "opt-13b", out: OUT = None, as_json: JSON = False) -> None:
-    """Print a profile's terms, where they come from and how wrong they are; --out draws them.
+    """Print a profile's terms, their sources and errors.
+
+    With --out it draws them.
 
     Example: pagesim profile show analytic-h200 --model llama-3-8b
     """
@@ -65,7 +67,9 @@ def compare(
     ],
     model: MODEL = "opt-13b",
 ) -> None:
-    """Print what typical iterations cost by each of several profiles of one model.
+    """Print what typical iterations cost under several profiles.
+
+    They are profiles of one model.
 
     Example: pagesim profile compare analytic-a100-40gb analytic-h200
     """
@@ -87,7 +91,7 @@ def compare(
 
 @cli.command("check")
 def check(*, profile: PROFILE, model: MODEL = "opt-13b") -> None:
-    """Predict every measurement that a profile holds again, and print how wrong its terms are.
+    """Predict a profile's own measurements; print the errors.
 
     Example: pagesim profile check analytic-h200
     """
@@ -111,7 +115,7 @@ def operators(
     tables: TABLES = None,
     as_json: JSON = False,
 ) -> None:
-    """Print how wrong operator tables are on a fifth of their points, held out.
+    """Print the errors of operator tables on held-out points.
 
     Beside each error stands its floor, what a line between the points next to each is wrong by: that much the
     tables jump.
@@ -135,7 +139,9 @@ def bundle(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write the profiles to.")],
     tables: TABLES = None,
 ) -> None:
-    """Make the profiles of operators that come with pagesim, and say which cannot be made, and why.
+    """Make the bundled profiles of operators.
+
+    It says which cannot be made, and why.
 
     Example: pagesim profile bundle pagesim/costs/profiles/data
     """
@@ -180,7 +186,9 @@ def rescale(
         ),
     ] = None,
 ) -> None:
-    """Carry a profile to another model, GPU or division, by the shares of the datasheet's rates it reached.
+    """Rescale a profile to another model, GPU or GPU count.
+
+    Each term keeps the share of the datasheet's rate that it reached.
 
     Example: pagesim profile rescale a100.json h100.json --model llama-3-8b --gpu h100 --tp 4
     """

@@ -67,7 +67,7 @@ def vidur(
     tensor_parallel_size: Annotated[int, typer.Option(help="Tensor parallel size whose rows are taken.")] = 1,
     source: Annotated[str, typer.Option(help="Source of the measurements.")] = "not stated",
 ) -> None:
-    """Make a profile of operator timings in Vidur's schema, which others measured.
+    """Make a profile of operator timings in Vidur's schema.
 
     The name vidur may be left out.
 
@@ -195,8 +195,8 @@ def aiconfigurator(
     moe_backend: Annotated[
         str | None,
         typer.Option(
-            help="Kernel of experts: triton, flashinfer_trtllm, flashinfer_cutlass or marlin; the first "
-            "table's that has them if left out."
+            help="Kernel of experts: triton, flashinfer_trtllm, flashinfer_cutlass or marlin. Defaults to "
+            "the first of them that the tables hold."
         ),
     ] = None,
     weight_dtype: Annotated[
@@ -212,7 +212,7 @@ def aiconfigurator(
     ] = "bf16",
     tables: TABLES = None,
 ) -> None:
-    """Make a profile of a model from operator tables of a GPU: sums of its layers' operators.
+    """Make a profile of a model from operator tables of a GPU.
 
     Example: pagesim profile import aiconfigurator --system h100_sxm --model llama-3.1-8b --tp 2
     """

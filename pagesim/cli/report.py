@@ -39,7 +39,9 @@ def command(
     instants: PICTURES = None,
     force: FORCE = False,
 ) -> None:
-    """Write one HTML page about one or several results; it opens from disk and fetches nothing.
+    """Write one HTML page about one or several results.
+
+    The page opens from disk and fetches nothing.
 
     Example: pagesim report out/first --out report.html
     """

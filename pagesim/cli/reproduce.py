@@ -66,7 +66,9 @@ def command(
     before: BEFORE = None,
     document: DOCUMENT = None,
 ) -> None:
-    """Redraw figures of the PagedAttention paper with its numbers beside ours; write the document about them.
+    """Reproduce figures of the PagedAttention paper.
+
+    The paper's numbers stand beside ours, in figures and in a document.
 
     Example: pagesim reproduce fig2 fig13 --quick --out out/paper
     """

@@ -33,7 +33,7 @@ def command(
     ] = False,
     flags: dict[str, Any],
 ) -> None:
-    """Replay a trace under one policy and show what became of memory and latency.
+    """Replay a trace under one policy: its memory and latency.
 
     Example: pagesim run --trace sharegpt --arrivals poisson --rate 2 --duration 900 --policy vllm-sosp
     """

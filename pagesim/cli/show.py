@@ -192,25 +192,6 @@ def _groups(groups: dict[str, Summary]) -> None:
     )
 
 
-def measured(result: Result) -> None:
-    """Print what a live run was carried out on, what its iterations took, and what was found in a check."""
-    live, steps = result.summary["live"], result.steps
-    assert steps is not None
-    how = f"{live['dtype']}, {live['attention']} attention"
-    say(
-        f"measured on {live['machine']['device_name']}: {how}{', CUDA graphs' if live['cuda_graphs'] else ''}"
-    )
-    rows = []
-    for name, label in _PARTS.items():
-        column = 1e3 * steps[name]
-        if len(column):
-            values = (column.mean(), column.median(), column.quantile(0.95), column.max())
-            rows.append((label, *(f"{value:,.3f}" for value in values)))
-    put_table("Iterations, milliseconds", ("", "mean", "p50", "p95", "longest"), rows)
-    if "check" in live:
-        say(verdict(live["check"]))
-
-
 def cluster(result: ClusterResult) -> None:
     """Print what came of a cluster: all replicas together, and how they differ."""
     summary = result.summary
@@ -360,27 +341,6 @@ _LATENCIES = {
     "itl": "between tokens (ITL)",
     "queueing": "queueing",
 }
-
-
-_PARTS = {
-    "step_s": "whole iteration",
-    "prepare_s": "making the batch",
-    "move_s": "swaps and copies",
-    "compute_s": "model",
-}
-
-
-def verdict(check: Summary) -> str:
-    """Return what a check found as a sentence."""
-    looked = ", ".join(f"{number} {kind.replace('_', ' ')}" for kind, number in check["sequences"].items())
-    errors = ", ".join(
-        f"{name.replace('_', ' and ')} {'no number' if error is None else f'{error:.2g}'}"
-        for name, error in check["max_relative_error"].items()
-    )
-    said = f"checked sequences: {looked or 'none'}; largest relative errors: {errors}"
-    if check["passed"]:
-        return f"{said}; all within {check['bound']:g}"
-    return f"{said}; NOT RIGHT: {check['first_failure'] or 'nothing could be looked at'}"
 
 
 def _latencies(summary: Summary) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pagesim.cli import show
+from pagesim.cli.show_live import verdict
 from pagesim.cli.tables import put_side_by_side, put_table
 
 Report = Mapping[str, Any]
@@ -39,7 +40,7 @@ def tables(cases: Mapping[str, Report]) -> None:
     put_side_by_side("End to end: simulated against live, relative errors", names, rows)
     for name, case in cases.items():
         if case["check"] is not None:
-            show.say(f"{name}: {show.verdict(case['check'])}")
+            show.say(f"{name}: {verdict(case['check'])}")
 
 
 def _iterations(case: Report) -> Sequence[str]:

@@ -56,7 +56,9 @@ def command(
     hue: HUE = None,
     flags: dict[str, Any],
 ) -> None:
-    """Replay a scenario at every point of a grid under several seeds, on all cores or on a Ray cluster.
+    """Replay a scenario at every point of a grid.
+
+    Several seeds run at each point, on all cores or on a Ray cluster.
 
     With --out each run is kept as soon as it is over, and no run is ever repeated.
 

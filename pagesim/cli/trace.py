@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pagesim.workloads.trace import Trace
 
 cli = typer.Typer(
-    help="Look at, convert, fit and make traces.\n\n"
+    help="Describe, convert, fit and make traces.\n\n"
     "Example: pagesim trace describe sharegpt --rate 2 --duration 900",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -34,7 +34,9 @@ MAKE = ("arrivals", "rate", "cv", "duration", "num_requests", "seed", "shared_pr
 @cli.command("describe")
 @workload_flags(MAKE)
 def describe(*, trace: TRACE, out: OUT = None, flags: dict[str, Any]) -> None:
-    """Print the distributions of lengths and the arrival process, and plot them with --out.
+    """Print the distributions of lengths and arrivals.
+
+    With --out it plots them.
 
     Example: pagesim trace describe azure-conv --num-requests 20000 --out out/azure
     """
@@ -122,7 +124,9 @@ def make(
     force: FORCE = False,
     flags: dict[str, Any],
 ) -> None:
-    """Make a trace: lengths from a file, a workload or a distribution, arrivals from a process.
+    """Make a trace from lengths and an arrival process.
+
+    Lengths come from a file, a workload or a distribution.
 
     Example: pagesim trace make lognormal:300,1.5,200,1 burst.csv --rate 4 --cv 3 --duration 600
     """
@@ -153,7 +157,9 @@ def fit(
     force: FORCE = False,
     flags: dict[str, Any],
 ) -> None:
-    """Fit a joint model of prompt and output lengths to a trace; --trace OUT.json then samples it.
+    """Fit a joint model of prompt and output lengths to a trace.
+
+    --trace OUT.json samples it.
 
     Example: pagesim trace fit azure.parquet azure.json --origin AzurePublicDataset --licence CC-BY-4.0
     """

@@ -27,7 +27,9 @@ NAMED = 3
 
 
 def command(folder: FOLDER, at: AT = None, nodes: NODES = 20, json: JSON = False) -> None:
-    """Show the radix tree of a run at an instant: which prefixes are cached, who holds them, since when.
+    """Show the radix tree of a run at an instant.
+
+    It shows which prefixes are cached, which requests hold them, and since when.
 
     The run is replayed. --json prints every node; pagesim report draws the tree.
 

@@ -72,7 +72,7 @@ def command(
     json: JSON = False,
     flags: dict[str, Any],
 ) -> None:
-    """Simulate runs that were recorded, or a trace that is run live, and report by how much the two differ.
+    """Compare simulated runs with recorded or live ones.
 
     With --truth: latencies by percentile, requests and KV use over time. What the recording does not say of
     the server is given by flags. With --live, the exit code is 1 if a check finds a sequence whose keys and

@@ -4,7 +4,6 @@ from pagesim.kvcache.allocator import Allocator
 from pagesim.kvcache.base import Fit, KVCache, KVCacheError, OutOfBlocks, StateChunks
 from pagesim.kvcache.buddy import Buddy
 from pagesim.kvcache.contiguous import ContiguousKV, contiguous
-from pagesim.kvcache.counted import CountedKV
 from pagesim.kvcache.extents import Copy, Extent, join_extents
 from pagesim.kvcache.fit import BestFit, FirstFit
 from pagesim.kvcache.groups import ChunkedLocal, Full, KVGroup, Reserved, Rule, SlidingWindow, State
@@ -15,11 +14,12 @@ from pagesim.kvcache.hybrid import (
     HybridKV,
     can_keep,
 )
+from pagesim.kvcache.paged import PagedKV
+from pagesim.kvcache.paged_tables import PagedTables
 from pagesim.kvcache.pool import Pool
 from pagesim.kvcache.prefix import PrefixKV
 from pagesim.kvcache.prefix_tables import NumberedPrefixKV
 from pagesim.kvcache.reservation import RESERVATIONS, Reservation
-from pagesim.kvcache.tabled import TabledKV
 from pagesim.kvcache.typed import JengaKV, PooledKV, TwoLevelPages
 
 __all__ = [
@@ -32,7 +32,6 @@ __all__ = [
     "ContiguousKV",
     "Copy",
     "CountedHybridKV",
-    "CountedKV",
     "Extent",
     "FirstFit",
     "Fit",
@@ -45,6 +44,8 @@ __all__ = [
     "KVGroup",
     "NumberedPrefixKV",
     "OutOfBlocks",
+    "PagedKV",
+    "PagedTables",
     "Pool",
     "PooledKV",
     "PrefixKV",
@@ -54,7 +55,6 @@ __all__ = [
     "SlidingWindow",
     "State",
     "StateChunks",
-    "TabledKV",
     "TwoLevelPages",
     "can_keep",
     "contiguous",

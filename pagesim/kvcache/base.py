@@ -227,7 +227,7 @@ class KVCache:
         """Return the blocks that a resting holder takes at most until it has so many tokens.
 
         Args:
-            holder: see there.
+            holder: one that takes no part in steps of growth.
             length: tokens.
             computed: those of its tokens that were computed before the step at hand, or found.
         """

@@ -44,7 +44,7 @@ class NumberedPrefixKV(PrefixKV):
         self._buckets.enter(holder, [opening_step(holder.base, self.block_size)])
 
     def stop_decoding(self, holder: Holder) -> None:
-        self._buckets.leave(holder, [opening_step(holder.base, self.block_size)])
+        self._buckets.leave(holder)
         super().stop_decoding(holder)
 
     def grow(self, steps: int = 1) -> int:
@@ -83,10 +83,6 @@ class NumberedPrefixKV(PrefixKV):
     def free_extents(self) -> list[Extent]:
         """Return the maximal runs of free blocks, by address."""
         return join_extents(sorted(self.free_blocks_in_order()))
-
-    def free_chunks(self) -> list[Extent]:
-        """Return the free extents: the queue keeps no neighbours together."""
-        return self.free_extents()
 
     def cached_extents(self) -> list[Extent]:
         """Return the maximal runs of free blocks whose content can still be found, by address."""

@@ -147,25 +147,31 @@ class Buckets:
         period: steps.
     """
 
-    __slots__ = ("_buckets", "_in_order", "_period")
+    __slots__ = ("_buckets", "_in_order", "_period", "_steps_of")
 
     def __init__(self, period: int) -> None:
         self._period = period
         self._buckets: list[dict[Holder, None]] = [{} for _ in range(period)]
         self._in_order = True  # whether every bucket is in the order of the holders
+        self._steps_of: dict[Holder, Sequence[int]] = {}
 
-    def enter(self, holder: Holder, steps: Iterable[int]) -> None:
+    def enter(self, holder: Holder, steps: Sequence[int]) -> None:
         """Put a holder into the buckets of these steps, each of which is below the period."""
+        self._steps_of[holder] = steps
         for step in steps:
             bucket = self._buckets[step]
             if bucket and next(reversed(bucket)).order > holder.order:
                 self._in_order = False
             bucket[holder] = None
 
-    def leave(self, holder: Holder, steps: Iterable[int]) -> None:
-        """Take a holder out of the buckets of these steps."""
-        for step in steps:
-            del self._buckets[step][holder]
+    def leave(self, holder: Holder) -> None:
+        """Take a holder out of its buckets."""
+        for step in self._steps_of.pop(holder):
+            self._buckets[step].pop(holder, None)
+
+    def holders(self) -> Iterable[Holder]:
+        """Return the holders that have entered and not left."""
+        return self._steps_of
 
     def at(self, step: int) -> Collection[Holder]:
         """Return the holders whose blocks change at a step, in their order."""

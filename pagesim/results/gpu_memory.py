@@ -9,8 +9,20 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from pagesim.accounting.ledger import HYBRID_ENTRIES
 from pagesim.costs.specs.gpus import GIB
-from pagesim.results.plots import COLOURS, DARK, LABELS, LINE_COLOURS
+from pagesim.results.plots import COLOURS, DARK, LABELS
+
+RESTS = {
+    "weights": "#B9B2A6",
+    "weights and all else": "#B9B2A6",
+    "activations": "#8C8373",
+    "CUDA graphs": "#A9BFB7",
+    "other": "#DAD5CB",
+    "all else": "#DAD5CB",
+    "not requested": "#FFFFFF",
+}
+"""Colours of what is no cache: paler than the entries of the ledger."""
 
 
 def gpu_memory_bar(parts: Mapping[str, float], title: str) -> Figure:
@@ -25,10 +37,9 @@ def gpu_memory_bar(parts: Mapping[str, float], title: str) -> Figure:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     left = 0.0
-    names = [*list(parts)[1:], next(iter(parts))]
-    for name, colour in zip(names, (*LINE_COLOURS[: len(names) - 1], COLOURS["free"]), strict=True):
+    for name in (*list(parts)[1:], next(iter(parts))):
         width = parts[name]
-        axes.barh(0, width, left=left, color=colour, label=f"{name} {width:.2f}", edgecolor="white")
+        axes.barh(0, width, left=left, label=f"{name} {width:.2f}", **_look(name))
         left += width
     axes.set(xlim=(0, left), xlabel="GiB", yticks=())
     axes.set_title(title, fontsize=9, loc="left")
@@ -53,16 +64,18 @@ def plan_bars(plans: Sequence[tuple[str, Mapping[str, float] | None, str]], titl
         name for name in ("weights", "weights and all else") if any(name in (p or ()) for _, p, _ in plans)
     ]
     names += ["activations", "CUDA graphs", "other", "KV cache", "not requested"]
-    colours = dict(zip(names, (*LINE_COLOURS[: len(names) - 1], COLOURS["free"]), strict=True))
     drawn: dict[str, Any] = {}
     for place, (_, parts, behind) in enumerate(plans):
         left = 0.0
         for name in names:
             width = (parts or {}).get(name, 0.0)
             if width:
-                drawn[name] = axes.barh(place, width, 0.74, left=left, color=colours[name], edgecolor="white")
+                drawn[name] = axes.barh(place, width, 0.74, left=left, **_look(name))
                 if width > NARROWEST_LABEL * whole:
-                    axes.text(left + width / 2, place, f"{width:.1f}", ha="center", va="center", fontsize=8)
+                    axes.text(
+                        left + width / 2, place, f"{width:.1f}", ha="center", va="center", fontsize=8,
+                        color="white" if name == "KV cache" else "black",
+                    )  # fmt: skip
             left += width
         axes.text(1.02 * whole if parts else 0.01 * whole, place, behind, va="center", fontsize=8)
     axes.text(1.02 * whole, -0.75, "at once", fontsize=8, va="center")
@@ -79,28 +92,15 @@ def plan_bars(plans: Sequence[tuple[str, Mapping[str, float] | None, str]], titl
     return figure
 
 
-RESTS = {"weights": "#B9B2A6", "all else": "#DAD5CB", "not requested": "#FFFFFF"}
-"""Colours of what is no cache: paler than the entries of the ledger."""
-
 STACKED: dict[str, tuple[str, ...]] = {
     "weights": ("weights",),
     "all else": ("activations", "CUDA graphs", "other"),
-    "used": ("used",),
-    "state": ("state",),
-    "out_of_window": ("out_of_window",),
-    "padding": ("padding",),
-    "unfilled": ("reserved", "unused_reservation", "rounding"),
-    "cached": ("cached",),
-    "free": ("free", "external"),
+    **{entry: (entry,) for entry in HYBRID_ENTRIES},
     "not requested": ("not requested",),
 }
 """The parts of a bar, from left to right, and of what they are made."""
 
-NAMES = {
-    "all else": "activations, CUDA graphs, other",
-    "used": "used by tokens",
-    "unfilled": "reserved, rounding",
-}
+NAMES = {"all else": "activations, CUDA graphs, other", "used": "used by tokens"}
 """What parts are called that `LABELS` does not name, or not in so few words."""
 
 NARROWEST_LABEL = 0.055
@@ -171,6 +171,13 @@ def gallery_bars(memories: Sequence[FullMemory], gpu: str) -> Figure:
     return figure
 
 
+def _look(part: str) -> dict[str, Any]:
+    """Return the looks of a part, the same in every figure; a whole cache looks as its used slots."""
+    colour = COLOURS["used"] if part == "KV cache" else RESTS.get(part) or COLOURS[part]
+    edge = "#9A9A9A" if part == "not requested" else "white"
+    return {"color": colour, "edgecolor": edge, "linewidth": 0.5}
+
+
 def _bar(axes: Axes, place: int, memory: FullMemory, whole: float) -> dict[str, Any]:
     """Draw a bar with its numbers; return the parts that were drawn."""
     drawn: dict[str, Any] = {}
@@ -179,9 +186,7 @@ def _bar(axes: Axes, place: int, memory: FullMemory, whole: float) -> dict[str, 
         width = sum(memory.bytes.get(name, 0) for name in names) / GIB
         if not width:
             continue
-        colour = RESTS.get(part) or COLOURS["rounding" if part == "unfilled" else part]
-        edge = "#9A9A9A" if part == "not requested" else "white"
-        drawn[part] = axes.barh(place, width, 0.74, left=left, color=colour, edgecolor=edge, linewidth=0.5)
+        drawn[part] = axes.barh(place, width, 0.74, left=left, **_look(part))
         if width > NARROWEST_LABEL * whole:
             axes.text(
                 left + width / 2, place, f"{width:.1f}", ha="center", va="center", fontsize=8,

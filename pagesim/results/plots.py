@@ -188,9 +188,9 @@ def memory_over_time(result: Result) -> Figure:
     top.set_ylabel("KV cache (%)")
     top.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8)
     for name, label, colour in (
-        ("num_running", "running", COLOURS["used"]),
-        ("num_waiting", "waiting", COLOURS["unused_reservation"]),
-        ("num_swapped", "swapped out", COLOURS["cached"]),
+        ("num_running", "running", LINE_COLOURS[0]),
+        ("num_waiting", "waiting", LINE_COLOURS[1]),
+        ("num_swapped", "swapped out", LINE_COLOURS[2]),
     ):
         if rows[name].any():
             bottom.step(clock, rows[name], where="post", label=label, color=colour, linewidth=1)
@@ -226,8 +226,8 @@ def profile_fit(profile: Profile) -> Figure:
             ]
         )
         for chosen, colour, label in (
-            (of & ~held_out, COLOURS["reserved"], "fitted"),
-            (of & held_out, COLOURS["unused_reservation"], "held out"),
+            (of & ~held_out, LINE_COLOURS[5], "fitted"),
+            (of & held_out, LINE_COLOURS[1], "held out"),
         ):
             axes.plot(measured[chosen], predicted[chosen], ".", color=colour, label=label, markersize=5)
         _compare(axes, measured[of], predicted[of])

@@ -133,7 +133,10 @@ class TreeSnapshots(Observer):
         for node in memory.tree:
             row = self._row_of[id(node.content)]
             nodes.append(
-                (index[node.parent], node.start, node.end, node.locks, row, node.born, node.used, node.hits)
+                (
+                    *(index[node.parent], node.start, node.end, node.lock_ref, row),
+                    *(node.created, node.last_access, node.hit_count),
+                )
             )
             index[node] = len(index) - 1
         table = np.array(nodes, np.float64).reshape(-1, len(TreeNode._fields))

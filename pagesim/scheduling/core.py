@@ -27,7 +27,8 @@ from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.traits import SchedulerTraits
 from pagesim.setup.compiled import mypyc_attr, refuse_abstract
 
-if TYPE_CHECKING:  # jobs are of requests, too
+if TYPE_CHECKING:  # both are of requests, too
+    from pagesim.scheduling.kv_connector import KVConnector
     from pagesim.scheduling.offload.jobs import Job
 
 Pool = Literal["prefill", "decode"]
@@ -71,6 +72,7 @@ class Scheduler(SchedulerTraits):
         parks: entries of the ledger for blocks of requests that do not run and hold memory: of `parked`.
         unreported: whether requests are over of which no plan has told the workers, where an engine makes one
             for that alone, an empty one.
+        connector: what moves KV between its blocks and other places; None where nothing does.
         events: the observers, called for changes that no batch holds.
         reaches: what layers read that look back on some tokens only, where costs ask for it.
         speculation: what became of drafts, where a request's step verifies some; it is then known when the
@@ -83,6 +85,7 @@ class Scheduler(SchedulerTraits):
         "_may_swap",
         "_orders",
         "_out_of_order",
+        "connector",
         "context",
         "events",
         "growth",
@@ -144,6 +147,7 @@ class Scheduler(SchedulerTraits):
         self.prices = prices
         self.in_flight = 1
         self.growth = type(self).tokens_per_step  # found faster here than on the class
+        self.connector: KVConnector | None = None
         self.events = Observer()
         self.reaches: Reaches | None = None
         self.speculation: Speculation | None = None
@@ -212,7 +216,9 @@ class Scheduler(SchedulerTraits):
     @property
     def has_work(self) -> bool:
         """Whether any request runs, waits or is swapped out, or a plan is due for those that are over."""
-        return bool(self.running or self.queue.waiting or self.swapped or self.unreported)
+        if self.running or self.queue.waiting or self.swapped or self.unreported:
+            return True
+        return self.connector is not None and self.connector.has_work
 
     def arrival_matters(self) -> bool:
         """Whether the next arrival could change a decision before a request finishes.
@@ -235,6 +241,8 @@ class Scheduler(SchedulerTraits):
             return 0
         if memory.releases and (self.queue.waiting or self.swapped) and self.may_admit():
             return 0
+        if self.connector is not None and self.connector.next_plan_differs(self.queue.holding):
+            return 0
         return memory.steps_that_fit(steps, self.spare_blocks)
 
     def may_admit(self) -> bool:
@@ -248,7 +256,8 @@ class Scheduler(SchedulerTraits):
 
     def transferred(self, jobs: Sequence[Job]) -> None:
         """Learn that jobs of `Batch.transfers` are over; told after ``finish``."""
-        return
+        if self.connector is not None and self.connector.update_connector_output(jobs):
+            self.must_replan = True
 
     def let_ending_rest(self) -> None:
         """Let requests rest whose last token is in flight: they keep place and memory until it is there.
@@ -261,6 +270,8 @@ class Scheduler(SchedulerTraits):
         """Run that many iterations (at most what ``steps_until_next_decision`` said) that only decode."""
         self.memory.grow(steps)
         self.context += steps * self.growth * (self.running_sequences - self.resting)
+        if self.connector is not None:
+            self.connector.advance(steps, self.resting)
 
     def finish(self, now: int) -> list[EngineRequest]:
         """End the iteration: let the samples go whose last token was generated, and fork beams.
@@ -268,7 +279,9 @@ class Scheduler(SchedulerTraits):
         Returns:
             The requests of these samples, in running order; those without samples are over.
         """
-        if self.in_flight > 1:
+        if self.connector is not None and self.connector.count_finish():
+            self.must_replan = True  # there may be room for one that waits
+        if self.in_flight > 1 or self.speculation is not None:
             return self.end_in_flight(now)
         finishing, step = self._finishing, self.memory.steps
         done = _NONE
@@ -325,7 +338,7 @@ class Scheduler(SchedulerTraits):
 
     def parked(self) -> Sequence[Sequence[EngineRequest]]:
         """Return the requests that hold memory and do not run, for each entry of ``parks``."""
-        return ()
+        return () if self.connector is None else self.connector.parked(self.queue.holding)
 
     def stored_length(self, request: EngineRequest) -> int:
         """Return the tokens of each sample of a running request whose KV is stored, padded ones included."""

@@ -43,18 +43,6 @@ class KVConnector:
         passes_over: whether a request that waits was passed over in the last plan.
     """
 
-    __slots__ = (
-        "_finishes",
-        "_plans",
-        "computed",
-        "deferred",
-        "leaving",
-        "loaded",
-        "loading",
-        "memory",
-        "passes_over",
-    )
-
     parks: ClassVar[tuple[str, ...]] = ()
     """Entries of the ledger for blocks of requests that do not run and hold memory: of `parked`."""
 
@@ -125,10 +113,14 @@ class KVConnector:
         """Whether a request that arrives behind one that waits may be admitted before that."""
         return bool(self.loading)
 
-    @property
-    def next_plan_differs(self) -> bool:
-        """Whether the next plan may decide something though all running requests only decode."""
-        return bool(self.deferred)
+    def next_plan_differs(self, holding: Sequence[EngineRequest]) -> bool:
+        """Say whether the next plan may decide something though all running requests only decode.
+
+        Args:
+            holding: requests that wait in front of the queue, with blocks.
+        """
+        # A hybrid memory is looked at block by block to tell what only requests hold that do not run.
+        return bool(self.deferred) or (self.memory.is_hybrid and bool(holding or self.leaving))
 
     def parked(self, holding: Sequence[EngineRequest]) -> Sequence[Sequence[EngineRequest]]:
         """Return the requests that hold memory and do not run, for each entry of ``parks``.

@@ -66,8 +66,9 @@ class PreparedSystem:
 
     def new_scheduler(self, *, tables: bool = False) -> Scheduler:
         """Return a scheduler with empty memory; ``tables`` if blocks must have numbers."""
-        has_beams = int(self.trace.beam_width.max(initial=1)) > 1
-        return new_scheduler(self.config, tables=tables or has_beams, pool=self.pool)
+        # After the fork of a beam only block tables tell which blocks its samples share.
+        needs_tables = tables or int(self.trace.beam_width.max(initial=1)) > 1
+        return new_scheduler(self.config, tables=needs_tables, pool=self.pool)
 
     def ledger_shape(self) -> LedgerShape:
         """Return what the ledger of its engines has."""

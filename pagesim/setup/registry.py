@@ -9,13 +9,12 @@ from pagesim.kvcache import (
     Allocator,
     BestFit,
     Buddy,
-    CountedKV,
     FirstFit,
     JengaKV,
     KVCache,
+    PagedKV,
     Pool,
     PooledKV,
-    TabledKV,
     contiguous,
 )
 from pagesim.scheduling.continuous import Orca, VllmSosp
@@ -35,8 +34,7 @@ MakeKVCache = Callable[[Pool], KVCache]
 
 
 def _paged(pool: Pool, *, shares: bool = True) -> KVCache:
-    kind = TabledKV if pool.tables else CountedKV
-    return kind(pool.num_blocks, pool.groups, pool.cpu_blocks, shares=shares)
+    return PagedKV(pool.num_blocks, pool.groups, pool.cpu_blocks, shares=shares, tables=pool.tables)
 
 
 def _virtual(pool: Pool) -> KVCache:

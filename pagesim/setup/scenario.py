@@ -65,9 +65,7 @@ class SystemFields(BaseModel):
         1, ge=1, le=1024, description="Number of GPUs in a tensor-parallel group."
     )
     weight_dtype: WeightDtypeName | None = Field(
-        None,
-        description="Data type of the linear layers' weights, LM head excluded. Defaults to the "
-        "released checkpoint's.",
+        None, description="Data type of the linear layers' weights. Defaults to the released checkpoint's."
     )
     kv_cache_dtype: Literal["fp16", "bf16", "fp8", "int8_per_token_head", "fp8_per_token_head"] | None = (
         Field(
@@ -113,10 +111,7 @@ class SystemFields(BaseModel):
         None, ge=1, le=MOST, description="Maximum length of a request, in tokens. Defaults to the model's."
     )
     beam_drop: float = Field(
-        BEAM_DROP,
-        gt=0,
-        lt=1,
-        description="Probability, at each token, that a beam is dropped for a fork of another.",
+        BEAM_DROP, gt=0, lt=1, description="Probability per token that a beam is dropped for a fork."
     )
     strict_compat: bool = Field(
         False, description="Stop with an error where the real engine hangs, leaks or dies."

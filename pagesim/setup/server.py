@@ -12,7 +12,6 @@ from pagesim.accounting.records import Recorder
 from pagesim.accounting.request_log import RequestLog
 from pagesim.accounting.tier_history import TierHistory
 from pagesim.costs.specs import Capacity
-from pagesim.kvcache import TabledKV
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.dead_ends import DeadEnd
@@ -116,8 +115,6 @@ class Server:
             self._closed = ClosedEngine(arrivals)
             observers = [self._closed, *observers]
             log.sent, log.due = arrivals.clients.sent, arrivals.clients.due
-        if isinstance(memory, TabledKV):
-            memory.notes_moves = executor is not None
         self.tiers: TierHistory | None = None
         if offloading_of(self.scheduler) is not None:
             self.tiers = TierHistory()

@@ -39,7 +39,7 @@ class _Load:
     """A load that is under way.
 
     Attributes:
-        job: see there.
+        job: the load as the scheduler asked for it.
         order: of its submission.
         ready: when the device is through with what was launched before it.
         hops: its moves from tier to tier that are not over.
@@ -68,7 +68,7 @@ class TierCopies:
 
     Args:
         backing: whose moves are carried out.
-        links: see there.
+        links: of each tier, over which its chunks move.
     """
 
     __slots__ = (

@@ -43,13 +43,11 @@ class TwoPoolTree(WindowedTree):
         return node.end, node
 
     def hold(self, node: Node) -> tuple[Node, int]:
-        self.lock(node)
-        return node, self.lock_window(node)
+        return node, self.lock(node)
 
     def let(self, held: tuple[Node, int] | None) -> None:
         if held is not None:
-            self.unlock_window(*held)
-            self.unlock(held[0])
+            self.unlock(*held)
 
 
 def two_pools(mini: ModuleType) -> type:

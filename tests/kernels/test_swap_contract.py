@@ -21,7 +21,7 @@ from pagesim.kernels.swap import (  # noqa: E402
     ZeroCopy,
     make_strategy,
 )
-from pagesim.kvcache import Full, Holder, KVGroup, TabledKV  # noqa: E402
+from pagesim.kvcache import Full, Holder, KVGroup, PagedKV  # noqa: E402
 
 ON_CPU = [name for name in STRATEGIES if name != CopyBatch.name]
 POISON = 0xAB
@@ -112,7 +112,9 @@ def test_neighbours_on_the_host_cross_in_one_copy(monkeypatch):
 
 @pytest.mark.parametrize("name", ON_CPU)
 def test_a_memorys_own_moves_are_taken_as_they_are(name):
-    memory = TabledKV(8, [KVGroup(16, Full())], 8)
+    memory = PagedKV(8, [KVGroup(16, Full())], 8, tables=True)
+    assert memory.tables is not None
+    memory.tables.notes_moves = True
     pools = make_pools(9, (8, 16, 8), torch.float16, 2, host_blocks=8)
     strategy = make_strategy(name, pools)
     leaves, moves, comes = Holder(40), Holder(20), Holder(16)
@@ -121,12 +123,12 @@ def test_a_memorys_own_moves_are_taken_as_they_are(name):
     memory.release(leaves)
     kept = whole_blocks(pools)[memory.block_table(moves)]
     memory.swap_out(moves)
-    strategy.swap_out(memory.swaps_out)
+    strategy.swap_out(memory.tables.swaps_out)
     for cache in pools.rows():
         cache.fill_(POISON)
     memory.admit(comes, 16)
     memory.swap_in(moves)
-    strategy.swap_in(memory.swaps_in)
+    strategy.swap_in(memory.tables.swaps_in)
     assert torch.equal(whole_blocks(pools)[memory.block_table(moves)], kept)
 
 

@@ -1,4 +1,4 @@
-"""Counted and tabled memory say and do what the slow one does, over random lives."""
+"""Memory that counts by rings says and does what the slow one does, block by block, over random lives."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from pagesim.kvcache import (
     RESERVATIONS,
     ChunkedLocal,
     CountedHybridKV,
-    CountedKV,
     Holder,
     HybridKV,
     KVCache,
     KVCacheError,
     KVGroup,
     OutOfBlocks,
+    PagedKV,
     Reserved,
     SlidingWindow,
     State,
-    TabledKV,
 )
 from tests.kvcache.slow import SlowHybridKV, SlowKV
 
@@ -199,7 +198,8 @@ class Lives:
 
     def fork(self, which: int, much: int) -> None:
         twins = self.pick(which, decodes=True)
-        if twins and twins[0].samples > 1 and not any(isinstance(m, CountedKV) for m in self.memories):
+        can = all(not m.shares or m.names_blocks for m in self.memories[1:])
+        if twins and twins[0].samples > 1 and can:
             dropped = much % twins[0].samples
             survivor = (dropped + 1 + which % (twins[0].samples - 1)) % twins[0].samples
             self.all(lambda m, h: m.fork(h, dropped, survivor), twins)
@@ -215,7 +215,7 @@ class Lives:
     def compare(self, much: int) -> None:
         slow, *others = self.memories
         for memory in self.memories:
-            if isinstance(memory, TabledKV | HybridKV):
+            if isinstance(memory, PagedKV | HybridKV) and memory.names_blocks:
                 memory.check_integrity()
         self.ask(lambda m: (m.free_blocks, m.free_cpu_blocks, m.shared_blocks, m.copies_on_write))
         self.ask(lambda m: [m.blocks_needed(steps) for steps in (0, 1, 2, much)])
@@ -311,9 +311,12 @@ Make = Callable[[list[KVGroup], int, int, bool], list[KVCache]]
 """Makes memories that must agree, of groups, blocks, CPU blocks, and what else may differ."""
 
 
-def single(kinds: list[type[SlowKV] | type[CountedKV] | type[TabledKV]]) -> Make:
-    """Return what makes memories of one group that nothing is given back of before the end."""
-    return lambda groups, blocks, cpu, shares: [kind(blocks, groups, cpu, shares=shares) for kind in kinds]
+def paged(*tables: bool) -> Make:
+    """Return what makes slow memory, and paged memory with tables or without."""
+    return lambda groups, blocks, cpu, shares: [
+        SlowKV(blocks, groups, cpu, shares=shares),
+        *[PagedKV(blocks, groups, cpu, shares=shares, tables=each) for each in tables],
+    ]
 
 
 def hybrid(groups: list[KVGroup], blocks: int, cpu: int, ahead: bool) -> list[KVCache]:
@@ -330,8 +333,8 @@ def hybrid(groups: list[KVGroup], blocks: int, cpu: int, ahead: bool) -> list[KV
 CASES = pytest.mark.parametrize(
     ("make", "groups"),
     [
-        *((single([SlowKV, CountedKV, TabledKV]), groups) for groups in SINGLE.values()),
-        (single([SlowKV, TabledKV]), SINGLE["full"]),
+        *((paged(False, True), groups) for groups in SINGLE.values()),
+        (paged(True), SINGLE["full"]),
         *((hybrid, groups) for groups in MIXES.values()),
     ],
     ids=[*SINGLE, "beams", *MIXES],

@@ -17,7 +17,6 @@ from pagesim.kvcache import (
     ChunkedLocal,
     ContiguousKV,
     CountedHybridKV,
-    CountedKV,
     Extent,
     FirstFit,
     Fit,
@@ -29,13 +28,14 @@ from pagesim.kvcache import (
     KVGroup,
     NumberedPrefixKV,
     OutOfBlocks,
+    PagedKV,
+    PagedTables,
     Pool,
     PooledKV,
     PrefixKV,
     Rule,
     SlidingWindow,
     State,
-    TabledKV,
     contiguous,
 )
 from pagesim.kvcache.radix import EvictionPolicy, RadixKV, WindowedRadixKV, WindowPool
@@ -43,12 +43,12 @@ from pagesim.testing import check_allocator, check_kvcache
 from tests.kvcache.slow import SlowHybridKV, SlowKV
 
 Maker = Callable[[Pool], KVCache]
-Kind = type[CountedKV] | type[TabledKV] | type[SlowKV]
+Kind = type[PagedKV] | type[SlowKV]
 Hybrid = type[CountedHybridKV | HybridKV | SlowHybridKV]
 
 
-def paged(kind: Kind, *, shares: bool = True) -> Maker:
-    return lambda pool: kind(pool.num_blocks, pool.groups, pool.cpu_blocks, shares=shares)
+def paged(kind: Kind, **options: bool) -> Maker:
+    return lambda pool: kind(pool.num_blocks, pool.groups, pool.cpu_blocks, **options)
 
 
 def grouped(kind: Hybrid, *groups: tuple[int, Rule], lag: int = 0, **options: object) -> Maker:
@@ -106,11 +106,11 @@ MEMORIES: dict[str, tuple[Maker, str | None]] = {
     "the slow one": (paged(SlowKV), None),
     "pool of one type": (single_pool, None),
 }
-for _name, _kind in {"counted": CountedKV, "tabled": TabledKV}.items():
+for _name, _tables in {"paged": False, "paged and numbered": True}.items():
     MEMORIES |= {
-        f"{_name} on demand": (paged(_kind), None),
-        f"{_name} without sharing": (paged(_kind, shares=False), None),
-        f"{_name} oracle": (paged(_kind), "oracle"),
+        f"{_name} on demand": (paged(PagedKV, tables=_tables), None),
+        f"{_name} without sharing": (paged(PagedKV, shares=False, tables=_tables), None),
+        f"{_name} oracle": (paged(PagedKV, tables=_tables), "oracle"),
     }
 _MIXES: dict[str, tuple[tuple[int, Rule], ...]] = {
     "window": ((1, SlidingWindow(9)),),
@@ -145,8 +145,8 @@ for _policy in RESERVATIONS:
     "prefix cache",
     "radix tree, lru",
     "radix tree, window 3",
-    "counted on demand",
-    "tabled on demand",
+    "paged on demand",
+    "paged and numbered on demand",
     "counted full and window",
     "two-level full and window, ahead",
     "counted two windows, ahead",
@@ -154,7 +154,7 @@ for _policy in RESERVATIONS:
     "tabled full and window, ahead",
     "cached full and chunks",
     "counted and cached full and windows, ahead",
-    "tabled oracle",
+    "paged and numbered oracle",
     "first fit oracle",
     "best fit pow2",
     "buddy max",
@@ -198,25 +198,39 @@ def test_a_new_allocator_is_thirty_lines_and_one_call() -> None:
 # Memory that breaks one rule
 
 
-class LosesABlock(TabledKV):
+class Numbered(PagedKV):
+    """Paged memory with block tables."""
+
+    def __init__(
+        self, num_blocks: int, groups: Sequence[KVGroup], cpu_blocks: int = 0, *, shares: bool = True
+    ) -> None:
+        super().__init__(num_blocks, groups, cpu_blocks, shares=shares, tables=True)
+
+    @property
+    def numbers(self) -> PagedTables:
+        assert self.tables is not None
+        return self.tables
+
+
+class LosesABlock(Numbered):
     def release(self, holder: Holder) -> None:
         super().release(holder)
-        self._free.pop()
+        self.numbers.device.free.pop()
 
 
-class LosesACount(CountedKV):
+class LosesACount(PagedKV):
     def release(self, holder: Holder) -> None:
         super().release(holder)
         self.free_blocks -= 1
 
 
-class HandsOutABlockTwice(TabledKV):
+class HandsOutABlockTwice(Numbered):
     def admit(self, holder: Holder, tokens: int) -> None:
         super().admit(holder, tokens)
-        self._free.insert(0, holder.kv.on[0][0])
+        self.numbers.device.free.insert(0, self.numbers.on_device[holder][0][0])
 
 
-class CountsBeforeItRaises(CountedKV):
+class CountsBeforeItRaises(PagedKV):
     def admit(self, holder: Holder, tokens: int) -> None:
         try:
             super().admit(holder, tokens)
@@ -225,13 +239,13 @@ class CountsBeforeItRaises(CountedKV):
             raise
 
 
-class RefusesNoChunk(CountedKV):
+class RefusesNoChunk(PagedKV):
     def extend(self, holder: Holder, tokens: int) -> None:
         self.free_blocks -= self.blocks_to_extend(holder, tokens)
         holder.tokens += tokens
 
 
-class GrowsBeforeItRaises(CountedKV):
+class GrowsBeforeItRaises(PagedKV):
     def grow(self, steps: int = 1) -> int:
         try:
             return super().grow(steps)
@@ -240,101 +254,102 @@ class GrowsBeforeItRaises(CountedKV):
             raise
 
 
-class PromisesTooMuch(CountedKV):
+class PromisesTooMuch(PagedKV):
     def can_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
         return super().can_admit(holder, tokens, spare - 1)
 
 
-class PromisesTooLittle(CountedKV):
+class PromisesTooLittle(PagedKV):
     def can_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
         return super().can_admit(holder, tokens, spare + 1)
 
 
-class GivesUpTooEarly(CountedKV):
+class GivesUpTooEarly(PagedKV):
     def fit(self, holder: Holder, tokens: int, spare: int = 0) -> Fit:
         fit = super().fit(holder, tokens, spare)
         return Fit.NOW if fit is Fit.NOW else Fit.NEVER
 
 
-class ForgetsSamples(CountedKV):
+class ForgetsSamples(PagedKV):
     def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
         return self.blocks_for(tokens)
 
 
-class WritesWhatItShares(TabledKV):
+class WritesWhatItShares(Numbered):
     def start_decoding(self, holder: Holder) -> None:
+        holder.tail_shared = False
         super().start_decoding(holder)
-        self._tails.clear()
 
 
-class ForgetsCopies(CountedKV):
-    def _copies(self) -> int:
-        return 0
+class ForgetsCopies(PagedKV):
+    def blocks_needed(self, steps: int = 1) -> int:
+        return self._ring.total(self.steps, steps)
 
 
-class CopiesNothing(TabledKV):
+class CopiesNothing(Numbered):
     def grow(self, steps: int = 1) -> int:
         super().grow(steps)
         return 0
 
 
-class GrowsABlockTooMany(TabledKV):
+class GrowsABlockTooMany(Numbered):
     def grow(self, steps: int = 1) -> int:
         copies = super().grow(steps)
-        for holder in self._decoding if self._free else ():
-            holder.kv.on[0].extend(self._take(1))
+        for holder in self.numbers.on_device if self.free_blocks else ():
+            self._take(holder, 1)
             break
         return copies
 
 
-class GrowsFourStepsAtMost(CountedKV):
+class GrowsFourStepsAtMost(PagedKV):
     def grow(self, steps: int = 1) -> int:
         return super().grow(min(steps, 4))
 
 
-class LeapsTooFar(CountedKV):
+class LeapsTooFar(PagedKV):
     def steps_that_fit(self, steps: int, spare: int) -> int:
         return super().steps_that_fit(steps, spare - 1)
 
 
-class LeapsOneStepAtATime(CountedKV):
+class LeapsOneStepAtATime(PagedKV):
     def steps_that_fit(self, steps: int, spare: int) -> int:
         return min(super().steps_that_fit(steps, spare), 1)
 
 
-class ForgetsAStepAtRest(CountedKV):
+class ForgetsAStepAtRest(PagedKV):
     def stop_decoding(self, holder: Holder) -> None:
         super().stop_decoding(holder)
         holder.tokens -= 1
 
 
-class StaysInTheRing(CountedKV):
-    def _leave_ring(self, holder: Holder) -> None:
+class StaysInTheRing(PagedKV):
+    def stop_decoding(self, holder: Holder) -> None:
+        holder.tokens = self.length(holder)
         holder.decodes = False
 
 
-class MovesSharedBlocksTwice(TabledKV):
+class MovesSharedBlocksTwice(Numbered):
     def swap_out(self, holder: Holder) -> int:
         super().swap_out(holder)
-        return sum(len(table) for table in holder.kv.on)
+        return sum(len(table) for table in self.numbers.swapped[holder])
 
 
-class DropsHalfOfASwap(CountedKV):
+class DropsHalfOfASwap(PagedKV):
     def drop_swapped(self, holder: Holder) -> None:
         self.free_cpu_blocks += self.held_blocks(holder) // 2
 
 
-class MixesSamplesUp(TabledKV):
+class MixesSamplesUp(Numbered):
     def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
         super().end_samples(holder, [holder.samples - 1 - place for place in reversed(samples)])
 
 
-class ForksTheWrongWay(TabledKV):
+class ForksTheWrongWay(Numbered):
     def fork(self, holder: Holder, dropped: int, survivor: int) -> int:
         return super().fork(holder, survivor, dropped)
 
 
-BROKEN: dict[type[CountedKV] | type[TabledKV], str] = {
+BROKEN: dict[type[PagedKV], str] = {
     LosesABlock: "owned twice or lost|free or held",
     LosesACount: "release gives everything back|a swap frees what was held",
     HandsOutABlockTwice: "owned twice or lost",

@@ -15,13 +15,14 @@ from pagesim.kvcache import (
     Holder,
     KVGroup,
     NumberedPrefixKV,
-    TabledKV,
+    PagedKV,
+    PagedTables,
 )
 from pagesim.kvcache.reservation import reserve_oracle
 from tests.kvcache.text import Reader, Text
 
 
-def noticed(memory: TabledKV | ContiguousKV | NumberedPrefixKV, corrupt: Callable[..., None]) -> None:
+def noticed(memory: PagedKV | ContiguousKV | NumberedPrefixKV, corrupt: Callable[..., None]) -> None:
     """Check that integrity is lost with a corruption."""
     (holder,) = memory._holders if isinstance(memory, ContiguousKV) else memory.holders
     memory.check_integrity()
@@ -30,41 +31,51 @@ def noticed(memory: TabledKV | ContiguousKV | NumberedPrefixKV, corrupt: Callabl
         memory.check_integrity()
 
 
-def lose_a_block(memory: TabledKV, holder: Holder) -> None:
-    memory._free.pop()
+def of(memory: PagedKV) -> PagedTables:
+    assert memory.tables is not None
+    return memory.tables
 
 
-def free_a_held_block(memory: TabledKV, holder: Holder) -> None:
-    memory._free.append(memory.block_table(holder)[0])
+def lose_a_block(memory: PagedKV, holder: Holder) -> None:
+    of(memory).device.free.pop()
 
 
-def forget_a_reference(memory: TabledKV, holder: Holder) -> None:
-    memory._references.clear()
+def free_a_held_block(memory: PagedKV, holder: Holder) -> None:
+    of(memory).device.free.append(memory.block_table(holder)[0])
 
 
-def name_a_block_twice(memory: TabledKV, holder: Holder) -> None:
-    table = holder.kv.on[0]
+def forget_a_reference(memory: PagedKV, holder: Holder) -> None:
+    of(memory).device.references[of(memory).on_device[holder][0][0]] -= 1
+
+
+def name_a_block_of_no_other_sample(memory: PagedKV, holder: Holder) -> None:
+    of(memory).on_device[holder][1][0] = 0
+
+
+def name_a_block_twice(memory: PagedKV, holder: Holder) -> None:
+    table = of(memory).on_device[holder][0]
     table[1] = table[0]
 
 
-def outgrow_the_table(memory: TabledKV, holder: Holder) -> None:
+def outgrow_the_table(memory: PagedKV, holder: Holder) -> None:
     holder.tokens += 3
 
 
-def lose_a_cpu_block(memory: TabledKV, holder: Holder) -> None:
-    memory._free_cpu.pop()
+def lose_a_cpu_block(memory: PagedKV, holder: Holder) -> None:
+    of(memory).host.free.pop()
 
 
-def stay_behind_a_swap(memory: TabledKV, holder: Holder) -> None:
+def stay_behind_a_swap(memory: PagedKV, holder: Holder) -> None:
+    here = of(memory).on_device[holder]
     memory.swap_out(holder)
-    memory.holders[holder] = None
+    of(memory).on_device[holder] = here
 
 
-def miscount_what_is_shared(memory: TabledKV, holder: Holder) -> None:
+def miscount_what_is_shared(memory: PagedKV, holder: Holder) -> None:
     memory.shared_blocks -= 1
 
 
-def decode_after_release(memory: TabledKV, holder: Holder) -> None:
+def decode_after_release(memory: PagedKV, holder: Holder) -> None:
     memory.start_decoding(holder)
     holder.decodes = False
     memory.release(holder)
@@ -76,6 +87,7 @@ def decode_after_release(memory: TabledKV, holder: Holder) -> None:
         lose_a_block,
         free_a_held_block,
         forget_a_reference,
+        name_a_block_of_no_other_sample,
         name_a_block_twice,
         outgrow_the_table,
         lose_a_cpu_block,
@@ -84,8 +96,8 @@ def decode_after_release(memory: TabledKV, holder: Holder) -> None:
         decode_after_release,
     ],
 )
-def test_tabled_memory_notices(corrupt: Callable[[TabledKV, Holder], None]) -> None:
-    memory = TabledKV(8, [KVGroup(4)], 2)
+def test_paged_memory_notices(corrupt: Callable[[PagedKV, Holder], None]) -> None:
+    memory = PagedKV(8, [KVGroup(4)], 2, tables=True)
     memory.admit(Holder(6, samples=2), 6)  # two samples that share two blocks
     noticed(memory, corrupt)
 

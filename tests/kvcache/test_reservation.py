@@ -6,7 +6,6 @@ import pytest
 
 from pagesim.kvcache import (
     ContiguousKV,
-    CountedKV,
     FirstFit,
     Fit,
     Holder,
@@ -14,8 +13,8 @@ from pagesim.kvcache import (
     KVCacheError,
     KVGroup,
     OutOfBlocks,
+    PagedKV,
     Reserved,
-    TabledKV,
 )
 from pagesim.kvcache.reservation import RESERVATIONS, reserve_max, reserve_oracle, reserve_pow2
 
@@ -48,15 +47,15 @@ def contiguous() -> KVCache:
 
 
 def counted() -> KVCache:
-    return CountedKV(8, [KVGroup(4, Reserved(reserve_oracle(100)))])
+    return PagedKV(8, [KVGroup(4, Reserved(reserve_oracle(100)))])
 
 
-def tabled() -> KVCache:
-    return TabledKV(8, [KVGroup(4, Reserved(reserve_oracle(100)))])
+def numbered() -> KVCache:
+    return PagedKV(8, [KVGroup(4, Reserved(reserve_oracle(100)))], tables=True)
 
 
 Make = Callable[[], KVCache]
-EACH = pytest.mark.parametrize("make", [contiguous, counted, tabled])
+EACH = pytest.mark.parametrize("make", [contiguous, counted, numbered])
 
 
 @EACH
@@ -105,9 +104,10 @@ def test_a_prompt_whose_room_is_reserved_has_no_chunks(make: Make) -> None:
     assert (memory.length(holder), memory.free_blocks) == (5, 5)
 
 
-@pytest.mark.parametrize("kind", [CountedKV, TabledKV])
-def test_a_reservation_survives_a_swap(kind: type[CountedKV] | type[TabledKV]) -> None:
-    memory, holder = kind(8, [KVGroup(4, Reserved(reserve_oracle(32)))], 4), Holder(5, output=6)
+@pytest.mark.parametrize("tables", [False, True])
+def test_a_reservation_survives_a_swap(tables: bool) -> None:
+    memory = PagedKV(8, [KVGroup(4, Reserved(reserve_oracle(32)))], 4, tables=tables)
+    holder = Holder(5, output=6)
     memory.admit(holder, 5)
     memory.swap_out(holder)
     assert (memory.free_blocks, memory.free_cpu_blocks) == (8, 1)
@@ -117,7 +117,7 @@ def test_a_reservation_survives_a_swap(kind: type[CountedKV] | type[TabledKV]) -
 
 def test_pages_need_no_neighbours_where_contiguous_memory_does() -> None:
     answers = []
-    for memory in (contiguous(), tabled()):
+    for memory in (contiguous(), counted()):
         holders = [Holder(4, output=4) for _ in range(4)]
         for holder in holders:
             memory.admit(holder, 4)

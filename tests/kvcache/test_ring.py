@@ -91,5 +91,7 @@ def test_holders_of_a_bucket_come_in_their_order() -> None:
     buckets.enter(first, (1,))
     buckets.enter(second, (3,))
     assert [list(buckets.at(step)) for step in (4, 5, 7)] == [[], [first, third], [second, third]]
-    buckets.leave(third, (1, 3))
+    assert set(buckets.holders()) == set(holders)
+    buckets.leave(third)
+    assert set(buckets.holders()) == {first, second}
     assert [list(buckets.at(step)) for step in (5, 7)] == [[first], [second]]

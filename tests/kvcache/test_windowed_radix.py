@@ -42,18 +42,16 @@ def test_random_lives_are_those_of_a_slow_tree(page: int, window: int, policy: E
             assert node.end == whole
         elif change == "hold":
             node = tree.match(content, len(tokens))
-            tree.lock(node)
             found = slow.match(tokens)
             slow.lock(found)
-            held.append((node, tree.lock_window(node)))
+            held.append((node, tree.lock(node)))
             assert held[-1][1] == slow.lock_window(found)
         elif change == "let go" and held:
             node, begin = held.pop(rnd.randrange(len(held)))
             prefix = prefix_of(node) if node.end else ()
             slow.unlock_window(prefix, begin)
             slow.lock(prefix, -1)
-            tree.unlock_window(node, begin)
-            tree.unlock(node)
+            tree.unlock(node, begin)
         elif change == "evict" and len(slow.nodes) > 12:
             wanted = rnd.randint(1, 40)
             sizes = slow.tokens(locked=False)

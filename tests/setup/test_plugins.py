@@ -11,7 +11,7 @@ from pydantic import Field
 
 import pagesim as ps
 from pagesim.costs import NOWHERE, UNBOUNDED, DecodeRun, IterationShape, Target
-from pagesim.kvcache import FirstFit, KVCache, Pool, TabledKV, contiguous
+from pagesim.kvcache import FirstFit, KVCache, PagedKV, Pool, contiguous
 from pagesim.scheduling import EngineRequest, VllmSosp
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.scenario import System, checked
@@ -24,12 +24,12 @@ def trace() -> ps.Trace:
 
 
 def paged(pool: Pool) -> KVCache:
-    return TabledKV(pool.num_blocks, pool.groups, pool.cpu_blocks)
+    return PagedKV(pool.num_blocks, pool.groups, pool.cpu_blocks, tables=pool.tables)
 
 
 def alone(pool: Pool) -> KVCache:
     """Return memory on demand that shares nothing."""
-    return TabledKV(pool.num_blocks, Pool(pool.num_blocks, pool.block_size, 1).groups, shares=False)
+    return PagedKV(pool.num_blocks, Pool(pool.num_blocks, pool.block_size, 1).groups, shares=False)
 
 
 class RoomForShort(VllmSosp):
@@ -168,11 +168,11 @@ def test_two_systems_that_differ_in_such_an_option_are_not_equal() -> None:
 
 
 def small(pool: Pool) -> KVCache:
-    return TabledKV(pool.num_blocks - 1, pool.groups)
+    return PagedKV(pool.num_blocks - 1, pool.groups)
 
 
 def broken(pool: Pool) -> KVCache:
-    return TabledKV(0, pool.groups)
+    return PagedKV(0, pool.groups)
 
 
 @pytest.mark.parametrize(

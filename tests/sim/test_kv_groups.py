@@ -15,13 +15,12 @@ from pagesim.kvcache import (
     RESERVATIONS,
     ChunkedLocal,
     CountedHybridKV,
-    CountedKV,
     HybridKV,
     KVCache,
     KVGroup,
+    PagedKV,
     Reserved,
     SlidingWindow,
-    TabledKV,
 )
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch
@@ -126,12 +125,16 @@ def test_whole_prompts_are_counted_as_tabled(seed):
 
 
 @pytest.mark.parametrize("reservation", ["max", "pow2", "oracle"])
-def test_a_reserved_group_is_counted_as_tabled(reservation):
+def test_a_reserved_group_is_counted_as_it_is_numbered(reservation):
     groups = [KVGroup(16, Reserved(RESERVATIONS[reservation](LONGEST)))]
     trace = random_trace(Random(3))
     ways = [
-        replay(VllmSosp(memory(100, groups), SospOptions(), max_model_len=LONGEST), trace, fast_forward=ff)
-        for memory in (CountedKV, TabledKV)
+        replay(
+            VllmSosp(PagedKV(100, groups, tables=tables), SospOptions(), max_model_len=LONGEST),
+            trace,
+            fast_forward=ff,
+        )
+        for tables in (False, True)
         for ff in (True, False)
     ]
     assert all(np.array_equal(ways[0][name], way[name]) for way in ways for name in way)

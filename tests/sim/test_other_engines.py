@@ -17,12 +17,11 @@ from pagesim.costs.base import UNBOUNDED, DecodeRun
 from pagesim.kvcache import (
     ChunkedLocal,
     CountedHybridKV,
-    CountedKV,
     HybridKV,
     KVCache,
     KVGroup,
+    PagedKV,
     SlidingWindow,
-    TabledKV,
 )
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch
@@ -143,12 +142,11 @@ def random_trace(seed: int, requests: int = 25) -> Trace:
     return Trace(arrival, prompt, np.array([rnd.randint(1, 60) for _ in range(requests)]))
 
 
-@pytest.mark.parametrize("memory", [CountedKV, TabledKV])
 @pytest.mark.parametrize("seed", range(8))
-def test_two_batches_in_flight_fast_forward_as_they_step(seed, memory):
+def test_two_batches_in_flight_fast_forward_as_they_step(seed):
     trace, cost = random_trace(seed), Affine(0.01, 1e-4, 1e-6)
     ways = [
-        replay(TwoInFlight, memory(400, [KVGroup(16)]), trace, cost, fast_forward=fast_forward)
+        replay(TwoInFlight, PagedKV(400, [KVGroup(16)]), trace, cost, fast_forward=fast_forward)
         for fast_forward in (True, False)
     ]
     (fast, rows), (stepping, steps) = ways
@@ -158,9 +156,7 @@ def test_two_batches_in_flight_fast_forward_as_they_step(seed, memory):
 
 def test_with_two_batches_in_flight_a_decision_is_made_while_the_last_iteration_runs():
     trace = Trace(np.zeros(1), np.array([10]), np.array([6]))
-    columns, _ = replay(
-        TwoInFlight, CountedKV(400, [KVGroup(16)]), trace, Affine(1.0, 0, 0), fast_forward=True
-    )
+    columns, _ = replay(TwoInFlight, PagedKV(400, [KVGroup(16)]), trace, Affine(1.0, 0, 0), fast_forward=True)
     second = 10**12
     # The last schedule finds the request waiting for its last token, and is empty.
     assert (columns["clock"] / second).tolist() == [0, 0, 1, 2, 3, 4, 5]
@@ -177,11 +173,10 @@ def in_three_tokens(memory: Callable[[], KVCache], seed: int) -> list[dict[str, 
     ]
 
 
-@pytest.mark.parametrize("memory", [CountedKV, TabledKV])
 @pytest.mark.parametrize("blocks", [20, 60, 400])
 @pytest.mark.parametrize("seed", range(4))
-def test_three_tokens_a_step_fast_forward_as_they_step(seed, blocks, memory):
-    fast, stepping = in_three_tokens(lambda: memory(blocks, [KVGroup(16)]), seed)
+def test_three_tokens_a_step_fast_forward_as_they_step(seed, blocks):
+    fast, stepping = in_three_tokens(lambda: PagedKV(blocks, [KVGroup(16)]), seed)
     assert all(np.array_equal(fast[name], stepping[name]) for name in stepping)
 
 
@@ -201,7 +196,7 @@ def test_three_tokens_a_step_are_counted_in_groups_as_tabled(seed, blocks, rule)
 def test_a_request_of_seven_tokens_takes_two_steps_of_three_after_its_prompt():
     trace = Trace(np.zeros(1), np.array([10]), np.array([7]))
     columns, _ = replay(
-        ThreeTokensAStep, CountedKV(400, [KVGroup(4)]), trace, ThreeTokensCost(1.0, 0, 0), fast_forward=True
+        ThreeTokensAStep, PagedKV(400, [KVGroup(4)]), trace, ThreeTokensCost(1.0, 0, 0), fast_forward=True
     )
     assert len(columns["clock"]) == 3
     assert columns["context_tokens"].tolist() == [10, 13, 16]

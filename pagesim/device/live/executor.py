@@ -28,7 +28,7 @@ from pagesim.device.live.pools import KvPools
 from pagesim.device.live.tables import AddressedKV, BlockTables
 from pagesim.device.live.tokens import Tokens
 from pagesim.kernels.swap import LayerSwap
-from pagesim.kvcache import Copy, TabledKV
+from pagesim.kvcache import Copy, PagedKV
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import Observer
@@ -117,6 +117,8 @@ class MeasuredExecutor(Observer):
         self.model = model
         self.pools = pools
         self.tokens = tokens
+        if isinstance(self.memory, PagedKV) and self.memory.tables is not None:
+            self.memory.tables.notes_moves = True
         self.tables = BlockTables(self.memory, longest)
         self.longest = longest
         self.attention: Kind = attention
@@ -201,9 +203,10 @@ class MeasuredExecutor(Observer):
         """Return the blocks that memory has moved and copied for a batch."""
         memory = self.memory
         moves = Moves((), (), ())
-        if isinstance(memory, TabledKV):
-            moves = Moves(memory.swaps_out, memory.swaps_in, memory.copies)
-            memory.swaps_out, memory.swaps_in, memory.copies = [], [], []
+        if isinstance(memory, PagedKV) and memory.tables is not None:
+            tables = memory.tables
+            moves = Moves(tables.swaps_out, tables.swaps_in, tables.copies)
+            tables.swaps_out, tables.swaps_in, tables.copies = [], [], []
         if not memory.shares:
             # A request that has lost its place since copies nothing.
             copies = [copy for each, own in self._fork_copies if each.last_step >= 0 for copy in own]

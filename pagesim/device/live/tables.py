@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.device.live.batch import Sample
-from pagesim.kvcache import ContiguousKV, NumberedPrefixKV, TabledKV
+from pagesim.kvcache import ContiguousKV, NumberedPrefixKV, PagedKV
 from pagesim.scheduling.request import EngineRequest
 
-AddressedKV = TabledKV | NumberedPrefixKV | ContiguousKV
+AddressedKV = PagedKV | NumberedPrefixKV | ContiguousKV
 """Memory whose blocks have numbers."""
 
 

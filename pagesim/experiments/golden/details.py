@@ -15,8 +15,8 @@ from pagesim.kvcache import (
     HybridKV,
     KVCache,
     NumberedPrefixKV,
+    PagedKV,
     PrefixKV,
-    TabledKV,
 )
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
@@ -207,7 +207,7 @@ class Details(Observer):
             for request in scheduled:
                 for group in range(len(memory.groups)):
                     tables += memory.block_table(request, group=group)
-        elif isinstance(memory, NumberedPrefixKV | TabledKV):
+        elif memory.names_blocks and isinstance(memory, PagedKV | NumberedPrefixKV):
             for request in scheduled:
                 tables += memory.block_table(request)
         else:

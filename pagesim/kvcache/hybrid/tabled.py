@@ -266,7 +266,7 @@ class HybridKV(InTurnKV):
         """Return which of a holder's blocks in a span of windows have other names, too, up to a place.
 
         Args:
-            holder: see there.
+            holder: one of `sharers`.
             span: see `window_spans`.
             place: the last one that is looked at.
 
@@ -302,10 +302,6 @@ class HybridKV(InTurnKV):
     def free_extents(self) -> list[Extent]:
         """Return the maximal runs of free blocks, by address."""
         return join_extents(sorted(self.free_blocks_in_order()))
-
-    def free_chunks(self) -> list[Extent]:
-        """As ``free_extents``: a queue keeps no runs."""
-        return self.free_extents()
 
     def cached_extents(self) -> list[Extent]:
         """Return the maximal runs of free blocks whose content can still be found, by address."""

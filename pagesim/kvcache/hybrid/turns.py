@@ -28,7 +28,6 @@ class Turns:
     __slots__ = (
         "_buckets",
         "_changes",
-        "_entered",
         "_fresh",
         "_groups",
         "_newest",
@@ -48,7 +47,6 @@ class Turns:
         self._buckets = Buckets(self.period)
         self._takes = Ring(self.period)  # what the decoding holders take
         self._changes: dict[int, tuple[int, ...]] = {}
-        self._entered: dict[Holder, tuple[int, ...]] = {}
         # By step: holders of whose prompt some was in flight just before: they give back more at once.
         self._fresh: dict[int, list[Holder]] = {}
         self._newest = -1  # the first step of those that entered last
@@ -67,7 +65,6 @@ class Turns:
             turns = tuple([(length - holder.base) % self.period for length in lengths])
         else:
             turns = tuple(range(self.period))
-        self._entered[holder] = turns
         self._buckets.enter(holder, turns)
         self._newest = steps + 1
         for step in (steps + 1, steps + 2):
@@ -76,7 +73,7 @@ class Turns:
     def leave(self, holder: Holder) -> None:
         """Let a holder take no further turns."""
         self._enter_ring(holder, -1)
-        self._buckets.leave(holder, self._entered.pop(holder))
+        self._buckets.leave(holder)
         for holders in self._fresh.values():
             if holder in holders:
                 holders.remove(holder)

@@ -16,11 +16,11 @@ if TYPE_CHECKING:  # a tree has such an order
 EvictionPolicy = Literal["lru", "lfu", "fifo", "mru", "filo"]
 
 _PRIORITIES: dict[EvictionPolicy, Callable[[Node], Any]] = {
-    "lru": attrgetter("used"),
-    "lfu": attrgetter("hits", "used"),
-    "fifo": attrgetter("born"),
-    "mru": lambda node: -node.used,
-    "filo": lambda node: -node.born,
+    "lru": attrgetter("last_access"),
+    "lfu": attrgetter("hit_count", "last_access"),
+    "fifo": attrgetter("created"),
+    "mru": lambda node: -node.last_access,
+    "filo": lambda node: -node.created,
 }
 
 
@@ -58,7 +58,7 @@ class EvictionOrder:
         while heap:
             known, _, node = heappop(heap)
             node.queued = False
-            if node.locks or node.children or node.parent is None:
+            if node.lock_ref or node.children or node.parent is None:
                 continue
             if priority(node) == known:
                 return node

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from pagesim.kvcache.base import KVCacheError
-from pagesim.kvcache.counted import CountedKV
 from pagesim.kvcache.groups import Full, KVGroup
 from pagesim.kvcache.holder import Holder
+from pagesim.kvcache.paged import PagedKV
 from pagesim.kvcache.radix.eviction import EvictionPolicy
 from pagesim.kvcache.radix.tree import Node, RadixTree
 from pagesim.setup.compiled import mypyc_attr
@@ -20,20 +20,21 @@ class Place:
 
     Attributes:
         node: with which the part of it ends that is in the tree, and locked.
+        begin: what ``RadixTree.lock`` returned.
         protected: tokens of that part.
         seen: tokens of it that were inserted at any time.
     """
 
-    __slots__ = ("node", "protected", "seen")
+    __slots__ = ("begin", "node", "protected", "seen")
 
     def __init__(self, node: Node, protected: int) -> None:
         self.node = node
         self.protected = protected
-        self.seen = 0
+        self.seen = self.begin = 0
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class RadixKV(CountedKV):
+class RadixKV(PagedKV):
     """See `KVCache`: counted pages of one KV group of full attention, and a radix tree over those cached.
 
     A page is in the tree, or one sequence's own, or blank. What a sequence computes is its own until
@@ -49,10 +50,9 @@ class RadixKV(CountedKV):
     Attributes:
         tree: the prefixes that are cached.
         evicted: tokens that were evicted since the beginning.
-        evicted_in_steps: see ``take_evicted_in_steps``.
     """
 
-    __slots__ = ("_found", "_named", "evicted", "evicted_in_steps", "tree")
+    __slots__ = ("_found", "_named", "evicted", "tree")
 
     caches_prefixes = True
 
@@ -63,11 +63,9 @@ class RadixKV(CountedKV):
         super().__init__(num_pages, (KVGroup(page_size, Full()),))
         self.tree = RadixTree(page_size, policy)
         self.evicted = 0
-        self.evicted_in_steps: list[tuple[int, int]] = []
         self._named = 0  # pages of the tree that sequences hold, once for each of them
-        self._found: tuple[Holder, Node, int] | None = (
-            None  # what was looked up last, and up to how many tokens
-        )
+        # What was looked up last, and up to how many tokens.
+        self._found: tuple[Holder, Node, int] | None = None
 
     # Questions
 
@@ -120,7 +118,7 @@ class RadixKV(CountedKV):
             while node.parent is not None:
                 locks[node] = locks.get(node, 0) + 1
                 node = node.parent
-        return blocks + sum([node.tokens // page for node, count in locks.items() if count == node.locks])
+        return blocks + sum([node.tokens // page for node, count in locks.items() if count == node.lock_ref])
 
     # Changes
 
@@ -129,9 +127,9 @@ class RadixKV(CountedKV):
         node = self._found_for(holder)
         self._found = None
         holder.kv = place = self._new_place(node)
-        if place.protected:
-            self._named += place.protected // self.block_size
-            self._hold(place)
+        self._named += place.protected // self.block_size
+        place.begin = self.tree.lock(node)
+        self._note()
 
     def unprotect(self, holder: Holder) -> None:
         """Hold no longer what is protected for a holder that is not admitted."""
@@ -145,7 +143,8 @@ class RadixKV(CountedKV):
             self.protect(holder)
         place: Place = holder.kv
         holder.tokens = tokens
-        self._take_pages(-(-tokens // self.block_size) - place.protected // self.block_size)
+        self.free_blocks -= -(-tokens // self.block_size) - place.protected // self.block_size
+        self._evict_overdraft()
 
     def extend(self, holder: Holder, tokens: int) -> None:
         super().extend(holder, tokens)
@@ -179,49 +178,30 @@ class RadixKV(CountedKV):
         Args:
             holder: the request whose tokens were computed.
             tokens: how many.
-            over: whether no token of the holder will be computed any more.
+            over: whether the holder is dropped next: then nothing of it is held in the tree.
         """
-        page, tree = self.block_size, self.tree
+        page = self.block_size
         place: Place = holder.kv
-        above, protected, before = place.node, place.protected, tree.evictable
-        end = tokens - tokens % page
-        if end < protected:
-            end = protected
+        end = max(tokens - tokens % page, place.protected)
         if not end:
             return
-        there = self._insert(holder, end)
+        there, node = self._insert(holder, end)
         # Its own pages are so many fewer: some the tree had already, the others are the tree's now.
-        if there != protected:
-            self.free_blocks += (there - protected) // page
-        self._named += (end - protected) // page
-        place.protected = end
-        if end > place.seen:
-            place.seen = end
-        if holder.prompt < end and self.cuts_answers:
-            self._cut_answer(holder, above)
-        self._note(before)
-
-    def end(self, holder: Holder, tokens: int) -> None:
-        """Insert the first tokens of a holder that is over into the tree, whole pages, and release it."""
-        if holder.decodes:
-            self.stop_decoding(holder)
-        page, tree = self.block_size, self.tree
-        place: Place = holder.kv
-        above, protected, before = place.node, place.protected, tree.evictable
-        end = tokens - tokens % page
-        if end <= protected:
-            self.cache_tokens(holder, protected)
-            self.drop(holder)
-            return
-        there, _ = tree.insert(holder.content, end, place.seen, held=above, over=True)
-        self.free_blocks += -(-holder.tokens // page) + (there - protected - end) // page
-        self._named -= protected // page
-        if holder.prompt < end and self.cuts_answers:
-            self._cut_answer(holder, above)
-        self._note(before)
+        self.free_blocks += (there - place.protected) // page
+        self._named += (end - place.protected) // page
+        prompt = holder.prompt - holder.prompt % page
+        if self.cuts_answers and 0 < prompt < end:
+            self.tree.insert(holder.content, prompt, prompt)
+        if over:
+            node = self.tree.root  # of which nothing is held
+        begin = self.tree.lock(node)
+        self.tree.unlock(place.node, place.begin)
+        place.node, place.begin, place.protected, place.seen = node, begin, end, max(end, place.seen)
+        self._note()
 
     def release(self, holder: Holder) -> None:
-        self.cache_full_blocks(holder)
+        if holder.content is not None:
+            self.cache_tokens(holder, self.length(holder) - holder.unknown, over=True)
         self.drop(holder)
 
     def drop(self, holder: Holder) -> None:
@@ -238,26 +218,6 @@ class RadixKV(CountedKV):
             self._note_evicted(self.tree.evict(short * self.block_size))
         return self.free_blocks - self._cached
 
-    def evict_ahead(self, steps: int, pages: int) -> None:
-        """Evict what the next steps do, each of which makes so many pages blank before it grows, and can."""
-        blank = self.free_blocks - self._cached
-        most = pages + self._ring.whole * ((steps - 1) // self.block_size + 1)
-        while blank < most:
-            # The first step before which too few pages are blank.
-            fit = self.steps_that_fit(steps, self._cached + pages) if blank >= pages else -1
-            if fit + 2 > steps:
-                return
-            gone = self.tree.evict(1)
-            if not gone:
-                return
-            self._note_evicted(gone)
-            blank = self.free_blocks - self._cached
-            self.evicted_in_steps.append((self.steps + fit + 2, gone // self.block_size))
-
-    def take_evicted_in_steps(self) -> Sequence[tuple[int, int]]:
-        evicted, self.evicted_in_steps = self.evicted_in_steps, []
-        return evicted
-
     def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
         self._refuse_samples()
 
@@ -268,7 +228,7 @@ class RadixKV(CountedKV):
         """Raise AssertionError unless the counts agree with the tree."""
         page, nodes = self.block_size, list(self.tree)
         assert all(node.tokens > 0 and node.tokens % page == 0 for node in nodes), "a node has no whole pages"
-        held = sum([node.tokens for node in nodes if node.locks])
+        held = sum([node.tokens for node in nodes if node.lock_ref])
         cached = sum([node.tokens for node in nodes]) - held
         assert (self.tree.protected, self.tree.evictable) == (held, cached), (
             "the tree's tokens are miscounted"
@@ -280,7 +240,9 @@ class RadixKV(CountedKV):
             parent = node.parent
             assert parent is not None
             assert parent.end == node.start, "a node does not follow its parent"
-            assert node.locks >= sum([child.locks for child in node.children.values()]), "a lock is lost"
+            assert node.lock_ref >= sum([child.lock_ref for child in node.children.values()]), (
+                "a lock is lost"
+            )
 
     # Inside
 
@@ -297,57 +259,27 @@ class RadixKV(CountedKV):
     def _new_place(self, node: Node) -> Place:
         return Place(node, node.end)
 
-    def _insert(self, holder: Holder, end: int) -> int:
-        """Insert whole pages of a holder, and hold them; return the tokens that were there."""
-        place: Place = holder.kv
-        there, place.node = self.tree.insert(holder.content, end, place.seen, held=place.node)
-        return there
-
-    def _cut_answer(self, holder: Holder, above: Node) -> None:
-        """Make the end of a prompt, of which more than whole pages was inserted, the end of a node.
-
-        Args:
-            holder: whose prompt.
-            above: with which the part ends that was in the tree before.
-        """
-        prompt = holder.prompt - holder.prompt % self.block_size
-        if above.end == prompt > 0:
-            self.tree.touch_again(above, prompt)
-        elif prompt:
-            self.tree.insert(holder.content, prompt, prompt)
-
-    def _hold(self, place: Place) -> None:
-        before = self.tree.evictable
-        self.tree.lock(place.node)
-        self._note(before)
-
-    def _let(self, place: Place) -> None:
-        before = self.tree.evictable
-        self.tree.unlock(place.node)
-        self._note(before)
+    def _insert(self, holder: Holder, end: int) -> tuple[int, Node]:
+        """Insert whole pages of a holder; return the tokens that were there, and the last node."""
+        return self.tree.insert(holder.content, end, holder.kv.seen)
 
     def _note_evicted(self, tokens: int) -> None:
         self.evicted += tokens
         self._cached -= tokens // self.block_size
 
-    def _note(self, before: int) -> None:
-        """Note that the evictable tokens were so many before."""
-        tree, page = self.tree, self.block_size
-        more = tree.evictable - before
-        if more:
-            self._cached += more // page
-            self.free_blocks += more // page
-        self.shared_blocks = self._named - tree.protected // page
+    def _note(self) -> None:
+        """Count cached and shared pages anew after a change of the tree."""
+        cached = self.tree.evictable // self.block_size
+        self.free_blocks += cached - self._cached
+        self._cached = cached
+        self.shared_blocks = self._named - self.tree.protected // self.block_size
 
     def _forget(self, holder: Holder) -> None:
         """Hold nothing in the tree for a holder any more."""
         place: Place = holder.kv
         self._named -= place.protected // self.block_size
-        self._let(place)
-
-    def _take_pages(self, pages: int) -> None:
-        self.free_blocks -= pages
-        self._evict_overdraft()
+        self.tree.unlock(place.node, place.begin)
+        self._note()
 
     def _evict_overdraft(self) -> None:
         """Evict as many pages as were taken beyond the blank ones."""

@@ -35,30 +35,30 @@ class Node:
         key: the name of its first page, by which its parent has it.
         parent: None for the root, and for a node that was evicted.
         children: by the name of their first page, in the order in which they were inserted.
-        locks: sequences that hold this stretch or one behind it.
-        used: when it was touched last; the tree counts touches.
-        born: when it was inserted.
-        hits: how often a sequence was inserted through it that had not been before.
+        lock_ref: sequences that hold this stretch or one behind it.
+        last_access: when it was touched last; the tree counts touches.
+        created: when it was inserted.
+        hit_count: how often a sequence was inserted through it that had not been before.
         queued: whether the eviction order has an entry of it.
     """
 
     __slots__ = (
-        "born",
         "children",
         "content",
+        "created",
         "end",
-        "hits",
+        "hit_count",
         "key",
-        "locks",
+        "last_access",
+        "lock_ref",
         "parent",
         "queued",
         "start",
-        "used",
     )
 
-    used: float
-    born: float
-    hits: int
+    last_access: float
+    created: float
+    hit_count: int
 
     def __init__(self, content: Text, start: int, end: int, parent: Node | None, used: float) -> None:
         self.content = content
@@ -66,9 +66,9 @@ class Node:
         self.end = end
         self.parent = parent
         self.children: dict[int, Node] = {}
-        self.key = self.locks = 0
-        self.used = self.born = used
-        self.hits = 0
+        self.key = self.lock_ref = 0
+        self.last_access = self.created = used
+        self.hit_count = 0
         self.queued = False
 
     @property
@@ -79,7 +79,7 @@ class Node:
     @property
     def is_evictable(self) -> bool:
         """Whether it can be evicted: a leaf that no sequence holds."""
-        return not (self.locks or self.children) and self.parent is not None
+        return not (self.lock_ref or self.children) and self.parent is not None
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -137,109 +137,76 @@ class RadixTree:
         tokens: int,
         seen: int = 0,
         met: Callable[[Node, bool], None] | None = None,
-        *,
-        held: Node | None = None,
-        over: bool = False,
     ) -> tuple[int, Node]:
         """Insert some first tokens, whole pages; every node on the way is touched, the last one last.
 
         Args:
-            content: what the sequence's tokens are.
+            content: of a sequence that begins with them.
             tokens: whole pages.
             seen: tokens of this sequence that were inserted before; a node that ends there has no new hit.
             met: called with each node on the way, and whether it is new; it may split the node.
-            held: with which a part of these tokens ends that the sequence holds: nothing is compared up to
-                there, and the sequence holds all of them then.
-            over: whether it holds nothing any more instead, where it held a part.
 
         Returns:
             The tokens that were there already, and the node with which the others end.
         """
-        page, key = self.page, 0
-        if held is None:
-            node, at = self.root, 0
-            node.used = self._tick()
-        else:
-            node, at = held, held.end
-            self.touch_again(held, seen)
+        page, node, at = self.page, self.root, 0
+        self.touches += 1.0
+        node.last_access = self.touches
         while at < tokens:
             key = content.key_at(at + page)
             child = node.children.get(key)
+            is_new = child is None
+            self.touches += 1.0
             if child is None:
-                break
-            child.used = self._tick()
-            at = self._same(content, child, tokens)
-            node = child if at == child.end else self._split(child, at)
+                there = at
+                child = node.children[key] = self.kind(content, at, tokens, node, self.touches)
+                child.key = key
+                self.evictable += tokens - at
+                at = tokens
+            else:
+                child.last_access = self.touches
+                there = at = self._same(content, child, tokens)
+                if at < child.end:
+                    child = self._split(child, at)
+            node = child
             if met is not None:
-                met(node, False)
+                met(node, is_new)
             if at > seen:
-                node.hits += 1
-            if held is not None and not over:
-                self._lock_one(node)
-        if at == tokens:
-            if held is not None and over:
-                self.unlock(held)
-            return at, node
-        self.touches += 1.0
-        leaf = self.kind(content, at, tokens, node, self.touches)
-        leaf.key = key
-        node.children[key] = leaf
-        if held is None or over:
-            self.evictable += tokens - at
-        else:
-            leaf.locks = 1
-            self.protected += tokens - at
-        if met is not None:
-            met(leaf, True)
-        if tokens > seen:
-            leaf.hits = 1
-        if not leaf.locks:
-            self._order.offer(leaf)
-        if held is not None and over:
-            self.unlock(held)
-        return at, leaf
+                node.hit_count += 1
+            if is_new:
+                self._order.offer(node)
+                return there, node
+        return at, node
 
-    def touch_again(self, node: Node, seen: int) -> None:
-        """Touch a node that is inserted again, each above it before the one below; see ``insert``."""
-        above, touches = node.parent, self.touches + 1.0
-        while above is not None:
-            above = above.parent
-            touches += 1.0
-        self.touches = touches
-        while True:
-            node.used = touches
-            if node.end > seen:
-                node.hits += 1
-            above = node.parent
-            if above is None:
-                return
-            touches -= 1.0
-            node = above
-
-    def lock(self, node: Node) -> None:
-        """Hold a prefix: nothing of it is evicted."""
+    def lock(self, node: Node) -> int:
+        """Hold a prefix: nothing of it is evicted; return from which token on that is so."""
+        newly = 0
         while (parent := node.parent) is not None:
-            self._lock_one(node)
+            if not node.lock_ref:
+                newly += node.end - node.start
+            node.lock_ref += 1
             node = parent
+        self.evictable -= newly
+        self.protected += newly
+        return 0
 
-    def unlock(self, node: Node) -> None:
-        """Hold a prefix no longer."""
+    def unlock(self, node: Node, begin: int = 0) -> None:
+        """Hold a prefix no longer; ``begin`` is what ``lock`` returned."""
         gone = 0
-        parent = node.parent
-        while parent is not None:
-            node.locks = locks = node.locks - 1
+        while (parent := node.parent) is not None:
+            node.lock_ref = locks = node.lock_ref - 1
             if not locks:
                 gone += node.end - node.start
                 if not node.children:
                     self._order.offer(node)
-            node, parent = parent, parent.parent
+            node = parent
         self.evictable += gone
         self.protected -= gone
 
     def unlocked(self, node: Node) -> int:
         """Return the tokens of a prefix that no sequence holds."""
         tokens = 0
-        while node.parent is not None and not node.locks:
+        while node.parent is not None and not node.lock_ref:
             tokens += node.end - node.start
             node = node.parent
         return tokens
@@ -271,18 +238,12 @@ class RadixTree:
         self.touches += 1.0
         used = self.touches
         while True:
-            node.used = used
+            node.last_access = used
             parent = node.parent
             if parent is None:
                 return
             used -= _HAIR
             node = parent
-
-    def _lock_one(self, node: Node) -> None:
-        if not node.locks:
-            self.evictable -= node.end - node.start
-            self.protected += node.end - node.start
-        node.locks += 1
 
     def _remove(self, leaf: Node) -> None:
         """Take a leaf out."""
@@ -300,6 +261,8 @@ class RadixTree:
     def _same(self, content: Text, child: Node, tokens: int) -> int:
         """Return up to where a content is the same as a child, of which it has the first page."""
         most = child.end if child.end < tokens else tokens
+        if child.content is content:
+            return most
         same = content.common_tokens(child.content, most)
         return same - same % self.page
 
@@ -308,12 +271,12 @@ class RadixTree:
         parent = node.parent
         assert parent is not None
         upper = self.kind(node.content, node.start, at, parent, self._tick())
-        upper.born, upper.locks, upper.hits = node.born, node.locks, node.hits
+        upper.created, upper.lock_ref, upper.hit_count = node.created, node.lock_ref, node.hit_count
         upper.key, node.key = node.key, node.content.key_at(at + self.page)
         parent.children[upper.key] = upper
         upper.children[node.key] = node
         node.start, node.parent = at, upper
-        node.used = self._tick()
+        node.last_access = self._tick()
         return upper
 
 

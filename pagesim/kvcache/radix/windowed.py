@@ -18,18 +18,18 @@ class WindowNode(Node):
 
     Attributes:
         is_live: whether it has window slots.
-        window_locks: sequences that hold them, or would if it had any.
+        window_lock_ref: sequences that hold them, or would if it had any.
         newer, older: its neighbours in the order in which window slots are evicted; of live nodes.
     """
 
-    __slots__ = ("is_live", "newer", "older", "window_locks")
+    __slots__ = ("is_live", "newer", "older", "window_lock_ref")
 
     parent: WindowNode | None
 
     def __init__(self, content: Text, start: int, end: int, parent: Node | None, used: float) -> None:
         super().__init__(content, start, end, parent, used)
         self.is_live = False
-        self.window_locks = 0
+        self.window_lock_ref = 0
         self.newer = self.older = self
 
 
@@ -94,44 +94,39 @@ class WindowedTree(RadixTree):
                 become the slots of nodes that have none.
 
         Returns:
-            As ``insert`` does.
+            The tokens that were there already, and the node with which the others end.
         """
         there, node = self.insert(content, tokens, seen, partial(self._supply, own))
         self._renew(_windowed(node))
         return there, node
 
-    def lock_window(self, node: Node) -> int:
-        """Hold the window slots with which a prefix ends, whole nodes; return where the first one begins."""
-        held, covered = _windowed(node), 0
-        begin = held.start
-        while covered < self.window and (parent := held.parent) is not None:
-            if held.is_live and not held.window_locks:
+    def lock(self, node: Node) -> int:
+        """Hold a prefix, and the window slots with which it ends, whole nodes; return where those begin."""
+        super().lock(node)
+        begin = node.start
+        for held in self._ending(node, self.window):
+            if held.is_live and not held.window_lock_ref:
                 self.window_evictable -= held.tokens
                 self.window_protected += held.tokens
-            held.window_locks += 1
-            covered += held.tokens
+            held.window_lock_ref += 1
             begin = held.start
-            held = parent
         return begin
 
-    def unlock_window(self, node: Node, begin: int) -> None:
-        """Hold no longer what ``lock_window`` held; nodes may have been split since."""
+    def unlock(self, node: Node, begin: int = 0) -> None:
+        """Hold no longer what ``lock`` held; nodes may have been split since."""
         held = _windowed(node)
         while held.end > begin and (parent := held.parent) is not None:
-            held.window_locks -= 1
-            if held.is_live and not held.window_locks:
+            held.window_lock_ref -= 1
+            if held.is_live and not held.window_lock_ref:
                 self.window_evictable += held.tokens
                 self.window_protected -= held.tokens
             held = parent
+        super().unlock(node)
 
     def unlocked_window(self, node: Node) -> int:
-        """Return the tokens of window slots that ``lock_window`` would be the first to hold."""
-        each, covered, found = _windowed(node), 0, 0
-        while covered < self.window and (parent := each.parent) is not None:
-            found += each.tokens if each.is_live and not each.window_locks else 0
-            covered += each.tokens
-            each = parent
-        return found
+        """Return the tokens of window slots that ``lock`` would be the first to hold."""
+        nodes = self._ending(node, self.window)
+        return sum([each.tokens for each in nodes if each.is_live and not each.window_lock_ref])
 
     def evict_windows(self, tokens: int) -> int:
         """Evict window slots until so many are gone, or none is left that no sequence holds.
@@ -145,7 +140,7 @@ class WindowedTree(RadixTree):
         node = self.root.newer
         while self.window_tokens > enough and node is not self.root:
             newer = node.newer
-            if not node.window_locks:
+            if not node.window_lock_ref:
                 if node.is_evictable:
                     gone += node.tokens
                     self._remove(node)
@@ -177,16 +172,23 @@ class WindowedTree(RadixTree):
             each = parent
         return last
 
+    def _ending(self, node: Node, tokens: int) -> list[WindowNode]:
+        """Return the nodes with which a prefix ends, the last one first, as far as so many tokens reach."""
+        found, covered, each = [], 0, _windowed(node)
+        while covered < tokens and (parent := each.parent) is not None:
+            found.append(each)
+            covered += each.tokens
+            each = parent
+        return found
+
     def _renew(self, node: WindowNode) -> None:
         """Make a node the newest, those above it the next, as far as a window and a page reach."""
-        newer, covered = self.root, 0
-        while covered < self.window + self.page and (parent := node.parent) is not None:
-            if node.is_live:
-                _take_out(node)
-                _put_behind(newer, node)
-                newer = node
-            covered += node.tokens
-            node = parent
+        newer = self.root
+        for each in self._ending(node, self.window + self.page):
+            if each.is_live:
+                _take_out(each)
+                _put_behind(newer, each)
+                newer = each
 
     def _supply(self, own: int, node: Node, is_new: bool) -> None:
         """Make a tombstone live as far as a sequence has its window slots, from the token ``own`` on."""
@@ -203,7 +205,7 @@ class WindowedTree(RadixTree):
     def _revive(self, node: WindowNode) -> None:
         node.is_live = True
         _put_behind(self.root, node)
-        if node.window_locks:
+        if node.window_lock_ref:
             self.window_protected += node.tokens
         else:
             self.window_evictable += node.tokens
@@ -222,7 +224,7 @@ class WindowedTree(RadixTree):
 
     def _split(self, node: Node, at: int) -> WindowNode:
         lower, upper = _windowed(node), _windowed(super()._split(node, at))
-        upper.is_live, upper.window_locks = lower.is_live, lower.window_locks
+        upper.is_live, upper.window_lock_ref = lower.is_live, lower.window_lock_ref
         if upper.is_live:
             _put_behind(lower, upper)
         return upper

@@ -30,16 +30,15 @@ class WindowPlace(Place):
     Attributes:
         gone: tokens whose window slots it gave back.
         branch: up to where its first tokens have full slots in the tree, where fewer were found; else 0.
-        begin: the first token of the window slots that it holds in the tree.
         parts: in how many iterations its prompt has run.
     """
 
-    __slots__ = ("begin", "branch", "gone", "parts")
+    __slots__ = ("branch", "gone", "parts")
 
     def __init__(self, node: Node, protected: int, branch: int) -> None:
         super().__init__(node, protected)
         self.branch = branch
-        self.gone = self.begin = 0
+        self.gone = 0
         self.parts = 1
 
 
@@ -59,10 +58,9 @@ class WindowedRadixKV(RadixKV):
 
     Attributes:
         windows: the second pool, of the layers with a window.
-        blank_window_blocks: pages of the second pool that are neither held nor in the tree.
     """
 
-    __slots__ = ("_kept", "_reached", "blank_window_blocks", "windows")
+    __slots__ = ("_ahead", "_kept", "_reached", "windows")
 
     tree: WindowedTree
     cuts_answers = False
@@ -79,11 +77,17 @@ class WindowedRadixKV(RadixKV):
         super().__init__(num_pages, page_size, policy=policy)
         self.tree = WindowedTree(page_size, windows.window, policy)
         self.windows = windows
-        self.blank_window_blocks = windows.num_blocks
+        # Blank pages that the first pool has more of: what is taken is taken of both.
+        self._ahead = num_pages - windows.num_blocks
         self._kept = self.tree.span if caches else windows.window
         self._reached = 0  # how much of what was looked up last has full slots
 
     # Questions
+
+    @property
+    def blank_window_blocks(self) -> int:
+        """Pages of the second pool that are neither held nor in the tree."""
+        return self.blank_blocks - self._ahead
 
     @property
     def free_window_blocks(self) -> int:
@@ -131,31 +135,12 @@ class WindowedRadixKV(RadixKV):
             raise OutOfBlocks(f"the window pool has {self.free_window_blocks} blocks free; more are needed")
         super().admit(holder, tokens)
 
-    def extend(self, holder: Holder, tokens: int) -> None:
-        blocks = self.blocks_to_extend(holder, tokens)
-        super().extend(holder, tokens)
-        self.blank_window_blocks -= blocks
-        self._evict_overdraft()
-
-    def take(self, holder: Holder) -> None:
-        self.blank_window_blocks -= self.blocks_needed_by(holder)
-        super().take(holder)
-
     def grow(self, steps: int = 1) -> int:
-        blocks = self.blocks_needed(steps)
-        self._check_room(blocks)
-        self.blank_window_blocks -= blocks
+        self._check_room(self.blocks_needed(steps))
         return super().grow(steps)
 
     def grow_leaving(self, spare: int) -> int:
-        blocks = self.blocks_needed(1)
-        if blocks > self.free_window_blocks:
-            return -1
-        left = super().grow_leaving(spare)
-        if left >= 0:
-            self.blank_window_blocks -= blocks
-            self._evict_overdraft()
-        return left
+        return super().grow_leaving(spare) if self.blocks_needed(1) <= self.free_window_blocks else -1
 
     def slide(self, holder: Holder, computed: int) -> None:
         """Give window slots of a holder back that no token after so many attends to, where it has some."""
@@ -165,7 +150,7 @@ class WindowedRadixKV(RadixKV):
         page, first = self.block_size, max(place.gone, place.protected)
         left = max(first, computed - self._kept)
         place.gone = gone = left - left % page
-        self.blank_window_blocks += (gone - first) // page
+        self._ahead -= (gone - first) // page
 
     def cache_tokens(self, holder: Holder, tokens: int, *, over: bool = False) -> None:
         """See `RadixKV.cache_tokens`.
@@ -184,17 +169,9 @@ class WindowedRadixKV(RadixKV):
             if not over:
                 self.slide(holder, tokens - 1)
 
-    def release(self, holder: Holder) -> None:
-        if holder.content is not None:
-            self.cache_tokens(holder, self.length(holder) - holder.unknown, over=True)
-        self.drop(holder)
-
-    def end(self, holder: Holder, tokens: int) -> None:
-        self.cache_tokens(holder, tokens, over=True)
-        self.drop(holder)
-
     def drop(self, holder: Holder) -> None:
-        self.blank_window_blocks += self.own_window_blocks(holder)
+        place: WindowPlace = holder.kv
+        self._ahead += (max(place.protected, place.gone) - place.protected) // self.block_size
         super().drop(holder)
 
     def make_blank(self, pages: int) -> int:
@@ -203,18 +180,18 @@ class WindowedRadixKV(RadixKV):
         Returns:
             How many are blank in both.
         """
-        blank = self.free_blocks - self._cached
-        if pages <= blank and pages <= self.blank_window_blocks:
-            return min(blank, self.blank_window_blocks)
         tree, page = self.tree, self.block_size
-        before = tree.window_tokens
-        blank = super().make_blank(pages)
-        short = pages - self.blank_window_blocks - (before - tree.window_tokens) // page
+        if pages > self.blank_blocks:
+            live, blank = tree.window_tokens, self.blank_blocks
+            super().make_blank(pages)
+            self._ahead += self.blank_blocks - blank - (live - tree.window_tokens) // page
+        short = pages - self.blank_window_blocks
         if short > 0 and tree.window_evictable:
-            self._note_evicted(tree.evict_windows(short * page))
-            blank = self.blank_blocks
-        self.blank_window_blocks += (before - tree.window_tokens) // page
-        return min(blank, self.blank_window_blocks)
+            live = tree.window_tokens
+            gone = tree.evict_windows(short * page)
+            self._note_evicted(gone)
+            self._ahead += (gone - (live - tree.window_tokens)) // page
+        return min(self.blank_blocks, self.blank_window_blocks)
 
     def check_integrity(self) -> None:
         super().check_integrity()
@@ -222,12 +199,14 @@ class WindowedRadixKV(RadixKV):
         nodes = [node for node in tree if node.is_live]  # type: ignore[attr-defined]
         assert len(live) == len(nodes), "a live node is in no order of eviction, or a tombstone is"
         assert set(live) == set(nodes), "a node in the order of eviction is not in the tree"
-        held = sum([node.tokens for node in live if node.window_locks])
+        held = sum([node.tokens for node in live if node.window_lock_ref])
         cached = sum([node.tokens for node in live]) - held
         assert (tree.window_protected, tree.window_evictable) == (held, cached), (
             "window tokens are miscounted"
         )
-        assert all(node.window_locks <= node.locks for node in live), "window slots are held and not the node"
+        assert all(node.window_lock_ref <= node.lock_ref for node in live), (
+            "window slots are held and not the node"
+        )
         left = self.windows.num_blocks - self.blank_window_blocks - (held + cached) // page
         assert 0 <= left <= self.num_blocks, "pages of the window pool are miscounted"
         assert self.blank_window_blocks >= 0, "pages of the window pool were taken that there are not"
@@ -239,29 +218,15 @@ class WindowedRadixKV(RadixKV):
         self._reached = 0
         return WindowPlace(node, node.end, reached if reached > node.end else 0)
 
-    def _insert(self, holder: Holder, end: int) -> int:
+    def _insert(self, holder: Holder, end: int) -> tuple[int, Node]:
         place: WindowPlace = holder.kv
         tree, own = self.tree, max(place.protected, place.gone)
-        before = tree.window_tokens
+        live = tree.window_tokens
         there, node = tree.add(holder.content, end, place.seen, own)
         # What it has no longer is the tree's now, or blank where the tree had it.
-        given = max(end, own) - own
-        self.blank_window_blocks += (given - (tree.window_tokens - before)) // self.block_size
-        tree.unlock_window(place.node, place.begin)
-        tree.unlock(place.node)
-        tree.lock(node)
-        place.node, place.begin = node, tree.lock_window(node)
-        return there
-
-    def _hold(self, place: Place) -> None:
-        super()._hold(place)
-        assert isinstance(place, WindowPlace)
-        place.begin = self.tree.lock_window(place.node)
-
-    def _let(self, place: Place) -> None:
-        assert isinstance(place, WindowPlace)
-        self.tree.unlock_window(place.node, place.begin)
-        super()._let(place)
+        blank = max(end, own) - own - (tree.window_tokens - live)
+        self._ahead += (there - place.protected - blank) // self.block_size
+        return there, node
 
     def _check_room(self, blocks: int) -> None:
         super()._check_room(blocks)
@@ -270,10 +235,6 @@ class WindowedRadixKV(RadixKV):
                 f"{blocks} blocks are needed, {self.free_window_blocks} of the window pool are free"
             )
 
-    def _take_pages(self, pages: int) -> None:
-        self.blank_window_blocks -= pages
-        super()._take_pages(pages)
-
     def _evict_overdraft(self) -> None:
-        if self.free_blocks < self._cached or self.blank_window_blocks < 0:
+        if self.blank_blocks < 0 or self.blank_window_blocks < 0:
             self.make_blank(0)

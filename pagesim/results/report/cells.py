@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.accounting.ledger import ENTRIES
-from pagesim.kvcache import ContiguousKV, HybridKV, NumberedPrefixKV, TabledKV
+from pagesim.kvcache import ContiguousKV, HybridKV, NumberedPrefixKV, PagedKV
 from pagesim.scheduling.request import EngineRequest
 
 Column = npt.NDArray[np.int64]
 
-AddressedKV = TabledKV | NumberedPrefixKV | ContiguousKV | HybridKV
+AddressedKV = PagedKV | NumberedPrefixKV | ContiguousKV | HybridKV
 """Memory whose blocks have numbers."""
 
 FREE, CACHED = -1, -2
@@ -67,7 +67,8 @@ def cells_of(
         cells[1][held[order]] = place[order]
         cells[2] = np.bincount(held, minlength=blocks)
     if memory is not None:
-        for first, _ in memory.free_chunks():
+        runs = memory.free_chunks() if isinstance(memory, ContiguousKV) else memory.free_extents()
+        for first, _ in runs:
             cells[1, first] = 0
         if isinstance(memory, HybridKV):
             for group in range(len(memory.groups)):

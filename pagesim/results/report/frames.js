@@ -173,7 +173,7 @@ class Frames {
         last += 1;
       }
       const run = last - first + 1;
-      return [title, this.external ? "free, but of no use to the request at the head of the queue" : "free",
+      return [title, this.external ? "free, but the request at the head of the queue cannot be placed (external fragmentation)" : "free",
         `in a free run of ${count(run)} ${run === 1 ? "block" : "blocks"}`];
     }
     const request = this.requestOf(owner), parts = this.parts(block), references = this.device.references[block];

@@ -64,6 +64,14 @@ function drawHeadline(data) {
   return draw;
 }
 
+// The share of the cache of each category; the parts of internal fragmentation stand behind their sum.
+function drawShares(data) {
+  const share = (means, keys) => digits(keys.reduce((sum, key) => sum + (means[key] ?? 0), 0));
+  const heads = data.categories.map(({ label, part }) => `${part ? "of which\n" : ""}${label.replace(" ", "\n")},\n%`);
+  table(byId("shares"), ["system", ...heads], data.systems.map((system, i) => [named(system, i),
+    ...data.categories.map(({ keys }) => share(system.summary.memory.strict.per_iteration, keys))]));
+}
+
 // What the systems have in common, and in what they differ; return the options, and which all have alike.
 function drawOptions(data) {
   const all = data.systems.map((system) => system.scenario);

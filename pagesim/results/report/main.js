@@ -4,6 +4,7 @@ async function begin() {
   const data = await unpackAll(JSON.parse(byId("data").textContent));
   entries = data.entries;
   const bars = drawHeadline(data);
+  drawShares(data);
   drawScenario(data);
   drawGroups(data);
   drawPercentiles(data);

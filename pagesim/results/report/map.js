@@ -90,7 +90,7 @@ class MemoryMap {
       const named = this.panes.filter((pane) => pane.system.frames.groups).flatMap((pane) =>
         pane.system.frames.groups.map(({ name }, i) => [
           this.panes.length > 1 ? `${pane.system.name}: ${name}` : name, swatch(REQUEST_COLOURS[i % REQUEST_COLOURS.length])]));
-      extra.unshift(...named, ["held without use, or cached: paler", swatch(`${REQUEST_COLOURS[0]}55`)]);
+      extra.unshift(...named, ["reserved, internal fragmentation or cached: paler", swatch(`${REQUEST_COLOURS[0]}55`)]);
     }
     if (this.by === "request") {
       const stripes = (faded) => (pen) => [0, 1, 2, 3].forEach((i) => {

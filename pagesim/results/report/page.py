@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import pagesim
+from pagesim.accounting.fragmentation import categories
 from pagesim.accounting.metrics import entries_in
 from pagesim.errors import PagesimError
 from pagesim.results.plots import COLOURS, LABELS
@@ -121,6 +122,10 @@ def write_report(
         "entries": [
             {"key": entry, "label": LABELS[entry], "colour": COLOURS[entry]}
             for entry in entries_in([source.result.summary for source in sources])
+        ],
+        "categories": [
+            {"label": row.label, "keys": row.entries, "part": row.is_part}
+            for row in categories(entries_in([source.result.summary for source in sources]))
         ],
         "tier_entries": [
             {"key": entry, "label": TIER_LABELS[entry], "colour": TIER_COLOURS[entry]}

@@ -37,8 +37,6 @@ class PolledConnector(KVConnector):
         polls: of the transfers.
     """
 
-    __slots__ = ("_now", "polls")
-
     def __init__(self, memory: KVCache, in_flight: int) -> None:
         check_memory(memory)
         super().__init__(memory)
@@ -77,8 +75,6 @@ class PrefillConnector(PolledConnector):
         holds: whether blocks stay held; if not, they are free when a request is over.
         held: the requests that are over and hold blocks, by row.
     """
-
-    __slots__ = ("held", "holds")
 
     parks = ("held_for_transfer",)
     fills_blocks = False
@@ -124,8 +120,6 @@ class PullConnector(PolledConnector):
     Attributes:
         pull: see `Pull`; at once unless another is put here before anything is planned.
     """
-
-    __slots__ = ("_pulled", "pull")
 
     parks = ("landing", "fenced")
 

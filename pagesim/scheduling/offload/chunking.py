@@ -17,7 +17,7 @@ class OffloadGroup:
 
     Args:
         number: of the group.
-        group: see there.
+        group: its layers, their rule and its block size.
         blocks: a chunk.
 
     Attributes:

@@ -39,7 +39,7 @@ class Connector:
 
     Attributes:
         jobs: that are not over, or of which the scheduler does not know that they are.
-        backing: see there.
+        backing: where chunks are stored.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Connector:
         """Say that a request was given its blocks.
 
         Args:
-            request: see there.
+            request: one that was waiting.
             external: tokens that are loaded, behind those that were found on the device.
             stores: whether what it computes is offered to the tier.
         """

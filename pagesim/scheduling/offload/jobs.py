@@ -25,11 +25,11 @@ class Job:
             first block in the request's table, and that behind the last.
 
     Attributes:
-        tracked: see there.
-        copy: see there.
-        blocks: see there.
-        read_at_once: see there.
-        places: see there; none of a request that has given its blocks back.
+        tracked: the request.
+        copy: what moves, in which direction.
+        blocks: of the device that it copies.
+        read_at_once: blocks of the device that must not be taken again before it is over.
+        places: of blocks of which that will hold; none of a request that has given its blocks back.
         read_when_over: the numbers of those.
     """
 

@@ -36,6 +36,7 @@ class OffloadingConnector(KVConnector):
     Args:
         memory: empty; its blocks have numbers.
         options: with the size of vLLM's tier in chunks, where there is no chain.
+        in_flight: batches that are scheduled before the outcome of the first of them is known.
         chain: of tiers, in place of vLLM's one.
         prices: what it costs to load and to compute, where the cheaper is chosen.
 
@@ -45,21 +46,16 @@ class OffloadingConnector(KVConnector):
         jobs: see `Connector`.
     """
 
-    __slots__ = (
-        "_always",
-        "_awaits",
-        "_chooses",
-        "_losing",
-        "_prices",
-        "backing",
-        "connector_scheduler",
-        "jobs",
-    )
-
     parks = ("loading", "fenced")
 
     def __init__(
-        self, memory: KVCache, options: VllmV1Options, *, chain: TierChain | None, prices: Prices | None
+        self,
+        memory: KVCache,
+        options: VllmV1Options,
+        *,
+        in_flight: int,
+        chain: TierChain | None,
+        prices: Prices | None,
     ) -> None:
         for group in memory.groups:
             rule = group.rule
@@ -83,7 +79,7 @@ class OffloadingConnector(KVConnector):
         self._prices = prices
         self._chooses = options.kv_offloading_load == "auto"
         # Whether what becomes of requests that wait may differ in each plan while there are copies.
-        self._always = self._chooses or bool(options.async_scheduling)
+        self._always = self._chooses or in_flight > 1
         # Requests of the last plan that were passed over or found no room, and of which the device may evict
         # what it has while others decode: what is found of them then, in either place, is another thing.
         self._losing: list[EngineRequest] = []
@@ -156,6 +152,9 @@ class OffloadingConnector(KVConnector):
 
     def request_finished(self, request: EngineRequest, *, is_aborted: bool) -> bool:
         self.connector_scheduler.finished(request)
+        if not is_aborted:
+            request.in_flight = 0
+            self.memory.trim(request)
         return False
 
     # What the scheduler asks beside
@@ -172,10 +171,9 @@ class OffloadingConnector(KVConnector):
     def arrival_matters(self) -> bool:
         return bool(self.jobs) and (self._awaits or self._always)  # what waits for a copy is passed over
 
-    @property
-    def next_plan_differs(self) -> bool:
+    def next_plan_differs(self, holding: Sequence[EngineRequest]) -> bool:
         connector = self.connector_scheduler
-        if self.deferred or connector.waits:
+        if connector.waits or super().next_plan_differs(holding):
             return True
         return any(connector.knows(each) for each in self._losing)
 

@@ -21,7 +21,7 @@ class Tracked:
     """What a connector knows of one request.
 
     Attributes:
-        request: see there.
+        request: whose blocks are stored and loaded.
         use: what it did with the tier.
         jobs: of it that are not over.
         following: of each group the first chunk that was not offered yet.

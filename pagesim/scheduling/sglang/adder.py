@@ -54,21 +54,6 @@ class PrefillAdder:
         rem_chunk_tokens: tokens that prompts may still compute; None where they are not cut into chunks.
     """
 
-    __slots__ = (
-        "_cur_offset",
-        "_futures",
-        "_options",
-        "_page",
-        "_pool",
-        "_running",
-        "_swa_offset",
-        "_total_offset",
-        "can_run_list",
-        "new_chunked_req",
-        "rem_chunk_tokens",
-        "rem_input_tokens",
-    )
-
     def __init__(
         self,
         pool: TokenPool,
@@ -81,7 +66,7 @@ class PrefillAdder:
         self._pool = pool
         self._page = pool.page_size
         self._options = options
-        self._running = list(zip(running, to_come, strict=True))
+        self._running, self._to_come = running, to_come
         self._futures: list[Future] | None = None
         chunk = options.chunked_prefill_size or -1
         self.rem_input_tokens = options.max_prefill_tokens - mixed
@@ -122,10 +107,6 @@ class PrefillAdder:
         if self.rem_input_tokens <= 0 or (self.rem_chunk_tokens is not None and self.rem_chunk_tokens <= 0):
             return AddReqResult.OTHER
         return AddReqResult.CONTINUE
-
-    def ceil_paged_tokens(self, tokens: int) -> int:
-        """Return the tokens of the pages that so many tokens take."""
-        return -(-tokens // self._page) * self._page
 
     # Who is admitted
 
@@ -179,7 +160,7 @@ class PrefillAdder:
             chunk = self._swa_chunk(extend, to_come)
             if chunk == 0:
                 return AddReqResult.NO_TOKEN
-        whole_pages = self.ceil_paged_tokens(extend)
+        whole_pages = -(-extend // page) * page
         if self.rem_chunk_tokens is None and self.can_run_list and whole_pages >= self.rem_input_tokens:
             return AddReqResult.OTHER
         if chunk is not None and whole_pages > chunk:
@@ -194,7 +175,8 @@ class PrefillAdder:
     def _check_ignore_eos(self, req: SglangRequest) -> AddReqResult:
         """Admit a request where all generate what they ask for and no prefix is cached, if all find room."""
         extend, to_come = req.length - req.prefix_len, max(0, _to_come(req))
-        needed = self.ceil_paged_tokens(extend) + self._page
+        page = self._page
+        needed = -(-extend // page) * page + page
         if needed > min(self.cur_rem_tokens, self.rem_total_tokens):
             return AddReqResult.NO_TOKEN
         if self._pool.is_hybrid_swa:
@@ -222,7 +204,10 @@ class PrefillAdder:
         candidate = (_to_come(req), req.length)
         futures = self._futures
         if futures is None:
-            running = [(left, each.prompt + each.max_new_tokens - left) for each, left in self._running]
+            running = [
+                (left, each.prompt + each.max_new_tokens - left)
+                for each, left in zip(self._running, self._to_come, strict=True)
+            ]
             admitted = [(_to_come(each), each.length) for each in self.can_run_list]
             alive = [future for future in (candidate, *running, *admitted) if future[0] > 0]
             futures = self._futures = sorted(alive, key=lambda future: future[0])
@@ -244,11 +229,12 @@ class PrefillAdder:
         if req.extend_end < req.length:
             self.new_chunked_req, to_come = req, 0
         self.can_run_list.append(req)
-        whole_pages = self.ceil_paged_tokens(extend)
+        page = self._page
+        whole_pages = -(-extend // page) * page
         if self._pool.is_hybrid_swa:
             self._swa_offset += self._swa_needed(whole_pages, to_come)
-        self._total_offset += whole_pages + self._page + to_come
-        self._cur_offset += whole_pages + self._page
+        self._total_offset += whole_pages + page + to_come
+        self._cur_offset += whole_pages + page
         self.rem_input_tokens -= whole_pages
         if self.rem_chunk_tokens is not None:
             self.rem_chunk_tokens -= whole_pages
@@ -263,14 +249,15 @@ class PrefillAdder:
 
     def _swa_chunk(self, tokens: int, to_come: int) -> int | None:
         """Return how much of a prompt the window pool lets run at once: 0 for none, None for all of it."""
-        needed = self._swa_needed(self.ceil_paged_tokens(tokens), to_come)
+        page = self._page
+        needed = self._swa_needed(-(-tokens // page) * page, to_come)
         if needed < self.rem_swa_tokens:
             return self.rem_chunk_tokens
         if self.rem_chunk_tokens is None or needed < self._pool.swa_capacity:
             return 0
         # It would never fit: as much of it runs as fits now.
         fits = self.rem_swa_tokens - self._swa_needed(0, to_come)
-        return min(self.rem_chunk_tokens, max(0, fits // self._page * self._page))
+        return min(self.rem_chunk_tokens, max(0, fits // page * page))
 
 
 def _to_come(req: SglangRequest) -> int:

@@ -22,8 +22,6 @@ class ScheduleBatch:
         batch_is_full: whether no request is tried until one leaves.
     """
 
-    __slots__ = ("batch_is_full", "extend_num_tokens", "is_prefill_only", "reqs")
-
     def __init__(
         self, reqs: Iterable[SglangRequest] = (), extend_num_tokens: int = 0, *, is_prefill_only: bool = False
     ) -> None:

@@ -101,7 +101,7 @@ def reserved_mib(options: SglangOptions, machine: Machine) -> float:
 
     Args:
         options: resolved.
-        machine: see there.
+        machine: the GPUs that the model is served on.
     """
     chunk, decodes, prompts = (
         options.chunked_prefill_size,
@@ -125,7 +125,7 @@ def static_fraction(options: SglangOptions, machine: Machine) -> float:
 
     Args:
         options: resolved.
-        machine: see there.
+        machine: the GPUs that the model is served on.
 
     Raises:
         PagesimError: SGLang's own share is not known on this GPU, or leaves nothing.
@@ -152,7 +152,7 @@ def most_running(options: SglangOptions, capacity: int, context: int) -> int:
     """Return ``max_running_requests``: no more than half the tokens that the cache holds.
 
     Args:
-        options: see there.
+        options: resolved, or with ``max_running_requests`` left out.
         capacity: tokens of the cache.
         context: tokens of the longest request.
     """

@@ -24,8 +24,6 @@ class NewTokenRatio:
         current: the ratio, at most 1.
     """
 
-    __slots__ = ("_decay", "_initial", "_least", "current")
-
     def __init__(self, conservativeness: float) -> None:
         self._initial = min(0.7 * conservativeness, 1.0)
         self._least = min(self._initial * 0.14, 1.0)

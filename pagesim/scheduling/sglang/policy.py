@@ -37,8 +37,6 @@ class SchedulePolicy:
         touches: whether what waits is touched now and then where nothing is looked up: under ``lru``.
     """
 
-    __slots__ = ("_memory", "_passes", "_queue", "_touches", "name")
-
     def __init__(
         self, name: PolicyName, memory: RadixKV | None, queue: SglangQueue, *, touches: bool
     ) -> None:

@@ -37,17 +37,6 @@ class TokenPool:
         swa_capacity: tokens of the window pool.
     """
 
-    __slots__ = (
-        "_chunk",
-        "_swa",
-        "is_hybrid_swa",
-        "memory",
-        "page_size",
-        "swa_capacity",
-        "tree_cache",
-        "window",
-    )
-
     def __init__(self, memory: KVCache, options: SglangOptions) -> None:
         self.memory = memory
         self.page_size = memory.block_size
@@ -132,21 +121,19 @@ class TokenPool:
 
     def cache_finished_req(self, req: SglangRequest) -> None:
         """Insert a request's tokens up to its last one into the tree, and release it."""
-        tokens = self.memory.length(req)
-        if tokens > req.final_length and not req.is_refused:
-            tokens = req.final_length
-        if self.tree_cache is None:
-            self.memory.release(req)
-        else:
-            self.tree_cache.end(req, tokens)
-        req.kv = None
+        if self.tree_cache is not None:
+            tokens = self.memory.length(req)
+            if not req.is_refused:
+                tokens = min(tokens, req.final_length)
+            self.tree_cache.cache_tokens(req, tokens, over=True)
+        self.release_req(req)
 
     def release_req(self, req: SglangRequest) -> None:
-        """Release a request that is retracted, of which nothing more is cached."""
-        if self.tree_cache is None:
-            self.memory.release(req)
+        """Release a request of which nothing more is cached."""
+        if isinstance(self.memory, RadixKV):
+            self.memory.drop(req)
         else:
-            self.tree_cache.drop(req)
+            self.memory.release(req)
         req.kv = None
 
     # The window pool

@@ -7,6 +7,7 @@ from typing import Any
 from pagesim.kvcache.radix import Node
 from pagesim.scheduling.content import Content
 from pagesim.scheduling.request import EngineRequest, Family
+from pagesim.scheduling.sglang.options import SglangOptions
 from pagesim.setup.compiled import mypyc_attr
 
 REFUSED = -1
@@ -22,6 +23,7 @@ class SglangRequest(EngineRequest):
         is_refused: whether its prompt was too long: it is one token then, and so is the answer.
         prefix_len: its tokens whose KV was there before its last prefill: found, or computed in chunks.
         extend_end: its tokens whose KV is there once its last prefill, or the last chunk, has run.
+        final_step: while it decodes, ``KVCache.steps`` and one more when it has all that it may generate.
         last_node: with which the part ends that a look-up of the waiting queue found.
         matched_len: tokens that a look-up found, the last one of its prompt left out.
         entry: counts entries to the waiting queue.
@@ -31,6 +33,7 @@ class SglangRequest(EngineRequest):
     __slots__ = (
         "entry",
         "extend_end",
+        "final_step",
         "is_refused",
         "last_node",
         "matched_len",
@@ -55,7 +58,7 @@ class SglangRequest(EngineRequest):
         self.max_new_tokens = output
         self.is_refused = False
         self.prefix_len = self.extend_end = self.matched_len = 0
-        self.entry = self.processed_at_entry = 0
+        self.entry = self.processed_at_entry = self.final_step = 0
         self.last_node = None
         self.kv = None
 
@@ -73,20 +76,21 @@ class LengthLimits:
     """How long requests may be. Source: 0.5.23, ``Scheduler.handle_generate_request``.
 
     Args:
+        options: of the scheduler.
         max_model_len: tokens of the model's context.
         capacity: tokens of the cache, whole pages.
         page: tokens of a page.
     """
 
-    def __init__(self, max_model_len: int, capacity: int, page: int) -> None:
-        self._max_req_len = min(max_model_len, capacity) - 1
+    def __init__(self, options: SglangOptions, max_model_len: int, capacity: int, page: int) -> None:
+        self._options = options
         self._max_model_len = max_model_len
         self._capacity = capacity
         self._page = page
 
     def refuses(self, prompt: int) -> bool:
         """Say whether a prompt of so many tokens is too long."""
-        return prompt >= self._max_req_len - 5
+        return prompt >= min(self._max_model_len, self._capacity) - 6
 
     def refusal(self, prompt: int) -> str:
         """Return which limit a prompt is too long for, with its option and value; empty for none."""
@@ -98,17 +102,33 @@ class LengthLimits:
             limit = f"the {self._capacity} tokens of the KV cache: see num_blocks"
         return f"the prompt leaves fewer than 7 tokens of {limit}"
 
-    def room_behind(self, prompt: Any) -> tuple[Any, Any]:
-        """Return how many tokens the model and the cache have room for behind a prompt; may be below 0.
-
-        Args:
-            prompt: tokens, a number or a column ``[N]``.
-        """
+    def never_fits(self, prompt: int) -> bool:
+        """Say whether a prompt is accepted for which `PrefillAdder` has no room where no other one runs."""
+        if self.refuses(prompt):
+            return False
         page = self._page
-        whole_pages = -(-prompt // page) * page
-        return self._max_req_len - prompt - 1, self._capacity - whole_pages - page - 1
+        if self._options.ignore_eos and not self._options.caches:
+            return -(-prompt // page) * page + page > self._capacity
+        return prompt + page >= self._capacity
 
-    def clip(self, asked: int, prompt: int) -> int:
-        """Return how many tokens a request may generate that asks for so many."""
-        most: int = min(asked, *self.room_behind(prompt))
-        return max(0, most)
+    def prepare(self, request: SglangRequest) -> None:
+        """Clip what a request asks for, or refuse it, as the front end does."""
+        least = 0 if self._options.ignore_eos else self._options.max_new_tokens or 0
+        asked = max(request.output, least)
+        rooms = room_behind(request.prompt, self._max_model_len, self._capacity, self._page)
+        request.max_new_tokens = max(0, min(asked, *rooms))
+        if self.refuses(request.prompt):
+            request.refuse()
+
+
+def room_behind(prompt: Any, max_model_len: int, capacity: int, page: int) -> tuple[Any, Any]:
+    """Return how many tokens the model and the cache have room for behind a prompt; may be below 0.
+
+    Args:
+        prompt: tokens, a number or a column ``[N]``.
+        max_model_len: tokens of the model's context.
+        capacity: tokens of the cache, whole pages.
+        page: tokens of a page.
+    """
+    whole_pages = -(-prompt // page) * page
+    return min(max_model_len, capacity) - prompt - 2, capacity - whole_pages - page - 1

@@ -23,7 +23,8 @@ from pagesim.scheduling.sglang.options import SglangOptions
 from pagesim.scheduling.sglang.policy import SchedulePolicy
 from pagesim.scheduling.sglang.pool import TokenPool
 from pagesim.scheduling.sglang.queue import SglangQueue
-from pagesim.scheduling.sglang.request import LengthLimits, SglangRequest
+from pagesim.scheduling.sglang.request import LengthLimits, SglangRequest, room_behind
+from pagesim.scheduling.sglang.results import PendingResults
 from pagesim.scheduling.traits import need_pages
 from pagesim.setup.compiled import mypyc_attr
 from pagesim.workloads.trace import IntColumn
@@ -48,6 +49,7 @@ class Sglang(Scheduler):
         waiting_queue: the queue, by its own type.
         policy: sorts the queue.
         pool: the memory, as this loop sees it.
+        results: what is due of iterations in flight.
         ratio: the share of the tokens to come for which an admission leaves room.
         running_batch: the requests that decode.
         last_batch: those whose prompts ran in the iteration before, and join; None where none ran.
@@ -56,10 +58,6 @@ class Sglang(Scheduler):
     """
 
     __slots__ = (
-        "_computed",
-        "_ending",
-        "_in_flight",
-        "_launched",
         "chunked_req",
         "last_batch",
         "limits",
@@ -70,6 +68,7 @@ class Sglang(Scheduler):
         "policy",
         "pool",
         "ratio",
+        "results",
         "running_batch",
         "waiting_queue",
     )
@@ -90,8 +89,8 @@ class Sglang(Scheduler):
     def most_output(
         cls, prompt: IntColumn, max_model_len: int, num_blocks: int, block_size: int
     ) -> IntColumn:
-        limits = LengthLimits(max_model_len, num_blocks * block_size, block_size)
-        found: IntColumn = np.maximum(1, np.minimum(*limits.room_behind(prompt)))
+        rooms = room_behind(prompt, max_model_len, num_blocks * block_size, block_size)
+        found: IntColumn = np.maximum(1, np.minimum(*rooms))
         return found
 
     @classmethod
@@ -136,32 +135,25 @@ class Sglang(Scheduler):
         prices: Prices | None = None,
     ) -> None:
         options = resolved(options, Machine("", 0, max_model_len))
-        queue = SglangQueue(self._prepare)
+        capacity = memory.num_blocks * memory.block_size
+        self.limits = LengthLimits(options, max_model_len, capacity, memory.block_size)
+        queue = SglangQueue(self.limits.prepare)
         super().__init__(memory, queue, options, max_model_len=max_model_len, prices=prices)
         self.waiting_queue = queue
         self.options = options
-        capacity = memory.num_blocks * memory.block_size
-        self.limits = LengthLimits(max_model_len, capacity, memory.block_size)
         self.max_running_requests = most_running(options, capacity, max_model_len)
         self.mixes = options.enable_mixed_chunk and (options.chunked_prefill_size or 0) > 0
         self.overlaps = not options.disable_overlap_schedule
         self.in_flight = 2 if self.overlaps else 1
         memory.lag = self.in_flight - 1
         self.pool = TokenPool(memory, options)
+        self.results = PendingResults(self.pool)
         touches = options.radix_eviction_policy == "lru"
         self.policy = SchedulePolicy(options.schedule_policy, self.pool.tree_cache, queue, touches=touches)
         self.ratio = NewTokenRatio(options.schedule_conservativeness)
         self.running_batch = ScheduleBatch()
         self.last_batch: ScheduleBatch | None = None
         self.chunked_req: SglangRequest | None = None
-        # Requests whose prompt, or its last chunk, runs in the iteration in flight, and in that whose result
-        # comes next.
-        self._launched: list[SglangRequest] = []
-        self._computed: list[SglangRequest] = []
-        # Requests whose last token comes with that result.
-        self._ending: dict[SglangRequest, None] = {}
-        # Requests of which a token is in flight when the next iteration is decided; None for all that run.
-        self._in_flight: frozenset[SglangRequest] | None = frozenset()
 
     @property
     def new_token_ratio(self) -> float:
@@ -179,27 +171,7 @@ class Sglang(Scheduler):
         return self.limits.refusal(prompt_tokens)
 
     def never_fits(self, prompt_tokens: int) -> bool:
-        if self.limits.refuses(prompt_tokens):
-            return False
-        page = self.memory.block_size
-        capacity = self.memory.num_blocks * page
-        if self.options.ignore_eos and not self.options.caches:
-            return -(-prompt_tokens // page) * page + page > capacity
-        return prompt_tokens + page >= capacity  # as `PrefillAdder` asks, where no other request runs
-
-    def _prepare(self, request: SglangRequest) -> None:
-        """Clip what a request asks for, or refuse it, as the front end does."""
-        least = 0 if self.options.ignore_eos else self.options.max_new_tokens or 0
-        request.max_new_tokens = self.limits.clip(max(request.output, least), request.prompt)
-        if self.limits.refuses(request.prompt):
-            request.refuse()
-
-    def known_outputs(self, req: SglangRequest) -> int:
-        """Return the generated tokens of a request that are known when an iteration is decided."""
-        if not req.decodes:
-            return req.length - req.prompt
-        late = self._in_flight is None or req in self._in_flight
-        return req.base + self.memory.steps - req.prompt + 1 - late
+        return self.limits.never_fits(prompt_tokens)
 
     # An iteration
 
@@ -213,11 +185,10 @@ class Sglang(Scheduler):
         if self.overlaps:
             self._note_ending()
         self._merge_last_batch()
-        if not self._get_new_batch_prefill(batch):
-            if self.running_batch.reqs and not self.running_batch.is_prefill_only:
-                self._update_running_batch(batch)
-            if not batch.tokens:
-                self._in_flight = frozenset()
+        prefills = self._get_new_batch_prefill(batch)
+        if not prefills and self.running_batch.reqs and not self.running_batch.is_prefill_only:
+            self._update_running_batch(batch)
+        self.results.decodes = self.overlaps and batch.decoding > 0
         batch.batched_tokens = batch.tokens
         batch.sequences = self.running_sequences
         return batch
@@ -260,7 +231,8 @@ class Sglang(Scheduler):
         running, queue, options = self.running_batch, self.waiting_queue, self.options
         mixed = len(running.reqs) if self.mixes else 0
         ratio = 1.0 if options.ignore_eos else self.ratio.current
-        adder = PrefillAdder(self.pool, options, running.reqs, self._tokens_to_come(), ratio, mixed)
+        to_come = self.results.tokens_to_come(running.reqs)
+        adder = PrefillAdder(self.pool, options, running.reqs, to_come, ratio, mixed)
         admitted, chunked = adder.can_run_list, self.chunked_req
         if chunked is not None:
             assert adder.rem_chunk_tokens is not None
@@ -284,14 +256,6 @@ class Sglang(Scheduler):
                 break
         self.chunked_req = adder.new_chunked_req
         return adder
-
-    def _tokens_to_come(self) -> list[int]:
-        """Return how many tokens each request of the running batch may still generate."""
-        in_flight, known = self._in_flight, self.memory.steps + 1
-        return [
-            req.max_new_tokens + req.prompt - req.base - known + (in_flight is None or req in in_flight)
-            for req in self.running_batch.reqs
-        ]
 
     def _run_prompts(self, prompts: list[SglangRequest], batch: Batch) -> None:
         """Take memory for prompts and let them run, the running batch beside them where it may."""
@@ -319,16 +283,18 @@ class Sglang(Scheduler):
         beside = self._decode_beside(batch) if self.mixes else []
         batch.tokens = tokens + batch.decoding
         chunked = self.chunked_req
-        whole = [req for req in prompts if req is not chunked]
+        whole = prompts
+        if chunked is not None or len(fresh) < len(prompts):
+            whole = [req for req in prompts if req is not chunked]
+            batch.incomplete = tuple([req for req in fresh if req is chunked])
+            batch.completed = tuple([req for req in whole if req not in fresh])
         for req in whole:
             self.start_decoding(req)
-        batch.incomplete = tuple([req for req in fresh if req is chunked])
-        batch.completed = tuple([req for req in whole if req not in fresh])
+            req.final_step = req.max_new_tokens + req.prompt - req.base
         only = not beside and not any(req.max_new_tokens for req in prompts)
         self.last_batch = ScheduleBatch(prompts + beside, batch.tokens, is_prefill_only=only)
         self.waiting_queue.processed += batch.tokens
-        self._launched = whole
-        self._note_launch(None if beside else frozenset(whole))
+        self.results.launched = whole
 
     def _enter(self, req: SglangRequest) -> None:
         """Give a request that was admitted a place and its memory."""
@@ -352,9 +318,7 @@ class Sglang(Scheduler):
         batch.decode_context = self.context - prompts
         batch.context_tokens += batch.decode_context
         batch.decodes = True
-        is_full = self.running_batch.batch_is_full
-        self.running_batch = ScheduleBatch()
-        self.running_batch.batch_is_full = is_full
+        self.running_batch.reqs = []
         return beside
 
     # Decodes
@@ -385,7 +349,7 @@ class Sglang(Scheduler):
     def _filter_ending(self) -> int:
         """Let those rest whose last token is known to be in flight; return how many do."""
         memory = self.memory
-        for req in self._ending:
+        for req in self.results.ending:
             if req.decodes and req.output >= req.max_new_tokens:
                 self.events.interval_ended(req)
                 memory.stop_decoding(req)
@@ -400,21 +364,20 @@ class Sglang(Scheduler):
         decoding = len(reqs)
         if self.pool.is_hybrid_swa:
             for req in reqs:
-                self.pool.evict_swa(req, req.prompt + self.known_outputs(req))
+                self.pool.evict_swa(req, req.prompt + self.results.known_outputs(req))
         self.pool.evict(decoding)  # more than is taken
         self.memory.grow(1)
         self.context += decoding
         batch.decoding = decoding
-        batch.discarded = sum([req.decodes for req in self._ending])
+        batch.discarded = sum([req.decodes for req in self.results.ending])
         batch.decode_context = self.context - self.resting_context
         if self.chunked_req is not None:  # which waits
             batch.decode_context -= self.chunked_req.tokens
-        self._note_launch(None)
 
     def _retract_decode(self, batch: Batch) -> None:
         """Take requests out of the running batch until the others fit: those with the fewest tokens."""
-        running, pool = self.running_batch, self.pool
-        keep = sorted(running.reqs, key=lambda req: (self.known_outputs(req), -req.prompt), reverse=True)
+        running, pool, known_outputs = self.running_batch, self.pool, self.results.known_outputs
+        keep = sorted(running.reqs, key=lambda req: (known_outputs(req), -req.prompt), reverse=True)
         retracted: list[SglangRequest] = []
         while len(keep) > 1:
             req = keep.pop()
@@ -428,7 +391,7 @@ class Sglang(Scheduler):
             self._release_req(req)
             batch.stuck += ((req, DeadEnd.NEVER_ADMITTED),)
         running.reqs = keep
-        generated = sum([self.known_outputs(req) for req in keep])
+        generated = sum([known_outputs(req) for req in keep])
         self.ratio.retract(generated, sum([req.max_new_tokens for req in keep]), len(keep))
         for req in retracted:
             self.queue.requeue(req)
@@ -436,62 +399,42 @@ class Sglang(Scheduler):
 
     def _release_req(self, req: SglangRequest) -> None:
         """Take a running request's place and memory; nothing of it is cached."""
-        req.length = req.prompt + self.known_outputs(req)
+        req.length = req.prompt + self.results.known_outputs(req)
         self.context -= self.memory.length(req)
         self._stop(req)
         self.pool.release_req(req)
-        self._ending.pop(req, None)
+        self.results.forget(req)
 
     # What becomes known
 
-    def _note_launch(self, reqs: frozenset[SglangRequest] | None) -> None:
-        """Note of which requests a token is in flight when the next iteration is decided; None for all."""
-        self._in_flight = reqs if self.overlaps else frozenset()
-
     def _note_ending(self) -> None:
         """Note which requests have their last token in the iteration that is in flight, in its order."""
-        finishing, steps = self._finishing, self.memory.steps
-        if self._computed:  # when the fast-forward of one step was over
-            self._cache_computed()
-        self._computed, self._launched = self._launched, []
-        ending: list[EngineRequest] = []
-        while finishing and finishing[0][0] <= steps:
-            req = finishing.pop(0)[2]
-            req.last_step = -1
-            ending.append(req)
-        if ending:
+        self.results.launch()
+        if self._finishing and self._finishing[0][0] <= self.memory.steps:
             last = [] if self.last_batch is None else self.last_batch.reqs
-            self._ending = {req: None for req in self.running_batch.reqs + last if req in ending}
+            self.results.note_ending(self._finishing, self.running_batch.reqs + last)
 
     def finish(self, now: int) -> list[EngineRequest]:
         """Take in the oldest result in flight: cache its prompts, let those go that are over."""
         if not self.overlaps:
             self._note_ending()
-        ending, running = self._ending, self.running
+        results, ending = self.results, self.results.ending
         if not ending:
-            self._cache_computed()
+            results.cache_computed()
             return []
-        for req in self._computed:
-            if req in ending:
-                self._end(req, now)
-            elif req.order in running:
+        # In the order of their batches: first that of prompts, if it was one.
+        for req in [*results.computed, *ending]:
+            if req not in ending:
                 self.pool.cache_unfinished_req(req)
-        self._computed = []
-        for req in ending:
-            if req.order in running:
+            elif req.order in self.running:
                 self._end(req, now)
-        self._ending, self.resting, self.resting_context = {}, 0, 0
+        results.computed, results.ending = [], {}
+        self.resting = self.resting_context = 0
         self._merge_last_batch()  # as the real engine does before it drops those that are over
-        self.running_batch.reqs = [req for req in self.running_batch.reqs if req.order in running]
-        self.running_batch.batch_is_full = False
+        running = self.running_batch
+        running.reqs = [req for req in running.reqs if req.order in self.running]
+        running.batch_is_full = False
         return list(ending)
-
-    def _cache_computed(self) -> None:
-        """Cache the prompts whose result comes next, and with it no request's last token."""
-        computed, self._computed = self._computed, []
-        for req in computed:
-            if req.order in self.running:
-                self.pool.cache_unfinished_req(req)
 
     def _end(self, req: SglangRequest, now: int) -> None:
         """Let a request go whose last token is known."""
@@ -521,11 +464,10 @@ class Sglang(Scheduler):
 
     def _abort_running(self, request: EngineRequest) -> int:
         assert isinstance(request, SglangRequest)
-        if request in self._ending:
-            del self._ending[request]
-            if not request.decodes:
-                self.resting -= 1
-                self.resting_context -= request.tokens
+        if request in self.results.ending and not request.decodes:
+            self.resting -= 1
+            self.resting_context -= request.tokens
+        self.results.forget(request)
         generated = super()._abort_running(request)
         if request is self.chunked_req:
             self.chunked_req = None
@@ -542,14 +484,15 @@ class Sglang(Scheduler):
     def steps_until_next_decision(self) -> int:
         finishing, running = self._finishing, self.running_batch
         self.must_replan = True
-        if not finishing or self.chunked_req is not None or self._computed:
+        if not finishing or self.chunked_req is not None or self.results.computed:
             return 0
         if self.queue.waiting and (not running.batch_is_full or self.pool.is_hybrid_swa):
             return 0
-        if len(self._ending) > self.resting:
+        if len(self.results.ending) > self.resting:
             return 0
         steps = finishing[0][0] - self.memory.steps
-        if (self._launched or self.last_batch is not None) and (steps <= 0 or not self._joins_quietly()):
+        joins = bool(self.results.launched) or self.last_batch is not None
+        if joins and (steps <= 0 or not self._joins_quietly()):
             return 0
         if steps > 0:
             steps = self.pool.steps_alike(
@@ -558,7 +501,7 @@ class Sglang(Scheduler):
             self.must_replan = not steps
             return steps
         # They can rest in a step, if that is known of all of them.
-        self.must_replan = bool(self._ending) or not self._end_by_length()
+        self.must_replan = bool(self.results.ending) or not self._end_by_length()
         return 0
 
     def _joins_quietly(self) -> bool:
@@ -568,7 +511,7 @@ class Sglang(Scheduler):
         """
         running = self.running_batch
         stays_full = bool(running.reqs) or not running.batch_is_full
-        return stays_full and not self._ending and self.pool.caches_apart(self._launched)
+        return stays_full and not self.results.ending and self.pool.caches_apart(self.results.launched)
 
     def _end_by_length(self) -> bool:
         """Say whether the requests whose last token is in flight are known to end with it."""
@@ -581,15 +524,15 @@ class Sglang(Scheduler):
         return True
 
     def advance(self, steps: int) -> None:
-        self._merge_last_batch()
-        if self._launched:
-            self._computed, self._launched = self._launched, []
+        if self.last_batch is not None or self.results.launched:
+            self._merge_last_batch()
+            self.results.launch()
             if steps > 1 or not self.overlaps:
-                self._cache_computed()
+                self.results.cache_computed()
         super().advance(steps)
         self.ratio.decay(steps)
         self.waiting_queue.processed += self.running_batch.extend_num_tokens * steps
-        self._note_launch(None)
+        self.results.decodes = self.overlaps
 
     def arrival_matters(self) -> bool:
         is_full = self.running_batch.batch_is_full

@@ -16,6 +16,7 @@ def make_connector(
     options: VllmV1Options,
     memory: KVCache,
     *,
+    in_flight: int,
     chain: TierChain | None,
     pool: Pool | None,
     prices: Prices | None,
@@ -25,6 +26,7 @@ def make_connector(
     Args:
         options: resolved.
         memory: empty.
+        in_flight: batches that are scheduled before the outcome of the first of them is known.
         chain: of tiers behind the device, in place of the one that vLLM has.
         pool: what the engine does where prefill is apart from decode.
         prices: what it costs to load and to compute.
@@ -34,7 +36,7 @@ def make_connector(
     """
     if pool is not None:
         kind = PrefillConnector if pool == "prefill" else PullConnector
-        return kind(memory, 2 if options.async_scheduling else 1)
+        return kind(memory, in_flight)
     if options.offloads:
-        return OffloadingConnector(memory, options, chain=chain, prices=prices)
+        return OffloadingConnector(memory, options, in_flight=in_flight, chain=chain, prices=prices)
     return None

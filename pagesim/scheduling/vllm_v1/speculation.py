@@ -63,39 +63,32 @@ class Drafts:
 
     Args:
         options: with ``speculative_tokens``, ``acceptance`` and ``speculative_method``.
+        memory: of one KV group of full attention.
         max_model_len: tokens; no sequence is longer.
+        in_flight: batches that are scheduled before the outcome of the first of them is known.
+        hash_ahead: tokens behind a block that its hash covers.
+
+    Raises:
+        PagesimError: the model has other layers.
 
     Attributes:
         counts: what became of the drafts.
         of: the progress of requests that have run and are not over, by row.
     """
 
-    __slots__ = (
-        "_acceptance",
-        "_ahead",
-        "_flights",
-        "_hash_ahead",
-        "_in_flight",
-        "_lookahead",
-        "_max_model_len",
-        "_num_speculative_tokens",
-        "_padding",
-        "_scheduled_context",
-        "_shares",
-        "counts",
-        "of",
-    )
-
-    def __init__(self, options: VllmV1Options, *, max_model_len: int) -> None:
+    def __init__(
+        self, options: VllmV1Options, memory: KVCache, *, max_model_len: int, in_flight: int, hash_ahead: int
+    ) -> None:
+        if not memory.is_plain:
+            raise PagesimError("speculative_tokens needs a model of full attention only")
         assert options.speculative_tokens is not None
         assert options.acceptance is not None
         self._num_speculative_tokens = drafts = options.speculative_tokens
         self._acceptance = options.acceptance
         self._lookahead = drafts if options.speculative_method == "eagle3" else 0  # slots of the draft model
-        self._in_flight = 2 if options.async_scheduling else 1
-        self._ahead = self._in_flight * drafts + self._lookahead
-        # Tokens behind a block that its hash covers.
-        self._hash_ahead = int(options.enable_prefix_caching and options.speculative_method == "eagle3")
+        self._in_flight = in_flight
+        self._ahead = in_flight * drafts + self._lookahead
+        self._hash_ahead = hash_ahead
         self._max_model_len = max_model_len
         self.counts = Speculation()
         self.of: dict[int, Progress] = {}
@@ -214,25 +207,32 @@ class Drafts:
         """Return what the oldest batch in flight computed, whose output is there."""
         return self._flights.popleft() if self._flights else []
 
-    def update_from_output(self, share: Share, *, runs: bool) -> Progress | None:
-        """Take back what a request has computed of rejected drafts; return its progress, None if it is over.
+    def update_from_output(self, share: Share, *, runs: bool) -> bool:
+        """Note what a request computed and got, and take back what it has computed of rejected drafts.
 
         Args:
-            share: what it computed.
+            share: of the request in the batch whose output is there.
             runs: whether it has kept its place since.
+
+        Returns:
+            Whether it has new tokens; not where it was over before.
         """
-        progress, outputs = self.of.get(share.request.row), share.outputs
+        request, outputs, progress = share.request, share.outputs, self.of.get(share.request.row)
         self.counts.note(share.drafts, 0 if progress is None else max(0, outputs - 1))
         if progress is None:
-            return None
+            return False
         progress.num_tokens += outputs
-        if runs:
-            progress.num_inflight_tokens -= share.tokens
-            if outputs:
-                progress.num_computed_tokens -= 1 + share.drafts - outputs
-                if self._in_flight > 1:
-                    progress.num_output_placeholders -= 1 + share.drafts
-        return progress
+        if not runs:
+            request.length = progress.num_tokens
+            return outputs > 0
+        progress.num_inflight_tokens -= share.tokens
+        if not outputs:
+            return False
+        progress.num_computed_tokens -= 1 + share.drafts - outputs
+        if self._in_flight > 1:
+            progress.num_output_placeholders -= 1 + share.drafts
+        request.unknown = request.tokens - (progress.num_computed_tokens - progress.num_inflight_tokens)
+        return True
 
     def _draw(self, request: EngineRequest, progress: Progress, drafts: int) -> int:
         """Draw the tokens that a step is going to give; none where the request is over before."""
@@ -245,16 +245,3 @@ class Drafts:
             progress.future = future + outputs
             progress.stored = progress.future - 1
         return outputs
-
-
-def make_drafts(options: VllmV1Options, memory: KVCache, max_model_len: int) -> Drafts | None:
-    """Return what is known of drafts at first; None where none are computed.
-
-    Raises:
-        PagesimError: the model has other layers than those of full attention.
-    """
-    if options.speculative_tokens is None:
-        return None
-    if not memory.is_plain:
-        raise PagesimError("speculative_tokens needs a model of full attention only")
-    return Drafts(options, max_model_len=max_model_len)

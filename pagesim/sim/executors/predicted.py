@@ -28,7 +28,7 @@ class PredictedExecutor:
     """Asks a cost model.
 
     Args:
-        cost: see there.
+        cost: gives the length of an iteration from its shape.
         ahead: says by reach what is within it in the next step, where a `Reaching` model is to look at that.
     """
 

@@ -271,6 +271,27 @@ def test_kv_groups_have_a_chart_and_a_table_where_there_are_any(browser, hybrid_
 
 
 @pytest.mark.slow
+def test_a_table_says_where_the_memory_went_in_the_words_of_the_field(browser, hybrid_page):
+    browser.open(hybrid_page)
+    heads, *rows = browser.run(
+        "Array.from(document.querySelectorAll('#shares tr'), (row) =>"
+        " Array.from(row.cells, (cell) => cell.innerText.replaceAll('\\n', ' ')))"
+    )
+    for words in (
+        "reserved",
+        "internal fragmentation",
+        "unused reservation",
+        "external fragmentation",
+        "cached",
+    ):
+        assert any(words in head for head in heads)
+    assert [row[0] for row in rows] == ["windows", "states", "plain", "pages"]
+    for row in rows:
+        shares = zip(heads[1:], map(float, row[1:]), strict=True)
+        whole = sum(share for head, share in shares if not head.startswith("of which"))
+        assert whole == pytest.approx(100, abs=0.5)
+
+
 def test_the_cells_beside_a_tier_add_up_and_say_who_does_not_run(browser, tier_page):
     browser.open(tier_page)
     browser.choose("right", "1")

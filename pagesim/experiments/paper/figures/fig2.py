@@ -68,9 +68,10 @@ def numbers(_: Setting, found: Outcomes) -> list[Number]:
 
 def draw(_: Setting, __: Outcomes, numbers: Sequence[Number]) -> Figure:
     """Draw two stacked bars a system."""
-    from pagesim.experiments.paper.drawing import BLUE, ORANGE, PURPLE, SKY, panels
+    from pagesim.experiments.paper.drawing import panels
+    from pagesim.results.plots import COLOURS
 
-    colours = dict(zip(ENTRIES.values(), (BLUE, SKY, ORANGE, PURPLE), strict=True))
+    colours = {label: COLOURS[entry] for entry, label in ENTRIES.items()}
     figure, (axes,) = panels(1, 1, 7.4, 4.0)
     systems = [SYSTEMS[policy] for policy in PAPER]
     low = {(system, side): 0.0 for system in systems for side in (0, 1)}

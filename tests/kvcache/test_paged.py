@@ -1,4 +1,4 @@
-"""Tabled memory as in the paper: the free list, sharing, copy-on-write, swaps; exact blocks and copies."""
+"""Paged memory as in the paper: the free list, sharing, copy-on-write, swaps; exact blocks and copies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pytest
 from pagesim.kvcache import (
     RESERVATIONS,
     ChunkedLocal,
-    CountedKV,
     Fit,
     Full,
     Holder,
@@ -15,14 +14,22 @@ from pagesim.kvcache import (
     KVCacheError,
     KVGroup,
     OutOfBlocks,
+    PagedKV,
+    PagedTables,
     Reserved,
     SlidingWindow,
-    TabledKV,
 )
 
 
-def memory(num_blocks: int = 8, cpu_blocks: int = 0, *, shares: bool = True) -> TabledKV:
-    return TabledKV(num_blocks, [KVGroup(4)], cpu_blocks, shares=shares)
+def memory(num_blocks: int = 8, cpu_blocks: int = 0, *, shares: bool = True) -> PagedKV:
+    kv = PagedKV(num_blocks, [KVGroup(4)], cpu_blocks, shares=shares, tables=True)
+    of(kv).notes_moves = True
+    return kv
+
+
+def of(kv: PagedKV) -> PagedTables:
+    assert kv.tables is not None
+    return kv.tables
 
 
 def admit(kv: KVCache, tokens: int, samples: int = 1, *, decodes: bool = False, order: int = 0) -> Holder:
@@ -34,7 +41,7 @@ def admit(kv: KVCache, tokens: int, samples: int = 1, *, decodes: bool = False, 
     return holder
 
 
-def tables(kv: TabledKV, holder: Holder) -> list[list[int]]:
+def tables(kv: PagedKV, holder: Holder) -> list[list[int]]:
     return [kv.block_table(holder, sample) for sample in range(holder.samples)]
 
 
@@ -71,7 +78,7 @@ def test_4_samples_of_a_partly_filled_block_make_3_copies_and_the_last_keeps_it(
     holder = admit(kv, 6, samples=4, decodes=True)
     assert (kv.blocks_needed(1), kv.copies_due(holder)) == (3, 3)
     assert kv.grow(1) == 3
-    assert kv.copies == [(6, 5), (6, 4), (6, 3)]
+    assert of(kv).copies == [(6, 5), (6, 4), (6, 3)]
     assert tables(kv, holder) == [[7, 5], [7, 4], [7, 3], [7, 6]]
 
 
@@ -87,7 +94,7 @@ def test_a_resting_holder_makes_the_same_copies() -> None:
     kv = memory()
     holder = admit(kv, 6, samples=4)
     assert kv.append(holder) == 3
-    assert kv.copies == [(6, 5), (6, 4), (6, 3)]
+    assert of(kv).copies == [(6, 5), (6, 4), (6, 3)]
 
 
 def test_a_sample_that_is_over_leaves_its_block_to_the_others() -> None:
@@ -125,9 +132,9 @@ def test_steps_that_do_not_all_fit_are_not_taken_in_part() -> None:
     assert (kv.steps, kv.length(holder), kv.free_blocks) == (0, 4, 1)
 
 
-@pytest.mark.parametrize("kind", [CountedKV, TabledKV])
-def test_a_copy_without_a_free_block_is_refused(kind: type[CountedKV] | type[TabledKV]) -> None:
-    kv = kind(2, [KVGroup(4)])
+@pytest.mark.parametrize("numbered", [False, True])
+def test_a_copy_without_a_free_block_is_refused(numbered: bool) -> None:
+    kv = PagedKV(2, [KVGroup(4)], tables=numbered)
     holder = admit(kv, 6, samples=2, decodes=True)
     with pytest.raises(OutOfBlocks):
         kv.grow(1)
@@ -141,15 +148,18 @@ def test_a_fork_shares_and_the_next_step_copies() -> None:
     assert tables(kv, holder) == [[7, 5], [7, 6]]
     assert kv.fork(holder, dropped=0, survivor=1) == 0
     assert tables(kv, holder) == [[7, 6], [7, 6]]
-    kv.copies.clear()
+    of(kv).copies.clear()
     assert kv.grow(1) == 1
-    assert kv.copies == [(6, 5)]
+    assert of(kv).copies == [(6, 5)]
 
 
-def test_counted_memory_cannot_fork() -> None:
-    kv = CountedKV(8, [KVGroup(4)])
+def test_memory_without_tables_cannot_fork_what_is_shared_and_has_no_numbers() -> None:
+    kv = PagedKV(8, [KVGroup(4)])
+    holder = admit(kv, 6, samples=2, decodes=True)
     with pytest.raises(KVCacheError, match="beams need block tables"):
-        kv.fork(admit(kv, 6, samples=2, decodes=True), 0, 1)
+        kv.fork(holder, 0, 1)
+    with pytest.raises(KVCacheError, match="gives them no numbers"):
+        kv.block_table(holder)
 
 
 def test_a_copy_ends_a_fast_forward() -> None:
@@ -214,7 +224,6 @@ def test_without_sharing_a_beam_becomes_another_by_copies_of_all_its_blocks() ->
     kv = memory(shares=False)
     holder = admit(kv, 6, samples=2, decodes=True)
     assert kv.fork(holder, dropped=1, survivor=0) == 2
-    assert kv.copies == [(7, 5), (6, 4)]
     assert tables(kv, holder) == [[7, 6], [5, 4]]
 
 
@@ -227,11 +236,11 @@ def test_a_swap_moves_each_distinct_block_once_and_back() -> None:
     kv.append(holder)
     assert tables(kv, holder) == [[7, 5], [7, 6]]
     assert kv.swap_out(holder) == 3
-    assert kv.swaps_out == [(7, 4), (5, 3), (6, 2)]
+    assert of(kv).swaps_out == [(7, 4), (5, 3), (6, 2)]
     assert (kv.free_blocks, kv.free_cpu_blocks, kv.shared_blocks) == (8, 2, 0)
     assert [kv.blocks_of(holder, sample) for sample in (0, 1)] == [[4, 3], [4, 2]]
     assert kv.swap_in(holder) == 3
-    assert kv.swaps_in == [(4, 6), (3, 7), (2, 5)]
+    assert of(kv).swaps_in == [(4, 6), (3, 7), (2, 5)]
     assert (kv.free_cpu_blocks, kv.shared_blocks, kv.length(holder)) == (5, 1, 7)
     kv.check_integrity()
 
@@ -243,7 +252,7 @@ def test_a_block_shared_before_the_swap_is_copied_on_write_after_it() -> None:
     kv.swap_in(holder)
     shared = kv.block_table(holder)[-1]
     assert kv.append(holder) == 1
-    assert kv.copies == [(shared, kv.block_table(holder)[-1])]
+    assert of(kv).copies == [(shared, kv.block_table(holder)[-1])]
 
 
 def test_a_decoding_holder_comes_back_at_rest() -> None:
@@ -282,17 +291,14 @@ def test_a_full_device_refuses_and_nothing_moves() -> None:
 # Groups
 
 
-@pytest.mark.parametrize("kind", [CountedKV, TabledKV])
 @pytest.mark.parametrize(
     "groups", [[KVGroup(4), KVGroup(4)], [KVGroup(4, SlidingWindow(6))], [KVGroup(4, ChunkedLocal(8))]]
 )
-def test_memory_of_one_group_takes_no_others(
-    kind: type[CountedKV] | type[TabledKV], groups: list[KVGroup]
-) -> None:
+def test_memory_of_one_group_takes_no_others(groups: list[KVGroup]) -> None:
     with pytest.raises(ValueError, match="others need a HybridKV"):
-        kind(8, groups)
+        PagedKV(8, groups)
 
 
 def test_groups_of_one_pool_all_reserve_or_all_grow() -> None:
     with pytest.raises(ValueError, match="all must do the same"):
-        TabledKV(8, [KVGroup(4, Full()), KVGroup(4, Reserved(RESERVATIONS["max"](8)))])
+        PagedKV(8, [KVGroup(4, Full()), KVGroup(4, Reserved(RESERVATIONS["max"](8)))])

@@ -1,0 +1,224 @@
+"""Block tables of paged memory: every block has a number, every sample a table of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pagesim.kvcache.extents import Copy
+from pagesim.kvcache.holder import Holder
+from pagesim.kvcache.ring import Buckets, passing_steps
+from pagesim.setup.compiled import mypyc_attr
+
+Table = list[int]
+"""The blocks of one sample, in token order."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class BlockAllocator:
+    """The blocks of the device or of the swap space: which are free, and how many tables name each.
+
+    The free list is a stack, block 0 at its bottom, as in the paper's vLLM. Whether enough blocks are free is
+    not checked here: `PagedKV` counts.
+
+    Args:
+        num_blocks: of the device or the swap space.
+
+    Attributes:
+        free: free blocks; the last one is taken next.
+        reserved: how many of these are taken before what is freed from now on.
+        references: tables that name each block, ``[num_blocks]``.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        self.free = list(range(num_blocks))
+        self.reserved = 0
+        self.references = [0] * num_blocks
+
+    def allocate(self, blocks: int) -> Table:
+        """Return a new table of so many blocks that were free."""
+        if not blocks:
+            return []
+        table = self.free[: -blocks - 1 : -1]
+        del self.free[-blocks:]
+        self.reserved = max(0, self.reserved - blocks)
+        for block in table:
+            self.references[block] = 1
+        return table
+
+    def share(self, table: Table) -> Table:
+        """Return another table of the same blocks."""
+        for block in table:
+            self.references[block] += 1
+        return list(table)
+
+    def drop(self, table: Table) -> None:
+        """Free the blocks of a table that no other one names."""
+        unnamed = []
+        for block in table:
+            self.references[block] -= 1
+            if not self.references[block]:
+                unnamed.append(block)
+        top = len(self.free) - self.reserved
+        self.free[top:top] = unnamed
+
+    def reserve_free(self) -> None:
+        """Let all blocks that are free be taken before any that is freed from now on."""
+        self.reserved = len(self.free)
+
+    def check_integrity(self, tables: Iterable[Table]) -> None:
+        """Raise AssertionError unless each block is free or named by as many tables as are counted."""
+        names = [0] * len(self.references)
+        for table in tables:
+            assert len(set(table)) == len(table), "a table names a block twice"
+            for block in table:
+                names[block] += 1
+        assert names == self.references, "reference counts are off"
+        unnamed = [block for block, count in enumerate(names) if not count]
+        assert sorted(self.free) == unnamed, "blocks are owned twice or lost"
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class PagedTables:
+    """The block tables of paged memory.
+
+    Blocks get their numbers in the step in which they are taken. Samples of one request share blocks, and
+    requests do not. A block that several tables name is copied before a sample writes to it.
+
+    Args:
+        num_blocks: on the device.
+        cpu_blocks: of swap space.
+        block_size: tokens a block.
+
+    Attributes:
+        device, host: the blocks on the device and those of the swap space.
+        on_device: of each holder there, the table of each sample.
+        swapped: the same of each holder in the swap space.
+        notes_moves: whether the following are kept; whatever asks for it must take them.
+        copies: blocks copied on write since they were last taken, as (from, to).
+        swaps_in, swaps_out: blocks moved between device and swap space since then, as (from, to).
+    """
+
+    def __init__(self, num_blocks: int, cpu_blocks: int, block_size: int) -> None:
+        self.device = BlockAllocator(num_blocks)
+        self.host = BlockAllocator(cpu_blocks)
+        self.on_device: dict[Holder, list[Table]] = {}
+        self.swapped: dict[Holder, list[Table]] = {}
+        self.notes_moves = False
+        self.copies: list[Copy] = []
+        self.swaps_in: list[Copy] = []
+        self.swaps_out: list[Copy] = []
+        self._block_size = block_size
+        self._decoding = Buckets(block_size)
+
+    # Questions
+
+    def of(self, holder: Holder) -> list[Table]:
+        """Return the table of each sample of a holder, on the device or in the swap space."""
+        return self.on_device.get(holder) or self.swapped[holder]
+
+    def distinct(self, holder: Holder) -> int:
+        """Return how many blocks a holder has, each counted once."""
+        return len({block for table in self.of(holder) for block in table})
+
+    def last_blocks(self, holder: Holder) -> int:
+        """Return in how many different blocks the tables of a holder end."""
+        return len({table[-1] for table in self.of(holder)})
+
+    # Changes
+
+    def admit(self, holder: Holder, blocks: int, *, shares: bool) -> None:
+        """Take so many blocks, which all samples share, or as many for each of them."""
+        first, device = self.device.allocate(blocks), self.device
+        others = range(holder.samples - 1)
+        rest = [device.share(first) if shares else device.allocate(blocks) for _ in others]
+        self.on_device[holder] = [first, *rest]
+
+    def extend(self, holder: Holder, blocks: int) -> None:
+        """Take so many blocks for each sample."""
+        for table in self.on_device[holder]:
+            table += self.device.allocate(blocks)
+
+    def start_decoding(self, holder: Holder) -> None:
+        """Let a holder take the blocks of its next tokens in ``grow``."""
+        size = self._block_size
+        self._decoding.enter(holder, passing_steps((holder.base - 1) % size, size, holder.growth, size))
+
+    def stop_decoding(self, holder: Holder) -> None:
+        """Let a holder take no blocks in ``grow``."""
+        self._decoding.leave(holder)
+
+    def grow(self, after: int, steps: int) -> None:
+        """Take the blocks that decoding holders open in the ``steps`` steps that follow step ``after``."""
+        for step in range(after + 1, after + steps + 1):
+            for holder in self._decoding.at(step):
+                blocks = -(-(holder.base + holder.growth * step) // self._block_size)
+                for table in self.on_device[holder]:
+                    table += self.device.allocate(blocks - len(table))
+
+    def copy_tail(self, holder: Holder) -> None:
+        """Give every sample a last block of its own; of those that share one the last keeps it."""
+        device = self.device
+        for table in self.on_device[holder]:
+            block = table[-1]
+            if device.references[block] > 1:
+                device.references[block] -= 1
+                (table[-1],) = device.allocate(1)
+                if self.notes_moves:
+                    self.copies.append((block, table[-1]))
+
+    def fork(self, holder: Holder, dropped: int, survivor: int) -> int:
+        """Let one sample share the blocks of another one; return how many blocks become free."""
+        tables, free = self.on_device[holder], len(self.device.free)
+        shared = self.device.share(tables[survivor])
+        self.device.drop(tables[dropped])
+        tables[dropped] = shared
+        return len(self.device.free) - free
+
+    def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
+        """Drop the tables of these samples."""
+        tables = self.on_device[holder]
+        for place in samples:
+            self.device.drop(tables[place])
+        self.on_device[holder] = [table for place, table in enumerate(tables) if place not in samples]
+
+    def release(self, holder: Holder) -> None:
+        """Drop the tables of a holder on the device."""
+        for table in self.on_device.pop(holder):
+            self.device.drop(table)
+
+    def swap_out(self, holder: Holder) -> None:
+        """Move a holder to the swap space."""
+        self.swapped[holder], moves = _moved(self.on_device[holder], self.host)
+        self.release(holder)
+        if self.notes_moves:
+            self.swaps_out += moves
+
+    def swap_in(self, holder: Holder) -> None:
+        """Bring a holder back to the device."""
+        self.on_device[holder], moves = _moved(self.swapped[holder], self.device)
+        self.drop_swapped(holder)
+        if self.notes_moves:
+            self.swaps_in += moves
+
+    def drop_swapped(self, holder: Holder) -> None:
+        """Drop the tables of a holder in the swap space."""
+        for table in self.swapped.pop(holder):
+            self.host.drop(table)
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless every block is free or named as often as is counted."""
+        self.device.check_integrity([table for tables in self.on_device.values() for table in tables])
+        self.host.check_integrity([table for tables in self.swapped.values() for table in tables])
+        assert all(holder in self.on_device for holder in self._decoding.holders()), "a holder is gone"
+
+
+def _moved(tables: Sequence[Table], to: BlockAllocator) -> tuple[list[Table], list[Copy]]:
+    """Return tables of as many blocks elsewhere, shared alike, and each block with the one it moves to."""
+    there: dict[int, int] = {}
+    for table in tables:
+        for block in table:
+            if block in there:
+                to.references[there[block]] += 1
+            else:
+                (there[block],) = to.allocate(1)
+    return [[there[block] for block in table] for table in tables], list(there.items())

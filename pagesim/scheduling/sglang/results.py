@@ -1,0 +1,88 @@
+"""What is known of requests of which a token is in flight.
+
+Source: SGLang 0.5.23, ``Scheduler.event_loop_overlap``, ``process_batch_result``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pagesim.scheduling.request import EngineRequest
+from pagesim.scheduling.sglang.pool import TokenPool
+from pagesim.scheduling.sglang.request import SglangRequest
+from pagesim.setup.compiled import mypyc_attr
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class PendingResults:
+    """The results that are due of the iteration in flight and, with overlap, of the one before it.
+
+    Args:
+        pool: caches prompts when their result is there.
+
+    Attributes:
+        launched: requests whose prompt, or its last chunk, runs in the iteration in flight.
+        computed: the same of the iteration whose result comes next.
+        ending: requests whose last token comes with that result, in the order of their batch.
+        decodes: whether a token of each running request is not known when the next iteration is decided.
+    """
+
+    def __init__(self, pool: TokenPool) -> None:
+        self._pool = pool
+        self._memory = pool.memory
+        self.launched: list[SglangRequest] = []
+        self.computed: list[SglangRequest] = []
+        self.ending: dict[SglangRequest, None] = {}
+        self.decodes = False
+
+    def known_outputs(self, req: SglangRequest) -> int:
+        """Return the generated tokens of a request that are known when an iteration is decided."""
+        if not req.decodes:
+            return req.length - req.prompt
+        late = self.decodes or req in self.computed
+        return req.base + self._memory.steps - req.prompt + 1 - late
+
+    def tokens_to_come(self, reqs: Sequence[SglangRequest]) -> list[int]:
+        """Return how many tokens each of some decoding requests may still generate."""
+        late, computed, known = self.decodes, set(self.computed), self._memory.steps + 1
+        return [req.final_step - known + (late or req in computed) for req in reqs]
+
+    def launch(self) -> None:
+        """Let the result of the iteration in flight come next."""
+        if self.computed:  # when the fast-forward of one step was over
+            self.cache_computed()
+        self.computed, self.launched = self.launched, []
+
+    def note_ending(
+        self, finishing: list[tuple[int, int, EngineRequest]], running: Sequence[SglangRequest]
+    ) -> None:
+        """Note which requests have their last token in the iteration in flight.
+
+        Args:
+            finishing: decoding requests by the step of their last token, which is over for the first one;
+                those that are noted go.
+            running: the requests that run, in the order of their batches.
+        """
+        ending: list[SglangRequest] = []
+        while finishing and finishing[0][0] <= self._memory.steps:
+            req = finishing.pop(0)[2]
+            assert isinstance(req, SglangRequest)
+            req.last_step = -1
+            ending.append(req)
+        if len(ending) > 1:
+            ending = [req for req in running if req in ending]
+        self.ending = dict.fromkeys(ending)
+
+    def cache_computed(self) -> None:
+        """Cache the prompts whose result is there, of requests that go on."""
+        computed, self.computed = self.computed, []
+        for req in computed:
+            self._pool.cache_unfinished_req(req)
+
+    def forget(self, req: SglangRequest) -> None:
+        """Expect no result of a request that lost its place."""
+        self.ending.pop(req, None)
+        if req in self.launched:
+            self.launched.remove(req)
+        if req in self.computed:
+            self.computed.remove(req)

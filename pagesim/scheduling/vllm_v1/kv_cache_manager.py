@@ -1,0 +1,129 @@
+"""KVCacheManager: which blocks a request of vLLM v1 is given, if enough are free."""
+
+from __future__ import annotations
+
+from pagesim.kvcache import KVCache
+from pagesim.scheduling.request import EngineRequest
+from pagesim.scheduling.vllm_v1.speculation import Drafts
+from pagesim.setup.compiled import mypyc_attr
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class KVCacheManager:
+    """vLLM's of that name, over a memory of pagesim. It serves requests that rest.
+
+    Source: vLLM 0.33.0, v1/core/kv_cache_manager.py, ``allocate_slots``, 380 to 627.
+
+    Args:
+        memory: empty.
+        drafts: see `VllmV1`.
+        full_isl: whether a request is admitted only if there is room for all of it.
+    """
+
+    def __init__(self, memory: KVCache, drafts: Drafts | None, *, full_isl: bool) -> None:
+        self.memory = memory
+        self._drafts = drafts
+        self._full_isl = full_isl
+        self._answering: dict[int, EngineRequest] = {}  # running requests by the name of what they generate
+
+    def can_admit(self, request: EngineRequest, slots: int, spare: int) -> bool:
+        """Say whether a waiting request that holds nothing could be given so many slots.
+
+        Args:
+            request: which.
+            slots: for its first tokens, those included that are cached.
+            spare: blocks that must be left free (a watermark).
+        """
+        memory, most = self.memory, slots
+        if self._full_isl:
+            most = max(slots, request.length)  # without windows it is going to hold all of them
+            if memory.releases:
+                return memory.can_admit_whole(request, slots, most, spare)
+        return memory.can_admit(request, most, spare)
+
+    def admit(
+        self, request: EngineRequest, num_tokens: int, spare: int, external: int = 0, reserved: int = 0
+    ) -> bool:
+        """Give a waiting request that holds nothing blocks for its first tokens, if enough are free.
+
+        Args:
+            request: which.
+            num_tokens: those that are cached, loaded, and computed in this step.
+            spare: blocks that must be left free (a watermark).
+            external: how many of the tokens are loaded: their blocks cannot be found before.
+            reserved: blocks that must be left free, too, but not beside the whole of the request.
+
+        Returns:
+            Whether there were enough; if not, nothing has changed.
+        """
+        memory, slots, uncommitted = self.memory, num_tokens, external
+        if self._drafts is not None:
+            slots = self._drafts.slots(num_tokens)
+            uncommitted = self._drafts.uncommitted(request, num_tokens, slots)
+        request.unknown = uncommitted
+        if not self.can_admit(request, slots, spare) or (
+            external and not memory.can_admit(request, slots, spare + reserved)
+        ):
+            request.unknown = 0
+            return False
+        memory.admit(request, slots)
+        return True
+
+    def allocate_slots(
+        self, request: EngineRequest, num_tokens: int, spare: int = 0, *, is_waiting: bool = False
+    ) -> bool:
+        """Give a request that holds blocks those for its first tokens, if enough are free.
+
+        What no later token attends to is given back first, in any case.
+
+        Args:
+            request: which.
+            num_tokens: those that are computed, and those of this step.
+            spare: blocks that must be left free (a watermark).
+            is_waiting: whether it was loaded, and there must be room for all of it.
+
+        Returns:
+            Whether there were enough.
+        """
+        memory, slots = self.memory, num_tokens
+        if is_waiting and self._full_isl:
+            whole = memory.blocks_to_complete(request, request.length, request.tokens)
+            if whole + spare > memory.free_blocks:
+                return False
+        if self._drafts is not None:
+            slots = max(
+                request.tokens, self._drafts.slots(num_tokens)
+            )  # those of rejected drafts stay its own
+        memory.trim(request)
+        if memory.blocks_to_extend(request, slots - request.tokens) + spare > memory.free_blocks:
+            return False
+        if self._drafts is not None:
+            request.unknown = self._drafts.uncommitted(request, num_tokens, slots)
+        self.extend(request, slots - request.tokens)
+        return True
+
+    def extend(self, request: EngineRequest, tokens: int) -> None:
+        """Take the blocks for further tokens of a request, which are free."""
+        if request.content is not None and request.content.follows:
+            self.cache_turns_before(request)  # the same blocks of these were there first
+        self.memory.extend(request, tokens)
+
+    # Turns of a conversation
+
+    def cache_turns_before(self, request: EngineRequest) -> bool:
+        """Let what was filled be found of turns before a request that are still answered; say if any are."""
+        assert request.content is not None
+        before = [self._answering[name] for name in request.content.follows if name in self._answering]
+        for turn in before:
+            self.memory.cache_full_blocks(turn)
+        return bool(before)
+
+    def runs(self, request: EngineRequest) -> None:
+        """Note that a request runs from now on."""
+        if request.content is not None:
+            self._answering[request.content.answer] = request
+
+    def runs_no_longer(self, request: EngineRequest) -> None:
+        """Note that a running request lost its place, or is over."""
+        if request.content is not None:
+            del self._answering[request.content.answer]

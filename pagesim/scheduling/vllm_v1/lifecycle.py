@@ -1,0 +1,361 @@
+"""What vLLM v1 is beside its schedule: what it needs, what options mean, and how requests leave it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from pagesim.kvcache import KVCache
+from pagesim.kvcache.tiers import TierChain
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.core import Pool, Scheduler
+from pagesim.scheduling.disaggregated.refusals import check_options
+from pagesim.scheduling.options import Machine, MemoryKind, Prices
+from pagesim.scheduling.priority_queue import PriorityQueue
+from pagesim.scheduling.queue import WaitingQueue
+from pagesim.scheduling.request import EngineRequest, Status
+from pagesim.scheduling.resting import RestingScheduler
+from pagesim.scheduling.vllm_releases import RELEASES
+from pagesim.scheduling.vllm_v0 import check_paged
+from pagesim.scheduling.vllm_v1.connectors import make_connector
+from pagesim.scheduling.vllm_v1.kv_cache_manager import KVCacheManager
+from pagesim.scheduling.vllm_v1.speculation import Drafts
+from pagesim.scheduling.vllm_v1_options import VllmV1Options, resolved
+from pagesim.setup.compiled import mypyc_attr
+from pagesim.workloads.trace import IntColumn
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class VllmV1Base(RestingScheduler):
+    """What `VllmV1` is beside ``schedule()``: its `SchedulerTraits`, its state, and how requests leave it.
+
+    Args:
+        memory: empty, without the null block; prompts are looked up in it if it caches prefixes.
+        options: see ``Options``; what they leave open is as on a GPU that vLLM does not know.
+        max_model_len: tokens; no sequence is longer.
+        prices: what it costs to load and to compute, where a tier's connector chooses.
+        chain: of tiers behind the device, in place of the one that vLLM has.
+        pool: what the engine does where prefill is apart from decode; None where it does both.
+
+    Attributes:
+        release: whose decisions.
+        by_priority: whether a request's priority decides when it is admitted, and who is preempted.
+        max_num_seqs: running requests at most.
+        max_num_batched_tokens: the token budget of a step.
+        chunked_prefill: whether a prompt may run in chunks.
+        threshold: tokens of a request in a step at most; 0 for no limit.
+        drafts: what it knows of requests under speculative decoding; None without.
+        kv_cache_manager: what gives requests their blocks, where each is looked at.
+    """
+
+    __slots__ = (
+        "_in_chunks",
+        "_skipped",
+        "_stale",
+        "_unserved_context",
+        "by_priority",
+        "chunked_prefill",
+        "drafts",
+        "kv_cache_manager",
+        "max_num_batched_tokens",
+        "max_num_seqs",
+        "release",
+        "threshold",
+    )
+
+    Options = VllmV1Options
+    samples = "requests"
+    needs_sharing = True
+    has_beams = False
+    null_blocks = 1
+    sizing = "vllm"
+    # Source: 0.33.0, v1/engine/core.py 690 and 792, ``_process_aborts_queue`` before ``update_from_output``.
+    drops_last_token = True
+    follows_reach = True
+
+    @classmethod
+    def check_memory(cls, memory: MemoryKind) -> None:
+        check_paged("vllm-v1", memory)
+
+    @classmethod
+    def longest_sequence(cls, max_model_len: int) -> int:
+        return max_model_len
+
+    @classmethod
+    def takes_in(cls, prompt: IntColumn, output: IntColumn, max_model_len: int) -> npt.NDArray[np.bool_]:
+        return prompt < max_model_len  # its front end looks at the prompt
+
+    @classmethod
+    def caches_prefixes(cls, options: VllmV1Options) -> bool:
+        return options.enable_prefix_caching
+
+    @classmethod
+    def needs_tables(cls, options: VllmV1Options) -> bool:
+        return options.offloads  # to tell which blocks are taken again while copies read them
+
+    @classmethod
+    def names_contents(cls, options: VllmV1Options) -> bool:
+        return options.enable_prefix_caching or options.offloads
+
+    @classmethod
+    def hash_lookahead(cls, options: VllmV1Options) -> int:
+        return int(options.enable_prefix_caching and options.speculative_method == "eagle3")
+
+    @classmethod
+    def kind_in_pool(cls, options: VllmV1Options, pool: Pool) -> Callable[..., Scheduler]:
+        check_options(options)
+        return partial(cls, pool=pool)
+
+    @classmethod
+    def resolve(cls, options: VllmV1Options, machine: Machine) -> VllmV1Options:
+        return resolved(options, machine)
+
+    @classmethod
+    def gpu_memory_utilization(cls, options: VllmV1Options) -> float:
+        return RELEASES[options.vllm_version].gpu_memory_utilization
+
+    @classmethod
+    def schedules_ahead(cls, options: VllmV1Options) -> bool:
+        return bool(options.async_scheduling)
+
+    @classmethod
+    def graphs_to(cls, options: VllmV1Options) -> int:
+        return options.max_cudagraph_capture_size or 0
+
+    @classmethod
+    def counts_cuda_graphs(cls, options: VllmV1Options) -> bool:
+        # A server that captures none leaves nothing for them.
+        return RELEASES[options.vllm_version].counts_cuda_graphs and options.max_cudagraph_capture_size != 0
+
+    @classmethod
+    def reuses_unhashed_first(cls, options: VllmV1Options) -> bool:
+        return RELEASES[options.vllm_version].reuses_unhashed_first
+
+    def __init__(
+        self,
+        memory: KVCache,
+        options: VllmV1Options,
+        *,
+        max_model_len: int,
+        prices: Prices | None = None,
+        chain: TierChain | None = None,
+        pool: Pool | None = None,
+    ) -> None:
+        options = resolved(options, Machine("", 0, max_model_len))
+        tokens, sequences = options.max_num_batched_tokens, options.max_num_seqs
+        assert tokens is not None
+        assert sequences is not None
+        by_priority = options.scheduling_policy == "priority"
+        super().__init__(
+            memory,
+            PriorityQueue() if by_priority else WaitingQueue(preempted_first=True),
+            options,
+            max_model_len=max_model_len,
+            watermark=options.watermark or 0.0,
+            prices=prices,
+        )
+        self.release = RELEASES[options.vllm_version]
+        self.by_priority = by_priority
+        self.max_num_seqs = sequences
+        self.max_num_batched_tokens = tokens
+        self.chunked_prefill = options.enable_chunked_prefill
+        self.threshold = options.long_prefill_token_threshold
+        self.in_flight = 2 if options.async_scheduling else 1
+        memory.lag = self.in_flight - 1
+        self.drafts: Drafts | None = None
+        if options.speculative_tokens is not None:
+            self.drafts = Drafts(
+                options,
+                memory,
+                max_model_len=max_model_len,
+                in_flight=self.in_flight,
+                hash_ahead=self.hash_lookahead(options),
+            )
+            self.speculation = self.drafts.counts
+        self.connector = make_connector(
+            options, memory, in_flight=self.in_flight, chain=chain, pool=pool, prices=prices
+        )
+        if self.connector is not None:
+            self.parks = self.connector.parks
+        full_isl = bool(options.scheduler_reserve_full_isl)
+        self.kv_cache_manager = KVCacheManager(memory, self.drafts, full_isl=full_isl)
+        # Requests whose prompt has not run whole, and decoding ones that got no token, by `Holder.order`.
+        self._in_chunks: dict[int, EngineRequest] = {}
+        self._skipped: dict[int, EngineRequest] = {}
+        self._draining = {}
+        # Preempted requests whose last token is in flight (vLLM: stale output).
+        self._stale: list[EngineRequest] = []
+        self._unserved_context = 0  # tokens of running requests that get none in the step at hand
+
+    def may_join(self, request: EngineRequest) -> bool:
+        return len(self.running) < self.max_num_seqs
+
+    def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
+        return not self.refusal(prompt_tokens, output_tokens, samples)
+
+    def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
+        # The front end rejects what leaves no room for a token; the check at start-up, a cache that is
+        # smaller than the longest sequence.
+        if samples > 1:
+            return "it is of several samples, which this engine serves as requests of their own"
+        if prompt_tokens >= self.max_model_len:
+            return (
+                f"the prompt leaves no room for an output within max_model_len, {self.max_model_len} tokens"
+            )
+        if not self.chunked_prefill and prompt_tokens > self.max_num_batched_tokens:
+            return (
+                f"the prompt exceeds max_num_batched_tokens, {self.max_num_batched_tokens} tokens, and "
+                "enable_chunked_prefill is off"
+            )
+        slots = prompt_tokens + output_tokens - 1
+        if self.drafts is not None:
+            slots = self.drafts.most_slots(slots)
+        return "" if self.memory.blocks_for(slots) <= self.memory.num_blocks else self.no_room()
+
+    def stored_length(self, request: EngineRequest) -> int:
+        if self.drafts is not None:
+            return self.drafts.of[request.row].stored
+        return self.memory.length(request)
+
+    @property
+    def _defers_frees(self) -> bool:
+        """Whether blocks are not given back that a batch in flight writes, because copies fill others."""
+        return self.in_flight > 1 and self.connector is not None and self.connector.fills_blocks
+
+    def _is_in_flight(self, request: EngineRequest) -> bool:
+        """Say whether a running request gets tokens from a batch that is in flight when one is planned."""
+        if self.in_flight == 1:
+            return False
+        if request.order in self._in_chunks:
+            return request.in_flight > 0
+        return request.order not in self._skipped
+
+    # Those that leave
+
+    def preempt(self, request: EngineRequest, batch: Batch, given: int = 0) -> None:
+        """Take a running request's place and memory; it is recomputed.
+
+        Args:
+            request: which.
+            batch: the step at hand.
+            given: tokens that it was given in this step, and does not compute now.
+        """
+        num_tokens = request.length
+        if request.order not in self._in_chunks:
+            num_tokens = self.memory.length(request) + 1 - given
+        if request.order in self._draining:
+            self._stale.append(request)
+        if self.connector is not None:
+            self.connector.preempted(request)
+        super().preempt(request, batch)
+        request.unknown = request.in_flight = request.loaded = 0
+        if self.drafts is not None:
+            progress = self.drafts.of[request.row]
+            progress.lose()
+            num_tokens = progress.num_tokens
+        request.length = num_tokens
+        self._forget(request)
+
+    def abort(self, row: int, now: int) -> int:
+        self.unreported = True
+        self._stale = [request for request in self._stale if request.row != row]
+        held = next((request for request in self.queue.holding if request.row == row), None)
+        generated = super().abort(row, now)
+        if held is not None and self.connector is not None:
+            self.events.parked_changes(now)
+            self.connector.abort_held(held)
+        if self.drafts is not None:
+            self.drafts.of.pop(row, None)
+        return generated
+
+    def _abort_running(self, request: EngineRequest) -> int:
+        chunked = request.order in self._in_chunks
+        generated = super()._abort_running(request)
+        self._forget(request)
+        if self.drafts is not None:
+            return self.drafts.of[request.row].num_tokens - request.prompt
+        return request.length - request.prompt if chunked else generated
+
+    def _drop(self, request: EngineRequest) -> None:
+        connector = self.connector
+        if connector is not None:
+            connector.request_finished(request, is_aborted=True)
+            if self._defers_frees and self._is_in_flight(request):
+                connector.defer_free(request)
+                return
+        self.memory.release(request)
+
+    def _let_go(self, request: EngineRequest) -> None:
+        self.unreported = True
+        self.kv_cache_manager.runs_no_longer(request)
+        if self.drafts is not None:
+            del self.drafts.of[request.row]
+        if self.connector is not None and self.connector.request_finished(request, is_aborted=False):
+            if request.decodes:
+                self.memory.stop_decoding(request)
+        else:
+            self.memory.release(request)
+
+    def _forget(self, request: EngineRequest) -> None:
+        """Forget what was noted of a request that runs no longer."""
+        self._in_chunks.pop(request.order, None)
+        self._skipped.pop(request.order, None)
+        self.forget_resting(request)
+        self.kv_cache_manager.runs_no_longer(request)
+
+    # What comes of a step
+
+    def end_in_flight(self, now: int) -> list[EngineRequest]:
+        if self.drafts is not None:
+            return self._verify(self.drafts, now)
+        if not (self._draining or self._stale):
+            return []
+        over = self.end_resting(now)
+        stale, self._stale = self._stale, []
+        for request in stale:
+            self._over_waiting(request, now)
+        return over + stale
+
+    def _verify(self, drafts: Drafts, now: int) -> list[EngineRequest]:
+        """Take the output of the oldest batch in flight, whose drafts were verified; return who is over."""
+        shares, over = drafts.next_output(), []
+        answered = [each.request for each in shares if each.outputs and each.request.row in drafts.of]
+        if answered:
+            self.events.answered(answered, now)
+        for share in shares:
+            request = share.request
+            runs = request.order == share.order and request.order in self.running
+            if not drafts.update_from_output(share, runs=runs):
+                continue
+            if drafts.of[request.row].num_tokens >= request.final_length:
+                over.append(request)
+                if runs:
+                    self._over(request, now)
+                else:
+                    self._over_waiting(request, now)
+            elif runs:
+                self.memory.cache_full_blocks(request)
+        return over
+
+    def _over_waiting(self, request: EngineRequest, now: int) -> None:
+        """Let a request go that lost its place, and then got its last token from a batch in flight."""
+        self.queue.abort(request.row)
+        self.events.left(request.row, now, Status.FINISHED)
+        self.unreported = True
+        if self.drafts is not None:
+            del self.drafts.of[request.row]
+
+    # What the engine asks
+
+    @property
+    def awaits(self) -> bool:
+        """Whether requests are loaded, or blocks are going to be free, without any step."""
+        return self.connector is not None and self.connector.awaits
+
+    def arrival_matters(self) -> bool:
+        if self.by_priority or not self.queue.waiting:
+            return True
+        return self.connector is not None and self.connector.arrival_matters
