@@ -29,12 +29,11 @@ from pagesim.scheduling.sglang import SglangOptions, static_fraction
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.block_plans import block_plan, check_kv_dtype, pool_plan, type_plan
-from pagesim.setup.offload import with_chunks
+from pagesim.setup.offload import tier_specs, with_chunks
 from pagesim.setup.options import chosen
 from pagesim.setup.presets import BLOCK_SIZE, PAGE_BYTES, POLICY_PLUGINS, TYPED, Policy, parts_of
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.scenario import MOST_BLOCKS, System
-from pagesim.setup.tiers import tier_specs
 
 DEFAULT_KV_DTYPE = "fp16"
 """Where neither a user nor a checkpoint says one: 16 bits, as the model has."""

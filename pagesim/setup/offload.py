@@ -1,4 +1,4 @@
-"""Offload: the tiers of a system made ready for its scheduler, and what copies to and from them take."""
+"""Offload: the tiers of a system made ready for its scheduler and its engine, and what they did."""
 
 from __future__ import annotations
 
@@ -6,20 +6,53 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pagesim.costs.base import IterationShape
+from pagesim.costs.links import host_links
 from pagesim.costs.preemption import LoadTime
-from pagesim.costs.specs import Capacity
+from pagesim.costs.specs import BlockPlan, Capacity, Link, TierSpec, parse_tiers
 from pagesim.costs.specs.gpu_spec import GIB, parse_link
+from pagesim.costs.transfers import ChainLinks, path_to_device, transfer_ticks
 from pagesim.errors import PagesimError
-from pagesim.kvcache.tiers import UNLIMITED, ChainBacking, TierChain
+from pagesim.kvcache.tiers import EVICTIONS, UNLIMITED, ChunkStore, Tier, TierChain
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.offload.offloading import offloading_of
 from pagesim.scheduling.options import SchedulerOptions
-from pagesim.setup.tiers import chunk_bytes, copy_time, links_of, load_time, make_chain
-from pagesim.sim.copies import CopyEngine, CopyTime
-from pagesim.sim.tier_copies import TierCopies
+from pagesim.sim.clock import to_ticks
+from pagesim.sim.copies import CopyTime, TierCopies, TierLinks
 
 if TYPE_CHECKING:
     from pagesim.setup.engine_config import EngineConfig
+
+ALIGNMENT = 4096
+"""Bytes to a multiple of which vLLM 0.33.0 rounds a chunk up (v1/kv_offload/cpu/manager.py)."""
+
+_TIMED = Link(float("inf"), 0.0, "copies take what `copy_times` says")
+
+HOST = TierSpec("host", None, _TIMED, _TIMED)
+"""vLLM's one tier."""
+
+
+def tier_specs(config: EngineConfig) -> tuple[TierSpec, ...]:
+    """Return the chain that the option ``tiers`` asks for.
+
+    Raises:
+        PagesimError: a text is no tier, or a chain of them cannot be driven by an engine.
+    """
+    texts: Sequence[str] = config.system.option("tiers")
+    link = config.system.kv_offloading_link
+    if link is not None:
+        raise PagesimError(
+            f"kv_offloading_link is {link}, and tiers is {' '.join(texts)}: each tier "
+            "says its own link, as host:64GiB:25GB/s:10us; leave kv_offloading_link out"
+        )
+    profile = getattr(config.cost, "profile", None)
+    specs = parse_tiers(texts, host_links(config.gpu, profile, config.model))
+    if specs[0].exclusive:
+        raise PagesimError(
+            f"tiers is {' '.join(texts)}; the first takes what the device evicts, and vLLM's connector "
+            "copies what the device computes: leave exclusive out there, or give it to a tier behind; "
+            "the paper's swap space is policy vllm-sosp with preemption swap and cpu_blocks"
+        )
+    return specs
 
 
 def with_chunks(options: Any, sized: Capacity) -> SchedulerOptions:
@@ -47,6 +80,71 @@ def with_chunks(options: Any, sized: Capacity) -> SchedulerOptions:
     return options.model_copy(update={"kv_offloading_chunks": chunks})  # type: ignore[no-any-return]
 
 
+def chunk_bytes(sized: Capacity, blocks: int) -> int:
+    """Return the bytes of a chunk of so many blocks in a tier, those of all GPUs that differ together."""
+    copies = sized.plan.host_copies if isinstance(sized.plan, BlockPlan) else sized.tp
+    chunk = sized.block_bytes * copies * blocks
+    return chunk + -chunk % ALIGNMENT
+
+
+def chunk_blocks(options: SchedulerOptions) -> int:
+    """Return the blocks of a chunk in a tier."""
+    return int(getattr(options, "kv_offloading_chunk_blocks", None) or 1)
+
+
+def chain_of(config: EngineConfig) -> TierChain:
+    """Return the empty chain of tiers that a system asks for."""
+    threshold = getattr(config.options, "kv_offloading_threshold", None) or 0
+    size = chunk_bytes(config.capacity, chunk_blocks(config.options))
+    return make_chain(config.tiers, size, threshold=threshold)
+
+
+def make_chain(tiers: Sequence[TierSpec], chunk_bytes: int, *, threshold: int = 0) -> TierChain:
+    """Return an empty chain of these tiers.
+
+    Args:
+        tiers: that next to the device first.
+        chunk_bytes: of a chunk in each of them; a tier holds as many whole ones as there is room for.
+        threshold: how often the device must offer a chunk before a tier linked to it takes it.
+
+    Raises:
+        PagesimError: a tier has room, and not for a single chunk.
+    """
+    made = []
+    for place, tier in enumerate(tiers):
+        capacity = UNLIMITED if tier.capacity_bytes is None else tier.capacity_bytes // chunk_bytes
+        if tier.capacity_bytes and not capacity:
+            raise PagesimError(
+                f"tier {tier.name} has {tier.capacity_bytes} bytes, less than the {chunk_bytes} of a chunk: "
+                "raise its capacity, lower kv_offloading_chunk_blocks, or give it 0GiB"
+            )
+        is_near = place == 0 or tier.direct
+        store = ChunkStore(
+            capacity, EVICTIONS[tier.eviction](capacity), threshold=threshold if is_near else 0
+        )
+        made.append(Tier(tier.name, store, tier.exclusive, tier.direct))
+    return TierChain(made)
+
+
+def copies_of(config: EngineConfig, scheduler: Scheduler) -> TierCopies | None:
+    """Return what carries out the copies between a scheduler's device and its tiers; None without any."""
+    connector = offloading_of(scheduler)
+    return None if connector is None else TierCopies(connector.backing, links_of(config))
+
+
+def links_of(config: EngineConfig) -> TierLinks:
+    """Return the links of a system's tiers: those that end at the device are each GPU's own."""
+    sized, blocks = config.capacity, chunk_blocks(config.options)
+    if config.tiers:
+        loads = [copy_time(tier.load, sized.block_bytes) for tier in config.tiers]
+        stores = [copy_time(tier.store, sized.block_bytes) for tier in config.tiers]
+    else:
+        load, store = copy_times(config)
+        loads, stores = [load], [store]
+    queues = ChainLinks(config.tiers or (HOST,))
+    return TierLinks(queues, sized.block_bytes, blocks, chunk_bytes(sized, blocks), loads, stores)
+
+
 def copy_times(config: EngineConfig) -> tuple[CopyTime, CopyTime]:
     """Return what a copy of so many blocks takes from vLLM's tier on the host, and to it."""
     cost, link = config.cost, config.system.kv_offloading_link
@@ -62,30 +160,31 @@ def copy_times(config: EngineConfig) -> tuple[CopyTime, CopyTime]:
     return loads, stores
 
 
-def loads_in(config: EngineConfig) -> LoadTime:
-    """Return what a load of so many blocks from each tier takes."""
-    if config.tiers:
-        return load_time(config.tiers, links_of(config.tiers, config.capacity, chunk_blocks(config.options)))
-    load = copy_times(config)[0]
-    return lambda blocks: load(blocks[0])
+def copy_time(link: Link, block_bytes: int) -> CopyTime:
+    """Return what a copy of so many blocks takes over a link."""
+    latency, block = to_ticks(link.latency_s), to_ticks(block_bytes / link.bytes_per_s)
+    return lambda blocks: latency + block * blocks
 
 
-def chain_of(config: EngineConfig) -> TierChain:
-    """Return the empty chain of tiers that a system asks for."""
-    threshold = getattr(config.options, "kv_offloading_threshold", None) or 0
-    size = chunk_bytes(config.capacity, chunk_blocks(config.options))
-    return make_chain(config.tiers, size, threshold=threshold)
+def load_time(config: EngineConfig) -> LoadTime:
+    """Return what a load of so many blocks from each tier takes over idle links, all of those on its way."""
+    tiers, links = config.tiers or (HOST,), links_of(config)
 
+    def ticks(blocks_by_tier: Sequence[int]) -> int:
+        idle_at, end = [0] * len(tiers), 0
+        for place, blocks in enumerate(blocks_by_tier):
+            if not blocks:
+                continue
+            at, size = 0, -(-blocks // links.chunk_blocks) * links.chunk_bytes
+            path = path_to_device(tiers, place)
+            for each in path:
+                is_last = each == path[-1]
+                taken = links.load_times[each](blocks) if is_last else transfer_ticks(tiers[each].load, size)
+                at = idle_at[each] = max(at, idle_at[each]) + taken
+            end = max(end, at)
+        return end
 
-def copies_of(config: EngineConfig, scheduler: Scheduler) -> CopyEngine | TierCopies:
-    """Return what carries out the copies between a scheduler's device and its tiers."""
-    if not config.tiers:
-        return CopyEngine(*copy_times(config))
-    connector = offloading_of(scheduler)
-    assert connector is not None
-    backing = connector.backing
-    assert isinstance(backing, ChainBacking)
-    return TierCopies(backing, links_of(config.tiers, config.capacity, chunk_blocks(config.options)))
+    return ticks
 
 
 def traffic_of(scheduler: Scheduler, sized: Capacity, options: SchedulerOptions) -> dict[str, Any]:
@@ -129,11 +228,6 @@ def total_traffic(replicas: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for each in total.values():
         each["share"] = each["chunks"]["loaded"] / loaded if loaded else None
     return total
-
-
-def chunk_blocks(options: SchedulerOptions) -> int:
-    """Return the blocks of a chunk in a tier."""
-    return int(getattr(options, "kv_offloading_chunk_blocks", None) or 1)
 
 
 def _moving(out: int, into: int) -> IterationShape:

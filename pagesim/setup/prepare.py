@@ -18,21 +18,19 @@ from pagesim.results.result import request_columns
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.content import Contents
 from pagesim.scheduling.core import Pool, Scheduler
-from pagesim.scheduling.dead_ends import DeadEnd
+from pagesim.scheduling.dead_ends import DeadEnd, StrictCompatError
 from pagesim.scheduling.reach import LastTokens, Reaches, SinceChunk
 from pagesim.scheduling.request import Status
 from pagesim.setup.build import build_memory, build_scheduler
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.notes import settled_options, system_notes
-from pagesim.setup.offload import chain_of, copies_of, loads_in
+from pagesim.setup.offload import chain_of, copies_of, load_time
 from pagesim.setup.requests import aborts, accepted_rows, blocking, take_in
 from pagesim.setup.scenario import System
 from pagesim.sim.clients import Clients
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, to_ticks
-from pagesim.sim.copies import CopyEngine
-from pagesim.sim.engine import StrictCompatError
+from pagesim.sim.copies import TierCopies
 from pagesim.sim.sending import SentArrivals
-from pagesim.sim.tier_copies import TierCopies
 from pagesim.workloads.trace import IntColumn, Trace
 
 
@@ -85,7 +83,7 @@ class PreparedSystem:
         """Whether what is over decides when other requests are sent: a closed loop."""
         return self.config.system.max_concurrency is not None or self.trace.think_s is not None
 
-    def copies(self, scheduler: Scheduler) -> CopyEngine | TierCopies | None:
+    def copies(self, scheduler: Scheduler) -> TierCopies | None:
         """Return what carries out the copies between a scheduler's device and its tiers; None without any."""
         return copies_of(self.config, scheduler) if self.config.offloads else None
 
@@ -260,7 +258,7 @@ def new_scheduler(config: EngineConfig, *, tables: bool = False, pool: Pool | No
         memory,
         options,
         max_model_len=max_model_len,
-        prices=PreemptionPrices(config.cost, loads_in(config) if config.offloads else None),
+        prices=PreemptionPrices(config.cost, load_time(config) if config.offloads else None),
         pool=pool,
         chain=chain_of(config) if config.tiers else None,
     )

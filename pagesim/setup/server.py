@@ -23,7 +23,6 @@ from pagesim.setup.prepare import PreparedSystem
 from pagesim.sim.clock import to_ticks
 from pagesim.sim.engine import Engine
 from pagesim.sim.executors import Executor, PredictedExecutor
-from pagesim.sim.pipelined import PipelinedEngine
 from pagesim.sim.sending import ClosedEngine, SentArrivals
 from pagesim.workloads.trace import Trace
 
@@ -119,8 +118,7 @@ class Server:
         if offloading_of(self.scheduler) is not None:
             self.tiers = TierHistory()
             observers = [self.tiers, *observers]
-        engine = Engine if self.scheduler.in_flight == 1 else PipelinedEngine
-        self.engine = engine(
+        self.engine = Engine(
             self.scheduler,
             carrying_out,
             self.recorder,

@@ -34,7 +34,6 @@ from pagesim.setup.prepare import follow_reach
 from pagesim.sim.clock import to_ticks
 from pagesim.sim.engine import Engine
 from pagesim.sim.executors import PredictedExecutor
-from pagesim.sim.pipelined import PipelinedEngine
 from pagesim.workloads.trace import Trace
 
 LONGEST = 400
@@ -248,8 +247,7 @@ def replay(
     recorder = Recorder(scheduler, log, chunks.append)
     if chunk is not None:
         recorder.full_at = recorder._chunk_iterations = chunk
-    engine = Engine if scheduler.in_flight == 1 else PipelinedEngine
-    engine(
+    Engine(
         scheduler,
         PredictedExecutor(cost, ahead),
         recorder,
