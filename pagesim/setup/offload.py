@@ -187,7 +187,7 @@ def load_time(config: EngineConfig) -> LoadTime:
     return ticks
 
 
-def traffic_of(scheduler: Scheduler, sized: Capacity, options: SchedulerOptions) -> dict[str, Any]:
+def traffic_of(config: EngineConfig, scheduler: Scheduler) -> dict[str, Any]:
     """Return what each tier of a scheduler did, by name; nothing where it has none.
 
     Of each tier: its ``capacity`` in chunks (null without a limit), the bytes of a chunk, chunks and bytes
@@ -196,7 +196,7 @@ def traffic_of(scheduler: Scheduler, sized: Capacity, options: SchedulerOptions)
     connector = offloading_of(scheduler)
     if connector is None:
         return {}
-    backing, size = connector.backing, chunk_bytes(sized, chunk_blocks(options))
+    backing, size = connector.backing, chunk_bytes(config.capacity, chunk_blocks(config.options))
     loaded = sum([each.loaded for each in backing.traffic])
     found = {}
     for (name, store), traffic in zip(backing.tiers, backing.traffic, strict=True):

@@ -206,19 +206,16 @@ def prepare(system: System, trace: Trace) -> PreparedSystem:
         PagesimError: an option, the trace or their combination is off; the sentence says what to do.
     """
     config = EngineConfig(system)
-    scheduler, sized = config.scheduler, config.capacity
-    trace, request_of = take_in(
-        trace, config.policy.scheduler, scheduler, config.max_model_len, sized.num_blocks, sized.block_size
-    )
+    trace, request_of = take_in(trace, config)
     setting = PreparedSystem(config, trace, np.arange(len(trace)), request_of)
     empty = setting.new_scheduler()
     accepted = accepted_rows(trace, empty)
     if note := blocking(trace, empty):
         setting = replace(setting, trace=trace.with_columns({}, note))
     if system.strict_compat:
-        takes_in = scheduler.takes_in(trace.prompt_tokens, trace.output_tokens, config.max_model_len)
+        takes_in = config.scheduler.takes_in(trace.prompt_tokens, trace.output_tokens, config.max_model_len)
         entering = np.flatnonzero(takes_in)
-        if not scheduler.streams and len(accepted) < len(entering):
+        if not config.scheduler.streams and len(accepted) < len(entering):
             row = int(np.setdiff1d(entering, accepted)[0])
             raise setting.stopped(StrictCompatError(DeadEnd.NEVER_BATCHED, row, 0))
         accepted = entering

@@ -141,9 +141,7 @@ class Server:
 
     def traffic(self) -> dict[str, Any]:
         """Return what each tier of the engine did, by name, as `traffic_of` counts it; empty without one."""
-        if self.tiers is None:
-            return {}
-        return traffic_of(self.scheduler, self.setting.config.capacity, self.setting.config.options)
+        return {} if self.tiers is None else traffic_of(self.setting.config, self.scheduler)
 
     def summary(self) -> dict[str, Any]:
         """Return what of a summary is about one engine."""
