@@ -125,7 +125,7 @@ def run(
         reserves=setting.reserves,
     )
     if timeline is not None:
-        timeline.begin(setting.cost, setting.trace, log)
+        timeline.begin(setting.config.cost, setting.trace, log)
     tree = TreeHistory() if setting.counts_pools and steps != "none" else None
     server = Server(
         setting,
@@ -158,7 +158,7 @@ def run(
         "dead_ends": of_engine.pop("dead_ends"),
         **of_requests,
         **of_engine,
-        "extrapolated": dict(setting.cost.beyond),
+        "extrapolated": dict(setting.config.cost.beyond),
         "sim": {
             "wall_s": time.perf_counter() - started,
             "peak_rss_mb": peak_rss_mb(),

@@ -11,7 +11,7 @@ from pagesim.kvcache.tiers import DEVICE, EVICTIONS, ChainBacking, segment, sing
 from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.offload.jobs import Job, Transfers
 from pagesim.scheduling.offload.tracked import Tracked
-from pagesim.setup.tiers import copy_time, make_chain
+from pagesim.setup.offload import copy_time, make_chain
 from pagesim.sim.clock import TICKS_PER_SECOND
 from pagesim.sim.copies import TierCopies, TierLinks
 

@@ -211,7 +211,7 @@ def _pull_columns(pulls: Pulls) -> dict[str, npt.NDArray[Any]]:
 
 def _pulls(setting: PreparedSystem, replayed: ReplayedPools, link: Link) -> dict[str, Any]:
     """Return what of a summary is about what was pulled."""
-    pulls, sized = replayed.pulls, setting.sized
+    pulls, sized = replayed.pulls, setting.config.capacity
     begun, over, prefilled = (
         np.asarray(each, np.int64) for each in (pulls.begun, pulls.over, pulls.prefilled)
     )

@@ -180,7 +180,7 @@ def together(
         **({"speculation": Speculation.total(drafts).summary()} if drafts else {}),
         **({"tiers": tiers} if tiers else {}),
         "aborted_tokens": sum(server.engine.aborted_tokens for server in servers),
-        "extrapolated": dict(setting.cost.beyond),
+        "extrapolated": dict(setting.config.cost.beyond),
         "sim": {
             "wall_s": time.perf_counter() - started,
             "peak_rss_mb": peak_rss_mb(),
