@@ -41,7 +41,7 @@ class _Load:
     """A load that is under way.
 
     Attributes:
-        job: see there.
+        job: that loads.
         order: of its submission.
         ready: when the device is through with what was launched before it.
         hops: its moves from tier to tier that are not over.
