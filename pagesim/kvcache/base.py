@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from pagesim.kvcache.groups import Full, KVGroup, are_hybrid, check_groups, page_bytes_of
 from pagesim.kvcache.holder import Holder
-from pagesim.kvcache.runs import Run
 from pagesim.setup.compiled import mypyc_attr, refuse_abstract
 
 
@@ -245,17 +244,6 @@ class KVCache:
     def copies_on_write(self) -> bool:
         """Whether the next step copies blocks that samples still share."""
         return False
-
-    def found_names(self, group: int = 0) -> Iterator[int]:
-        """Return the names of a group's blocks that can be found (`Content.key_at`), held ones included.
-
-        There are none where memory keeps them by runs: then ``found_runs`` has them.
-        """
-        return iter(())
-
-    def found_runs(self) -> Iterable[Run]:
-        """Return runs of blocks that can be found, held ones included, where memory keeps them by runs."""
-        return ()
 
     def take_evicted_in_steps(self) -> Sequence[tuple[int, int]]:
         """Hand over which steps of growth evicted cached content since the last call.

@@ -62,6 +62,7 @@ class PrefixKV(KVCache):
         return self._index.findable
 
     def found_runs(self) -> Iterable[Run]:
+        """Return the runs of blocks that can be found, held ones included."""
         return self._index.found.values()
 
     def held_blocks(self, holder: Holder) -> int:
