@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pagesim.accounting.sums import Column, each_of
-from pagesim.kvcache import ChunkedLocal, HybridKV, Rule, SlidingWindow
+from pagesim.kvcache import ChunkedLocal, HybridManager, Rule, SlidingWindow
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.request import EngineRequest
 
@@ -62,7 +62,7 @@ class PassedSlots:
 
     def __init__(self, scheduler: Scheduler) -> None:
         memory = scheduler.memory
-        assert isinstance(memory, HybridKV)
+        assert isinstance(memory, HybridManager)
         self.memory = memory
         self._scheduler = scheduler
         self._spans = [memory.groups[first] for first, _ in memory.window_spans]
@@ -160,7 +160,7 @@ class PassedSlots:
         """Return the sharers of blocks but their owners, as far as slots are out of their window in a row.
 
         Args:
-            span: see `HybridKV.window_spans`.
+            span: see `HybridManager.window_spans`.
             processed: tokens of each request that shares blocks before its step in the row's first iteration.
             steps: of a fast-forward, before which memory has not grown; 0 for a plan.
         """
