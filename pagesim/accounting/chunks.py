@@ -27,6 +27,8 @@ ROW_FIELDS = (
     "context_tokens",
     "continuing",
     "preempted",
+    "shared_blocks",
+    "cached_blocks",
 )
 """A row is a stretch of like iterations: one that was planned, or a fast-forward over several.
 
@@ -41,6 +43,8 @@ ROW_FIELDS = (
     batched_tokens, tokens, context_tokens: of the first, see `Batch`.
     continuing: sequences that also got a token in the iteration before.
     preempted: requests that lost their place.
+    shared_blocks: see `ledger.Sharing`; a fast-forward does not change it.
+    cached_blocks: free blocks whose content can still be found; of a fast-forward, just before it.
 """
 
 RARE_FIELDS = (
@@ -51,10 +55,8 @@ RARE_FIELDS = (
     "swapped_out",
     "copied",
     "external_blocks",
-    "shared_blocks",
     "shared_slack",
     "shared_rounding",
-    "cached_blocks",
     *PARKED_ENTRIES,
 )
 """What is 0 in nearly every row is noted only where it is not.
@@ -64,8 +66,7 @@ RARE_FIELDS = (
     free_cpu_blocks: blocks of the swap space in use, taken from all of them when columns are made.
     swapped_in, swapped_out, copied: blocks moved.
     external_blocks: free but unusable for the head of the queue.
-    shared_blocks, shared_slack, shared_rounding: see `ledger.Sharing`; a fast-forward changes none of them.
-    cached_blocks: free blocks whose content can still be found, of a prefix cache.
+    shared_slack, shared_rounding: see `ledger.Sharing`; a fast-forward changes neither.
     held_for_transfer, landing: blocks that only requests hold that do not run; a fast-forward changes none.
 """
 

@@ -10,14 +10,13 @@ length. From those the ledger of every single iteration follows, so a fast-forwa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from pagesim.accounting.sums import Column, Growth, each_of, sum_changes
+from pagesim.accounting.sums import Column, Stays
 from pagesim.kvcache import KVCache
 
 __all__ = [
@@ -165,7 +164,7 @@ def expand(
     num_blocks: int,
     external_blocks: Column | None = None,
     sharing: Sharing | None = None,
-    cached_blocks: Callable[[Column], Column] | None = None,
+    cached_blocks: Column | None = None,
     parked_blocks: Mapping[str, Column] | None = None,
 ) -> Ledger:
     """Return the ledger of consecutive iterations.
@@ -177,8 +176,8 @@ def expand(
         num_blocks: blocks of the cache.
         external_blocks: free blocks that are unusable for the head of the queue, ``[I]``; None for none.
         sharing: see `Sharing`, where anything is shared.
-        cached_blocks: tells free blocks whose content can still be found from the blocks held, ``[I]`` both;
-            None where no content is found.
+        cached_blocks: free blocks whose content can still be found, ``[I]``; where fewer blocks are free, all
+            of them are cached. None where no content is found.
         parked_blocks: by their entry, blocks that only requests hold that do not run, ``[I]`` each.
     """
     entries, logical, physical = _held(intervals, growth, block_size, sharing)
@@ -186,16 +185,12 @@ def expand(
     for name, held in parked.items():
         entries[name] = held * block_size
         logical, physical = logical + held, physical + held
-    entries["free"] = (num_blocks - physical) * block_size
-    for name, blocks in (
-        ("external", external_blocks),
-        ("cached", None if cached_blocks is None else cached_blocks(physical)),
-    ):
-        if blocks is None:
-            entries[name] = np.zeros(len(growth), np.int64)
-        else:
-            entries[name] = blocks * block_size
-            entries["free"] -= entries[name]
+    nothing = np.zeros_like(physical)
+    external = nothing if external_blocks is None else external_blocks
+    cached = nothing if cached_blocks is None else np.minimum(cached_blocks, num_blocks - physical)
+    entries["external"] = external * block_size
+    entries["cached"] = cached * block_size
+    entries["free"] = (num_blocks - physical - external - cached) * block_size
     if len(growth) and min(int(column.min()) for column in entries.values()) < 0:
         raise LedgerError("an entry of the ledger is negative")
     names = (*ENTRIES[:4], *parked, *ENTRIES[4:])
@@ -206,96 +201,29 @@ def _held(
     intervals: Column, growth: Column, block_size: int, sharing: Sharing | None
 ) -> tuple[dict[str, Column], Column, Column]:
     """Return the entries of what is held, logical and physical blocks, ``[I]`` each."""
-    size = len(growth)
     first, last, base, final, held, reserved, sequences, rate = np.ascontiguousarray(intervals.T)
-    growing = rate > 0
-    unit = not len(rate) or (int(rate.min()) == 1 == int(rate.max()))
+    stays = Stays(growth, first, last, base, final, sequences, rate)
     on_demand = held == ON_DEMAND
-    reserves = not on_demand.all()
-    length = base + growth[first] * rate
-    end_length = base + growth[last] * rate
-
-    def steps_for(missing: Column, each: npt.NDArray[Any]) -> Column:
-        """Return the steps of growth at which intervals hold so many tokens more than their base."""
-        return missing if unit else -(-missing // np.maximum(rate[each], 1))
-
-    reaching = Growth(growth).reaching
-
-    # Where a sequence is in an iteration, its length is base + growth there: so sums over the running
-    # sequences are differences at the ends of stays, summed up, and no sequence is looked at twice.
-    def present(each: Column) -> Column:
-        weights = each * sequences
-        return sum_changes(size, (first, weights), (last + 1, -weights))
-
-    used = present(base) + growth * present(rate)
-    # Where a block is a token, what is stored on demand says which are held.
-    stored = used.copy() if block_size == 1 and not reserves else None
-
-    # A static batch goes on generating for a row that has all its own tokens: those belong to no request.
-    excess = np.maximum(end_length - final, 0)
-    over = np.flatnonzero(excess)
-    if len(over):
-        turn = np.maximum(reaching(steps_for(final[over] + 1 - base[over], over)), first[over])
-        rows = sequences[over]
-        surplus = (final[over] - base[over]) * rows
-        rows = rows * rate[over]
-        used -= sum_changes(size, (turn, -surplus), (last[over] + 1, surplus))
-        used -= growth * sum_changes(size, (turn, rows), (last[over] + 1, -rows))
-
-    rounding = np.zeros(size, np.int64)
+    reserves = ~on_demand & (reserved > 0)
     fixed = np.where(on_demand, 0, held)
-    if stored is not None:
-        logical = physical = stored
-    else:
-        # What is held for drafts, beyond the tokens, is needed as long as it is held.
-        drafts = ~on_demand & (reserved == 0)
-        needed = np.where(drafts, held, -(-length // block_size))
-        end_needed = np.where(drafts, held, -(-end_length // block_size))
-        # Iterations at which a growing sequence opens a block: at lengths needed·size + 1 and every size on.
-        openings = np.where(growing, end_needed - needed, 0)
-        opener, nth = each_of(openings)
-        missing = np.repeat(needed * block_size + 1 - base, openings) + nth * block_size
-        opened_at = reaching(steps_for(missing, opener))
+    demand = stays.only(on_demand)
+    demanded = demand.blocks(block_size)
+    # Blocks taken for drafts, beyond the tokens, are needed as long as they are held.
+    drafts = np.where(reserves, 0, fixed)
+    logical = demanded + stays.only(reserves).blocks(block_size) + stays.present(drafts)
+    # Reservations hold what they hold, whatever their tokens need, and share nothing.
+    physical = demanded + stays.present(fixed)
 
-        logical = sum_changes(
-            size,
-            (first, sequences * needed),
-            (opened_at, sequences[opener]),
-            (last + 1, -sequences * end_needed),
-        )
-        # Reservations hold what they hold, whatever their tokens need, and share nothing.
-        physical = present(np.where(on_demand, 0, held)) if reserves else logical
-        if reserves and on_demand.any():
-            whole = np.where(on_demand, sequences, 0)
-            physical = physical + sum_changes(
-                size,
-                (first, whole * needed),
-                (opened_at, whole[opener]),
-                (last + 1, -whole * end_needed),
-            )
-        # On demand, slots are lost for good only in the sequence's last block, from when it is opened.
-        last_block = -(-final // block_size)
-        lost = np.where(on_demand, last_block * block_size - final, 0) * sequences
-        from_start = on_demand & (needed == last_block)
-        opens_it = on_demand & ~from_start & (end_needed == last_block)
-        opening = steps_for(((last_block - 1) * block_size + 1 - base)[opens_it], opens_it)
-        rounding = sum_changes(
-            size,
-            (first[from_start], lost[from_start]),
-            (last[from_start] + 1, -lost[from_start]),
-            (reaching(opening), lost[opens_it]),
-            (last[opens_it] + 1, -lost[opens_it]),
-        )
+    used = stays.own_length()
+    fixed = fixed * block_size
+    promised = np.clip(reserved, final, np.maximum(fixed, final))
+    unused_reservation = stays.present(np.where(on_demand, 0, promised - final))
+    rounding = demand.rounding(block_size)
+    rounding += stays.present(np.where(on_demand, 0, np.maximum(fixed - promised, 0)))
     if sharing is not None:
         physical = physical - sharing.blocks
         used -= sharing.blocks * block_size - sharing.slack
         rounding -= sharing.rounding
-    unused_reservation = np.zeros(size, np.int64)
-    if reserves:
-        fixed *= block_size
-        guess = np.clip(reserved, final, np.maximum(fixed, final))
-        unused_reservation = present(np.where(on_demand, 0, guess - final))
-        rounding += present(np.where(on_demand, 0, np.maximum(fixed - guess, 0)))
 
     entries = {
         "used": used,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from pagesim.kvcache.base import KVCache, KVCacheError
 from pagesim.kvcache.groups import KVGroup
 from pagesim.kvcache.holder import Holder
@@ -52,7 +55,7 @@ class PrefixKV(KVCache):
         self._looked_up: tuple[Holder | None, int, list[Hit]] = (None, 0, [])
         self._ring = Ring(block_size)
         self._reserved: Run | None = None  # the last run that is taken before what is given back
-        self._evicted: list[tuple[int, int]] = []
+        self._changes: list[tuple[int, ...]] = []
 
     # Questions
 
@@ -177,12 +180,12 @@ class PrefixKV(KVCache):
             cached = self._cached
             self._take(self._ring.at(self.steps))
             if self._cached < cached:
-                self._evicted.append((self.steps, cached - self._cached))
+                self._changes.append((self.steps, self._cached))
         return 0
 
-    def take_evicted_in_steps(self) -> Sequence[tuple[int, int]]:
-        evicted, self._evicted = self._evicted, []
-        return evicted
+    def take_changes(self) -> Sequence[tuple[int, ...]] | npt.NDArray[np.int64]:
+        changes, self._changes = self._changes, []
+        return changes
 
     def cache_full_blocks(self, holder: Holder) -> None:
         self._index.register(holder.kv, (self.length(holder) - holder.unknown) // self.block_size)

@@ -182,5 +182,5 @@ def test_intervals_that_overfill_memory_are_noticed() -> None:
             num_blocks=2,
             external_blocks=nothing,
             sharing=Sharing(nothing, nothing, nothing),
-            cached_blocks=np.zeros_like,
+            cached_blocks=nothing,
         )
