@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pagesim.accounting.ledger import PARKED_ENTRIES, Column, Ledger
+from pagesim.accounting.ledger import HELD_WITHOUT_RUNNING, Column, Ledger
 
 KEPT_BYTES = 16 << 20
 """A piece of memory; twice as much is more than the columns of a chunk take."""
@@ -57,7 +57,7 @@ RARE_FIELDS = (
     "external_blocks",
     "shared_slack",
     "shared_rounding",
-    *PARKED_ENTRIES,
+    *HELD_WITHOUT_RUNNING,
 )
 """What is 0 in nearly every row is noted only where it is not.
 

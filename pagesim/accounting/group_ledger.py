@@ -17,26 +17,6 @@ from pagesim.accounting.sums import Column, Stays, sum_changes
 from pagesim.kvcache import ChunkedLocal, KVGroup, Rule, SlidingWindow, State
 
 
-class Stay(NamedTuple):
-    """A sequence from one iteration to another, both included; in each group it holds what its length says.
-
-    Attributes:
-        first, last: iterations.
-        base: tokens whose KV is held once an iteration has run, less ``growth`` for each step of growth taken
-            by then.
-        final: tokens that the sequence will have in the end, the last one counted.
-        sequences: how many there are alike.
-        growth: tokens that a step adds; 0 where the length rests.
-    """
-
-    first: int
-    last: int
-    base: int
-    final: int
-    sequences: int
-    growth: int
-
-
 class HeldStay(NamedTuple):
     """A sequence of a length that rests, and what it held meanwhile; two columns more for each group.
 
@@ -47,7 +27,7 @@ class HeldStay(NamedTuple):
         first, last: iterations.
         length: tokens whose KV is held once they have run.
         computed: those of them that are computed in these iterations.
-        final: see `Stay`.
+        final: tokens that the sequence will have in the end, the last one counted.
     """
 
     first: int
@@ -86,7 +66,7 @@ def expand_groups(
     lag: int = 0,
     prompts: Column | None = None,
     held: Held | None = None,
-    parked_blocks: Mapping[str, Column] | None = None,
+    held_without_running: Mapping[str, Column] | None = None,
 ) -> Ledger:
     """Return the ledger of consecutive iterations, in bytes.
 
@@ -102,11 +82,11 @@ def expand_groups(
         prompts: iterations in which stays begin with all of a prompt, of which so nothing is given back yet,
             and its tokens but for those of a step, ``[P, 2]``; None for no such stays.
         held: see `Held`; None where nothing is shared and no state is kept.
-        parked_blocks: by their entry, blocks that only requests hold that do not run, ``[I]`` each; they are
-            in no group's part.
+        held_without_running: by entry, blocks that only requests hold that do not run, ``[I]`` each; they
+            are in no group's part.
     """
     nothing = np.zeros(len(growth), np.int64)
-    growing = Stays(growth, *np.ascontiguousarray(stays.T))
+    growing = Stays(growth, stays)
     resting = _Resting(held_stays, len(growth), len(groups))
     length = growing.own_length() + resting.total(resting.length)
     names_of_growing: dict[tuple[Rule, int], _Names] = {}  # by rule and block size
@@ -129,7 +109,7 @@ def expand_groups(
         entries["padding"] = entries["padding"] + held.cut * page_bytes - taken
         taken = held.cut * page_bytes
         logical, physical = logical - physical + held.cut, held.cut
-    for name, blocks in (parked_blocks or {}).items():
+    for name, blocks in (held_without_running or {}).items():
         entries[name] = blocks * page_bytes
         logical, physical, taken = logical + blocks, physical + blocks, taken + entries[name]
     entries["external"] = nothing

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
+from itertools import chain
 from struct import Struct
 
 import numpy as np
 
 from pagesim.accounting.chunks import Rows
-from pagesim.accounting.group_ledger import Held, HeldStay, Stay, expand_groups
+from pagesim.accounting.group_ledger import Held, HeldStay, expand_groups
 from pagesim.accounting.ledger import Ledger, LedgerError
 from pagesim.accounting.residency import Residency, counts_in
 from pagesim.accounting.shared_out_of_window import SharedOutOfWindow
+from pagesim.accounting.sums import Stay
 from pagesim.kvcache import State
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
@@ -117,7 +119,7 @@ class GroupResidency(Residency):
             lag=memory.lag,
             prompts=prompts,
             held=held,
-            parked_blocks={name: rows.spread(name) for name in self.scheduler.parks},
+            held_without_running={name: rows.spread(name) for name in self.scheduler.parks},
         )
         if held is not None:
             self._check(rows, ledger)
@@ -146,8 +148,8 @@ class GroupResidency(Residency):
         if held is None:
             return
         if self.scheduler.parks:
-            parked = [request for each in self.scheduler.parked() for request in each]
-            only_theirs = self.memory.exclusive_in_groups(parked)
+            others = list(chain(*self.scheduler.held_without_running()))
+            only_theirs = self.memory.exclusive_in_groups(others)
             held = [blocks - less for blocks, less in zip(held, only_theirs, strict=True)]
         self._counts.fromlist(list(held))
 

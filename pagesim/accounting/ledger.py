@@ -2,7 +2,7 @@
 
 This is the ledger of a cache whose blocks are the same for all layers; ``group_ledger.py`` has the other.
 
-An engine that fast-forwards does not look at memory in between. It leaves *intervals* behind: from which
+An engine that fast-forwards does not look at memory in between. It leaves *stays* behind: from which
 iteration to which a sequence held memory, how long it was then, and by what rule its memory follows from its
 length. From those the ledger of every single iteration follows, so a fast-forward loses nothing. Terms:
 ``docs/metrics.md``.
@@ -16,18 +16,17 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from pagesim.accounting.sums import Column, Stays
+from pagesim.accounting.sums import Column, Stay, Stays
 from pagesim.kvcache import KVCache
 
 __all__ = [
     "ENTRIES",
     "GROUP_ENTRIES",
+    "HELD_WITHOUT_RUNNING",
     "HYBRID_ENTRIES",
     "ON_DEMAND",
-    "PARKED_ENTRIES",
     "Column",
     "GroupLedger",
-    "Interval",
     "Ledger",
     "LedgerError",
     "LedgerShape",
@@ -47,41 +46,15 @@ GROUP_ENTRIES = ("used", "state", "reserved", "unused_reservation", "rounding", 
 HYBRID_ENTRIES = (*GROUP_ENTRIES, "external", "cached", "free")
 """The strict view's entries of a hybrid cache, in bytes."""
 
-PARKED_ENTRIES = ("held_for_transfer", "landing", "loading", "fenced")
+HELD_WITHOUT_RUNNING = ("held_for_transfer", "landing", "loading", "fenced")
 """Entries of blocks that only requests hold that do not run: see `Scheduler.parks`."""
 
 ON_DEMAND = -1
-"""In ``Interval.held_blocks``: memory is taken block by block as the sequence grows."""
-
-
-class Interval(NamedTuple):
-    """A sequence's memory from one iteration to another, both included.
-
-    An interval knows nothing of sharing: what sequences share is taken off for all of them together.
-
-    Attributes:
-        first, last: iterations.
-        base: tokens whose KV is held once an iteration has run, less ``growth`` for each step of growth taken
-            by then.
-        final: tokens that the sequence will have in the end, the last one counted.
-        held_blocks: blocks held throughout, or ``ON_DEMAND`` for as many as the tokens need.
-        reserved: tokens that were reserved; 0 on demand, and of blocks taken for drafts as well.
-        sequences: how many there are alike, each with blocks of its own as far as the interval knows.
-        growth: tokens that a step adds; 0 where the length rests.
-    """
-
-    first: int
-    last: int
-    base: int
-    final: int
-    held_blocks: int
-    reserved: int
-    sequences: int
-    growth: int
+"""Of blocks held throughout: memory is taken block by block as the sequence grows."""
 
 
 class Sharing(NamedTuple):
-    """What the intervals count too often, at each iteration: names of a block beyond its first, ``[I]`` each.
+    """What stays count too often, at each iteration: names of a block beyond its first, ``[I]`` each.
 
     Attributes:
         blocks: such names.
@@ -153,11 +126,11 @@ class Ledger:
 
 
 class LedgerError(AssertionError):
-    """The intervals and the memory disagree: a fault in pagesim, never in its input."""
+    """What was noted and the memory disagree: a fault in pagesim, never in its input."""
 
 
 def expand(
-    intervals: Column,
+    stays: Column,
     growth: Column,
     *,
     block_size: int,
@@ -165,12 +138,14 @@ def expand(
     external_blocks: Column | None = None,
     sharing: Sharing | None = None,
     cached_blocks: Column | None = None,
-    parked_blocks: Mapping[str, Column] | None = None,
+    held_without_running: Mapping[str, Column] | None = None,
 ) -> Ledger:
     """Return the ledger of consecutive iterations.
 
     Args:
-        intervals: rows of `Interval`, ``[S, 8]``; iterations count from the first of these.
+        stays: rows of `Stay`, and two columns more, ``[S, 8]``; iterations count from the first of these. The
+            columns are the blocks held throughout, or ``ON_DEMAND`` for as many as the tokens need, and the
+            tokens that were reserved: 0 on demand, and of blocks taken for drafts as well.
         growth: how many steps of growth had been taken at each iteration, ``[I]``, never falling.
         block_size: tokens a block.
         num_blocks: blocks of the cache.
@@ -178,11 +153,11 @@ def expand(
         sharing: see `Sharing`, where anything is shared.
         cached_blocks: free blocks whose content can still be found, ``[I]``; where fewer blocks are free, all
             of them are cached. None where no content is found.
-        parked_blocks: by their entry, blocks that only requests hold that do not run, ``[I]`` each.
+        held_without_running: by their entry, blocks that only requests hold that do not run, ``[I]`` each.
     """
-    entries, logical, physical = _held(intervals, growth, block_size, sharing)
-    parked = parked_blocks or {}
-    for name, held in parked.items():
+    entries, logical, physical = _held(stays, growth, block_size, sharing)
+    others = held_without_running or {}
+    for name, held in others.items():
         entries[name] = held * block_size
         logical, physical = logical + held, physical + held
     nothing = np.zeros_like(physical)
@@ -193,33 +168,35 @@ def expand(
     entries["free"] = (num_blocks - physical - external - cached) * block_size
     if len(growth) and min(int(column.min()) for column in entries.values()) < 0:
         raise LedgerError("an entry of the ledger is negative")
-    names = (*ENTRIES[:4], *parked, *ENTRIES[4:])
+    names = (*ENTRIES[:4], *others, *ENTRIES[4:])
     return Ledger({name: entries[name] for name in names}, logical, physical)
 
 
 def _held(
-    intervals: Column, growth: Column, block_size: int, sharing: Sharing | None
+    stays: Column, growth: Column, block_size: int, sharing: Sharing | None
 ) -> tuple[dict[str, Column], Column, Column]:
     """Return the entries of what is held, logical and physical blocks, ``[I]`` each."""
-    first, last, base, final, held, reserved, sequences, rate = np.ascontiguousarray(intervals.T)
-    stays = Stays(growth, first, last, base, final, sequences, rate)
+    width = len(Stay._fields)
+    of_all = Stays(growth, stays[:, :width])
+    held, reserved = stays[:, width:].T
+    final = of_all.final
     on_demand = held == ON_DEMAND
     reserves = ~on_demand & (reserved > 0)
     fixed = np.where(on_demand, 0, held)
-    demand = stays.only(on_demand)
+    demand = of_all.only(on_demand)
     demanded = demand.blocks(block_size)
     # Blocks taken for drafts, beyond the tokens, are needed as long as they are held.
     drafts = np.where(reserves, 0, fixed)
-    logical = demanded + stays.only(reserves).blocks(block_size) + stays.present(drafts)
+    logical = demanded + of_all.only(reserves).blocks(block_size) + of_all.present(drafts)
     # Reservations hold what they hold, whatever their tokens need, and share nothing.
-    physical = demanded + stays.present(fixed)
+    physical = demanded + of_all.present(fixed)
 
-    used = stays.own_length()
+    used = of_all.own_length()
     fixed = fixed * block_size
     promised = np.clip(reserved, final, np.maximum(fixed, final))
-    unused_reservation = stays.present(np.where(on_demand, 0, promised - final))
+    unused_reservation = of_all.present(np.where(on_demand, 0, promised - final))
     rounding = demand.rounding(block_size)
-    rounding += stays.present(np.where(on_demand, 0, np.maximum(fixed - promised, 0)))
+    rounding += of_all.present(np.where(on_demand, 0, np.maximum(fixed - promised, 0)))
     if sharing is not None:
         physical = physical - sharing.blocks
         used -= sharing.blocks * block_size - sharing.slack

@@ -15,8 +15,8 @@ import numpy as np
 
 from pagesim.accounting.chunks import RARE_FIELDS, ROW_FIELDS, Chunk, Rows, keep_freed
 from pagesim.accounting.group_residency import GroupResidency
+from pagesim.accounting.held_without_running import HeldWithoutRunning
 from pagesim.accounting.ledger import LedgerError
-from pagesim.accounting.parked import Parked
 from pagesim.accounting.request_log import Move, RequestLog
 from pagesim.accounting.residency import PlainResidency, Residency
 from pagesim.accounting.sums import Column
@@ -54,13 +54,13 @@ class Recorder(Observer):
         "_chunk_start",
         "_end",
         "_external",
+        "_held_without_running",
         "_joined_at",
         "_lag",
         "_last_start",
         "_late",
         "_moves",
         "_notes_rare",
-        "_parked",
         "_rare",
         "_residency",
         "_rows",
@@ -121,7 +121,7 @@ class Recorder(Observer):
         self._joined_at: dict[int, tuple[int, EngineRequest]] = {}
         # Where iterations give tokens that are known only when they are over: when requests had their last.
         self._answered_at: dict[int, int] = {}
-        self._parked = Parked(scheduler)
+        self._held_without_running = HeldWithoutRunning(scheduler)
 
     # Iterations
 
@@ -212,8 +212,8 @@ class Recorder(Observer):
             blocks, swap, recompute = prices
             self.log.choices.append((request.row, now, swaps, request.length, blocks, swap, recompute))
 
-    def parked_changes(self, now: int) -> None:
-        self._parked.changes(now)
+    def held_without_running_changes(self, now: int) -> None:
+        self._held_without_running.changes(now)
 
     # Requests
 
@@ -281,7 +281,7 @@ class Recorder(Observer):
         self._rare = {name: array("q") for name in RARE_FIELDS}
         begin, self._chunk_start = self._chunk_start, self.iterations
         self.full_at = self.iterations + self._chunk_iterations
-        self.consume(self._expand(Rows(columns), begin, late, self._parked.take_gaps()))
+        self.consume(self._expand(Rows(columns), begin, late, self._held_without_running.take_gaps()))
 
     # Inside
 
@@ -390,14 +390,14 @@ class Recorder(Observer):
         self._note("swapped", len(scheduler.swapped))
         if memory.shared_blocks and memory.copies_on_write:
             self._note_shared_tails()
-        parked = self._parked
-        if not parked.names:
+        others = self._held_without_running
+        if not others.names:
             return 0
-        parked.count()
-        parked.written_until(end)
-        for name, blocks in zip(parked.names, parked.blocks, strict=True):
+        others.count()
+        others.written_until(end)
+        for name, blocks in zip(others.names, others.blocks, strict=True):
             self._note(name, blocks)
-        return parked.further_names()
+        return others.further_names()
 
     def _note_shared_tails(self) -> None:
         """Note what last blocks that several samples share hold too often: see `ledger.Sharing`."""

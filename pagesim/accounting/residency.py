@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.accounting.chunks import Rows
-from pagesim.accounting.ledger import ON_DEMAND, Interval, Ledger, Sharing, expand
-from pagesim.accounting.sums import Column
+from pagesim.accounting.ledger import ON_DEMAND, Ledger, Sharing, expand
+from pagesim.accounting.sums import Column, Stay
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.request import EngineRequest
@@ -21,7 +21,8 @@ from pagesim.setup.compiled import mypyc_attr
 
 Changes = Sequence[tuple[int, ...]] | npt.NDArray[np.int64]
 
-_pack_interval = Struct(f"{len(Interval._fields)}q").pack
+_WIDTH = len(Stay._fields) + 2
+_pack_stay = Struct(f"{_WIDTH}q").pack
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -66,45 +67,45 @@ class Residency:
 class PlainResidency(Residency):
     """Of a cache whose blocks are the same for all layers."""
 
-    __slots__ = ("_intervals",)
+    __slots__ = ("_stays",)
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__(scheduler)
-        self._intervals = array("q")  # rows of `Interval`
+        self._stays = array("q")  # see `expand`
 
     def note(self, request: EngineRequest, first: int, last: int) -> None:
         memory = self.memory
         if self.scheduler.speculation is not None:
             stored, blocks = self.scheduler.stored_length(request), memory.held_blocks(request)
-            self._intervals.fromlist([first, last, stored, request.final_length, blocks, 0, 1, 0])
+            self._stays.fromlist([first, last, stored, request.final_length, 1, 0, blocks, 0])
             return
         growth, base = (request.growth, request.base) if request.decodes else (0, request.tokens)
         blocks, reserved = memory.held_and_reserved(request) or (ON_DEMAND, 0)
         if request.family is None:
             final = request.prompt + request.output
-            self._intervals.frombytes(_pack_interval(first, last, base, final, blocks, reserved, 1, growth))
+            self._stays.frombytes(_pack_stay(first, last, base, final, 1, growth, blocks, reserved))
             return
         for final, alike in Counter(request.finals).items():
-            self._intervals.fromlist([first, last, base, final, blocks, reserved, alike, growth])
+            self._stays.fromlist([first, last, base, final, alike, growth, blocks, reserved])
 
     def take(self, rows: Rows, first: int) -> Ledger:
         memory = self.memory
-        intervals = np.array(self._intervals, np.int64).reshape(-1, len(Interval._fields))
-        intervals[:, :2] -= first
-        del self._intervals[:]
+        stays = np.array(self._stays, np.int64).reshape(-1, _WIDTH)
+        stays[:, :2] -= first
+        del self._stays[:]
         shared = rows["shared_blocks"].any()
         cached = None
         if memory.caches_prefixes:
             cached = counts_in(rows, rows["cached_blocks"][:, None], memory.take_changes())[:, 0]
         return expand(
-            intervals,
+            stays,
             rows.growth,
             block_size=memory.block_size,
             num_blocks=memory.num_blocks,
             external_blocks=rows.spread_rare("external_blocks"),
             sharing=Sharing(*(rows.spread(f"shared_{name}") for name in Sharing._fields)) if shared else None,
             cached_blocks=cached,
-            parked_blocks={name: rows.spread(name) for name in self.scheduler.parks},
+            held_without_running={name: rows.spread(name) for name in self.scheduler.parks},
         )
 
 

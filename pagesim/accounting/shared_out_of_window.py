@@ -105,7 +105,7 @@ class SharedOutOfWindow:
 
     def _held_without_running(self) -> set[EngineRequest]:
         """Return the requests that hold memory and do not run."""
-        return set(chain(*self._scheduler.parked()))
+        return set(chain(*self._scheduler.held_without_running()))
 
     def _note(self, first: int, steps: int, processed: Mapping[EngineRequest, tuple[int, int]]) -> None:
         """Note the slots of a row.

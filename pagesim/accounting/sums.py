@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -16,40 +18,47 @@ def sum_changes(size: int, *changes: tuple[Column, Column]) -> Column:
     return np.cumsum(sums[:size])
 
 
-class Stays:
-    """Sequences that are there from one iteration to another, both included, and grow at a steady rate.
+class Stay(NamedTuple):
+    """A sequence that holds memory from one iteration to another, both included.
 
-    In an iteration a sequence has ``base + rate * growth`` tokens.
+    A stay knows nothing of sharing: what sequences share is taken off for all of them together.
+
+    Attributes:
+        first, last: iterations.
+        base: tokens whose KV is held once an iteration has run, less ``rate`` for each step of growth taken
+            by then.
+        final: tokens that the sequence will have in the end, the last one counted.
+        sequences: how many there are alike, each with blocks of its own as far as the stay knows.
+        rate: tokens that a step of growth adds; 0 where the length rests.
+    """
+
+    first: int
+    last: int
+    base: int
+    final: int
+    sequences: int
+    rate: int
+
+
+class Stays:
+    """Sums over sequences in each of some consecutive iterations.
 
     Args:
         growth: steps of growth taken at each iteration, ``[I]``, never falling.
-        first, last: iterations, ``[S]``.
-        base: tokens, less those of the steps of growth taken by then, ``[S]``.
-        final: tokens that each will have in the end, ``[S]``.
-        sequences: how many there are alike, ``[S]``.
-        rate: tokens that a step of growth adds; 0 where the length rests, ``[S]``.
+        stays: rows of `Stay`, ``[S, 6]``; iterations count from the first of these.
     """
 
-    def __init__(
-        self,
-        growth: Column,
-        first: Column,
-        last: Column,
-        base: Column,
-        final: Column,
-        sequences: Column,
-        rate: Column,
-    ) -> None:
+    def __init__(self, growth: Column, stays: Column) -> None:
         self.growth = growth
-        self.first, self.last, self.base, self.final = first, last, base, final
-        self.sequences, self.rate = sequences, rate
-        self.start = base + growth[first] * rate
-        self.end = base + growth[last] * rate
+        self._stays = stays
+        columns = np.ascontiguousarray(stays.T)
+        self.first, self.last, self.base, self.final, self.sequences, self.rate = columns
+        self.start = self.base + growth[self.first] * self.rate
+        self.end = self.base + growth[self.last] * self.rate
 
     def only(self, chosen: npt.NDArray[np.bool_]) -> Stays:
-        """Return some of them, ``[S]`` true."""
-        columns = self.first, self.last, self.base, self.final, self.sequences, self.rate
-        return Stays(self.growth, *(column[chosen] for column in columns))
+        """Return those that are chosen, ``[S]``."""
+        return Stays(self.growth, self._stays[chosen])
 
     def present(self, each: Column) -> Column:
         """Return the sum over the sequences of what each has as long as it is there, ``[I]``."""
