@@ -18,13 +18,13 @@ from pagesim.accounting.tree_history import TreeHistory
 from pagesim.errors import PagesimError
 from pagesim.results.result import Result, batch_table, preemption_table, tier_columns, tree_table
 from pagesim.results.step_table import StepTable
+from pagesim.scheduling.dead_ends import StrictCompatError
 from pagesim.scheduling.observer import Observer
 from pagesim.setup.comparison import each_policy
 from pagesim.setup.prepare import prepare
 from pagesim.setup.scenario import COMPARED, Scenario, System, checked
 from pagesim.setup.server import MakeExecutor, ProgressCallback, ProgressObserver, Server
 from pagesim.sim.clock import BEYOND_THE_CLOCK
-from pagesim.sim.engine import StrictCompatError
 from pagesim.workloads import decode_as, make_trace
 from pagesim.workloads.trace import Trace
 
@@ -125,7 +125,7 @@ def run(
         reserves=setting.reserves,
     )
     if timeline is not None:
-        timeline.begin(setting.cost, setting.trace, log)
+        timeline.begin(setting.config.cost, setting.trace, log)
     tree = TreeHistory() if setting.counts_pools and steps != "none" else None
     server = Server(
         setting,
@@ -158,7 +158,7 @@ def run(
         "dead_ends": of_engine.pop("dead_ends"),
         **of_requests,
         **of_engine,
-        "extrapolated": dict(setting.cost.beyond),
+        "extrapolated": dict(setting.config.cost.beyond),
         "sim": {
             "wall_s": time.perf_counter() - started,
             "peak_rss_mb": peak_rss_mb(),

@@ -140,9 +140,9 @@ def preemption(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
     from pagesim.cli import show
     from pagesim.cli.runs import counted
     from pagesim.experiments.ablations import PREEMPTIONS, crossover, notes_on, serve, undo
-    from pagesim.setup.served import served_model
+    from pagesim.setup.engine_config import EngineConfig
 
-    alone = undo(asked.profile, served_model(chosen), asked.sizes, tokens)
+    alone = undo(asked.profile, EngineConfig(chosen).model, asked.sizes, tokens)
     micro = {
         "swap out and in": {each.block_size: each.swap_s for each in alone},
         "recompute": {each.block_size: each.recompute_s for each in alone},
@@ -219,16 +219,16 @@ def _found(name: str, chosen: Scenario, sizes: tuple[int, ...] | None) -> _Asked
     from pagesim.costs.profiles.analytic import analytic_profile
     from pagesim.costs.specs import gpu
     from pagesim.experiments.ablations import sizes_of
-    from pagesim.setup.served import served_model
+    from pagesim.setup.engine_config import EngineConfig
 
-    spec = served_model(chosen)
-    profile = find_profile(name, model=spec, tp=chosen.tensor_parallel_size, kv_dtype=chosen.kv_dtype)
+    config, tp = EngineConfig(chosen), chosen.tensor_parallel_size
+    profile = find_profile(name, model=config.model, tp=tp, kv_dtype=config.kv_dtype)
     if profile.kind == "analytic" and profile.gpu is not None:  # made for whatever is asked
         profile = analytic_profile(
             gpu(profile.gpu),
-            spec,
-            tp=chosen.tensor_parallel_size,
-            kv_dtype=chosen.kv_dtype,
+            config.model,
+            tp=tp,
+            kv_dtype=config.kv_dtype,
             block_sizes=sizes or SIZES,
         )
     file = Path(name)
@@ -241,6 +241,7 @@ def _measured(asked: Ablation, chosen: Scenario, sizes: tuple[int, ...] | None, 
     from pagesim.device.calibration import calibrate
     from pagesim.errors import PagesimError
     from pagesim.experiments.ablations import sizes_of
+    from pagesim.setup.engine_config import EngineConfig
 
     if out is None:
         raise PagesimError("--device measures a profile, which goes into the folder --out; name one")
@@ -252,7 +253,7 @@ def _measured(asked: Ablation, chosen: Scenario, sizes: tuple[int, ...] | None, 
             tp=chosen.tensor_parallel_size,
             quick=asked.quick,
             block_sizes=sizes or MEASURED_SIZES,
-            kv_dtype=chosen.kv_dtype,
+            kv_dtype=EngineConfig(chosen).kv_dtype,
             seed=chosen.seed,
             journal=out / "rows",
             progress=progress,

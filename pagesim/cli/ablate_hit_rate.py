@@ -67,10 +67,12 @@ def hit_rate(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any
         prompt_chunks,
     )
     from pagesim.results.tier_plots import hit_rate_over_capacity
+    from pagesim.setup.engine_config import EngineConfig
 
     prompts = prompt_chunks(trace_of(chosen), asked.chunk_tokens)
+    kv_dtype = EngineConfig(chosen).kv_dtype
     chunk = chunk_bytes(
-        model(chosen.model), prompts.tokens, kv_dtype=chosen.kv_dtype, tp=chosen.tensor_parallel_size
+        model(chosen.model), prompts.tokens, kv_dtype=kv_dtype, tp=chosen.tensor_parallel_size
     )
     future = prompts.future
     if not future.possible_hits:

@@ -134,8 +134,7 @@ def _server(text: str, budget: int, flags: dict[str, Any]) -> Server:
     """Return what serves a model that is written as NAME or NAME:TP."""
     from pagesim.errors import PagesimError
     from pagesim.experiments.offload.loading import Server
-    from pagesim.setup.equip import block_bytes, equip
-    from pagesim.setup.presets import parts_of
+    from pagesim.setup.engine_config import EngineConfig
     from pagesim.setup.scenario import checked
 
     name, _, tp = text.partition(":")
@@ -144,15 +143,14 @@ def _server(text: str, budget: int, flags: dict[str, Any]) -> Server:
     system = checked(
         System, {"policy": "vllm-v1", "model": name, "tensor_parallel_size": int(tp or 1), **flags}
     )
-    of = parts_of(system.policy)
-    sized, _, cost = equip(system, of)
-    block = block_bytes(system, of)
+    config = EngineConfig(system)
+    block, sized = config.block_bytes, config.capacity
     return Server(
         name,
         system.tensor_parallel_size,
         -(-block // sized.block_size),
         sized.num_blocks * block * system.tensor_parallel_size,
-        cost,
+        config.cost,
         budget,
     )
 
@@ -163,13 +161,14 @@ def _tiers(
     from pagesim.costs.links import host_links
     from pagesim.costs.profiles import find_profile
     from pagesim.costs.specs import gpu, model, parse_tiers
+    from pagesim.setup.engine_config import EngineConfig
 
     device = gpu(flags["gpu"])
     if profile is None:
         return parse_tiers(texts, host_links(device))
     spec = model(servers[0].name)
     of_cache = {name: flags[name] for name in ("kv_cache_dtype", "weight_dtype") if name in flags}
-    kv_dtype = System(policy="vllm-v1", model=servers[0].name, **of_cache).kv_dtype
+    kv_dtype = EngineConfig(System(policy="vllm-v1", model=servers[0].name, **of_cache)).kv_dtype
     found = find_profile(profile, model=spec, tp=servers[0].tp, kv_dtype=kv_dtype)
     return parse_tiers(texts, host_links(device, found, spec))
 

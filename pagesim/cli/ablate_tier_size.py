@@ -42,13 +42,15 @@ def tier_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, An
     from pagesim.experiments.offload.hit_rate import chunk_bytes, prompt_chunks
     from pagesim.experiments.offload.sizes import serve_sizes
     from pagesim.results.tier_plots import over_tier_sizes
+    from pagesim.setup.engine_config import EngineConfig
 
     sizes = _sizes(asked.sizes)
     trace = trace_of(chosen)
     prompts = prompt_chunks(trace)
     future = prompts.future
+    kv_dtype = EngineConfig(chosen).kv_dtype
     chunk = chunk_bytes(
-        model(chosen.model), prompts.tokens, kv_dtype=chosen.kv_dtype, tp=chosen.tensor_parallel_size
+        model(chosen.model), prompts.tokens, kv_dtype=kv_dtype, tp=chosen.tensor_parallel_size
     )
     tokens = int(trace.prompt_tokens.sum())
     rows: list[dict[str, Any]] = []

@@ -103,14 +103,15 @@ def command(
 def _start(name: str | None, system: System) -> Profile | None:
     """Return the profile of the operators, if one was named."""
     from pagesim.costs.profiles import find_profile
-    from pagesim.setup.served import served_model
+    from pagesim.setup.engine_config import EngineConfig
 
     if name is None:
         return None
+    config = EngineConfig(system)
     return find_profile(
         name,
-        model=served_model(system),
+        model=config.model,
         tp=system.tensor_parallel_size,
-        kv_dtype=system.kv_dtype,
+        kv_dtype=config.kv_dtype,
         block_size=system.block_size or 16,
     )

@@ -97,9 +97,10 @@ def scenario_from(kind: type[S], file: Path | None, flags: dict[str, Any], serve
     if file:
         check_needs(file, scenario)
     if served is not None:
-        from pagesim.setup.equip import check_served
+        from pagesim.setup.block_plans import check_served
+        from pagesim.setup.engine_config import EngineConfig
 
-        check_served(scenario, full_graphs=served.full_graphs)
+        check_served(EngineConfig(scenario), full_graphs=served.full_graphs)
     return scenario.model_copy(update=absolute_paths(scenario))
 
 

@@ -168,15 +168,16 @@ def _live(scenario: Path | None, out: Path | None, json: bool, flags: dict[str, 
 def _profile(asked: Validation, chosen: Scenario, device: str, folder: Path) -> tuple[Profile, str]:
     """Return the profile, and what names it for a cost model."""
     from pagesim.costs.profiles import find_profile
-    from pagesim.setup.served import served_model
+    from pagesim.setup.engine_config import EngineConfig
 
+    config = EngineConfig(chosen)
     if asked.profile is not None:
         file = Path(asked.profile)
         found = find_profile(
             asked.profile,
-            model=served_model(chosen),
+            model=config.model,
             tp=chosen.tensor_parallel_size,
-            kv_dtype=chosen.kv_dtype,
+            kv_dtype=config.kv_dtype,
             block_size=chosen.block_size or 16,
         )
         return found, str(file.resolve()) if file.is_file() else asked.profile
@@ -191,7 +192,7 @@ def _profile(asked: Validation, chosen: Scenario, device: str, folder: Path) -> 
             tp=chosen.tensor_parallel_size,
             quick=True,
             block_sizes=(chosen.block_size or 16,),
-            kv_dtype=chosen.kv_dtype,
+            kv_dtype=config.kv_dtype,
             cuda_graphs=bool(asked.cuda_graphs),
             swap=asked.swap or "gather",
             seed=chosen.seed,

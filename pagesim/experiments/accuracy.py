@@ -30,6 +30,7 @@ from pagesim.experiments.recorded.catalogue import known
 from pagesim.experiments.recorded.closed_loop_table import read
 from pagesim.experiments.recorded.run import RecordedRun
 from pagesim.experiments.recorded.simulate import simulate_recorded, system_of
+from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.scenario import System
 
 BUDGET = 8192
@@ -168,12 +169,13 @@ def _case(run: RecordedRun, operators: Operators) -> Case:
     chosen = system_of(recorded, {})
     if chosen.gpu not in SYSTEMS:
         raise PagesimError(f"no tables of {chosen.gpu}")
+    kv_dtype = EngineConfig(chosen).kv_dtype
     file = operators.file(
         chosen.model,
         chosen.gpu,
         chosen.tensor_parallel_size,
         chosen.weight_dtype,
-        "bf16" if chosen.kv_dtype == "fp16" else chosen.kv_dtype,
+        "bf16" if kv_dtype == "fp16" else kv_dtype,
         degree,
         run.server.get("moe_backend"),
     )

@@ -15,6 +15,7 @@ from pagesim.costs.specs import model
 from pagesim.errors import CapacityError, PagesimError
 from pagesim.results.result import Result
 from pagesim.setup.comparison import each_policy
+from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.presets import BLOCK_SIZE, parts_of
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.scenario import System
@@ -193,7 +194,7 @@ def _served(policy: str, sizing: Sizing, loop: Loop, result: Result) -> Served:
     # The last token of a request is never computed upon.
     once = int((served["prompt_tokens"] + served["output_tokens"] - 1 - served["cached_tokens"]).sum())
     tokens = model(result.scenario.model).kv_bytes_per_token(
-        result.scenario.kv_dtype, result.scenario.tensor_parallel_size
+        EngineConfig(result.scenario).kv_dtype, result.scenario.tensor_parallel_size
     )
     return Served(
         policy=policy,

@@ -11,6 +11,7 @@ from pagesim.api import run
 from pagesim.costs.specs import model
 from pagesim.errors import PagesimError
 from pagesim.results.result import Result
+from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.scenario import System
 from pagesim.workloads.trace import Trace
 
@@ -86,4 +87,4 @@ def slot_bytes(result: Result) -> int:
     if "page_bytes" in result.summary["memory"]:
         return 1
     system = result.scenario
-    return model(system.model).kv_bytes_per_token(system.kv_dtype, system.tensor_parallel_size)
+    return model(system.model).kv_bytes_per_token(EngineConfig(system).kv_dtype, system.tensor_parallel_size)

@@ -10,18 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pagesim.api import run
-from pagesim.costs.specs import BlockGroup, BlockPlan, Capacity, Division, capacity, divide, gpu
+from pagesim.costs.specs import BlockGroup, BlockPlan, Capacity, Division, capacity, divide
 from pagesim.costs.specs.division import requested_bytes
 from pagesim.costs.specs.gpus import GIB
 from pagesim.errors import PagesimError
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
-from pagesim.setup.block_plans import block_plan, check_graphs, check_longest, kernel_notes
-from pagesim.setup.equip import memory_of, options_of
-from pagesim.setup.kv_dtypes import kv_notes
-from pagesim.setup.presets import parts_of
+from pagesim.setup.block_plans import block_plan, check_graphs, check_longest
+from pagesim.setup.engine_config import EngineConfig
+from pagesim.setup.notes import kernel_notes, kv_notes
 from pagesim.setup.scenario import System
-from pagesim.setup.served import served_model
 from pagesim.workloads.trace import Trace
 
 POLICY = "vllm-v1"
@@ -172,14 +170,12 @@ def plan(
             there are more sequences than the engine starts with.
         PagesimError: an option is off.
     """
-    policy = parts_of(system.policy, system.scheduler, system.reservation, system.allocator)
-    options = options_of(system, policy)
-    if not isinstance(options, VllmV1Options) or policy.allocator != "paged":
+    config = EngineConfig(system.model_copy(update={"sizing": "vllm"}))
+    options = config.options
+    if not isinstance(options, VllmV1Options) or config.policy.allocator != "paged":
         raise PagesimError(f"policy is {system.policy}; a plan is one of vLLM's memory: choose {POLICY}")
-    spec, device = served_model(system), gpu(system.gpu)
-    blocks = block_plan(system, options, spec)
-    longest = blocks.max_model_len
-    how = memory_of(system.model_copy(update={"sizing": "vllm"}), policy)
+    spec, device, blocks = config.model, config.gpu, block_plan(config)
+    how = config.vllm_memory
     enforce_eager |= options.max_cudagraph_capture_size == 0
     how["cuda_graphs"] &= not enforce_eager
     sized = capacity(
@@ -187,7 +183,7 @@ def plan(
         device,
         **how,
         sizing="vllm",
-        kv_dtype=system.kv_dtype,
+        kv_dtype=config.kv_dtype,
         cache_bytes=cache_bytes,
         num_blocks=system.num_blocks,
         blocks=blocks,
@@ -200,9 +196,9 @@ def plan(
     settled = {
         "tensor_parallel_size": system.tensor_parallel_size,
         **({"weight_dtype": spec.weights_in_words} if spec.has_weights else {}),
-        "kv_cache_dtype": system.kv_dtype,
+        "kv_cache_dtype": config.kv_dtype,
         "gpu_memory_utilization": how["gpu_memory_utilization"],
-        "max_model_len": longest,
+        "max_model_len": blocks.max_model_len,
         **options.model_dump(include={"vllm_version", "max_num_batched_tokens", "max_num_seqs"}),
         "enforce_eager": enforce_eager,
         **({} if system.flashinfer_sampler else {"flashinfer_sampler": False}),
@@ -226,7 +222,7 @@ def plan(
         sized=sized,
         blocks=blocks,
         keeps_all=spec.keeps_all,
-        notes=(*spec.notes, *kv_notes(system), *kernel_notes(system, spec)),
+        notes=(*spec.notes, *kv_notes(config), *kernel_notes(config)),
         weights_are=spec.weights_are,
     )
 

@@ -1,7 +1,7 @@
 """The KV cache: which request holds how many blocks, and which. It knows blocks and lengths, never time."""
 
 from pagesim.kvcache.allocator import Allocator
-from pagesim.kvcache.base import Fit, KVCache, KVCacheError, OutOfBlocks, StateChunks
+from pagesim.kvcache.base import KVCache, KVCacheError, OutOfBlocks, StateChunks
 from pagesim.kvcache.buddy import Buddy
 from pagesim.kvcache.contiguous import ContiguousKV, contiguous
 from pagesim.kvcache.extents import Copy, Extent, join_extents
@@ -34,7 +34,6 @@ __all__ = [
     "CountedHybridKV",
     "Extent",
     "FirstFit",
-    "Fit",
     "Full",
     "Holder",
     "HybridKV",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from enum import Enum
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -12,7 +11,6 @@ import numpy.typing as npt
 
 from pagesim.kvcache.groups import Full, KVGroup, are_hybrid, check_groups, page_bytes_of
 from pagesim.kvcache.holder import Holder
-from pagesim.kvcache.runs import Run
 from pagesim.setup.compiled import mypyc_attr, refuse_abstract
 
 
@@ -26,14 +24,6 @@ class StateChunks(NamedTuple):
 
     block_size: int
     checkpoint: int | None
-
-
-class Fit(Enum):
-    """Whether memory can take a request."""
-
-    NOW = "now"
-    LATER = "later"
-    NEVER = "never"
 
 
 class KVCacheError(Exception):
@@ -185,12 +175,6 @@ class KVCache:
         """Say whether a holder could be admitted with its first tokens, and all ``length`` of them fit."""
         return self.can_admit(holder, length, spare)
 
-    def fit(self, holder: Holder, tokens: int, spare: int = 0) -> Fit:
-        """Say whether a holder could be admitted now, later, or not even to empty memory."""
-        if self.can_admit(holder, tokens, spare):
-            return Fit.NOW
-        return Fit.LATER if self.could_admit(holder, tokens, spare) else Fit.NEVER
-
     def match_prefix(self, holder: Holder, tokens: int) -> int:
         """Look a holder's first tokens up, all but the last; return how many are cached: whole blocks."""
         return 0
@@ -256,40 +240,10 @@ class KVCache:
         it, or say fewer steps.
         """
 
-    def steps_blocked(self, steps: int, needed: int) -> int:
-        """Return after how many of the next steps, each of which can be taken, too few blocks are free still.
-
-        Args:
-            steps: as many as are asked for.
-            needed: free blocks that are enough. Memory that does not give any back never has more of them.
-
-        Returns:
-            The steps up to the first that might leave as many blocks free, that one not counted.
-        """
-        return steps
-
-    def least_to_admit_whole(self, holder: Holder, length: int) -> int:
-        """Return how many free blocks ``can_admit_whole`` asks for at least, as long as others only decode.
-
-        What ``match_prefix`` found last for the holder may be found no longer.
-        """
-        return self.blocks_for(length)
-
     @property
     def copies_on_write(self) -> bool:
         """Whether the next step copies blocks that samples still share."""
         return False
-
-    def found_names(self, group: int = 0) -> Iterator[int]:
-        """Return the names of a group's blocks that can be found (`Content.key_at`), held ones included.
-
-        There are none where memory keeps them by runs: then ``found_runs`` has them.
-        """
-        return iter(())
-
-    def found_runs(self) -> Iterable[Run]:
-        """Return runs of blocks that can be found, held ones included, where memory keeps them by runs."""
-        return ()
 
     def fits_elsewhere(self, holder: Holder, tokens: int) -> bool:
         """Say whether a holder cannot be placed though enough blocks are free: external fragmentation."""
@@ -368,24 +322,12 @@ class KVCache:
         """Let a decoding holder rest at its present length."""
 
     def trim(self, holder: Holder) -> None:
-        """Release now what the next step of a holder, or its next chunk, would release at its beginning."""
+        """Release now what the next chunk of a resting holder would release at its beginning."""
         return
 
     def cache_full_blocks(self, holder: Holder) -> None:
         """Make the blocks findable that a decoding holder has filled, where prefixes are cached."""
         return
-
-    @abstractmethod
-    def take(self, holder: Holder) -> None:
-        """Take now, in its turn, what a holder of one sample takes in the next step, which there is.
-
-        What it releases at the beginning of the step is released first. Until `close_step` such a holder is
-        not let go. One that rests must decode by then.
-        """
-
-    def close_step(self) -> None:
-        """End a step in which every decoding holder has taken its turn, as ``grow`` would."""
-        self.steps += 1
 
     def reserve_free(self) -> None:
         """Let all blocks that are free now be taken before any that is given back from now on.
@@ -414,18 +356,6 @@ class KVCache:
         if self.grows and self.free_blocks - self.blocks_needed(1) < spare:
             return -1
         return self.grow(1)
-
-    def grow_in_turn(self, holders: Iterable[Holder]) -> bool | None:
-        """Grow by one step in which each holder gives back before it takes, those ahead of it likewise.
-
-        Args:
-            holders: in their order, at least all that decode, each of one sample.
-
-        Returns:
-            Whether every one finds its blocks; if not, nothing has changed. None where that is known only as
-            each of them is served by ``take``.
-        """
-        return self.grow_leaving(0) >= 0 or (None if self.releases else False)
 
     @abstractmethod
     def release(self, holder: Holder) -> None:

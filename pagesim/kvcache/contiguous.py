@@ -114,9 +114,6 @@ class ContiguousKV(KVCache):
         self.steps += steps
         return 0
 
-    def take(self, holder: Holder) -> None:
-        return  # everything was taken at admission
-
     def release(self, holder: Holder) -> None:
         for run in holder.kv.of:
             self._free(run)

@@ -183,9 +183,6 @@ class PagedKV(KVCache):
         self.steps += steps
         return copies
 
-    def take(self, holder: Holder) -> None:
-        self._take(holder, self.blocks_needed_by(holder))
-
     def reserve_free(self) -> None:
         if self.tables is not None:
             self.tables.device.reserve_free()

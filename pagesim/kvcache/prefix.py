@@ -65,6 +65,7 @@ class PrefixKV(KVCache):
         return self._index.findable
 
     def found_runs(self) -> Iterable[Run]:
+        """Return the runs of blocks that can be found, held ones included."""
         return self._index.found.values()
 
     def held_blocks(self, holder: Holder) -> int:
@@ -189,11 +190,6 @@ class PrefixKV(KVCache):
 
     def cache_full_blocks(self, holder: Holder) -> None:
         self._index.register(holder.kv, (self.length(holder) - holder.unknown) // self.block_size)
-
-    def take(self, holder: Holder) -> None:
-        blocks = self.blocks_needed_by(holder)
-        if blocks:
-            self._take_for(holder.kv, blocks)
 
     def release(self, holder: Holder) -> None:
         if holder.decodes:

@@ -20,9 +20,8 @@ from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
-from pagesim.setup.equip import keeps_tree, options_of
+from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.prepare import PreparedSystem
-from pagesim.setup.presets import parts_of
 from pagesim.setup.server import Server
 from pagesim.sim.clock import TICKS_PER_SECOND, to_ticks
 
@@ -158,9 +157,7 @@ class TreeSnapshots(Observer):
 
 def has_tree(result: Result) -> bool:
     """Whether a run's policy caches prefixes in a radix tree."""
-    scenario = result.scenario
-    parts = parts_of(scenario.policy, scenario.scheduler, scenario.reservation, scenario.allocator)
-    return keeps_tree(options_of(scenario, parts))
+    return EngineConfig(result.scenario).caches_in_tree
 
 
 def trees_of(result: Result, instants: Sequence[int]) -> TreeSnapshots:
@@ -175,7 +172,7 @@ def trees_of(result: Result, instants: Sequence[int]) -> TreeSnapshots:
     """
 
     def replay(setting: PreparedSystem, log: RequestLog) -> TreeSnapshots:
-        if not setting.keeps_tree:
+        if not setting.config.caches_in_tree:
             raise NotReplayed(f"policy {result.scenario.policy} caches no prefixes in a radix tree")
         trees = TreeSnapshots(instants)
         server = Server(setting, log, setting.arrivals(), aborts=setting.aborts(), observers=[trees])

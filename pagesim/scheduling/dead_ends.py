@@ -41,3 +41,13 @@ class DeadEnd(Enum):
     def key(self) -> str:
         """The name in a summary."""
         return self.name.lower()
+
+
+class StrictCompatError(Exception):
+    """The real engine goes no further: the dead end, the request's row, and the instant in ticks."""
+
+    def __init__(self, dead_end: DeadEnd, row: int, now: int) -> None:
+        super().__init__(dead_end, row, now)
+        self.dead_end = dead_end
+        self.row = row
+        self.now = now

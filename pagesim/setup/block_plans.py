@@ -1,26 +1,30 @@
-"""The plan of a system's blocks: what vLLM, or a rival, makes of its model's layers, from its options."""
+"""The plan of a system's blocks: what vLLM, or a rival, makes of its model's layers, and their KV groups."""
 
 from __future__ import annotations
 
-from pagesim.costs.specs import (
-    BlockPlan,
-    ModelSpec,
-    PoolPlan,
-    TypePlan,
-    gpu,
-    plan_blocks,
-    plan_pools,
-    plan_types,
+from typing import TYPE_CHECKING
+
+from pagesim.costs.specs import BlockPlan, PoolPlan, TypePlan, plan_blocks, plan_pools, plan_types
+from pagesim.costs.specs.layers import (
+    KV_SCALE_BYTES,
+    ChunkLayer,
+    FullLayer,
+    LatentLayer,
+    Layer,
+    StateLayer,
+    WindowLayer,
 )
-from pagesim.costs.specs.layers import KV_SCALE_BYTES, FullLayer, LatentLayer, StateLayer
 from pagesim.costs.specs.type_plan import Layout
 from pagesim.errors import CapacityError, PagesimError
-from pagesim.scheduling.options import SchedulerOptions
+from pagesim.kvcache import ChunkedLocal, Full, KVGroup, Rule, SlidingWindow, State
 from pagesim.scheduling.sglang import SglangOptions
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.presets import BLOCK_SIZE
 from pagesim.setup.scenario import System
+
+if TYPE_CHECKING:
+    from pagesim.setup.engine_config import EngineConfig
 
 NATIVE_FP8 = 89
 """The compute capability, ten times, from which Triton's kernels take a cache in fp8."""
@@ -29,19 +33,15 @@ FLASHINFER_HEADS = frozenset((64, 128, 256, 512))
 """Widths of heads that FlashInfer's kernels take, as vLLM has it."""
 
 
-def block_plan(system: System, options: VllmV1Options, model: ModelSpec, num_blocks: int = 1) -> BlockPlan:
-    """Plan the KV blocks of a system of policy ``vllm-v1``.
-
-    Args:
-        system: what serves.
-        options: of its scheduler, resolved.
-        model: what it serves.
-        num_blocks: blocks of its cache, where they are known already.
+def block_plan(config: EngineConfig) -> BlockPlan:
+    """Plan the KV blocks of a system of policy ``vllm-v1``, of a cache that is empty yet.
 
     Raises:
         PagesimError: the release's plan is in no log, or it does not start with these options.
     """
-    check_kv_dtype(system, options, model)
+    system, options, model = config.system, config.options, config.model
+    assert isinstance(options, VllmV1Options)
+    check_kv_dtype(config)
     version = options.vllm_version
     groups_layers = RELEASES[version].groups_layers
     if not groups_layers and not model.keeps_all:
@@ -56,61 +56,55 @@ def block_plan(system: System, options: VllmV1Options, model: ModelSpec, num_blo
         )
     plan = plan_blocks(
         model.cache_layers,
-        max_model_len=system.max_model_len or model.max_model_len,
+        max_model_len=config.max_model_len,
         in_flight_tokens=_in_flight(options),
-        num_blocks=num_blocks,
-        kv_dtype=system.kv_dtype,
+        num_blocks=1,
+        kv_dtype=config.kv_dtype,
         tp=system.tensor_parallel_size,
         block_size=system.block_size or (None if groups_layers else BLOCK_SIZE),
         prefix_caching=options.enable_prefix_caching,
         hybrid=not options.disable_hybrid_kv_cache_manager,
-        capability=_capability(system),
+        capability=config.capability,
     )
     plan.check_retention(options.prefix_cache_retention_interval or 0)
     return plan
 
 
-def type_plan(system: System, options: VllmV1Options, model: ModelSpec, layout: Layout) -> TypePlan:
+def type_plan(config: EngineConfig, layout: Layout) -> TypePlan:
     """Plan the pages of the layer types of a system, of a cache that is empty yet.
 
     Args:
-        system: what serves.
-        options: of its scheduler, resolved.
-        model: what it serves.
+        config: of policy ``vllm-v1``.
         layout: how types share memory.
 
     Raises:
         PagesimError: it has drafts, or its layers cannot be dealt out over its GPUs.
     """
-    check_kv_dtype(system, options, model)
+    options = config.options
+    assert isinstance(options, VllmV1Options)
     if options.speculative_tokens:
         raise PagesimError(
             "speculative_tokens is not for memory of layer types, of which it is not known what drafts take; "
             "leave it out"
         )
     return plan_types(
-        model.cache_layers,
+        config.model.cache_layers,
         layout,
-        max_model_len=system.max_model_len or model.max_model_len,
+        max_model_len=config.max_model_len,
         in_flight_tokens=_in_flight(options),
-        kv_dtype=system.kv_dtype,
-        tp=system.tensor_parallel_size,
-        block_size=system.block_size,
+        kv_dtype=config.kv_dtype,
+        tp=config.system.tensor_parallel_size,
+        block_size=config.system.block_size,
     )
 
 
-def pool_plan(system: System, options: SglangOptions, model: ModelSpec, block_size: int) -> PoolPlan | None:
+def pool_plan(config: EngineConfig, options: SglangOptions) -> PoolPlan | None:
     """Plan the two pools of a system of policy ``sglang``; None where it has one, of layers that keep all.
-
-    Args:
-        system: what serves.
-        options: of its scheduler.
-        model: what it serves.
-        block_size: tokens of a page.
 
     Raises:
         PagesimError: its layers keep a state, or something else that is not simulated.
     """
+    model = config.model
     if any(isinstance(layer, StateLayer) for layer in model.cache_layers):
         raise PagesimError(
             f"layers of {model.name} keep a state; scheduler sglang is simulated for layers that attend: "
@@ -120,49 +114,86 @@ def pool_plan(system: System, options: SglangOptions, model: ModelSpec, block_si
         return None
     return plan_pools(
         model,
-        block_size=block_size,
+        block_size=config.granularity[0],
         ratio=options.swa_full_tokens_ratio,
-        kv_dtype=system.kv_dtype,
-        tp=system.tensor_parallel_size,
+        kv_dtype=config.kv_dtype,
+        tp=config.system.tensor_parallel_size,
     )
 
 
-def check_kv_dtype(system: System, options: SchedulerOptions, model: ModelSpec) -> None:
+def kv_groups(plan: BlockPlan) -> tuple[KVGroup, ...]:
+    """Return the KV groups of a block plan, in its order."""
+    return tuple(
+        [
+            KVGroup(
+                group.block_size,
+                _rule(group.rule, State(plan.state_mode == "align", group.checkpoint)),
+                len(group.layers),
+                plan.bytes_per_block,
+                group.real_bytes,
+            )
+            for group in plan.groups
+        ]
+    )
+
+
+def type_groups(plan: TypePlan) -> tuple[KVGroup, ...]:
+    """Return a KV group for each layer type of a plan, in its order."""
+    return tuple(
+        [
+            KVGroup(each.block_size, _rule(each.rule, State()), len(each.places), each.page_bytes)
+            for each in plan.types
+        ]
+    )
+
+
+def _rule(layer: Layer, of_states: State) -> Rule:
+    match layer:
+        case WindowLayer(window=window):
+            return SlidingWindow(window)
+        case ChunkLayer(chunk=chunk):
+            return ChunkedLocal(chunk)
+        case StateLayer():
+            return of_states
+        case _:
+            return Full()
+
+
+def check_kv_dtype(config: EngineConfig) -> None:
     """Refuse a type of the cache that vLLM does not start with, or of which blocks are not known.
 
     Raises:
         PagesimError: fp8 on a GPU on which no kernel for the model takes it, or a scale of each token and
             head where it is not known what blocks take of this engine or release.
     """
-    if isinstance(options, VllmV1Options) and RELEASES[options.vllm_version].scales_tokens:
-        _check_fp8(system, model)
-    if system.kv_dtype not in KV_SCALE_BYTES:
-        return
-    known = ", ".join(version for version, release in RELEASES.items() if release.scales_tokens)
-    given = f"policy {system.policy}"
-    remedy = f"choose policy vllm-v1 with vllm_version {known}"
-    if isinstance(options, VllmV1Options):
-        if RELEASES[options.vllm_version].scales_tokens:
-            return
-        given, remedy = f"vLLM {options.vllm_version}", f"choose vllm_version {known}"
-    raise PagesimError(
-        f"kv_cache_dtype is {system.kv_dtype}, and what a block of {given} takes with a scale of each "
-        f"token and head is not known: {remedy}"
-    )
+    options = config.options
+    release = RELEASES[options.vllm_version] if isinstance(options, VllmV1Options) else None
+    if release is not None and release.scales_tokens:
+        _check_fp8(config)
+    elif config.kv_dtype in KV_SCALE_BYTES:
+        known = ", ".join(version for version, release in RELEASES.items() if release.scales_tokens)
+        given = f"policy {config.system.policy}"
+        remedy = f"choose policy vllm-v1 with vllm_version {known}"
+        if isinstance(options, VllmV1Options):
+            given, remedy = f"vLLM {options.vllm_version}", f"choose vllm_version {known}"
+        raise PagesimError(
+            f"kv_cache_dtype is {config.kv_dtype}, and what a block of {given} takes with a scale of each "
+            f"token and head is not known: {remedy}"
+        )
 
 
-def _check_fp8(system: System, model: ModelSpec) -> None:
+def _check_fp8(config: EngineConfig) -> None:
     """Refuse fp8 before compute capability 8.9 where only vLLM's Triton kernels take the model's layers.
 
     Sources: ``TritonAttentionImpl`` and ``TritonMLAImpl`` (v1/attention/backends), ``FlashInferBackend``.
     """
-    capability = _capability(system)
-    if not system.kv_dtype.startswith("fp8") or not capability or capability >= NATIVE_FP8:
+    model, kv_dtype, capability = config.model, config.kv_dtype, config.capability
+    if not kv_dtype.startswith("fp8") or not capability or capability >= NATIVE_FP8:
         return
     heads = {layer.head_dim for layer in model.cache_layers if isinstance(layer, FullLayer)}
     odd = sorted(heads - FLASHINFER_HEADS)
     needs = {
-        "a scale of each token and head": system.kv_dtype in KV_SCALE_BYTES,
+        "a scale of each token and head": kv_dtype in KV_SCALE_BYTES,
         "latent vectors": any(isinstance(layer, LatentLayer) for layer in model.cache_layers),
         "attention sinks": model.sinks,
         "images that are attended to both ways": model.image_prefixes,
@@ -171,7 +202,7 @@ def _check_fp8(system: System, model: ModelSpec) -> None:
     for what, is_there in needs.items():
         if is_there:
             raise PagesimError(
-                f"kv_cache_dtype is {system.kv_dtype}, and {system.gpu} has compute capability "
+                f"kv_cache_dtype is {kv_dtype}, and {config.system.gpu} has compute capability "
                 f"{capability / 10:.1f}; {model.name} has {what}, for which vLLM has Triton's kernels alone, "
                 f"and these take fp8 from {NATIVE_FP8 / 10:.1f}: give kv_cache_dtype bf16 (bfloat16)"
             )
@@ -201,37 +232,37 @@ def check_graphs(options: VllmV1Options, blocks: BlockPlan) -> None:
     """Refuse more sequences than the engine starts with where it captures full CUDA graphs.
 
     Raises:
-        CapacityError: see `BlockPlan.beyond_graphs`.
+        CapacityError: it does not start so.
     """
-    for refusal in graph_notes(options, blocks):
+    if refusal := refused_graphs(options, blocks):
         raise CapacityError(refusal)
 
 
-def graph_notes(options: SchedulerOptions, blocks: object) -> tuple[str, ...]:
-    """Return that the engine does not start with so many sequences; nothing where it does."""
-    if not isinstance(options, VllmV1Options) or not isinstance(blocks, BlockPlan):
-        return ()
+def refused_graphs(options: VllmV1Options, blocks: BlockPlan) -> str:
+    """Return the sentence by which the engine refuses so many sequences with CUDA graphs, or ''."""
     refusal = blocks.beyond_graphs(options.max_num_seqs or 0)
     captures = options.max_cudagraph_capture_size != 0
-    return (f"{refusal}, or give --enforce-eager",) if refusal and captures else ()
+    return f"{refusal}, or give --enforce-eager" if refusal and captures else ""
 
 
-def kernel_notes(system: System, model: ModelSpec) -> tuple[str, ...]:
-    """Return that blocks are a Hopper GPU's where a GPU decides and its capability is not known."""
-    decides = any(isinstance(layer, LatentLayer | StateLayer) for layer in model.cache_layers)
-    if not decides or _capability(system) is not None:
-        return ()
-    named = (
-        f"gpu {system.gpu} has no compute capability"
-        if "gpu" in system.model_fields_set
-        else "no gpu is named"
-    )
-    return (f"{named}, by which vLLM chooses kernels: blocks are planned as on a Hopper GPU",)
+def check_served(config: EngineConfig, *, full_graphs: bool) -> None:
+    """Refuse what the engine of a served line refuses when it knows its blocks.
 
+    Args:
+        config: that the line describes.
+        full_graphs: whether CUDA graphs hold whole iterations.
 
-def _capability(system: System) -> int | None:
-    """Return the compute capability of a system's GPU; None where none is named, or it is not known."""
-    return gpu(system.gpu).capability if "gpu" in system.model_fields_set else None
+    Raises:
+        PagesimError: an option is off, a longest request does not fit, or see `check_graphs`.
+    """
+    options = config.options
+    if not isinstance(options, VllmV1Options):
+        return
+    num_blocks = config.capacity.num_blocks + config.scheduler.null_blocks
+    blocks = block_plan(config).holding(num_blocks)
+    check_longest(config.system, blocks)
+    if full_graphs:
+        check_graphs(options, blocks)
 
 
 def _in_flight(options: VllmV1Options) -> int:

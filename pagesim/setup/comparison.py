@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from pagesim.costs.specs import model
 from pagesim.errors import PagesimError
 from pagesim.scheduling.sglang import SglangOptions
-from pagesim.setup.equip import block_bytes
+from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.options import chosen
 from pagesim.setup.presets import BLOCK_SIZE, Policy, check_preemption, parts_of
 from pagesim.setup.registry import SCHEDULERS
@@ -67,7 +67,7 @@ def each_policy(system: S, policies: Sequence[str]) -> dict[str, S]:
     }
     if system.num_blocks is None and system.cpu_blocks is None:
         return each
-    of_blocks = {policy: block_bytes(one, parts[policy]) for policy, one in each.items()}
+    of_blocks = {policy: EngineConfig(one).block_bytes for policy, one in each.items()}
     if len(set(of_blocks.values())) == 1:
         return each
     return {
@@ -85,7 +85,8 @@ def _same_memory(asked: System, one: System, own_bytes: int) -> dict[str, int]:
         own_bytes: of its blocks.
     """
     size = asked.block_size or BLOCK_SIZE
-    token_bytes = model(asked.model).kv_bytes_per_token(asked.kv_dtype, asked.tensor_parallel_size)
+    kv_dtype = EngineConfig(asked).kv_dtype
+    token_bytes = model(asked.model).kv_bytes_per_token(kv_dtype, asked.tensor_parallel_size)
     own = {}
     for option in ("num_blocks", "cpu_blocks"):
         number = getattr(one, option)

@@ -39,7 +39,6 @@ MODULES = (
     "kvcache.run_index",
     "kvcache.runs",
     "kvcache.single",
-    "kvcache.tiers.backing",
     "kvcache.tiers.chain_backing",
     "kvcache.tiers.chunks",
     "kvcache.tiers.counts",
@@ -88,8 +87,6 @@ MODULES = (
     "sim.copies",
     "sim.engine",
     "sim.executors.predicted",
-    "sim.pipelined",
-    "sim.tier_copies",
 )
 """What is compiled where pagesim is installed with ``PAGESIM_COMPILE=1``, as ``setup.py`` reads it here."""
 

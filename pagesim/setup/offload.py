@@ -1,24 +1,58 @@
-"""Offload: the tiers of a system made ready for its scheduler, and what copies to and from them take."""
+"""Offload: the tiers of a system made ready for its scheduler and its engine, and what they did."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pagesim.costs import CostModel
 from pagesim.costs.base import IterationShape
+from pagesim.costs.links import host_links
 from pagesim.costs.preemption import LoadTime
-from pagesim.costs.specs import Capacity
-from pagesim.costs.specs.gpu_spec import GIB
+from pagesim.costs.specs import BlockPlan, Capacity, Link, TierSpec, parse_tiers
+from pagesim.costs.specs.gpu_spec import GIB, parse_link
+from pagesim.costs.transfers import ChainLinks, path_to_device, transfer_ticks
 from pagesim.errors import PagesimError
-from pagesim.kvcache.tiers import ChainBacking, TierChain
+from pagesim.kvcache.tiers import EVICTIONS, UNLIMITED, ChunkStore, Tier, TierChain
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.offload.offloading import offloading_of
 from pagesim.scheduling.options import SchedulerOptions
-from pagesim.setup.scenario import System
-from pagesim.setup.tiers import UNLIMITED, chunk_bytes, copy_time, links_of, load_time, make_chain, tier_specs
-from pagesim.sim.copies import CopyEngine, CopyTime
-from pagesim.sim.tier_copies import TierCopies
+from pagesim.sim.clock import to_ticks
+from pagesim.sim.copies import CopyTime, TierCopies, TierLinks
+
+if TYPE_CHECKING:
+    from pagesim.setup.engine_config import EngineConfig
+
+ALIGNMENT = 4096
+"""Bytes to a multiple of which vLLM 0.33.0 rounds a chunk up (v1/kv_offload/cpu/manager.py)."""
+
+_TIMED = Link(float("inf"), 0.0, "copies take what `copy_times` says")
+
+HOST = TierSpec("host", None, _TIMED, _TIMED)
+"""vLLM's one tier."""
+
+
+def tier_specs(config: EngineConfig) -> tuple[TierSpec, ...]:
+    """Return the chain that the option ``tiers`` asks for.
+
+    Raises:
+        PagesimError: a text is no tier, or a chain of them cannot be driven by an engine.
+    """
+    texts: Sequence[str] = config.system.option("tiers")
+    link = config.system.kv_offloading_link
+    if link is not None:
+        raise PagesimError(
+            f"kv_offloading_link is {link}, and tiers is {' '.join(texts)}: each tier "
+            "says its own link, as host:64GiB:25GB/s:10us; leave kv_offloading_link out"
+        )
+    profile = getattr(config.cost, "profile", None)
+    specs = parse_tiers(texts, host_links(config.gpu, profile, config.model))
+    if specs[0].exclusive:
+        raise PagesimError(
+            f"tiers is {' '.join(texts)}; the first takes what the device evicts, and vLLM's connector "
+            "copies what the device computes: leave exclusive out there, or give it to a tier behind; "
+            "the paper's swap space is policy vllm-sosp with preemption swap and cpu_blocks"
+        )
+    return specs
 
 
 def with_chunks(options: Any, sized: Capacity) -> SchedulerOptions:
@@ -46,11 +80,76 @@ def with_chunks(options: Any, sized: Capacity) -> SchedulerOptions:
     return options.model_copy(update={"kv_offloading_chunks": chunks})  # type: ignore[no-any-return]
 
 
-def copy_times(system: System, sized: Capacity, cost: CostModel) -> tuple[CopyTime, CopyTime]:
+def chunk_bytes(sized: Capacity, blocks: int) -> int:
+    """Return the bytes of a chunk of so many blocks in a tier, those of all GPUs that differ together."""
+    copies = sized.plan.host_copies if isinstance(sized.plan, BlockPlan) else sized.tp
+    chunk = sized.block_bytes * copies * blocks
+    return chunk + -chunk % ALIGNMENT
+
+
+def chunk_blocks(options: SchedulerOptions) -> int:
+    """Return the blocks of a chunk in a tier."""
+    return int(getattr(options, "kv_offloading_chunk_blocks", None) or 1)
+
+
+def chain_of(config: EngineConfig) -> TierChain:
+    """Return the empty chain of tiers that a system asks for."""
+    threshold = getattr(config.options, "kv_offloading_threshold", None) or 0
+    size = chunk_bytes(config.capacity, chunk_blocks(config.options))
+    return make_chain(config.tiers, size, threshold=threshold)
+
+
+def make_chain(tiers: Sequence[TierSpec], chunk_bytes: int, *, threshold: int = 0) -> TierChain:
+    """Return an empty chain of these tiers.
+
+    Args:
+        tiers: that next to the device first.
+        chunk_bytes: of a chunk in each of them; a tier holds as many whole ones as there is room for.
+        threshold: how often the device must offer a chunk before a tier linked to it takes it.
+
+    Raises:
+        PagesimError: a tier has room, and not for a single chunk.
+    """
+    made = []
+    for place, tier in enumerate(tiers):
+        capacity = UNLIMITED if tier.capacity_bytes is None else tier.capacity_bytes // chunk_bytes
+        if tier.capacity_bytes and not capacity:
+            raise PagesimError(
+                f"tier {tier.name} has {tier.capacity_bytes} bytes, less than the {chunk_bytes} of a chunk: "
+                "raise its capacity, lower kv_offloading_chunk_blocks, or give it 0GiB"
+            )
+        is_near = place == 0 or tier.direct
+        store = ChunkStore(
+            capacity, EVICTIONS[tier.eviction](capacity), threshold=threshold if is_near else 0
+        )
+        made.append(Tier(tier.name, store, tier.exclusive, tier.direct))
+    return TierChain(made)
+
+
+def copies_of(config: EngineConfig, scheduler: Scheduler) -> TierCopies | None:
+    """Return what carries out the copies between a scheduler's device and its tiers; None without any."""
+    connector = offloading_of(scheduler)
+    return None if connector is None else TierCopies(connector.backing, links_of(config))
+
+
+def links_of(config: EngineConfig) -> TierLinks:
+    """Return the links of a system's tiers: those that end at the device are each GPU's own."""
+    sized, blocks = config.capacity, chunk_blocks(config.options)
+    if config.tiers:
+        loads = [copy_time(tier.load, sized.block_bytes) for tier in config.tiers]
+        stores = [copy_time(tier.store, sized.block_bytes) for tier in config.tiers]
+    else:
+        load, store = copy_times(config)
+        loads, stores = [load], [store]
+    queues = ChainLinks(config.tiers or (HOST,))
+    return TierLinks(queues, sized.block_bytes, blocks, chunk_bytes(sized, blocks), loads, stores)
+
+
+def copy_times(config: EngineConfig) -> tuple[CopyTime, CopyTime]:
     """Return what a copy of so many blocks takes from vLLM's tier on the host, and to it."""
-    link = system.host_link
+    cost, link = config.cost, config.system.kv_offloading_link
     if link is not None:
-        return (copy_time(link, sized.block_bytes),) * 2
+        return (copy_time(parse_link(link), config.capacity.block_bytes),) * 2
 
     def loads(blocks: int) -> int:
         return cost.iteration(_moving(0, blocks))
@@ -61,39 +160,34 @@ def copy_times(system: System, sized: Capacity, cost: CostModel) -> tuple[CopyTi
     return loads, stores
 
 
-def loads_in(system: System, sized: Capacity, cost: CostModel, options: SchedulerOptions) -> LoadTime:
-    """Return what a load of so many blocks from each tier takes."""
-    tiers = tier_specs(system, cost)
-    if tiers:
-        return load_time(tiers, links_of(tiers, sized, chunk_blocks(options)))
-    load = copy_times(system, sized, cost)[0]
-    return lambda blocks: load(blocks[0])
+def copy_time(link: Link, block_bytes: int) -> CopyTime:
+    """Return what a copy of so many blocks takes over a link."""
+    latency, block = to_ticks(link.latency_s), to_ticks(block_bytes / link.bytes_per_s)
+    return lambda blocks: latency + block * blocks
 
 
-def chain_of(system: System, sized: Capacity, cost: CostModel, options: SchedulerOptions) -> TierChain | None:
-    """Return the empty chain of tiers that a system asks for; None where it asks for none."""
-    tiers = tier_specs(system, cost)
-    if not tiers:
-        return None
-    threshold = getattr(options, "kv_offloading_threshold", None) or 0
-    return make_chain(tiers, chunk_bytes(sized, chunk_blocks(options)), threshold=threshold)
+def load_time(config: EngineConfig) -> LoadTime:
+    """Return what a load of so many blocks from each tier takes over idle links, all of those on its way."""
+    tiers, links = config.tiers or (HOST,), links_of(config)
+
+    def ticks(blocks_by_tier: Sequence[int]) -> int:
+        idle_at, end = [0] * len(tiers), 0
+        for place, blocks in enumerate(blocks_by_tier):
+            if not blocks:
+                continue
+            at, size = 0, -(-blocks // links.chunk_blocks) * links.chunk_bytes
+            path = path_to_device(tiers, place)
+            for each in path:
+                is_last = each == path[-1]
+                taken = links.load_times[each](blocks) if is_last else transfer_ticks(tiers[each].load, size)
+                at = idle_at[each] = max(at, idle_at[each]) + taken
+            end = max(end, at)
+        return end
+
+    return ticks
 
 
-def copies_of(
-    system: System, sized: Capacity, cost: CostModel, options: SchedulerOptions, scheduler: Scheduler
-) -> CopyEngine | TierCopies:
-    """Return what carries out the copies between a scheduler's device and its tiers."""
-    tiers = tier_specs(system, cost)
-    if not tiers:
-        return CopyEngine(*copy_times(system, sized, cost))
-    connector = offloading_of(scheduler)
-    assert connector is not None
-    backing = connector.backing
-    assert isinstance(backing, ChainBacking)
-    return TierCopies(backing, links_of(tiers, sized, chunk_blocks(options)))
-
-
-def traffic_of(scheduler: Scheduler, sized: Capacity, options: SchedulerOptions) -> dict[str, Any]:
+def traffic_of(config: EngineConfig, scheduler: Scheduler) -> dict[str, Any]:
     """Return what each tier of a scheduler did, by name; nothing where it has none.
 
     Of each tier: its ``capacity`` in chunks (null without a limit), the bytes of a chunk, chunks and bytes
@@ -102,7 +196,7 @@ def traffic_of(scheduler: Scheduler, sized: Capacity, options: SchedulerOptions)
     connector = offloading_of(scheduler)
     if connector is None:
         return {}
-    backing, size = connector.backing, chunk_bytes(sized, chunk_blocks(options))
+    backing, size = connector.backing, chunk_bytes(config.capacity, chunk_blocks(config.options))
     loaded = sum([each.loaded for each in backing.traffic])
     found = {}
     for (name, store), traffic in zip(backing.tiers, backing.traffic, strict=True):
@@ -134,20 +228,6 @@ def total_traffic(replicas: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for each in total.values():
         each["share"] = each["chunks"]["loaded"] / loaded if loaded else None
     return total
-
-
-def link_notes(system: System, cost: CostModel) -> list[str]:
-    """Return where the links of each tier of a system are from."""
-    notes = []
-    for tier in tier_specs(system, cost):
-        into = "" if tier.store.note == tier.load.note else f"; into it: {tier.store.note}"
-        notes.append(f"links of {tier.name}: {tier.load.note}{into}")
-    return notes
-
-
-def chunk_blocks(options: SchedulerOptions) -> int:
-    """Return the blocks of a chunk in a tier."""
-    return int(getattr(options, "kv_offloading_chunk_blocks", None) or 1)
 
 
 def _moving(out: int, into: int) -> IterationShape:

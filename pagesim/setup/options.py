@@ -69,7 +69,7 @@ def converted(name: str, value: Any, annotation: Any) -> Any:
     try:
         return TypeAdapter(annotation).validate_python(value)
     except ValidationError as error:
-        raise PagesimError(_sentence(name, error)) from None
+        raise PagesimError(sentence(name, error)) from None
 
 
 def _defaults(having: list[tuple[str, FieldInfo]]) -> str:
@@ -98,10 +98,10 @@ def chosen(scheduler: str, given: dict[str, Any]) -> SchedulerOptions:
         return kind.model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
-        raise PagesimError(_sentence(str(first["loc"][0]), error, f"under scheduler {scheduler} ")) from None
+        raise PagesimError(sentence(str(first["loc"][0]), error, f"under scheduler {scheduler} ")) from None
 
 
-def _sentence(name: str, error: ValidationError, where: str = "") -> str:
+def sentence(name: str, error: ValidationError, where: str = "") -> str:
     """Return what is wrong with the value of an option."""
     first = error.errors()[0]
     wanted = first["msg"].removeprefix("Value error, ")

@@ -152,15 +152,13 @@ class Plugins(Generic[T]):
         Raises:
             PagesimError: the part was registered in this process, and other processes do not have it.
         """
-        if name in self._own:
-            return None
         if name in self._registered:
             raise PagesimError(
                 f"{self.option} {name} was registered in this process, and a sweep's workers are others; "
                 f"install it with an entry point in {self.group}"
             )
         point = self._installed().get(name)
-        if point is None:
+        if point is None or name in self._own:
             return None
         self.find(name)
         return f"{self.origin(name)} {_code(point.module)}"

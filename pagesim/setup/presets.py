@@ -236,38 +236,6 @@ def parts_of(
     return policy
 
 
-def granularity(
-    policy: Policy, block_size: int | None = None, page_size: str | None = None
-) -> tuple[int, int | None]:
-    """Return the token slots of a policy's blocks and, where memory is mapped in pages, the bytes of a page.
-
-    The first means nothing where there are pages: what a page holds depends on the model.
-
-    Args:
-        policy: scheduler, reservation and allocator of the run.
-        block_size: what was asked for; None for the policy's own or else ``BLOCK_SIZE``.
-        page_size: what was asked for, a name in ``PAGE_BYTES``; None for 2M where there are pages.
-
-    Raises:
-        PagesimError: the policy does not leave the choice.
-    """
-    if policy.allocator == "virtual":
-        if block_size is not None:
-            raise PagesimError(
-                f"block_size is {block_size}; allocator virtual takes page_size instead: a block is what a "
-                "page in every tensor holds"
-            )
-        return BLOCK_SIZE, PAGE_BYTES[page_size or "2M"]
-    if page_size is not None:
-        raise PagesimError(f"page_size is for allocator virtual, not {policy.allocator}")
-    if policy.block_size is not None and block_size not in (None, policy.block_size):
-        raise PagesimError(
-            f"block_size is {block_size}; it must be {policy.block_size} or left out: this policy is about "
-            "blocks of that size"
-        )
-    return block_size or policy.block_size or policy.default_block_size or BLOCK_SIZE, None
-
-
 def check_preemption(policy: Policy, options: SchedulerOptions) -> None:
     """Refuse a way to preempt that a policy's memory does not have.
 

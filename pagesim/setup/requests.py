@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from pagesim.errors import PagesimError
 from pagesim.scheduling.core import Scheduler
+from pagesim.setup.engine_config import EngineConfig
 from pagesim.sim.clock import LONGEST_S, to_tick_column
 from pagesim.workloads.trace import MAX_SAMPLES, MAX_TOKENS, IntColumn, Trace
 
@@ -28,30 +29,17 @@ class Intake(NamedTuple):
     request_of: IntColumn
 
 
-def take_in(
-    trace: Trace,
-    name: str,
-    scheduler: type[Scheduler],
-    max_model_len: int,
-    num_blocks: int,
-    block_size: int,
-) -> Intake:
-    """Return the requests as the engine of a scheduler sees them.
+def take_in(trace: Trace, config: EngineConfig) -> Intake:
+    """Return the requests of a trace as an engine sees them.
 
     What becomes of samples is a trait of the scheduler: `Scheduler.samples`. Outputs that the engine ends
     early are cut.
 
-    Args:
-        trace: as it was given.
-        name: of the scheduler.
-        scheduler: its class.
-        max_model_len: tokens.
-        num_blocks: of the cache, without null blocks.
-        block_size: tokens a block.
-
     Raises:
         PagesimError: there are no requests, or one is of a kind that the engine does not know.
     """
+    name, scheduler, max_model_len = config.policy.scheduler, config.scheduler, config.max_model_len
+    num_blocks, block_size = config.capacity.num_blocks, config.capacity.block_size
     if not len(trace):
         raise PagesimError("the trace holds no requests")
     if trace.arrival_s[-1] > LONGEST_S:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
@@ -10,19 +11,18 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     create_model,
     field_validator,
     model_validator,
 )
 from pydantic.fields import FieldInfo
 
-from pagesim.costs.specs.gpu_spec import Link
-from pagesim.errors import PagesimError, brief
+from pagesim.costs.specs.gpu_spec import parse_link
+from pagesim.errors import PagesimError
 from pagesim.scheduling.beams import DROP as BEAM_DROP
 from pagesim.scheduling.options import MOST
-from pagesim.setup.kv_dtypes import kv_dtype_of
-from pagesim.setup.links import parse_link
-from pagesim.setup.options import converted, declared, declared_by_plugins, fields_of
+from pagesim.setup.options import converted, declared, declared_by_plugins, fields_of, sentence
 from pagesim.setup.presets import (
     PageSize,
     ReservationName,
@@ -152,25 +152,14 @@ class SystemFields(BaseModel):
         True, description="Fast-forward iterations between scheduling events; results are bit-identical."
     )
 
-    @field_validator("window")
+    @field_validator("window", "frontend", "kv_offloading_link")
     @classmethod
-    def _window_is_a_range(cls, value: str | None) -> str | None:
+    def _can_be_parsed(cls, value: str | None, info: ValidationInfo) -> str | None:
+        parse: Callable[[str], object] = {"window": _parse_window, "frontend": _parse_frontend}.get(
+            info.field_name or "", parse_link
+        )
         if value is not None:
-            _parse_window(value)
-        return value
-
-    @field_validator("frontend")
-    @classmethod
-    def _frontend_is_one_or_two_times(cls, value: str | None) -> str | None:
-        if value is not None:
-            _parse_frontend(value)
-        return value
-
-    @field_validator("kv_offloading_link")
-    @classmethod
-    def _link_is_a_bandwidth(cls, value: str | None) -> str | None:
-        if value is not None:
-            parse_link(value)
+            parse(value)
         return value
 
     @field_validator("tiers", mode="before", check_fields=False)
@@ -182,19 +171,9 @@ class SystemFields(BaseModel):
         return (tuple(value) or None) if isinstance(value, list | tuple) else value  # TOML knows no tuples
 
     @property
-    def host_link(self) -> Link | None:
-        """The link to the host, where it was given."""
-        return None if self.kv_offloading_link is None else parse_link(self.kv_offloading_link)
-
-    @property
     def frontend_s(self) -> tuple[float, float]:
         """Seconds that a client waits beside the engine, a request and a token of its prompt."""
         return (0.0, 0.0) if self.frontend is None else _parse_frontend(self.frontend)
-
-    @property
-    def kv_dtype(self) -> str:
-        """The dtype of the KV cache: as given, or as `kv_dtype_of` settles it."""
-        return kv_dtype_of(self)
 
     @property
     def window_s(self) -> tuple[float, float] | None:
@@ -284,22 +263,13 @@ class Scenario(System):
     on_bad_row: Literal["error", "skip"] = Field("error", description="What to do with an invalid row.")
     steps: bool = Field(False, description="Store one row per iteration instead of one per fast-forward.")
 
-    @field_validator("shared_prefix")
+    @field_validator("shared_prefix", "think")
     @classmethod
-    def _shared_prefix_is_one(cls, value: str | None) -> str | None:
+    def _of_requests_can_be_parsed(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None:
-            from pagesim.workloads import parse_shared_prefix
+            from pagesim.workloads import parse_shared_prefix, parse_think
 
-            parse_shared_prefix(value)
-        return value
-
-    @field_validator("think")
-    @classmethod
-    def _think_is_one(cls, value: str | None) -> str | None:
-        if value is not None:
-            from pagesim.workloads import parse_think
-
-            parse_think(value)
+            (parse_think if info.field_name == "think" else parse_shared_prefix)(value)
         return value
 
 
@@ -418,12 +388,9 @@ def checked(kind: type[M], values: dict[str, Any], source: str = "", *, strict: 
     except ValidationError as error:
         first = error.errors()[0]
         where = f"{source}: " if source else ""
-        wanted = first["msg"].removeprefix("Value error, ")
         if not first["loc"]:  # an option that no field stands for
-            raise PagesimError(f"{where}{wanted}") from None
-        field = str(first["loc"][0])
-        wanted = wanted[0].lower() + wanted[1:]
-        raise PagesimError(f"{where}{field} is {brief(first['input'], 200)}: {wanted}") from None
+            raise PagesimError(where + first["msg"].removeprefix("Value error, ")) from None
+        raise PagesimError(where + sentence(str(first["loc"][0]), error)) from None
 
 
 def _parse_frontend(text: str) -> tuple[float, float]:

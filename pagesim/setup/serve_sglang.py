@@ -24,14 +24,7 @@ from pagesim.setup.serve_sglang_flags import (
     TAKEN,
     TOKEN_WISE,
 )
-from pagesim.setup.serve_values import Reader, check_kernels, choice, number, quantized
-from pagesim.setup.serve_words import (
-    FlagTable,
-    check_length,
-    check_one,
-    check_variables,
-    known_model,
-)
+from pagesim.setup.serve_words import FlagTable, Reader, choice, number
 
 RELEASE = "0.5.23"
 """Whose flags a line is read with."""
@@ -58,19 +51,6 @@ def _spelled() -> Iterator[tuple[str, tuple[str, bool]]]:
             yield alias, (name, True)
 
 
-_TABLE = FlagTable(
-    server=f"SGLang {RELEASE}",
-    taken=TAKEN,
-    noted=NOTED,
-    refused=REFUSED,
-    harmless=HARMLESS,
-    layered=LAYERED,
-    spellings=dict(_spelled()),
-    aliases={alias: name for alias, name in ALIASES.items() if alias.startswith("-")},
-    relaxed=False,
-)
-
-
 def read(
     variables: list[str], words: list[str], *, first_is_model: bool
 ) -> tuple[dict[str, Any], tuple[str, ...], Refuses]:
@@ -84,29 +64,10 @@ def read(
     Raises:
         PagesimError: see `read_serve`.
     """
-    check_variables(variables, ("SGLANG_", "SGL_"), HARMLESS_VARIABLES)
-    if first_is_model:
-        words = _with_flag(words)
-    flags: dict[str, list[str]] = {}
-    for name, values in _TABLE.read(words):
-        if not name:
-            raise PagesimError(f"--serve: {brief(values[0], 80)} belongs to no flag; take it out")
-        flags[name] = values
-    models = flags.pop("model-path", [])
-    check_one(models, "sglang serve MODEL")
-    for name in flags:
-        _TABLE.check(name, flags[name])
-    known = known_model(models[0])
-    options = {"model": known, **_TABLE.options(flags, _READERS)}
-    check_kernels(known, "moe-runner-backend", flags)
+    options, flags, notes = _TABLE.options(variables, _with_flag(words) if first_is_model else words)
     if "attention-backend" in flags:
         options["block_size"] = _page(flags["attention-backend"][-1], options.get("block_size"))
-    if "quantization" in flags:
-        options |= quantized(known, flags["quantization"][-1], QUANTIZATIONS)
-    check_length(options, "context-length", "SGLang")
-    _TABLE.check_layers(known, flags)
-    refuses = _refuses(options, "attention-backend" in flags)
-    return {**FIXED, **options}, _TABLE.without_effect(variables, flags), refuses
+    return {**FIXED, **options}, notes, _refuses(options, "attention-backend" in flags)
 
 
 def readable(text: str) -> int:
@@ -166,6 +127,28 @@ _READERS: dict[str, Reader] = {
     ),
     "attention-backend": choice("", dict.fromkeys((*TOKEN_WISE, *PAGES), "")),  # `_page` says what it does
 }
+
+
+_TABLE = FlagTable(
+    server=f"SGLang {RELEASE}",
+    engine="SGLang",
+    command="sglang serve",
+    taken=TAKEN,
+    noted=NOTED,
+    refused=REFUSED,
+    harmless=HARMLESS,
+    layered=LAYERED,
+    spellings=dict(_spelled()),
+    aliases={alias: name for alias, name in ALIASES.items() if alias.startswith("-")},
+    relaxed=False,
+    prefixes=("SGLANG_", "SGL_"),
+    harmless_variables=HARMLESS_VARIABLES,
+    readers=_READERS,
+    model="model-path",
+    length="context-length",
+    kernels=("moe-runner-backend",),
+    checkpoints=QUANTIZATIONS,
+)
 
 
 def _page(backend: str, asked: int | None) -> int:

@@ -8,7 +8,6 @@ from typing import Any
 
 from pagesim.costs.specs.layers import KV_SCALE_BYTES
 from pagesim.errors import PagesimError
-from pagesim.setup.serve_values import Reader, check_kernels, choice, number, quantized
 from pagesim.setup.serve_vllm_flags import (
     ALIASES,
     FLAGS,
@@ -20,13 +19,7 @@ from pagesim.setup.serve_vllm_flags import (
     REFUSED,
     TAKEN,
 )
-from pagesim.setup.serve_words import (
-    FlagTable,
-    check_length,
-    check_one,
-    check_variables,
-    known_model,
-)
+from pagesim.setup.serve_words import FlagTable, Reader, choice, number
 
 RELEASE = "0.33.0"
 """Whose flags a line is read with."""
@@ -52,19 +45,6 @@ def _spelled(name: str, on: bool = True) -> Iterator[tuple[str, bool]]:
                 yield other + name.removeprefix(one), not on
 
 
-_TABLE = FlagTable(
-    server=f"vllm serve {RELEASE}",
-    taken=TAKEN,
-    noted=NOTED,
-    refused=REFUSED,
-    harmless=HARMLESS,
-    layered=LAYERED,
-    spellings={spelling: (name, on) for name in FLAGS for spelling, on in _spelled(name)},
-    aliases=ALIASES,
-    relaxed=True,
-)
-
-
 def read(variables: list[str], words: list[str]) -> tuple[dict[str, Any], tuple[str, ...], bool]:
     """Return the options that a line decides, the notes of what has no effect here, and `_full_graphs`.
 
@@ -75,27 +55,9 @@ def read(variables: list[str], words: list[str]) -> tuple[dict[str, Any], tuple[
     Raises:
         PagesimError: see `read_serve`.
     """
-    check_variables(variables, ("VLLM_",), HARMLESS_VARIABLES)
-    models, flags = [], {}
-    for name, values in _TABLE.read(words):
-        if name:
-            flags[name] = values
-        else:
-            models += values
-    if "model" in flags:
-        models += flags.pop("model")
-    check_one(models, "vllm serve MODEL")
-    for name in flags:
-        _TABLE.check(name, flags[name])
-    options = {"model": known_model(models[0]), **_TABLE.options(flags, _READERS)}
+    options, flags, notes = _TABLE.options(variables, words)
     options |= _graphs(flags, options.pop("enforce_eager", False))
-    check_kernels(options["model"], "moe-backend", flags)
-    check_kernels(options["model"], "kernel-config", flags)
-    if "quantization" in flags:
-        options |= quantized(options["model"], flags["quantization"][-1], QUANTIZATIONS)
-    check_length(options, "max-model-len", "vLLM")
-    _TABLE.check_layers(options["model"], flags)
-    return {**FIXED, **options}, _TABLE.without_effect(variables, flags), _full_graphs(words, flags)
+    return {**FIXED, **options}, notes, _full_graphs(words, flags)
 
 
 def _full_graphs(words: list[str], flags: dict[str, list[str]]) -> bool:
@@ -180,3 +142,24 @@ _READERS: dict[str, Reader] = {
         },
     ),
 }
+
+_TABLE = FlagTable(
+    server=f"vllm serve {RELEASE}",
+    engine="vLLM",
+    command="vllm serve",
+    taken=TAKEN,
+    noted=NOTED,
+    refused=REFUSED,
+    harmless=HARMLESS,
+    layered=LAYERED,
+    spellings={spelling: (name, on) for name in FLAGS for spelling, on in _spelled(name)},
+    aliases=ALIASES,
+    relaxed=True,
+    prefixes=("VLLM_",),
+    harmless_variables=HARMLESS_VARIABLES,
+    readers=_READERS,
+    model="model",
+    length="max-model-len",
+    kernels=("moe-backend", "kernel-config"),
+    checkpoints=QUANTIZATIONS,
+)

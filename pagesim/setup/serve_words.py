@@ -10,10 +10,14 @@ from typing import Any, Literal
 
 from pagesim.costs.specs import model
 from pagesim.costs.specs.catalogue import is_config, known_as
+from pagesim.costs.specs.weights import GROUPS
 from pagesim.errors import PagesimError, brief, escaped
 
 Arity = Literal["one", "several", "perhaps", "none"]
 """Values that a flag takes."""
+
+Reader = Callable[[str, str], dict[str, Any]]
+"""What makes options of a flag's name and its value; PagesimError where the value is off."""
 
 _ARITIES: dict[str, Arity] = {"*": "several", "?": "perhaps", "!": "none"}
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
@@ -26,12 +30,50 @@ def flags(text: str) -> dict[str, Arity]:
     return {word.rstrip("*?!"): _ARITIES.get(word[-1], "one") for word in text.split()}
 
 
+def number(option: str, read: Callable[[str], Any]) -> Reader:
+    """Return the reader of a number that is an option's value.
+
+    Args:
+        option: its name.
+        read: makes the number; ValueError or OverflowError where it is none.
+    """
+
+    def reads(name: str, text: str) -> dict[str, Any]:
+        try:
+            return {option: read(text)}
+        except (ValueError, OverflowError):
+            wanted = "a number" if read is float else "a whole number"
+            raise PagesimError(f"--serve: --{name} is {brief(text, 80)}; it must be {wanted}") from None
+
+    return reads
+
+
+def choice(option: str, known: Mapping[str, str]) -> Reader:
+    """Return the reader of one of several words.
+
+    Args:
+        option: its name.
+        known: its value by the word; '' where the word says what holds without it.
+    """
+
+    def reads(name: str, text: str) -> dict[str, Any]:
+        if text not in known:
+            raise PagesimError(
+                f"--serve: --{name} {brief(text, 80)} is not modelled; it may be {', '.join(known)}"
+            )
+        return {option: known[text]} if known[text] else {}
+
+    return reads
+
+
 @dataclass(frozen=True, slots=True)
 class FlagTable:
     """The flags of a server, in four classes.
 
     Attributes:
         server: whose they are, for a sentence.
+        engine: what it runs.
+        command: that starts it, with the model behind.
         taken: those that decide on memory or scheduling, and that pagesim has, too.
         noted: those that change neither here.
         refused: those that affect scheduling and are not modelled.
@@ -39,11 +81,22 @@ class FlagTable:
         layered: those of ``noted`` that change nothing only where all layers keep every token alike.
         spellings: of each flag without its dashes, and whether each turns it on.
         aliases: other spellings, with the dash where there is only one.
-        relaxed: whether underscores stand for dashes, a part of a value may be named behind a dot, and a
-            value stand right behind ``-O``.
+        relaxed: whether underscores stand for dashes, a part of a value may be named behind a dot, a value
+            stand right behind ``-O``, and the model anywhere without its flag.
+        prefixes: of the server's variables.
+        harmless_variables: those that change nothing, without a prefix.
+        readers: by a flag of ``taken`` with a value, what makes options of its name and last value; a flag
+            that has none decides nothing by itself.
+        model: the flag that names the model.
+        length: the flag that says the tokens of the longest request.
+        kernels: the flags that choose kernels of experts.
+        checkpoints: by method of quantization, the weight dtypes of checkpoints for which it says nothing
+            new.
     """
 
     server: str
+    engine: str
+    command: str
     taken: Mapping[str, Arity]
     noted: Mapping[str, Arity]
     refused: Mapping[str, Arity]
@@ -52,6 +105,62 @@ class FlagTable:
     spellings: Mapping[str, tuple[str, bool]]
     aliases: Mapping[str, str]
     relaxed: bool
+    prefixes: tuple[str, ...]
+    harmless_variables: frozenset[str]
+    readers: Mapping[str, Reader]
+    model: str
+    length: str
+    kernels: tuple[str, ...]
+    checkpoints: Mapping[str, tuple[str, ...]]
+
+    def options(
+        self, variables: list[str], words: list[str]
+    ) -> tuple[dict[str, Any], dict[str, list[str]], tuple[str, ...]]:
+        """Return the options that a line decides, its flags with their values, and a note of the others.
+
+        Args:
+            variables: that are set in front of the command, by name.
+            words: that follow the command.
+
+        Raises:
+            PagesimError: the line names no model, or something in it is unknown, not modelled or off.
+        """
+        for variable in variables:
+            own = [variable.removeprefix(each) for each in self.prefixes if variable.startswith(each)]
+            if own and own[0] not in self.harmless_variables:
+                raise PagesimError(
+                    f"--serve: {variable} may affect scheduling and is not modelled; leave it out"
+                )
+        models: list[str] = []
+        given: dict[str, list[str]] = {}
+        for name, values in self.read(words):
+            if name:
+                given[name] = values
+            elif self.relaxed:
+                models += values
+            else:
+                raise PagesimError(f"--serve: {brief(values[0], 80)} belongs to no flag; take it out")
+        models += given.pop(self.model, [])
+        if len(models) != 1:
+            said = f"names {' and '.join(models)}" if models else "names no model"
+            raise PagesimError(f"--serve {said[:200]}; it must name one model, as in {self.command} MODEL")
+        for name, values in given.items():
+            self.check(name, values)
+        known = _known_model(models[0])
+        options: dict[str, Any] = {"model": known}
+        for name, values in given.items():
+            if self.taken.get(name) == "none":
+                options[name.replace("-", "_")] = values != ["false"]
+            elif name in self.readers:
+                options |= self.readers[name](name, values[-1])
+        self._check_kernels(known, given)
+        if "quantization" in given:
+            options |= self._quantized(known, given["quantization"][-1])
+        self._check_length(options)
+        self._check_layers(known, given)
+        without = [*variables, *(f"--{name}" for name in given if name not in self.taken)]
+        note = f"of the {self.server} line without an effect here: {', '.join(without)}"
+        return options, given, (note,) if without else ()
 
     def arity(self, name: str) -> Arity:
         """Return what a flag takes."""
@@ -122,39 +231,51 @@ class FlagTable:
         remedy = f"it may be {' or '.join(harmless)}" if harmless else "leave it out"
         raise PagesimError(f"--serve: {escaped(said)[:120]} affects scheduling and is not modelled; {remedy}")
 
-    def check_layers(self, model_name: str, given: Mapping[str, list[str]]) -> None:
+    def _check_layers(self, name: str, given: Mapping[str, list[str]]) -> None:
         """Refuse a flag about layers that the model has, and that are modelled without it."""
-        if model(model_name).keeps_all:
+        if model(name).keeps_all:
             return
         for flag in given:
             if flag in self.layered and given[flag] != ["false"]:
                 raise PagesimError(
-                    f"--serve: --{flag} would change what the layers of {brief(model_name, 80)} keep, and is "
-                    "not modelled; leave it out"
+                    f"--serve: --{flag} would change what the layers of {brief(name, 80)} keep, and is not "
+                    "modelled; leave it out"
                 )
 
-    def options(
-        self, given: Mapping[str, list[str]], readers: Mapping[str, Callable[[str, str], dict[str, Any]]]
-    ) -> dict[str, Any]:
-        """Return the options that flags stand for.
+    def _check_kernels(self, name: str, given: Mapping[str, list[str]]) -> None:
+        """Refuse a choice of kernels for a model whose experts are MXFP4: kernels pad such weights."""
+        dtype = model(name).weights.of("experts")
+        for flag in self.kernels:
+            chosen = given.get(flag, ["auto"])[-1]
+            if chosen != "auto" and dtype is not None and dtype.name.startswith("mxfp4"):
+                raise PagesimError(
+                    f"--serve: --{flag} {escaped(chosen)[:80]} would change how far the MXFP4 experts of "
+                    f"{brief(name, 80)} are padded, and is not modelled; leave it out"
+                )
 
-        Args:
-            given: flags, with their values.
-            readers: by the name of a flag that takes a value, what makes options of its name and last value;
-                one that has none decides nothing by itself.
-        """
-        options: dict[str, Any] = {}
-        for name, values in given.items():
-            if self.taken.get(name) == "none":
-                options[name.replace("-", "_")] = values != ["false"]
-            elif name in readers:
-                options |= readers[name](name, values[-1])
-        return options
+    def _quantized(self, name: str, method: str) -> dict[str, str]:
+        """Return the weight dtype that a method of quantization gives a model, if it is not the model's."""
+        spec = model(name)
+        own = {dtype.name for group in GROUPS if (dtype := spec.weights.of(group)) and dtype.quantized}
+        if method.lower() == "none" or own & set(self.checkpoints.get(method, ())):
+            return {}
+        if method == "fp8" and not own:
+            return {"weight_dtype": "fp8"}
+        remedy = "it may be none or fp8, or name a quantized config.json as the model"
+        raise PagesimError(
+            f"--serve: --quantization {escaped(method)[:80]} affects scheduling and is not modelled for "
+            f"{brief(name, 80)}, whose weights are {spec.weights_in_words}; "
+            f"{'leave it out' if own else remedy}"
+        )
 
-    def without_effect(self, variables: list[str], given: Mapping[str, list[str]]) -> tuple[str, ...]:
-        """Return the note of what changes neither memory nor scheduling here; none where all does."""
-        without = [*variables, *(f"--{name}" for name in given if name not in self.taken)]
-        return (f"of the {self.server} line without an effect here: {', '.join(without)}",) if without else ()
+    def _check_length(self, options: Mapping[str, Any]) -> None:
+        """Refuse requests that are longer than the model is made for, as the server does."""
+        own = model(options["model"]).max_model_len
+        if options.get("max_model_len", own) > own:
+            raise PagesimError(
+                f"--serve: --{self.length} is {options['max_model_len']}, more than the {own} tokens of "
+                f"{options['model']}; {self.engine} does not start so"
+            )
 
 
 def _is_flag(word: str) -> bool:
@@ -183,22 +304,7 @@ def words_of(line: str) -> tuple[list[str], list[str]]:
     return variables, words
 
 
-def check_variables(variables: list[str], prefixes: tuple[str, ...], harmless: frozenset[str]) -> None:
-    """Refuse a variable of the server's that is not known to change nothing."""
-    for name in variables:
-        for prefix in prefixes:
-            if name.startswith(prefix) and name.removeprefix(prefix) not in harmless:
-                raise PagesimError(f"--serve: {name} may affect scheduling and is not modelled; leave it out")
-
-
-def check_one(models: list[str], example: str) -> None:
-    """Refuse a line that names no model, or several."""
-    if len(models) != 1:
-        said = f"names {' and '.join(models)}" if models else "names no model"
-        raise PagesimError(f"--serve {said[:200]}; it must name one model, as in {example}")
-
-
-def known_model(word: str) -> str:
+def _known_model(word: str) -> str:
     """Return a model's name or path, if there is such a model here."""
     known = known_as(word)
     if known is not None:
@@ -210,13 +316,3 @@ def known_model(word: str) -> str:
         )
     model(word)
     return word
-
-
-def check_length(options: Mapping[str, Any], flag: str, server: str) -> None:
-    """Refuse requests that are longer than the model is made for, as the server does."""
-    own = model(options["model"]).max_model_len
-    if options.get("max_model_len", own) > own:
-        raise PagesimError(
-            f"--serve: --{flag} is {options['max_model_len']}, more than the {own} tokens of "
-            f"{options['model']}; {server} does not start so"
-        )

@@ -23,7 +23,6 @@ from pagesim.setup.prepare import PreparedSystem
 from pagesim.sim.clock import to_ticks
 from pagesim.sim.engine import Engine
 from pagesim.sim.executors import Executor, PredictedExecutor
-from pagesim.sim.pipelined import PipelinedEngine
 from pagesim.sim.sending import ClosedEngine, SentArrivals
 from pagesim.workloads.trace import Trace
 
@@ -83,7 +82,7 @@ class Server:
         observers: Sequence[Observer] = (),
         tables: bool = False,
     ) -> None:
-        system = setting.system
+        config, system = setting.config, setting.config.system
         self.setting = setting
         self.scheduler = setting.new_scheduler(tables=tables)
         self.scheduler.expect(arrivals)
@@ -105,9 +104,9 @@ class Server:
 
         self.recorder = Recorder(self.scheduler, log, account_for)
         reaches = self.scheduler.reaches
-        carrying_out: Executor = PredictedExecutor(setting.cost, None if reaches is None else reaches.ahead)
+        carrying_out: Executor = PredictedExecutor(config.cost, None if reaches is None else reaches.ahead)
         if executor is not None:
-            carrying_out = executor(self.scheduler, setting.sized, setting.trace.take(setting.accepted))
+            carrying_out = executor(self.scheduler, config.capacity, setting.trace.take(setting.accepted))
             if isinstance(carrying_out, Observer):
                 observers = [carrying_out, *observers]
         self._closed: ClosedEngine | None = None
@@ -119,8 +118,7 @@ class Server:
         if offloading_of(self.scheduler) is not None:
             self.tiers = TierHistory()
             observers = [self.tiers, *observers]
-        engine = Engine if self.scheduler.in_flight == 1 else PipelinedEngine
-        self.engine = engine(
+        self.engine = Engine(
             self.scheduler,
             carrying_out,
             self.recorder,
@@ -142,12 +140,12 @@ class Server:
             self.tiers.end(self.means.end)
 
     def traffic(self) -> dict[str, Any]:
-        """Return what each tier of the engine did, see `traffic_of`."""
-        return traffic_of(self.scheduler, self.setting.sized, self.setting.options)
+        """Return what each tier of the engine did, by name, as `traffic_of` counts it; empty without one."""
+        return {} if self.tiers is None else traffic_of(self.setting.config, self.scheduler)
 
     def summary(self) -> dict[str, Any]:
         """Return what of a summary is about one engine."""
-        recorder, sized, drafts = self.recorder, self.setting.sized, self.scheduler.speculation
+        recorder, sized, drafts = self.recorder, self.setting.config.capacity, self.scheduler.speculation
         memory, means = self.scheduler.memory, self.means.summary()
         groups = {
             name: {

@@ -9,7 +9,7 @@ stepping.
 from __future__ import annotations
 
 from bisect import insort
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 
 import simpy
@@ -18,35 +18,31 @@ from pagesim.accounting.records import Recorder
 from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
-from pagesim.scheduling.dead_ends import DeadEnd
+from pagesim.scheduling.dead_ends import DeadEnd, StrictCompatError
 from pagesim.scheduling.observer import FastForward, Observer
 from pagesim.scheduling.observers import Observers
 from pagesim.scheduling.offload.jobs import Job
 from pagesim.scheduling.request import Status
 from pagesim.setup.compiled import mypyc_attr
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, span_of, steps_before
-from pagesim.sim.copies import CopyEngine, at_once
+from pagesim.sim.copies import TierCopies
 from pagesim.sim.executors import Executor
 from pagesim.sim.process import drive
-from pagesim.sim.tier_copies import TierCopies
 
 NAP = TICKS_PER_SECOND // 1000
 """Ticks for which the engine process sleeps after an empty schedule while it has requests."""
 
 
-class StrictCompatError(Exception):
-    """The real engine goes no further: the dead end, the request's row, and the instant in ticks."""
-
-    def __init__(self, dead_end: DeadEnd, row: int, now: int) -> None:
-        super().__init__(dead_end, row, now)
-        self.dead_end = dead_end
-        self.row = row
-        self.now = now
-
-
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Engine:
-    """Runs one scheduler to the end: an iteration is decided when the one before it is over.
+    """Runs one scheduler to the end; `Scheduler.in_flight` batches at most are in flight.
+
+    One turn schedules a batch, and then waits for the oldest one in flight if there are as many as there may
+    be, or if there is nothing else to do. With one, an iteration is decided when the one before it is over;
+    with two, when the one before the one before it is, and it begins when the one before it is over. There a
+    schedule may be empty; that is an iteration of no length, which is in flight as any other.
+
+    Source: vLLM 0.33.0, v1/engine/core.py, ``EngineCore.step`` and ``step_with_batch_queue``.
 
     Args:
         scheduler: with its memory and its arrivals.
@@ -63,21 +59,22 @@ class Engine:
         dead_ends: how often a request met one, and which.
         run: the fast-forward at hand; it has no steps if the next iteration is planned.
         over_at: when what was decided last is over, in ticks.
-        chains: whether a fast-forward may follow a plan in one decision where batches are scheduled ahead.
     """
 
     __slots__ = (
-        "_arrived",
+        "_ahead",
         "_due",
+        "_first_at",
+        "_forwards",
+        "_in_flight",
+        "_is_settled",
         "_looks",
         "_naps",
         "_next_abort",
-        "_still_waits",
         "_tells_growth",
-        "_tiers",
+        "_waits",
         "aborted_tokens",
         "aborts",
-        "chains",
         "copies",
         "dead_ends",
         "ends_early",
@@ -103,18 +100,23 @@ class Engine:
         until: int | None = None,
         aborts: Sequence[tuple[int, int]] = (),
         strict_compat: bool = False,
-        copies: CopyEngine | TierCopies | None = None,
+        copies: TierCopies | None = None,
     ) -> None:
         self.scheduler = scheduler
-        self.copies = copies or CopyEngine(at_once, at_once)
-        # What moves from tier to tier goes on beside the engine, and is looked at before it decides.
-        self._tiers = self.copies if isinstance(self.copies, TierCopies) else None
-        self._arrived: Sequence[Job] = ()  # jobs that were over when what was decided last was launched
-        self._due = (
-            NEVER  # when a copy ends, of which the next iteration learns; 0 where each must be planned
-        )
-        self._naps = False  # whether that computes nothing
-        self._still_waits = False  # whether what waits does so in the next iteration, too
+        self.copies = copies
+        # When each batch in flight is over, and the jobs that were over when it was launched.
+        self._in_flight: deque[tuple[int, Sequence[Job]]] = deque()
+        self._ahead = scheduler.in_flight - 1
+        # Where more than two are in flight each iteration is planned.
+        self._forwards = fast_forward and self._ahead < 2
+        self._first_at = 0  # when the first step of the fast-forward at hand is decided
+        self._waits = False  # whether the turn at hand waits for the oldest batch in flight
+        self._naps = False  # whether it computes nothing
+        # Whether the next iteration can only do what the last one does: requests that wait were looked at,
+        # and none has arrived or gone since that could change what became of them.
+        self._is_settled = False
+        # When a copy ends, of which the next iteration learns; 0 where each must be planned.
+        self._due = NEVER
         self.executor = executor
         self.recorder = recorder
         self.events: Observer = Observers([recorder, *observers]) if observers else recorder
@@ -129,11 +131,9 @@ class Engine:
         self._next_abort = 0  # the place of the next of them
         self.run = FastForward()
         self.over_at = 0
-        self.chains = True
         self.events.begun(scheduler)
         self._looks = any(type(each).next_look is not Observer.next_look for each in observers)
         self._tells_growth = any(type(each).advanced is not Observer.advanced for each in observers)
-        self._prepare()
 
     # Driving it
 
@@ -154,50 +154,43 @@ class Engine:
         Returns:
             Whether anything does; if not, no request runs or waits.
         """
-        scheduler, queue = self.scheduler, self.scheduler.queue
-        if queue.next_arrival <= now:
-            queue.arrive(now)
-        if self.aborts:
-            self._abort_until(now)
-        if self._tiers is not None:
-            self._tiers.advance(now)
-        run = self.run
-        run.steps = 0
-        run.decided = now
-        if self.fast_forward and (self._still_waits or not (queue.waiting or scheduler.swapped)):
-            # No request waits for a place that it may get: no plan is needed unless another decision is due.
-            steps = scheduler.steps_until_next_decision()
-            if steps > 0:
-                self._fast_forward(steps, now, now)
-                if run.steps:
-                    return True
-        while True:
-            batch = scheduler.plan(now)
-            gives_up = batch.stuck or batch.ignored or batch.leaked
-            if batch.recomputed or batch.swapped_out or gives_up:
-                self.events.departed(batch, now)
-                if gives_up:
-                    self._give_up(batch, now)
-            if batch.tokens or batch.is_iteration:
-                break
-            if scheduler.has_work and batch.transfers is not None:
-                break  # the loop goes on as long as anything is copied
-            # Where memory was given back, a request that waits may be admitted at the same instant.
-            if not (batch.recomputed or batch.stuck):
-                scheduler.ran_dry()
-                self.events.idle(now, queue.next_arrival)
-                return False
-        ticks = self.executor.execute(batch)
-        start = now
-        if batch.transfers is not None:
-            start = self.copies.before(batch.transfers, now, now)
+        scheduler, in_flight, copies, run = self.scheduler, self._in_flight, self.copies, self.run
+        if scheduler.queue.next_arrival <= now or self.aborts:
+            self._let_in(now)
+        if copies is not None:
+            copies.advance(now)  # what moves from tier to tier goes on beside the engine
+        run.steps, run.decided = 0, now
+        if self._forwards and self._fast_forwards(now):
+            return True
+        batch = self._plan(now)
+        if batch is None:
+            return self._has_nothing(now)
+        is_empty, transfers = not batch.tokens, batch.transfers
+        naps = is_empty and (self._ahead > 0 or transfers is not None)
+        ticks = 0 if is_empty and self._ahead else self.executor.execute(batch)
+        launched = busy = now
+        if in_flight and in_flight[-1][0] > now:
+            busy = in_flight[-1][0]
+        if copies is not None and transfers is not None:
+            launched = copies.before(transfers, now, busy)
+        if in_flight and launched > in_flight[0][0] and not self._naps:
+            self.events.held_up(in_flight[0][0], launched)
+        start = launched if is_empty or launched > busy else busy
+        end = start + ticks
         self.events.planned(batch, now, start, ticks)
-        self.over_at = end = start + ticks
-        if batch.transfers is not None:
-            self._naps = not batch.tokens
-            self._arrived = self.copies.after(batch.transfers, start, end, naps=self._naps)
-            self._due = 0 if self._arrived else self.copies.due
-        if self.fast_forward:
+        arrived: Sequence[Job] = ()
+        if copies is not None and transfers is not None:
+            arrived = copies.after(transfers, launched, max(busy, end), naps=naps)
+            self._due = 0 if arrived or any(jobs for _, jobs in in_flight) else copies.due
+        in_flight.append((end, arrived))
+        self._is_settled = not is_empty
+        if len(in_flight) == scheduler.in_flight or not (batch.tokens or scheduler.has_work):
+            self._wait(launched, naps=naps)
+        else:
+            self._waits, self._naps = False, naps
+            self.over_at = launched
+        if self._forwards and not self._ahead:
+            # What follows this batch may be known: both are taken in one decision.
             steps = scheduler.steps_until_next_decision()
             if steps > 0:
                 self._fast_forward(steps, end, end)
@@ -205,35 +198,44 @@ class Engine:
 
     def complete(self, now: int) -> int:
         """End what was decided last, at ``over_at``; return when to decide again."""
-        run = self.run
+        run, scheduler, in_flight, copies = self.run, self.scheduler, self._in_flight, self.copies
+        arrived: Sequence[Job] = ()
         if run.steps:
             self.events.fast_forwarded(run)
-            self.scheduler.advance(run.steps)
+            scheduler.advance(run.steps)
             if self._tells_growth:
                 self.events.advanced(run)
-            if self._due < now:
-                self._arrived = self.copies.over_by(
-                    run.start + span_of(run.first, run.increment, run.steps - 1)
-                )
-        if self.aborts and self.scheduler.drops_last_token:
+            in_flight.clear()
+            learned = () if copies is None else self._learned(copies)
+            if not self._ahead:
+                arrived = learned
+            else:
+                in_flight.append((run.end, learned))
+                if not run.resting:
+                    return now
+        elif self._waits:
+            arrived = in_flight.popleft()[1]
+        else:
+            return now + NAP if self._naps and scheduler.has_work else now
+        if self.aborts and scheduler.drops_last_token:
             self._let_in(now)
-        scheduler = self.scheduler
         over = scheduler.finish(now)
-        self._still_waits = False
-        if self._arrived:
-            scheduler.transferred(self._arrived)
-            self._arrived = ()
-            self._due = self.copies.due  # of those that are left
-            self._still_waits = not (
-                over or scheduler.must_replan or self.aborts or self._naps or scheduler.arrival_matters()
-            )
-        if self._naps:
-            self._naps = False
-            return now + NAP if self.scheduler.has_work else now
-        return now
+        if over or not self._ahead:
+            self._is_settled = False
+        if copies is not None and arrived:
+            scheduler.transferred(arrived)
+            if not self._ahead:
+                self._due = copies.due  # of those that are left
+                self._is_settled = not (
+                    over or scheduler.must_replan or self.aborts or self._naps or scheduler.arrival_matters()
+                )
+        return now + NAP if self._naps and scheduler.has_work else now
 
     def end(self) -> None:
         """Decide nothing more, and hand over what was recorded."""
+        for over_at, _ in self._in_flight:
+            self.scheduler.let_ending_rest()
+            self.scheduler.finish(over_at)
         self.recorder.flush()
         # Who observes would keep the engine, and all arrivals, until a garbage collection.
         self.scheduler.events = self.events = Observer()
@@ -243,9 +245,12 @@ class Engine:
         run = self.run
         if run.steps:
             kept = steps_before(run.first, run.increment, instant - run.start)
+            if self._ahead:
+                kept = 1 + kept if self._first_at < instant else 0
             if kept < run.steps:
                 run.steps = kept
-                self.over_at = run.end = run.start + span_of(run.first, run.increment, kept)
+                run.end = run.start + span_of(run.first, run.increment, kept)
+                self._end_run()
         return self.over_at
 
     def abort_at(self, instant: int, row: int) -> None:
@@ -270,25 +275,94 @@ class Engine:
 
     # Inside
 
-    def _prepare(self) -> None:
-        """Set up what another kind of engine keeps in addition."""
-        return
-
     def _let_in(self, now: int) -> None:
         """Let arrivals into the queue, and then clients go away."""
-        self.scheduler.queue.arrive(now)
-        self._abort_until(now)
+        queue = self.scheduler.queue
+        if queue.next_arrival <= now:
+            if self.scheduler.arrival_matters():
+                self._is_settled = False
+            queue.arrive(now)
+        if self.aborts:
+            before = self._next_abort
+            self._abort_until(now)
+            if self._next_abort > before:
+                self._is_settled = False
 
-    def _fast_forward(self, steps: int, now: int, start: int, ahead: int = 0) -> None:
+    def _plan(self, now: int) -> Batch | None:
+        """Return the batch that is scheduled next; None where there is nothing to do."""
+        scheduler = self.scheduler
+        if self._ahead and not (scheduler.running or scheduler.has_work):
+            return None
+        while True:
+            batch = scheduler.plan(now)
+            gives_up = batch.stuck or batch.ignored or batch.leaked
+            if batch.recomputed or batch.swapped_out or gives_up:
+                self.events.departed(batch, now)
+                if gives_up:
+                    self._give_up(batch, now)
+            if batch.tokens or (not self._ahead and batch.is_iteration):
+                return batch
+            if self._ahead:
+                if not scheduler.empty_turns:
+                    return None
+                if not batch.stuck:
+                    return batch
+            elif scheduler.has_work and batch.transfers is not None:
+                return batch  # turns are taken as long as anything is copied
+            elif not (batch.recomputed or batch.stuck):
+                return None
+            # Where memory was given back, a request that waits may be admitted at the same instant.
+
+    def _has_nothing(self, now: int) -> bool:
+        """Wait for the oldest batch in flight where nothing is scheduled; say whether there is one."""
+        if not self._in_flight:
+            self.scheduler.ran_dry()
+            self.events.idle(now, self.scheduler.queue.next_arrival)
+            return False
+        self._wait(now, naps=self.scheduler.empty_turns)
+        return True
+
+    def _wait(self, now: int, *, naps: bool) -> None:
+        """Let the turn at hand end with the oldest batch in flight."""
+        self._waits, self._naps = True, naps
+        over_at = self._in_flight[0][0]
+        self.over_at = over_at if over_at > now else now
+
+    def _learned(self, copies: TierCopies) -> Sequence[Job]:
+        """Return the jobs of whose end the last iteration of the fast-forward at hand learns."""
+        run = self.run
+        before = run.steps - 1 - self._ahead
+        last = self._first_at if before < 0 else run.start + span_of(run.first, run.increment, before)
+        if self._due > last:
+            return ()
+        self._due = 0
+        return copies.over_by(last)
+
+    def _fast_forwards(self, now: int) -> bool:
+        """Take the next iterations at once, if that can be; say whether it could."""
+        scheduler, in_flight = self.scheduler, self._in_flight
+        if self._naps or (self._ahead and not in_flight):
+            return False
+        if not self._is_settled and (scheduler.queue.waiting or scheduler.swapped):
+            return False
+        steps = scheduler.steps_until_next_decision()
+        if steps <= 0:
+            if not self._ahead or scheduler.queue.waiting or scheduler.must_replan:
+                return False
+            scheduler.let_ending_rest()
+            steps = min(scheduler.steps_until_next_decision(), 1)
+        self._fast_forward(steps, now, in_flight[-1][0] if in_flight else now)
+        return self.run.steps > 0
+
+    def _fast_forward(self, steps: int, now: int, start: int) -> None:
         """Set ``run`` to the iterations ahead that decode with the same requests and decide nothing.
 
         Args:
             steps: as many as the scheduler allows, if nothing happens outside.
             now: when the first of them would be decided, in ticks.
             start: when it would be carried out.
-            ahead: 1 where each further one is decided when the one before it starts, and not when that ends.
         """
-        scheduler, run = self.scheduler, self.run
+        scheduler, run, ahead = self.scheduler, self.run, self._ahead
         arrival = scheduler.queue.next_arrival
         if steps <= 0 or arrival <= run.decided:
             return  # what was sent while a plan was made is not in the queue yet
@@ -332,7 +406,16 @@ class Engine:
         run.sequences = sequences
         run.resting = resting
         run.end = end
-        self.over_at = end - (first + increment * (steps - 1)) if ahead else end
+        self._first_at = now
+        self._end_run()
+
+    def _end_run(self) -> None:
+        """Let the turn at hand end when what follows the fast-forward is decided."""
+        run = self.run
+        self.over_at = run.end
+        if self._ahead:  # the last step is in flight then
+            last = run.first + run.increment * (run.steps - 1)
+            self.over_at = run.end - last if run.steps else self._first_at
 
     def _abort_until(self, now: int) -> None:
         """Abort requests whose clients went away by now; leave the next such instant for fast-forwards."""

@@ -76,8 +76,6 @@ class EngineProcess(Observer):
     def start(self, environment: simpy.Environment, engine: Engine) -> simpy.Process:
         """Begin to serve; return the process."""
         self.engine = engine
-        if self.routed is not None:
-            engine.chains = False  # or it could not say from when on it does what
         self._environment = environment
         self._events = self._run()
         self._process = start(environment, self._events)
@@ -101,7 +99,7 @@ class EngineProcess(Observer):
                 self._busy = True
                 while self._busy:
                     try:
-                        yield environment.timeout(engine.over_at - int(environment.now))
+                        yield environment.timeout(engine.over_at - environment.now)
                         self._busy = False
                     except simpy.Interrupt:
                         self._decided()

@@ -64,17 +64,6 @@ class Life:
         if memory.names_blocks:
             assert sum(filter(None, found)) == copies, "as many blocks are copied as grow says"
 
-    def take_turns(self) -> None:
-        """Let every decoding holder take its turn in a step that fits, in their order."""
-        memory = self.memory
-        decoding = sorted(self.decoding(), key=lambda holder: holder.order)
-        before = [(holder, self.written.tables(holder), memory.length(holder)) for holder in decoding]
-        for holder in decoding:
-            memory.take(holder)
-        memory.close_step()
-        for each in before:
-            self.written.write(*each, each[0].growth)
-
     def release(self, holder: LivingHolder) -> None:
         """Release a holder on the device."""
         memory = self.memory

@@ -108,8 +108,9 @@ class RandomLife(Life):
 
     def _trim(self, rng: Random) -> None:
         memory = self.memory
-        if self.holders:
-            holder = rng.choice(self.holders)
+        resting = [holder for holder in self.holders if not holder.decodes]
+        if resting:
+            holder = rng.choice(resting)
             groups = range(len(memory.groups)) if memory.names_blocks else ()
             before = [self.written.gone(holder, 0, number) for number in groups]
             memory.trim(holder)

@@ -12,8 +12,7 @@ import pytest
 from pagesim.costs.specs import ModelSpec, from_hf_config, gpu, plan_blocks
 from pagesim.costs.specs.gpus import GIB
 from pagesim.errors import PagesimError
-from pagesim.setup.equip import block_bytes
-from pagesim.setup.presets import parts_of
+from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.scenario import System
 
 OPEN = Path(__file__).parents[3] / "shared" / "models" / "open"
@@ -76,9 +75,9 @@ def planned(row: dict[str, str]) -> dict[str, Any]:
         how: dict[str, Any] = {"policy": "vllm-v1", "model": path, "kv_cache_dtype": kv_dtype, "gpu": on}
         system = System(**how, tensor_parallel_size=int(row["tp"]))
         if not row["refusal"]:
-            return {"refusal": not block_bytes(system, parts_of("vllm-v1"))}
+            return {"refusal": not EngineConfig(system).block_bytes}
         with pytest.raises(PagesimError, match="Triton"):
-            block_bytes(system, parts_of("vllm-v1"))
+            assert EngineConfig(system).block_bytes
         return {"refusal": True}
     plan = plan_blocks(
         spec.cache_layers,

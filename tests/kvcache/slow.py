@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from pagesim.kvcache import ChunkedLocal, Holder, KVCache, KVGroup, OutOfBlocks, SlidingWindow
 
@@ -113,18 +113,6 @@ class SlowKV(KVCache):
         self.go_back(before)
         return fit
 
-    def steps_blocked(self, steps: int, needed: int) -> int:
-        """Take one step after another, up to one that leaves enough blocks, and then take all back."""
-        before = self.state()
-        blocked = 0
-        while blocked < steps:
-            self.step()
-            if self.free_blocks >= needed:
-                break
-            blocked += 1
-        self.go_back(before)
-        return blocked
-
     def state(self) -> dict[Holder, tuple[Held, int]]:
         return {holder: (held.copy(), holder.in_flight) for holder, held in self.here.items()}
 
@@ -183,29 +171,6 @@ class SlowKV(KVCache):
         held = self.here[holder]
         self.release_skipped(held, held.tokens - holder.in_flight)
         self.count()
-
-    def take(self, holder: Holder) -> None:
-        self.trim(holder)
-        holder.in_flight = self.lag * holder.growth
-        for _ in range(holder.growth):
-            self.write(self.here[holder])
-        self.count()
-
-    def close_step(self) -> None:
-        self.begins = False
-        self.steps += 1
-
-    def grow_in_turn(self, holders: Iterable[Holder]) -> bool:
-        before = self.state()
-        for holder in holders:
-            if holder.decodes:
-                self.trim(holder)
-                if self.blocks_needed_by(holder) > self.free_blocks:
-                    self.go_back(before)
-                    return False
-                self.take(holder)
-        self.close_step()
-        return True
 
     def grow(self, steps: int = 1) -> int:
         if self.blocks_needed(steps) > self.free_blocks and self.steps_that_fit(steps, 0) < steps:

@@ -332,12 +332,6 @@ class SlowHybridPrefixKV(KVCache):
             self.hash_blocks(holder, holder.tokens - holder.unknown)
         self.count()
 
-    def take(self, holder: Reader) -> None:
-        self.serve(holder)
-
-    def close_step(self) -> None:
-        self.steps += 1
-
     def grow(self, steps: int = 1) -> int:
         for _ in range(steps):
             self.steps += 1

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from pagesim.kvcache import Buddy, ContiguousKV, Fit, Holder, OutOfBlocks
+from pagesim.kvcache import Buddy, ContiguousKV, Holder, OutOfBlocks
 from pagesim.kvcache.reservation import reserve_max
 
 
@@ -117,9 +117,10 @@ def test_orca_max_holds_7_requests_in_983_blocks_and_87_blocks_stay_unusable() -
     memory = ContiguousKV(Buddy(983, 128), 16, reserve_max(2048))
     holders = [Holder(10, 10) for _ in range(8)]
     for holder in holders[:7]:
-        assert memory.fit(holder, 10) is Fit.NOW
+        assert memory.can_admit(holder, 10)
         memory.admit(holder, 10)
-    assert memory.fit(holders[7], 10) is Fit.LATER
+    assert not memory.can_admit(holders[7], 10)
+    assert memory.could_admit(holders[7], 10)
     assert memory.free_blocks == 87
     assert memory.free_extents() == [(896, 87)]
     starts = [memory.extents(holder)[0][0] for holder in holders[:7]]

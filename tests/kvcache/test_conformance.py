@@ -19,7 +19,6 @@ from pagesim.kvcache import (
     CountedHybridKV,
     Extent,
     FirstFit,
-    Fit,
     Full,
     Holder,
     HybridKV,
@@ -265,9 +264,8 @@ class PromisesTooLittle(PagedKV):
 
 
 class GivesUpTooEarly(PagedKV):
-    def fit(self, holder: Holder, tokens: int, spare: int = 0) -> Fit:
-        fit = super().fit(holder, tokens, spare)
-        return Fit.NOW if fit is Fit.NOW else Fit.NEVER
+    def could_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
+        return self.can_admit(holder, tokens, spare)
 
 
 class ForgetsSamples(PagedKV):
@@ -358,7 +356,7 @@ BROKEN: dict[type[PagedKV], str] = {
     GrowsBeforeItRaises: "growth without blocks leaves everything as it was",
     PromisesTooMuch: "what the contract allows was refused|can_admit says whether",
     PromisesTooLittle: "can_admit says whether admission succeeds",
-    GivesUpTooEarly: "NEVER is final",
+    GivesUpTooEarly: "could_admit denies what empty memory can",
     ForgetsSamples: "free or held|a holder of several|blocks_to_admit",
     WritesWhatItShares: "does not read its own tokens",
     ForgetsCopies: "blocks_needed is the sum",
@@ -392,20 +390,11 @@ class ReleasesTooMuch(HybridKV):
         super()._release_skipped(holder, processed + 2 * self.block_size)
 
 
-class TrimsTwice(CountedHybridKV):
-    def grow(self, steps: int = 1) -> int:
-        self._early = 0
-        return super().grow(steps)
-
-
-class ForgetsThatItTook(CountedHybridKV):
-    def take(self, holder: Holder) -> None:
-        self.trim(holder)
-
-
-class LetsNobodyIn(CountedHybridKV):
-    def steps_blocked(self, steps: int, needed: int) -> int:
-        return steps
+class ForgetsWhatItTrimmed(CountedHybridKV):
+    def trim(self, holder: Holder) -> None:
+        free = self.free_blocks
+        super().trim(holder)
+        self.free_blocks = free
 
 
 class StaysInTheRingOfItsWindow(CountedHybridKV):
@@ -418,9 +407,7 @@ class StaysInTheRingOfItsWindow(CountedHybridKV):
     [
         (NeverTrims, "trim releases the blocks that no later token attends to"),
         (ReleasesTooMuch, "that a later token attends to"),
-        (TrimsTwice, "trim releases what the next step would release, and no more|free or held"),
-        (ForgetsThatItTook, "free or held"),
-        (LetsNobodyIn, "steps that are blocked fewer than"),
+        (ForgetsWhatItTrimmed, "free or held"),
         (StaysInTheRingOfItsWindow, "free or held"),
     ],
 )

@@ -178,45 +178,34 @@ class Lives:
         self.evictions += self.tabled.cached_blocks < before[0]
 
     def one_by_one(self) -> None:
-        """A step in which each holder takes its turn, and the last ones are preempted or get no token."""
-        order = list(self.decoding)
-        served = []
+        """A step in which each holder is extended in turn, and the last are preempted or get no token."""
+        order, served = list(self.decoding), []
+        for pair in order:
+            self.both("stop_decoding", pair)
         while order:
             pair = order.pop(0)
             if self.rnd.random() < 0.1:
-                self.rest(pair)
+                self.decoding.remove(pair)
+                self.settle(pair, unknown=0, in_flight=0, length=pair[0].tokens)
+                self.resting.append(pair)
                 continue
             self.both("trim", pair)
             self.compare_counts()
-            needed = self.both("blocks_needed_by", pair)
+            needed = self.both("blocks_to_extend", pair, 1)
             assert isinstance(needed, int)
             while needed > self.tabled.free_blocks and order:
                 self.leave(order.pop())
             if needed > self.tabled.free_blocks:
                 self.leave(pair)
                 break
-            self.both("take", pair)
+            self.both("extend", pair, 1)
+            self.settle(pair, in_flight=self.lag)
             served.append(pair)
         for memory in self.memories:
-            memory.close_step()
-
-    def again(self) -> None:
-        """A holder that got no token takes its turn, and decodes from now on."""
-        ready = [pair for pair in self.resting if pair[0].tokens >= pair[0].length]
-        if not ready or self.decoding:
-            return
-        pair = self.rnd.choice(ready)
-        self.both("trim", pair)
-        needed = self.both("blocks_needed_by", pair)
-        assert isinstance(needed, int)
-        if needed <= self.tabled.free_blocks:
-            self.settle(pair, unknown=self.lag)
-            self.both("take", pair)
-            self.resting.remove(pair)
+            memory.grow(1)  # none decodes: this only counts the step
+            memory.take_changes()
+        for pair in served:
             self.both("start_decoding", pair)
-            self.decoding.append(pair)
-            for memory in self.memories:
-                memory.close_step()
 
     def rest(self, pair: tuple[Reader, Reader]) -> None:
         self.decoding.remove(pair)
@@ -276,7 +265,7 @@ class Lives:
 
     def live(self, days: int) -> None:
         acts = [self.admit] * 4 + [self.chunk] * 8 + [self.grow] * 5 + [self.drop] * 2
-        acts += [self.one_by_one, self.one_by_one, self.again, self.stop, self.cache]
+        acts += [self.one_by_one, self.one_by_one, self.stop, self.cache]
         for _ in range(days):
             self.rnd.choice(acts)()
             self.compare()

@@ -89,31 +89,19 @@ def test_a_step_takes_before_it_gives_back_and_a_trim_gives_back_first(kind: Kin
     holder = admit(kv, 12, decodes=True)
     with pytest.raises(OutOfBlocks):
         kv.grow(1)
+    kv.stop_decoding(holder)
     kv.trim(holder)
     assert kv.free_blocks == 2
+    kv.start_decoding(holder)
     kv.grow(1)
     assert (kv.free_blocks, kv.held_by_group(holder)) == (1, [(5, 2)])
 
 
 @BOTH
-def test_holders_in_turn_take_what_those_before_them_gave_back(kind: Kind) -> None:
-    kv = memory(kind, 6, KVGroup(4, SlidingWindow(4)))
-    first, second = admit(kv, 12, decodes=True), admit(kv, 12, decodes=True)
-    with pytest.raises(OutOfBlocks):
-        kv.grow(1)
-    kv.take(first)
-    assert kv.free_blocks == 1
-    kv.take(second)
-    kv.close_step()
-    assert [kv.length(first), kv.length(second), kv.free_blocks] == [13, 13, 2]
-
-
-@BOTH
-def test_what_was_trimmed_stays_given_back_when_a_holder_rests(kind: Kind) -> None:
+def test_what_was_trimmed_stays_given_back(kind: Kind) -> None:
     kv = memory(kind, 3, KVGroup(4, SlidingWindow(4)))
-    holder = admit(kv, 12, decodes=True)
+    holder = admit(kv, 12)
     kv.trim(holder)
-    kv.stop_decoding(holder)
     assert kv.held_blocks(holder) == 1
     kv.grow(2)
     assert kv.free_blocks == 2
@@ -165,26 +153,6 @@ def test_it_is_not_where_a_prompt_is_too_short_to_give_anything_back() -> None:
 
 
 @BOTH
-def test_a_step_in_turn_needs_no_more_blocks_than_those_ahead_leave(kind: Kind) -> None:
-    kv = memory(kind, 6, KVGroup(4, SlidingWindow(4)))
-    holders = [admit(kv, 12, decodes=True), admit(kv, 12, decodes=True)]
-    if kind is HybridKV:
-        assert kv.grow_in_turn(holders) is None, "tables are served one by one"
-        return
-    assert kv.grow_in_turn(holders)
-    assert (kv.free_blocks, kv.length(holders[0])) == (2, 13)
-
-
-def test_a_step_in_turn_fails_where_the_first_gives_nothing_back() -> None:
-    kv = memory(CountedHybridKV, 4, KVGroup(4, SlidingWindow(4)))
-    short, long = admit(kv, 4, decodes=True), admit(kv, 12, decodes=True)
-    assert kv.grow_in_turn([short, long]) is False
-    assert (kv.free_blocks, kv.length(short), kv.length(long)) == (0, 4, 12)
-    assert kv.grow_in_turn([long, short])
-    assert (kv.free_blocks, kv.length(short), kv.length(long)) == (0, 5, 13)
-
-
-@BOTH
 def test_samples_are_requests_of_their_own(kind: Kind) -> None:
     kv = memory(kind, 8, KVGroup(4, SlidingWindow(6)))
     with pytest.raises(KVCacheError, match="every sample as a request of its own"):
@@ -199,18 +167,6 @@ def test_a_full_window_takes_no_more_than_it_gives_back() -> None:
     assert kv.steps_that_fit(1000, 0) == 1000
     kv.grow(1000)
     assert kv.free_blocks >= 1
-
-
-def test_blocked_steps_end_where_a_window_gives_enough_back() -> None:
-    kv = memory(CountedHybridKV, 9, KVGroup(4, SlidingWindow(11)))
-    holder = admit(kv, 16, decodes=True)
-    kv.grow(1)
-    assert (kv.length(holder), kv.free_blocks) == (17, 5)
-    # Tokens 1 to 8 are skipped when the 18th was computed.
-    assert kv.steps_blocked(100, 6) == 1
-    kv.grow(2)
-    assert (kv.length(holder), kv.free_blocks) == (19, 6)
-    assert kv.steps_blocked(100, 7) == 100
 
 
 def test_states_that_can_be_found_are_kept_in_tables_only() -> None:

@@ -7,7 +7,6 @@ import pytest
 from pagesim.kvcache import (
     RESERVATIONS,
     ChunkedLocal,
-    Fit,
     Full,
     Holder,
     KVCache,
@@ -185,12 +184,13 @@ def test_steps_that_fit_leave_the_spare_blocks() -> None:
 
 def test_prompts_that_share_need_room_once_and_a_watermark_on_top() -> None:
     kv = memory()
-    assert kv.fit(Holder(32, samples=5), 32) is Fit.NOW
-    assert kv.fit(Holder(32), 32, spare=1) is Fit.NEVER
+    assert kv.can_admit(Holder(32, samples=5), 32)
+    assert not kv.could_admit(Holder(32), 32, spare=1)
     admit(kv, 5)
-    assert kv.fit(Holder(24), 24) is Fit.NOW
-    assert kv.fit(Holder(24), 24, spare=1) is Fit.LATER
-    assert kv.fit(Holder(33), 33) is Fit.NEVER
+    assert kv.can_admit(Holder(24), 24)
+    assert not kv.can_admit(Holder(24), 24, spare=1)
+    assert kv.could_admit(Holder(24), 24, spare=1)
+    assert not kv.could_admit(Holder(33), 33)
 
 
 # Without sharing, as memory that is mapped in pages
@@ -205,11 +205,12 @@ def test_without_sharing_every_sample_has_blocks_of_its_own() -> None:
 def test_without_sharing_every_sample_needs_room_of_its_own() -> None:
     kv = memory(shares=False)
     four, five = Holder(6, samples=4), Holder(6, samples=5)
-    assert kv.fit(four, 6) is Fit.NOW
-    assert kv.fit(four, 6, spare=1) is Fit.NEVER
-    assert kv.fit(five, 6) is Fit.NEVER
+    assert kv.can_admit(four, 6)
+    assert not kv.could_admit(four, 6, spare=1)
+    assert not kv.could_admit(five, 6)
     admit(kv, 1)
-    assert kv.fit(four, 6) is Fit.LATER
+    assert not kv.can_admit(four, 6)
+    assert kv.could_admit(four, 6)
 
 
 def test_without_sharing_nothing_is_copied_on_write() -> None:

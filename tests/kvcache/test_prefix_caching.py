@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pagesim.kvcache import Fit, Holder, KVCacheError, NumberedPrefixKV, OutOfBlocks
+from pagesim.kvcache import Holder, KVCacheError, NumberedPrefixKV, OutOfBlocks
 from tests.kvcache.text import Reader, Text
 
 SIZE = 4
@@ -127,7 +127,8 @@ def test_without_room_what_was_found_stays_where_it_is(memory: NumberedPrefixKV)
     holder = prompt(("system", 12), ("b", 13))
     assert hits(memory, holder) == 3
     assert memory.blocks_to_admit(holder, 25) == 7
-    assert memory.fit(holder, 25) is Fit.LATER
+    assert not memory.can_admit(holder, 25)
+    assert memory.could_admit(holder, 25)
     with pytest.raises(OutOfBlocks, match="7 blocks are needed, 5 are free"):
         memory.admit(holder, 25)
     memory.check_integrity()
@@ -206,7 +207,7 @@ def test_what_empty_memory_cannot_hold_never_fits_though_most_of_it_is_cached(
     holder = prompt(("system", 32), ("b", 12))
     assert hits(memory, holder) == 8
     assert memory.blocks_to_admit(holder, 44) == 3
-    assert memory.fit(holder, 44) is Fit.NEVER
+    assert not memory.could_admit(holder, 44)
 
 
 def test_samples_are_holders_of_their_own(memory: NumberedPrefixKV) -> None:

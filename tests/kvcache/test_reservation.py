@@ -7,7 +7,6 @@ import pytest
 from pagesim.kvcache import (
     ContiguousKV,
     FirstFit,
-    Fit,
     Holder,
     KVCache,
     KVCacheError,
@@ -76,8 +75,8 @@ def test_a_reservation_is_taken_at_once_and_filled_later(make: Make) -> None:
 @EACH
 def test_each_sample_takes_a_reservation_of_its_own(make: Make) -> None:
     memory, holder = make(), Holder(5, output=6, samples=2)
-    assert memory.fit(holder, 5) is Fit.NOW
-    assert memory.fit(Holder(5, output=6, samples=3), 5) is Fit.NEVER
+    assert memory.can_admit(holder, 5)
+    assert not memory.could_admit(Holder(5, output=6, samples=3), 5)
     memory.admit(holder, 5)
     assert (memory.held_blocks(holder), memory.shared_blocks, memory.free_blocks) == (6, 0, 2)
     memory.end_samples(holder, [0])
@@ -124,6 +123,6 @@ def test_pages_need_no_neighbours_where_contiguous_memory_does() -> None:
         memory.release(holders[0])
         memory.release(holders[2])
         answers.append(
-            (memory.fit(Holder(12, output=4), 12), memory.fits_elsewhere(Holder(12, output=4), 12))
+            (memory.can_admit(Holder(12, output=4), 12), memory.fits_elsewhere(Holder(12, output=4), 12))
         )
-    assert answers == [(Fit.LATER, True), (Fit.NOW, False)]
+    assert answers == [(False, True), (True, False)]

@@ -218,16 +218,20 @@ def test_random_lives_never_take_what_is_not_there(seed: int) -> None:
             if steps:
                 memory.grow(steps)
             elif holders:  # one by one, as far as it goes
+                for holder in holders:
+                    memory.stop_decoding(holder)
                 for holder in list(holders):
                     if holder not in holders:
                         break
                     memory.trim(holder)
-                    while holder in holders and memory.blocks_needed_by(holder) > memory.free_blocks:
+                    while holder in holders and memory.blocks_to_extend(holder, 1) > memory.free_blocks:
                         victim = holders.pop()
                         memory.release(victim)
                     if holder in holders:
-                        memory.take(holder)
-                memory.close_step()
+                        memory.extend(holder, 1)
+                memory.grow(1)
+                for holder in holders:
+                    memory.start_decoding(holder)
         memory.check_integrity()
     for holder in holders:
         memory.release(holder)

@@ -14,10 +14,9 @@ from pagesim.api import run
 from pagesim.costs.specs import BlockPlan, capacity, gpu, model, paged_block
 from pagesim.errors import CapacityError, PagesimError
 from pagesim.experiments.plan import Plan, plan
-from pagesim.setup.block_plans import block_plan
-from pagesim.setup.equip import block_bytes, check_served, options_of
+from pagesim.setup.block_plans import block_plan, check_served
+from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.prepare import prepare
-from pagesim.setup.presets import parts_of
 from pagesim.setup.scenario import System, checked
 from pagesim.setup.serve import read_serve
 
@@ -45,8 +44,7 @@ def system(name: str, **options: Any) -> System:
 
 def planned(name: str, **options: Any) -> BlockPlan:
     of = system(name, **options)
-    chosen: Any = options_of(of, parts_of(of.policy))
-    return block_plan(of, chosen, model(of.model), 10_000)
+    return block_plan(EngineConfig(of)).holding(10_000)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +104,7 @@ def test_the_gpu_decides_what_a_block_is_and_one_without_a_capability_is_noted(m
 
     assert (states(on("h200")), states(on("a100-80gb"))) == (3, 2)
     unnamed = replace(gpu("a100-80gb"), capability=None)
-    monkeypatch.setattr("pagesim.setup.block_plans.gpu", lambda name: unnamed)
+    monkeypatch.setattr("pagesim.setup.engine_config.gpu", lambda name: unnamed)
     noted = "gpu a100-80gb has no compute capability"
     assert states(on("a100-80gb")) == 3
     assert any(noted in note for note in plan(on("a100-80gb"), cache_bytes=20 << 30).notes)
@@ -114,7 +112,7 @@ def test_the_gpu_decides_what_a_block_is_and_one_without_a_capability_is_noted(m
     assert any(noted in note for note in run(on("a100-80gb").model_copy(update=memory), ONE).notes)
     nowhere = System(policy="vllm-v1", model=on("h200").model, **memory)
     assert any("no gpu is named, by which vLLM" in note for note in run(nowhere, ONE).notes)
-    assert block_bytes(nowhere, parts_of("vllm-v1")) == 14_155_776  # as on an H100
+    assert EngineConfig(nowhere).block_bytes == 14_155_776  # as on an H100
     plain = system("llama3.1-8b").model_copy(update={"gpu": "a100-80gb"})
     assert not any(noted in note for note in plan(plain, cache_bytes=20 << 30).notes)
 
@@ -148,7 +146,7 @@ def test_a_run_has_the_blocks_of_the_plan_without_the_null_block(tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text(WEIGHTS)
     of = System(policy="vllm-v1", model=str(file), gpu="l4")
-    sized, found = prepare(of, ONE).sized, plan(of)
+    sized, found = prepare(of, ONE).config.capacity, plan(of)
     assert sized.num_blocks == found.sized.num_blocks - 1
     assert sized.block_bytes == found.blocks.bytes_per_block == 4 * 16 * 2 * 2 * 64 * 2
     assert found.memory == gpu("l4").memory_bytes
@@ -208,8 +206,8 @@ def served(line: str) -> tuple[System, bool]:
 def test_a_served_override_too_small_for_a_longest_request_is_refused():
     of, graphs = served(f"{LINE} 100")
     with pytest.raises(CapacityError, match="can have at most 1584 in the 100 KV blocks"):
-        check_served(of, full_graphs=graphs)
-    check_served(served(f"{LINE} 513")[0], full_graphs=graphs)
+        check_served(EngineConfig(of), full_graphs=graphs)
+    check_served(EngineConfig(served(f"{LINE} 513")[0]), full_graphs=graphs)
 
 
 def test_beside_states_no_more_sequences_start_than_there_are_blocks():
@@ -254,9 +252,9 @@ def test_a_line_says_whether_cuda_graphs_hold_whole_iterations(flags, full):
     assert graphs is full
     if full:
         with pytest.raises(CapacityError, match="max_num_seqs is 1024, more than the 876 KV blocks"):
-            check_served(of, full_graphs=graphs)
+            check_served(EngineConfig(of), full_graphs=graphs)
         of = served(f"{line} --max-num-seqs 876")[0]
-    check_served(of, full_graphs=graphs)
+    check_served(EngineConfig(of), full_graphs=graphs)
 
 
 @pytest.mark.parametrize(
@@ -272,17 +270,17 @@ def test_before_ada_fp8_is_refused_where_layers_need_triton_and_bf16_is_what_hel
     of = System(policy="vllm-v1", model=name, gpu=on, max_model_len=2048, kv_cache_dtype="fp8")
     said = rf"kv_cache_dtype is fp8, and {on} has compute capability 8\.[06]; {name} has {what}, .*bf16"
     with pytest.raises(PagesimError, match=said):
-        block_bytes(of, parts_of("vllm-v1"))
-    assert block_bytes(of.model_copy(update={"kv_cache_dtype": "bf16"}), parts_of("vllm-v1"))
+        assert EngineConfig(of).block_bytes
+    assert EngineConfig(of.model_copy(update={"kv_cache_dtype": "bf16"})).block_bytes
     for newer in ("l40s", "h100", "b200", "mi300x"):
-        assert block_bytes(of.model_copy(update={"gpu": newer}), parts_of("vllm-v1"))
+        assert EngineConfig(of.model_copy(update={"gpu": newer})).block_bytes
 
 
 def test_before_ada_fp8_is_taken_where_flashinfer_has_a_kernel():
     for name in ("qwen3-next-80b", "llama-3.1-8b", "qwen3-8b", "llama4-scout"):
         of = System(policy="vllm-v1", model=name, gpu="a100-80gb", kv_cache_dtype="fp8")
-        assert block_bytes(of, parts_of("vllm-v1"))
+        assert EngineConfig(of).block_bytes
     of = of.model_copy(update={"kv_cache_dtype": "fp8_per_token_head"})
     with pytest.raises(PagesimError, match="a scale of each token and head, for which vLLM has Triton"):
-        block_bytes(of, parts_of("vllm-v1"))
-    assert block_bytes(of.model_copy(update={"kv_cache_dtype": "int8_per_token_head"}), parts_of("vllm-v1"))
+        assert EngineConfig(of).block_bytes
+    assert EngineConfig(of.model_copy(update={"kv_cache_dtype": "int8_per_token_head"})).block_bytes

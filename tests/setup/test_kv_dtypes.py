@@ -14,6 +14,7 @@ from pagesim.api import run
 from pagesim.costs.specs.gpus import GIB
 from pagesim.errors import PagesimError
 from pagesim.experiments.plan import plan
+from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.scenario import Scenario, System
 from pagesim.setup.serve import read_serve
 from pagesim.workloads.trace import Trace
@@ -61,8 +62,8 @@ def test_what_is_given_and_other_releases_keep_16_bits(folder: str, options: dic
 
 def test_other_policies_keep_16_bits(folder: str) -> None:
     for policy in ("vllm-sosp", "sglang", "trtllm"):
-        assert System(policy=policy, model=folder).kv_dtype == "fp16"
-    assert System(policy="vllm-sosp", scheduler="vllm-v1", model=folder).kv_dtype == "fp8"
+        assert EngineConfig(System(policy=policy, model=folder)).kv_dtype == "fp16"
+    assert EngineConfig(System(policy="vllm-sosp", scheduler="vllm-v1", model=folder)).kv_dtype == "fp8"
 
 
 def test_a_run_and_a_served_line_take_it_too(folder: str) -> None:
@@ -80,7 +81,7 @@ def test_a_run_and_a_served_line_take_it_too(folder: str) -> None:
         (" --kv-cache-dtype bfloat16", "bf16"),
     ):
         options = read_serve(f"vllm serve {folder}{flag}").options
-        assert System(**{"gpu": "h100", **options}).kv_dtype == dtype
+        assert EngineConfig(System(**{"gpu": "h100", **options})).kv_dtype == dtype
 
 
 def test_a_stored_scenario_means_the_same_when_it_is_read_again(folder: str) -> None:
@@ -126,7 +127,7 @@ def test_glm_5_is_kept_in_fp8_on_blackwell_servers_alone(tmp_path: Path) -> None
     ],
 )
 def test_releases_that_are_known_by_name_have_theirs(hub_id: str, dtype: str) -> None:
-    assert System(policy="vllm-v1", model=hub_id).kv_dtype == dtype
+    assert EngineConfig(System(policy="vllm-v1", model=hub_id)).kv_dtype == dtype
 
 
 MODELS = Path(__file__).resolve().parents[2].parent / "shared" / "models"

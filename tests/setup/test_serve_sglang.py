@@ -9,8 +9,7 @@ import pytest
 from serve_lines import listed_flags, refusal
 
 import pagesim as ps
-from pagesim.setup.equip import equip, static_memory
-from pagesim.setup.presets import parts_of
+from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.scenario import System, checked
 from pagesim.setup.serve import Served, read_serve
 from pagesim.setup.serve_sglang import readable
@@ -227,7 +226,7 @@ def test_what_stands_beside_the_line_may_not_contradict_it() -> None:
 def test_a_line_is_sized_as_its_server_sizes_itself() -> None:
     line = f"{LAUNCH} --tp 4 --chunked-prefill-size 2048 --disable-cuda-graph"
     served = checked(System, read_serve(line).over({"gpu": "l4"}))
-    share = static_memory(served, parts_of("sglang"))["mem_fraction_static"]
+    share = EngineConfig(served).sglang_memory["mem_fraction_static"]
     # As the release resolves it: (23034 - 512 - 1.5 * 2048 - 4 * 128) / 23034.
     assert share == 0.822
-    assert equip(served, parts_of("sglang"))[0].slots > 300_000
+    assert EngineConfig(served).capacity.slots > 300_000

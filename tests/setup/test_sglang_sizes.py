@@ -16,8 +16,7 @@ from pagesim.costs.specs.gpus import GIB
 from pagesim.scheduling.sglang import most_running
 from pagesim.scheduling.sglang.defaults import captured
 from pagesim.setup.comparison import each_policy
-from pagesim.setup.equip import block_of, equip, machine_of, options_of, static_memory
-from pagesim.setup.presets import parts_of
+from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.scenario import System, checked
 
 FACTS = Path(__file__).parent / "sglang-0.5.23-defaults.csv"
@@ -33,8 +32,7 @@ def system(**options: Any) -> System:
 
 def tokens(**options: Any) -> int:
     """Return the tokens that the cache of a system holds."""
-    served = system(**options)
-    return equip(served, parts_of(served.policy))[0].slots
+    return EngineConfig(system(**options)).capacity.slots
 
 
 def refusal(**options: Any) -> str:
@@ -56,14 +54,12 @@ def of_row(row: dict[str, str]) -> System:
 
 @pytest.mark.parametrize("gpu", sorted({row["gpu"] for row in ROWS}))
 def test_what_is_left_out_is_what_the_release_takes_on_the_gpu(gpu: str) -> None:
-    policy = parts_of("sglang")
     for row in (row for row in ROWS if row["gpu"] == gpu):
-        served = of_row(row)
-        options = options_of(served, policy)
+        config = EngineConfig(of_row(row))
         taken = {
-            **options.model_dump(),
-            **static_memory(served, policy),
-            "page_size": block_of(served, policy)[0],
+            **config.options.model_dump(),
+            **config.sglang_memory,
+            "page_size": config.granularity[0],
         }
         for name in list(row)[4:]:
             assert taken[name] == float(row[name]), (row, name)
@@ -108,8 +104,8 @@ def test_tokens_are_within_two_percent_of_what_servers_logged() -> None:
 
 
 def test_the_cache_is_the_static_share_less_the_weights_in_whole_pages() -> None:
-    one = equip(system(mem_fraction_static=0.8), parts_of("sglang"))[0]
-    paged = equip(system(mem_fraction_static=0.8, block_size=64), parts_of("sglang"))[0]
+    one = EngineConfig(system(mem_fraction_static=0.8)).capacity
+    paged = EngineConfig(system(mem_fraction_static=0.8, block_size=64)).capacity
     free = one.kv_bytes + one.weight_bytes_per_gpu + one.activation_bytes
     assert 0 <= 0.8 * free - one.weight_bytes_per_gpu - one.kv_bytes < one.block_bytes + 1
     assert paged.num_blocks == one.slots // 64
@@ -144,7 +140,7 @@ def test_a_comparison_has_one_rule_for_all_and_each_its_own_page() -> None:
     assert (one.sizing, other.sizing) == ("paper", "paper")
     assert (one.page_size, other.page_size) == (32, None)
     (alone,) = each_policy(system(), ("sglang",)).values()
-    assert equip(alone, parts_of("sglang"))[0].slots == tokens()
+    assert EngineConfig(alone).capacity.slots == tokens()
 
 
 def test_a_cache_in_fp8_holds_twice_as_much_and_a_request_may_be_longer_than_the_cache() -> None:
@@ -153,8 +149,7 @@ def test_a_cache_in_fp8_holds_twice_as_much_and_a_request_may_be_longer_than_the
 
 
 def test_running_requests_are_at_most_half_the_tokens_of_the_cache() -> None:
-    served = system(max_total_tokens=300)
-    options = options_of(served, parts_of("sglang"))
+    options: Any = EngineConfig(system(max_total_tokens=300)).options
     asked = options.model_copy(update={"max_running_requests": 1000})
     # kv_cache_configurator.py, resolve_max_num_reqs.
     assert most_running(options, 300, 131_072) == most_running(asked, 300, 131_072) == 150
@@ -202,4 +197,4 @@ def test_a_run_says_where_its_sizes_came_from() -> None:
     assert f"{held:,} tokens: mem_fraction_static 0.834 of the 78.50 GiB" in said
     cut = ps.simulate(trace, "sglang", model="llama-3.1-8b", gpu="h100", max_total_tokens=3000)
     assert any(note.endswith("cut to max_total_tokens 3,000") for note in cut.notes)
-    assert machine_of(system(gpu="b200", tensor_parallel_size=2)).listed_mib == 183_359
+    assert EngineConfig(system(gpu="b200", tensor_parallel_size=2)).machine.listed_mib == 183_359

@@ -13,9 +13,8 @@ from pagesim.costs.specs import gpu, model, paged_block, plan_blocks
 from pagesim.costs.specs.layers import FullLayer, LatentLayer, StateLayer, WindowLayer
 from pagesim.errors import PagesimError
 from pagesim.experiments.plan import plan
-from pagesim.setup.equip import block_bytes, equip
+from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.prepare import prepare
-from pagesim.setup.presets import parts_of
 from pagesim.setup.scenario import System
 from pagesim.setup.serve import read_serve
 
@@ -43,7 +42,7 @@ def test_a_page_holds_a_float32_behind_every_key_and_every_value(dtype):
     halved = system(kv_cache_dtype=dtype, tensor_parallel_size=2, block_size=32)
     assert plan(halved).blocks.bytes_per_block == 32 * page(32, 4, 128)
     replicated = system(model="llama-3.1-70b", tensor_parallel_size=16, kv_cache_dtype=dtype)
-    assert block_bytes(replicated, parts_of("vllm-v1")) == 80 * page(16, 1, 128)
+    assert EngineConfig(replicated).block_bytes == 80 * page(16, 1, 128)
 
 
 def test_windows_have_the_same_scales():
@@ -75,7 +74,7 @@ def test_decoding_reads_the_scales_of_every_token_too(dtype):
 
 def test_a_run_has_as_many_blocks_as_fit_with_scales():
     def blocks(kv_dtype: str) -> int:
-        sized, _, _ = equip(system(kv_cache_dtype=kv_dtype), parts_of("vllm-v1"))
+        sized = EngineConfig(system(kv_cache_dtype=kv_dtype)).capacity
         return sized.num_blocks
 
     assert blocks(DTYPES[0]) == blocks(DTYPES[1])

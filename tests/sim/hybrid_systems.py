@@ -30,11 +30,10 @@ from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.content import Contents
 from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.vllm_v1 import VllmV1, VllmV1Options
-from pagesim.setup.reaches import let_follow
+from pagesim.setup.prepare import follow_reach
 from pagesim.sim.clock import to_ticks
 from pagesim.sim.engine import Engine
 from pagesim.sim.executors import PredictedExecutor
-from pagesim.sim.pipelined import PipelinedEngine
 from pagesim.workloads.trace import Trace
 
 LONGEST = 400
@@ -241,15 +240,14 @@ def replay(
     contents = Contents(trace, rows, min(group.block_size for group in case.groups)) if case.caches else None
     scheduler.expect(Arrivals(trace, np.array(served), contents=contents))
     cost = Affine(0.01, 1e-4, 1e-6) if cost is None else cost
-    let_follow(scheduler, cost)
+    follow_reach(scheduler, cost)
     ahead = None if scheduler.reaches is None else scheduler.reaches.ahead
     log = RequestLog(len(trace))
     chunks: list[Chunk] = []
     recorder = Recorder(scheduler, log, chunks.append)
     if chunk is not None:
         recorder.full_at = recorder._chunk_iterations = chunk
-    engine = Engine if scheduler.in_flight == 1 else PipelinedEngine
-    engine(
+    Engine(
         scheduler,
         PredictedExecutor(cost, ahead),
         recorder,

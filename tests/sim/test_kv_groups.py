@@ -31,7 +31,6 @@ from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.vllm_v1 import VllmV1, VllmV1Options
 from pagesim.sim.engine import Engine
 from pagesim.sim.executors import PredictedExecutor
-from pagesim.sim.pipelined import PipelinedEngine
 from pagesim.workloads.trace import Trace
 from tests.sim.hybrid_systems import LONGEST, make_memory, random_case, random_groups, random_trace
 from tests.sim.hybrid_systems import replay as replay_case
@@ -91,8 +90,7 @@ def replay(scheduler: Scheduler, trace: Trace, *, fast_forward: bool) -> dict[st
     chunks: list[Chunk] = []
     recorder = Recorder(scheduler, log, chunks.append)
     cost = PredictedExecutor(Affine(0.01, 1e-4, 1e-6))
-    kind = Engine if scheduler.in_flight == 1 else PipelinedEngine
-    kind(scheduler, cost, recorder, fast_forward=fast_forward).replay()
+    Engine(scheduler, cost, recorder, fast_forward=fast_forward).replay()
     memory = scheduler.memory
     assert memory.free_blocks == memory.num_blocks, "what was taken is given back"
     columns = {"first_token": log.first_token, "finish": log.finish, "recomputes": log.recomputes}

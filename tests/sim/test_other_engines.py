@@ -31,7 +31,6 @@ from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.request import EngineRequest
 from pagesim.sim.engine import Engine
 from pagesim.sim.executors import PredictedExecutor
-from pagesim.sim.pipelined import PipelinedEngine
 from pagesim.workloads.trace import Trace
 
 
@@ -115,8 +114,7 @@ def replay(
     log = RequestLog(len(trace))
     chunks: list[Chunk] = []
     recorder = Recorder(serves, log, chunks.append)
-    kind = Engine if serves.in_flight == 1 else PipelinedEngine
-    engine = kind(serves, PredictedExecutor(cost), recorder, fast_forward=fast_forward)
+    engine = Engine(serves, PredictedExecutor(cost), recorder, fast_forward=fast_forward)
     engine.replay()
     columns = {"first": log.first_token, "finish": log.finish, "scheduled": log.first_scheduled}
     for name in ("clock", "start", "ticks"):

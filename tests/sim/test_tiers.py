@@ -15,7 +15,7 @@ from pagesim.setup.prepare import prepare
 from pagesim.setup.scenario import System, checked
 from pagesim.setup.server import Server
 from pagesim.sim.clock import TICKS_PER_SECOND
-from pagesim.sim.tier_copies import TierCopies
+from pagesim.sim.copies import TierCopies
 from pagesim.workloads.trace import Trace
 
 SYSTEM = {

@@ -14,6 +14,7 @@ from pagesim.device.live.attention import KINDS
 from pagesim.errors import CapacityError, PagesimError
 from pagesim.kernels.checks import HEAD_DIMS, MAX_BLOCK_SIZE
 from pagesim.kernels.swap import STRATEGIES
+from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.presets import Policy
 from pagesim.setup.scenario import System
 
@@ -56,9 +57,10 @@ def check_options(
         raise PagesimError(
             f"weight_dtype is {system.weight_dtype}; pagesim live has fp16 or bf16 (and fp32 on a CPU)"
         )
-    if system.kv_dtype not in ("fp16", "bf16"):
+    kv_dtype = EngineConfig(system).kv_dtype
+    if kv_dtype not in ("fp16", "bf16"):
         raise PagesimError(
-            f"kv_cache_dtype is {system.kv_dtype}; pagesim live keeps fp16 or bf16 (and fp32 on a CPU)"
+            f"kv_cache_dtype is {kv_dtype}; pagesim live keeps fp16 or bf16 (and fp32 on a CPU)"
         )
     if system.option("speculative_tokens") is not None:
         raise PagesimError("pagesim live has no drafts to verify: leave speculative_tokens out")

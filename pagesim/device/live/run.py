@@ -15,9 +15,7 @@ from pagesim.results.kept_frames import KeptFrames
 from pagesim.results.result import Result
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import Observer
-from pagesim.setup.equip import equip, options_of
-from pagesim.setup.presets import Policy, parts_of
-from pagesim.setup.registry import SCHEDULERS
+from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.scenario import System
 from pagesim.setup.server import ProgressCallback
 from pagesim.sim.executors import Executor
@@ -79,31 +77,30 @@ def run_live(
     from pagesim.device.live.fit import check_block_size, check_options
     from pagesim.kernels.machine import describe_machine
 
-    policy = parts_of(system.policy, system.scheduler, system.reservation, system.allocator)
+    config = EngineConfig(system)
     spec = model(system.model)
     check_options(
-        system, spec, policy, device=device, attention=attention, cuda_graphs=cuda_graphs, swap=swap
+        system, spec, config.policy, device=device, attention=attention, cuda_graphs=cuda_graphs, swap=swap
     )
-    sized, max_model_len, _ = equip(system, policy)
+    sized, kv_dtype, max_model_len = config.capacity, config.kv_dtype, config.max_model_len
     check_block_size(sized.block_size)
     if system.cpu_blocks is None:
         system = system.model_copy(update={"cpu_blocks": min(sized.cpu_blocks, sized.num_blocks)})
-    if device == "cpu":
-        dtype = torch.float32
-    else:
-        dtype = torch.bfloat16 if system.kv_dtype == "bf16" else torch.float16
+    dtype = torch.float32
+    if device != "cpu":
+        dtype = torch.bfloat16 if kv_dtype == "bf16" else torch.float16
     notes: tuple[str, ...] = ()
-    if "async_scheduling" in SCHEDULERS.find(policy.scheduler).Options.model_fields:
+    if "async_scheduling" in config.scheduler.Options.model_fields:
         system = system.model_copy(update={"async_scheduling": False})
         notes = ("a live run has one batch in flight: async_scheduling is off",)
+    config = EngineConfig(system)
     made: list[MeasuredExecutor] = []
 
     def make(scheduler: Scheduler, sized: Capacity, served: Trace) -> Executor:
         executor = _equipped(
             scheduler,
             sized,
-            system,
-            policy,
+            config,
             longest=_longest(served, max_model_len),
             dtype=dtype,
             device=torch.device(device),
@@ -152,8 +149,7 @@ def run_live(
 def _equipped(
     scheduler: Scheduler,
     sized: Capacity,
-    system: System,
-    policy: Policy,
+    config: EngineConfig,
     *,
     longest: int,
     dtype: torch.dtype,
@@ -174,6 +170,7 @@ def _equipped(
     from pagesim.device.live.tokens import Tokens
     from pagesim.device.live.warmup import warm_up
 
+    system, policy = config.system, config.policy
     spec = model(system.model)
     check_model(spec, longest)
     # v1 never swaps, and what is reserved is never preempted.
@@ -183,7 +180,7 @@ def _equipped(
         spec,
         sized,
         host_blocks=host_blocks,
-        null_blocks=SCHEDULERS.find(policy.scheduler).null_blocks,
+        null_blocks=config.scheduler.null_blocks,
         dtype=dtype,
         device=device,
     )
@@ -207,7 +204,7 @@ def _equipped(
         attention=attention,
         swap_by_layer=swap_by_layer,
     )
-    options = options_of(system, policy)
+    options = config.options
     most = getattr(options, "max_num_seqs", 256)
     if cuda_graphs:
         executor.graphs = DecodeGraphs(weights, pools, longest=longest, most=most)

@@ -11,8 +11,7 @@ from pagesim.device.live import run_live
 from pagesim.device.validation.errors import Iterations, by_kind, metric_errors
 from pagesim.results.result import Result
 from pagesim.setup.comparison import can_use, each_policy
-from pagesim.setup.equip import equip
-from pagesim.setup.presets import parts_of
+from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.scenario import System
 from pagesim.workloads.trace import Trace
 
@@ -95,8 +94,7 @@ def validate(
         if progress is not None:
             progress(f"{name}: live")
         # The same terms as the simulation's, in a cost model of its own: it counts what it is asked.
-        policy = parts_of(case.policy, case.scheduler, case.reservation, case.allocator)
-        iterations = Iterations(equip(case, policy)[2])
+        iterations = Iterations(EngineConfig(case).cost)
         measured = live(case, trace, check=check, observers=[iterations], **how)
         if progress is not None:
             progress(f"{name}: simulated")
@@ -110,8 +108,7 @@ def _cases(system: System, policies: Sequence[str], preemptions: Sequence[Preemp
     default = system.model_copy(update={"preemption": None})
     for preemption in preemptions:
         for policy, each in each_policy(default, policies).items():
-            parts = parts_of(each.policy, each.scheduler, each.reservation, each.allocator)
-            if preemption != "default" and can_use(parts, "preemption", preemption):
+            if preemption != "default" and can_use(EngineConfig(each).policy, "preemption", preemption):
                 each = each.model_copy(update={"preemption": preemption})
             way = _preemption_of(each)
             # Policies that cannot preempt so are run once, as they can.

@@ -26,11 +26,11 @@ from pagesim.experiments.clusters.run import (
     replica_table,
     together,
 )
+from pagesim.scheduling.dead_ends import StrictCompatError
 from pagesim.setup.prepare import PreparedSystem, prepare
 from pagesim.setup.scenario import LEASE_S, System, checked
 from pagesim.setup.server import ProgressCallback
 from pagesim.sim.clock import BEYOND_THE_CLOCK, TICKS_PER_SECOND, to_seconds
-from pagesim.sim.engine import StrictCompatError
 from pagesim.workloads.trace import Trace
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def _pull_columns(pulls: Pulls) -> dict[str, npt.NDArray[Any]]:
 
 def _pulls(setting: PreparedSystem, replayed: ReplayedPools, link: Link) -> dict[str, Any]:
     """Return what of a summary is about what was pulled."""
-    pulls, sized = replayed.pulls, setting.sized
+    pulls, sized = replayed.pulls, setting.config.capacity
     begun, over, prefilled = (
         np.asarray(each, np.int64) for each in (pulls.begun, pulls.over, pulls.prefilled)
     )

@@ -143,7 +143,7 @@ def replay_pools(
     handover = Handover(
         environment,
         pulls,
-        Ports(options.link, setting.sized.block_bytes),
+        Ports(options.link, setting.config.capacity.block_bytes),
         options.lease,
         to_ticks(options.handover_s),
         to_decoder,

@@ -19,14 +19,13 @@ from pagesim.errors import PagesimError
 from pagesim.experiments.clusters.replay import replay_apart, replay_together
 from pagesim.experiments.clusters.routers import Router, find_router
 from pagesim.results.result import Stored
-from pagesim.scheduling.dead_ends import DeadEnd
+from pagesim.scheduling.dead_ends import DeadEnd, StrictCompatError
 from pagesim.scheduling.drafts import Speculation
 from pagesim.setup.offload import total_traffic
 from pagesim.setup.prepare import PreparedSystem, prepare
 from pagesim.setup.scenario import System, checked
 from pagesim.setup.server import ProgressCallback, Server
 from pagesim.sim.clock import BEYOND_THE_CLOCK
-from pagesim.sim.engine import StrictCompatError
 from pagesim.workloads.trace import Trace
 
 if TYPE_CHECKING:
@@ -181,7 +180,7 @@ def together(
         **({"speculation": Speculation.total(drafts).summary()} if drafts else {}),
         **({"tiers": tiers} if tiers else {}),
         "aborted_tokens": sum(server.engine.aborted_tokens for server in servers),
-        "extrapolated": dict(setting.cost.beyond),
+        "extrapolated": dict(setting.config.cost.beyond),
         "sim": {
             "wall_s": time.perf_counter() - started,
             "peak_rss_mb": peak_rss_mb(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -14,11 +15,9 @@ from pagesim.experiments.fit.coefficients import NOTHING, Coefficients, profile_
 from pagesim.experiments.fit.equations import COLUMNS
 from pagesim.experiments.fit.iterations import AFFINE, PAIRS, RISES, SIZES
 from pagesim.experiments.fit.loads import Floats, Load
-from pagesim.setup.equip import engine_of
+from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.prepare import prepare
-from pagesim.setup.presets import parts_of
 from pagesim.setup.scenario import System
-from pagesim.setup.served import served_model
 from pagesim.sim.clock import TICKS_PER_SECOND
 
 SHORTEST_S = 1e-9
@@ -39,6 +38,11 @@ class Costs:
     start: Profile | None
     block_size: int
 
+    @cached_property
+    def config(self) -> EngineConfig:
+        """What the system starts with."""
+        return EngineConfig(self.system)
+
     @classmethod
     def of(cls, system: System, start: Profile | None, load: Load) -> Costs:
         """Return those of a system that served a load.
@@ -46,7 +50,7 @@ class Costs:
         Raises:
             PagesimError: an option of the system is off, or the profile is not for it.
         """
-        made = cls(system, start, prepare(load.on(system), load.trace()).sized.block_size)
+        made = cls(system, start, prepare(load.on(system), load.trace()).config.capacity.block_size)
         made.cost(np.full(len(COLUMNS), 1e-3))  # says at once if they do not go together
         return made
 
@@ -67,9 +71,9 @@ class Costs:
             return self.start.with_overhead(iteration_s, others[0])
         return profile_of(
             Coefficients(iteration_s, *others),
-            served_model(self.system),
+            self.config.model,
             tp=self.system.tensor_parallel_size,
-            kv_dtype=self.system.kv_dtype,
+            kv_dtype=self.config.kv_dtype,
             block_size=self.block_size,
             tokens=tokens_curve([named[name] for name in RISES]),
             moves=self._moves(),
@@ -89,20 +93,17 @@ class Costs:
         if "gpu" not in system.model_fields_set:
             return None
         bound = Roofline(
-            served_model(system),
+            self.config.model,
             gpu(system.gpu),
             tp=system.tensor_parallel_size,
             block_size=self.block_size,
-            kv_dtype=system.kv_dtype,
+            kv_dtype=self.config.kv_dtype,
         )
         return bound.decode(1, 1)[1] / TICKS_PER_SECOND
 
     def engine(self) -> EngineTime:
         """Return the time of an engine of this kind and release that others measured."""
-        system = self.system
-        return engine_of(
-            system, parts_of(system.policy, system.scheduler, system.reservation, system.allocator)
-        )
+        return self.config.engine_time
 
     def _moves(self) -> Terms | None:
         """Return what copies and swaps take by the GPU's datasheet; None where no GPU was named."""
@@ -113,7 +114,7 @@ class Costs:
             gpu(system.gpu),
             model(system.model),
             tp=system.tensor_parallel_size,
-            kv_dtype=system.kv_dtype,
+            kv_dtype=self.config.kv_dtype,
             block_sizes=(self.block_size,),
         )
         return by_datasheet.terms
@@ -122,10 +123,10 @@ class Costs:
         system = self.system
         return Profiled(
             profile,
-            served_model(system),
+            self.config.model,
             tp=system.tensor_parallel_size,
             block_size=self.block_size,
-            kv_dtype=system.kv_dtype,
+            kv_dtype=self.config.kv_dtype,
         )
 
 

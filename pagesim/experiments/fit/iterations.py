@@ -160,7 +160,8 @@ def replay(load: Load, system: System, cost: Profiled, kernels: CostModel | None
     Raises:
         PagesimError: the load and the system do not go together.
     """
-    setting = replace(prepare(load.on(system), load.trace()), cost=cost)
+    setting = prepare(load.on(system), load.trace())
+    setting = replace(setting, config=replace(setting.config, other_cost=cost))
     log, seen = setting.new_log(), Iterations(kernels)
     server = Server(setting, log, setting.arrivals(), observers=[seen])
     server.replay()

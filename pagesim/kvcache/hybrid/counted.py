@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from math import lcm
 
 from pagesim.kvcache.base import OutOfBlocks
 from pagesim.kvcache.groups import ChunkedLocal, KVGroup, SlidingWindow, State
 from pagesim.kvcache.holder import Holder
-from pagesim.kvcache.hybrid.decoding import NEVER, RINGED, Decoding, Kind, turns_by_length
+from pagesim.kvcache.hybrid.decoding import NEVER, RINGED, Decoding, Kind
 from pagesim.kvcache.ring import Ring, lasts
 from pagesim.kvcache.single import SingleSampleKV
 from pagesim.setup.compiled import mypyc_attr
@@ -39,7 +39,6 @@ class CountedHybridKV(SingleSampleKV):
         "_begun_at",
         "_changes",
         "_due",
-        "_early",
         "_entries",
         "_kind_of",
         "_kinds",
@@ -49,7 +48,6 @@ class CountedHybridKV(SingleSampleKV):
         "_sizes",
         "_states",
         "_takes",
-        "_turns",
     )
 
     def __init__(self, num_blocks: int, groups: Sequence[KVGroup], *, longest: int, in_flight: int) -> None:
@@ -81,9 +79,6 @@ class CountedHybridKV(SingleSampleKV):
         self._safe = min([kind.processed_at(1) for kind in self._kinds], default=NEVER)
         self._takes = Ring(lcm(*sizes))
         self._changes = Ring(self._takes.period)
-        # See `turns_by_length`; worked out when it is asked for.
-        self._turns: list[tuple[int, int]] = []
-        self._early = 0  # of what the ring gives back in the next step, what is given back already
         # When holders are looked at: (step, entry, holder, what is kept with it while the entry holds).
         self._due: list[tuple[int, int, Holder, Decoding]] = []
         self._entries = 0
@@ -142,22 +137,11 @@ class CountedHybridKV(SingleSampleKV):
         if room < 0:
             return 0
         taken = takes.in_turn(self.steps)
-        if self._early:
-            return lasts(taken, takes.whole, steps, room)  # what a trim gave back is not given back twice
         left = self._changes.in_turn(self.steps)
         # A step takes before it gives back. What a look gives back comes on top.
         given = [take - change for take, change in zip(taken, left, strict=True)]
         changes = [taken[0], *[take - give for take, give in zip(taken[1:], given, strict=False)]]
         return lasts(changes, self._changes.whole, steps, room)
-
-    def steps_blocked(self, steps: int, needed: int) -> int:
-        room = needed - 1 - self.free_blocks + self._early
-        # A look gives back more than the ring says.
-        steps = min(steps, self._next_look() - self.steps - 1)
-        changes = self._changes
-        if (steps // changes.period + 1) * (self._takes.whole - changes.whole) <= room or steps <= 0:
-            return steps
-        return lasts([-change for change in changes.in_turn(self.steps)], -changes.whole, steps, room)
 
     # Changes
 
@@ -177,12 +161,8 @@ class CountedHybridKV(SingleSampleKV):
         holder.kv = released
 
     def trim(self, holder: Holder) -> None:
-        length = self.length(holder)
-        if length < self._safe:
-            return
-        processed = length - self._in_flight_of(holder)
-        if holder.decodes:
-            self._trim_ahead(holder, processed)
+        processed = holder.tokens - holder.in_flight
+        if processed < self._safe:
             return
         released = tuple(
             [max(gone, kind.released(processed)) for gone, kind in zip(holder.kv, self._kinds, strict=True)]
@@ -198,7 +178,7 @@ class CountedHybridKV(SingleSampleKV):
             if blocks > self.free_blocks and self.steps_that_fit(steps, 0) < steps:
                 raise OutOfBlocks(f"{steps} more steps take {blocks} blocks, {self.free_blocks} are free")
         if steps:
-            self.free_blocks -= self._changes.total(self.steps, steps) + self._early
+            self.free_blocks -= self._changes.total(self.steps, steps)
             self._pass(steps)
         return 0
 
@@ -207,29 +187,9 @@ class CountedHybridKV(SingleSampleKV):
         at = (self.steps + 1) % takes.period
         if self.free_blocks - takes.counts[at] < spare:
             return -1
-        self.free_blocks -= self._changes.counts[at] + self._early
+        self.free_blocks -= self._changes.counts[at]
         self._pass(1)
         return 0
-
-    def grow_in_turn(self, holders: Iterable[Holder]) -> bool | None:
-        step = self.steps + 1
-        at = step % self._takes.period
-        needed, change = self._takes.counts[at], self._changes.counts[at] + self._early
-        given, missing = needed - change, needed - self.free_blocks
-        if missing > 0:
-            too_few = missing > given and self._next_look() > step
-            if too_few or not self._find_blocks(holders):
-                return False
-        self.free_blocks -= change
-        self._pass(1)
-        return True
-
-    def take(self, holder: Holder) -> None:
-        self.trim(holder)
-        self._take(self.blocks_needed_by(holder))
-
-    def close_step(self) -> None:
-        self._pass(1)
 
     def release(self, holder: Holder) -> None:
         self.free_blocks += self._held(holder, self.length(holder))
@@ -259,8 +219,7 @@ class CountedHybridKV(SingleSampleKV):
         if not holder.decodes:
             released: tuple[int, ...] = kept
             return released
-        ahead = self.lag if kept.trimmed_for > self.steps else self.lag + 1
-        processed = length - ahead * holder.growth
+        processed = length - (self.lag + 1) * holder.growth
         return tuple(
             [
                 kind.released(processed) if gone == RINGED else gone
@@ -284,55 +243,12 @@ class CountedHybridKV(SingleSampleKV):
 
     def _pass(self, steps: int) -> None:
         """Take steps of growth, whose blocks were counted as far as they are in a ring."""
-        self._early = 0
         self.steps = end = self.steps + steps
         due = self._due
         while due and due[0][0] <= end:
             _, _, holder, kept = heappop(due)
             if holder.kv is kept:
                 self._look(holder, kept)
-
-    def _next_look(self) -> int:
-        """Return the next step at which a holder is looked at."""
-        due = self._due
-        while due and due[0][2].kv is not due[0][3]:
-            heappop(due)
-        return due[0][0] if due else NEVER
-
-    def _find_blocks(self, holders: Iterable[Holder]) -> bool:
-        """Say whether decoding holders find their blocks in the next step, served in this order."""
-        turns = self._turns
-        if not turns:
-            turns = self._turns = turns_by_length(self._sizes, self._kinds, self._takes.period, self.lag)
-        steps, safe, period, trimmed = self.steps, self._safe, len(turns), self._early > 0
-        room = self.free_blocks
-        for holder in holders:
-            if holder.decodes:
-                length = holder.base + holder.growth * steps
-                if holder.growth != 1 or trimmed or (length >= safe and not holder.kv.in_rings):
-                    room += self._given_next(holder, length) - self.blocks_needed_by(holder)
-                else:
-                    given, taken = turns[length % period]
-                    room -= taken if length < safe else taken - given
-                if room < 0:
-                    return False
-        return True
-
-    def _given_next(self, holder: Holder, length: int) -> int:
-        """Return the blocks that a decoding holder of this length gives back in the next step."""
-        if length < self._safe:
-            return 0
-        processed = length - self._in_flight_of(holder)
-        released = [
-            max(gone, kind.released(processed))
-            for gone, kind in zip(holder.kv.released, self._kinds, strict=True)
-        ]
-        return self._blocks(released) - self._blocks(self._released(holder, length))
-
-    def _in_flight_of(self, holder: Holder) -> int:
-        """Return the tokens of a holder that are in flight when its next step is planned."""
-        first = not holder.decodes or self.steps == holder.kv.since
-        return holder.in_flight if first else self.lag * holder.growth
 
     def _step_of(self, holder: Holder, processed: int) -> int:
         """Return at which step of a decoding holder so many tokens have run, if it is not its first one."""
@@ -366,8 +282,6 @@ class CountedHybridKV(SingleSampleKV):
             again = min(again, max(steps + 1, self._step_of(holder, kind.processed_at(released + 1))))
         if again < NEVER:
             self._look_at(again, holder, kept)
-        else:
-            kept.in_rings = True
 
     def _count_window(self, holder: Holder, kind: Kind, times: int) -> None:
         """Count what a full window of a decoding holder gives back; fewer times than 0 for no longer."""
@@ -375,22 +289,6 @@ class CountedHybridKV(SingleSampleKV):
         # It gives back a block when the tokens that it skips reach a multiple of the block size.
         behind = holder.growth * (1 + self.lag) + kind.rule.window - 2
         self._changes.enter(holder.base - behind, holder.growth, -times * kind.groups, kind.block_size)
-
-    def _trim_ahead(self, holder: Holder, processed: int) -> None:
-        """Give back what the next step of a decoding holder does, once that so many tokens have run."""
-        kept: Decoding = holder.kv
-        if kept.trimmed_for > self.steps:
-            return
-        kept.trimmed_for, kept.early = self.steps + 1, 0
-        for number, kind in enumerate(self._kinds):
-            gone, released = kept.released[number], kind.released(processed)
-            if gone == RINGED:
-                kept.early += (released - kind.released(processed - holder.growth)) * kind.groups
-            elif released > gone:
-                kept.released[number] = released
-                self.free_blocks += (released - gone) * kind.groups
-        self.free_blocks += kept.early
-        self._early += kept.early
 
     def _enter(self, holder: Holder) -> None:
         self._enter_rings(holder, 1)
@@ -408,8 +306,6 @@ class CountedHybridKV(SingleSampleKV):
         for kind, gone in zip(self._kinds, kept.released, strict=True):
             if gone == RINGED:
                 self._count_window(holder, kind, -1)
-        if kept.trimmed_for > self.steps:
-            self._early -= kept.early
 
     def _enter_rings(self, holder: Holder, times: int) -> None:
         """Count what a holder takes as it decodes; with ``times`` -1, no longer."""

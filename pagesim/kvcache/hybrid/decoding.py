@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from pagesim.kvcache.groups import ChunkedLocal, SlidingWindow
@@ -44,40 +43,11 @@ class Decoding:
 
     Attributes:
         released: of each kind, the blocks that each of its groups has given back, or `RINGED`.
-        in_rings: whether all of them are.
         since: steps of growth that had been taken when it began to decode.
-        trimmed_for: the step for which it was trimmed last.
-        early: blocks of kinds in the ring that it gave back by that.
     """
 
-    __slots__ = ("early", "in_rings", "released", "since", "trimmed_for")
+    __slots__ = ("released", "since")
 
     def __init__(self, released: tuple[int, ...], since: int) -> None:
         self.released = list(released)
         self.since = since
-        self.in_rings = False
-        self.trimmed_for = self.early = 0
-
-
-def turns_by_length(
-    sizes: Sequence[tuple[int, int]], kinds: Sequence[Kind], period: int, lag: int
-) -> list[tuple[int, int]]:
-    """Return the blocks that a sequence whose windows are full gives back and takes in a step of a token.
-
-    Args:
-        sizes: tokens a block, and how many groups have such blocks.
-        kinds: those of these groups that have windows give back what these skip.
-        period: tokens.
-        lag: steps in flight.
-
-    Returns:
-        By the length before the step, modulo the period, ``[period]``.
-    """
-    windows = [(kind.rule.window - 1 + lag, kind) for kind in kinds if isinstance(kind.rule, SlidingWindow)]
-    return [
-        (
-            sum([kind.groups for behind, kind in windows if (length - behind) % kind.block_size == 0]),
-            sum([groups for size, groups in sizes if length % size == 0]),
-        )
-        for length in range(period)
-    ]

@@ -37,20 +37,9 @@ class InTurnKV(SingleSampleKV):
             return 0  # what is in flight is a prompt's: what is released follows no rule of the length
         return self._steps_with(self.free_blocks - spare, steps)
 
-    def steps_blocked(self, steps: int, needed: int) -> int:
-        return 0
-
     def trim(self, holder: Holder) -> None:
         self._release_skipped(holder, self.length(holder) - holder.in_flight)
         self._count()
-
-    def take(self, holder: Holder) -> None:
-        self._serve(holder, self.length(holder))
-        self._count()
-
-    def close_step(self) -> None:
-        self.steps += 1
-        self._turns.due(self.steps)
 
     def grow(self, steps: int = 1) -> int:
         self._check_steps(steps)

@@ -117,6 +117,7 @@ class HybridKV(InTurnKV):
         return len(self._blocks.found)
 
     def found_names(self, group: int = 0) -> Iterator[int]:
+        """Return the names of a group's blocks that can be found (`Content.key_at`), held ones included."""
         of = len(self.groups)
         return (key // of for key in self._blocks.found if key % of == group)
 

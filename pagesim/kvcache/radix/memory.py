@@ -154,10 +154,6 @@ class RadixKV(PagedKV):
         self.extend(holder, 1)
         return 0
 
-    def take(self, holder: Holder) -> None:
-        super().take(holder)
-        self._evict_overdraft()
-
     def grow(self, steps: int = 1) -> int:
         super().grow(steps)
         self._evict_overdraft()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pagesim.kvcache.tiers.arc import Arc
-from pagesim.kvcache.tiers.backing import Backing, Chunks, Copy, OneTier
 from pagesim.kvcache.tiers.belady import Future
 from pagesim.kvcache.tiers.chain import Tier, TierChain
-from pagesim.kvcache.tiers.chain_backing import ChainBacking
+from pagesim.kvcache.tiers.chain_backing import ChainBacking, Copy
 from pagesim.kvcache.tiers.chunks import ChunkRun, count, group_of, joined, segment, singles, within
 from pagesim.kvcache.tiers.counts import ENTRIES, UNLIMITED, TierCounts
 from pagesim.kvcache.tiers.eviction import Eviction, Use
@@ -26,12 +25,10 @@ __all__ = [
     "UNLIMITED",
     "WRITING",
     "Arc",
-    "Backing",
     "ChainBacking",
     "ChainUse",
     "ChunkRun",
     "ChunkStore",
-    "Chunks",
     "Copy",
     "Eviction",
     "Future",
@@ -39,7 +36,6 @@ __all__ = [
     "LruByRequest",
     "Move",
     "Never",
-    "OneTier",
     "Spans",
     "Tier",
     "TierChain",

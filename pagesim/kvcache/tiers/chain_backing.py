@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from pagesim.kvcache.tiers.backing import Copy
 from pagesim.kvcache.tiers.chain import TierChain
 from pagesim.kvcache.tiers.chunks import ChunkRun, count
 from pagesim.kvcache.tiers.moves import DEVICE, ChainUse, Move
@@ -14,9 +14,29 @@ from pagesim.kvcache.tiers.traffic import Traffic
 from pagesim.setup.compiled import mypyc_attr
 
 
+class Copy(NamedTuple):
+    """A copy of chunks between the device and what backs it; it ends as a whole.
+
+    Attributes:
+        runs: of the chunks, in token order.
+        is_store: whether it reads the device; else it writes to it.
+        moves: those by which it is under way; what carries them out puts those that follow in their place,
+            until all of them end at the device.
+    """
+
+    runs: Sequence[ChunkRun]
+    is_store: bool
+    moves: list[Move]
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks there are."""
+        return count(self.runs)
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ChainBacking:
-    """See `Backing`: a chain of tiers.
+    """Takes chunks from a device into a chain of tiers, and gives them back.
 
     A copy of the device is over when all its moves to or from the device are. What moves from tier to tier
     for it, or follows from it, is handed over by ``take_moves``, and the chain is told of these when they are
@@ -34,21 +54,21 @@ class ChainBacking:
 
     @property
     def tiers(self) -> Sequence[tuple[str, ChunkStore]]:
-        """See `Backing`."""
+        """The name and the chunks of each tier, that next to the device first."""
         return [(tier.name, tier.store) for tier in self.chunks.tiers]
 
     @property
     def traffic(self) -> Sequence[Traffic]:
-        """See `Backing`."""
+        """What each tier stored, gave and took on."""
         return self.chunks.traffic
 
     @property
     def moves_on(self) -> bool:
-        """See `Backing`."""
-        return bool(self.chunks.moves)
+        """Whether chunks move from tier to tier, of which no copy of the device says when that is over."""
+        return len(self.chunks.tiers) > 1 and bool(self.chunks.moves)
 
     def places(self, runs: Sequence[ChunkRun]) -> list[int]:
-        """See `Backing`."""
+        """Return how many of these chunks would be loaded from each tier."""
         counts = [0] * len(self.chunks.tiers)
         for run in runs:
             for part, place in self.chunks.places(run):
@@ -57,15 +77,20 @@ class ChainBacking:
         return counts
 
     def near(self) -> Sequence[int]:
-        """See `Backing`."""
+        """Return the places of the tiers that are linked to the device, the first of them first."""
         return [place for place, tier in enumerate(self.chunks.tiers) if place == 0 or tier.direct]
 
     def new_use(self) -> ChainUse:
-        """See `Backing`."""
+        """Return what a request did before it came: nothing."""
         return self.chunks.new_use()
 
     def offer(self, use: ChainUse, runs: Sequence[ChunkRun]) -> Copy | None:
-        """See `Backing`."""
+        """Offer chunks of the device; return the copy of those that are to be written.
+
+        Returns:
+            It has no chunks where all are there already; None where there is no room, and they can be offered
+            again.
+        """
         found = self.chunks.offer(use, runs)
         if found is None:
             return None
@@ -77,21 +102,21 @@ class ChainBacking:
         return Copy([part for run in runs for part in wanted.there(run)], True, own)
 
     def load(self, use: ChainUse, runs: Sequence[ChunkRun]) -> Copy:
-        """See `Backing`."""
+        """Begin to load chunks that are there and not being written."""
         found = self.chunks.load(use, runs)
         self._begun += [move for move in found if not move.loads]
         return Copy(runs, False, [move for move in found if move.loads])
 
     def over(self, copy: Copy) -> None:
-        """See `Backing`."""
+        """Say that a copy has been carried out."""
         for move in copy.moves:
             self._begun += self.chunks.over(move)
 
     def finish(self, use: ChainUse) -> None:
-        """See `Backing`."""
+        """Say that a request is over."""
         self.chunks.finish(use)
 
     def take_moves(self) -> list[Move]:
-        """See `Backing`."""
+        """Hand over the moves from tier to tier that have begun since the last call, in their order."""
         moves, self._begun = self._begun, []
         return moves

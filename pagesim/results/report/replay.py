@@ -52,7 +52,8 @@ def replay(
     )
     memory = server.scheduler.memory
     if not memory.names_blocks:
-        raise NotReplayed(f"allocator {setting.policy.allocator} counts blocks and gives them no numbers")
+        allocator = setting.config.policy.allocator
+        raise NotReplayed(f"allocator {allocator} counts blocks and gives them no numbers")
     server.replay()
     snapshots.idle(server.engine.over_at, NEVER)
     return snapshots

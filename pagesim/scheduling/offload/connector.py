@@ -8,7 +8,7 @@ from typing import Any
 
 from pagesim.kvcache import SlidingWindow
 from pagesim.kvcache.hybrid.blocks import NULL
-from pagesim.kvcache.tiers import Backing, ChunkRun, Copy, Spans, TierCounts, group_of
+from pagesim.kvcache.tiers import ChainBacking, ChunkRun, Copy, Spans, TierCounts, group_of
 from pagesim.scheduling.offload.chunking import OffloadGroup
 from pagesim.scheduling.offload.fences import Fences
 from pagesim.scheduling.offload.jobs import Job, Transfers
@@ -18,7 +18,7 @@ from pagesim.scheduling.offload.tracked import Tracked
 from pagesim.scheduling.request import EngineRequest
 from pagesim.setup.compiled import mypyc_attr
 
-NOTHING = Copy((), is_store=True)
+NOTHING = Copy((), True, [])
 
 Served = Callable[[Collection[EngineRequest] | None], Iterable[tuple[EngineRequest, int, int]]]
 """Returns the requests that get tokens in a plan, in the batch's order, all of them or those in a collection:
@@ -43,7 +43,7 @@ class Connector:
     """
 
     def __init__(
-        self, memory: Any, backing: Backing, *, blocks_per_chunk: int = 1, prompt_only: bool = True
+        self, memory: Any, backing: ChainBacking, *, blocks_per_chunk: int = 1, prompt_only: bool = True
     ) -> None:
         self.memory = memory
         self.backing = backing

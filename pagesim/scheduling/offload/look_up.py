@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pagesim.kvcache.tiers import WRITING, ChunkRun, Chunks, Spans
+from pagesim.kvcache.tiers import WRITING, ChunkRun, Spans, TierChain
 from pagesim.scheduling.offload.chunking import OffloadGroup
 from pagesim.scheduling.offload.tracked import Tracked
 from pagesim.setup.compiled import mypyc_attr
@@ -24,7 +24,7 @@ class LookUp:
         chunks: that are there.
     """
 
-    def __init__(self, groups: Sequence[OffloadGroup], chunks: Chunks) -> None:
+    def __init__(self, groups: Sequence[OffloadGroup], chunks: TierChain) -> None:
         self._groups = groups
         self._chunks = chunks
         self._whole = [group for group in groups if group.keeps_all]

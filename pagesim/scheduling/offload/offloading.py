@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pagesim.errors import PagesimError
 from pagesim.kvcache import ChunkedLocal, KVCache, State
-from pagesim.kvcache.tiers import Arc, ChainBacking, ChunkStore, LruByRequest, OneTier, TierChain, TierCounts
+from pagesim.kvcache.tiers import Arc, ChainBacking, ChunkStore, LruByRequest, Tier, TierChain, TierCounts
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.kv_connector import KVConnector
 from pagesim.scheduling.offload.connector import Connector
@@ -71,7 +71,7 @@ class OffloadingConnector(KVConnector):
         blocks, prompt_only = options.kv_offloading_chunk_blocks, options.kv_offloading_prompt_only
         assert blocks is not None
         assert prompt_only is not None
-        self.backing = _one_tier(options) if chain is None else ChainBacking(chain)
+        self.backing = ChainBacking(_one_tier(options) if chain is None else chain)
         self.connector_scheduler = Connector(
             memory, self.backing, blocks_per_chunk=blocks, prompt_only=prompt_only
         )
@@ -153,6 +153,8 @@ class OffloadingConnector(KVConnector):
     def request_finished(self, request: EngineRequest, *, is_aborted: bool) -> bool:
         self.connector_scheduler.finished(request)
         if not is_aborted:
+            if request.decodes:
+                self.memory.stop_decoding(request)
             request.in_flight = 0
             self.memory.trim(request)
         return False
@@ -210,8 +212,10 @@ def offloading_of(scheduler: Scheduler) -> OffloadingConnector | None:
     return connector if isinstance(connector, OffloadingConnector) else None
 
 
-def _one_tier(options: VllmV1Options) -> OneTier:
+def _one_tier(options: VllmV1Options) -> TierChain:
+    """Return vLLM's one tier, in memory of the host, as a chain."""
     chunks = options.kv_offloading_chunks
     assert chunks is not None
     eviction = Arc(chunks) if options.kv_offloading_eviction == "arc" else LruByRequest()
-    return OneTier(ChunkStore(chunks, eviction, threshold=options.kv_offloading_threshold or 0))
+    store = ChunkStore(chunks, eviction, threshold=options.kv_offloading_threshold or 0)
+    return TierChain([Tier("host", store)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pagesim.kvcache import PrefixKV
 from pagesim.kvcache.hybrid.blocks import NULL
 from pagesim.kvcache.tiers import ChunkRun, Spans, segment, singles
 from pagesim.scheduling.content import name_and_tokens
@@ -31,9 +32,13 @@ def chunks_on_device(memory: Any, groups: Sequence[OffloadGroup]) -> list[ChunkR
 def _of_group(memory: Any, group: OffloadGroup) -> Iterator[ChunkRun]:
     number, size, blocks = group.number, group.tokens, group.blocks
     if memory.caches_prefixes:
-        for run in memory.found_runs():
-            # Chunks that end in one of these blocks.
-            yield from chunk_runs(run.content, group, run.start // blocks, (run.start + run.count) // blocks)
+        if isinstance(memory, PrefixKV):
+            run: Any
+            for run in memory.found_runs():
+                # Chunks that end in one of these blocks.
+                first, end = run.start, run.start + run.count
+                yield from chunk_runs(run.content, group, first // blocks, end // blocks)
+            return
         for key in memory.found_names(number):
             name, tokens = name_and_tokens(key)
             if tokens % size == 0:

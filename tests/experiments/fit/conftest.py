@@ -13,6 +13,7 @@ from pagesim.costs import CostModel, parse_cost
 from pagesim.costs.specs import gpu, model
 from pagesim.experiments.fit.iterations import replay
 from pagesim.experiments.fit.loads import Load
+from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.scenario import System
 
 SYSTEM = System(
@@ -36,7 +37,7 @@ def cost_of(text: str, system: System = SYSTEM) -> CostModel:
         gpu=gpu(system.gpu),
         tp=1,
         block_size=16,
-        kv_dtype=system.kv_dtype,
+        kv_dtype=EngineConfig(system).kv_dtype,
     )
 
 

@@ -1,0 +1,366 @@
+"""Engine config: what an engine starts with, worked out once from the options that a user gave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from pagesim.costs import CostModel, EngineTime, engine_time, parse_cost
+from pagesim.costs.specs import (
+    BlockPlan,
+    Capacity,
+    GpuSpec,
+    ModelSpec,
+    PoolPlan,
+    TierSpec,
+    TypePlan,
+    capacity,
+    gpu,
+    model,
+    paged_block,
+)
+from pagesim.costs.specs.capacity import Sizing
+from pagesim.costs.specs.layers import KV_DTYPE_BYTES
+from pagesim.errors import PagesimError
+from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.options import Machine, SchedulerOptions
+from pagesim.scheduling.sglang import SglangOptions, static_fraction
+from pagesim.scheduling.vllm_releases import RELEASES
+from pagesim.scheduling.vllm_v1_options import VllmV1Options
+from pagesim.setup.block_plans import block_plan, check_kv_dtype, pool_plan, type_plan
+from pagesim.setup.offload import tier_specs, with_chunks
+from pagesim.setup.options import chosen
+from pagesim.setup.presets import BLOCK_SIZE, PAGE_BYTES, POLICY_PLUGINS, TYPED, Policy, parts_of
+from pagesim.setup.registry import SCHEDULERS
+from pagesim.setup.scenario import MOST_BLOCKS, System
+
+DEFAULT_KV_DTYPE = "fp16"
+"""Where neither a user nor a checkpoint says one: 16 bits, as the model has."""
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """What the engine of a system starts with. Each part is worked out when it is first asked for, and kept.
+
+    Args:
+        system: the options as the user gave them.
+        other_cost: what iterations take, in place of the cost model that the system names.
+
+    Raises:
+        CapacityError: by any part: the model or its longest request does not fit.
+        PagesimError: by any part: an option that decides on it is off, or the engine would not start with it.
+    """
+
+    system: System
+    other_cost: CostModel | None = None
+
+    @cached_property
+    def policy(self) -> Policy:
+        """Its scheduler, reservation and allocator, by name."""
+        system = self.system
+        return parts_of(system.policy, system.scheduler, system.reservation, system.allocator)
+
+    @cached_property
+    def scheduler(self) -> type[Scheduler]:
+        """The class of its scheduler."""
+        return SCHEDULERS.find(self.policy.scheduler)
+
+    @cached_property
+    def model(self) -> ModelSpec:
+        """Its model: with the weights that were released, or in the ``weight_dtype`` that was given."""
+        spec = model(self.system.model)
+        dtype = self.system.weight_dtype
+        return spec if dtype is None else spec.with_weights(dtype)
+
+    @cached_property
+    def gpu(self) -> GpuSpec:
+        """Its GPU."""
+        return gpu(self.system.gpu)
+
+    @property
+    def capability(self) -> int | None:
+        """The compute capability of its GPU, ten times; None where no GPU is named, or it is not known."""
+        return self.gpu.capability if "gpu" in self.system.model_fields_set else None
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of its longest request."""
+        return self.system.max_model_len or self.model.max_model_len
+
+    @cached_property
+    def kv_dtype(self) -> str:
+        """The dtype of its KV cache, a key of `KV_DTYPE_BYTES`: as given, or the checkpoint's."""
+        system = self.system
+        if system.kv_cache_dtype is not None:
+            return system.kv_cache_dtype
+        kind = SCHEDULERS.find(system.scheduler or POLICY_PLUGINS.find(system.policy).scheduler)
+        field = kind.Options.model_fields.get("vllm_version")
+        version = system.option("vllm_version") or (field and field.default)
+        release = RELEASES.get(version or "")
+        # Another weight dtype is another checkpoint, of whose cache nothing is known.
+        if release is None or not release.follows_checkpoint or system.weight_dtype is not None:
+            return DEFAULT_KV_DTYPE
+        sm10x = (self.gpu.capability or 0) // 10 == 10
+        found = self.model.kv_dtype or DEFAULT_KV_DTYPE
+        if self.model.fp8_on_sm10x and found == DEFAULT_KV_DTYPE and sm10x:
+            return "fp8"
+        if found not in KV_DTYPE_BYTES:
+            raise PagesimError(
+                f"kv_cache_dtype is left out, and the checkpoint of {system.model} has a KV cache in {found}"
+                ", whose bytes are not known here: give kv_cache_dtype fp8 or bf16"
+            )
+        return found
+
+    @cached_property
+    def machine(self) -> Machine:
+        """What the engine knows when it starts, besides its options."""
+        return Machine(
+            self.gpu.name,
+            self.gpu.memory_bytes,
+            self.max_model_len,
+            tp=self.system.tensor_parallel_size,
+            listed_mib=self.gpu.listed_mib or 0,
+            model=self.system.model,
+            latent=self.model.mla is not None,
+        )
+
+    @cached_property
+    def given_options(self) -> SchedulerOptions:
+        """The options of its scheduler that were given, and those that are its policy's own."""
+        given = self.policy.with_own(self.system.scheduler_options)
+        if given.get("tiers") and "tiers" not in self.scheduler.Options.model_fields:
+            raise PagesimError(
+                f"tiers is {' '.join(given['tiers'])}; scheduler {self.policy.scheduler} stores nothing in "
+                "tiers: choose policy vllm-v1, or, for the paper's swap space, preemption swap with "
+                "cpu_blocks under vllm-sosp"
+            )
+        return chosen(self.policy.scheduler, given)
+
+    @cached_property
+    def options(self) -> SchedulerOptions:
+        """The options of its scheduler, with what its engine takes for those left out."""
+        return self.scheduler.resolve(self.given_options, self.machine)
+
+    @cached_property
+    def sized_options(self) -> SchedulerOptions:
+        """Its options once memory is divided: with a tier's chunks in place of its size."""
+        return with_chunks(self.options, self.capacity) if self.offloads else self.options
+
+    @property
+    def offloads(self) -> bool:
+        """Whether it stores KV in tiers beside the device."""
+        return isinstance(self.options, VllmV1Options) and self.options.offloads
+
+    @property
+    def caches_in_tree(self) -> bool:
+        """Whether it caches prefixes in a radix tree."""
+        return isinstance(self.options, SglangOptions) and self.options.caches
+
+    @property
+    def sizing(self) -> Sizing:
+        """The rule that sizes its KV cache where ``num_blocks`` is left out."""
+        return self.system.sizing or self.scheduler.sizing
+
+    @property
+    def gpu_memory_utilization(self) -> float:
+        """The fraction of GPU memory that it may use, under sizing vllm."""
+        share = self.system.gpu_memory_utilization
+        return self.scheduler.gpu_memory_utilization(self.given_options) if share is None else share
+
+    @property
+    def granularity(self) -> tuple[int, int | None]:
+        """The token slots of its blocks, and the bytes of a page where memory is mapped in pages.
+
+        The first means nothing where there are pages, and where ``blocks`` has its own.
+        """
+        policy, size, page = self.policy, self.system.block_size, self.system.page_size
+        if isinstance(page, int):
+            if not issubclass(self.scheduler.Options, SglangOptions):
+                raise PagesimError(
+                    f"page_size is {page}; tokens of a page are an option of sglang, not "
+                    f"{policy.scheduler}: give block_size"
+                )
+            if size not in (None, page):
+                raise PagesimError(
+                    f"page_size is {page} and block_size {size}; under sglang they are one: leave one out"
+                )
+            size, page = page, None
+        size = size or self.scheduler.default_block_size(self.machine)
+        if policy.allocator == "virtual":
+            if size is not None:
+                raise PagesimError(
+                    f"block_size is {size}; allocator virtual takes page_size instead: a block is what a "
+                    "page in every tensor holds"
+                )
+            return BLOCK_SIZE, PAGE_BYTES[page or "2M"]
+        if page is not None:
+            raise PagesimError(f"page_size is for allocator virtual, not {policy.allocator}")
+        if policy.block_size is not None and size not in (None, policy.block_size):
+            raise PagesimError(
+                f"block_size is {size}; it must be {policy.block_size} or left out: this policy is about "
+                "blocks of that size"
+            )
+        return size or policy.block_size or policy.default_block_size or BLOCK_SIZE, None
+
+    @cached_property
+    def blocks(self) -> BlockPlan | PoolPlan | TypePlan | None:
+        """The plan of its blocks, of a cache that is empty yet; None where all layers keep alike."""
+        layout, options, spec = TYPED.get(self.policy.allocator), self.options, self.model
+        if KV_DTYPE_BYTES[self.kv_dtype] < KV_DTYPE_BYTES[DEFAULT_KV_DTYPE]:
+            check_kv_dtype(self)
+        if spec.is_plain and layout is None:
+            return None
+        if isinstance(options, SglangOptions):
+            return pool_plan(self, options)
+        if isinstance(options, VllmV1Options):
+            return block_plan(self) if layout is None else type_plan(self, layout)
+        if not (spec.keeps_all or self.scheduler.serves_hybrids):
+            raise PagesimError(
+                f"layers of {spec.name} keep some tokens only; scheduler {self.policy.scheduler} is "
+                "simulated for layers that keep all: choose another model, or policy vllm-v1"
+            )
+        return None
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block on each GPU."""
+        if self.blocks is not None:
+            return self.blocks.bytes_per_block
+        block_size, page_bytes = self.granularity
+        tp = self.system.tensor_parallel_size
+        if page_bytes is not None:
+            return paged_block(self.model, page_bytes, kv_dtype=self.kv_dtype, tp=tp).bytes
+        return block_size * self.model.kv_bytes_per_token(self.kv_dtype, tp)
+
+    @property
+    def vllm_memory(self) -> dict[str, Any]:
+        """What decides how much memory vLLM's rule gives its cache, as `capacity` and `divide` take it."""
+        # A rule that is not the engine's own has defaults of its own.
+        own = self.sizing == self.scheduler.sizing == "vllm"
+        options = self.options if own else self.given_options
+        return {
+            "tp": self.system.tensor_parallel_size,
+            "gpu_memory_utilization": self.gpu_memory_utilization,
+            "max_num_batched_tokens": getattr(options, "max_num_batched_tokens", None),
+            "max_num_seqs": getattr(options, "max_num_seqs", None),
+            "cuda_graphs": self.scheduler.counts_cuda_graphs(self.given_options),
+            "flashinfer_sampler": self.system.flashinfer_sampler,
+        }
+
+    @cached_property
+    def sglang_memory(self) -> dict[str, Any]:
+        """What decides how much memory SGLang's rule gives its cache, as `capacity` takes it.
+
+        Empty where another rule sizes the cache, or the number of blocks is given.
+        """
+        system, options = self.system, self.options
+        by_sglang = self.sizing == "sglang"
+        if not isinstance(options, SglangOptions):
+            if by_sglang:
+                raise PagesimError(
+                    f"sizing is sglang, and scheduler {self.policy.scheduler} has none of the options that "
+                    "it goes by: choose policy sglang, or sizing paper or vllm"
+                )
+            return {}
+        if by_sglang and system.gpu_memory_utilization is not None:
+            raise PagesimError(
+                f"gpu_memory_utilization is {system.gpu_memory_utilization}; it is for sizing vllm, and "
+                "SGLang has another share: give mem_fraction_static"
+            )
+        if by_sglang and system.num_blocks is None:
+            share = static_fraction(options, self.machine)
+            return {"mem_fraction_static": share, "max_total_tokens": options.max_total_tokens}
+        beside = f"num_blocks is {system.num_blocks}" if system.num_blocks else f"sizing is {self.sizing}"
+        for name in ("mem_fraction_static", "max_total_tokens"):
+            if (value := getattr(options, name)) is not None:
+                raise PagesimError(
+                    f"{name} is {value}, and {beside}, beside which it has no effect: leave one of them out"
+                )
+        return {}
+
+    @cached_property
+    def capacity(self) -> Capacity:
+        """Its memory; the null block, which no sequence ever holds, is left out."""
+        system, spec, blocks = self.system, self.model, self.blocks
+        # The engines of the paper's time start with a cache shorter than the longest request; vLLM's later
+        # ones refuse to.
+        checks_length = self.sizing == "vllm" and system.num_blocks is None
+        block_size, page_bytes = self.granularity
+        self._check_chunk(block_size)
+        sized = capacity(
+            spec,
+            self.gpu,
+            **self.vllm_memory,
+            **self.sglang_memory,
+            block_size=block_size,
+            page_bytes=page_bytes,
+            kv_dtype=self.kv_dtype,
+            sizing=self.sizing,
+            max_model_len=self.max_model_len if checks_length else None,
+            num_blocks=system.num_blocks,
+            blocks=blocks,
+        )
+        if blocks is not None and (checks_length or isinstance(blocks, PoolPlan)):
+            blocks.holding(sized.num_blocks).check_start()
+        if page_bytes is not None and system.cpu_blocks:
+            raise PagesimError(
+                f"cpu_blocks is {system.cpu_blocks}; allocator virtual has no swap space: its pages are "
+                "unmapped and never moved to the host"
+            )
+        if sized.num_blocks > MOST_BLOCKS:
+            raise PagesimError(
+                f"num_blocks of {spec.name} comes to {sized.num_blocks} blocks of {sized.block_size} tokens; "
+                f"the bound is {MOST_BLOCKS}: give num_blocks, or a larger block_size"
+            )
+        null_blocks = 0 if isinstance(blocks, TypePlan) else self.scheduler.null_blocks
+        if sized.num_blocks <= null_blocks:
+            raise PagesimError(
+                f"num_blocks is {sized.num_blocks}; {self.policy.scheduler} needs at least "
+                f"{null_blocks + 1}, of which {null_blocks} is its null block"
+            )
+        # A tiny model's tokens are small, and no run fills such a swap space.
+        cpu_blocks = min(sized.cpu_blocks, MOST_BLOCKS) if system.cpu_blocks is None else system.cpu_blocks
+        return replace(sized, num_blocks=sized.num_blocks - null_blocks, cpu_blocks=cpu_blocks)
+
+    def _check_chunk(self, block_size: int) -> None:
+        """Refuse a chunk that is no whole number of pages, as SGLang does."""
+        options = self.options
+        chunk = options.chunked_prefill_size or 0 if isinstance(options, SglangOptions) else 0
+        if chunk > 0 and chunk % block_size:
+            raise PagesimError(
+                f"chunked_prefill_size is {chunk}; it must be a multiple of a page's {block_size} tokens: "
+                "SGLang does not start so"
+            )
+
+    @cached_property
+    def tiers(self) -> tuple[TierSpec, ...]:
+        """The tiers behind the device that ``tiers`` describes, the nearest first."""
+        return tier_specs(self) if self.system.option("tiers") else ()
+
+    @property
+    def engine_time(self) -> EngineTime:
+        """What the engine's loop takes beside kernels."""
+        own = engine_time(
+            self.policy.scheduler,
+            getattr(self.options, "vllm_version", None),
+            asynchronous=self.scheduler.schedules_ahead(self.options),
+        )
+        return replace(own, graphs_to=self.scheduler.graphs_to(self.options))
+
+    @cached_property
+    def cost(self) -> CostModel:
+        """What its iterations take."""
+        if self.other_cost is not None:
+            return self.other_cost
+        release = getattr(self.options, "vllm_version", None)
+        return parse_cost(
+            self.system.cost,
+            model=self.model,
+            gpu=self.gpu,
+            tp=self.system.tensor_parallel_size,
+            block_size=self.capacity.block_size,
+            kv_dtype=self.kv_dtype,
+            engine=self.engine_time,
+            release=f"vllm {release}" if release else "",
+        )

@@ -1,0 +1,141 @@
+"""Notes: what a resolved system took for options that were left out, and what is assumed of it, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pagesim.costs import Assuming, Reaching
+from pagesim.costs.specs import BlockPlan, divide_statically
+from pagesim.costs.specs.gpus import GIB
+from pagesim.costs.specs.layers import LatentLayer, StateLayer
+from pagesim.scheduling.sglang import SglangOptions, most_running
+from pagesim.scheduling.vllm_v1_options import VllmV1Options
+from pagesim.setup.block_plans import refused_graphs
+from pagesim.setup.engine_config import DEFAULT_KV_DTYPE, EngineConfig
+
+
+def settled_options(config: EngineConfig) -> dict[str, dict[str, Any]]:
+    """Return the options that decide on memory and scheduling: those ``given``, and the ``defaults``."""
+    system = config.system
+    values: dict[str, Any] = {
+        **config.sized_options.model_dump(exclude_none=True),
+        "max_model_len": config.max_model_len,
+    }
+    if kv_notes(config):
+        values["kv_cache_dtype"] = config.kv_dtype
+    if system.num_blocks is None:
+        values["sizing"] = config.sizing
+        if config.sizing == "vllm":
+            values["gpu_memory_utilization"] = config.gpu_memory_utilization
+    if isinstance(config.options, SglangOptions):
+        values |= {name: value for name, value in config.sglang_memory.items() if value is not None}
+        values["block_size" if system.page_size is None else "page_size"] = config.capacity.block_size
+        values["max_running_requests"] = most_running(
+            config.options, config.capacity.slots, config.max_model_len
+        )
+    given = {name for name in values if system.option(name) is not None}
+    return {
+        "given": {name: value for name, value in values.items() if name in given},
+        "defaults": {name: value for name, value in values.items() if name not in given},
+    }
+
+
+def system_notes(config: EngineConfig) -> tuple[str, ...]:
+    """Return what is assumed of a system, once everything has run."""
+    cost, plan = config.cost, config.capacity.plan
+    return (
+        *config.model.notes,
+        *kv_notes(config),
+        *(kernel_notes(config) if isinstance(plan, BlockPlan) else ()),
+        *_graph_notes(config),
+        *(cost.notes if isinstance(cost, Assuming) else ()),
+        *_reach_notes(config),
+        *[
+            f"cost {config.system.cost} was measured for fewer {axis} than the {size:,} here: extrapolated"
+            for axis, size in cost.beyond.items()
+        ],
+        *_default_notes(config),
+        *_static_notes(config),
+        *([f"{config.system.policy}: {config.policy.note}"] if config.policy.note and plan else []),
+        *_link_notes(config),
+    )
+
+
+def kv_notes(config: EngineConfig) -> tuple[str, ...]:
+    """Return that the dtype of a system's KV cache is its checkpoint's, if it is."""
+    system, dtype = config.system, config.kv_dtype
+    if system.kv_cache_dtype is not None or dtype == DEFAULT_KV_DTYPE:
+        return ()
+    said = f"as the checkpoint of {system.model} says"
+    if not config.model.kv_dtype:
+        said = f"as vLLM keeps that of {system.model} on {system.gpu}"
+    return (f"the KV cache is {dtype}, {said}: give kv_cache_dtype bf16 for 16 bits",)
+
+
+def kernel_notes(config: EngineConfig) -> tuple[str, ...]:
+    """Return that blocks are a Hopper GPU's where a GPU decides and its capability is not known."""
+    decides = any(isinstance(layer, LatentLayer | StateLayer) for layer in config.model.cache_layers)
+    if not decides or config.capability is not None:
+        return ()
+    named = (
+        f"gpu {config.system.gpu} has no compute capability"
+        if "gpu" in config.system.model_fields_set
+        else "no gpu is named"
+    )
+    return (f"{named}, by which vLLM chooses kernels: blocks are planned as on a Hopper GPU",)
+
+
+def _graph_notes(config: EngineConfig) -> tuple[str, ...]:
+    """Return that the engine does not start with so many sequences; nothing where it does."""
+    options, plan = config.options, config.capacity.plan
+    if not isinstance(options, VllmV1Options) or not isinstance(plan, BlockPlan):
+        return ()
+    refusal = refused_graphs(options, plan)
+    return (refusal,) if refusal else ()
+
+
+def _reach_notes(config: EngineConfig) -> tuple[str, ...]:
+    """Return that a scheduler does not tell a cost model what layers attend to, if it asks for that."""
+    asks = isinstance(config.cost, Reaching) and config.cost.reaches
+    if config.scheduler.follows_reach or not asks:
+        return ()
+    return (
+        f"{config.policy.scheduler} does not say how many tokens are within reach of layers that do not look "
+        "back on all: they are charged for all",
+    )
+
+
+def _default_notes(config: EngineConfig) -> tuple[str, ...]:
+    """Return the options whose default depends on the machine, which not every scheduler has."""
+    defaults = settled_options(config)["defaults"]
+    taken = [name for name in defaults if getattr(config.given_options, name, ...) is None]
+    if not taken:
+        return ()
+    served = ", ".join(f"{name} {defaults[name]}" for name in taken)
+    return (f"{config.policy.scheduler} on {config.system.gpu} takes by default {served}",)
+
+
+def _static_notes(config: EngineConfig) -> tuple[str, ...]:
+    """Return where the size of SGLang's cache came from; nothing where another rule sized it."""
+    asked, sized = config.sglang_memory, config.capacity
+    if not asked:
+        return ()
+    share, most = asked["mem_fraction_static"], asked["max_total_tokens"]
+    division = divide_statically(config.model, config.gpu, tp=sized.tp, mem_fraction_static=share)
+    cut = most is not None and sized.slots + sized.block_size > most
+    limit = f", cut to max_total_tokens {most:,}" if cut else ""
+    return (
+        f"the cache holds {sized.slots:,} tokens: mem_fraction_static {share:g} of the "
+        f"{division.requested / GIB:.2f} GiB that are estimated to be free on each GPU before weights are "
+        f"loaded, less {division.weights / GIB:.2f} GiB of weights, is {division.cache / GIB:.2f} GiB, a "
+        f"token takes {sized.block_bytes // sized.block_size:,} bytes there{limit}",
+    )
+
+
+def _link_notes(config: EngineConfig) -> list[str]:
+    """Return where the links of each tier are from."""
+    notes = []
+    for tier in config.tiers:
+        into = "" if tier.store.note == tier.load.note else f"; into it: {tier.store.note}"
+        notes.append(f"links of {tier.name}: {tier.load.note}{into}")
+    return notes
