@@ -104,10 +104,6 @@ class Rows:
         """Return a column of rows over the iterations, ``[I]``."""
         return self.spread_out(self.columns[name])
 
-    def spread_rare(self, name: str) -> Column | None:
-        """Return a rare column of rows over the iterations, ``[I]``; None where it is 0 throughout."""
-        return self.spread(name) if self.columns[name].any() else None
-
     def spread_out(self, each: Column) -> Column:
         """Return something of each row over the iterations, ``[I, …]``."""
         return np.repeat(each, self.columns["iterations"], axis=0)

@@ -64,7 +64,6 @@ def expand_groups(
     group_bytes: Sequence[int],
     capacity: int,
     lag: int = 0,
-    prompts: Column | None = None,
     held: Held | None = None,
     held_without_running: Mapping[str, Column] | None = None,
 ) -> Ledger:
@@ -79,8 +78,6 @@ def expand_groups(
         group_bytes: of each group's blocks, ``[G]``; not ``page_bytes`` where blocks are cut into them.
         capacity: bytes of the cache.
         lag: steps that are in flight when the next one is planned.
-        prompts: iterations in which stays begin with all of a prompt, of which so nothing is given back yet,
-            and its tokens but for those of a step, ``[P, 2]``; None for no such stays.
         held: see `Held`; None where nothing is shared and no state is kept.
         held_without_running: by entry, blocks that only requests hold that do not run, ``[I]`` each; they
             are in no group's part.
@@ -95,7 +92,7 @@ def expand_groups(
     for number, group in enumerate(groups):
         like = group.rule, group.block_size
         if like not in names_of_growing:
-            names_of_growing[like] = _names_of_growing(growing, group, lag, prompts)
+            names_of_growing[like] = _names_of_growing(growing, group, lag)
         names = names_of_growing[like].plus(resting.names(group, number))
         blocks = names.blocks if held is None else held.blocks[:, number]
         shared = None if held is None or held.shared is None else held.shared[:, number]
@@ -173,12 +170,7 @@ def _entries(
     }
 
 
-def _skipped(rule: Rule, processed: Column) -> Column:
-    """Return `Rule.skipped` of each of some numbers of tokens."""
-    return np.array([rule.skipped(tokens) for tokens in processed.tolist()], np.int64)
-
-
-def _names_of_growing(stays: Stays, group: KVGroup, lag: int, prompts: Column | None) -> _Names:
+def _names_of_growing(stays: Stays, group: KVGroup, lag: int) -> _Names:
     """Return what sequences hold in a group whose length grows with each step."""
     size, rule, rate = group.block_size, group.rule, stays.rate
     blocks, rounding = stays.blocks(size), stays.rounding(size)
@@ -194,11 +186,6 @@ def _names_of_growing(stays: Stays, group: KVGroup, lag: int, prompts: Column | 
     else:
         nothing = np.zeros_like(blocks)
         return _Names(blocks, nothing, nothing, rounding)
-    if prompts is not None:
-        at, processed = prompts.T
-        early = _skipped(rule, processed)
-        np.subtract.at(tokens, at, early)
-        np.subtract.at(released, at, early // size)
     return _Names(blocks - released, tokens, released, rounding)
 
 
@@ -219,6 +206,7 @@ class _Resting:
         """Return what they hold in a group."""
         released, blocks = self.groups[number]
         end = (released + blocks) * group.block_size
-        before = _skipped(group.rule, self.length - self.computed)
+        computed = (self.length - self.computed).tolist()
+        before = np.array([group.rule.skipped(tokens) for tokens in computed], np.int64)
         each = _Names(blocks, before, released, np.maximum(end - self.final, 0))
         return _Names(*map(self.total, each))

@@ -30,15 +30,13 @@ class GroupResidency(Residency):
 
     What a decoding request holds follows from its length. What one holds whose prompt runs or that rests is
     noted: its windows give back what its next step does not attend to when that step is planned. So is what
-    one holds that begins to decode while the end of its prompt is in flight. A prompt that runs whole begins
-    a decoding request's stay; of its iteration is noted that nothing is given back yet.
+    one holds that begins to decode while the end of its prompt is in flight.
     """
 
     __slots__ = (
         "_counts",
         "_fresh",
         "_held_stays",
-        "_prompts",
         "_shared",
         "_stays",
         "_width",
@@ -48,7 +46,6 @@ class GroupResidency(Residency):
         super().__init__(scheduler)
         assert self.memory.grows, "a cache of several KV groups is not reserved ahead"
         self._stays = array("q")
-        self._prompts = array("q")  # pairs of an iteration and tokens, see `expand_groups`
         self._held_stays = array("q")
         self._width = len(HeldStay._fields) + 2 * len(self.memory.groups)
         # Of a memory that counts for itself, in each row: the blocks of each group.
@@ -75,17 +72,10 @@ class GroupResidency(Residency):
         if memory.releases:
             growth, running = self.scheduler.growth, self.scheduler.running
             for request, computed in batch.chunks:
-                if request.decodes and request.since == iteration and not memory.lag:
-                    # If all of it runs now, its stay begins with this iteration.
-                    before = request.base + growth * (memory.steps - 1)
-                    if computed - growth == before:
-                        self._prompts.fromlist([iteration, before])
-                        continue
                 self._note_now(request, iteration, computed)
-            if batch.caught_up or batch.resumed or self._fresh:
-                for request in (*batch.caught_up, *batch.resumed, *self._fresh):
-                    if request.decodes and request.since <= iteration and request.order in running:
-                        self._note_now(request, iteration, growth)
+            for request in (*batch.caught_up, *batch.resumed, *self._fresh):
+                if request.decodes and request.since <= iteration and request.order in running:
+                    self._note_now(request, iteration, growth)
             if memory.lag:
                 self._fresh = [request for request, _ in batch.chunks if request.decodes]
         self._count()
@@ -101,12 +91,10 @@ class GroupResidency(Residency):
         memory = self.memory
         stays = np.array(self._stays, np.int64).reshape(-1, len(Stay._fields))
         held_stays = np.array(self._held_stays, np.int64).reshape(-1, self._width)
-        prompts = np.array(self._prompts, np.int64).reshape(-1, 2)
         stays[:, :2] -= first
         held_stays[:, :2] -= first
-        prompts[:, 0] -= first
         held = self._held(rows, first) if self._counts else None
-        for notes in (self._stays, self._held_stays, self._prompts, self._counts):
+        for notes in (self._stays, self._held_stays, self._counts):
             del notes[:]
         ledger = expand_groups(
             stays,
@@ -117,7 +105,6 @@ class GroupResidency(Residency):
             group_bytes=memory.group_bytes,
             capacity=memory.capacity_bytes,
             lag=memory.lag,
-            prompts=prompts,
             held=held,
             held_without_running={name: rows.spread(name) for name in self.scheduler.parks},
         )

@@ -135,10 +135,10 @@ def expand(
     *,
     block_size: int,
     num_blocks: int,
-    external_blocks: Column | None = None,
-    sharing: Sharing | None = None,
-    cached_blocks: Column | None = None,
-    held_without_running: Mapping[str, Column] | None = None,
+    external_blocks: Column,
+    sharing: Sharing,
+    cached_blocks: Column,
+    held_without_running: Mapping[str, Column],
 ) -> Ledger:
     """Return the ledger of consecutive iterations.
 
@@ -149,31 +149,28 @@ def expand(
         growth: how many steps of growth had been taken at each iteration, ``[I]``, never falling.
         block_size: tokens a block.
         num_blocks: blocks of the cache.
-        external_blocks: free blocks that are unusable for the head of the queue, ``[I]``; None for none.
-        sharing: see `Sharing`, where anything is shared.
+        external_blocks: free blocks that are unusable for the head of the queue, ``[I]``.
+        sharing: what the stays count too often.
         cached_blocks: free blocks whose content can still be found, ``[I]``; where fewer blocks are free, all
-            of them are cached. None where no content is found.
+            of them are cached.
         held_without_running: by their entry, blocks that only requests hold that do not run, ``[I]`` each.
     """
     entries, logical, physical = _held(stays, growth, block_size, sharing)
-    others = held_without_running or {}
-    for name, held in others.items():
+    for name, held in held_without_running.items():
         entries[name] = held * block_size
         logical, physical = logical + held, physical + held
-    nothing = np.zeros_like(physical)
-    external = nothing if external_blocks is None else external_blocks
-    cached = nothing if cached_blocks is None else np.minimum(cached_blocks, num_blocks - physical)
-    entries["external"] = external * block_size
+    cached = np.minimum(cached_blocks, num_blocks - physical)
+    entries["external"] = external_blocks * block_size
     entries["cached"] = cached * block_size
-    entries["free"] = (num_blocks - physical - external - cached) * block_size
+    entries["free"] = (num_blocks - physical - external_blocks - cached) * block_size
     if len(growth) and min(int(column.min()) for column in entries.values()) < 0:
         raise LedgerError("an entry of the ledger is negative")
-    names = (*ENTRIES[:4], *others, *ENTRIES[4:])
+    names = (*ENTRIES[:4], *held_without_running, *ENTRIES[4:])
     return Ledger({name: entries[name] for name in names}, logical, physical)
 
 
 def _held(
-    stays: Column, growth: Column, block_size: int, sharing: Sharing | None
+    stays: Column, growth: Column, block_size: int, sharing: Sharing
 ) -> tuple[dict[str, Column], Column, Column]:
     """Return the entries of what is held, logical and physical blocks, ``[I]`` each."""
     width = len(Stay._fields)
@@ -194,14 +191,12 @@ def _held(
     used = of_all.own_length()
     fixed = fixed * block_size
     promised = np.clip(reserved, final, np.maximum(fixed, final))
-    unused_reservation = of_all.present(np.where(on_demand, 0, promised - final))
-    rounding = demand.rounding(block_size)
-    rounding += of_all.present(np.where(on_demand, 0, np.maximum(fixed - promised, 0)))
-    if sharing is not None:
-        physical = physical - sharing.blocks
-        used -= sharing.blocks * block_size - sharing.slack
-        rounding -= sharing.rounding
+    unused_reservation = of_all.present(promised - final)
+    rounding = demand.rounding(block_size) + of_all.present(np.maximum(fixed - promised, 0))
 
+    physical = physical - sharing.blocks
+    used -= sharing.blocks * block_size - sharing.slack
+    rounding -= sharing.rounding
     entries = {
         "used": used,
         "reserved": physical * block_size - used - unused_reservation - rounding,

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from struct import Struct
 
 import numpy as np
-import numpy.typing as npt
 
 from pagesim.accounting.chunks import Rows
 from pagesim.accounting.ledger import ON_DEMAND, Ledger, Sharing, expand
@@ -18,8 +17,6 @@ from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.request import EngineRequest
 from pagesim.setup.compiled import mypyc_attr
-
-Changes = Sequence[tuple[int, ...]] | npt.NDArray[np.int64]
 
 _WIDTH = len(Stay._fields) + 2
 _pack_stay = Struct(f"{_WIDTH}q").pack
@@ -93,23 +90,20 @@ class PlainResidency(Residency):
         stays = np.array(self._stays, np.int64).reshape(-1, _WIDTH)
         stays[:, :2] -= first
         del self._stays[:]
-        shared = rows["shared_blocks"].any()
-        cached = None
-        if memory.caches_prefixes:
-            cached = counts_in(rows, rows["cached_blocks"][:, None], memory.take_changes())[:, 0]
+        cached = counts_in(rows, rows["cached_blocks"][:, None], memory.take_changes())[:, 0]
         return expand(
             stays,
             rows.growth,
             block_size=memory.block_size,
             num_blocks=memory.num_blocks,
-            external_blocks=rows.spread_rare("external_blocks"),
-            sharing=Sharing(*(rows.spread(f"shared_{name}") for name in Sharing._fields)) if shared else None,
+            external_blocks=rows.spread("external_blocks"),
+            sharing=Sharing(*(rows.spread(f"shared_{name}") for name in Sharing._fields)),
             cached_blocks=cached,
             held_without_running={name: rows.spread(name) for name in self.scheduler.parks},
         )
 
 
-def counts_in(rows: Rows, noted: Column, changes: Changes) -> Column:
+def counts_in(rows: Rows, noted: Column, changes: Sequence[tuple[int, ...]]) -> Column:
     """Return what memory counts in each iteration, ``[I, C]``: as noted, or as growth left it since.
 
     Args:

@@ -6,9 +6,6 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from pagesim.kvcache.groups import Full, KVGroup, are_hybrid, check_groups, page_bytes_of
 from pagesim.kvcache.holder import Holder
 from pagesim.setup.compiled import mypyc_attr, refuse_abstract
@@ -261,7 +258,7 @@ class KVCache:
         """Return the distinct blocks of all holders in each KV group; None where their lengths tell."""
         return None
 
-    def take_changes(self) -> Sequence[tuple[int, ...]] | npt.NDArray[np.int64]:
+    def take_changes(self) -> Sequence[tuple[int, ...]]:
         """Hand over what growth changed since the last call, where lengths do not tell.
 
         Returns:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-import numpy.typing as npt
-
 from pagesim.kvcache.base import KVCache, KVCacheError
 from pagesim.kvcache.groups import KVGroup
 from pagesim.kvcache.holder import Holder
@@ -184,7 +181,7 @@ class PrefixKV(KVCache):
                 self._changes.append((self.steps, self._cached))
         return 0
 
-    def take_changes(self) -> Sequence[tuple[int, ...]] | npt.NDArray[np.int64]:
+    def take_changes(self) -> Sequence[tuple[int, ...]]:
         changes, self._changes = self._changes, []
         return changes
 

@@ -183,4 +183,5 @@ def test_intervals_that_overfill_memory_are_noticed() -> None:
             external_blocks=nothing,
             sharing=Sharing(nothing, nothing, nothing),
             cached_blocks=nothing,
+            held_without_running={},
         )
