@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pagesim.accounting.ledger import PARKED_ENTRIES, Column, Ledger
+from pagesim.accounting.ledger import HELD_WITHOUT_RUNNING, Column, Ledger
 
 KEPT_BYTES = 16 << 20
 """A piece of memory; twice as much is more than the columns of a chunk take."""
@@ -27,6 +27,8 @@ ROW_FIELDS = (
     "context_tokens",
     "continuing",
     "preempted",
+    "shared_blocks",
+    "cached_blocks",
 )
 """A row is a stretch of like iterations: one that was planned, or a fast-forward over several.
 
@@ -41,6 +43,8 @@ ROW_FIELDS = (
     batched_tokens, tokens, context_tokens: of the first, see `Batch`.
     continuing: sequences that also got a token in the iteration before.
     preempted: requests that lost their place.
+    shared_blocks: see `ledger.Sharing`; a fast-forward does not change it.
+    cached_blocks: free blocks whose content can still be found; of a fast-forward, just before it.
 """
 
 RARE_FIELDS = (
@@ -51,11 +55,9 @@ RARE_FIELDS = (
     "swapped_out",
     "copied",
     "external_blocks",
-    "shared_blocks",
     "shared_slack",
     "shared_rounding",
-    "cached_blocks",
-    *PARKED_ENTRIES,
+    *HELD_WITHOUT_RUNNING,
 )
 """What is 0 in nearly every row is noted only where it is not.
 
@@ -64,8 +66,7 @@ RARE_FIELDS = (
     free_cpu_blocks: blocks of the swap space in use, taken from all of them when columns are made.
     swapped_in, swapped_out, copied: blocks moved.
     external_blocks: free but unusable for the head of the queue.
-    shared_blocks, shared_slack, shared_rounding: see `ledger.Sharing`; a fast-forward changes none of them.
-    cached_blocks: free blocks whose content can still be found, of a prefix cache.
+    shared_slack, shared_rounding: see `ledger.Sharing`; a fast-forward changes neither.
     held_for_transfer, landing: blocks that only requests hold that do not run; a fast-forward changes none.
 """
 
@@ -102,10 +103,6 @@ class Rows:
     def spread(self, name: str) -> Column:
         """Return a column of rows over the iterations, ``[I]``."""
         return self.spread_out(self.columns[name])
-
-    def spread_rare(self, name: str) -> Column | None:
-        """Return a rare column of rows over the iterations, ``[I]``; None where it is 0 throughout."""
-        return self.spread(name) if self.columns[name].any() else None
 
     def spread_out(self, each: Column) -> Column:
         """Return something of each row over the iterations, ``[I, …]``."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
+from itertools import chain
 from struct import Struct
 
 import numpy as np
 
 from pagesim.accounting.chunks import Rows
-from pagesim.accounting.group_ledger import Held, HeldStay, Stay, expand_groups
+from pagesim.accounting.group_ledger import Held, HeldStay, expand_groups
 from pagesim.accounting.ledger import Ledger, LedgerError
-from pagesim.accounting.passed import PassedSlots
-from pagesim.accounting.residency import Residency
-from pagesim.accounting.sums import Column, Growth
+from pagesim.accounting.residency import Residency, counts_in
+from pagesim.accounting.shared_out_of_window import SharedOutOfWindow
+from pagesim.accounting.sums import Stay
 from pagesim.kvcache import State
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
@@ -29,17 +30,14 @@ class GroupResidency(Residency):
 
     What a decoding request holds follows from its length. What one holds whose prompt runs or that rests is
     noted: its windows give back what its next step does not attend to when that step is planned. So is what
-    one holds that begins to decode while the end of its prompt is in flight. A prompt that runs whole begins
-    a decoding request's stay; of its iteration is noted that nothing is given back yet.
+    one holds that begins to decode while the end of its prompt is in flight.
     """
 
     __slots__ = (
         "_counts",
         "_fresh",
         "_held_stays",
-        "_lengths_tell",
-        "_passed",
-        "_prompts",
+        "_shared",
         "_stays",
         "_width",
     )
@@ -48,13 +46,11 @@ class GroupResidency(Residency):
         super().__init__(scheduler)
         assert self.memory.grows, "a cache of several KV groups is not reserved ahead"
         self._stays = array("q")
-        self._prompts = array("q")  # pairs of an iteration and tokens, see `expand_groups`
         self._held_stays = array("q")
         self._width = len(HeldStay._fields) + 2 * len(self.memory.groups)
-        # Of a memory that counts for itself, in each row: cached blocks, and blocks of each group.
+        # Of a memory that counts for itself, in each row: the blocks of each group.
         self._counts = array("q")
-        self._passed = PassedSlots(scheduler) if self.memory.caches_prefixes else None
-        self._lengths_tell = False  # whether it counts nothing for itself, as far as is known
+        self._shared = SharedOutOfWindow(scheduler) if self.memory.caches_prefixes else None
         self._fresh: list[EngineRequest] = []  # whose prompts ended in the last plan
 
     def note(self, request: EngineRequest, first: int, last: int) -> None:
@@ -76,57 +72,41 @@ class GroupResidency(Residency):
         if memory.releases:
             growth, running = self.scheduler.growth, self.scheduler.running
             for request, computed in batch.chunks:
-                if request.decodes and request.since == iteration and not memory.lag:
-                    # If all of it runs now, its stay begins with this iteration.
-                    before = request.base + growth * (memory.steps - 1)
-                    if computed - growth == before:
-                        self._prompts.fromlist([iteration, before])
-                        continue
                 self._note_now(request, iteration, computed)
-            if batch.caught_up or batch.resumed or self._fresh:
-                for request in (*batch.caught_up, *batch.resumed, *self._fresh):
-                    if request.decodes and request.since <= iteration and request.order in running:
-                        self._note_now(request, iteration, growth)
+            for request in (*batch.caught_up, *batch.resumed, *self._fresh):
+                if request.decodes and request.since <= iteration and request.order in running:
+                    self._note_now(request, iteration, growth)
             if memory.lag:
                 self._fresh = [request for request, _ in batch.chunks if request.decodes]
-        if self._lengths_tell:
-            return
         self._count()
-        if self._passed is not None and memory.shared_blocks:
-            self._passed.planned(iteration, dict(batch.chunks))
+        if self._shared is not None:
+            self._shared.planned(iteration, dict(batch.chunks))
 
     def fast_forwarded(self, iteration: int, steps: int) -> None:
-        memory = self.memory
-        if self._lengths_tell:
-            return
         self._count()
-        if self._passed is not None and memory.shared_blocks:
-            self._passed.fast_forwarded(iteration, steps)
+        if self._shared is not None:
+            self._shared.fast_forwarded(iteration, steps)
 
     def take(self, rows: Rows, first: int) -> Ledger:
         memory = self.memory
         stays = np.array(self._stays, np.int64).reshape(-1, len(Stay._fields))
         held_stays = np.array(self._held_stays, np.int64).reshape(-1, self._width)
-        prompts = np.array(self._prompts, np.int64).reshape(-1, 2)
         stays[:, :2] -= first
         held_stays[:, :2] -= first
-        prompts[:, 0] -= first
-        growth = rows.growth
-        held = self._held(rows, growth, first) if self._counts else None
-        for notes in (self._stays, self._held_stays, self._prompts, self._counts):
+        held = self._held(rows, first) if self._counts else None
+        for notes in (self._stays, self._held_stays, self._counts):
             del notes[:]
         ledger = expand_groups(
             stays,
             held_stays,
-            growth,
+            rows.growth,
             groups=memory.groups,
             page_bytes=memory.page_bytes,
             group_bytes=memory.group_bytes,
             capacity=memory.capacity_bytes,
             lag=memory.lag,
-            prompts=prompts,
             held=held,
-            parked_blocks={name: rows.spread(name) for name in self.scheduler.parks},
+            held_without_running={name: rows.spread(name) for name in self.scheduler.parks},
         )
         if held is not None:
             self._check(rows, ledger)
@@ -153,41 +133,27 @@ class GroupResidency(Residency):
         """Note what memory counts for itself in a row."""
         held = self.memory.held_by_groups()
         if held is None:
-            self._lengths_tell = self._passed is None
-        else:
-            if self.scheduler.parks:
-                parked = [request for each in self.scheduler.parked() for request in each]
-                only_theirs = self.memory.exclusive_in_groups(parked)
-                held = [blocks - less for blocks, less in zip(held, only_theirs, strict=True)]
-            self._counts.fromlist([self.memory.cached_blocks, *held])
+            return
+        if self.scheduler.parks:
+            others = list(chain(*self.scheduler.held_without_running()))
+            only_theirs = self.memory.exclusive_in_groups(others)
+            held = [blocks - less for blocks, less in zip(held, only_theirs, strict=True)]
+        self._counts.fromlist(list(held))
 
-    def _held(self, rows: Rows, growth: Column, first: int) -> Held:
-        """Return what memory counted in each iteration: as noted, and as growth changed it since.
+    def _held(self, rows: Rows, first: int) -> Held:
+        """Return what memory counted in each iteration.
 
         Args:
             rows: what was recorded of these iterations.
-            growth: how many steps of growth had been taken at each iteration, ``[I]``.
             first: number of the first iteration.
         """
-        planned = rows["planned"]
-        noted = np.array(self._counts, np.int64).reshape(len(planned), -1)
-        counts = rows.spread_out(noted)
-        width = 1 + counts.shape[1]
-        changes = np.array(self.memory.take_changes(), np.int64)
-        changes = changes[:, :width] if len(changes) else changes.reshape(0, width)
-        # Of a fast-forward, each iteration from the first change in it on.
-        steps = changes[:, 0]
-        earlier = np.where(planned, len(steps), np.searchsorted(steps, rows["growth"]))
-        at = Growth(growth).reaching(np.clip(steps, growth[0], growth[-1] + 1))
-        latest = np.cumsum(np.bincount(at, minlength=len(growth) + 1)[: len(growth)]) - 1
-        (grown,) = np.nonzero(latest >= rows.spread_out(earlier))
-        counts[grown] = changes[latest[grown], 1:]
-        groups = len(self.memory.groups)
-        blocks = counts[:, 1 : 1 + groups]
+        noted = np.array(self._counts, np.int64).reshape(len(rows["cached_blocks"]), -1)
+        noted = np.column_stack([rows["cached_blocks"], noted])
+        counts = counts_in(rows, noted, self.memory.take_changes())
         return Held(
-            blocks if blocks.shape[1] else None,
+            counts[:, 1 : 1 + len(self.memory.groups)],
             counts[:, 0],
-            None if self._passed is None else self._passed.take(first, len(growth)),
+            None if self._shared is None else self._shared.take(first, len(counts)),
             counts[:, -1] if self.memory.cuts_blocks else None,
         )
 

@@ -13,8 +13,8 @@ from pagesim.accounting.chunks import Chunk
 from pagesim.accounting.fragmentation import INTERNAL
 from pagesim.accounting.ledger import (
     GROUP_ENTRIES,
+    HELD_WITHOUT_RUNNING,
     HYBRID_ENTRIES,
-    PARKED_ENTRIES,
     Column,
     LedgerShape,
     paper_view,
@@ -23,7 +23,7 @@ from pagesim.sim.clock import TICKS_PER_SECOND
 
 PERCENTILES = (50, 90, 95, 99)
 PAPER_ENTRIES = ("token_states", "reservation", "internal", "external")
-STRICT_ENTRIES = (*GROUP_ENTRIES, *PARKED_ENTRIES, *HYBRID_ENTRIES[len(GROUP_ENTRIES) :])
+STRICT_ENTRIES = (*GROUP_ENTRIES, *HELD_WITHOUT_RUNNING, *HYBRID_ENTRIES[len(GROUP_ENTRIES) :])
 VIEWS = {"strict": STRICT_ENTRIES, "paper": PAPER_ENTRIES}
 """The entries of each view that there may be, in their order; see `entries_in`."""
 
@@ -31,9 +31,6 @@ _IDLE_ENTRY = {"strict": "free", "paper": "external"}
 
 _COMMON = 1 << 18
 """Gaps between tokens, in microseconds, that are counted in an array; longer ones are fewer."""
-
-_UNSORTED = 1 << 16
-"""How many longer ones are kept as they come before equal ones are counted together."""
 
 _RATIO_SCALE = 1 << 32
 _TICKS_PER_MICROSECOND = TICKS_PER_SECOND // 10**6
@@ -71,7 +68,7 @@ class MemoryMeans:
         self._peaks: Counter[str] = Counter()
         self._sharing = 0
         self._sharing_iterations = 0
-        self._parks = tuple(name for name in shape.entries if name in PARKED_ENTRIES)
+        self._parks = tuple(name for name in shape.entries if name in HELD_WITHOUT_RUNNING)
         self._gaps: list[tuple[int, ...]] = []
 
     def add(self, chunk: Chunk) -> None:
@@ -92,13 +89,10 @@ class MemoryMeans:
         self._running += int(chunk.spread("running_groups")[counted].sum())
         ledger = chunk.ledger
         of_groups = [part.entries for part in ledger.groups]
-        # Groups that are alike share their columns.
-        summed: dict[int, tuple[dict[str, int], dict[str, int]]] = {}
         for view, columns in (("strict", ledger.entries), *zip(self.shape.groups, of_groups, strict=True)):
-            if id(columns) not in summed:
-                by_iteration = {name: int(column[counted].sum()) for name, column in columns.items()}
-                summed[id(columns)] = by_iteration, _exact_dots(columns, lasting)
-            for sums, total in zip(summed[id(columns)], (self._by_iteration, self._by_time), strict=True):
+            by_iteration = {name: int(column[counted].sum()) for name, column in columns.items()}
+            by_time = _exact_dots(columns, lasting)
+            for sums, total in ((by_iteration, self._by_iteration), (by_time, self._by_time)):
                 # Each view is a sum of entries: what holds of one instant holds of many together.
                 paper = paper_view(sums, reserves=self.reserves) if view == "strict" else {}
                 for of, entries in ((view, sums), ("paper", paper)):
@@ -166,7 +160,7 @@ class MemoryMeans:
         by_time = Counter(self._by_time)
         for view, entry in _IDLE_ENTRY.items():
             by_time[view, entry] += self.shape.capacity * (span - self._busy)
-        for name, amount in self._parked_when_idle(start, end).items():
+        for name, amount in self._held_without_running_when_idle(start, end).items():
             by_time["strict", name] += amount
             by_time["strict", "free"] -= amount
 
@@ -189,7 +183,7 @@ class MemoryMeans:
         }
         return means
 
-    def _parked_when_idle(self, start: int, end: int) -> Counter[str]:
+    def _held_without_running_when_idle(self, start: int, end: int) -> Counter[str]:
         """Return slots times ticks between iterations that requests hold which do not run, by entry."""
         slots = self.shape.capacity // self.shape.num_blocks
         found: Counter[str] = Counter()
@@ -217,11 +211,8 @@ class TokenGaps:
     """The times between two tokens of a sequence (ITL), counted to the microsecond."""
 
     def __init__(self) -> None:
-        self._counts = np.zeros(0, np.int64)  # by microseconds, as far as the longest gap so far
-        # Those beyond ``_COMMON``: each length once, in order, with its count; and what came since.
-        self._rare = self._rare_counts = np.zeros(0, np.int64)
-        self._unsorted: list[tuple[Column, Column]] = []
-        self._pending = 0
+        self._common = np.zeros(_COMMON, np.int64)  # sequences, by microseconds
+        self._rare: Counter[int] = Counter()  # the same of longer gaps
         self._sum = 0
 
     def add(self, chunk: Chunk) -> None:
@@ -231,18 +222,16 @@ class TokenGaps:
 
     def include(self, others: TokenGaps) -> None:
         """Take the gaps of another engine into account."""
-        self._make_room(len(others._counts))
-        self._counts[: len(others._counts)] += others._counts
-        others._sort()
-        self._add_rare(others._rare, others._rare_counts)
+        self._common += others._common
+        self._rare.update(others._rare)
         self._sum += others._sum
 
     def summary(self) -> Distribution:
         """Return mean and percentiles in seconds; None where no sequence got two tokens."""
-        self._sort()
-        common = np.flatnonzero(self._counts > 0)  # in a quarter of the time that counts themselves take
-        values = np.concatenate([common, self._rare])
-        ranks = np.cumsum(np.concatenate([self._counts[common], self._rare_counts]))
+        common = np.flatnonzero(self._common)
+        rare, counts = np.array(sorted(self._rare.items()), np.int64).reshape(-1, 2).T
+        values = np.concatenate([common, rare])
+        ranks = np.cumsum(np.concatenate([self._common[common], counts]))
         if not len(values) or not ranks[-1]:
             return describe(np.empty(0))
         total = int(ranks[-1])
@@ -256,37 +245,10 @@ class TokenGaps:
     def _add(self, ticks: Column, weights: Column) -> None:
         self._sum += _exact_dots({"gaps": weights}, ticks)["gaps"]
         gaps = np.rint(ticks / _TICKS_PER_MICROSECOND).astype(np.int64)
-        if not len(gaps):
-            return
-        longest = int(gaps.max())
-        if longest >= _COMMON:
-            rare = gaps >= _COMMON
-            self._add_rare(gaps[rare], weights[rare])
-            gaps, weights = gaps[~rare], weights[~rare]
-        self._make_room(min(longest, _COMMON - 1) + 1)
-        np.add.at(self._counts, gaps, weights)
-
-    def _make_room(self, size: int) -> None:
-        if size > len(self._counts):
-            # To a power of two: a slightly longer gap in every chunk does not make room again each time.
-            counts, self._counts = self._counts, np.zeros(1 << size.bit_length(), np.int64)
-            self._counts[: len(counts)] = counts
-
-    def _add_rare(self, gaps: Column, weights: Column) -> None:
-        self._unsorted.append((gaps, weights))
-        self._pending += len(gaps)
-        # Sorted when there are as many again: each is sorted a few times only, however many they become.
-        if self._pending > max(_UNSORTED, len(self._rare)):
-            self._sort()
-
-    def _sort(self) -> None:
-        gaps = np.concatenate([self._rare, *(each for each, _ in self._unsorted)])
-        weights = np.concatenate([self._rare_counts, *(each for _, each in self._unsorted)])
-        self._rare, place = np.unique(gaps, return_inverse=True)
-        self._rare_counts = np.zeros(len(self._rare), np.int64)
-        np.add.at(self._rare_counts, place, weights)
-        self._unsorted.clear()
-        self._pending = 0
+        rare = gaps >= _COMMON
+        for gap, count in zip(gaps[rare].tolist(), weights[rare].tolist(), strict=True):
+            self._rare[gap] += count
+        np.add.at(self._common, gaps[~rare], weights[~rare])
 
 
 def describe(values: npt.NDArray[np.float64]) -> Distribution:

@@ -15,8 +15,8 @@ import numpy as np
 
 from pagesim.accounting.chunks import RARE_FIELDS, ROW_FIELDS, Chunk, Rows, keep_freed
 from pagesim.accounting.group_residency import GroupResidency
+from pagesim.accounting.held_without_running import HeldWithoutRunning
 from pagesim.accounting.ledger import LedgerError
-from pagesim.accounting.parked import Parked
 from pagesim.accounting.request_log import Move, RequestLog
 from pagesim.accounting.residency import PlainResidency, Residency
 from pagesim.accounting.sums import Column
@@ -50,20 +50,17 @@ class Recorder(Observer):
     __slots__ = (
         "_answered_at",
         "_away_since",
-        "_cache_rows",
         "_chunk_iterations",
         "_chunk_start",
         "_end",
         "_external",
+        "_held_without_running",
         "_joined_at",
         "_lag",
         "_last_start",
         "_late",
         "_moves",
-        "_notes_cache",
-        "_notes_more",
-        "_notes_state",
-        "_parked",
+        "_notes_rare",
         "_rare",
         "_residency",
         "_rows",
@@ -102,23 +99,19 @@ class Recorder(Observer):
         memory = self.memory
         self._moves = log.moves
         self._residency: Residency = (GroupResidency if memory.is_hybrid else PlainResidency)(scheduler)
-        self._notes_cache = memory.caches_prefixes and not (memory.is_hybrid or scheduler.parks)
-        self._notes_state = not self._notes_cache and (
-            (memory.caches_prefixes and not memory.is_hybrid)
-            or not memory.grows
+        self._notes_rare = (
+            not memory.grows
             or bool(scheduler.parks)
             or scheduler.widest > 1
             or scheduler.preemption in ("swap", "auto")
         )
-        self._notes_more = self._notes_state or memory.is_hybrid
         # How many iterations make a chunk that should be handed on, and when the next one is full.
         self._chunk_iterations = CHUNK_ITERATIONS // 16 if self._speculates else CHUNK_ITERATIONS
         self.full_at = self._chunk_iterations
         self._rows = array("q")
         self._external = 0  # of the last planned iteration: free blocks that the head of the queue cannot use
-        # Of fields that are 0 in most rows, where one is not: how long ``_rows`` is then, and its value.
+        # Of fields that are 0 in most rows, where one is not: how long ``_rows`` is before it, and its value.
         self._rare: dict[str, array[int]] = {name: array("q") for name in RARE_FIELDS}
-        self._cache_rows = array("q")  # of a prefix cache: shared_blocks, cached_blocks
         # Pairs of a gap and how many sequences it is of; fewer than 0 where a row counts gaps that are none.
         self._late = array("q")
         # When the last token was there: of requests that lost their place, and, while decoding stands still
@@ -128,7 +121,7 @@ class Recorder(Observer):
         self._joined_at: dict[int, tuple[int, EngineRequest]] = {}
         # Where iterations give tokens that are known only when they are over: when requests had their last.
         self._answered_at: dict[int, int] = {}
-        self._parked = Parked(scheduler)
+        self._held_without_running = HeldWithoutRunning(scheduler)
 
     # Iterations
 
@@ -150,30 +143,22 @@ class Recorder(Observer):
                 self._answer(request, end)
         if batch.resumed or batch.skipped or batch.caught_up:
             continuing -= self._return(batch, start, end)
-        free = memory.free_blocks
+        shared = memory.shared_blocks
+        if self._notes_rare:
+            blocked = not memory.grows and scheduler.blocked_externally()
+            self._external = memory.free_blocks if blocked else 0
+            shared -= self._note_memory(batch.sequences, self._external, end)
+            self._note("copied", batch.blocks_copied)
+            self._note("swapped_in", batch.blocks_in)
+            self._note("swapped_out", batch.blocks_out)
         # fmt: off
         self._rows.frombytes(_pack_row(
-            1, now, start, ticks, 0, 1, memory.steps, batch.sequences, scheduler.queue.waiting, free,
-            batch.batched_tokens, batch.tokens, batch.context_tokens, continuing,
-            len(batch.recomputed) + len(batch.swapped_out),
+            1, now, start, ticks, 0, 1, memory.steps, batch.sequences, scheduler.queue.waiting,
+            memory.free_blocks, batch.batched_tokens, batch.tokens, batch.context_tokens, continuing,
+            len(batch.recomputed) + len(batch.swapped_out), shared, memory.cached_blocks,
         ))
         # fmt: on
-        if self._notes_cache:
-            self._cache_rows.fromlist([memory.shared_blocks, memory.cached_blocks])
-        elif self._notes_more:
-            if self._notes_state:
-                blocked = not memory.grows and scheduler.blocked_externally()
-                self._external = free if blocked else 0
-                self._note_state(batch.sequences, self._external, end)
-                if batch.blocks_copied:
-                    self._note("copied", batch.blocks_copied)
-                if batch.blocks_in or batch.blocks_out:
-                    self._note("swapped_in", batch.blocks_in)
-                    self._note("swapped_out", batch.blocks_out)
-            if memory.is_hybrid:
-                if memory.shared_blocks and not self._notes_state:
-                    self._note("shared_blocks", memory.shared_blocks)
-                self._residency.planned(batch, self.iterations)
+        self._residency.planned(batch, self.iterations)
         self.iterations += 1
 
     def held_up(self, end: int, until: int) -> None:
@@ -190,24 +175,19 @@ class Recorder(Observer):
             # The row counts a gap of its first step to the iteration before, in which these stood still.
             self._late.fromlist([run.first, -sequences])
             self._go_on(self._stalled_since, sequences, run.start + run.first)
+        shared = memory.shared_blocks
+        if self._notes_rare:
+            # No request waits in a fast-forward that no plan came before.
+            external = self._external if run.decided < run.start else 0
+            shared -= self._note_memory(sequences + run.resting, external, run.end)
         # fmt: off
         self._rows.frombytes(_pack_row(
             0, run.decided, run.start, run.first, run.increment, run.steps, memory.steps + 1,
             sequences + run.resting, scheduler.queue.waiting, memory.free_blocks, tokens, tokens, run.context,
-            sequences, 0,
+            sequences, 0, shared, memory.cached_blocks,
         ))
         # fmt: on
-        if self._notes_cache:
-            self._cache_rows.fromlist([memory.shared_blocks, memory.cached_blocks])
-        elif self._notes_more:
-            if self._notes_state:
-                # No request waits in a fast-forward that no plan came before.
-                external = self._external if run.decided < run.start else 0
-                self._note_state(sequences + run.resting, external, run.end)
-            if memory.is_hybrid:
-                if memory.shared_blocks and not self._notes_state:
-                    self._note("shared_blocks", memory.shared_blocks)
-                self._residency.fast_forwarded(self.iterations, run.steps)
+        self._residency.fast_forwarded(self.iterations, run.steps)
         self.iterations += run.steps
         if self._lag:
             self._end = run.end
@@ -232,8 +212,8 @@ class Recorder(Observer):
             blocks, swap, recompute = prices
             self.log.choices.append((request.row, now, swaps, request.length, blocks, swap, recompute))
 
-    def parked_changes(self, now: int) -> None:
-        self._parked.changes(now)
+    def held_without_running_changes(self, now: int) -> None:
+        self._held_without_running.changes(now)
 
     # Requests
 
@@ -255,9 +235,7 @@ class Recorder(Observer):
         row, log = request.row, self.log
         since, iteration = request.since, self.iterations
         request.since = iteration
-        if not request.decodes and since == iteration - 1:
-            self._residency.note_last(request, since)
-        elif since < iteration:
+        if since < iteration:
             self._residency.note(request, since, iteration - 1)
         log.finish[row] = now
         log.status[row] = _FINISHED
@@ -290,11 +268,8 @@ class Recorder(Observer):
         columns = dict(zip(ROW_FIELDS, np.ascontiguousarray(table.T), strict=True))
         for name in RARE_FIELDS:
             columns[name] = column = np.zeros(len(table), np.int64)
-            behind, values = np.array(self._rare[name], np.int64).reshape(-1, 2).T
-            column[behind // len(ROW_FIELDS) - 1] = values
-        if self._cache_rows:
-            state = np.array(self._cache_rows, np.int64).reshape(-1, 2).T
-            columns |= zip(("shared_blocks", "cached_blocks"), state, strict=True)
+            before, values = np.array(self._rare[name], np.int64).reshape(-1, 2).T
+            column[before // len(ROW_FIELDS)] = values
         columns["running_groups"] = columns["running_sequences"] - columns["running_groups"]
         columns["free_cpu_blocks"] = self.memory.cpu_blocks - columns["free_cpu_blocks"]
         self.blocks_in += int(columns["swapped_in"].sum())
@@ -302,11 +277,11 @@ class Recorder(Observer):
         columns["iteration"] = self._chunk_start + np.cumsum(columns["iterations"]) - columns["iterations"]
         late = np.array(self._late, np.int64).reshape(-1, 2)
         self.rows += len(table)
-        self._rows, self._cache_rows, self._late = array("q"), array("q"), array("q")
+        self._rows, self._late = array("q"), array("q")
         self._rare = {name: array("q") for name in RARE_FIELDS}
         begin, self._chunk_start = self._chunk_start, self.iterations
         self.full_at = self.iterations + self._chunk_iterations
-        self.consume(self._expand(Rows(columns), begin, late, self._parked.take_gaps()))
+        self.consume(self._expand(Rows(columns), begin, late, self._held_without_running.take_gaps()))
 
     # Inside
 
@@ -393,45 +368,36 @@ class Recorder(Observer):
             self._moves.fromlist([row, move, now])
 
     def _note(self, name: str, value: int) -> None:
-        """Note a rare field of the row at hand."""
+        """Note a rare field of the row that is written next."""
         if value:
             self._rare[name].fromlist([len(self._rows), value])
 
-    def _note_state(self, sequences: int, external: int, end: int) -> None:
-        """Note what samples, swaps, allocators, prefix caches and requests that do not run make of memory.
+    def _note_memory(self, sequences: int, external: int, end: int) -> int:
+        """Note what samples, swaps, allocators and requests that do not run make of memory.
 
         Args:
             sequences: that run, as in the row at hand.
             external: free blocks that are unusable for the head of the queue.
             end: when the row's iterations are over, in ticks.
+
+        Returns:
+            Names of blocks beyond the first that are not those of running requests.
         """
         scheduler, memory = self.scheduler, self.memory
-        parked = self._parked
-        if parked.names:
-            parked.count()
-            parked.written_until(end)
-            if parked.requests:
-                for name, blocks in zip(parked.names, parked.blocks, strict=True):
-                    self._note(name, blocks)
-        if memory.caches_prefixes:
-            shared = memory.shared_blocks
-            if parked.requests:
-                shared -= parked.further_names()  # only what running requests name counts
-            # Those of a hybrid cache its residency notes, which need not know them at once.
-            cached = 0 if memory.is_hybrid else memory.cached_blocks
-            self._cache_rows.fromlist([shared, cached])
-            return
-        if external:
-            self._note("external_blocks", external)
-        if sequences != len(scheduler.running):
-            self._note("running_groups", sequences - len(scheduler.running))
-        if memory.free_cpu_blocks != memory.cpu_blocks:
-            self._note("free_cpu_blocks", memory.cpu_blocks - memory.free_cpu_blocks)
-            self._note("swapped", len(scheduler.swapped))
-        if memory.shared_blocks:
-            self._note("shared_blocks", memory.shared_blocks)
-            if memory.copies_on_write:
-                self._note_shared_tails()
+        self._note("external_blocks", external)
+        self._note("running_groups", sequences - len(scheduler.running))
+        self._note("free_cpu_blocks", memory.cpu_blocks - memory.free_cpu_blocks)
+        self._note("swapped", len(scheduler.swapped))
+        if memory.shared_blocks and memory.copies_on_write:
+            self._note_shared_tails()
+        others = self._held_without_running
+        if not others.names:
+            return 0
+        others.count()
+        others.written_until(end)
+        for name, blocks in zip(others.names, others.blocks, strict=True):
+            self._note(name, blocks)
+        return others.further_names()
 
     def _note_shared_tails(self) -> None:
         """Note what last blocks that several samples share hold too often: see `ledger.Sharing`."""

@@ -6,9 +6,6 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from pagesim.kvcache.groups import Full, KVGroup, are_hybrid, check_groups, page_bytes_of
 from pagesim.kvcache.holder import Holder
 from pagesim.setup.compiled import mypyc_attr, refuse_abstract
@@ -245,15 +242,6 @@ class BlockManager:
         """Whether the next step copies blocks that samples still share."""
         return False
 
-    def take_evicted_in_steps(self) -> Sequence[tuple[int, int]]:
-        """Hand over which steps of growth evicted cached content since the last call.
-
-        Returns:
-            The value of ``steps`` after each such step, and the blocks that it evicted; nothing where steps
-            take cached blocks only when nothing else is free, from which the rest follows.
-        """
-        return ()
-
     def fits_elsewhere(self, holder: Holder, tokens: int) -> bool:
         """Say whether a holder cannot be placed though enough blocks are free: external fragmentation."""
         return False
@@ -270,13 +258,13 @@ class BlockManager:
         """Return the distinct blocks of all holders in each KV group; None where their lengths tell."""
         return None
 
-    def take_changes(self) -> Sequence[tuple[int, ...]] | npt.NDArray[np.int64]:
-        """Hand over what growth changed since the last call, where lengths do not tell what a group holds.
+    def take_changes(self) -> Sequence[tuple[int, ...]]:
+        """Hand over what growth changed since the last call, where lengths do not tell.
 
         Returns:
             Of steps of growth after which they differ, and maybe of others, in order, the step, the cached
-            blocks, and the distinct blocks of each group, as they were after it: -1, or no column, where
-            holders share none.
+            blocks, and `held_by_groups` unless that is None, as they were after it. None of cached blocks
+            where steps take them only when nothing else is free, from which their number follows.
         """
         return ()
 

@@ -52,7 +52,7 @@ class PrefixManager(BlockManager):
         self._looked_up: tuple[Holder | None, int, list[Hit]] = (None, 0, [])
         self._ring = Ring(block_size)
         self._reserved: Run | None = None  # the last run that is taken before what is given back
-        self._evicted: list[tuple[int, int]] = []
+        self._changes: list[tuple[int, ...]] = []
 
     # Questions
 
@@ -178,12 +178,12 @@ class PrefixManager(BlockManager):
             cached = self._cached
             self._take(self._ring.at(self.steps))
             if self._cached < cached:
-                self._evicted.append((self.steps, cached - self._cached))
+                self._changes.append((self.steps, self._cached))
         return 0
 
-    def take_evicted_in_steps(self) -> Sequence[tuple[int, int]]:
-        evicted, self._evicted = self._evicted, []
-        return evicted
+    def take_changes(self) -> Sequence[tuple[int, ...]]:
+        changes, self._changes = self._changes, []
+        return changes
 
     def cache_full_blocks(self, holder: Holder) -> None:
         self._index.register(holder.kv, (self.length(holder) - holder.unknown) // self.block_size)

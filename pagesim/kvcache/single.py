@@ -5,9 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
-
 from pagesim.kvcache.base import BlockManager, BlockManagerError
 from pagesim.kvcache.groups import KVGroup
 from pagesim.kvcache.holder import Holder
@@ -56,7 +53,7 @@ class SingleSampleManager(BlockManager):
     def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
         self._refuse_samples()
 
-    def take_changes(self) -> Sequence[tuple[int, ...]] | npt.NDArray[np.int64]:
+    def take_changes(self) -> Sequence[tuple[int, ...]]:
         changes, self.changes = self.changes, []
         return changes
 

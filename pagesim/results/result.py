@@ -57,7 +57,7 @@ BATCH_COLUMNS = (
 PREEMPTION_COLUMNS = ("clock", "request_id", "choice", "tokens", "blocks", "swap_s", "recompute_s")
 
 TIER_COLUMNS = ("clock", "tier", "pending", "pinned", "duplicate", "kept", "free")
-"""Columns of the tiers table: chunks by entry, `pagesim.accounting.tier_ledger`."""
+"""Columns of the tiers table: chunks by entry, `pagesim.kvcache.tiers.TierCounts`."""
 
 TREE_COLUMNS = ("clock", *COUNTS[1:], "new_token_ratio")
 """Columns of the tree table: tokens by where they are, `pagesim.accounting.tree_history`."""

@@ -69,7 +69,7 @@ class Scheduler(SchedulerTraits):
         spare_blocks: that must be free after a step for every running request to go on without a decision.
         widest: samples of the widest request that is expected.
         must_replan: whether the next iteration must be planned, whatever it does.
-        parks: entries of the ledger for blocks of requests that do not run and hold memory: of `parked`.
+        parks: entries of the ledger for blocks that only requests of `held_without_running` hold.
         unreported: whether requests are over of which no plan has told the workers, where an engine makes one
             for that alone, an empty one.
         connector: what moves KV between its blocks and other places; None where nothing does.
@@ -336,9 +336,9 @@ class Scheduler(SchedulerTraits):
         """Say whether the head of the queue cannot be placed though enough blocks are free."""
         return False
 
-    def parked(self) -> Sequence[Sequence[EngineRequest]]:
+    def held_without_running(self) -> Sequence[Sequence[EngineRequest]]:
         """Return the requests that hold memory and do not run, for each entry of ``parks``."""
-        return () if self.connector is None else self.connector.parked(self.queue.holding)
+        return () if self.connector is None else self.connector.held_without_running(self.queue.holding)
 
     def stored_length(self, request: EngineRequest) -> int:
         """Return the tokens of each sample of a running request whose KV is stored, padded ones included."""

@@ -44,7 +44,7 @@ class KVConnector:
     """
 
     parks: ClassVar[tuple[str, ...]] = ()
-    """Entries of the ledger for blocks of requests that do not run and hold memory: of `parked`."""
+    """Entries of the ledger for blocks that only requests of `held_without_running` hold."""
 
     fills_blocks: ClassVar[bool] = True
     """Whether KV is copied into the engine's blocks, and not only out of them."""
@@ -122,7 +122,7 @@ class KVConnector:
         # A hybrid memory is looked at block by block to tell what only requests hold that do not run.
         return bool(self.deferred) or (self.memory.is_hybrid and bool(holding or self.leaving))
 
-    def parked(self, holding: Sequence[EngineRequest]) -> Sequence[Sequence[EngineRequest]]:
+    def held_without_running(self, holding: Sequence[EngineRequest]) -> Sequence[Sequence[EngineRequest]]:
         """Return the requests that hold memory and do not run, for each entry of ``parks``.
 
         Args:

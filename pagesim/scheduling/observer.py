@@ -93,8 +93,8 @@ class Observer:
     def left(self, row: int, now: int, status: Status) -> None:
         """A request is over without being finished: given up, ignored or aborted."""
 
-    def parked_changes(self, now: int) -> None:
-        """What requests hold that do not run, `Scheduler.parked`, is about to change at ``now``."""
+    def held_without_running_changes(self, now: int) -> None:
+        """What `Scheduler.held_without_running` returns, or what it holds, is about to change at ``now``."""
 
     def idle(self, now: int, until: int) -> None:
         """No request runs or waits from ``now`` to ``until`` (``NEVER``: for good)."""

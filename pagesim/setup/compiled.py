@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 MODULES = (
     "accounting.group_residency",
-    "accounting.parked",
+    "accounting.held_without_running",
     "accounting.records",
     "accounting.request_log",
     "accounting.residency",

@@ -6,14 +6,15 @@ import random
 
 import pytest
 
-from pagesim.accounting.tier_ledger import ENTRIES, tier_entries
 from pagesim.kvcache.tiers import (
     DEVICE,
+    ENTRIES,
     EVICTIONS,
     ChunkStore,
     LruByRequest,
     Tier,
     TierChain,
+    TierCounts,
     Use,
     segment,
     singles,
@@ -112,7 +113,7 @@ def test_no_room_is_lost_or_counted_twice(kind, steps):
     for step in range(steps):
         life.step()
         for each in chain.tiers:
-            entries = tier_entries(each.store, device)
+            entries = TierCounts("", each.store, lambda: device).entries()
             assert tuple(entries) == ENTRIES
             assert min(entries.values()) >= 0
             assert sum(entries.values()) == each.store.capacity
@@ -122,7 +123,7 @@ def test_no_room_is_lost_or_counted_twice(kind, steps):
     chain.check_integrity()
     assert not chain.moves
     for each in chain.tiers:
-        entries = tier_entries(each.store, device)
+        entries = TierCounts("", each.store, lambda: device).entries()
         assert entries["pending"] == entries["pinned"] == 0
     assert life.begun > 5, "something was moved"
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import chain
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -26,6 +28,7 @@ class Lives:
         self.twins: dict[Reader, Reader] = {}  # in memory without numbers
         self.gone: list[tuple[Text, Text]] = []  # prompts that are not all of another's, of no holder
         self.rule = BlockByBlock(BLOCKS, size, reuses_unhashed_first=first)
+        self.cached = 0  # blocks, at the last look
         self.in_chunks: list[Reader] = []
         self.decoding: list[Reader] = []  # in their order
         self.orders = 0
@@ -141,11 +144,14 @@ class Lives:
         other = self.counted
         other.check_integrity()
         for each in (fast, other):
-            lost = [step for step, blocks in each.take_evicted_in_steps() for _ in range(blocks)]
+            changes = each.take_changes()
             if not rule.reuses_unhashed_first:
-                assert lost == [step for step in rule.evictions if step is not None]
+                lost = Counter([step for step in rule.evictions if step is not None])
+                left = self.cached - np.cumsum(list(lost.values()), dtype=int)
+                assert changes == list(zip(lost, left.tolist(), strict=True))
             counts = (each.free_blocks, each.cached_blocks, each.shared_blocks)
             assert counts == (rule.free_blocks, rule.cached_blocks, rule.shared_blocks)
+        self.cached = rule.cached_blocks
         assert fast.findable_blocks == other.findable_blocks == len(rule.with_key)
         for holder in rule.tables:
             self.both("length", holder)

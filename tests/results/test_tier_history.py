@@ -11,7 +11,7 @@ import pytest
 
 import pagesim as ps
 from pagesim.accounting.tier_history import TierHistory
-from pagesim.accounting.tier_ledger import ENTRIES
+from pagesim.kvcache.tiers import ENTRIES
 from pagesim.scheduling.observer import Observer
 from pagesim.workloads.trace import Trace
 

@@ -110,33 +110,6 @@ def test_a_chunk_is_given_back_whole_when_the_next_one_begins():
     assert one_request(chunk, tokens=17, final=100, lag=1)["out_of_window"] == 8 * 240
 
 
-@pytest.mark.parametrize("rule", [Full(), SlidingWindow(5), SlidingWindow(40), ChunkedLocal(8)])
-def test_a_prompt_that_runs_whole_holds_all_its_blocks_in_its_own_iteration_only(rule):
-    # Of 18 tokens, in the iterations 1 to 3 of five; the second request decodes beside it.
-    how = {
-        "groups": [KVGroup(4, Full(), page_bytes=PAGE), KVGroup(4, rule, page_bytes=PAGE)],
-        "page_bytes": PAGE,
-        "group_bytes": [PAGE] * 2,
-        "capacity": 30 * PAGE,
-    }
-    growth, other = np.arange(7, 12), [0, 4, 23, 60, 1, 1]
-    at_once = expand_groups(
-        np.array([[1, 3, 10, 40, 1, 1], other]),
-        np.empty((0, 9), np.int64),
-        growth,
-        prompts=np.array([[1, 17]]),
-        **how,
-    )
-    apart = expand_groups(
-        np.array([[2, 3, 10, 40, 1, 1], other]), np.array([[1, 1, 18, 18, 40, 0, 5, 0, 5]]), growth, **how
-    )
-    for one, another in zip((at_once, *at_once.groups), (apart, *apart.groups), strict=True):
-        assert {name: column.tolist() for name, column in one.entries.items()} == {
-            name: column.tolist() for name, column in another.entries.items()
-        }
-    assert at_once.physical_blocks.tolist() == apart.physical_blocks.tolist()
-
-
 def test_groups_of_one_window_differ_where_memory_counts_them_apart():
     ledger = expand_groups(
         np.array([[0, 1, 30, 100, 1, 1], [0, 1, 30, 100, 1, 1]]),

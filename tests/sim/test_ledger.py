@@ -172,7 +172,7 @@ def test_orca_maxs_last_blocks_are_free_in_strict_and_external_in_the_papers_vie
 
 
 def test_intervals_that_overfill_memory_are_noticed() -> None:
-    overfull = np.array([[0, 0, 9, 20, 3, 12, 1, 1]])
+    overfull = np.array([[0, 0, 9, 20, 1, 1, 3, 12]])
     nothing = np.zeros(1, np.int64)
     with pytest.raises(LedgerError, match="negative"):
         expand(
@@ -182,5 +182,6 @@ def test_intervals_that_overfill_memory_are_noticed() -> None:
             num_blocks=2,
             external_blocks=nothing,
             sharing=Sharing(nothing, nothing, nothing),
-            cached_blocks=np.zeros_like,
+            cached_blocks=nothing,
+            held_without_running={},
         )

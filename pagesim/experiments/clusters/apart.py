@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pagesim.accounting.ledger import PARKED_ENTRIES
+from pagesim.accounting.ledger import HELD_WITHOUT_RUNNING
 from pagesim.accounting.metrics import describe
 from pagesim.api import as_trace
 from pagesim.costs.specs import Link, gpu
@@ -233,13 +233,13 @@ def _joined(of_pool: dict[str, dict[str, npt.NDArray[Any]]]) -> dict[str, npt.ND
     """Return the replicas tables of both pools as one; an entry that a pool does not have is 0 there."""
     sizes = {name: len(table["replica"]) for name, table in of_pool.items()}
     names = list(dict.fromkeys(name for table in of_pool.values() for name in table))
-    parked = [name for entry in PARKED_ENTRIES if (name := f"{entry}_percent") in names]
-    others = [name for name in names if name not in parked]
+    held = [name for entry in HELD_WITHOUT_RUNNING if (name := f"{entry}_percent") in names]
+    others = [name for name in names if name not in held]
     place = others.index("external_percent")
     joined: dict[str, npt.NDArray[Any]] = {
         "pool": np.repeat(np.array(list(sizes), dtype=object), list(sizes.values()))
     }
-    for name in (*others[:place], *parked, *others[place:]):
+    for name in (*others[:place], *held, *others[place:]):
         joined[name] = np.concatenate(
             [table.get(name, np.zeros(sizes[pool])) for pool, table in of_pool.items()]
         )

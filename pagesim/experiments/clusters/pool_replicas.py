@@ -89,7 +89,7 @@ class PoolReplica(Replica):
 
     def _poll(self, now: int) -> None:
         """Learn which transfers are over, where the engine has nothing to do."""
-        self.engine.events.parked_changes(now)
+        self.engine.events.held_without_running_changes(now)
         self.connector.idle(now)
 
     def _sleep(self, now: int) -> Events:

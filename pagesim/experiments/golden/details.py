@@ -177,7 +177,7 @@ class Details(Observer):
         memory = self.scheduler.memory
         sizes = [group.block_size for group in memory.groups]
         blocks, entries = [0] * len(sizes), [0] * len(sizes)
-        for request in chain(self.scheduler.running.values(), *self.scheduler.parked()):
+        for request in chain(self.scheduler.running.values(), *self.scheduler.held_without_running()):
             if not (at_rest and request.decodes):
                 length = memory.length(request)
                 for group, (_, of_group) in enumerate(memory.held_by_group(request)):

@@ -177,7 +177,7 @@ class Snapshots(Observer):
         while (due := self.next_look()) <= now or due < until:
             self.shown.append(len(self.taken))
         here = [each for request in scheduler.running.values() for each in self._holdings(request, chunks)]
-        for park, requests in enumerate(scheduler.parked() if scheduler.parks else (), 1):
+        for park, requests in enumerate(scheduler.held_without_running() if scheduler.parks else (), 1):
             here += [each for request in requests for each in self._holdings(request, chunks, park)]
         away = [each for request in scheduler.swapped for each in self._holdings(request, chunks)]
         stays, lengths, needed = (

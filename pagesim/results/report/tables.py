@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pagesim.accounting.metrics import STRICT_ENTRIES, latency_values
-from pagesim.accounting.tier_ledger import ENTRIES
+from pagesim.kvcache.tiers import ENTRIES
 from pagesim.results.report.pack import pack, pack_names, pack_times
 from pagesim.results.report.snapshots import Snapshots
 from pagesim.results.result import Result, Stored

@@ -88,7 +88,7 @@ class PrefillConnector(PolledConnector):
     def awaits(self) -> bool:
         return bool(self.held)
 
-    def parked(self, holding: Sequence[EngineRequest]) -> Sequence[Sequence[EngineRequest]]:
+    def held_without_running(self, holding: Sequence[EngineRequest]) -> Sequence[Sequence[EngineRequest]]:
         return (list(self.held.values()),)
 
     def idle(self, now: int) -> None:

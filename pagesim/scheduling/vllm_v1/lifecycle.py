@@ -265,7 +265,7 @@ class VllmV1Base(RestingScheduler):
         held = next((request for request in self.queue.holding if request.row == row), None)
         generated = super().abort(row, now)
         if held is not None and self.connector is not None:
-            self.events.parked_changes(now)
+            self.events.held_without_running_changes(now)
             self.connector.abort_held(held)
         if self.drafts is not None:
             self.drafts.of.pop(row, None)

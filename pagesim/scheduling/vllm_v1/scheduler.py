@@ -34,7 +34,7 @@ class VllmV1(VllmV1Base):
         batch, connector = Batch(), self.connector
         batch.counts_empty = True
         if connector is not None:
-            self.events.parked_changes(now)  # before anything is given back
+            self.events.held_without_running_changes(now)  # before anything is given back
             connector.begin_plan(now)
         self.memory.new_plan()
         batch.reports, self.unreported = self.unreported, False

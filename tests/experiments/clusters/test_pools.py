@@ -81,7 +81,7 @@ def test_every_request_ends_once_and_every_block_comes_back(case: Case) -> None:
         memory = server.scheduler.memory
         assert memory.free_blocks == memory.num_blocks
         assert memory.shared_blocks == 0
-        assert not any(server.scheduler.parked())
+        assert not any(server.scheduler.held_without_running())
     handed_over = np.asarray(pools.pulls.decoder) >= 0
     prefilled = np.asarray(pools.pulls.prefilled) >= 0
     assert not (handed_over & ~prefilled).any()

@@ -1,8 +1,9 @@
-"""Parked: the blocks that only requests hold that do not run, row by row and between iterations."""
+"""Blocks that only requests hold that do not run, row by row and between iterations."""
 
 from __future__ import annotations
 
 from array import array
+from itertools import chain
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from pagesim.setup.compiled import mypyc_attr
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Parked:
+class HeldWithoutRunning:
     """What requests hold that do not run, for each of `Scheduler.parks`.
 
     Args:
@@ -37,14 +38,14 @@ class Parked:
 
     def count(self) -> None:
         """Count anew."""
-        parked = self._scheduler.parked()
-        if not any(parked):
+        requests = self._scheduler.held_without_running()
+        if not any(requests):
             if self.requests:
                 self.requests, self.blocks = [], [0] * len(self.names)
             return
-        self.requests = [request for each in parked for request in each]
+        self.requests = list(chain(*requests))
         exclusive = self._scheduler.memory.exclusive_blocks
-        self.blocks = [exclusive(each) if each else 0 for each in parked]
+        self.blocks = [exclusive(each) if each else 0 for each in requests]
 
     def further_names(self) -> int:
         """Return how often these requests name a block beyond once each that only they have."""
@@ -52,12 +53,12 @@ class Parked:
         return sum([held(request) for request in self.requests]) - sum(self.blocks)
 
     def written_until(self, end: int) -> None:
-        """Learn that a row says what is parked until then, in ticks."""
+        """Learn that a row says until then, in ticks, what is held without running."""
         if end > self._until:
             self._until = end
 
     def changes(self, now: int) -> None:
-        """Write down what was parked since the last row; it changes now."""
+        """Write down what was held without running since the last row; it changes now."""
         if now > self._until:
             self.count()
             self._gaps.fromlist([self._until, now, *self.blocks])

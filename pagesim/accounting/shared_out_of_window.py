@@ -1,0 +1,171 @@
+"""Slots of shared blocks that one sequence does not attend to any more while another one does.
+
+A slot that several sequences name counts once, as that of the one which is furthest behind. What the others
+count as out of their window there must be known, so that it is not counted beside it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from pagesim.accounting.sums import Column
+from pagesim.kvcache import HybridManager
+from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.request import EngineRequest
+
+
+class _Sharer(NamedTuple):
+    """A sequence that names a block, some slots of which it does not attend to any more in a row.
+
+    Attributes:
+        processed: tokens before its step in the row's first iteration; those of the owner are the fewest.
+        rate: tokens that a step adds.
+        place: of the block in its table.
+        first, last: from which KV group to which it is such a block in each, the last not included.
+    """
+
+    processed: int
+    rate: int
+    place: int
+    first: int
+    last: int
+
+
+class SharedOutOfWindow:
+    """Notes, row by row, what the names of blocks beyond their owners' count as out of window.
+
+    Of blocks that running requests name the names of those that hold memory and do not run count for nothing.
+
+    Args:
+        scheduler: of memory that shares blocks between sequences.
+    """
+
+    __slots__ = ("_memory", "_scheduler", "_slots")
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        assert isinstance(scheduler.memory, HybridManager)
+        self._memory = scheduler.memory
+        self._scheduler = scheduler
+        self._slots: Counter[tuple[int, int, int]] = Counter()  # by iteration, first and last group
+
+    def planned(self, iteration: int, chunks: Mapping[EngineRequest, int]) -> None:
+        """Note the row of a plan.
+
+        Args:
+            iteration: its number.
+            chunks: tokens that requests compute of their prompts.
+        """
+        processed = {}
+        for request in self._sharing():
+            computed = chunks.get(request, request.growth if request.decodes else 0)
+            processed[request] = self._memory.length(request) - computed, 0
+        self._note(iteration, 1, processed)
+
+    def fast_forwarded(self, first: int, steps: int) -> None:
+        """Note the row of a fast-forward, before memory grows.
+
+        Args:
+            first: the number of its first iteration.
+            steps: how many there are.
+        """
+        processed = {
+            request: (self._memory.length(request), request.growth if request.decodes else 0)
+            for request in self._sharing()
+        }
+        self._note(first, steps, processed)
+
+    def take(self, first: int, iterations: int) -> Column | None:
+        """Return the slots in each of so many iterations, by group, ``[I, G]``, and forget them.
+
+        None where there are none.
+        """
+        if not self._slots:
+            return None
+        changes = np.zeros((iterations, len(self._memory.groups) + 1), np.int64)
+        at, low, high = np.array(list(self._slots), np.int64).T
+        slots = np.array(list(self._slots.values()), np.int64)
+        np.add.at(changes, (at - first, low), slots)
+        np.add.at(changes, (at - first, high), -slots)
+        self._slots.clear()
+        return np.cumsum(changes, axis=1)[:, :-1]
+
+    def _sharing(self) -> list[EngineRequest]:
+        """Return the running requests that may share blocks of a window or a chunk."""
+        if not (self._memory.window_spans and self._memory.shared_blocks):
+            return []
+        others = self._held_without_running()
+        holders = self._memory.sharers()
+        return [each for each in holders if isinstance(each, EngineRequest) and each not in others]
+
+    def _held_without_running(self) -> set[EngineRequest]:
+        """Return the requests that hold memory and do not run."""
+        return set(chain(*self._scheduler.held_without_running()))
+
+    def _note(self, first: int, steps: int, processed: Mapping[EngineRequest, tuple[int, int]]) -> None:
+        """Note the slots of a row.
+
+        Args:
+            first: its first iteration.
+            steps: its iterations.
+            processed: of each request that shares blocks, its tokens before its step in the first iteration,
+                and those that each further step adds.
+        """
+        memory, slots = self._memory, self._slots
+        for span, (number, _) in enumerate(memory.window_spans if processed else ()):
+            size, rule = memory.groups[number].block_size, memory.groups[number].rule
+            for before, rate, place, low, high in self._beyond_owners(span, steps, processed):
+                start = place * size
+                begin = bisect_right(range(steps), start, key=lambda step: rule.skipped(before + rate * step))
+                for step in range(begin, steps):
+                    if rate and rule.skipped(before + rate * (step - memory.lag)) >= start + size:
+                        break  # it gives the block back
+                    skipped = rule.skipped(before + rate * step) - start
+                    slots[first + step, low, high] += min(skipped, size)
+
+    def _beyond_owners(
+        self, span: int, steps: int, processed: Mapping[EngineRequest, tuple[int, int]]
+    ) -> list[_Sharer]:
+        """Return the sharers of blocks but their owners, as far as slots are out of their window in a row.
+
+        Args:
+            span: see `HybridManager.window_spans`.
+            steps: iterations of the row.
+            processed: see `_note`.
+        """
+        memory = self._memory
+        group = memory.groups[memory.window_spans[span][0]]
+        rule, size = group.rule, group.block_size
+        sharers: dict[Hashable, list[_Sharer]] = {}
+        names: dict[Hashable, int] = {}
+        for request, (before, rate) in processed.items():
+            end = rule.skipped(before + rate * (steps - 1))
+            if not end:
+                continue
+            # What is given back in a fast-forward's first step has one name less in all of it.
+            gone = rule.skipped(max(0, before - memory.lag * rate)) // size if rate else 0
+            for place, block, count, first, last in memory.shared_up_to(request, span, (end - 1) // size):
+                if block not in names:
+                    names[block] = count
+                    sharers[block] = []
+                if place < gone:
+                    names[block] -= 1
+                else:
+                    sharers[block].append(_Sharer(before, rate, place, first, last))
+        for request in self._held_without_running() if names else ():
+            whole = -(-memory.length(request) // size)
+            for _, block, _, _, _ in memory.shared_up_to(request, span, whole):
+                if block in names:
+                    names[block] -= 1
+        # Those that are further ahead give a block back before those behind.
+        found: list[_Sharer] = []
+        for block, each in sharers.items():
+            if each and len(each) == names[block]:
+                each.remove(min(each))
+            found += each
+        return found
