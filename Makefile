@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ORACLE := .venv-oracle
 MUTANTS := .venv-mutants
 
-.PHONY: demo test test-all golden fuzz hostile mutants lint notebooks picture gallery clean
+.PHONY: demo fast test test-all golden fuzz hostile mutants lint notebooks picture gallery clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -21,6 +21,12 @@ $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
 
 demo: $(VENV)/.base
 	$(BIN)/pagesim demo --out out/demo
+
+# Compiles the core and installs it into .venv in place of the sources; `make test` puts these back.
+fast: | $(BIN)/python
+	PAGESIM_COMPILE=1 $(BIN)/pip install --quiet --disable-pip-version-check .
+	rm -f $(VENV)/.base $(VENV)/.test
+	cd / && $(CURDIR)/$(BIN)/pagesim doctor | grep compiled
 
 # The figure in docs/report.md, of the page about what the demo stores.
 picture: demo

@@ -67,11 +67,11 @@ PUBLIC: dict[str, dict[str, str]] = {
         "Extent": "a run of neighbouring blocks",
         "Full": "the rule of a KV group that attends to everything",
         "Holder": "what memory knows of a request",
-        "KVCache": "the contract of memory of one's own",
+        "BlockManager": "the contract of memory of one's own",
         "KVGroup": "layers whose blocks are alike",
         "OutOfBlocks": "what memory raises where it has no room",
         "Allocator": "the contract of an allocator of one's own",
-        "PagedKV": "memory of blocks on demand or reserved, to derive from",
+        "PagedManager": "memory of blocks on demand or reserved, to derive from",
         "Pool": "what memory is made from",
         "Reservation": "how much a sequence takes at admission",
         "Reserved": "the rule of a KV group that takes everything at admission",
@@ -81,7 +81,7 @@ PUBLIC: dict[str, dict[str, str]] = {
     },
     "pagesim.testing": {
         "check_allocator": "the tests that an allocator of one's own must pass",
-        "check_kvcache": "the tests that memory of one's own must pass",
+        "check_block_manager": "the tests that memory of one's own must pass",
     },
     "pagesim.scheduling": {
         "Batch": "what a scheduler has decided for an iteration",

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from pagesim.accounting.sums import Column, Stay, Stays
-from pagesim.kvcache import KVCache
+from pagesim.kvcache import BlockManager
 
 __all__ = [
     "ENTRIES",
@@ -84,7 +84,7 @@ class LedgerShape:
     groups: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, memory: KVCache, parks: tuple[str, ...] = ()) -> LedgerShape:
+    def of(cls, memory: BlockManager, parks: tuple[str, ...] = ()) -> LedgerShape:
         """Return that of a memory, in which requests that do not run hold what these entries name."""
         if not memory.is_hybrid:
             entries = (*ENTRIES[:4], *parks, *ENTRIES[4:])

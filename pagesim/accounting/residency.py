@@ -109,7 +109,7 @@ def counts_in(rows: Rows, noted: Column, changes: Sequence[tuple[int, ...]]) -> 
     Args:
         rows: planned ones and fast-forwards.
         noted: counts after each plan, and before each fast-forward, ``[S, C]``.
-        changes: of `KVCache.take_changes`: steps of growth, and the counts after each.
+        changes: of `BlockManager.take_changes`: steps of growth, and the counts after each.
     """
     counts = rows.spread_out(noted)
     if not len(changes):

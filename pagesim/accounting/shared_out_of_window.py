@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pagesim.accounting.sums import Column
-from pagesim.kvcache import HybridKV
+from pagesim.kvcache import HybridManager
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.request import EngineRequest
 
@@ -49,7 +49,7 @@ class SharedOutOfWindow:
     __slots__ = ("_memory", "_scheduler", "_slots")
 
     def __init__(self, scheduler: Scheduler) -> None:
-        assert isinstance(scheduler.memory, HybridKV)
+        assert isinstance(scheduler.memory, HybridManager)
         self._memory = scheduler.memory
         self._scheduler = scheduler
         self._slots: Counter[tuple[int, int, int]] = Counter()  # by iteration, first and last group
@@ -134,7 +134,7 @@ class SharedOutOfWindow:
         """Return the sharers of blocks but their owners, as far as slots are out of their window in a row.
 
         Args:
-            span: see `HybridKV.window_spans`.
+            span: see `HybridManager.window_spans`.
             steps: iterations of the row.
             processed: see `_note`.
         """

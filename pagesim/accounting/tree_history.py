@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from pagesim.kvcache.radix import RadixKV, WindowedRadixKV
+from pagesim.kvcache.radix import RadixManager, WindowedRadixManager
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
@@ -68,7 +68,7 @@ class TreeHistory(Observer):
     def _note(self, ticks: int, iterations: int) -> None:
         scheduler = self._scheduler
         memory = scheduler.memory
-        assert isinstance(memory, RadixKV)
+        assert isinstance(memory, RadixManager)
         tree, page = memory.tree, memory.block_size
         blank = memory.blank_blocks * page
         own = memory.num_blocks * page - blank - tree.evictable - tree.protected
@@ -78,7 +78,7 @@ class TreeHistory(Observer):
             memory.evicted - self._evicted, self._retracted, int(scheduler.running_batch.batch_is_full),
         ])
         # fmt: on
-        if isinstance(memory, WindowedRadixKV):
+        if isinstance(memory, WindowedRadixManager):
             blank = memory.blank_window_blocks * page
             windows = memory.tree
             live = windows.window_tokens

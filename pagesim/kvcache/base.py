@@ -1,4 +1,4 @@
-"""The memory contract: what a scheduler may ask of a KV cache, in requests and blocks, and what must hold."""
+"""The contract of block managers: what a scheduler may ask, in requests and blocks, and what must hold."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class StateChunks(NamedTuple):
     checkpoint: int | None
 
 
-class KVCacheError(Exception):
+class BlockManagerError(Exception):
     """An operation that the contract forbids; the memory is as it was before the call."""
 
 
-class OutOfBlocks(KVCacheError):
+class OutOfBlocks(BlockManagerError):
     """There are not enough free blocks, or no place for them."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class KVCache:
+class BlockManager:
     """A pool of ``num_blocks`` equal blocks, shared by the KV groups of a model and by all requests.
 
     Beside it stands a swap space of ``cpu_blocks`` blocks. Sizes are in blocks, lengths in tokens. An
@@ -43,7 +43,7 @@ class KVCache:
     many steps the free blocks last. A run of steps leaves what as many single steps leave.
 
     In a step a group first releases what no later token attends to, then takes blocks. ``grow`` asks for the
-    blocks of all holders before it releases any; ``take`` serves one holder in its turn.
+    blocks of all holders before it releases any.
 
     Args:
         num_blocks: on the device.
@@ -293,11 +293,11 @@ class KVCache:
     def extend(self, holder: Holder, tokens: int) -> None:
         """Make room for further tokens of a resting holder of one sample: the next chunk of a prompt.
 
-        What it releases at its beginning is released first, as by ``trim``, in any case.
+        What it releases at its beginning is released first, as by ``free_skipped_blocks``, in any case.
 
         Raises:
             OutOfBlocks: there are too few blocks.
-            KVCacheError: everything was taken at admission.
+            BlockManagerError: everything was taken at admission.
         """
 
     @abstractmethod
@@ -318,7 +318,7 @@ class KVCache:
     def stop_decoding(self, holder: Holder) -> None:
         """Let a decoding holder rest at its present length."""
 
-    def trim(self, holder: Holder) -> None:
+    def free_skipped_blocks(self, holder: Holder) -> None:
         """Release now what the next chunk of a resting holder would release at its beginning."""
         return
 
@@ -343,7 +343,7 @@ class KVCache:
                 steps.
         """
 
-    def grow_leaving(self, spare: int) -> int:
+    def try_grow(self, spare: int) -> int:
         """Grow by one step if that leaves ``spare`` blocks free, what it releases not counted.
 
         Returns:
@@ -373,7 +373,7 @@ class KVCache:
         Raises:
             OutOfBlocks: the swap space has too few free blocks.
         """
-        raise KVCacheError("this memory has no swap space")
+        raise BlockManagerError("this memory has no swap space")
 
     def swap_in(self, holder: Holder) -> int:
         """Bring a holder back, which rests as long as it was; return the distinct blocks moved.
@@ -381,11 +381,11 @@ class KVCache:
         Raises:
             OutOfBlocks: the device has too few free blocks.
         """
-        raise KVCacheError("this memory has no swap space")
+        raise BlockManagerError("this memory has no swap space")
 
     def drop_swapped(self, holder: Holder) -> None:
         """Give up a holder in the swap space."""
-        raise KVCacheError("this memory has no swap space")
+        raise BlockManagerError("this memory has no swap space")
 
     def fork(self, holder: Holder, dropped: int, survivor: int) -> int:
         """Let one sample of a decoding holder go on from what another one holds, as a beam's fork does.
@@ -398,7 +398,7 @@ class KVCache:
         Returns:
             The blocks copied: none where memory shares.
         """
-        raise KVCacheError("this memory cannot fork samples; beams need block tables")
+        raise BlockManagerError("this memory cannot fork samples; beams need block tables")
 
     # For subclasses
 
@@ -417,7 +417,7 @@ class KVCache:
     def _check_extends(self) -> None:
         """Refuse chunks where everything is taken at admission."""
         if not self.grows:
-            raise KVCacheError("this memory takes all of a prompt at once; chunks need memory on demand")
+            raise BlockManagerError("this memory takes all of a prompt at once; chunks need memory on demand")
 
     def _fill_reserved(self, holder: Holder) -> int:
         """Give a resting holder one more of the tokens that its reserved blocks hold; nothing is copied."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pagesim.kvcache.allocator import Allocator
-from pagesim.kvcache.base import KVCache, OutOfBlocks
+from pagesim.kvcache.base import BlockManager, OutOfBlocks
 from pagesim.kvcache.extents import Extent
 from pagesim.kvcache.groups import KVGroup, Reserved
 from pagesim.kvcache.holder import Holder
@@ -14,7 +14,7 @@ from pagesim.kvcache.reservation import Reservation
 
 
 class Runs:
-    """What `ContiguousKV` keeps with a holder.
+    """What `ContiguousManager` keeps with a holder.
 
     Attributes:
         of: the blocks of each sample.
@@ -28,7 +28,7 @@ class Runs:
         self.reserved = reserved
 
 
-class ContiguousKV(KVCache):
+class ContiguousManager(BlockManager):
     """A reservation policy times an allocator: nothing grows, nothing is shared.
 
     Where a run goes depends on the addresses of all others, so there is no counted form of this memory.
@@ -174,15 +174,15 @@ class ContiguousKV(KVCache):
         return -(-self.reservation.tokens(tokens, holder.output) // self.block_size)
 
 
-def contiguous(make: Callable[[int], Allocator]) -> Callable[[Pool], KVCache]:
+def contiguous(make: Callable[[int], Allocator]) -> Callable[[Pool], BlockManager]:
     """Return what makes contiguous memory of a pool, with an allocator made from the number of blocks.
 
     What is returned raises ValueError for a pool without a reservation.
     """
 
-    def of_pool(pool: Pool) -> KVCache:
+    def of_pool(pool: Pool) -> BlockManager:
         if pool.reservation is None:
             raise ValueError("contiguous memory needs a reservation such as oracle; it cannot grow")
-        return ContiguousKV(make(pool.num_blocks), pool.block_size, pool.reservation, pool.cpu_blocks)
+        return ContiguousManager(make(pool.num_blocks), pool.block_size, pool.reservation, pool.cpu_blocks)
 
     return of_pool

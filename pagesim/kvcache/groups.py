@@ -268,5 +268,5 @@ def check_single(groups: tuple[KVGroup, ...]) -> None:
     """
     if are_hybrid(groups):
         raise ValueError(
-            "this memory has one KV group, of full attention or reserved; others need a HybridKV"
+            "this memory has one KV group, of full attention or reserved; others need a HybridManager"
         )

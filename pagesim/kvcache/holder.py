@@ -13,7 +13,7 @@ class Holder:
 
     A holder *rests* at ``tokens`` (a prompt in chunks, a request that was just admitted or is swapped out),
     or it *decodes*: then every step of growth adds ``growth`` tokens, and it holds
-    ``base + growth · KVCache.steps`` of them.
+    ``base + growth · BlockManager.steps`` of them.
 
     Attributes:
         samples: sequences that share the prompt and are not over.
@@ -21,12 +21,12 @@ class Holder:
         tokens: tokens of each sample whose KV is held, while it rests.
         base: while it decodes, its length less ``growth`` times the steps of growth taken.
         growth: tokens that a step adds to each sample.
-        decodes: whether it takes part in ``KVCache.grow``.
+        decodes: whether it takes part in ``BlockManager.grow``.
         unknown: tokens at its end that are not known yet, so that no block of theirs can be found; when it is
             admitted, tokens that are going to be loaded from another tier.
         in_flight: while it rests, and until its first step of growth, tokens of it that are being computed
             when the next step is planned: what they attend to is not released yet. From then on these are
-            ``KVCache.lag`` steps' tokens, and memory leaves it at that when the holder rests again.
+            ``BlockManager.lag`` steps' tokens, and memory leaves it at that when the holder rests again.
         prompt: tokens of its prompt.
         length: tokens that must be computed before the next one is sampled: the prompt, and after a
             preemption what was generated, too.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pagesim.kvcache.base import KVCache, KVCacheError, OutOfBlocks
+from pagesim.kvcache.base import BlockManager, BlockManagerError, OutOfBlocks
 from pagesim.kvcache.extents import Extent, join_extents
 from pagesim.kvcache.groups import KVGroup, check_single
 from pagesim.kvcache.holder import Holder
@@ -14,8 +14,8 @@ from pagesim.setup.compiled import mypyc_attr
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class PagedKV(KVCache):
-    """See `KVCache`: memory of one KV group, on demand or reserved, whose samples share the prompt's blocks.
+class PagedManager(BlockManager):
+    """A block manager of one KV group, on demand or reserved, whose samples share the prompt's blocks.
 
     How many blocks a request holds follows from its length, and what decoding requests take at a step from
     their lengths modulo the block size (`Ring`). So blocks are counted. Where ``tables`` are kept, these are
@@ -326,5 +326,5 @@ class PagedKV(KVCache):
 
     def _numbered(self) -> PagedTables:
         if self.tables is None:
-            raise KVCacheError("this memory counts blocks and gives them no numbers")
+            raise BlockManagerError("this memory counts blocks and gives them no numbers")
         return self.tables

@@ -18,7 +18,7 @@ class BlockAllocator:
     """The blocks of the device or of the swap space: which are free, and how many tables name each.
 
     The free list is a stack, block 0 at its bottom, as in the paper's vLLM. Whether enough blocks are free is
-    not checked here: `PagedKV` counts.
+    not checked here: `PagedManager` counts.
 
     Args:
         num_blocks: of the device or the swap space.

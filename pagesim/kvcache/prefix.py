@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pagesim.kvcache.base import KVCache, KVCacheError
+from pagesim.kvcache.base import BlockManager, BlockManagerError
 from pagesim.kvcache.groups import KVGroup
 from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.ring import Ring
@@ -14,7 +14,7 @@ from pagesim.setup.compiled import mypyc_attr
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class PrefixKV(KVCache):
+class PrefixManager(BlockManager):
     """Memory of one KV group of full attention and of single samples, with a prefix cache.
 
     The free blocks are a queue. Blocks are taken at its front, and then their content is evicted; a request
@@ -117,7 +117,7 @@ class PrefixKV(KVCache):
 
     def admit(self, holder: Holder, tokens: int) -> None:
         if holder.samples > 1:
-            raise KVCacheError("a prefix cache serves every sample as a request of its own")
+            raise BlockManagerError("a prefix cache serves every sample as a request of its own")
         size = self.block_size
         blocks = -(-tokens // size)
         if blocks > self.free_blocks:
@@ -206,7 +206,7 @@ class PrefixKV(KVCache):
                 self.free_blocks += run.count
 
     def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
-        raise KVCacheError("a prefix cache serves every sample as a request of its own")
+        raise BlockManagerError("a prefix cache serves every sample as a request of its own")
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless the counts are those of the runs."""

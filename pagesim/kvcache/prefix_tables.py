@@ -7,7 +7,7 @@ from itertools import chain
 
 from pagesim.kvcache.extents import Extent, join_extents
 from pagesim.kvcache.holder import Holder
-from pagesim.kvcache.prefix import PrefixKV
+from pagesim.kvcache.prefix import PrefixManager
 from pagesim.kvcache.ring import Buckets, opening_step
 from pagesim.kvcache.run_index import Prefix
 from pagesim.kvcache.runs import Run
@@ -15,8 +15,8 @@ from pagesim.setup.compiled import mypyc_attr
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class NumberedPrefixKV(PrefixKV):
-    """`PrefixKV` whose blocks have numbers: runs and requests know which blocks they have.
+class NumberedPrefixManager(PrefixManager):
+    """`PrefixManager` whose blocks have numbers: runs and requests know which blocks they have.
 
     Attributes:
         holders: the requests that hold blocks.
@@ -110,7 +110,7 @@ class NumberedPrefixKV(PrefixKV):
             assert blocks == list(prefix.table[: prefix.hashed]), "runs are not the table's"
             assert len(prefix.table) == self.held_blocks(holder), "a table's length is off"
 
-    # Hooks of `PrefixKV`
+    # Hooks of `PrefixManager`
 
     def _take_for(self, prefix: Prefix, blocks: int) -> None:
         table = prefix.table

@@ -5,23 +5,23 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from pagesim.kvcache.base import KVCache, KVCacheError
+from pagesim.kvcache.base import BlockManager, BlockManagerError
 from pagesim.kvcache.groups import KVGroup
 from pagesim.kvcache.holder import Holder
 from pagesim.setup.compiled import mypyc_attr
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class SingleSampleKV(KVCache):
-    """See `KVCache`: memory of holders of one sample, whose groups release what no later token attends to.
+class SingleSampleManager(BlockManager):
+    """A block manager of single samples, whose groups release what no later token attends to.
 
     Args:
         num_blocks: on the device.
-        groups: see `KVCache`.
+        groups: see `BlockManager`.
 
     Attributes:
-        changes: what growth changed since they were last taken, see `KVCache.take_changes`; for a memory of
-            which lengths do not tell what a group holds.
+        changes: what growth changed since they were last taken, see `BlockManager.take_changes`; for memory
+            of which lengths do not tell what a group holds.
     """
 
     __slots__ = ("changes",)
@@ -33,7 +33,7 @@ class SingleSampleKV(KVCache):
         self.changes: list[tuple[int, ...]] = []
 
     def extend(self, holder: Holder, tokens: int) -> None:
-        self.trim(holder)
+        self.free_skipped_blocks(holder)
         self._check_room(self.blocks_to_extend(holder, tokens))
         self._take_for(holder, holder.tokens + tokens)
 
@@ -82,4 +82,4 @@ class SingleSampleKV(KVCache):
             self._refuse_samples()
 
     def _refuse_samples(self) -> None:
-        raise KVCacheError("memory of several KV groups serves every sample as a request of its own")
+        raise BlockManagerError("memory of several KV groups serves every sample as a request of its own")

@@ -13,7 +13,7 @@ import pandas as pd
 
 from pagesim.accounting.request_log import RequestLog
 from pagesim.errors import PagesimError
-from pagesim.kvcache.radix import Node, RadixKV
+from pagesim.kvcache.radix import Node, RadixManager
 from pagesim.results.replay import NotReplayed, replayed
 from pagesim.results.result import Result, end_of
 from pagesim.scheduling.arrivals import NEVER
@@ -94,7 +94,7 @@ class TreeSnapshots(Observer):
 
     def begun(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._memory = cast(RadixKV, scheduler.memory)
+        self._memory = cast(RadixManager, scheduler.memory)
 
     def next_look(self) -> int:
         return self.instants[len(self.shown)] if len(self.shown) < len(self.instants) else NEVER

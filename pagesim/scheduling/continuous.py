@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pagesim.kvcache import Holder, KVCache
+from pagesim.kvcache import BlockManager, Holder
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.continuous_options import OrcaOptions, SospOptions
@@ -44,7 +44,7 @@ class ContinuousBatching(Scheduler):
 
     def __init__(
         self,
-        memory: KVCache,
+        memory: BlockManager,
         options: OrcaOptions | SospOptions,
         *,
         max_model_len: int,

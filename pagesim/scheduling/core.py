@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from pagesim.errors import PagesimError
-from pagesim.kvcache import KVCache
+from pagesim.kvcache import BlockManager
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch, Choice
 from pagesim.scheduling.dead_ends import DeadEnd
@@ -129,7 +129,7 @@ class Scheduler(SchedulerTraits):
 
     def __init__(
         self,
-        memory: KVCache,
+        memory: BlockManager,
         queue: WaitingQueue,
         options: SchedulerOptions,
         *,
@@ -402,7 +402,7 @@ class Scheduler(SchedulerTraits):
     def keep_running(self, batch: Batch) -> None:
         """Give every running request room for the token sampled last; the latest make room for the others."""
         memory = self.memory
-        while (copies := memory.grow_leaving(self.widest)) < 0:
+        while (copies := memory.try_grow(self.widest)) < 0:
             if not self.running or self.all_fit():
                 copies = memory.grow(1)
                 break

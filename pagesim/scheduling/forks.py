@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from pagesim.kvcache import KVCache
+from pagesim.kvcache import BlockManager
 from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.request import EngineRequest
 
@@ -41,7 +41,7 @@ class Forks:
             heappop(heap)
         return heap[0][0] if heap else NEVER
 
-    def fork(self, step: int, memory: KVCache, events: Observer) -> None:
+    def fork(self, step: int, memory: BlockManager, events: Observer) -> None:
         """Fork the beams that are due at a step."""
         heap = self.heap
         while heap and heap[0][0] <= step:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from pagesim.kvcache import KVCache
+from pagesim.kvcache import BlockManager
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.request import EngineRequest
 from pagesim.setup.compiled import mypyc_attr
@@ -49,7 +49,7 @@ class KVConnector:
     fills_blocks: ClassVar[bool] = True
     """Whether KV is copied into the engine's blocks, and not only out of them."""
 
-    def __init__(self, memory: KVCache) -> None:
+    def __init__(self, memory: BlockManager) -> None:
         self.memory = memory
         self.loading: dict[EngineRequest, None] = {}
         self.loaded: set[EngineRequest] = set()

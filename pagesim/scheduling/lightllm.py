@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pydantic import Field
 
 from pagesim.errors import PagesimError
-from pagesim.kvcache import KVCache
+from pagesim.kvcache import BlockManager
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.continuous import ContinuousBatching
 from pagesim.scheduling.continuous_options import OrcaOptions
@@ -85,7 +85,7 @@ class Lightllm(ContinuousBatching):
 
     def __init__(
         self,
-        memory: KVCache,
+        memory: BlockManager,
         options: LightllmOptions,
         *,
         max_model_len: int,

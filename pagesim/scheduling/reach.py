@@ -10,7 +10,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable
 from typing import Protocol
 
-from pagesim.kvcache import KVCache
+from pagesim.kvcache import BlockManager
 
 UNBOUNDED = 1 << 40
 """More steps than any run takes."""
@@ -143,13 +143,13 @@ class Reaches:
 
     __slots__ = ("_memory", "_pairs", "_prompts", "_reaches", "_started")
 
-    def __init__(self, reaches: Iterable[Reached], memory: KVCache) -> None:
+    def __init__(self, reaches: Iterable[Reached], memory: BlockManager) -> None:
         self._reaches = tuple(reaches)
         self._memory = memory
         self._begin()
 
     def enter(self, base: int) -> None:
-        """Count a sequence of ``base + KVCache.steps`` tokens that decodes from now on."""
+        """Count a sequence of ``base + BlockManager.steps`` tokens that decodes from now on."""
         for reach in self._reaches:
             reach.enter(base)
 

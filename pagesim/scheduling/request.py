@@ -69,7 +69,7 @@ class EngineRequest(Holder):
         index: among the requests that the engine expects.
         row: in the trace.
         arrival: ticks.
-        last_step: while it decodes, the value of ``KVCache.steps`` at which a sample's last token is
+        last_step: while it decodes, the value of ``BlockManager.steps`` at which a sample's last token is
             generated.
         since: the iteration from which on its memory follows from its length as it does now.
         family: its samples, if there are several.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from pagesim.errors import PagesimError
-from pagesim.kvcache import Holder, KVCache
+from pagesim.kvcache import BlockManager, Holder
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.options import MOST, MemoryKind, Prices, SchedulerOptions
@@ -72,7 +72,7 @@ class StaticBatching(Scheduler):
 
     def __init__(
         self,
-        memory: KVCache,
+        memory: BlockManager,
         options: StaticOptions,
         *,
         max_model_len: int,

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.errors import PagesimError
-from pagesim.kvcache import KVCache
+from pagesim.kvcache import BlockManager
 from pagesim.kvcache.radix import WindowPool
 from pagesim.scheduling.options import Machine, MemoryKind, SchedulerOptions
 from pagesim.setup.compiled import mypyc_attr
@@ -111,7 +111,7 @@ class SchedulerTraits:
     @classmethod
     def memory_for(
         cls, options: Any, num_blocks: int, block_size: int, windows: WindowPool | None = None
-    ) -> KVCache | None:
+    ) -> BlockManager | None:
         """Return the empty memory that the scheduler brings with it under these options; None for none.
 
         Args:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.errors import PagesimError
-from pagesim.kvcache import Holder, KVCache
+from pagesim.kvcache import BlockManager, Holder
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
@@ -58,7 +58,7 @@ class VllmV0(Scheduler):
 
     def __init__(
         self,
-        memory: KVCache,
+        memory: BlockManager,
         options: VllmV0Options,
         *,
         max_model_len: int,

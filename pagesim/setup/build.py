@@ -9,15 +9,15 @@ from pagesim.costs.specs import BlockPlan, PoolPlan, TypePlan
 from pagesim.errors import PagesimError
 from pagesim.kvcache import (
     RESERVATIONS,
-    CountedHybridKV,
+    BlockManager,
+    CountedHybridManager,
     Full,
-    HybridKV,
-    JengaKV,
-    KVCache,
-    NumberedPrefixKV,
+    HybridManager,
+    JengaManager,
+    NumberedPrefixManager,
     Pool,
-    PooledKV,
-    PrefixKV,
+    PooledManager,
+    PrefixManager,
 )
 from pagesim.kvcache.radix import WindowPool
 from pagesim.kvcache.tiers import TierChain
@@ -39,7 +39,7 @@ def build_memory(
     max_model_len: int,
     plan: BlockPlan | PoolPlan | TypePlan | None = None,
     tables: bool = False,
-) -> KVCache:
+) -> BlockManager:
     """Return the empty memory of a policy.
 
     Args:
@@ -74,10 +74,10 @@ def build_memory(
         retention = getattr(options, "prefix_cache_retention_interval", None) or 0
         how = {"longest": max_model_len, "in_flight": plan.in_flight_tokens}
         if not (caches or tables):
-            return CountedHybridKV(num_blocks, groups, **how)
-        return HybridKV(num_blocks, groups, caches=caches, retention=retention, **how)
+            return CountedHybridManager(num_blocks, groups, **how)
+        return HybridManager(num_blocks, groups, caches=caches, retention=retention, **how)
     if caches:
-        kind = NumberedPrefixKV if tables else PrefixKV
+        kind = NumberedPrefixManager if tables else PrefixManager
         first = scheduler.reuses_unhashed_first(options)
         return kind(num_blocks, block_size, cpu_blocks, reuses_unhashed_first=first)
     on_demand = policy.reservation == "on-demand"
@@ -95,20 +95,20 @@ def build_memory(
     return memory
 
 
-def _typed_memory(plan: TypePlan) -> KVCache:
+def _typed_memory(plan: TypePlan) -> BlockManager:
     """Return memory in which layer types take pages of their own."""
     groups = type_groups(plan)
     how = {"longest": plan.max_model_len, "in_flight": plan.in_flight_tokens}
     if plan.layout == "large-pages":
-        return JengaKV(plan.num_blocks, groups, **how)
-    return PooledKV(plan.pools, groups, capacity_bytes=plan.num_blocks * plan.bytes_per_block, **how)
+        return JengaManager(plan.num_blocks, groups, **how)
+    return PooledManager(plan.pools, groups, capacity_bytes=plan.num_blocks * plan.bytes_per_block, **how)
 
 
-def _check_foreign(policy: Policy, memory: KVCache, pool: Pool) -> None:
+def _check_foreign(policy: Policy, memory: BlockManager, pool: Pool) -> None:
     """Refuse a plug-in's memory that is not what the rest of the policy takes it for."""
     where = f"allocator {policy.allocator}"
-    if not isinstance(memory, KVCache):
-        raise PagesimError(f"{where} makes a {type(memory).__name__}; it must make a KVCache")
+    if not isinstance(memory, BlockManager):
+        raise PagesimError(f"{where} makes a {type(memory).__name__}; it must make a BlockManager")
     if (memory.num_blocks, memory.block_size) != (pool.num_blocks, pool.block_size):
         raise PagesimError(
             f"{where} has {memory.num_blocks} blocks of {memory.block_size} tokens; it was asked for "
@@ -129,7 +129,7 @@ def _check_foreign(policy: Policy, memory: KVCache, pool: Pool) -> None:
 
 def build_scheduler(
     policy: Policy,
-    memory: KVCache,
+    memory: BlockManager,
     options: SchedulerOptions,
     *,
     max_model_len: int,

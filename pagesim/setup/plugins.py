@@ -216,7 +216,8 @@ def register(option: str, name: str, part: Any) -> None:
         name: for instance ``worst-fit``; none that comes with pagesim.
         part: for ``policy`` a `Policy`, for ``gpu`` a ``GpuSpec``, for ``scheduler`` a subclass of
             ``Scheduler``, whose ``Options`` are options of `simulate` from then on; for the others what
-            makes one: a ``MakeKVCache`` or ``MakeCost``, or a class of routers. See ``docs/extending.md``.
+            makes one: an ``Allocator`` or ``MakeBlockManager``, a ``MakeCost``, or a class of routers. See
+            ``docs/extending.md``.
 
     Raises:
         PagesimError: there is no such option, or pagesim has a part of that name.

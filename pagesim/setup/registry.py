@@ -8,13 +8,13 @@ from typing import cast
 from pagesim.kvcache import (
     Allocator,
     BestFit,
+    BlockManager,
     Buddy,
     FirstFit,
-    JengaKV,
-    KVCache,
-    PagedKV,
+    JengaManager,
+    PagedManager,
     Pool,
-    PooledKV,
+    PooledManager,
     contiguous,
 )
 from pagesim.scheduling.continuous import Orca, VllmSosp
@@ -27,42 +27,46 @@ from pagesim.scheduling.vllm_v0 import VllmV0
 from pagesim.scheduling.vllm_v1 import VllmV1
 from pagesim.setup.plugins import Plugins
 
-__all__ = ["ALLOCATORS", "SCHEDULERS", "MakeKVCache", "memory_of"]
+__all__ = ["ALLOCATORS", "SCHEDULERS", "MakeBlockManager", "memory_of"]
 
-MakeKVCache = Callable[[Pool], KVCache]
+MakeBlockManager = Callable[[Pool], BlockManager]
 """Makes empty memory of a pool."""
 
 
-def _paged(pool: Pool, *, shares: bool = True) -> KVCache:
-    return PagedKV(pool.num_blocks, pool.groups, pool.cpu_blocks, shares=shares, tables=pool.tables)
+def _paged(pool: Pool, *, shares: bool = True) -> BlockManager:
+    return PagedManager(pool.num_blocks, pool.groups, pool.cpu_blocks, shares=shares, tables=pool.tables)
 
 
-def _virtual(pool: Pool) -> KVCache:
+def _virtual(pool: Pool) -> BlockManager:
     # A block stands for the pages behind a stretch of a sequence's own range of virtual addresses.
     return _paged(pool, shares=False)
 
 
-def _buddy(pool: Pool) -> KVCache:
+def _buddy(pool: Pool) -> BlockManager:
     longest = -(-pool.max_model_len // pool.block_size)
     return contiguous(lambda num_blocks: Buddy(num_blocks, 1 << (longest - 1).bit_length()))(pool)
 
 
-def _two_level(pool: Pool) -> KVCache:
-    return JengaKV(pool.num_blocks, pool.groups, longest=pool.max_model_len, in_flight=pool.max_model_len)
+def _two_level(pool: Pool) -> BlockManager:
+    return JengaManager(
+        pool.num_blocks, pool.groups, longest=pool.max_model_len, in_flight=pool.max_model_len
+    )
 
 
-def _pools(pool: Pool) -> KVCache:
-    return PooledKV([pool.num_blocks], pool.groups, longest=pool.max_model_len, in_flight=pool.max_model_len)
+def _pools(pool: Pool) -> BlockManager:
+    return PooledManager(
+        [pool.num_blocks], pool.groups, longest=pool.max_model_len, in_flight=pool.max_model_len
+    )
 
 
-def memory_of(part: type[Allocator] | MakeKVCache, pool: Pool) -> KVCache:
+def memory_of(part: type[Allocator] | MakeBlockManager, pool: Pool) -> BlockManager:
     """Return the empty memory of a pool that an entry of ``ALLOCATORS`` stands for."""
     if isinstance(part, type) and issubclass(part, Allocator):
         return contiguous(part)(pool)
-    return cast(MakeKVCache, part)(pool)
+    return cast(MakeBlockManager, part)(pool)
 
 
-ALLOCATORS: Plugins[type[Allocator] | MakeKVCache] = Plugins(
+ALLOCATORS: Plugins[type[Allocator] | MakeBlockManager] = Plugins(
     "allocator",
     "pagesim.allocators",
     {

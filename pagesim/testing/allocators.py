@@ -8,7 +8,7 @@ from random import Random
 from pagesim.kvcache.allocator import Allocator
 from pagesim.kvcache.base import OutOfBlocks
 from pagesim.kvcache.contiguous import contiguous
-from pagesim.testing.conformance import check_kvcache
+from pagesim.testing.conformance import check_block_manager
 
 _SIZES = (1, 16, 61)
 _CHANGES = 200
@@ -18,7 +18,7 @@ def check_allocator(make: Callable[[int], Allocator]) -> None:
     """Check that an allocator keeps the contract of ``pagesim.kvcache.Allocator``.
 
     It serves random allocations, the same in every run; then it serves as contiguous memory in
-    ``check_kvcache``.
+    ``check_block_manager``.
 
     Args:
         make: makes an allocator of so many blocks, all free: the class itself.
@@ -30,7 +30,7 @@ def check_allocator(make: Callable[[int], Allocator]) -> None:
         first, second = make(num_blocks), make(num_blocks)
         assert _lead(first) == _lead(second), "the same calls give the same blocks"
         assert first.free_extents() == make(num_blocks).free_extents(), "what was freed is as it was"
-    check_kvcache(contiguous(make))
+    check_block_manager(contiguous(make))
 
 
 def _lead(allocator: Allocator) -> list[list[int]]:

@@ -1,11 +1,11 @@
-"""The conformance suite of the memory contract: a test of any memory is one call of it."""
+"""The conformance suite of block managers: a test of any one is one call of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from random import Random
 
-from pagesim.kvcache.base import KVCache, KVCacheError, OutOfBlocks
+from pagesim.kvcache.base import BlockManager, BlockManagerError, OutOfBlocks
 from pagesim.kvcache.pool import Pool
 from pagesim.kvcache.reservation import RESERVATIONS
 from pagesim.testing.copied import copied
@@ -13,7 +13,7 @@ from pagesim.testing.holders import LivingHolder, named, takes_samples
 from pagesim.testing.life import Life
 from pagesim.testing.random_life import RandomLife
 
-__all__ = ["check_kvcache", "pools"]
+__all__ = ["check_block_manager", "pools"]
 
 _SHAPES = ((64, 1, True), (61, 4, True), (37, 16, True), (61, 4, False))
 """(number of blocks, tokens a block, whether blocks must have numbers) of the pools."""
@@ -24,7 +24,7 @@ _STAGES = (8, 24, 50)
 
 
 def pools(reservation: str | None = "oracle") -> list[Pool]:
-    """Return the pools that ``check_kvcache`` gives; a sequence may fill a quarter of one.
+    """Return the pools that ``check_block_manager`` gives; a sequence may fill a quarter of one.
 
     Args:
         reservation: a name of ``RESERVATIONS``, or None.
@@ -37,8 +37,8 @@ def pools(reservation: str | None = "oracle") -> list[Pool]:
     return found
 
 
-def check_kvcache(make: Callable[[Pool], KVCache], reservation: str | None = "oracle") -> None:
-    """Check that memory keeps the contract of ``pagesim.kvcache.KVCache``.
+def check_block_manager(make: Callable[[Pool], BlockManager], reservation: str | None = "oracle") -> None:
+    """Check that memory keeps the contract of ``pagesim.kvcache.BlockManager``.
 
     Holders live random lives in it, the same in every run. After each change all answers are compared with
     one another, and, where blocks have numbers, every token is read back through the block tables. At some
@@ -57,11 +57,11 @@ def check_kvcache(make: Callable[[Pool], KVCache], reservation: str | None = "or
             _check_empty(make(pool))
             for seed in _SEEDS:
                 _check_life(lambda pool=pool: make(pool), seed)  # type: ignore[misc]
-        except KVCacheError as error:
+        except BlockManagerError as error:
             raise AssertionError(f"what the contract allows was refused: {error}") from error
 
 
-def _check_empty(memory: KVCache) -> None:
+def _check_empty(memory: BlockManager) -> None:
     assert memory.free_blocks == memory.num_blocks, "empty memory is all free"
     assert memory.free_cpu_blocks == memory.cpu_blocks, "an empty swap space is all free"
     assert memory.blocks_needed(5) == 0, "where no holder decodes, no block is needed"
@@ -70,7 +70,7 @@ def _check_empty(memory: KVCache) -> None:
         assert named(memory).free_extents() == [(0, memory.num_blocks)], "empty memory is one free run"
 
 
-def _check_life(make: Callable[[], KVCache], seed: int) -> None:
+def _check_life(make: Callable[[], BlockManager], seed: int) -> None:
     life, twin = RandomLife(make()), RandomLife(make())
     rng, same = Random(seed), Random(seed)
     for change in range(1, _STAGES[-1] + 1):
@@ -86,7 +86,7 @@ def _check_life(make: Callable[[], KVCache], seed: int) -> None:
 # What is tried on the copies
 
 
-def _many_steps_are_as_many_single_ones(life: Life, empty: KVCache, rng: Random) -> None:
+def _many_steps_are_as_many_single_ones(life: Life, empty: BlockManager, rng: Random) -> None:
     for steps in (0, 1, 2, 5, 2 * life.memory.block_size + 1):
         if steps > life.steps_left():
             continue
@@ -104,7 +104,7 @@ def _many_steps_are_as_many_single_ones(life: Life, empty: KVCache, rng: Random)
         )
 
 
-def _as_many_steps_fit_as_are_promised(life: Life, empty: KVCache, rng: Random) -> None:
+def _as_many_steps_fit_as_are_promised(life: Life, empty: BlockManager, rng: Random) -> None:
     memory = life.memory
     free = memory.free_blocks
     assert memory.blocks_needed(0) == 0, "no step needs no block"
@@ -136,7 +136,7 @@ def _as_many_steps_fit_as_are_promised(life: Life, empty: KVCache, rng: Random) 
             )
 
 
-def _admission_is_foretold(life: Life, empty: KVCache, rng: Random) -> None:
+def _admission_is_foretold(life: Life, empty: BlockManager, rng: Random) -> None:
     for tokens, output, samples in _requests(life.memory, rng):
         copy = copied(life)
         memory, holder = copy.memory, copy.new(tokens, output, samples)
@@ -161,7 +161,7 @@ def _admission_is_foretold(life: Life, empty: KVCache, rng: Random) -> None:
             assert could or not best, f"could_admit denies what empty memory can: {said}"
 
 
-def _full_memory_refuses(life: Life, empty: KVCache, rng: Random) -> None:
+def _full_memory_refuses(life: Life, empty: BlockManager, rng: Random) -> None:
     memory = life.memory
     for tokens in (3 * memory.block_size, 1):
         while memory.can_admit(holder := life.new(tokens, 1, 1), tokens):
@@ -187,7 +187,7 @@ def _full_memory_refuses(life: Life, empty: KVCache, rng: Random) -> None:
     life.verify()
 
 
-def _rest_changes_nothing(life: Life, empty: KVCache, rng: Random) -> None:
+def _rest_changes_nothing(life: Life, empty: BlockManager, rng: Random) -> None:
     before = life.snapshot()
     decoding = life.decoding()
     for holder in decoding:
@@ -199,7 +199,7 @@ def _rest_changes_nothing(life: Life, empty: KVCache, rng: Random) -> None:
     assert life.snapshot() == before, "stop_decoding and start_decoding together change nothing"
 
 
-def _a_swap_brings_everything_back(life: Life, empty: KVCache, rng: Random) -> None:
+def _a_swap_brings_everything_back(life: Life, empty: BlockManager, rng: Random) -> None:
     for holder in list(life.holders):
         memory = life.memory
         held = memory.length(holder), memory.held_blocks(holder), memory.shared_blocks
@@ -211,7 +211,7 @@ def _a_swap_brings_everything_back(life: Life, empty: KVCache, rng: Random) -> N
             assert back == held, "a holder comes back from the swap space as it was"
 
 
-def _released_memory_is_as_empty(life: Life, empty: KVCache, rng: Random) -> None:
+def _released_memory_is_as_empty(life: Life, empty: BlockManager, rng: Random) -> None:
     memory = life.memory
     while life.swapped:
         life.drop(rng.choice(life.swapped))
@@ -228,7 +228,7 @@ def _released_memory_is_as_empty(life: Life, empty: KVCache, rng: Random) -> Non
         assert fits[0] == fits[1], "memory that was emptied takes what empty memory takes"
 
 
-def _requests(memory: KVCache, rng: Random) -> Iterator[tuple[int, int, int]]:
+def _requests(memory: BlockManager, rng: Random) -> Iterator[tuple[int, int, int]]:
     """Yield lengths of prompts and outputs, and samples: a token, the edges of a block, some of any size."""
     size, slots = memory.block_size, memory.num_blocks * memory.block_size
     most = slots // 8

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Protocol, Self, cast
 
-from pagesim.kvcache.base import KVCache, KVCacheError, OutOfBlocks
+from pagesim.kvcache.base import BlockManager, BlockManagerError, OutOfBlocks
 from pagesim.kvcache.extents import Extent
 from pagesim.kvcache.holder import Holder
 from pagesim.testing.copied import copied
@@ -74,14 +74,14 @@ class Tokens:
         return self
 
 
-def takes_samples(memory: KVCache) -> bool:
+def takes_samples(memory: BlockManager) -> bool:
     """Say whether memory takes a holder of several samples; it may refuse them."""
     copy, holder = copied(memory), LivingHolder(1, 1, 2)
     try:
         copy.admit(holder, 1)
     except OutOfBlocks:
         return True
-    except KVCacheError:
+    except BlockManagerError:
         return False
     return True
 
@@ -101,7 +101,7 @@ class Named(Protocol):
     def check_integrity(self) -> None: ...
 
 
-def named(memory: KVCache) -> Named:
+def named(memory: BlockManager) -> Named:
     """Return memory whose blocks have numbers as what it is, too."""
     return cast("Named", memory)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pagesim.kvcache.base import KVCache, KVCacheError, OutOfBlocks
+from pagesim.kvcache.base import BlockManager, BlockManagerError, OutOfBlocks
 from pagesim.kvcache.holder import Holder
 from pagesim.testing.holders import LivingHolder, named, takes_samples
 from pagesim.testing.written import Written
@@ -16,7 +16,7 @@ class Life:
     Every change goes through here. ``verify`` reads each sample back through its block tables.
     """
 
-    def __init__(self, memory: KVCache) -> None:
+    def __init__(self, memory: BlockManager) -> None:
         self.memory = memory
         self.holders: list[LivingHolder] = []
         self.swapped: list[LivingHolder] = []
@@ -86,7 +86,7 @@ class Life:
             state = self.snapshot()
             try:
                 memory.swap_out(holder)
-            except KVCacheError:
+            except BlockManagerError:
                 assert self.snapshot() == state, "a swap without room leaves everything as it was"
                 return False
             raise AssertionError("a swap into a full swap space raises OutOfBlocks")
@@ -94,7 +94,7 @@ class Life:
             moved = memory.swap_out(holder)
         except OutOfBlocks:
             raise
-        except KVCacheError:
+        except BlockManagerError:
             self.swaps = False
             return False
         assert moved == held, "a swap moves each distinct block once"

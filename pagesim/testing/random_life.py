@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from pagesim.kvcache.base import KVCacheError, OutOfBlocks
+from pagesim.kvcache.base import BlockManagerError, OutOfBlocks
 from pagesim.testing.holders import Prompt
 from pagesim.testing.life import Life
 
@@ -16,7 +16,7 @@ class RandomLife(Life):
         """Make a change that the contract allows, or one that is refused for want of room."""
         changes = (
             *("admit", "admit", "admit", "grow", "grow", "grow", "start", "start", "stop", "chunk"),
-            *("append", "trim", "cache", "reserve", "end", "release", "swap", "swap", "fork"),
+            *("append", "free_skipped_blocks", "cache", "reserve", "end", "release", "swap", "swap", "fork"),
         )
         getattr(self, f"_{rng.choice(changes)}")(rng)
 
@@ -51,7 +51,7 @@ class RandomLife(Life):
             if holder.left and not holder.decodes:
                 tokens = rng.randint(1, holder.left)
                 if memory.releases:
-                    memory.trim(holder)
+                    memory.free_skipped_blocks(holder)
                 blocks, free = memory.blocks_to_extend(holder, tokens), memory.free_blocks
                 if blocks > free:
                     self.refused("a chunk without room", memory.extend, holder, tokens)
@@ -70,7 +70,7 @@ class RandomLife(Life):
             return
         holder = rng.choice(resting)
         if memory.releases:
-            memory.trim(holder)
+            memory.free_skipped_blocks(holder)
         before, length, free = self.written.tables(holder), memory.length(holder), memory.free_blocks
         if not memory.grows:
             if not self._room(holder):
@@ -106,18 +106,18 @@ class RandomLife(Life):
             self._keeps("stop_decoding", holder, self.memory.stop_decoding)
             assert not holder.decodes, "stop_decoding lets a holder rest"
 
-    def _trim(self, rng: Random) -> None:
+    def _free_skipped_blocks(self, rng: Random) -> None:
         memory = self.memory
         resting = [holder for holder in self.holders if not holder.decodes]
         if resting:
             holder = rng.choice(resting)
             groups = range(len(memory.groups)) if memory.names_blocks else ()
             before = [self.written.gone(holder, 0, number) for number in groups]
-            memory.trim(holder)
+            memory.free_skipped_blocks(holder)
             for number in groups:
                 due = memory.groups[number].released(memory.length(holder) - holder.in_flight)
                 assert self.written.gone(holder, 0, number) == max(before[number], due), (
-                    "trim releases the blocks that no later token attends to"
+                    "free_skipped_blocks releases the blocks that no later token attends to"
                 )
 
     def _cache(self, rng: Random) -> None:
@@ -181,7 +181,7 @@ class RandomLife(Life):
         before, state = self.written.tables(holder), self.snapshot()
         try:
             copies = memory.fork(holder, dropped, survivor)
-        except KVCacheError:
+        except BlockManagerError:
             self.forks = False
             assert self.snapshot() == state, "a fork that is refused leaves everything as it was"
             return

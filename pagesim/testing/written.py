@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from pagesim.kvcache.base import KVCache
+from pagesim.kvcache.base import BlockManager
 from pagesim.testing.holders import LivingHolder, Tokens, named, numbers
 
 Tables = list[list[list[int]]]
@@ -20,7 +20,7 @@ class Written:
         slots: of each block the tokens in it.
     """
 
-    def __init__(self, memory: KVCache) -> None:
+    def __init__(self, memory: BlockManager) -> None:
         self.memory = memory
         self.tokens = Tokens()
         self.text: dict[LivingHolder, list[list[int]]] = {}
@@ -44,9 +44,9 @@ class Written:
         """Let a sample of a holder read what another one does, whose blocks were copied if none is shared.
 
         Args:
-            holder: see `KVCache.fork`.
+            holder: see `BlockManager.fork`.
             before: its tables before the fork.
-            dropped: see `KVCache.fork`.
+            dropped: see `BlockManager.fork`.
             survivor: likewise.
         """
         if before and not self.memory.shares:

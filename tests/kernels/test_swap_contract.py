@@ -21,7 +21,7 @@ from pagesim.kernels.swap import (  # noqa: E402
     ZeroCopy,
     make_strategy,
 )
-from pagesim.kvcache import Full, Holder, KVGroup, PagedKV  # noqa: E402
+from pagesim.kvcache import Full, Holder, KVGroup, PagedManager  # noqa: E402
 
 ON_CPU = [name for name in STRATEGIES if name != CopyBatch.name]
 POISON = 0xAB
@@ -112,7 +112,7 @@ def test_neighbours_on_the_host_cross_in_one_copy(monkeypatch):
 
 @pytest.mark.parametrize("name", ON_CPU)
 def test_a_memorys_own_moves_are_taken_as_they_are(name):
-    memory = PagedKV(8, [KVGroup(16, Full())], 8, tables=True)
+    memory = PagedManager(8, [KVGroup(16, Full())], 8, tables=True)
     assert memory.tables is not None
     memory.tables.notes_moves = True
     pools = make_pools(9, (8, 16, 8), torch.float16, 2, host_blocks=8)

@@ -8,7 +8,7 @@ from tests.kvcache.text import Reader
 
 
 class BlockByBlock:
-    """What `PrefixKV` does, under the contract's names.
+    """What `PrefixManager` does, under the contract's names.
 
     ``tables`` has the blocks of each holder; ``evictions`` has a step of growth for each block that held what
     could be found and was taken in it, and None for those that were not taken in one.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pagesim.kvcache import ChunkedLocal, Holder, KVCache, KVGroup, OutOfBlocks, SlidingWindow
+from pagesim.kvcache import BlockManager, ChunkedLocal, Holder, KVGroup, OutOfBlocks, SlidingWindow
 
 
 class Block:
@@ -34,8 +34,8 @@ class Held:
         return Held([[list(table) for table in sample] for sample in self.tables], self.tokens)
 
 
-class SlowKV(KVCache):
-    """See `KVCache`. A block is held because a table names it, and for no other reason."""
+class SlowManager(BlockManager):
+    """The slow twin of block managers. A block is held because a table names it, and for no other reason."""
 
     def __init__(
         self, num_blocks: int, groups: Sequence[KVGroup], cpu_blocks: int = 0, *, shares: bool = True
@@ -142,7 +142,7 @@ class SlowKV(KVCache):
         self.count()
 
     def extend(self, holder: Holder, tokens: int) -> None:
-        self.trim(holder)
+        self.free_skipped_blocks(holder)
         held = self.here[holder].copy()
         for _ in range(tokens):
             self.write(held)
@@ -152,7 +152,7 @@ class SlowKV(KVCache):
 
     def append(self, holder: Holder) -> int:
         if self.releases:
-            self.trim(holder)
+            self.free_skipped_blocks(holder)
         self.need(self.blocks_for_tokens(holder, 1))
         _, copies = self.write(self.here[holder])
         self.count()
@@ -167,7 +167,7 @@ class SlowKV(KVCache):
     def stop_decoding(self, holder: Holder) -> None:
         holder.decodes = False
 
-    def trim(self, holder: Holder) -> None:
+    def free_skipped_blocks(self, holder: Holder) -> None:
         held = self.here[holder]
         self.release_skipped(held, held.tokens - holder.in_flight)
         self.count()
@@ -273,7 +273,7 @@ class SlowKV(KVCache):
             raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
 
 
-class SlowHybridKV(SlowKV):
+class SlowHybridManager(SlowManager):
     """The same for memory of several KV groups."""
 
     def __init__(self, num_blocks: int, groups: Sequence[KVGroup], *, longest: int, in_flight: int) -> None:

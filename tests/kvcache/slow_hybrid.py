@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import lcm
 
-from pagesim.kvcache import ChunkedLocal, Full, KVCache, KVGroup, OutOfBlocks, SlidingWindow
+from pagesim.kvcache import BlockManager, ChunkedLocal, Full, KVGroup, OutOfBlocks, SlidingWindow
 from tests.kvcache.text import Reader
 
 
@@ -26,8 +26,8 @@ Table = list[Block | None]
 """By position the block of one group, None for vLLM's null block."""
 
 
-class SlowHybridPrefixKV(KVCache):
-    """See `KVCache`."""
+class SlowHybridPrefixManager(BlockManager):
+    """The slow twin of `HybridManager` with a prefix cache."""
 
     def __init__(self, num_blocks: int, groups: Sequence[KVGroup], *, longest: int, in_flight: int) -> None:
         super().__init__(num_blocks, groups, shares=False)
@@ -290,7 +290,7 @@ class SlowHybridPrefixKV(KVCache):
                 table.append(self.take_block())
         holder.tokens = length
 
-    def trim(self, holder: Reader) -> None:
+    def free_skipped_blocks(self, holder: Reader) -> None:
         self.release_skipped(holder, holder.tokens - holder.in_flight)
         self.count()
 
@@ -307,7 +307,7 @@ class SlowHybridPrefixKV(KVCache):
             self.give_back(gone)
 
     def extend(self, holder: Reader, tokens: int) -> None:
-        self.trim(holder)
+        self.free_skipped_blocks(holder)
         self.need(self.blocks_to_extend(holder, tokens))
         self.reach(holder, holder.tokens + tokens)
         self.hash_blocks(holder, holder.tokens - holder.unknown)

@@ -12,20 +12,20 @@ from hypothesis import strategies as st
 
 from pagesim.kvcache import (
     RESERVATIONS,
+    BlockManager,
+    BlockManagerError,
     ChunkedLocal,
-    CountedHybridKV,
+    CountedHybridManager,
     Holder,
-    HybridKV,
-    KVCache,
-    KVCacheError,
+    HybridManager,
     KVGroup,
     OutOfBlocks,
-    PagedKV,
+    PagedManager,
     Reserved,
     SlidingWindow,
     State,
 )
-from tests.kvcache.slow import SlowHybridKV, SlowKV
+from tests.kvcache.slow import SlowHybridManager, SlowManager
 
 Change = tuple[str, int, int]
 """What is done, to which holder, and how much of it."""
@@ -37,7 +37,7 @@ LONGEST, IN_FLIGHT = 10_000, 24
 class Lives:
     """The same holders, changed in the same way, in several kinds of memory: the first is the slow one."""
 
-    def __init__(self, memories: list[KVCache]) -> None:
+    def __init__(self, memories: list[BlockManager]) -> None:
         self.memories = memories
         slow = memories[0]
         self.samples = not slow.releases
@@ -49,12 +49,12 @@ class Lives:
         getattr(self, what)(which, much)
         self.compare(much)
 
-    def all(self, call: Callable[[KVCache, Holder], Any], twins: list[Holder]) -> Any:
+    def all(self, call: Callable[[BlockManager, Holder], Any], twins: list[Holder]) -> Any:
         """Do the same in each memory; return the answer, which is the same, or the error, which is, too."""
         pairs = zip(self.memories, twins, strict=True)
         return alike([(lambda m=memory, h=holder: call(m, h)) for memory, holder in pairs])
 
-    def ask(self, question: Callable[[KVCache], Any]) -> Any:
+    def ask(self, question: Callable[[BlockManager], Any]) -> Any:
         """Ask each memory the same; return the answer or the error."""
         return alike([(lambda m=memory: question(m)) for memory in self.memories])
 
@@ -103,7 +103,7 @@ class Lives:
     def extend(self, which: int, much: int) -> None:
         twins = self.pick(which, decodes=False)
         if twins and twins[0].samples == 1 and self.memories[0].grows:
-            assert self.all(lambda m, h: m.blocks_to_extend(h, much), twins) is not KVCacheError
+            assert self.all(lambda m, h: m.blocks_to_extend(h, much), twins) is not BlockManagerError
             self.all(lambda m, h: m.extend(h, much), twins)
 
     def append(self, which: int, much: int) -> None:
@@ -111,9 +111,9 @@ class Lives:
         if twins and self.room(twins):
             self.all(lambda m, h: m.append(h), twins)
 
-    def trim(self, which: int, much: int) -> None:
+    def free_skipped_blocks(self, which: int, much: int) -> None:
         if twins := self.pick(which, decodes=False):
-            self.all(lambda m, h: m.trim(h), twins)
+            self.all(lambda m, h: m.free_skipped_blocks(h), twins)
 
     def grow(self, which: int, much: int) -> None:
         slow = self.memories[0]
@@ -178,7 +178,7 @@ class Lives:
     def compare(self, much: int) -> None:
         slow, *others = self.memories
         for memory in self.memories:
-            if isinstance(memory, PagedKV | HybridKV) and memory.names_blocks:
+            if isinstance(memory, PagedManager | HybridManager) and memory.names_blocks:
                 memory.check_integrity()
         self.ask(lambda m: (m.free_blocks, m.free_cpu_blocks, m.shared_blocks, m.copies_on_write))
         self.ask(lambda m: [m.blocks_needed(steps) for steps in (0, 1, 2, much)])
@@ -201,7 +201,7 @@ class Lives:
                 elif slow.releases:
                     assert told <= fit
                     # With steps in flight, tabled memory lets every first step be planned.
-                    assert told or not fit or (memory.lag and isinstance(memory, HybridKV))
+                    assert told or not fit or (memory.lag and isinstance(memory, HybridManager))
                 else:
                     assert told == fit
 
@@ -212,7 +212,7 @@ def alike(calls: list[Callable[[], Any]]) -> Any:
     for call in calls:
         try:
             answers.append(call())
-        except KVCacheError as error:
+        except BlockManagerError as error:
             answers.append(type(error))
     assert all(answer == answers[0] for answer in answers), answers
     return answers[0]
@@ -232,7 +232,7 @@ CHANGE = st.tuples(
     st.sampled_from(
         [
             *("admit", "admit", "admit", "grow", "grow", "grow", "start", "stop", "extend", "append"),
-            *("trim", "end", "release", "swap_out", "swap_in", "fork"),
+            *("free_skipped_blocks", "end", "release", "swap_out", "swap_in", "fork"),
         ]
     ),
     st.integers(0, 15),
@@ -255,23 +255,23 @@ SINGLE = {
     "reserved": st.builds(lambda size, rule: [KVGroup(size, rule)], SIZES, RULES),
 }
 Groups = st.SearchStrategy[list[KVGroup]]
-Make = Callable[[list[KVGroup], int, int, bool], list[KVCache]]
+Make = Callable[[list[KVGroup], int, int, bool], list[BlockManager]]
 """Makes memories that must agree, of groups, blocks, CPU blocks, and what else may differ."""
 
 
 def paged(*tables: bool) -> Make:
     """Return what makes slow memory, and paged memory with tables or without."""
     return lambda groups, blocks, cpu, shares: [
-        SlowKV(blocks, groups, cpu, shares=shares),
-        *[PagedKV(blocks, groups, cpu, shares=shares, tables=each) for each in tables],
+        SlowManager(blocks, groups, cpu, shares=shares),
+        *[PagedManager(blocks, groups, cpu, shares=shares, tables=each) for each in tables],
     ]
 
 
-def hybrid(groups: list[KVGroup], blocks: int, cpu: int, ahead: bool) -> list[KVCache]:
+def hybrid(groups: list[KVGroup], blocks: int, cpu: int, ahead: bool) -> list[BlockManager]:
     """Return memories of several groups; a step is in flight when the next is planned, or none."""
-    memories: list[KVCache] = [
+    memories: list[BlockManager] = [
         kind(blocks, groups, longest=LONGEST, in_flight=IN_FLIGHT)
-        for kind in (SlowHybridKV, CountedHybridKV, HybridKV)
+        for kind in (SlowHybridManager, CountedHybridManager, HybridManager)
     ]
     for memory in memories:
         memory.lag = int(ahead)

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from pagesim.kvcache import Buddy, ContiguousKV, Holder, OutOfBlocks
+from pagesim.kvcache import Buddy, ContiguousManager, Holder, OutOfBlocks
 from pagesim.kvcache.reservation import reserve_max
 
 
@@ -114,7 +114,7 @@ def test_the_largest_chunk_must_be_a_power_of_two(largest: int) -> None:
 
 
 def test_orca_max_holds_7_requests_in_983_blocks_and_87_blocks_stay_unusable() -> None:
-    memory = ContiguousKV(Buddy(983, 128), 16, reserve_max(2048))
+    memory = ContiguousManager(Buddy(983, 128), 16, reserve_max(2048))
     holders = [Holder(10, 10) for _ in range(8)]
     for holder in holders[:7]:
         assert memory.can_admit(holder, 10)

@@ -13,37 +13,37 @@ from pagesim.kvcache import (
     RESERVATIONS,
     Allocator,
     BestFit,
+    BlockManager,
     Buddy,
     ChunkedLocal,
-    ContiguousKV,
-    CountedHybridKV,
+    ContiguousManager,
+    CountedHybridManager,
     Extent,
     FirstFit,
     Full,
     Holder,
-    HybridKV,
-    JengaKV,
-    KVCache,
+    HybridManager,
+    JengaManager,
     KVGroup,
-    NumberedPrefixKV,
+    NumberedPrefixManager,
     OutOfBlocks,
-    PagedKV,
+    PagedManager,
     PagedTables,
     Pool,
-    PooledKV,
-    PrefixKV,
+    PooledManager,
+    PrefixManager,
     Rule,
     SlidingWindow,
     State,
     contiguous,
 )
-from pagesim.kvcache.radix import EvictionPolicy, RadixKV, WindowedRadixKV, WindowPool
-from pagesim.testing import check_allocator, check_kvcache
-from tests.kvcache.slow import SlowHybridKV, SlowKV
+from pagesim.kvcache.radix import EvictionPolicy, RadixManager, WindowedRadixManager, WindowPool
+from pagesim.testing import check_allocator, check_block_manager
+from tests.kvcache.slow import SlowHybridManager, SlowManager
 
-Maker = Callable[[Pool], KVCache]
-Kind = type[PagedKV] | type[SlowKV]
-Hybrid = type[CountedHybridKV | HybridKV | SlowHybridKV]
+Maker = Callable[[Pool], BlockManager]
+Kind = type[PagedManager] | type[SlowManager]
+Hybrid = type[CountedHybridManager | HybridManager | SlowHybridManager]
 
 
 def paged(kind: Kind, **options: bool) -> Maker:
@@ -53,7 +53,7 @@ def paged(kind: Kind, **options: bool) -> Maker:
 def grouped(kind: Hybrid, *groups: tuple[int, Rule], lag: int = 0, **options: object) -> Maker:
     """Return what makes memory of several groups, whose blocks are so many times the pool's."""
 
-    def make(pool: Pool) -> KVCache:
+    def make(pool: Pool) -> BlockManager:
         sizes = [KVGroup(times * pool.block_size, rule) for times, rule in groups]
         memory = kind(pool.num_blocks, sizes, longest=10_000, in_flight=20, **options)
         memory.lag = lag
@@ -62,35 +62,37 @@ def grouped(kind: Hybrid, *groups: tuple[int, Rule], lag: int = 0, **options: ob
     return make
 
 
-def cached(kind: type[PrefixKV], **options: bool) -> Maker:
+def cached(kind: type[PrefixManager], **options: bool) -> Maker:
     return lambda pool: kind(pool.num_blocks, pool.block_size, **options)
 
 
 def radix(policy: EvictionPolicy) -> Maker:
-    return lambda pool: RadixKV(pool.num_blocks, pool.block_size, policy=policy)
+    return lambda pool: RadixManager(pool.num_blocks, pool.block_size, policy=policy)
 
 
 def windowed(window: int) -> Maker:
     """Return what makes a radix tree over two pools, of as many pages each: free are those of the first."""
-    return lambda pool: WindowedRadixKV(pool.num_blocks, pool.block_size, WindowPool(window, pool.num_blocks))
+    return lambda pool: WindowedRadixManager(
+        pool.num_blocks, pool.block_size, WindowPool(window, pool.num_blocks)
+    )
 
 
 def two_level(*groups: tuple[int, Rule], lag: int = 0) -> Maker:
     """Return what makes Jenga's memory of several groups, of which every page is a large one."""
 
-    def make(pool: Pool) -> KVCache:
+    def make(pool: Pool) -> BlockManager:
         page = 60_000 * pool.block_size  # a multiple of all of them
         sizes = [KVGroup(times * pool.block_size, rule, page_bytes=page) for times, rule in groups]
-        memory = JengaKV(pool.num_blocks, sizes, longest=10_000, in_flight=20)
+        memory = JengaManager(pool.num_blocks, sizes, longest=10_000, in_flight=20)
         memory.lag = lag
         return memory
 
     return make
 
 
-def single_pool(pool: Pool) -> KVCache:
+def single_pool(pool: Pool) -> BlockManager:
     window = KVGroup(pool.block_size, SlidingWindow(9))
-    return PooledKV([pool.num_blocks], [window], longest=10_000, in_flight=20)
+    return PooledManager([pool.num_blocks], [window], longest=10_000, in_flight=20)
 
 
 def buddy(num_blocks: int) -> Buddy:
@@ -98,18 +100,21 @@ def buddy(num_blocks: int) -> Buddy:
 
 
 MEMORIES: dict[str, tuple[Maker, str | None]] = {
-    "prefix cache": (cached(PrefixKV), None),
-    "prefix cache, one queue": (cached(PrefixKV, reuses_unhashed_first=False), None),
-    "prefix cache with numbers": (cached(NumberedPrefixKV), None),
-    "prefix cache with numbers, one queue": (cached(NumberedPrefixKV, reuses_unhashed_first=False), None),
-    "the slow one": (paged(SlowKV), None),
+    "prefix cache": (cached(PrefixManager), None),
+    "prefix cache, one queue": (cached(PrefixManager, reuses_unhashed_first=False), None),
+    "prefix cache with numbers": (cached(NumberedPrefixManager), None),
+    "prefix cache with numbers, one queue": (
+        cached(NumberedPrefixManager, reuses_unhashed_first=False),
+        None,
+    ),
+    "the slow one": (paged(SlowManager), None),
     "pool of one type": (single_pool, None),
 }
 for _name, _tables in {"paged": False, "paged and numbered": True}.items():
     MEMORIES |= {
-        f"{_name} on demand": (paged(PagedKV, tables=_tables), None),
-        f"{_name} without sharing": (paged(PagedKV, shares=False, tables=_tables), None),
-        f"{_name} oracle": (paged(PagedKV, tables=_tables), "oracle"),
+        f"{_name} on demand": (paged(PagedManager, tables=_tables), None),
+        f"{_name} without sharing": (paged(PagedManager, shares=False, tables=_tables), None),
+        f"{_name} oracle": (paged(PagedManager, tables=_tables), "oracle"),
     }
 _MIXES: dict[str, tuple[tuple[int, Rule], ...]] = {
     "window": ((1, SlidingWindow(9)),),
@@ -121,14 +126,14 @@ _MIXES: dict[str, tuple[tuple[int, Rule], ...]] = {
 }
 for _mix, _groups in _MIXES.items():
     MEMORIES |= {
-        f"counted {_mix}": (grouped(CountedHybridKV, *_groups), None),
-        f"counted {_mix}, ahead": (grouped(CountedHybridKV, *_groups, lag=1), None),
-        f"tabled {_mix}": (grouped(HybridKV, *_groups), None),
-        f"tabled {_mix}, ahead": (grouped(HybridKV, *_groups, lag=1), None),
+        f"counted {_mix}": (grouped(CountedHybridManager, *_groups), None),
+        f"counted {_mix}, ahead": (grouped(CountedHybridManager, *_groups, lag=1), None),
+        f"tabled {_mix}": (grouped(HybridManager, *_groups), None),
+        f"tabled {_mix}, ahead": (grouped(HybridManager, *_groups, lag=1), None),
         f"two-level {_mix}": (two_level(*_groups), None),
         f"two-level {_mix}, ahead": (two_level(*_groups, lag=1), None),
-        f"cached {_mix}": (grouped(HybridKV, *_groups, caches=True), None),
-        f"slow {_mix}, ahead": (grouped(SlowHybridKV, *_groups, lag=1), None),
+        f"cached {_mix}": (grouped(HybridManager, *_groups, caches=True), None),
+        f"slow {_mix}, ahead": (grouped(SlowHybridManager, *_groups, lag=1), None),
     }
 for _eviction in get_args(EvictionPolicy):
     MEMORIES[f"radix tree, {_eviction}"] = (radix(_eviction), None)
@@ -160,7 +165,7 @@ for _policy in RESERVATIONS:
 )
 @pytest.mark.parametrize(("make", "reservation"), MEMORIES.values(), ids=MEMORIES)
 def test_every_memory_keeps_the_contract(make: Maker, reservation: str | None) -> None:
-    check_kvcache(make, reservation)
+    check_block_manager(make, reservation)
 
 
 class WorstFit(Allocator):
@@ -197,7 +202,7 @@ def test_a_new_allocator_is_thirty_lines_and_one_call() -> None:
 # Memory that breaks one rule
 
 
-class Numbered(PagedKV):
+class Numbered(PagedManager):
     """Paged memory with block tables."""
 
     def __init__(
@@ -217,7 +222,7 @@ class LosesABlock(Numbered):
         self.numbers.device.free.pop()
 
 
-class LosesACount(PagedKV):
+class LosesACount(PagedManager):
     def release(self, holder: Holder) -> None:
         super().release(holder)
         self.free_blocks -= 1
@@ -229,7 +234,7 @@ class HandsOutABlockTwice(Numbered):
         self.numbers.device.free.insert(0, self.numbers.on_device[holder][0][0])
 
 
-class CountsBeforeItRaises(PagedKV):
+class CountsBeforeItRaises(PagedManager):
     def admit(self, holder: Holder, tokens: int) -> None:
         try:
             super().admit(holder, tokens)
@@ -238,13 +243,13 @@ class CountsBeforeItRaises(PagedKV):
             raise
 
 
-class RefusesNoChunk(PagedKV):
+class RefusesNoChunk(PagedManager):
     def extend(self, holder: Holder, tokens: int) -> None:
         self.free_blocks -= self.blocks_to_extend(holder, tokens)
         holder.tokens += tokens
 
 
-class GrowsBeforeItRaises(PagedKV):
+class GrowsBeforeItRaises(PagedManager):
     def grow(self, steps: int = 1) -> int:
         try:
             return super().grow(steps)
@@ -253,22 +258,22 @@ class GrowsBeforeItRaises(PagedKV):
             raise
 
 
-class PromisesTooMuch(PagedKV):
+class PromisesTooMuch(PagedManager):
     def can_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
         return super().can_admit(holder, tokens, spare - 1)
 
 
-class PromisesTooLittle(PagedKV):
+class PromisesTooLittle(PagedManager):
     def can_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
         return super().can_admit(holder, tokens, spare + 1)
 
 
-class GivesUpTooEarly(PagedKV):
+class GivesUpTooEarly(PagedManager):
     def could_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
         return self.can_admit(holder, tokens, spare)
 
 
-class ForgetsSamples(PagedKV):
+class ForgetsSamples(PagedManager):
     def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
         return self.blocks_for(tokens)
 
@@ -279,7 +284,7 @@ class WritesWhatItShares(Numbered):
         super().start_decoding(holder)
 
 
-class ForgetsCopies(PagedKV):
+class ForgetsCopies(PagedManager):
     def blocks_needed(self, steps: int = 1) -> int:
         return self._ring.total(self.steps, steps)
 
@@ -299,28 +304,28 @@ class GrowsABlockTooMany(Numbered):
         return copies
 
 
-class GrowsFourStepsAtMost(PagedKV):
+class GrowsFourStepsAtMost(PagedManager):
     def grow(self, steps: int = 1) -> int:
         return super().grow(min(steps, 4))
 
 
-class LeapsTooFar(PagedKV):
+class LeapsTooFar(PagedManager):
     def steps_that_fit(self, steps: int, spare: int) -> int:
         return super().steps_that_fit(steps, spare - 1)
 
 
-class LeapsOneStepAtATime(PagedKV):
+class LeapsOneStepAtATime(PagedManager):
     def steps_that_fit(self, steps: int, spare: int) -> int:
         return min(super().steps_that_fit(steps, spare), 1)
 
 
-class ForgetsAStepAtRest(PagedKV):
+class ForgetsAStepAtRest(PagedManager):
     def stop_decoding(self, holder: Holder) -> None:
         super().stop_decoding(holder)
         holder.tokens -= 1
 
 
-class StaysInTheRing(PagedKV):
+class StaysInTheRing(PagedManager):
     def stop_decoding(self, holder: Holder) -> None:
         holder.tokens = self.length(holder)
         holder.decodes = False
@@ -332,7 +337,7 @@ class MovesSharedBlocksTwice(Numbered):
         return sum(len(table) for table in self.numbers.swapped[holder])
 
 
-class DropsHalfOfASwap(PagedKV):
+class DropsHalfOfASwap(PagedManager):
     def drop_swapped(self, holder: Holder) -> None:
         self.free_cpu_blocks += self.held_blocks(holder) // 2
 
@@ -347,7 +352,7 @@ class ForksTheWrongWay(Numbered):
         return super().fork(holder, survivor, dropped)
 
 
-BROKEN: dict[type[PagedKV], str] = {
+BROKEN: dict[type[PagedManager], str] = {
     LosesABlock: "owned twice or lost|free or held",
     LosesACount: "release gives everything back|a swap frees what was held",
     HandsOutABlockTwice: "owned twice or lost",
@@ -377,27 +382,27 @@ BROKEN: dict[type[PagedKV], str] = {
 @pytest.mark.parametrize(("broken", "rule"), BROKEN.items(), ids=[broken.__name__ for broken in BROKEN])
 def test_broken_memory_is_caught(broken: Kind, rule: str) -> None:
     with pytest.raises(AssertionError, match=rule):
-        check_kvcache(paged(broken, shares=broken is not ForgetsSamples), None)
+        check_block_manager(paged(broken, shares=broken is not ForgetsSamples), None)
 
 
-class NeverTrims(HybridKV):
-    def trim(self, holder: Holder) -> None:
+class NeverTrims(HybridManager):
+    def free_skipped_blocks(self, holder: Holder) -> None:
         return
 
 
-class ReleasesTooMuch(HybridKV):
+class ReleasesTooMuch(HybridManager):
     def _release_skipped(self, holder: Holder, processed: int) -> None:
         super()._release_skipped(holder, processed + 2 * self.block_size)
 
 
-class ForgetsWhatItTrimmed(CountedHybridKV):
-    def trim(self, holder: Holder) -> None:
+class ForgetsWhatItTrimmed(CountedHybridManager):
+    def free_skipped_blocks(self, holder: Holder) -> None:
         free = self.free_blocks
-        super().trim(holder)
+        super().free_skipped_blocks(holder)
         self.free_blocks = free
 
 
-class StaysInTheRingOfItsWindow(CountedHybridKV):
+class StaysInTheRingOfItsWindow(CountedHybridManager):
     def _count_window(self, holder: Holder, kind: object, times: int) -> None:
         super()._count_window(holder, kind, max(times, 0))  # type: ignore[arg-type]
 
@@ -405,7 +410,7 @@ class StaysInTheRingOfItsWindow(CountedHybridKV):
 @pytest.mark.parametrize(
     ("broken", "rule"),
     [
-        (NeverTrims, "trim releases the blocks that no later token attends to"),
+        (NeverTrims, "free_skipped_blocks releases the blocks that no later token attends to"),
         (ReleasesTooMuch, "that a later token attends to"),
         (ForgetsWhatItTrimmed, "free or held"),
         (StaysInTheRingOfItsWindow, "free or held"),
@@ -413,7 +418,7 @@ class StaysInTheRingOfItsWindow(CountedHybridKV):
 )
 def test_a_broken_window_is_caught(broken: Hybrid, rule: str) -> None:
     with pytest.raises(AssertionError, match=rule):
-        check_kvcache(grouped(broken, (1, SlidingWindow(9))), None)
+        check_block_manager(grouped(broken, (1, SlidingWindow(9))), None)
 
 
 class NeverMerges(Buddy):
@@ -474,16 +479,16 @@ def test_a_broken_allocator_is_caught(broken: Callable[[int], Allocator], rule: 
         check_allocator(broken)
 
 
-class OutgrowsItsReservation(ContiguousKV):
+class OutgrowsItsReservation(ContiguousManager):
     def held_and_reserved(self, holder: Holder) -> tuple[int, int]:
         blocks, reserved = super().held_and_reserved(holder)
         return blocks, reserved + self.block_size * 16
 
 
 def test_a_reservation_that_is_not_there_is_caught() -> None:
-    def make(pool: Pool) -> KVCache:
+    def make(pool: Pool) -> BlockManager:
         assert pool.reservation is not None
         return OutgrowsItsReservation(FirstFit(pool.num_blocks), pool.block_size, pool.reservation)
 
     with pytest.raises(AssertionError, match=r"a reservation was outgrown|tokens is full"):
-        check_kvcache(make)
+        check_block_manager(make)

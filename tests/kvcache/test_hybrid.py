@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from pagesim.kvcache import DENSE, ChunkedLocal, Full, HybridKV, KVGroup, OutOfBlocks, SlidingWindow, State
+from pagesim.kvcache import (
+    DENSE,
+    ChunkedLocal,
+    Full,
+    HybridManager,
+    KVGroup,
+    OutOfBlocks,
+    SlidingWindow,
+    State,
+)
 from pagesim.kvcache.hybrid.blocks import NULL
 from tests.kvcache.text import Reader, Text
 
@@ -19,8 +28,8 @@ def memory_of(
     retention: int = 0,
     in_flight: int = 100,
     lag: int = 0,
-) -> HybridKV:
-    memory = HybridKV(
+) -> HybridManager:
+    memory = HybridManager(
         num_blocks, groups, longest=LONGEST, in_flight=in_flight, caches=caches, retention=retention
     )
     memory.lag = lag
@@ -32,7 +41,7 @@ def prompt(*parts: tuple[str, int]) -> Reader:
     return Reader(Text([(name, place) for name, tokens in parts for place in range(tokens)], SIZE))
 
 
-def admit(memory: HybridKV, *parts: tuple[str, int], tokens: int | None = None) -> Reader:
+def admit(memory: HybridManager, *parts: tuple[str, int], tokens: int | None = None) -> Reader:
     """Begin a plan, look a prompt up and compute its first tokens, or all."""
     holder = prompt(*parts)
     memory.new_plan()
@@ -42,18 +51,18 @@ def admit(memory: HybridKV, *parts: tuple[str, int], tokens: int | None = None) 
     return holder
 
 
-def found(memory: HybridKV, *parts: tuple[str, int]) -> int:
+def found(memory: HybridManager, *parts: tuple[str, int]) -> int:
     """Return the cached tokens of a prompt."""
     holder = prompt(*parts)
     return memory.match_prefix(holder, holder.prompt)
 
 
-def places(memory: HybridKV, holder: Reader, group: int = 0) -> list[int]:
+def places(memory: HybridManager, holder: Reader, group: int = 0) -> list[int]:
     """Return at which places of its table a holder has a block."""
     return [at for at, block in enumerate(memory.block_table(holder, group=group)) if block != NULL]
 
 
-def decode(memory: HybridKV, holder: Reader, steps: int) -> None:
+def decode(memory: HybridManager, holder: Reader, steps: int) -> None:
     memory.start_decoding(holder)
     memory.grow(steps)
     memory.stop_decoding(holder)

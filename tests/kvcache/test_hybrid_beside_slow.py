@@ -7,9 +7,18 @@ from random import Random
 
 import pytest
 
-from pagesim.kvcache import ChunkedLocal, Full, Holder, HybridKV, KVCache, KVGroup, OutOfBlocks, SlidingWindow
+from pagesim.kvcache import (
+    BlockManager,
+    ChunkedLocal,
+    Full,
+    Holder,
+    HybridManager,
+    KVGroup,
+    OutOfBlocks,
+    SlidingWindow,
+)
 from pagesim.scheduling.content import Content
-from tests.kvcache.slow_hybrid import SlowHybridPrefixKV
+from tests.kvcache.slow_hybrid import SlowHybridPrefixManager
 
 FULL = Full()
 LONGEST = 300
@@ -50,9 +59,9 @@ class Lives:
         groups = [KVGroup(size * (larger if rule == FULL else 1), rule) for rule in rules]
         blocks = rnd.choice((20, 40, 80)) * len(groups)
         how = {"longest": LONGEST, "in_flight": 30}
-        self.tabled = HybridKV(blocks, groups, caches=True, **how)
-        self.slow = SlowHybridPrefixKV(blocks, groups, **how)
-        self.memories: tuple[KVCache, ...] = (self.tabled, self.slow)
+        self.tabled = HybridManager(blocks, groups, caches=True, **how)
+        self.slow = SlowHybridPrefixManager(blocks, groups, **how)
+        self.memories: tuple[BlockManager, ...] = (self.tabled, self.slow)
         self.lag = rnd.choice((0, 1))
         for memory in self.memories:
             memory.lag = self.lag
@@ -189,7 +198,7 @@ class Lives:
                 self.settle(pair, unknown=0, in_flight=0, length=pair[0].tokens)
                 self.resting.append(pair)
                 continue
-            self.both("trim", pair)
+            self.both("free_skipped_blocks", pair)
             self.compare_counts()
             needed = self.both("blocks_to_extend", pair, 1)
             assert isinstance(needed, int)
@@ -271,7 +280,7 @@ class Lives:
             self.compare()
 
 
-def latest(memory: KVCache, before: tuple[int, ...]) -> list[tuple[int, ...]]:
+def latest(memory: BlockManager, before: tuple[int, ...]) -> list[tuple[int, ...]]:
     """Return what growth changed, without what it left as it was."""
     changes: list[tuple[int, ...]] = []
     for step, *counts in memory.take_changes():

@@ -5,30 +5,30 @@ from __future__ import annotations
 import pytest
 
 from pagesim.kvcache import (
+    BlockManager,
+    BlockManagerError,
     ChunkedLocal,
-    CountedHybridKV,
+    CountedHybridManager,
     Holder,
-    HybridKV,
-    KVCache,
-    KVCacheError,
+    HybridManager,
     KVGroup,
     OutOfBlocks,
     SlidingWindow,
     State,
 )
 
-Kind = type[CountedHybridKV] | type[HybridKV]
-BOTH = pytest.mark.parametrize("kind", [CountedHybridKV, HybridKV])
+Kind = type[CountedHybridManager] | type[HybridManager]
+BOTH = pytest.mark.parametrize("kind", [CountedHybridManager, HybridManager])
 LONGEST = 100
 
 
-def memory(kind: Kind, blocks: int, *groups: KVGroup, in_flight: int = 8, lag: int = 0) -> KVCache:
+def memory(kind: Kind, blocks: int, *groups: KVGroup, in_flight: int = 8, lag: int = 0) -> BlockManager:
     kv = kind(blocks, groups, longest=LONGEST, in_flight=in_flight)
     kv.lag = lag
     return kv
 
 
-def admit(kv: KVCache, tokens: int, *, decodes: bool = False, in_flight: int = 0) -> Holder:
+def admit(kv: BlockManager, tokens: int, *, decodes: bool = False, in_flight: int = 0) -> Holder:
     holder = Holder(tokens)
     kv.admit(holder, tokens)
     holder.in_flight = in_flight
@@ -37,7 +37,7 @@ def admit(kv: KVCache, tokens: int, *, decodes: bool = False, in_flight: int = 0
     return holder
 
 
-def held_after_steps(kv: KVCache, holder: Holder, steps: int) -> list[int]:
+def held_after_steps(kv: BlockManager, holder: Holder, steps: int) -> list[int]:
     held = []
     for _ in range(steps):
         kv.grow(1)
@@ -90,7 +90,7 @@ def test_a_step_takes_before_it_gives_back_and_a_trim_gives_back_first(kind: Kin
     with pytest.raises(OutOfBlocks):
         kv.grow(1)
     kv.stop_decoding(holder)
-    kv.trim(holder)
+    kv.free_skipped_blocks(holder)
     assert kv.free_blocks == 2
     kv.start_decoding(holder)
     kv.grow(1)
@@ -101,7 +101,7 @@ def test_a_step_takes_before_it_gives_back_and_a_trim_gives_back_first(kind: Kin
 def test_what_was_trimmed_stays_given_back(kind: Kind) -> None:
     kv = memory(kind, 3, KVGroup(4, SlidingWindow(4)))
     holder = admit(kv, 12)
-    kv.trim(holder)
+    kv.free_skipped_blocks(holder)
     assert kv.held_blocks(holder) == 1
     kv.grow(2)
     assert kv.free_blocks == 2
@@ -147,7 +147,7 @@ def test_the_first_step_after_a_prompt_is_planned_where_steps_are_in_flight(kind
 
 
 def test_it_is_not_where_a_prompt_is_too_short_to_give_anything_back() -> None:
-    kv = memory(CountedHybridKV, 90, KVGroup(4, SlidingWindow(6)), lag=1)
+    kv = memory(CountedHybridManager, 90, KVGroup(4, SlidingWindow(6)), lag=1)
     admit(kv, 8, decodes=True, in_flight=8)
     assert kv.steps_that_fit(5, 0) == 5
 
@@ -155,13 +155,13 @@ def test_it_is_not_where_a_prompt_is_too_short_to_give_anything_back() -> None:
 @BOTH
 def test_samples_are_requests_of_their_own(kind: Kind) -> None:
     kv = memory(kind, 8, KVGroup(4, SlidingWindow(6)))
-    with pytest.raises(KVCacheError, match="every sample as a request of its own"):
+    with pytest.raises(BlockManagerError, match="every sample as a request of its own"):
         kv.admit(Holder(4, samples=2), 4)
     assert kv.free_blocks == 8
 
 
 def test_a_full_window_takes_no_more_than_it_gives_back() -> None:
-    kv = memory(CountedHybridKV, 3, KVGroup(4, SlidingWindow(5)))
+    kv = memory(CountedHybridManager, 3, KVGroup(4, SlidingWindow(5)))
     admit(kv, 8, decodes=True)
     kv.grow(2)
     assert kv.steps_that_fit(1000, 0) == 1000
@@ -170,5 +170,5 @@ def test_a_full_window_takes_no_more_than_it_gives_back() -> None:
 
 
 def test_states_that_can_be_found_are_kept_in_tables_only() -> None:
-    with pytest.raises(ValueError, match="use HybridKV"):
-        memory(CountedHybridKV, 8, KVGroup(4), KVGroup(4, State(aligned=True)))
+    with pytest.raises(ValueError, match="use HybridManager"):
+        memory(CountedHybridManager, 8, KVGroup(4), KVGroup(4, State(aligned=True)))

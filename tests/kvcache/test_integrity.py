@@ -10,72 +10,74 @@ from pagesim.kvcache import (
     Allocator,
     BestFit,
     Buddy,
-    ContiguousKV,
+    ContiguousManager,
     FirstFit,
     Holder,
     KVGroup,
-    NumberedPrefixKV,
-    PagedKV,
+    NumberedPrefixManager,
+    PagedManager,
     PagedTables,
 )
 from pagesim.kvcache.reservation import reserve_oracle
 from tests.kvcache.text import Reader, Text
 
 
-def noticed(memory: PagedKV | ContiguousKV | NumberedPrefixKV, corrupt: Callable[..., None]) -> None:
+def noticed(
+    memory: PagedManager | ContiguousManager | NumberedPrefixManager, corrupt: Callable[..., None]
+) -> None:
     """Check that integrity is lost with a corruption."""
-    (holder,) = memory._holders if isinstance(memory, ContiguousKV) else memory.holders
+    (holder,) = memory._holders if isinstance(memory, ContiguousManager) else memory.holders
     memory.check_integrity()
     corrupt(memory, holder)
     with pytest.raises(AssertionError):
         memory.check_integrity()
 
 
-def of(memory: PagedKV) -> PagedTables:
+def of(memory: PagedManager) -> PagedTables:
     assert memory.tables is not None
     return memory.tables
 
 
-def lose_a_block(memory: PagedKV, holder: Holder) -> None:
+def lose_a_block(memory: PagedManager, holder: Holder) -> None:
     of(memory).device.free.pop()
 
 
-def free_a_held_block(memory: PagedKV, holder: Holder) -> None:
+def free_a_held_block(memory: PagedManager, holder: Holder) -> None:
     of(memory).device.free.append(memory.block_table(holder)[0])
 
 
-def forget_a_reference(memory: PagedKV, holder: Holder) -> None:
+def forget_a_reference(memory: PagedManager, holder: Holder) -> None:
     of(memory).device.references[of(memory).on_device[holder][0][0]] -= 1
 
 
-def name_a_block_of_no_other_sample(memory: PagedKV, holder: Holder) -> None:
+def name_a_block_of_no_other_sample(memory: PagedManager, holder: Holder) -> None:
     of(memory).on_device[holder][1][0] = 0
 
 
-def name_a_block_twice(memory: PagedKV, holder: Holder) -> None:
+def name_a_block_twice(memory: PagedManager, holder: Holder) -> None:
     table = of(memory).on_device[holder][0]
     table[1] = table[0]
 
 
-def outgrow_the_table(memory: PagedKV, holder: Holder) -> None:
+def outgrow_the_table(memory: PagedManager, holder: Holder) -> None:
     holder.tokens += 3
 
 
-def lose_a_cpu_block(memory: PagedKV, holder: Holder) -> None:
+def lose_a_cpu_block(memory: PagedManager, holder: Holder) -> None:
     of(memory).host.free.pop()
 
 
-def stay_behind_a_swap(memory: PagedKV, holder: Holder) -> None:
+def stay_behind_a_swap(memory: PagedManager, holder: Holder) -> None:
     here = of(memory).on_device[holder]
     memory.swap_out(holder)
     of(memory).on_device[holder] = here
 
 
-def miscount_what_is_shared(memory: PagedKV, holder: Holder) -> None:
+def miscount_what_is_shared(memory: PagedManager, holder: Holder) -> None:
     memory.shared_blocks -= 1
 
 
-def decode_after_release(memory: PagedKV, holder: Holder) -> None:
+def decode_after_release(memory: PagedManager, holder: Holder) -> None:
     memory.start_decoding(holder)
     holder.decodes = False
     memory.release(holder)
@@ -96,29 +98,29 @@ def decode_after_release(memory: PagedKV, holder: Holder) -> None:
         decode_after_release,
     ],
 )
-def test_paged_memory_notices(corrupt: Callable[[PagedKV, Holder], None]) -> None:
-    memory = PagedKV(8, [KVGroup(4)], 2, tables=True)
+def test_paged_memory_notices(corrupt: Callable[[PagedManager, Holder], None]) -> None:
+    memory = PagedManager(8, [KVGroup(4)], 2, tables=True)
     memory.admit(Holder(6, samples=2), 6)  # two samples that share two blocks
     noticed(memory, corrupt)
 
 
-def give_back_what_is_held(memory: ContiguousKV, holder: Holder) -> None:
+def give_back_what_is_held(memory: ContiguousManager, holder: Holder) -> None:
     memory.allocator.free(holder.kv.of[0])
 
 
-def take_what_no_holder_has(memory: ContiguousKV, holder: Holder) -> None:
+def take_what_no_holder_has(memory: ContiguousManager, holder: Holder) -> None:
     memory.allocator.allocate(1)
 
 
-def miscount(memory: ContiguousKV, holder: Holder) -> None:
+def miscount(memory: ContiguousManager, holder: Holder) -> None:
     memory.free_blocks += 1
 
 
-def outgrow_the_reservation(memory: ContiguousKV, holder: Holder) -> None:
+def outgrow_the_reservation(memory: ContiguousManager, holder: Holder) -> None:
     holder.tokens = 13
 
 
-def forget_a_holder(memory: ContiguousKV, holder: Holder) -> None:
+def forget_a_holder(memory: ContiguousManager, holder: Holder) -> None:
     memory._holders.clear()
 
 
@@ -130,32 +132,32 @@ def forget_a_holder(memory: ContiguousKV, holder: Holder) -> None:
     [give_back_what_is_held, take_what_no_holder_has, miscount, outgrow_the_reservation, forget_a_holder],
 )
 def test_contiguous_memory_notices(
-    corrupt: Callable[[ContiguousKV, Holder], None], pool: Callable[[int], Allocator]
+    corrupt: Callable[[ContiguousManager, Holder], None], pool: Callable[[int], Allocator]
 ) -> None:
-    memory = ContiguousKV(pool(8), 4, reserve_oracle(100))
+    memory = ContiguousManager(pool(8), 4, reserve_oracle(100))
     memory.admit(Holder(6, output=5), 6)
     noticed(memory, corrupt)
 
 
-def lose_a_run(memory: NumberedPrefixKV, holder: Reader) -> None:
+def lose_a_run(memory: NumberedPrefixManager, holder: Reader) -> None:
     memory.release(holder)
     memory._queue.remove(memory._queue.end.behind)
 
 
-def miscount_the_cached(memory: NumberedPrefixKV, holder: Reader) -> None:
+def miscount_the_cached(memory: NumberedPrefixManager, holder: Reader) -> None:
     memory._cached += 1
 
 
-def forget_what_can_be_found(memory: NumberedPrefixKV, holder: Reader) -> None:
+def forget_what_can_be_found(memory: NumberedPrefixManager, holder: Reader) -> None:
     memory._index.found.clear()
 
 
-def queue_what_is_held(memory: NumberedPrefixKV, holder: Reader) -> None:
+def queue_what_is_held(memory: NumberedPrefixManager, holder: Reader) -> None:
     holder.kv.runs[0].holders.append(holder)
     memory._queue.append(holder.kv.runs[0])
 
 
-def hash_under_a_key_not_its_own(memory: NumberedPrefixKV, holder: Reader) -> None:
+def hash_under_a_key_not_its_own(memory: NumberedPrefixManager, holder: Reader) -> None:
     holder.kv.runs[0].start += 1
 
 
@@ -169,8 +171,8 @@ def hash_under_a_key_not_its_own(memory: NumberedPrefixKV, holder: Reader) -> No
         hash_under_a_key_not_its_own,
     ],
 )
-def test_a_prefix_cache_notices(corrupt: Callable[[NumberedPrefixKV, Reader], None]) -> None:
-    memory = NumberedPrefixKV(8, 4)
+def test_a_prefix_cache_notices(corrupt: Callable[[NumberedPrefixManager, Reader], None]) -> None:
+    memory = NumberedPrefixManager(8, 4)
     memory.admit(Reader(Text(range(9), 4)), 9)
     noticed(memory, corrupt)
 

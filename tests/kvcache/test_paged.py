@@ -6,32 +6,34 @@ import pytest
 
 from pagesim.kvcache import (
     RESERVATIONS,
+    BlockManager,
+    BlockManagerError,
     ChunkedLocal,
     Full,
     Holder,
-    KVCache,
-    KVCacheError,
     KVGroup,
     OutOfBlocks,
-    PagedKV,
+    PagedManager,
     PagedTables,
     Reserved,
     SlidingWindow,
 )
 
 
-def memory(num_blocks: int = 8, cpu_blocks: int = 0, *, shares: bool = True) -> PagedKV:
-    kv = PagedKV(num_blocks, [KVGroup(4)], cpu_blocks, shares=shares, tables=True)
+def memory(num_blocks: int = 8, cpu_blocks: int = 0, *, shares: bool = True) -> PagedManager:
+    kv = PagedManager(num_blocks, [KVGroup(4)], cpu_blocks, shares=shares, tables=True)
     of(kv).notes_moves = True
     return kv
 
 
-def of(kv: PagedKV) -> PagedTables:
+def of(kv: PagedManager) -> PagedTables:
     assert kv.tables is not None
     return kv.tables
 
 
-def admit(kv: KVCache, tokens: int, samples: int = 1, *, decodes: bool = False, order: int = 0) -> Holder:
+def admit(
+    kv: BlockManager, tokens: int, samples: int = 1, *, decodes: bool = False, order: int = 0
+) -> Holder:
     holder = Holder(tokens, samples=samples)
     holder.order = order
     kv.admit(holder, tokens)
@@ -40,7 +42,7 @@ def admit(kv: KVCache, tokens: int, samples: int = 1, *, decodes: bool = False, 
     return holder
 
 
-def tables(kv: PagedKV, holder: Holder) -> list[list[int]]:
+def tables(kv: PagedManager, holder: Holder) -> list[list[int]]:
     return [kv.block_table(holder, sample) for sample in range(holder.samples)]
 
 
@@ -133,7 +135,7 @@ def test_steps_that_do_not_all_fit_are_not_taken_in_part() -> None:
 
 @pytest.mark.parametrize("numbered", [False, True])
 def test_a_copy_without_a_free_block_is_refused(numbered: bool) -> None:
-    kv = PagedKV(2, [KVGroup(4)], tables=numbered)
+    kv = PagedManager(2, [KVGroup(4)], tables=numbered)
     holder = admit(kv, 6, samples=2, decodes=True)
     with pytest.raises(OutOfBlocks):
         kv.grow(1)
@@ -153,11 +155,11 @@ def test_a_fork_shares_and_the_next_step_copies() -> None:
 
 
 def test_memory_without_tables_cannot_fork_what_is_shared_and_has_no_numbers() -> None:
-    kv = PagedKV(8, [KVGroup(4)])
+    kv = PagedManager(8, [KVGroup(4)])
     holder = admit(kv, 6, samples=2, decodes=True)
-    with pytest.raises(KVCacheError, match="beams need block tables"):
+    with pytest.raises(BlockManagerError, match="beams need block tables"):
         kv.fork(holder, 0, 1)
-    with pytest.raises(KVCacheError, match="gives them no numbers"):
+    with pytest.raises(BlockManagerError, match="gives them no numbers"):
         kv.block_table(holder)
 
 
@@ -296,10 +298,10 @@ def test_a_full_device_refuses_and_nothing_moves() -> None:
     "groups", [[KVGroup(4), KVGroup(4)], [KVGroup(4, SlidingWindow(6))], [KVGroup(4, ChunkedLocal(8))]]
 )
 def test_memory_of_one_group_takes_no_others(groups: list[KVGroup]) -> None:
-    with pytest.raises(ValueError, match="others need a HybridKV"):
-        PagedKV(8, groups)
+    with pytest.raises(ValueError, match="others need a HybridManager"):
+        PagedManager(8, groups)
 
 
 def test_groups_of_one_pool_all_reserve_or_all_grow() -> None:
     with pytest.raises(ValueError, match="all must do the same"):
-        PagedKV(8, [KVGroup(4, Full()), KVGroup(4, Reserved(RESERVATIONS["max"](8)))])
+        PagedManager(8, [KVGroup(4, Full()), KVGroup(4, Reserved(RESERVATIONS["max"](8)))])

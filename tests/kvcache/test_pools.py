@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from pagesim.kvcache import Full, Holder, KVGroup, OutOfBlocks, PooledKV, SlidingWindow, State
+from pagesim.kvcache import Full, Holder, KVGroup, OutOfBlocks, PooledManager, SlidingWindow, State
 
 FULL = KVGroup(4, Full(), page_bytes=8)
 WINDOW = KVGroup(4, SlidingWindow(5), page_bytes=12)
 
 
-def pools(full: int, window: int) -> PooledKV:
-    return PooledKV([full, window], [FULL, WINDOW], longest=200, in_flight=4)
+def pools(full: int, window: int) -> PooledManager:
+    return PooledManager([full, window], [FULL, WINDOW], longest=200, in_flight=4)
 
 
 @pytest.mark.parametrize(("full", "window", "fits"), [(3, 3, True), (9, 2, False), (2, 9, False)])
@@ -34,7 +34,7 @@ def test_a_step_needs_more_than_is_free_if_one_pool_is_out() -> None:
     assert memory.free == [18, 0]
     assert memory.blocks_needed(1) > memory.free_blocks
     assert memory.steps_that_fit(10, 0) == 0
-    memory.trim(holder)
+    memory.free_skipped_blocks(holder)
     assert memory.free == [18, 1], "the window gives back what its next token does not attend to"
     assert memory.blocks_needed(1) == 2
     memory.grow(1)
@@ -59,7 +59,7 @@ def test_a_spare_is_left_over_all_pools() -> None:
 
 
 def test_a_state_is_one_page_however_long_a_request_gets() -> None:
-    memory = PooledKV([50, 2], [FULL, KVGroup(200, State(), page_bytes=700)], longest=200, in_flight=4)
+    memory = PooledManager([50, 2], [FULL, KVGroup(200, State(), page_bytes=700)], longest=200, in_flight=4)
     holders = [Holder(1), Holder(1)]
     for holder in holders:
         memory.admit(holder, 1)
@@ -70,12 +70,12 @@ def test_a_state_is_one_page_however_long_a_request_gets() -> None:
 
 
 def test_memory_that_no_page_takes_is_part_of_the_capacity() -> None:
-    sized = PooledKV([3, 2], [FULL, WINDOW], longest=200, in_flight=4, capacity_bytes=3 * 8 + 2 * 12 + 7)
+    sized = PooledManager([3, 2], [FULL, WINDOW], longest=200, in_flight=4, capacity_bytes=3 * 8 + 2 * 12 + 7)
     assert sized.capacity_bytes == 55
     with pytest.raises(ValueError, match="capacity_bytes is 40; the pools have 48"):
-        PooledKV([3, 2], [FULL, WINDOW], longest=200, in_flight=4, capacity_bytes=40)
+        PooledManager([3, 2], [FULL, WINDOW], longest=200, in_flight=4, capacity_bytes=40)
 
 
 def test_states_that_are_found_again_are_refused() -> None:
     with pytest.raises(ValueError, match="caches no prefixes"):
-        PooledKV([3], [KVGroup(4, State(aligned=True))], longest=200, in_flight=4)
+        PooledManager([3], [KVGroup(4, State(aligned=True))], longest=200, in_flight=4)

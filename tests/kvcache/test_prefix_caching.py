@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pagesim.kvcache import Holder, KVCacheError, NumberedPrefixKV, OutOfBlocks
+from pagesim.kvcache import BlockManagerError, Holder, NumberedPrefixManager, OutOfBlocks
 from tests.kvcache.text import Reader, Text
 
 SIZE = 4
@@ -15,12 +15,12 @@ def prompt(*parts: tuple[str, int]) -> Reader:
     return Reader(Text([(name, place) for name, tokens in parts for place in range(tokens)], SIZE))
 
 
-def hits(memory: NumberedPrefixKV, holder: Reader) -> int:
+def hits(memory: NumberedPrefixManager, holder: Reader) -> int:
     """Return the cached blocks of a holder's prompt."""
     return memory.match_prefix(holder, len(holder.content.prompt)) // SIZE
 
 
-def admit(memory: NumberedPrefixKV, *parts: tuple[str, int]) -> Reader:
+def admit(memory: NumberedPrefixManager, *parts: tuple[str, int]) -> Reader:
     """Compute a whole prompt."""
     holder = prompt(*parts)
     hits(memory, holder)
@@ -29,23 +29,23 @@ def admit(memory: NumberedPrefixKV, *parts: tuple[str, int]) -> Reader:
     return holder
 
 
-def table(memory: NumberedPrefixKV, holder: Reader) -> list[int]:
+def table(memory: NumberedPrefixManager, holder: Reader) -> list[int]:
     return memory.block_table(holder)
 
 
 @pytest.fixture
-def memory() -> NumberedPrefixKV:
-    return NumberedPrefixKV(10, SIZE)
+def memory() -> NumberedPrefixManager:
+    return NumberedPrefixManager(10, SIZE)
 
 
-def queue(memory: NumberedPrefixKV) -> list[int]:
+def queue(memory: NumberedPrefixManager) -> list[int]:
     """Return the blocks in the order in which they would be taken."""
     rest = Holder(memory.free_blocks * SIZE)
     memory.admit(rest, rest.tokens)
     return memory.block_table(rest)
 
 
-def test_what_was_generated_is_there_when_the_request_comes_back(memory: NumberedPrefixKV) -> None:
+def test_what_was_generated_is_there_when_the_request_comes_back(memory: NumberedPrefixManager) -> None:
     holder = admit(memory, ("a", 6))
     memory.start_decoding(holder)
     memory.grow(6)
@@ -56,7 +56,7 @@ def test_what_was_generated_is_there_when_the_request_comes_back(memory: Numbere
     assert memory.match_prefix(again, 13) == 12
 
 
-def test_blocks_are_taken_in_order_and_a_common_beginning_is_shared(memory: NumberedPrefixKV) -> None:
+def test_blocks_are_taken_in_order_and_a_common_beginning_is_shared(memory: NumberedPrefixManager) -> None:
     assert table(memory, admit(memory, ("system", 12), ("a", 3))) == [0, 1, 2, 3]
     assert hits(memory, prompt(("system", 12), ("b", 1))) == 3
     assert table(memory, admit(memory, ("system", 12), ("b", 1))) == [0, 1, 2, 4]
@@ -64,7 +64,7 @@ def test_blocks_are_taken_in_order_and_a_common_beginning_is_shared(memory: Numb
 
 
 def test_a_released_holder_gives_back_its_last_block_first_and_unhashed_ones_are_reused_first(
-    memory: NumberedPrefixKV,
+    memory: NumberedPrefixManager,
 ) -> None:
     first, second = admit(memory, ("system", 12), ("a", 3)), admit(memory, ("system", 12), ("b", 1))
     memory.release(first)
@@ -74,21 +74,21 @@ def test_a_released_holder_gives_back_its_last_block_first_and_unhashed_ones_are
 
 
 def test_in_one_queue_unhashed_blocks_wait_like_all_others() -> None:
-    memory = NumberedPrefixKV(10, SIZE, reuses_unhashed_first=False)
+    memory = NumberedPrefixManager(10, SIZE, reuses_unhashed_first=False)
     first, second = admit(memory, ("system", 12), ("a", 3)), admit(memory, ("system", 12), ("b", 1))
     memory.release(first)
     memory.release(second)
     assert queue(memory) == [5, 6, 7, 8, 9, 3, 4, 2, 1, 0]
 
 
-def test_what_is_found_leaves_the_queue_from_wherever_it_is(memory: NumberedPrefixKV) -> None:
+def test_what_is_found_leaves_the_queue_from_wherever_it_is(memory: NumberedPrefixManager) -> None:
     memory.release(admit(memory, ("system", 12), ("a", 3)))
     assert table(memory, admit(memory, ("system", 8), ("c", 5))) == [0, 1, 3, 4]
     assert queue(memory) == [5, 6, 7, 8, 9, 2]
 
 
 def test_the_last_token_is_always_computed_so_a_prompt_of_full_blocks_loses_one(
-    memory: NumberedPrefixKV,
+    memory: NumberedPrefixManager,
 ) -> None:
     memory.release(admit(memory, ("system", 12)))
     assert hits(memory, prompt(("system", 12))) == 2
@@ -101,7 +101,9 @@ def test_the_last_token_is_always_computed_so_a_prompt_of_full_blocks_loses_one(
     assert table(memory, other)[:3] == [0, 1, 2], "the first that had the content is found"
 
 
-def test_a_block_that_is_taken_loses_its_content_and_its_duplicate_is_found(memory: NumberedPrefixKV) -> None:
+def test_a_block_that_is_taken_loses_its_content_and_its_duplicate_is_found(
+    memory: NumberedPrefixManager,
+) -> None:
     memory.release(admit(memory, ("system", 12)))
     duplicate = table(memory, admit(memory, ("system", 12)))[2]
     assert duplicate != 2
@@ -116,12 +118,12 @@ def test_a_block_that_is_taken_loses_its_content_and_its_duplicate_is_found(memo
     assert table(memory, admit(memory, ("system", 12), ("b", 1)))[2] == duplicate
 
 
-def test_what_is_shared_is_equal_from_the_first_token_on(memory: NumberedPrefixKV) -> None:
+def test_what_is_shared_is_equal_from_the_first_token_on(memory: NumberedPrefixManager) -> None:
     admit(memory, ("a", 4), ("common", 8))
     assert hits(memory, prompt(("b", 4), ("common", 8))) == 0
 
 
-def test_without_room_what_was_found_stays_where_it_is(memory: NumberedPrefixKV) -> None:
+def test_without_room_what_was_found_stays_where_it_is(memory: NumberedPrefixManager) -> None:
     memory.release(admit(memory, ("system", 12)))
     admit(memory, ("other", 20))
     holder = prompt(("system", 12), ("b", 13))
@@ -136,7 +138,7 @@ def test_without_room_what_was_found_stays_where_it_is(memory: NumberedPrefixKV)
     assert queue(memory) == [8, 9, 2, 1, 0]
 
 
-def test_a_chunk_is_found_as_soon_as_room_for_it_was_made(memory: NumberedPrefixKV) -> None:
+def test_a_chunk_is_found_as_soon_as_room_for_it_was_made(memory: NumberedPrefixManager) -> None:
     holder, other = prompt(("system", 13)), prompt(("system", 13))
     memory.admit(holder, 6)
     assert hits(memory, other) == 1
@@ -144,7 +146,7 @@ def test_a_chunk_is_found_as_soon_as_room_for_it_was_made(memory: NumberedPrefix
     assert hits(memory, other) == 3
 
 
-def test_decoding_holders_take_blocks_before_later_ones(memory: NumberedPrefixKV) -> None:
+def test_decoding_holders_take_blocks_before_later_ones(memory: NumberedPrefixManager) -> None:
     memory.release(admit(memory, ("old", 24)))
     holder = admit(memory, ("new", 4))
     memory.start_decoding(holder)
@@ -153,7 +155,7 @@ def test_decoding_holders_take_blocks_before_later_ones(memory: NumberedPrefixKV
     assert hits(memory, prompt(("old", 24), ("more", 1))) == 5
 
 
-def test_what_is_reserved_is_free_and_taken_before_what_is_given_back(memory: NumberedPrefixKV) -> None:
+def test_what_is_reserved_is_free_and_taken_before_what_is_given_back(memory: NumberedPrefixManager) -> None:
     other = admit(memory, ("a", 4))
     memory.release(admit(memory, ("b", 9)))
     memory.reserve_free()
@@ -164,7 +166,7 @@ def test_what_is_reserved_is_free_and_taken_before_what_is_given_back(memory: Nu
     assert queue(memory) == [3, 4, 5, 6, 7, 8, 9, 2, 1, 0]
 
 
-def test_where_content_is_that_can_still_be_found_can_be_asked(memory: NumberedPrefixKV) -> None:
+def test_where_content_is_that_can_still_be_found_can_be_asked(memory: NumberedPrefixManager) -> None:
     holder = admit(memory, ("a", 9))
     assert memory.cached_extents() == []
     memory.release(holder)
@@ -172,7 +174,7 @@ def test_where_content_is_that_can_still_be_found_can_be_asked(memory: NumberedP
     assert sum(blocks for _, blocks in memory.cached_extents()) == memory.cached_blocks
 
 
-def test_what_was_found_and_then_evicted_is_not_admitted(memory: NumberedPrefixKV) -> None:
+def test_what_was_found_and_then_evicted_is_not_admitted(memory: NumberedPrefixManager) -> None:
     memory.release(admit(memory, ("system", 12)))
     holder = prompt(("system", 12), ("b", 1))
     assert hits(memory, holder) == 3
@@ -184,7 +186,7 @@ def test_what_was_found_and_then_evicted_is_not_admitted(memory: NumberedPrefixK
     assert memory.free_blocks == 6
 
 
-def test_what_was_found_is_cut_where_a_part_of_its_duplicate_is_taken(memory: NumberedPrefixKV) -> None:
+def test_what_was_found_is_cut_where_a_part_of_its_duplicate_is_taken(memory: NumberedPrefixManager) -> None:
     admit(memory, ("system", 12))
     memory.admit(twice := prompt(("system", 12)), 12)  # without a look into the cache
     memory.release(twice)
@@ -192,7 +194,7 @@ def test_what_was_found_is_cut_where_a_part_of_its_duplicate_is_taken(memory: Nu
     assert table(memory, last) == [0, 1, 2, 6, 7, 8, 9, 5]
 
 
-def test_what_was_found_for_one_holder_is_not_given_to_another(memory: NumberedPrefixKV) -> None:
+def test_what_was_found_for_one_holder_is_not_given_to_another(memory: NumberedPrefixManager) -> None:
     memory.release(admit(memory, ("system", 12)))
     holder, other = prompt(("system", 12), ("b", 1)), prompt(("system", 12), ("c", 1))
     assert hits(memory, holder) == 3
@@ -201,7 +203,7 @@ def test_what_was_found_for_one_holder_is_not_given_to_another(memory: NumberedP
 
 
 def test_what_empty_memory_cannot_hold_never_fits_though_most_of_it_is_cached(
-    memory: NumberedPrefixKV,
+    memory: NumberedPrefixManager,
 ) -> None:
     admit(memory, ("system", 32))
     holder = prompt(("system", 32), ("b", 12))
@@ -210,9 +212,9 @@ def test_what_empty_memory_cannot_hold_never_fits_though_most_of_it_is_cached(
     assert not memory.could_admit(holder, 44)
 
 
-def test_samples_are_holders_of_their_own(memory: NumberedPrefixKV) -> None:
-    with pytest.raises(KVCacheError, match="a request of its own"):
+def test_samples_are_holders_of_their_own(memory: NumberedPrefixManager) -> None:
+    with pytest.raises(BlockManagerError, match="a request of its own"):
         memory.admit(Holder(4, samples=2), 4)
-    with pytest.raises(KVCacheError, match="a request of its own"):
+    with pytest.raises(BlockManagerError, match="a request of its own"):
         memory.end_samples(admit(memory, ("a", 4)), [0])
     assert memory.free_blocks == 9

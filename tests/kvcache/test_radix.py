@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from pagesim.kvcache import Holder
-from pagesim.kvcache.radix import EvictionPolicy, Node, RadixKV, RadixTree
+from pagesim.kvcache.radix import EvictionPolicy, Node, RadixManager, RadixTree
 from pagesim.testing.holders import Prompt
 from tests.kvcache.slow_tree import SlowTree, Tokens
 
@@ -89,7 +89,7 @@ def test_random_lives_are_those_of_a_slow_tree(page: int, policy: EvictionPolicy
     assert split > 5
 
 
-def holder(tokens: str, memory: RadixKV) -> Holder:
+def holder(tokens: str, memory: RadixManager) -> Holder:
     """Return a holder whose prompt has these tokens, admitted."""
     found = Holder(len(tokens))
     found.content = Prompt(tuple(map(ord, tokens)), memory.block_size)
@@ -99,7 +99,7 @@ def holder(tokens: str, memory: RadixKV) -> Holder:
 
 
 def test_a_page_that_two_computed_at_once_is_kept_once() -> None:
-    memory = RadixKV(100)
+    memory = RadixManager(100)
     one, other = holder("abcdef", memory), holder("abcdxy", memory)
     assert memory.free_blocks == 88
     memory.cache_tokens(one, 6)
@@ -110,7 +110,7 @@ def test_a_page_that_two_computed_at_once_is_kept_once() -> None:
 
 
 def test_an_answer_is_evicted_without_its_prompt() -> None:
-    memory = RadixKV(10)
+    memory = RadixManager(10)
     first = holder("abcd", memory)
     memory.extend(first, 3)
     first.prompt = 4
@@ -125,7 +125,7 @@ def test_an_answer_is_evicted_without_its_prompt() -> None:
 
 
 def test_what_a_sequence_holds_is_not_evicted() -> None:
-    memory = RadixKV(10)
+    memory = RadixManager(10)
     first = holder("abcdef", memory)
     memory.cache_tokens(first, 6)
     memory.make_blank(10)
@@ -136,14 +136,14 @@ def test_what_a_sequence_holds_is_not_evicted() -> None:
 
 
 def test_a_part_of_a_page_is_never_in_the_tree() -> None:
-    memory = RadixKV(10, 4)
+    memory = RadixManager(10, 4)
     first = holder("abcdef", memory)
     memory.release(first)
     assert (memory.cached_blocks, memory.blank_blocks) == (1, 9)
 
 
 def test_what_was_retracted_leaves_what_its_prompt_had_cached() -> None:
-    memory = RadixKV(20)
+    memory = RadixManager(20)
     first = holder("abcdef", memory)
     memory.cache_tokens(first, 6)
     memory.extend(first, 5)
@@ -151,11 +151,11 @@ def test_what_was_retracted_leaves_what_its_prompt_had_cached() -> None:
     assert (memory.cached_blocks, memory.blank_blocks) == (6, 14)
 
 
-def counts(memory: RadixKV) -> tuple[int, ...]:
+def counts(memory: RadixManager) -> tuple[int, ...]:
     return memory.free_blocks, memory.cached_blocks, memory.shared_blocks
 
 
-def admitted(lives: Random, memory: RadixKV) -> Holder | None:
+def admitted(lives: Random, memory: RadixManager) -> Holder | None:
     """Return a holder of random tokens, of which a part may be no prompt's, if there is room for it."""
     content = text(lives, memory.block_size)
     holder = Holder(lives.randint(1, len(content.tokens)))
@@ -173,7 +173,7 @@ def test_what_is_cached_apart_changes_no_count(page: int) -> None:
     rnd = Random(page)
     apart = changed = 0
     for _ in range(600):
-        memory = RadixKV(200, page)
+        memory = RadixManager(200, page)
         for _ in range(rnd.randint(0, 3)):
             if (cached := admitted(rnd, memory)) is not None:
                 memory.release(cached)

@@ -5,14 +5,14 @@ from collections.abc import Callable
 import pytest
 
 from pagesim.kvcache import (
-    ContiguousKV,
+    BlockManager,
+    BlockManagerError,
+    ContiguousManager,
     FirstFit,
     Holder,
-    KVCache,
-    KVCacheError,
     KVGroup,
     OutOfBlocks,
-    PagedKV,
+    PagedManager,
     Reserved,
 )
 from pagesim.kvcache.reservation import RESERVATIONS, reserve_max, reserve_oracle, reserve_pow2
@@ -41,19 +41,19 @@ def test_every_policy_reserves_at_least_the_prompt(policy: str) -> None:
     assert RESERVATIONS[policy](2048).tokens(3000, 10) == 3000
 
 
-def contiguous() -> KVCache:
-    return ContiguousKV(FirstFit(8), 4, reserve_oracle(100))
+def contiguous() -> BlockManager:
+    return ContiguousManager(FirstFit(8), 4, reserve_oracle(100))
 
 
-def counted() -> KVCache:
-    return PagedKV(8, [KVGroup(4, Reserved(reserve_oracle(100)))])
+def counted() -> BlockManager:
+    return PagedManager(8, [KVGroup(4, Reserved(reserve_oracle(100)))])
 
 
-def numbered() -> KVCache:
-    return PagedKV(8, [KVGroup(4, Reserved(reserve_oracle(100)))], tables=True)
+def numbered() -> BlockManager:
+    return PagedManager(8, [KVGroup(4, Reserved(reserve_oracle(100)))], tables=True)
 
 
-Make = Callable[[], KVCache]
+Make = Callable[[], BlockManager]
 EACH = pytest.mark.parametrize("make", [contiguous, counted, numbered])
 
 
@@ -98,14 +98,14 @@ def test_growing_takes_no_block_so_it_needs_none_free(make: Make) -> None:
 def test_a_prompt_whose_room_is_reserved_has_no_chunks(make: Make) -> None:
     memory, holder = make(), Holder(5, output=6)
     memory.admit(holder, 5)
-    with pytest.raises(KVCacheError, match="takes all of a prompt at once"):
+    with pytest.raises(BlockManagerError, match="takes all of a prompt at once"):
         memory.extend(holder, 1)
     assert (memory.length(holder), memory.free_blocks) == (5, 5)
 
 
 @pytest.mark.parametrize("tables", [False, True])
 def test_a_reservation_survives_a_swap(tables: bool) -> None:
-    memory = PagedKV(8, [KVGroup(4, Reserved(reserve_oracle(32)))], 4, tables=tables)
+    memory = PagedManager(8, [KVGroup(4, Reserved(reserve_oracle(32)))], 4, tables=tables)
     holder = Holder(5, output=6)
     memory.admit(holder, 5)
     memory.swap_out(holder)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pagesim.kvcache import NumberedPrefixKV, OutOfBlocks, PrefixKV
+from pagesim.kvcache import NumberedPrefixManager, OutOfBlocks, PrefixManager
 from tests.kvcache.block_by_block import BlockByBlock
 from tests.kvcache.text import Reader, Text
 
@@ -23,8 +23,8 @@ class Lives:
     found = lost = duplicates = back = 0  # over all lives
 
     def __init__(self, size: int, *, first: bool) -> None:
-        self.fast = NumberedPrefixKV(BLOCKS, size, reuses_unhashed_first=first)
-        self.counted = PrefixKV(BLOCKS, size, reuses_unhashed_first=first)
+        self.fast = NumberedPrefixManager(BLOCKS, size, reuses_unhashed_first=first)
+        self.counted = PrefixManager(BLOCKS, size, reuses_unhashed_first=first)
         self.twins: dict[Reader, Reader] = {}  # in memory without numbers
         self.gone: list[tuple[Text, Text]] = []  # prompts that are not all of another's, of no holder
         self.rule = BlockByBlock(BLOCKS, size, reuses_unhashed_first=first)

@@ -9,7 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from pagesim.kvcache import Full, Holder, JengaKV, KVGroup, OutOfBlocks, SlidingWindow, TwoLevelPages
+from pagesim.kvcache import Full, Holder, JengaManager, KVGroup, OutOfBlocks, SlidingWindow, TwoLevelPages
 
 IMAGE, TEXT = 0, 1
 
@@ -57,7 +57,7 @@ def test_with_pages_of_one_size_more_than_half_of_them_is_empty() -> None:
 
 def test_the_large_page_of_two_and_three_kilobytes_has_six() -> None:
     sizes = [KVGroup(1, Full(), page_bytes=2048), KVGroup(1, SlidingWindow(4), page_bytes=3072)]
-    assert JengaKV(5, sizes, longest=10, in_flight=10).page_bytes == 6144
+    assert JengaManager(5, sizes, longest=10, in_flight=10).page_bytes == 6144
 
 
 @pytest.mark.parametrize(
@@ -73,12 +73,12 @@ def test_what_windows_would_waste_is_given_back(
         KVGroup(16, Full(), page_bytes=16 * (layers - windows)),
         KVGroup(16, SlidingWindow(window), page_bytes=16 * windows),
     ]
-    memory = JengaKV(100_000, groups, longest=tokens, in_flight=tokens)
+    memory = JengaManager(100_000, groups, longest=tokens, in_flight=tokens)
     holder = Holder(tokens)
     memory.admit(holder, tokens)
     whole = np.dot(memory.pages, memory.group_bytes)
     assert whole == layers * tokens, "PagedAttention keeps all of it"
-    memory.trim(holder)
+    memory.free_skipped_blocks(holder)
     kept = np.dot(memory.pages, memory.group_bytes)
     assert 1 - kept / whole == pytest.approx(waste, abs=1e-3)
 
@@ -138,9 +138,9 @@ def test_one_type_leaves_another_the_large_page_that_it_needs() -> None:
 # The contract
 
 
-def memory_of(num_blocks: int = 6) -> JengaKV:
+def memory_of(num_blocks: int = 6) -> JengaManager:
     groups = [KVGroup(4, Full(), page_bytes=8), KVGroup(4, SlidingWindow(5), page_bytes=12)]
-    return JengaKV(num_blocks, groups, longest=200, in_flight=200)
+    return JengaManager(num_blocks, groups, longest=200, in_flight=200)
 
 
 def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
@@ -185,7 +185,7 @@ def test_random_lives_never_take_what_is_not_there(seed: int) -> None:
     rnd = Random(seed)
     sizes = [rnd.choice((2, 3, 4, 6)) * 4 for _ in range(3)]
     rules = (Full(), SlidingWindow(rnd.choice((1, 6, 20))), SlidingWindow(9))
-    memory = JengaKV(
+    memory = JengaManager(
         rnd.choice((6, 12, 30)),
         [KVGroup(4, rule, page_bytes=size) for rule, size in zip(rules, sizes, strict=True)],
         longest=300,
@@ -223,7 +223,7 @@ def test_random_lives_never_take_what_is_not_there(seed: int) -> None:
                 for holder in list(holders):
                     if holder not in holders:
                         break
-                    memory.trim(holder)
+                    memory.free_skipped_blocks(holder)
                     while holder in holders and memory.blocks_to_extend(holder, 1) > memory.free_blocks:
                         victim = holders.pop()
                         memory.release(victim)

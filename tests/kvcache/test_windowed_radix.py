@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from pagesim.kvcache import Holder, OutOfBlocks
-from pagesim.kvcache.radix import EvictionPolicy, WindowedRadixKV, WindowedTree, WindowPool
+from pagesim.kvcache.radix import EvictionPolicy, WindowedRadixManager, WindowedTree, WindowPool
 from pagesim.testing.holders import Prompt
 from tests.kvcache.slow_windowed_tree import SlowWindowedTree
 from tests.kvcache.test_radix import prefix_of, state, text
@@ -79,7 +79,7 @@ def test_random_lives_are_those_of_a_slow_tree(page: int, window: int, policy: E
 def test_every_page_of_the_second_pool_is_blank_in_the_tree_or_a_holder_s(page: int, ratio: float) -> None:
     rnd = Random(f"{page} {ratio}")
     pages = 240 // page
-    memory = WindowedRadixKV(pages, page, WindowPool(7, int(pages * ratio)))
+    memory = WindowedRadixManager(pages, page, WindowPool(7, int(pages * ratio)))
     holders: list[Holder] = []
     slid = 0
     for _ in range(500):
@@ -132,7 +132,7 @@ def holder(tokens: str) -> Holder:
     return found
 
 
-def admitted(tokens: str, memory: WindowedRadixKV) -> Holder:
+def admitted(tokens: str, memory: WindowedRadixManager) -> Holder:
     found = holder(tokens)
     memory.match_prefix(found, len(tokens))
     memory.admit(found, len(tokens))
@@ -140,7 +140,7 @@ def admitted(tokens: str, memory: WindowedRadixKV) -> Holder:
 
 
 def test_only_the_last_window_of_a_prompt_is_held_in_the_second_pool() -> None:
-    memory = WindowedRadixKV(100, 1, WindowPool(4, 50))
+    memory = WindowedRadixManager(100, 1, WindowPool(4, 50))
     memory.cache_tokens(admitted("abcdefghij", memory), 10)
     assert (memory.tree.protected, memory.tree.window_protected) == (10, 4)
     # What left the window was given back before the prompt was inserted.
@@ -148,7 +148,7 @@ def test_only_the_last_window_of_a_prompt_is_held_in_the_second_pool() -> None:
 
 
 def test_a_prefix_is_found_as_long_as_it_ends_with_a_window() -> None:
-    memory = WindowedRadixKV(100, 1, WindowPool(4, 8))
+    memory = WindowedRadixManager(100, 1, WindowPool(4, 8))
     memory.release(admitted("abcdefgh", memory))
     memory.make_blank(4)  # the older half is a tombstone now
     assert (memory.tree.evictable, memory.tree.window_evictable) == (8, 4)
@@ -158,7 +158,7 @@ def test_a_prefix_is_found_as_long_as_it_ends_with_a_window() -> None:
 
 
 def test_a_tombstone_gets_the_window_slots_of_the_next_sequence() -> None:
-    memory = WindowedRadixKV(100, 1, WindowPool(4, 12))
+    memory = WindowedRadixManager(100, 1, WindowPool(4, 12))
     memory.release(admitted("abcdefgh", memory))
     memory.make_blank(8)
     memory.release(admitted("abcde", memory))
@@ -167,7 +167,7 @@ def test_a_tombstone_gets_the_window_slots_of_the_next_sequence() -> None:
 
 
 def test_what_is_branched_off_is_cached_up_to_the_branch_first() -> None:
-    memory = WindowedRadixKV(100, 1, WindowPool(4, 30))
+    memory = WindowedRadixManager(100, 1, WindowPool(4, 30))
     memory.release(admitted("abcdefghijkl", memory))
     memory.make_blank(22 + 4)  # only the last window of it is left
     second = admitted("abcdefghxyz", memory)
@@ -178,7 +178,7 @@ def test_what_is_branched_off_is_cached_up_to_the_branch_first() -> None:
 
 
 def test_memory_whose_window_pool_is_short_takes_no_sequence() -> None:
-    memory = WindowedRadixKV(100, 1, WindowPool(4, 10))
+    memory = WindowedRadixManager(100, 1, WindowPool(4, 10))
     admitted("abcdef", memory)
     assert not memory.can_admit(holder("uvwxyz"), 6)
     with pytest.raises(OutOfBlocks, match="window pool"):

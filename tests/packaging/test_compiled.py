@@ -24,7 +24,7 @@ Run = Callable[..., str]
 A_SUBCLASS = """
 import numpy as np
 import pagesim as ps
-from pagesim.kvcache import PagedKV, KVGroup
+from pagesim.kvcache import PagedManager, KVGroup
 from pagesim.scheduling.vllm_v1 import VllmV1
 
 
@@ -35,7 +35,7 @@ class Patient(VllmV1):
         return len(self.running) < 3
 
 
-class Spare(PagedKV):
+class Spare(PagedManager):
     '''Says that a block less is free than is.'''
 
     def can_admit(self, holder, tokens, spare=0):

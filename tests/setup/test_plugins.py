@@ -11,7 +11,7 @@ from pydantic import Field
 
 import pagesim as ps
 from pagesim.costs import NOWHERE, UNBOUNDED, DecodeRun, IterationShape, Target
-from pagesim.kvcache import FirstFit, KVCache, PagedKV, Pool, contiguous
+from pagesim.kvcache import BlockManager, FirstFit, PagedManager, Pool, contiguous
 from pagesim.scheduling import EngineRequest, VllmSosp
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.scenario import System, checked
@@ -23,13 +23,13 @@ def trace() -> ps.Trace:
     return ps.make_trace("sharegpt", arrivals="poisson", rate=4.0, num_requests=80)
 
 
-def paged(pool: Pool) -> KVCache:
-    return PagedKV(pool.num_blocks, pool.groups, pool.cpu_blocks, tables=pool.tables)
+def paged(pool: Pool) -> BlockManager:
+    return PagedManager(pool.num_blocks, pool.groups, pool.cpu_blocks, tables=pool.tables)
 
 
-def alone(pool: Pool) -> KVCache:
+def alone(pool: Pool) -> BlockManager:
     """Return memory on demand that shares nothing."""
-    return PagedKV(pool.num_blocks, Pool(pool.num_blocks, pool.block_size, 1).groups, shares=False)
+    return PagedManager(pool.num_blocks, Pool(pool.num_blocks, pool.block_size, 1).groups, shares=False)
 
 
 class RoomForShort(VllmSosp):
@@ -40,7 +40,7 @@ class RoomForShort(VllmSosp):
         roomy: float = Field(1 / 3, ge=0, le=1, description="Share of the blocks that is room.")
         short: int = Field(200, ge=1, description="Tokens of a short prompt at most.")
 
-    def __init__(self, memory: KVCache, options: Options, **more: Any) -> None:
+    def __init__(self, memory: BlockManager, options: Options, **more: Any) -> None:
         super().__init__(memory, options, **more)
         self.room = options.roomy * memory.num_blocks
         self.short = options.short
@@ -167,18 +167,18 @@ def test_two_systems_that_differ_in_such_an_option_are_not_equal() -> None:
     assert without.option("short") is None
 
 
-def small(pool: Pool) -> KVCache:
-    return PagedKV(pool.num_blocks - 1, pool.groups)
+def small(pool: Pool) -> BlockManager:
+    return PagedManager(pool.num_blocks - 1, pool.groups)
 
 
-def broken(pool: Pool) -> KVCache:
-    return PagedKV(0, pool.groups)
+def broken(pool: Pool) -> BlockManager:
+    return PagedManager(0, pool.groups)
 
 
 @pytest.mark.parametrize(
     ("make", "options", "sentence"),
     [
-        (lambda pool: "memory", {}, "allocator mine makes a str; it must make a KVCache"),
+        (lambda pool: "memory", {}, "allocator mine makes a str; it must make a BlockManager"),
         (small, {}, "allocator mine has 299 blocks of 16 tokens; it was asked for 300 of 16"),
         (
             contiguous(FirstFit),

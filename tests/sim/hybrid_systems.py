@@ -16,16 +16,16 @@ from pagesim.costs import CostModel
 from pagesim.costs.affine import Affine
 from pagesim.kvcache import (
     DENSE,
+    BlockManager,
     ChunkedLocal,
-    CountedHybridKV,
+    CountedHybridManager,
     Full,
-    HybridKV,
-    KVCache,
+    HybridManager,
     KVGroup,
     SlidingWindow,
     State,
 )
-from pagesim.kvcache.typed.typed import TypedKV
+from pagesim.kvcache.typed.typed import TypedManager
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.content import Contents
 from pagesim.scheduling.observer import Observer
@@ -172,12 +172,12 @@ def random_case(seed: int, *, countable: bool = False) -> HybridCase:
     return HybridCase(groups, blocks, caches, retention, options, trace, aborts)
 
 
-def make_memory(case: HybridCase, *, counted: bool = False) -> KVCache:
+def make_memory(case: HybridCase, *, counted: bool = False) -> BlockManager:
     """Return the memory of a case, empty: tabled, or counted where no prefixes are cached."""
     how = {"longest": LONGEST, "in_flight": in_flight(case)}
     if counted:
-        return CountedHybridKV(case.blocks, case.groups, **how)
-    return HybridKV(case.blocks, case.groups, caches=case.caches, retention=case.retention, **how)
+        return CountedHybridManager(case.blocks, case.groups, **how)
+    return HybridManager(case.blocks, case.groups, caches=case.caches, retention=case.retention, **how)
 
 
 def window_case(seed: int) -> HybridCase:
@@ -215,7 +215,7 @@ def replay(
     fast_forward: bool,
     chunk: int | None = None,
     slow: Observer | None = None,
-    memory: KVCache | None = None,
+    memory: BlockManager | None = None,
     cost: CostModel | None = None,
 ) -> Outcome:
     """Return everything that was decided and counted.
@@ -255,7 +255,7 @@ def replay(
         fast_forward=fast_forward,
         aborts=[(ticks, row) for ticks, row in case.aborts if row in served],
     ).replay()
-    if isinstance(memory, HybridKV | TypedKV):
+    if isinstance(memory, HybridManager | TypedManager):
         memory.check_integrity()
     assert memory.free_blocks == memory.num_blocks, "what was taken is given back"
     columns = {"first_token": log.first_token, "finish": log.finish, "recomputes": log.recomputes}

@@ -23,8 +23,8 @@ import pandas as pd
 
 from pagesim.accounting.request_log import RequestLog
 from pagesim.errors import PagesimError
-from pagesim.kvcache import KVCache
-from pagesim.kvcache.radix import RadixKV
+from pagesim.kvcache import BlockManager
+from pagesim.kvcache.radix import RadixManager
 from pagesim.results.result import request_columns
 from pagesim.results.step_table import StepTable
 from pagesim.setup.prepare import prepare
@@ -60,7 +60,7 @@ class Outcome:
     requests: dict[str, Any]
     steps: pd.DataFrame
     counts: dict[str, Any]
-    memory: type[KVCache]
+    memory: type[BlockManager]
 
 
 def random_case(seed: int) -> Case:
@@ -301,7 +301,7 @@ def replay(case: Case, *, fast_forward: bool, tables: bool) -> Outcome | str:
     )
     server.replay()
     memory = server.scheduler.memory
-    if memory.names_blocks or isinstance(memory, RadixKV):
+    if memory.names_blocks or isinstance(memory, RadixManager):
         memory.check_integrity()
     return Outcome(request_columns(setting.trace, log), table.frame(), server.summary(), type(memory))
 

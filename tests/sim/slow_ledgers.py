@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections import Counter
 
 from pagesim.accounting.ledger import GROUP_ENTRIES
-from pagesim.kvcache import ChunkedLocal, HybridKV, JengaKV, KVGroup, PooledKV, SlidingWindow, State
+from pagesim.kvcache import (
+    ChunkedLocal,
+    HybridManager,
+    JengaManager,
+    KVGroup,
+    PooledManager,
+    SlidingWindow,
+    State,
+)
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import Observer
@@ -41,7 +49,7 @@ class SlowLedger(EveryIteration):
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         memory = self.scheduler.memory
-        assert isinstance(memory, HybridKV)
+        assert isinstance(memory, HybridManager)
         chunks = dict(batch.chunks)
         total: Counter[str] = Counter()
         for number, group in enumerate(memory.groups):
@@ -119,7 +127,7 @@ class SlowTypes(EveryIteration):
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         memory = self.scheduler.memory
-        assert isinstance(memory, PooledKV | JengaKV)
+        assert isinstance(memory, PooledManager | JengaManager)
         memory.check_integrity()
         chunks = dict(batch.chunks)
         entries: Counter[str] = Counter()
@@ -145,7 +153,7 @@ class SlowTypes(EveryIteration):
                             entries["reserved"] += group.slot_bytes
                         else:
                             entries["rounding"] += group.slot_bytes
-        if isinstance(memory, JengaKV):
+        if isinstance(memory, JengaManager):
             taken = memory.two_level.cut * memory.page_bytes
             entries["padding"] = taken - pages
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pagesim.kvcache import KVCache, PrefixKV
+from pagesim.kvcache import BlockManager, PrefixManager
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.vllm_v1.kv_cache_manager import KVCacheManager
 
@@ -13,8 +13,8 @@ def request(prompt: int) -> EngineRequest:
     return EngineRequest(0, 0, 0, prompt, 10)
 
 
-def manager(blocks: int, *, full_isl: bool = True) -> tuple[KVCacheManager, KVCache]:
-    memory = PrefixKV(blocks, 4)
+def manager(blocks: int, *, full_isl: bool = True) -> tuple[KVCacheManager, BlockManager]:
+    memory = PrefixManager(blocks, 4)
     return KVCacheManager(memory, None, full_isl=full_isl), memory
 
 

@@ -13,12 +13,12 @@ from pagesim.accounting.request_log import RequestLog
 from pagesim.costs.affine import Affine
 from pagesim.kvcache import (
     RESERVATIONS,
+    BlockManager,
     ChunkedLocal,
-    CountedHybridKV,
-    HybridKV,
-    KVCache,
+    CountedHybridManager,
+    HybridManager,
     KVGroup,
-    PagedKV,
+    PagedManager,
     Reserved,
     SlidingWindow,
 )
@@ -110,13 +110,19 @@ def test_whole_prompts_are_counted_as_tabled(seed):
     least = sum(-(-220 // group.block_size) + 1 for group in groups)
     blocks, options = rnd.choice((least, 2 * least, 3000)), SospOptions(max_num_seqs=rnd.choice((2, 8, 64)))
 
-    def once(kind: type[HybridKV] | type[CountedHybridKV], fast_forward: bool) -> dict[str, np.ndarray]:
+    def once(
+        kind: type[HybridManager] | type[CountedHybridManager], fast_forward: bool
+    ) -> dict[str, np.ndarray]:
         memory = kind(blocks, groups, longest=LONGEST, in_flight=LONGEST)
         scheduler = VllmSosp(memory, options, max_model_len=LONGEST)
         return replay(scheduler, trace, fast_forward=fast_forward)
 
-    base = once(HybridKV, False)
-    for kind, fast_forward in ((HybridKV, True), (CountedHybridKV, False), (CountedHybridKV, True)):
+    base = once(HybridManager, False)
+    for kind, fast_forward in (
+        (HybridManager, True),
+        (CountedHybridManager, False),
+        (CountedHybridManager, True),
+    ):
         other = once(kind, fast_forward)
         for name, column in base.items():
             assert np.array_equal(column, other[name]), (name, kind.__name__, fast_forward)
@@ -128,7 +134,7 @@ def test_a_reserved_group_is_counted_as_it_is_numbered(reservation):
     trace = random_trace(Random(3))
     ways = [
         replay(
-            VllmSosp(PagedKV(100, groups, tables=tables), SospOptions(), max_model_len=LONGEST),
+            VllmSosp(PagedManager(100, groups, tables=tables), SospOptions(), max_model_len=LONGEST),
             trace,
             fast_forward=ff,
         )
@@ -141,14 +147,14 @@ def test_a_reserved_group_is_counted_as_it_is_numbered(reservation):
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_window_holds_no_more_than_its_blocks_once_it_is_full(ahead):
     trace = Trace(np.zeros(1), np.array([4]), np.array([100]))
-    memory = CountedHybridKV(100, [KVGroup(4, SlidingWindow(8))], longest=LONGEST, in_flight=8)
+    memory = CountedHybridManager(100, [KVGroup(4, SlidingWindow(8))], longest=LONGEST, in_flight=8)
     scheduler = VllmV1(memory, VllmV1Options(async_scheduling=ahead), max_model_len=LONGEST)
     blocks = replay(scheduler, trace, fast_forward=True)["blocks"]
     # 8 tokens reach into three blocks of 4; with one more that is in flight they may still.
     assert blocks.max() == 3
 
 
-def waiting_for_a_chunk(memory: KVCache) -> dict[str, np.ndarray]:
+def waiting_for_a_chunk(memory: BlockManager) -> dict[str, np.ndarray]:
     """Return when two requests are served of which the second waits for blocks of the first."""
     trace = Trace(np.zeros(2), np.array([20, 50]), np.array([80, 5]))
     log = RequestLog(2)
@@ -162,8 +168,8 @@ def waiting_for_a_chunk(memory: KVCache) -> dict[str, np.ndarray]:
 
 def test_a_request_that_waits_is_let_in_in_the_step_in_which_a_chunk_is_given_back():
     groups = [KVGroup(4, ChunkedLocal(32))]
-    counted = waiting_for_a_chunk(CountedHybridKV(17, groups, longest=LONGEST, in_flight=64))
-    tabled = waiting_for_a_chunk(HybridKV(17, groups, longest=LONGEST, in_flight=64))
+    counted = waiting_for_a_chunk(CountedHybridManager(17, groups, longest=LONGEST, in_flight=64))
+    tabled = waiting_for_a_chunk(HybridManager(17, groups, longest=LONGEST, in_flight=64))
     assert all(np.array_equal(counted[name], tabled[name]) for name in tabled)
     assert counted["scheduled"][1] > counted["scheduled"][0], "it waited"
     assert counted["finish"][1] < counted["finish"][0], "it was let in while the first one ran"

@@ -15,12 +15,12 @@ from pagesim.accounting.request_log import RequestLog
 from pagesim.costs.affine import Affine
 from pagesim.costs.base import UNBOUNDED, DecodeRun
 from pagesim.kvcache import (
+    BlockManager,
     ChunkedLocal,
-    CountedHybridKV,
-    HybridKV,
-    KVCache,
+    CountedHybridManager,
+    HybridManager,
     KVGroup,
-    PagedKV,
+    PagedManager,
     SlidingWindow,
 )
 from pagesim.scheduling.arrivals import Arrivals
@@ -106,7 +106,7 @@ class ThreeTokensCost(Affine):
 
 
 def replay(
-    scheduler: type[Scheduler], memory: KVCache, trace: Trace, cost: Affine, *, fast_forward: bool
+    scheduler: type[Scheduler], memory: BlockManager, trace: Trace, cost: Affine, *, fast_forward: bool
 ) -> tuple[dict[str, np.ndarray], int]:
     """Return the columns over requests and iterations, and how many rows these were written in."""
     serves = scheduler(memory, SospOptions(max_num_batched_tokens=200), max_model_len=400)
@@ -144,7 +144,7 @@ def random_trace(seed: int, requests: int = 25) -> Trace:
 def test_two_batches_in_flight_fast_forward_as_they_step(seed):
     trace, cost = random_trace(seed), Affine(0.01, 1e-4, 1e-6)
     ways = [
-        replay(TwoInFlight, PagedKV(400, [KVGroup(16)]), trace, cost, fast_forward=fast_forward)
+        replay(TwoInFlight, PagedManager(400, [KVGroup(16)]), trace, cost, fast_forward=fast_forward)
         for fast_forward in (True, False)
     ]
     (fast, rows), (stepping, steps) = ways
@@ -154,7 +154,9 @@ def test_two_batches_in_flight_fast_forward_as_they_step(seed):
 
 def test_with_two_batches_in_flight_a_decision_is_made_while_the_last_iteration_runs():
     trace = Trace(np.zeros(1), np.array([10]), np.array([6]))
-    columns, _ = replay(TwoInFlight, PagedKV(400, [KVGroup(16)]), trace, Affine(1.0, 0, 0), fast_forward=True)
+    columns, _ = replay(
+        TwoInFlight, PagedManager(400, [KVGroup(16)]), trace, Affine(1.0, 0, 0), fast_forward=True
+    )
     second = 10**12
     # The last schedule finds the request waiting for its last token, and is empty.
     assert (columns["clock"] / second).tolist() == [0, 0, 1, 2, 3, 4, 5]
@@ -162,7 +164,7 @@ def test_with_two_batches_in_flight_a_decision_is_made_while_the_last_iteration_
     assert columns["finish"].tolist() == [6 * second]
 
 
-def in_three_tokens(memory: Callable[[], KVCache], seed: int) -> list[dict[str, np.ndarray]]:
+def in_three_tokens(memory: Callable[[], BlockManager], seed: int) -> list[dict[str, np.ndarray]]:
     """Return what becomes of a trace in fast-forward and stepping, in empty memory each."""
     trace, cost = random_trace(seed), ThreeTokensCost(0.01, 1e-4, 1e-6)
     return [
@@ -174,7 +176,7 @@ def in_three_tokens(memory: Callable[[], KVCache], seed: int) -> list[dict[str, 
 @pytest.mark.parametrize("blocks", [20, 60, 400])
 @pytest.mark.parametrize("seed", range(4))
 def test_three_tokens_a_step_fast_forward_as_they_step(seed, blocks):
-    fast, stepping = in_three_tokens(lambda: PagedKV(blocks, [KVGroup(16)]), seed)
+    fast, stepping = in_three_tokens(lambda: PagedManager(blocks, [KVGroup(16)]), seed)
     assert all(np.array_equal(fast[name], stepping[name]) for name in stepping)
 
 
@@ -185,7 +187,7 @@ def test_three_tokens_a_step_are_counted_in_groups_as_tabled(seed, blocks, rule)
     groups = [KVGroup(16), KVGroup(16, rule)]
     first, *others = (
         way
-        for kind in (CountedHybridKV, HybridKV)
+        for kind in (CountedHybridManager, HybridManager)
         for way in in_three_tokens(lambda kind=kind: kind(blocks, groups, longest=400, in_flight=200), seed)
     )
     assert all(np.array_equal(first[name], other[name]) for other in others for name in first)
@@ -194,7 +196,11 @@ def test_three_tokens_a_step_are_counted_in_groups_as_tabled(seed, blocks, rule)
 def test_a_request_of_seven_tokens_takes_two_steps_of_three_after_its_prompt():
     trace = Trace(np.zeros(1), np.array([10]), np.array([7]))
     columns, _ = replay(
-        ThreeTokensAStep, PagedKV(400, [KVGroup(4)]), trace, ThreeTokensCost(1.0, 0, 0), fast_forward=True
+        ThreeTokensAStep,
+        PagedManager(400, [KVGroup(4)]),
+        trace,
+        ThreeTokensCost(1.0, 0, 0),
+        fast_forward=True,
     )
     assert len(columns["clock"]) == 3
     assert columns["context_tokens"].tolist() == [10, 13, 16]

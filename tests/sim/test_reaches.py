@@ -11,7 +11,7 @@ import pytest
 from pagesim.costs import Efficiency, EngineTime, Reach, Roofline
 from pagesim.costs.specs import MixtureOfExperts, ModelSpec, gpu
 from pagesim.costs.specs.layers import ChunkLayer, FullLayer, Layer, StateLayer, WindowLayer
-from pagesim.kvcache import HybridKV
+from pagesim.kvcache import HybridManager
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.reach import LastTokens, SinceChunk
 from tests.sim.hybrid_systems import random_case, replay
@@ -37,7 +37,7 @@ class SlowReaches(EveryIteration):
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         memory = self.scheduler.memory
-        assert isinstance(memory, HybridKV)
+        assert isinstance(memory, HybridManager)
         prompts = dict(batch.chunks)
         decoding = [
             memory.length(each)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from pagesim.kvcache import ChunkedLocal, Full, JengaKV, KVGroup, PooledKV, SlidingWindow, State
-from pagesim.kvcache.typed.typed import TypedKV
+from pagesim.kvcache import ChunkedLocal, Full, JengaManager, KVGroup, PooledManager, SlidingWindow, State
+from pagesim.kvcache.typed.typed import TypedManager
 from pagesim.scheduling.observer import Observer
 from tests.sim.hybrid_systems import (
     LONGEST,
@@ -19,7 +19,7 @@ from tests.sim.hybrid_systems import (
 )
 from tests.sim.hybrid_systems import replay as replay_with
 
-Make = Callable[[HybridCase], TypedKV]
+Make = Callable[[HybridCase], TypedManager]
 
 
 def random_types(rnd: Random) -> list[KVGroup]:
@@ -54,19 +54,19 @@ def random_case(seed: int) -> HybridCase:
     return HybridCase(groups, rnd.choice((1, 2, 40)), False, 0, options, trace, aborts)
 
 
-def pools_of(case: HybridCase) -> PooledKV:
+def pools_of(case: HybridCase) -> PooledManager:
     """Return pools, one of them rather small, that hold a request of 220 tokens at least."""
     sizes = [
         case.blocks * group.most(220, LONGEST, in_flight(case)) + (number == 0)
         for number, group in enumerate(case.groups)
     ]
-    return PooledKV(sizes, case.groups, longest=LONGEST, in_flight=in_flight(case))
+    return PooledManager(sizes, case.groups, longest=LONGEST, in_flight=in_flight(case))
 
 
-def jenga_of(case: HybridCase) -> JengaKV:
+def jenga_of(case: HybridCase) -> JengaManager:
     """Return two-level memory that holds a request of 220 tokens at least."""
-    whole = JengaKV(10**6, case.groups, longest=LONGEST, in_flight=in_flight(case))
-    return JengaKV(
+    whole = JengaManager(10**6, case.groups, longest=LONGEST, in_flight=in_flight(case))
+    return JengaManager(
         case.blocks * whole.blocks_for(220), case.groups, longest=LONGEST, in_flight=in_flight(case)
     )
 

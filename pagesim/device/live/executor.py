@@ -25,10 +25,10 @@ from pagesim.device.live.batch import (
 from pagesim.device.live.clock import PartClock
 from pagesim.device.live.model import Model
 from pagesim.device.live.pools import KvPools
-from pagesim.device.live.tables import AddressedKV, BlockTables
+from pagesim.device.live.tables import AddressedManager, BlockTables
 from pagesim.device.live.tokens import Tokens
 from pagesim.kernels.swap import LayerSwap
-from pagesim.kvcache import Copy, PagedKV
+from pagesim.kvcache import Copy, PagedManager
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import Observer
@@ -113,11 +113,11 @@ class MeasuredExecutor(Observer):
     ) -> None:
         assert scheduler.memory.names_blocks, "blocks without numbers hold no tokens"
         self.scheduler = scheduler
-        self.memory = cast(AddressedKV, scheduler.memory)
+        self.memory = cast(AddressedManager, scheduler.memory)
         self.model = model
         self.pools = pools
         self.tokens = tokens
-        if isinstance(self.memory, PagedKV) and self.memory.tables is not None:
+        if isinstance(self.memory, PagedManager) and self.memory.tables is not None:
             self.memory.tables.notes_moves = True
         self.tables = BlockTables(self.memory, longest)
         self.longest = longest
@@ -203,7 +203,7 @@ class MeasuredExecutor(Observer):
         """Return the blocks that memory has moved and copied for a batch."""
         memory = self.memory
         moves = Moves((), (), ())
-        if isinstance(memory, PagedKV) and memory.tables is not None:
+        if isinstance(memory, PagedManager) and memory.tables is not None:
             tables = memory.tables
             moves = Moves(tables.swaps_out, tables.swaps_in, tables.copies)
             tables.swaps_out, tables.swaps_in, tables.copies = [], [], []

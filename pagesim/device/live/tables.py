@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.device.live.batch import Sample
-from pagesim.kvcache import ContiguousKV, NumberedPrefixKV, PagedKV
+from pagesim.kvcache import ContiguousManager, NumberedPrefixManager, PagedManager
 from pagesim.scheduling.request import EngineRequest
 
-AddressedKV = PagedKV | NumberedPrefixKV | ContiguousKV
+AddressedManager = PagedManager | NumberedPrefixManager | ContiguousManager
 """Memory whose blocks have numbers."""
 
 
@@ -30,7 +30,7 @@ class BlockTables:
         array: int32 ``[rows, blocks]``; beyond a sequence's blocks it holds anything.
     """
 
-    def __init__(self, memory: AddressedKV, longest: int) -> None:
+    def __init__(self, memory: AddressedManager, longest: int) -> None:
         self.memory = memory
         self.array: npt.NDArray[np.int32] = np.zeros((16, -(-longest // memory.block_size)), np.int32)
         self._row: dict[Sample, int] = {}

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.kvcache import (
-    HybridKV,
-    KVCache,
-    NumberedPrefixKV,
-    PagedKV,
-    PrefixKV,
+    BlockManager,
+    HybridManager,
+    NumberedPrefixManager,
+    PagedManager,
+    PrefixManager,
 )
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
@@ -188,7 +188,7 @@ class Details(Observer):
     def _cached(self) -> int | None:
         """Return how many hashes find a block."""
         memory = self.scheduler.memory
-        if not isinstance(memory, HybridKV | PrefixKV):
+        if not isinstance(memory, HybridManager | PrefixManager):
             return 0
         for request in self.scheduler.running.values():
             memory.cache_full_blocks(request)
@@ -203,21 +203,21 @@ class Details(Observer):
         if not scheduled:
             return None
         tables: list[int] = []
-        if isinstance(memory, HybridKV):
+        if isinstance(memory, HybridManager):
             for request in scheduled:
                 for group in range(len(memory.groups)):
                     tables += memory.block_table(request, group=group)
-        elif memory.names_blocks and isinstance(memory, PagedKV | NumberedPrefixKV):
+        elif memory.names_blocks and isinstance(memory, PagedManager | NumberedPrefixManager):
             for request in scheduled:
                 tables += memory.block_table(request)
         else:
             return None
         blocks = np.array(tables, "<i4")
-        rising = isinstance(memory, HybridKV | NumberedPrefixKV)
+        rising = isinstance(memory, HybridManager | NumberedPrefixManager)
         return crc32((blocks + 1 if rising else memory.num_blocks - blocks).tobytes())
 
 
-def _held_at(memory: KVCache, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _held_at(memory: BlockManager, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return of each group the blocks and null entries of decoding requests of these lengths, ``[G, 2]``."""
     held = []
     for group in memory.groups:

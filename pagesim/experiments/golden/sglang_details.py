@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pagesim.kvcache.radix import WindowedRadixKV
+from pagesim.kvcache.radix import WindowedRadixManager
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
@@ -109,7 +109,7 @@ class SglangDetails(Observer):
             "evictable_tokens": 0 if tree is None else tree.tree.evictable,
             "protected_tokens": 0 if tree is None else tree.tree.protected,
         }
-        if isinstance(memory, WindowedRadixKV):
+        if isinstance(memory, WindowedRadixManager):
             blank = memory.blank_window_blocks - memory.blocks_needed(steps)
             found |= {
                 "free_swa_tokens": blank * memory.block_size,

@@ -1,13 +1,13 @@
 """Memory of several KV groups: windows, chunks, states and full attention over one pool of blocks."""
 
-from pagesim.kvcache.hybrid.counted import CountedHybridKV
+from pagesim.kvcache.hybrid.counted import CountedHybridManager
 from pagesim.kvcache.hybrid.families import DENSE
 from pagesim.kvcache.hybrid.state import can_keep
-from pagesim.kvcache.hybrid.tabled import HybridKV
+from pagesim.kvcache.hybrid.tabled import HybridManager
 
 __all__ = [
     "DENSE",
-    "CountedHybridKV",
-    "HybridKV",
+    "CountedHybridManager",
+    "HybridManager",
     "can_keep",
 ]

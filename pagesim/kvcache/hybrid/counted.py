@@ -12,13 +12,13 @@ from pagesim.kvcache.groups import ChunkedLocal, KVGroup, SlidingWindow, State
 from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.decoding import NEVER, RINGED, Decoding, Kind
 from pagesim.kvcache.ring import Ring, lasts
-from pagesim.kvcache.single import SingleSampleKV
+from pagesim.kvcache.single import SingleSampleManager
 from pagesim.setup.compiled import mypyc_attr
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class CountedHybridKV(SingleSampleKV):
-    """See `KVCache`: what `HybridKV` without a cache of prefixes counts; blocks are never named.
+class CountedHybridManager(SingleSampleManager):
+    """Counts what `HybridManager` without a prefix cache holds; blocks are never named.
 
     What decoding holders take is a `Ring`, which a holder enters once and leaves once, however long it
     decodes. What they take less what full windows give back is a second one. When a window is full, and when
@@ -27,7 +27,7 @@ class CountedHybridKV(SingleSampleKV):
 
     Args:
         num_blocks: on the device.
-        groups: see `KVCache`. A block of a `State` group must be as long as the longest sequence.
+        groups: see `BlockManager`. A block of a `State` group must be as long as the longest sequence.
         longest: tokens of the longest sequence.
         in_flight: tokens that can be scheduled and not be computed yet.
 
@@ -54,7 +54,7 @@ class CountedHybridKV(SingleSampleKV):
         super().__init__(num_blocks, groups)
         rules = Counter((group.rule, group.block_size) for group in self.groups)
         if any(isinstance(rule, State) and rule.aligned for rule, _ in rules):
-            raise ValueError("aligned states are kept in tables; use HybridKV")
+            raise ValueError("aligned states are kept in tables; use HybridManager")
         # (tokens a block, blocks that a sequence holds at once at most, groups)
         self._rooms = tuple(
             [
@@ -160,7 +160,7 @@ class CountedHybridKV(SingleSampleKV):
         holder.tokens = length
         holder.kv = released
 
-    def trim(self, holder: Holder) -> None:
+    def free_skipped_blocks(self, holder: Holder) -> None:
         processed = holder.tokens - holder.in_flight
         if processed < self._safe:
             return
@@ -182,7 +182,7 @@ class CountedHybridKV(SingleSampleKV):
             self._pass(steps)
         return 0
 
-    def grow_leaving(self, spare: int) -> int:
+    def try_grow(self, spare: int) -> int:
         takes = self._takes
         at = (self.steps + 1) % takes.period
         if self.free_blocks - takes.counts[at] < spare:

@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from pagesim.kvcache.groups import KVGroup
 from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.turns import Turns
-from pagesim.kvcache.single import SingleSampleKV
+from pagesim.kvcache.single import SingleSampleManager
 from pagesim.setup.compiled import mypyc_attr
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class InTurnKV(SingleSampleKV):
-    """See `KVCache`: requests are served in their turn.
+class InTurnManager(SingleSampleManager):
+    """A block manager that serves requests in their turn.
 
     Each first gives back what its groups do not need any more, and then takes blocks, group by group.
 
     Args:
         num_blocks: on the device.
-        groups: see `KVCache`.
+        groups: see `BlockManager`.
         registers: whether blocks are made findable as they are filled, see `Turns`.
 
     Attributes:
@@ -37,7 +37,7 @@ class InTurnKV(SingleSampleKV):
             return 0  # what is in flight is a prompt's: what is released follows no rule of the length
         return self._steps_with(self.free_blocks - spare, steps)
 
-    def trim(self, holder: Holder) -> None:
+    def free_skipped_blocks(self, holder: Holder) -> None:
         self._release_skipped(holder, self.length(holder) - holder.in_flight)
         self._count()
 

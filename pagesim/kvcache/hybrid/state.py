@@ -57,8 +57,8 @@ class StateFamily(FullFamily):
 
     Attributes:
         new_keys: hashes of states registered in the step at hand, which are not computed yet.
-        left: states registered since `HybridKV.take_states`: of whom, the group, the block, and the tokens
-            after which it was left; None until `HybridKV.take_states` is called.
+        left: states registered since `HybridManager.take_states`: of whom, the group, the block, and the
+            tokens after which it was left; None until `HybridManager.take_states` is called.
     """
 
     __slots__ = ("_checkpoint", "left", "new_keys")

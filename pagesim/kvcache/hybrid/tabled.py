@@ -18,7 +18,7 @@ from pagesim.kvcache.hybrid.families import (
     Table,
     WindowFamily,
 )
-from pagesim.kvcache.hybrid.in_turn import InTurnKV
+from pagesim.kvcache.hybrid.in_turn import InTurnManager
 from pagesim.kvcache.hybrid.lookup import Found, LookUp
 from pagesim.kvcache.hybrid.state import StateFamily
 from pagesim.setup.compiled import mypyc_attr
@@ -29,7 +29,7 @@ Served = tuple[FullFamily, Table]
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Tables:
-    """What `HybridKV` keeps with a holder: a table for each family of groups, and what its tokens are."""
+    """What `HybridManager` keeps with a holder: a table for each family of groups, and its content."""
 
     __slots__ = ("content", "of")
 
@@ -39,17 +39,17 @@ class Tables:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class HybridKV(InTurnKV):
-    """See `KVCache`: memory of several KV groups and of single samples, with a prefix cache if asked for.
+class HybridManager(InTurnManager):
+    """A block manager of several KV groups and of single samples, with a prefix cache if asked for.
 
-    Requests are served in their turn (see `InTurnKV`). A prompt takes over the longest prefix that all groups
-    have.
+    Requests are served in their turn (see `InTurnManager`). A prompt takes over the longest prefix that all
+    groups have.
 
     Source: vLLM 0.33.0, ``KVCacheManager.allocate_slots`` and what it calls.
 
     Args:
         num_blocks: on the device.
-        groups: see `KVCache`.
+        groups: see `BlockManager`.
         longest: tokens of the longest sequence.
         in_flight: tokens that can be scheduled and not be computed yet.
         caches: whether prefixes are cached.
@@ -108,7 +108,7 @@ class HybridKV(InTurnKV):
 
     @property
     def caches_prefixes(self) -> bool:  # type: ignore[override]
-        """As `KVCache.caches_prefixes`, of this memory."""
+        """As `BlockManager.caches_prefixes`, of this memory."""
         return self._caches
 
     @property

@@ -1,18 +1,18 @@
-"""A radix tree as a prefix cache: see `RadixKV`."""
+"""A radix tree as a prefix cache: see `RadixManager`."""
 
 from pagesim.kvcache.radix.eviction import EvictionPolicy
-from pagesim.kvcache.radix.memory import RadixKV
+from pagesim.kvcache.radix.memory import RadixManager
 from pagesim.kvcache.radix.tree import Node, RadixTree
 from pagesim.kvcache.radix.windowed import WindowedTree, WindowNode
-from pagesim.kvcache.radix.windowed_memory import WindowedRadixKV, WindowPool
+from pagesim.kvcache.radix.windowed_memory import WindowedRadixManager, WindowPool
 
 __all__ = [
     "EvictionPolicy",
     "Node",
-    "RadixKV",
+    "RadixManager",
     "RadixTree",
     "WindowNode",
     "WindowPool",
-    "WindowedRadixKV",
+    "WindowedRadixManager",
     "WindowedTree",
 ]

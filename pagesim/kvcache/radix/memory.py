@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from pagesim.kvcache.base import KVCacheError
+from pagesim.kvcache.base import BlockManagerError
 from pagesim.kvcache.groups import Full, KVGroup
 from pagesim.kvcache.holder import Holder
-from pagesim.kvcache.paged import PagedKV
+from pagesim.kvcache.paged import PagedManager
 from pagesim.kvcache.radix.eviction import EvictionPolicy
 from pagesim.kvcache.radix.tree import Node, RadixTree
 from pagesim.setup.compiled import mypyc_attr
@@ -16,7 +16,7 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Place:
-    """What `RadixKV` keeps with a holder.
+    """What `RadixManager` keeps with a holder.
 
     Attributes:
         node: with which the part of it ends that is in the tree, and locked.
@@ -34,8 +34,8 @@ class Place:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class RadixKV(PagedKV):
-    """See `KVCache`: counted pages of one KV group of full attention, and a radix tree over those cached.
+class RadixManager(PagedManager):
+    """A block manager of pages of one KV group of full attention, with a radix tree over those cached.
 
     A page is in the tree, or one sequence's own, or blank. What a sequence computes is its own until
     ``cache_tokens`` inserts it; pages that the tree had already are given back then. Free pages are the blank
@@ -159,8 +159,8 @@ class RadixKV(PagedKV):
         self._evict_overdraft()
         return 0
 
-    def grow_leaving(self, spare: int) -> int:
-        left = super().grow_leaving(spare)
+    def try_grow(self, spare: int) -> int:
+        left = super().try_grow(spare)
         self._evict_overdraft()
         return left
 
@@ -218,7 +218,7 @@ class RadixKV(PagedKV):
         self._refuse_samples()
 
     def swap_out(self, holder: Holder) -> int:
-        raise KVCacheError("this memory has no swap space")
+        raise BlockManagerError("this memory has no swap space")
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless the counts agree with the tree."""
@@ -283,4 +283,4 @@ class RadixKV(PagedKV):
             self.make_blank(0)
 
     def _refuse_samples(self) -> None:
-        raise KVCacheError("a prefix cache serves every sample as a request of its own")
+        raise BlockManagerError("a prefix cache serves every sample as a request of its own")

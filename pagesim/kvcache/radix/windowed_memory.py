@@ -7,7 +7,7 @@ from typing import NamedTuple
 from pagesim.kvcache.base import OutOfBlocks
 from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.radix.eviction import EvictionPolicy
-from pagesim.kvcache.radix.memory import Place, RadixKV
+from pagesim.kvcache.radix.memory import Place, RadixManager
 from pagesim.kvcache.radix.tree import Node
 from pagesim.kvcache.radix.windowed import WindowedTree
 
@@ -25,7 +25,7 @@ class WindowPool(NamedTuple):
 
 
 class WindowPlace(Place):
-    """What `WindowedRadixKV` keeps with a holder beside what `RadixKV` does.
+    """What `WindowedRadixManager` keeps with a holder beside what `RadixManager` does.
 
     Attributes:
         gone: tokens whose window slots it gave back.
@@ -42,8 +42,8 @@ class WindowPlace(Place):
         self.parts = 1
 
 
-class WindowedRadixKV(RadixKV):
-    """See `RadixKV`: the first pool is of layers that attend to all, the second one of those with a window.
+class WindowedRadixManager(RadixManager):
+    """A `RadixManager` of two pools: of layers that attend to all, and of those with a window.
 
     What is taken is taken of both pools, page by page. Of the second one a holder gives back what left its
     window (``slide``), and the tree may have lost what it has in the first one. Blocks, free, held and
@@ -139,8 +139,8 @@ class WindowedRadixKV(RadixKV):
         self._check_room(self.blocks_needed(steps))
         return super().grow(steps)
 
-    def grow_leaving(self, spare: int) -> int:
-        return super().grow_leaving(spare) if self.blocks_needed(1) <= self.free_window_blocks else -1
+    def try_grow(self, spare: int) -> int:
+        return super().try_grow(spare) if self.blocks_needed(1) <= self.free_window_blocks else -1
 
     def slide(self, holder: Holder, computed: int) -> None:
         """Give window slots of a holder back that no token after so many attends to, where it has some."""
@@ -153,7 +153,7 @@ class WindowedRadixKV(RadixKV):
         self._ahead -= (gone - first) // page
 
     def cache_tokens(self, holder: Holder, tokens: int, *, over: bool = False) -> None:
-        """See `RadixKV.cache_tokens`.
+        """See `RadixManager.cache_tokens`.
 
         Where more of its prompt had full slots in the tree than was found, only that much is inserted: the
         window slots with which that ends would be lost otherwise.

@@ -9,18 +9,18 @@ from math import lcm
 from pagesim.kvcache.groups import KVGroup
 from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.typed.two_level import TwoLevelPages
-from pagesim.kvcache.typed.typed import TypedKV
+from pagesim.kvcache.typed.typed import TypedManager
 
 
-class JengaKV(TypedKV):
-    """See `TypedKV`: a block is a large page, as large as the least common multiple of all groups' pages.
+class JengaManager(TypedManager):
+    """A block is a large page, as large as the least common multiple of the pages of all groups.
 
     Source: Jenga (arXiv 2503.18292v1), sections 4.1 and 4.3, from the paper and not checked against code. Its
     cache of prefixes is not here.
 
     Args:
         num_blocks: large pages.
-        groups: see `TypedKV`.
+        groups: see `TypedManager`.
         longest: tokens of the longest sequence.
         in_flight: tokens that can be scheduled and not be computed yet.
     """

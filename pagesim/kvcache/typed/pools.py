@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 from pagesim.kvcache.groups import KVGroup
 from pagesim.kvcache.holder import Holder
-from pagesim.kvcache.typed.typed import TypedKV
+from pagesim.kvcache.typed.typed import TypedManager
 
 
-class PooledKV(TypedKV):
-    """See `TypedKV`: each group has a pool of pages of its own, and what one has free no other can take.
+class PooledManager(TypedManager):
+    """See `TypedManager`: each group has a pool of pages of its own, and what one has free no other can take.
 
     A block is a page of any pool.
 
     Args:
         sizes: pages of each group's pool.
-        groups: see `TypedKV`; what a page of each is in bytes matters to accounts alone.
+        groups: see `TypedManager`; what a page of each is in bytes matters to accounts alone.
         capacity_bytes: of all memory, what no page of a pool takes included; that of the pages when left out.
         longest: tokens of the longest sequence.
         in_flight: tokens that can be scheduled and not be computed yet.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from pagesim.kvcache.groups import KVGroup, State
 from pagesim.kvcache.holder import Holder
-from pagesim.kvcache.hybrid.in_turn import InTurnKV
+from pagesim.kvcache.hybrid.in_turn import InTurnManager
 from pagesim.kvcache.ring import Ring
 
 
@@ -27,18 +27,18 @@ class Span:
         self.end = [0] * groups
 
 
-class TypedKV(InTurnKV):
-    """See `KVCache`: memory of single samples, without a cache of prefixes, whose groups' pages differ.
+class TypedManager(InTurnManager):
+    """A block manager of single samples, without a prefix cache, whose groups' pages differ.
 
     A *page* is what a group takes for its ``block_size`` tokens; what a *block* of the memory is, in which
     the contract counts, is a subclass's matter. It answers with more blocks than are free where there is no
     room, be it that only one group lacks it.
 
-    Requests are served in their turn (see `InTurnKV`).
+    Requests are served in their turn (see `InTurnManager`).
 
     Args:
         num_blocks: on the device.
-        groups: see `KVCache`. A page of a `State` group must be as long as the longest sequence.
+        groups: see `BlockManager`. A page of a `State` group must be as long as the longest sequence.
         longest: tokens of the longest sequence.
         in_flight: tokens that can be scheduled and not be computed yet.
 

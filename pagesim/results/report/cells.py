@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.accounting.ledger import ENTRIES
-from pagesim.kvcache import ContiguousKV, HybridKV, NumberedPrefixKV, PagedKV
+from pagesim.kvcache import ContiguousManager, HybridManager, NumberedPrefixManager, PagedManager
 from pagesim.scheduling.request import EngineRequest
 
 Column = npt.NDArray[np.int64]
 
-AddressedKV = PagedKV | NumberedPrefixKV | ContiguousKV | HybridKV
+AddressedManager = PagedManager | NumberedPrefixManager | ContiguousManager | HybridManager
 """Memory whose blocks have numbers."""
 
 FREE, CACHED = -1, -2
@@ -43,7 +43,7 @@ def cells_of(
     stays: Sequence[int],
     tables: Sequence[Table],
     precedence: Sequence[int],
-    memory: AddressedKV | None = None,
+    memory: AddressedManager | None = None,
 ) -> Column:
     """Return what each block is, ``[3, blocks]``.
 
@@ -67,13 +67,13 @@ def cells_of(
         cells[1][held[order]] = place[order]
         cells[2] = np.bincount(held, minlength=blocks)
     if memory is not None:
-        runs = memory.free_chunks() if isinstance(memory, ContiguousKV) else memory.free_extents()
+        runs = memory.free_chunks() if isinstance(memory, ContiguousManager) else memory.free_extents()
         for first, _ in runs:
             cells[1, first] = 0
-        if isinstance(memory, HybridKV):
+        if isinstance(memory, HybridManager):
             for group in range(len(memory.groups)):
                 cells[0, memory.cached_in(group)] = CACHED - group
-        elif isinstance(memory, NumberedPrefixKV):
+        elif isinstance(memory, NumberedPrefixManager):
             for first, count in memory.cached_extents():
                 cells[0, first : first + count] = CACHED
     return cells
@@ -83,10 +83,10 @@ def _numbers(some: Sequence[int] | Column) -> Column:
     return np.arange(some.start, some.stop) if isinstance(some, range) else np.array(some, np.int64)
 
 
-def samples_of(memory: AddressedKV, request: EngineRequest) -> list[Table]:
+def samples_of(memory: AddressedManager, request: EngineRequest) -> list[Table]:
     """Return all blocks that each sample of a request has, reserved ones included."""
     samples: list[Sequence[int]]
-    if isinstance(memory, ContiguousKV):
+    if isinstance(memory, ContiguousManager):
         runs = [memory.extents(request, sample)[0] for sample in range(request.samples)]
         samples = [range(first, first + blocks) for first, blocks in runs]
     else:
@@ -94,7 +94,7 @@ def samples_of(memory: AddressedKV, request: EngineRequest) -> list[Table]:
     return [Table(blocks, range(len(blocks))) for blocks in samples]
 
 
-def reservation_of(memory: AddressedKV, request: EngineRequest) -> int | None:
+def reservation_of(memory: AddressedManager, request: EngineRequest) -> int | None:
     """Return the tokens reserved for each sample; None on demand, where none are that are not filled."""
     reserved = memory.held_and_reserved(request)
     return None if reserved is None else reserved[1]

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.accounting.metrics import STRICT_ENTRIES
-from pagesim.kvcache import HybridKV
+from pagesim.kvcache import HybridManager
 from pagesim.results.report.cells import MOST_CELLS, Column
 from pagesim.results.report.group_cells import described
 from pagesim.results.report.pack import pack, pack_names
@@ -38,7 +38,7 @@ def frames(snapshots: Snapshots, result: Result) -> dict[str, Any]:
         "most_cells": MOST_CELLS,
         "block_size": memory["block_size"],
         "page": memory.get("page_bytes"),
-        "groups": described(snapshots.memory.groups) if isinstance(snapshots.memory, HybridKV) else None,
+        "groups": described(snapshots.memory.groups) if isinstance(snapshots.memory, HybridManager) else None,
         "entries": [name for name in STRICT_ENTRIES if name in memory["strict"]["per_iteration"]],
         "parks": list(snapshots.scheduler.parks),
         "cpu_blocks": memory["cpu_blocks"],

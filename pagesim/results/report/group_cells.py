@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from pagesim.accounting.ledger import GROUP_ENTRIES, HYBRID_ENTRIES
-from pagesim.kvcache import HybridKV, KVGroup
+from pagesim.kvcache import HybridManager, KVGroup
 from pagesim.results.report.cells import CACHED, FREE, Column, Table, park_of
 from pagesim.scheduling.request import EngineRequest
 
 NULL = -1
 
 
-def tables_of(memory: HybridKV, request: EngineRequest) -> list[Table]:
+def tables_of(memory: HybridManager, request: EngineRequest) -> list[Table]:
     """Return the blocks that a request has in each group, and their places in its table there."""
     tables = []
     for group in range(len(memory.groups)):
@@ -44,7 +44,7 @@ def ledger_of_groups(
     lengths: Column,
     needed: Column,
     known: Column,
-    memory: HybridKV,
+    memory: HybridManager,
     *,
     parks: Sequence[str] = (),
 ) -> Column:

@@ -9,9 +9,9 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from pagesim.kvcache import HybridKV
+from pagesim.kvcache import HybridManager
 from pagesim.results.report.cells import (
-    AddressedKV,
+    AddressedManager,
     Column,
     Table,
     blank,
@@ -110,7 +110,7 @@ class Snapshots(Observer):
     """
 
     scheduler: Scheduler
-    memory: AddressedKV
+    memory: AddressedManager
 
     def __init__(self, instants: Sequence[int]) -> None:
         self.instants = instants
@@ -124,7 +124,7 @@ class Snapshots(Observer):
 
     def begun(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
-        self.memory = memory = cast(AddressedKV, scheduler.memory)
+        self.memory = memory = cast(AddressedManager, scheduler.memory)
         self._cells = blank(memory.num_blocks)
         self._swapped = blank(memory.cpu_blocks)
 
@@ -191,7 +191,7 @@ class Snapshots(Observer):
             for blocks, some, of in ((memory.num_blocks, here, memory), (memory.cpu_blocks, away, None))
         )
         external = scheduler.blocked_externally()
-        if isinstance(memory, HybridKV):
+        if isinstance(memory, HybridManager):
             ledger = ledger_of_groups(
                 cells, stays, lengths, needed, self.stays, memory, parks=scheduler.parks
             )
@@ -229,7 +229,7 @@ class Snapshots(Observer):
         scheduler, memory = self.scheduler, self.memory
         drafts = scheduler.speculation is not None
         length = scheduler.stored_length(request) if drafts else memory.length(request)
-        if isinstance(memory, HybridKV):
+        if isinstance(memory, HybridManager):
             before = length - chunks.get(request, request.growth if request.decodes else 0)
             final = request.final_length
             # A block that several have counts as that of the one which is furthest behind.

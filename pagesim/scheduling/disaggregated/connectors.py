@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from pagesim.kvcache import KVCache
+from pagesim.kvcache import BlockManager
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.disaggregated.polls import Polls
 from pagesim.scheduling.disaggregated.refusals import check_memory
@@ -37,7 +37,7 @@ class PolledConnector(KVConnector):
         polls: of the transfers.
     """
 
-    def __init__(self, memory: KVCache, in_flight: int) -> None:
+    def __init__(self, memory: BlockManager, in_flight: int) -> None:
         check_memory(memory)
         super().__init__(memory)
         self.polls = Polls(in_flight)
@@ -79,7 +79,7 @@ class PrefillConnector(PolledConnector):
     parks = ("held_for_transfer",)
     fills_blocks = False
 
-    def __init__(self, memory: KVCache, in_flight: int) -> None:
+    def __init__(self, memory: BlockManager, in_flight: int) -> None:
         super().__init__(memory, in_flight)
         self.holds = True
         self.held: dict[int, EngineRequest] = {}
@@ -123,7 +123,7 @@ class PullConnector(PolledConnector):
 
     parks = ("landing", "fenced")
 
-    def __init__(self, memory: KVCache, in_flight: int) -> None:
+    def __init__(self, memory: BlockManager, in_flight: int) -> None:
         super().__init__(memory, in_flight)
         self.pull: Pull = _at_once
         self._pulled: set[int] = set()  # rows of all whose prompts were pulled: no prompt is pulled twice

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagesim.errors import PagesimError
-from pagesim.kvcache import KVCache
+from pagesim.kvcache import BlockManager
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 
 
@@ -35,7 +35,7 @@ def check_options(options: VllmV1Options) -> None:
         )
 
 
-def check_memory(memory: KVCache) -> None:
+def check_memory(memory: BlockManager) -> None:
     """Refuse memory of layers that differ in what they keep.
 
     Raises:

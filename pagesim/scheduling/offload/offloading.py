@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from pagesim.errors import PagesimError
-from pagesim.kvcache import ChunkedLocal, KVCache, State
+from pagesim.kvcache import BlockManager, ChunkedLocal, State
 from pagesim.kvcache.tiers import Arc, ChainBacking, ChunkStore, LruByRequest, Tier, TierChain, TierCounts
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.kv_connector import KVConnector
@@ -50,7 +50,7 @@ class OffloadingConnector(KVConnector):
 
     def __init__(
         self,
-        memory: KVCache,
+        memory: BlockManager,
         options: VllmV1Options,
         *,
         in_flight: int,
@@ -156,7 +156,7 @@ class OffloadingConnector(KVConnector):
             if request.decodes:
                 self.memory.stop_decoding(request)
             request.in_flight = 0
-            self.memory.trim(request)
+            self.memory.free_skipped_blocks(request)
         return False
 
     # What the scheduler asks beside

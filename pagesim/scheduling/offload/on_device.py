@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pagesim.kvcache import PrefixKV
+from pagesim.kvcache import PrefixManager
 from pagesim.kvcache.hybrid.blocks import NULL
 from pagesim.kvcache.tiers import ChunkRun, Spans, segment, singles
 from pagesim.scheduling.content import name_and_tokens
@@ -32,7 +32,7 @@ def chunks_on_device(memory: Any, groups: Sequence[OffloadGroup]) -> list[ChunkR
 def _of_group(memory: Any, group: OffloadGroup) -> Iterator[ChunkRun]:
     number, size, blocks = group.number, group.tokens, group.blocks
     if memory.caches_prefixes:
-        if isinstance(memory, PrefixKV):
+        if isinstance(memory, PrefixManager):
             run: Any
             for run in memory.found_runs():
                 # Chunks that end in one of these blocks.

@@ -5,7 +5,7 @@ Source: SGLang 0.5.23, ``srt/managers/schedule_policy.py``, ``SchedulePolicy``.
 
 from __future__ import annotations
 
-from pagesim.kvcache.radix import Node, RadixKV, RadixTree
+from pagesim.kvcache.radix import Node, RadixManager, RadixTree
 from pagesim.scheduling.sglang.options import CACHE_AWARE, PolicyName
 from pagesim.scheduling.sglang.queue import SglangQueue
 from pagesim.scheduling.sglang.request import SglangRequest
@@ -38,7 +38,7 @@ class SchedulePolicy:
     """
 
     def __init__(
-        self, name: PolicyName, memory: RadixKV | None, queue: SglangQueue, *, touches: bool
+        self, name: PolicyName, memory: RadixManager | None, queue: SglangQueue, *, touches: bool
     ) -> None:
         self.name: PolicyName = "fcfs" if memory is None and name in CACHE_AWARE else name
         self._memory = memory

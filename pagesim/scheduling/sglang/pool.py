@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pagesim.kvcache import KVCache
-from pagesim.kvcache.radix import RadixKV, WindowedRadixKV
+from pagesim.kvcache import BlockManager
+from pagesim.kvcache.radix import RadixManager, WindowedRadixManager
 from pagesim.scheduling.sglang.options import SglangOptions
 from pagesim.scheduling.sglang.request import SglangRequest
 from pagesim.setup.compiled import mypyc_attr
@@ -37,12 +37,12 @@ class TokenPool:
         swa_capacity: tokens of the window pool.
     """
 
-    def __init__(self, memory: KVCache, options: SglangOptions) -> None:
+    def __init__(self, memory: BlockManager, options: SglangOptions) -> None:
         self.memory = memory
         self.page_size = memory.block_size
-        self.tree_cache = memory if options.caches and isinstance(memory, RadixKV) else None
+        self.tree_cache = memory if options.caches and isinstance(memory, RadixManager) else None
         self._chunk = max(0, options.chunked_prefill_size or 0)
-        self._swa = memory if isinstance(memory, WindowedRadixKV) else None
+        self._swa = memory if isinstance(memory, WindowedRadixManager) else None
         self.is_hybrid_swa = self._swa is not None
         self.window = self.swa_capacity = 0
         if self._swa is not None:
@@ -62,7 +62,7 @@ class TokenPool:
     def evict(self, pages: int) -> int:
         """Evict until so many pages are blank, as far as that can be; return how many are."""
         memory = self.memory
-        return memory.make_blank(pages) if isinstance(memory, RadixKV) else memory.free_blocks
+        return memory.make_blank(pages) if isinstance(memory, RadixManager) else memory.free_blocks
 
     def check_decode_mem(self) -> bool:
         """Say whether the next step of the running batch finds its pages; evict for it."""
@@ -130,7 +130,7 @@ class TokenPool:
 
     def release_req(self, req: SglangRequest) -> None:
         """Release a request of which nothing more is cached."""
-        if isinstance(self.memory, RadixKV):
+        if isinstance(self.memory, RadixManager):
             self.memory.drop(req)
         else:
             self.memory.release(req)

@@ -23,7 +23,7 @@ class SglangRequest(EngineRequest):
         is_refused: whether its prompt was too long: it is one token then, and so is the answer.
         prefix_len: its tokens whose KV was there before its last prefill: found, or computed in chunks.
         extend_end: its tokens whose KV is there once its last prefill, or the last chunk, has run.
-        final_step: while it decodes, ``KVCache.steps`` and one more when it has all that it may generate.
+        final_step: while it decodes, ``BlockManager.steps`` and one more when it has all it may generate.
         last_node: with which the part ends that a look-up of the waiting queue found.
         matched_len: tokens that a look-up found, the last one of its prompt left out.
         entry: counts entries to the waiting queue.

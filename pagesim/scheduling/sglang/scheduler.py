@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pagesim.kvcache import KVCache
-from pagesim.kvcache.radix import RadixKV, WindowedRadixKV, WindowPool
+from pagesim.kvcache import BlockManager
+from pagesim.kvcache.radix import RadixManager, WindowedRadixManager, WindowPool
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.dead_ends import DeadEnd
@@ -39,8 +39,8 @@ class Sglang(Scheduler):
     generate; that share falls with every decode and rises when requests are retracted for want of memory.
 
     Args:
-        memory: empty; a `RadixKV` where prefixes are cached, a `WindowedRadixKV` where layers with a window
-            have a pool of their own.
+        memory: empty; a `RadixManager` where prefixes are cached, a `WindowedRadixManager` where layers with
+            a window have a pool of their own.
         options: what `SglangOptions` has, resolved or not.
         max_model_len: tokens of the model's context.
         prices: not looked at.
@@ -104,11 +104,11 @@ class Sglang(Scheduler):
     @classmethod
     def memory_for(
         cls, options: SglangOptions, num_blocks: int, block_size: int, windows: WindowPool | None = None
-    ) -> KVCache | None:
+    ) -> BlockManager | None:
         policy = options.radix_eviction_policy
         if windows is not None:
-            return WindowedRadixKV(num_blocks, block_size, windows, policy=policy, caches=options.caches)
-        return RadixKV(num_blocks, block_size, policy=policy) if options.caches else None
+            return WindowedRadixManager(num_blocks, block_size, windows, policy=policy, caches=options.caches)
+        return RadixManager(num_blocks, block_size, policy=policy) if options.caches else None
 
     @classmethod
     def resolve(cls, options: SglangOptions, machine: Machine) -> SglangOptions:
@@ -128,7 +128,7 @@ class Sglang(Scheduler):
 
     def __init__(
         self,
-        memory: KVCache,
+        memory: BlockManager,
         options: SglangOptions,
         *,
         max_model_len: int,

@@ -5,7 +5,7 @@ Source: TensorRT-LLM, ``GuaranteedNoEvictPolicy`` and ``MaxUtilizationPolicy``; 
 
 from __future__ import annotations
 
-from pagesim.kvcache import KVCache
+from pagesim.kvcache import BlockManager
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.options import Prices
@@ -28,7 +28,7 @@ class GuaranteedNoEvict(Trtllm):
 
     def __init__(
         self,
-        memory: KVCache,
+        memory: BlockManager,
         options: TrtllmOptions,
         *,
         max_model_len: int,

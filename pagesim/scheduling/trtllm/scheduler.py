@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 from pagesim.errors import PagesimError
-from pagesim.kvcache import KVCache
+from pagesim.kvcache import BlockManager
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.options import Machine, MemoryKind, Prices
@@ -63,7 +63,7 @@ class Trtllm(RestingScheduler):
 
     def __init__(
         self,
-        memory: KVCache,
+        memory: BlockManager,
         options: TrtllmOptions,
         *,
         max_model_len: int,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagesim.kvcache import KVCache
+from pagesim.kvcache import BlockManager
 from pagesim.kvcache.tiers import TierChain
 from pagesim.scheduling.core import Pool
 from pagesim.scheduling.disaggregated import PrefillConnector, PullConnector
@@ -14,7 +14,7 @@ from pagesim.scheduling.vllm_v1_options import VllmV1Options
 
 def make_connector(
     options: VllmV1Options,
-    memory: KVCache,
+    memory: BlockManager,
     *,
     in_flight: int,
     chain: TierChain | None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagesim.kvcache import KVCache
+from pagesim.kvcache import BlockManager
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.vllm_v1.speculation import Drafts
 from pagesim.setup.compiled import mypyc_attr
@@ -20,7 +20,7 @@ class KVCacheManager:
         full_isl: whether a request is admitted only if there is room for all of it.
     """
 
-    def __init__(self, memory: KVCache, drafts: Drafts | None, *, full_isl: bool) -> None:
+    def __init__(self, memory: BlockManager, drafts: Drafts | None, *, full_isl: bool) -> None:
         self.memory = memory
         self._drafts = drafts
         self._full_isl = full_isl
@@ -94,7 +94,7 @@ class KVCacheManager:
             slots = max(
                 request.tokens, self._drafts.slots(num_tokens)
             )  # those of rejected drafts stay its own
-        memory.trim(request)
+        memory.free_skipped_blocks(request)
         if memory.blocks_to_extend(request, slots - request.tokens) + spare > memory.free_blocks:
             return False
         if self._drafts is not None:

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from pagesim.kvcache import KVCache
+from pagesim.kvcache import BlockManager
 from pagesim.kvcache.tiers import TierChain
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Pool, Scheduler
@@ -136,7 +136,7 @@ class VllmV1Base(RestingScheduler):
 
     def __init__(
         self,
-        memory: KVCache,
+        memory: BlockManager,
         options: VllmV1Options,
         *,
         max_model_len: int,

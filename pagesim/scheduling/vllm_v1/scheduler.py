@@ -95,7 +95,7 @@ class VllmV1(VllmV1Base):
             or memory.blocks_needed_with(chunks) > memory.free_blocks
         ):
             return False
-        while memory.grow_leaving(0) < 0:
+        while memory.try_grow(0) < 0:
             if self.by_priority or memory.releases or self._defers_frees:
                 return False
             memory.reserve_free()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from pagesim.errors import PagesimError
-from pagesim.kvcache import KVCache
+from pagesim.kvcache import BlockManager
 from pagesim.scheduling.batch import Batch, Share
 from pagesim.scheduling.drafts import Speculation, accepted_of
 from pagesim.scheduling.request import EngineRequest
@@ -77,7 +77,13 @@ class Drafts:
     """
 
     def __init__(
-        self, options: VllmV1Options, memory: KVCache, *, max_model_len: int, in_flight: int, hash_ahead: int
+        self,
+        options: VllmV1Options,
+        memory: BlockManager,
+        *,
+        max_model_len: int,
+        in_flight: int,
+        hash_ahead: int,
     ) -> None:
         if not memory.is_plain:
             raise PagesimError("speculative_tokens needs a model of full attention only")

@@ -10,7 +10,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 import pagesim as ps
 from pagesim.device.live import attention, executor, pools, tables
 from pagesim.kernels import decode_attention
-from pagesim.kvcache import NumberedPrefixKV
+from pagesim.kvcache import NumberedPrefixManager
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_attention_that_leaves_out_the_newest_token(check_of, monkeypatch):
 
 
 def test_a_prefix_that_was_found_but_is_another(check_of, monkeypatch):
-    right = NumberedPrefixKV.admit
+    right = NumberedPrefixManager.admit
     done = []
 
     def admit(self, holder, tokens):
@@ -122,6 +122,6 @@ def test_a_prefix_that_was_found_but_is_another(check_of, monkeypatch):
             table[0], table[1] = table[1], table[0]
             done.append(holder)
 
-    monkeypatch.setattr(NumberedPrefixKV, "admit", admit)
+    monkeypatch.setattr(NumberedPrefixManager, "admit", admit)
     assert not check_of("v1, prefixes")["passed"]
     assert done
