@@ -163,11 +163,6 @@ class RadixKV(PagedKV):
         self._evict_overdraft()
         return 0
 
-    def grow_leaving(self, spare: int) -> int:
-        left = super().grow_leaving(spare)
-        self._evict_overdraft()
-        return left
-
     def cache_full_blocks(self, holder: Holder) -> None:
         if holder.content is not None:
             self.cache_tokens(holder, self.length(holder) - holder.unknown)
@@ -197,7 +192,8 @@ class RadixKV(PagedKV):
         begin = self.tree.lock(node)
         self.tree.unlock(place.node, place.begin)
         place.node, place.begin, place.protected, place.seen = node, begin, end, max(end, place.seen)
-        self._note()
+        if not over:
+            self._note()
 
     def release(self, holder: Holder) -> None:
         if holder.content is not None:
