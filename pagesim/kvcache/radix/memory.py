@@ -159,7 +159,7 @@ class RadixKV(PagedKV):
         self._evict_overdraft()
 
     def grow(self, steps: int = 1) -> int:
-        super().grow(steps)
+        PagedKV.grow(self, steps)
         self._evict_overdraft()
         return 0
 
@@ -173,7 +173,7 @@ class RadixKV(PagedKV):
         Args:
             holder: the request whose tokens were computed.
             tokens: how many.
-            over: whether the holder is dropped next: then nothing of it is held in the tree.
+            over: whether the holder is dropped next: then no more of it is held in the tree.
         """
         page = self.block_size
         place: Place = holder.kv
@@ -187,13 +187,13 @@ class RadixKV(PagedKV):
         prompt = holder.prompt - holder.prompt % page
         if self.cuts_answers and 0 < prompt < end:
             self.tree.insert(holder.content, prompt, prompt)
+        place.protected = end
         if over:
-            node = self.tree.root  # of which nothing is held
+            return
         begin = self.tree.lock(node)
         self.tree.unlock(place.node, place.begin)
-        place.node, place.begin, place.protected, place.seen = node, begin, end, max(end, place.seen)
-        if not over:
-            self._note()
+        place.node, place.begin, place.seen = node, begin, max(end, place.seen)
+        self._note()
 
     def release(self, holder: Holder) -> None:
         if holder.content is not None:

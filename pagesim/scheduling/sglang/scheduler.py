@@ -529,7 +529,7 @@ class Sglang(Scheduler):
             self.results.launch()
             if steps > 1 or not self.overlaps:
                 self.results.cache_computed()
-        super().advance(steps)
+        Scheduler.advance(self, steps)
         self.ratio.decay(steps)
         self.waiting_queue.processed += self.running_batch.extend_num_tokens * steps
         self.results.decodes = self.overlaps
