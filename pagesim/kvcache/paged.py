@@ -167,17 +167,15 @@ class PagedManager(BlockManager):
         self._tails.pop(holder, None)
 
     def grow(self, steps: int = 1) -> int:
-        blocks = self.blocks_needed(steps)
-        if blocks > self.free_blocks:
+        before, blocks = self.free_blocks, self._ring.total(self.steps, steps)
+        if blocks > before or self._tails:
             self._check_steps(steps)
-        copies = 0
         if self._tails and steps:
             for holder in self._tails:
-                due = self.copies_due(holder)
-                self._copy_tail(holder, due)
-                copies += due
+                self._copy_tail(holder, self.copies_due(holder))
             self._tails.clear()
-        self.free_blocks -= blocks - copies
+        copies = before - self.free_blocks
+        self.free_blocks -= blocks
         if self.tables is not None:
             self.tables.grow(self.steps, steps)
         self.steps += steps

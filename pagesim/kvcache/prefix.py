@@ -48,8 +48,7 @@ class PrefixManager(BlockManager):
         self._queue = FreeQueue()
         self._queue.append(Run(num_blocks))
         self._index = RunIndex(self._queue)
-        # What was looked up last: for whom, at which version of the index, and what was found.
-        self._looked_up: tuple[Holder | None, int, list[Hit]] = (None, 0, [])
+        self._matched: tuple[Holder | None, int] = (None, 0)  # for whom blocks were found last, how many
         self._ring = Ring(block_size)
         self._reserved: Run | None = None  # the last run that is taken before what is given back
         self._changes: list[tuple[int, ...]] = []
@@ -97,8 +96,10 @@ class PrefixManager(BlockManager):
     def match_prefix(self, holder: Holder, tokens: int) -> int:
         if holder.content is None:
             return 0
-        hits = self._look_up(holder, (tokens - 1) // self.block_size)
-        return _blocks(hits) * self.block_size if hits else 0
+        hits = self._index.look_up(holder.content, (tokens - 1) // self.block_size)
+        blocks = sum([count for _, count in hits]) if hits else 0
+        self._matched = holder, blocks
+        return blocks * self.block_size
 
     def could_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
         return self.blocks_for(tokens) + spare <= self.num_blocks  # empty memory has cached nothing
@@ -132,13 +133,13 @@ class PrefixManager(BlockManager):
             prefix.runs.append(run)
             prefix.hashed += count
         holder.tokens = tokens
-        self._take_for(prefix, blocks - prefix.hashed)
+        self._take(blocks - prefix.hashed, prefix)
         self._index.register(prefix, (tokens - holder.unknown) // size)
 
     def extend(self, holder: Holder, tokens: int) -> None:
         blocks = self.blocks_to_extend(holder, tokens)
         self._check_room(blocks)
-        self._take_for(holder.kv, blocks)
+        self._take(blocks, holder.kv)
         holder.tokens += tokens
         self.cache_full_blocks(holder)
 
@@ -222,10 +223,6 @@ class PrefixManager(BlockManager):
 
     # Hooks for block numbers
 
-    def _take_for(self, prefix: Prefix, blocks: int) -> None:
-        """Take so many free blocks, which there are, for one request."""
-        self._take(blocks)
-
     def _taken(self, run: Run, blocks: int) -> None:
         """Learn that so many blocks were taken off the end of a run, the last of them first."""
         return
@@ -236,20 +233,12 @@ class PrefixManager(BlockManager):
 
     # Inside
 
-    def _look_up(self, holder: Holder, most: int) -> list[Hit]:
-        """Return the runs of the first ``most`` blocks of a holder, as far as these can be found."""
-        hits = self._index.look_up(holder.content, most)
-        self._looked_up = holder, self._index.version, hits
-        return hits
-
     def _hits_of(self, holder: Holder, tokens: int) -> list[Hit]:
-        """Return what ``match_prefix`` found last for a holder, as far as it is still there."""
-        last, version, hits = self._looked_up
-        if last is not holder:
+        """Return the runs that ``match_prefix`` found last for a holder, as far as they are still there."""
+        last, blocks = self._matched
+        if last is not holder or not blocks:
             return []
-        if version != self._index.version:
-            hits = self._look_up(holder, min(_blocks(hits), tokens // self.block_size))
-        return hits
+        return self._index.look_up(holder.content, min(blocks, tokens // self.block_size))
 
     def _touch(self, run: Run) -> None:
         """Take a run that was found out of the queue, or count it as shared."""
@@ -260,16 +249,20 @@ class PrefixManager(BlockManager):
             self._cached -= run.count
             self.free_blocks -= run.count
 
-    def _take(self, blocks: int) -> None:
-        """Take so many free blocks, which there are; what they hold is evicted."""
-        queue = self._queue
+    def _take(self, blocks: int, prefix: Prefix | None = None) -> None:
+        """Take so many free blocks, which there are, for one request or for all that decode.
+
+        What they hold is evicted.
+        """
+        queue, duplicates = self._queue, self._index.duplicates
         self.free_blocks -= blocks
         while blocks:
             run = queue.end.behind
             count = run.count if run.count < blocks else blocks
             if run.content is not None:
-                run = self._index.evict(run, count)
                 self._cached -= count
+                if count == run.count or run.key in duplicates:
+                    run = self._index.evict(run, count)
             if self.names_blocks:
                 self._taken(run, count)
             run.count -= count
@@ -292,8 +285,3 @@ class PrefixManager(BlockManager):
         if self.names_blocks:
             self._given_back(run, prefix, blocks)
         run.count += blocks
-
-
-def _blocks(hits: Sequence[Hit]) -> int:
-    """Return how many blocks were found."""
-    return sum([blocks for _, blocks in hits])

@@ -112,14 +112,15 @@ class NumberedPrefixManager(PrefixManager):
 
     # Hooks of `PrefixManager`
 
-    def _take_for(self, prefix: Prefix, blocks: int) -> None:
-        table = prefix.table
-        if not table:
-            for run in prefix.runs:
-                table += run.blocks
-        self._take(blocks)
-        table += self._fresh
-        del self._fresh[:]
+    def _take(self, blocks: int, prefix: Prefix | None = None) -> None:
+        super()._take(blocks)
+        if prefix is not None:
+            table = prefix.table
+            if not table:
+                for run in prefix.runs:
+                    table += run.blocks
+            table += self._fresh
+            del self._fresh[:]
 
     def _taken(self, run: Run, blocks: int) -> None:
         there = run.blocks

@@ -93,9 +93,9 @@ class Ring:
         first = (after + 1) % period
         if steps == 1:
             return counts[first]
-        rounds, rest = divmod(steps, period)
-        end = first + rest
-        blocks = sum(counts[first:end]) + rounds * self.whole
+        blocks, end = steps // period * self.whole, first + steps % period
+        if end > first:
+            blocks += sum(counts[first:end])
         return blocks + sum(counts[: end - period]) if end > period else blocks
 
     def in_turn(self, after: int) -> list[int]:

@@ -45,16 +45,14 @@ class RunIndex:
         found: the run that the hash of its first block finds: the first that had this content.
         duplicates: of each hash the runs that had the same content later, in order, where there are any; each
             has as many blocks as the first.
-        version: counts the changes of what can be found.
     """
 
-    __slots__ = ("duplicates", "found", "queue", "version")
+    __slots__ = ("duplicates", "found", "queue")
 
     def __init__(self, queue: FreeQueue) -> None:
         self.queue = queue
         self.found: dict[int, Run] = {}
         self.duplicates: dict[int, list[Run]] = {}
-        self.version = 0
 
     @property
     def findable(self) -> int:
@@ -83,7 +81,6 @@ class RunIndex:
         content, start = prefix.content, prefix.hashed
         if start >= full or content is None:
             return
-        self.version += 1
         prefix.hashed = full
         runs = prefix.runs
         while start < full:
@@ -114,7 +111,6 @@ class RunIndex:
 
     def split(self, run: Run, blocks: int) -> None:
         """Cut a run in two after ``blocks`` blocks, and all that have the same content."""
-        self.version += 1
         duplicates = self.duplicates.get(run.key)
         rest = self._part(self.found[run.key], blocks)
         self.found[rest.key] = rest
@@ -124,12 +120,9 @@ class RunIndex:
     def evict(self, run: Run, blocks: int) -> Run:
         """Forget the last ``blocks`` blocks of the first free run; return the run that has them.
 
-        That is a new run where they have duplicates, which stay.
+        That is a new run where these are a part, with duplicates, which stay.
         """
-        self.version += 1
         if blocks < run.count:
-            if run.key not in self.duplicates:
-                return run
             self.split(run, run.count - blocks)
             run = self.queue.end.behind
         key = run.key

@@ -88,32 +88,34 @@ class EngineProcess(Observer):
         self._events.close()
 
     def _run(self) -> Events:
-        environment, engine = self._environment, self.engine
-        queue, recorder = engine.scheduler.queue, engine.recorder
-        if self._settles:
-            yield from self._await_turn(int(environment.now))
-        while (now := int(environment.now)) <= engine.until:
-            is_busy = engine.decide(now)
+        environment, engine, settles = self._environment, self.engine, self._settles
+        queue, recorder, now = engine.scheduler.queue, engine.recorder, int(environment.now)
+        if settles:
+            yield from self._await_turn(now)
+        while now <= engine.until:
+            self._busy = engine.decide(now)
             self._decided()
-            if is_busy:
-                self._busy = True
+            if self._busy:
                 while self._busy:
                     try:
-                        yield environment.timeout(engine.over_at - environment.now)
+                        yield environment.timeout(engine.over_at - now)
                         self._busy = False
                     except simpy.Interrupt:
+                        now = int(environment.now)
                         self._decided()
                 now = engine.over_at
                 again_at = engine.complete(now)
-                if again_at > now or self._settles:
+                if again_at > now or settles:
                     self._decided()
                     yield from self._rest(now, again_at)
+                    now = int(environment.now)
                 if recorder.iterations >= recorder.full_at:
                     recorder.flush()
-                continue
-            if self.routed is None and queue.next_arrival == NEVER:
+            elif self.routed is None and queue.next_arrival == NEVER:
                 return
-            yield from self._wait(now)
+            else:
+                yield from self._wait(now)
+                now = int(environment.now)
         if not engine.ends_early:
             raise PagesimError(
                 f"the run exceeds {LONGEST_S:g} s of simulated time; replay fewer requests or set until"

@@ -155,14 +155,9 @@ class RadixManager(PagedManager):
         return 0
 
     def grow(self, steps: int = 1) -> int:
-        super().grow(steps)
+        PagedManager.grow(self, steps)
         self._evict_overdraft()
         return 0
-
-    def try_grow(self, spare: int) -> int:
-        left = super().try_grow(spare)
-        self._evict_overdraft()
-        return left
 
     def cache_full_blocks(self, holder: Holder) -> None:
         if holder.content is not None:
@@ -174,7 +169,7 @@ class RadixManager(PagedManager):
         Args:
             holder: the request whose tokens were computed.
             tokens: how many.
-            over: whether the holder is dropped next: then nothing of it is held in the tree.
+            over: whether the holder is dropped next: then no more of it is held in the tree.
         """
         page = self.block_size
         place: Place = holder.kv
@@ -188,11 +183,12 @@ class RadixManager(PagedManager):
         prompt = holder.prompt - holder.prompt % page
         if self.cuts_answers and 0 < prompt < end:
             self.tree.insert(holder.content, prompt, prompt)
+        place.protected = end
         if over:
-            node = self.tree.root  # of which nothing is held
+            return
         begin = self.tree.lock(node)
         self.tree.unlock(place.node, place.begin)
-        place.node, place.begin, place.protected, place.seen = node, begin, end, max(end, place.seen)
+        place.node, place.begin, place.seen = node, begin, max(end, place.seen)
         self._note()
 
     def release(self, holder: Holder) -> None:

@@ -154,18 +154,17 @@ class RadixTree:
         node.last_access = self.touches
         while at < tokens:
             key = content.key_at(at + page)
-            child = node.children.get(key)
+            child, there = node.children.get(key), at
             is_new = child is None
             self.touches += 1.0
             if child is None:
-                there = at
                 child = node.children[key] = self.kind(content, at, tokens, node, self.touches)
                 child.key = key
                 self.evictable += tokens - at
                 at = tokens
             else:
                 child.last_access = self.touches
-                there = at = self._same(content, child, tokens)
+                at = self._same(content, child, tokens)
                 if at < child.end:
                     child = self._split(child, at)
             node = child

@@ -431,9 +431,10 @@ class Sglang(Scheduler):
         results.computed, results.ending = [], {}
         self.resting = self.resting_context = 0
         self._merge_last_batch()  # as the real engine does before it drops those that are over
-        running = self.running_batch
-        running.reqs = [req for req in running.reqs if req.order in self.running]
-        running.batch_is_full = False
+        for req in ending:
+            if req in self.running_batch.reqs:
+                self.running_batch.reqs.remove(req)
+        self.running_batch.batch_is_full = False
         return list(ending)
 
     def _end(self, req: SglangRequest, now: int) -> None:
@@ -482,17 +483,16 @@ class Sglang(Scheduler):
     # Fast-forward
 
     def steps_until_next_decision(self) -> int:
-        finishing, running = self._finishing, self.running_batch
+        finishing, running, results = self._finishing, self.running_batch, self.results
         self.must_replan = True
-        if not finishing or self.chunked_req is not None or self.results.computed:
+        if not finishing or self.chunked_req is not None or results.computed:
             return 0
         if self.queue.waiting and (not running.batch_is_full or self.pool.is_hybrid_swa):
             return 0
-        if len(self.results.ending) > self.resting:
+        if len(results.ending) > self.resting:
             return 0
         steps = finishing[0][0] - self.memory.steps
-        joins = bool(self.results.launched) or self.last_batch is not None
-        if joins and (steps <= 0 or not self._joins_quietly()):
+        if (results.launched or self.last_batch is not None) and (steps <= 0 or not self._joins_quietly()):
             return 0
         if steps > 0:
             steps = self.pool.steps_alike(
@@ -501,7 +501,7 @@ class Sglang(Scheduler):
             self.must_replan = not steps
             return steps
         # They can rest in a step, if that is known of all of them.
-        self.must_replan = bool(self.results.ending) or not self._end_by_length()
+        self.must_replan = bool(results.ending) or not self._end_by_length()
         return 0
 
     def _joins_quietly(self) -> bool:
@@ -529,7 +529,7 @@ class Sglang(Scheduler):
             self.results.launch()
             if steps > 1 or not self.overlaps:
                 self.results.cache_computed()
-        super().advance(steps)
+        Scheduler.advance(self, steps)
         self.ratio.decay(steps)
         self.waiting_queue.processed += self.running_batch.extend_num_tokens * steps
         self.results.decodes = self.overlaps

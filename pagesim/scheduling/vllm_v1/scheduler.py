@@ -104,8 +104,9 @@ class VllmV1(VllmV1Base):
         self.context += decoding
         self._unserved_context = unserved = self.resting_context
         batch.batched_tokens = batch.decoding = decoding
-        batch.decode_context = self.context - unserved - sum([request.tokens for request, _ in chunks])
+        batch.decode_context = self.context - unserved
         for request, tokens in chunks:
+            batch.decode_context -= request.tokens
             self.events.interval_ended(request)
             self.kv_cache_manager.extend(request, tokens)
             self.context += tokens
