@@ -10,7 +10,6 @@ from typing import Any, Literal
 import numpy as np
 
 from pagesim.accounting.metrics import STRICT_ENTRIES
-from pagesim.api import run
 from pagesim.costs.specs import model
 from pagesim.errors import CapacityError, PagesimError
 from pagesim.results.result import Result
@@ -122,6 +121,8 @@ def serve_engines(
     Raises:
         PagesimError: a policy is unknown, an option is off, or the cost has no loop to leave out.
     """
+    from pagesim.api import run  # the command's help needs no engine
+
     if system.cost.startswith(("affine", "auto")):
         raise PagesimError(
             f"cost is {system.cost!r}; a profile or roofline is needed, for engines' own times"

@@ -285,7 +285,7 @@ def test_a_table_says_where_the_memory_went_in_the_words_of_the_field(browser, h
         "cached",
     ):
         assert any(words in head for head in heads)
-    assert [row[0] for row in rows] == ["windows", "states", "plain", "pages"]
+    assert [row[0] for row in rows] == ["vllm-v1 (windows)", "vllm-v1 (states)", "vllm-v1 (plain)", "jenga"]
     for row in rows:
         shares = zip(heads[1:], map(float, row[1:]), strict=True)
         whole = sum(share for head, share in shares if not head.startswith("of which"))
