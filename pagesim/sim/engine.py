@@ -237,7 +237,7 @@ class Engine:
             self.scheduler.let_ending_rest()
             self.scheduler.finish(over_at)
         self.recorder.flush()
-        # Who observes would keep the engine, and all arrivals, until a garbage collection.
+        # The observers would keep the engine, and all arrivals, until a garbage collection.
         self.scheduler.events = self.events = Observer()
 
     def replan_at(self, instant: int) -> int:

@@ -38,7 +38,7 @@ class ClosedLoop:
 
     Args:
         environment: the clock.
-        clients: who send.
+        clients: that send the requests.
     """
 
     def __init__(self, environment: simpy.Environment, clients: Clients) -> None:

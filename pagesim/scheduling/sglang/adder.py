@@ -1,4 +1,4 @@
-"""What a pass of admission may give away, and to whom it does.
+"""What a pass of admission may give away, and which requests it goes to.
 
 Source: SGLang 0.5.23, ``srt/managers/schedule_policy.py``, ``PrefillAdder``.
 """
@@ -108,7 +108,7 @@ class PrefillAdder:
             return AddReqResult.OTHER
         return AddReqResult.CONTINUE
 
-    # Who is admitted
+    # Which requests are admitted
 
     def add_chunked_req(self, req: SglangRequest, limit: int | None) -> None:
         """Let the prompt in chunks run on, of the last chunk on all of it, if it does not wait.

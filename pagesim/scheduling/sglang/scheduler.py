@@ -307,7 +307,7 @@ class Sglang(Scheduler):
         self.context += req.extend_end
 
     def _decode_beside(self, batch: Batch) -> list[SglangRequest]:
-        """Let the running batch decode beside prompts, if it fits; return who does. All join anew then."""
+        """Let the running batch decode beside prompts, if it fits; return the requests that join anew."""
         if self._filter_ending():
             self.running_batch.batch_is_full = False
         beside = self.running_batch.reqs
