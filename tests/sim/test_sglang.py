@@ -170,7 +170,7 @@ def test_the_tree_is_the_same_at_the_end_of_a_fast_forward_as_where_each_iterati
     assert each is not None
     last = ahead["iterations"].cumsum().to_numpy() - 1
     assert len(ahead) < len(each) / 3
-    for name in ("clock", "blank", "evictable", "protected", "own", "requests", "is_full", "new_token_ratio"):
+    for name in ("clock", "blank", "evictable", "protected", "own", "holders", "is_full", "new_token_ratio"):
         assert ahead[name].tolist() == each[name].to_numpy()[last].tolist(), name
 
 
@@ -207,7 +207,7 @@ def test_a_prompt_that_is_accepted_and_never_fits_blocks_the_queue_and_a_note_sa
 ) -> None:
     options = {"num_blocks": 23, "page_size": 64, "max_model_len": 2048}
     result = serve(trace((0, 100, 5), (1, prompt, 5), (2, 100, 5)), **options)
-    assert result.summary["holders"]["unfinished"] == unfinished
+    assert result.summary["requests"]["unfinished"] == unfinished
     told = [note for note in result.notes if "never fit" in note]
     assert len(told) == (unfinished > 0)
     if told:
@@ -223,5 +223,5 @@ def test_where_lengths_are_known_and_nothing_is_cached_whole_pages_have_to_fit(
     options = {"num_blocks": 23, "page_size": 64, "max_model_len": 2048, "ignore_eos": True}
     options |= {"disable_radix_cache": True}
     result = serve(trace((0, 100, 5), (1, prompt, 5), (2, 100, 5)), **options)
-    assert result.summary["holders"]["unfinished"] == unfinished
+    assert result.summary["requests"]["unfinished"] == unfinished
     assert bool([note for note in result.notes if "never fit" in note]) == (unfinished > 0)

@@ -53,7 +53,7 @@ def test_the_page_draws_the_nodes_of_the_tree_at_the_instant_of_its_slider(page:
         assert page.run(f"Array.from({SEEN}.tree.parent)") == nodes["parent"].tolist()
         assert page.run(f"{SEEN}.boxes.length") == len(nodes) <= MOST_NODES
         requests = page.run(
-            f"Array.from({SEEN}.tree.parent.keys()).map((node) => {SEEN}.tree.requests.get(node) || [])"
+            f"Array.from({SEEN}.tree.parent.keys()).map((node) => {SEEN}.tree.holders.get(node) || [])"
         )
         assert [sorted(names) for names in requests] == [sorted(names) for names in nodes["holders"]]
     assert not page.complaints
