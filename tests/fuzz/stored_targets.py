@@ -13,8 +13,7 @@ import pagesim as ps
 from pagesim.costs.profiles import import_frontier, import_llmservingsim, import_vidur
 from pagesim.costs.profiles.llmservingsim import HEAD, LAYER, ONCE
 from pagesim.costs.specs import gpu, model
-from pagesim.experiments.paper.columns import SETTING, check, setting_text, stored
-from pagesim.experiments.paper.jobs import _kept
+from pagesim.experiments.paper.reproduce import SETTING, check, setting_text, stored
 from pagesim.experiments.paper.setting import Setting
 from pagesim.experiments.sweeps.store import MARKER, Record, Store
 from pagesim.kernels.bench.store import JOURNAL, RowStore, read_rows
@@ -101,13 +100,7 @@ def _papers() -> list[Target]:
         stored(folder)
         check(folder, Setting())
 
-    def read_outcome(folder: Path) -> None:
-        again(_kept(folder / "o.json"))
-
-    return [
-        Target("paper: column", files, tuple(files), read),
-        Target("paper: outcome", {"o.json": b'{"batch": {"mean": 5.0}}'}, ("o.json",), read_outcome),
-    ]
+    return [Target("paper: column", files, tuple(files), read)]
 
 
 def _vidur() -> list[Target]:

@@ -31,6 +31,7 @@ OUTSIDE = (
     "kernels/",
     "device/live/",
     "experiments/sweeps/",
+    *(f"experiments/paper/{name}.py" for name in ("drawing", "document", "numbers", "reproduce")),
     "results/plots.py",
     "results/report/",
 )
