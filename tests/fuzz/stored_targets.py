@@ -7,7 +7,6 @@ import tempfile
 from pathlib import Path
 
 from target import Target, again, of_tests
-from trace_targets import rich_trace
 
 import pagesim as ps
 from pagesim.costs.profiles import import_frontier, import_llmservingsim, import_vidur
@@ -58,7 +57,6 @@ def _stores() -> list[Target]:
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder) / "s")
         store.put_run("a" * 32, Record("done", None, summary, ("note",)), scenario.model_dump())
-        store.put_trace("b" * 32, rich_trace())
         base = Path(folder) / "s"
         files = {str(file.relative_to(base)): file.read_bytes() for file in base.rglob("*") if file.is_file()}
 
@@ -66,10 +64,6 @@ def _stores() -> list[Target]:
         store = Store(folder)
         record = again(store.run("a" * 32))
         assert record.status in ("done", "failed")
-        trace = store.trace("b" * 32)
-        assert trace is not None
-        trace.digest()
-        assert len(trace.load())
 
     return [
         Target("store of a sweep", files, tuple(files), read),

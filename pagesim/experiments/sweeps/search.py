@@ -14,11 +14,12 @@ from pydantic import Field, field_validator
 from pagesim.errors import PagesimError
 from pagesim.experiments.sweeps.bracket import FOUND, Bracket
 from pagesim.experiments.sweeps.goals import Goal, parse_goal
-from pagesim.experiments.sweeps.replay import ProgressCallback, StoredRun, replay_all
+from pagesim.experiments.sweeps.runs import ProgressCallback, StoredRun, replay_all
 from pagesim.experiments.sweeps.store import Store, opened
-from pagesim.experiments.sweeps.sweeping import check_all, keep_table
+from pagesim.experiments.sweeps.sweeping import keep_table
 from pagesim.experiments.sweeps.workers import Executor, Workers
 from pagesim.setup.comparison import each_policy
+from pagesim.setup.prepare import check
 from pagesim.setup.scenario import COMPARED, Comparison, Scenario, checked
 from pagesim.setup.scenario_files import absolute_paths
 
@@ -204,7 +205,11 @@ def run_search(
 
     goals = plan.parsed_goals()
     systems = each_policy(plan.base(), plan.policies)
-    check_all(systems.values(), ("policy",))
+    for policy, system in systems.items():
+        try:
+            check(system)
+        except PagesimError as error:
+            raise PagesimError(f"policy={policy}: {error}") from None
     seeds = range(plan.seed, plan.seed + plan.seeds)
     brackets = {policy: plan.bracket() for policy in systems}
     probes: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Store: a folder of runs that are over and of the traces that they replayed, each in a file of its own."""
+"""Store: a folder of runs that are over, each in a file of its own."""
 
 from __future__ import annotations
 
@@ -14,11 +14,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from pagesim.errors import PagesimError
-from pagesim.experiments.sweeps import traces
-from pagesim.experiments.sweeps.traces import StoredTrace
-from pagesim.setup.files import put, put_text
+from pagesim.setup.files import put_text
 from pagesim.setup.reading import parse_json, read_text
-from pagesim.workloads.trace import Trace
 
 MARKER = "store.json"
 """A folder that holds this is a store of ours; there results are added and tables replaced."""
@@ -54,7 +51,7 @@ def _seal(ended: dict[str, Any]) -> str:
 
 
 class Store:
-    """Runs by key, traces by recipe.
+    """Runs by key.
 
     A file appears whole or not at all, so that a process that is killed, or writes at the
     same time, does no harm.
@@ -69,7 +66,7 @@ class Store:
     def __init__(self, folder: Path) -> None:
         # Workers get paths, and may work in another folder.
         self.folder = folder.absolute()
-        self._runs, self._traces = self.folder / "runs", self.folder / "traces"
+        self._runs = self.folder / "runs"
         marker = self.folder / MARKER
         try:
             if folder.exists() and not folder.is_dir():
@@ -82,8 +79,7 @@ class Store:
                 raise PagesimError(
                     f"{folder}: is not empty and holds no sweep of pagesim; choose another folder or empty it"
                 )
-            for part in (self._runs, self._traces):
-                part.mkdir(parents=True, exist_ok=True)
+            self._runs.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise PagesimError(f"{folder}: cannot be written ({error.strerror})") from None
         put_text(marker, json.dumps({"schema": SCHEMA}))
@@ -111,15 +107,6 @@ class Store:
         ended = {name: getattr(record, name) for name in _ENDED}
         text = json.dumps({"scenario": readable, **ended, SEAL: _seal(ended)}, allow_nan=False)
         put_text(self._runs / f"{key}.json", text)
-
-    def trace(self, recipe: str) -> StoredTrace | None:
-        """Return the trace of a recipe; None if it was not made yet."""
-        file = self._traces / f"{recipe}.npz"
-        return StoredTrace(file) if file.exists() else None
-
-    def put_trace(self, recipe: str, trace: Trace) -> None:
-        """Keep a trace."""
-        put(self._traces / f"{recipe}.npz", lambda out: traces.write(trace, out))
 
 
 @contextmanager
