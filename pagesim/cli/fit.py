@@ -86,9 +86,9 @@ def command(
     if out is not None:
         result.profile(fitted, out.stem, summary).save(out)
     if plots is not None:
-        from pagesim.experiments.fit.plots import measured_against_simulated
+        from pagesim.experiments.recorded.plots import latencies
 
-        show.put_figure(measured_against_simulated(tables), plots, "fit")
+        show.put_figure(latencies(tables, {}), plots, "fit")
     show.say_notes(tuple(dict.fromkeys((*(note for load in loads for note in load.notes), *fitted.notes))))
     if json:
         show.as_json(summary)

@@ -13,7 +13,7 @@ from pagesim.costs import parse_cost
 from pagesim.costs.profiles import load_profile
 from pagesim.costs.specs import gpu, model
 from pagesim.experiments.fit.iterations import replay
-from pagesim.experiments.fit.loads import Load
+from pagesim.experiments.recorded.run import RecordedRun
 from pagesim.setup.scenario import System
 
 SERVER = ("--gpu", "h100", "--vllm-version", "0.19.0", "--max-num-seqs", "128")
@@ -26,7 +26,7 @@ def log(file: Path, concurrency: int, requests: int = 300, noise: float = 0.03) 
     prompt = draw.integers(50, 1500, requests)
     output = draw.integers(20, 400, requests)
     zeros = np.zeros(requests)
-    asked = Load(file.stem, zeros, prompt, output, zeros, zeros, max_concurrency=concurrency)
+    asked = RecordedRun(file.stem, zeros, prompt, output, zeros, zeros, max_concurrency=concurrency)
     system = System(
         policy="vllm-v1", model="llama-3.1-8b", gpu="h100", vllm_version="0.19.0", max_num_seqs=128
     )

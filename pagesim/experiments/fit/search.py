@@ -11,8 +11,8 @@ from pagesim.errors import PagesimError
 from pagesim.experiments.fit.costs import Costs
 from pagesim.experiments.fit.equations import COLUMNS, Equations, equations
 from pagesim.experiments.fit.iterations import RISES, SIZES, Simulated, replay
-from pagesim.experiments.fit.loads import Floats, Load, Rows
 from pagesim.experiments.fit.regression import OUTLIER, TO_SIGMA, regress
+from pagesim.experiments.recorded.run import Floats, RecordedRun, Rows
 
 ROUNDS = 10
 """At most; three or four are enough unless memory runs short."""
@@ -76,7 +76,7 @@ class Found(NamedTuple):
 
 
 def search(
-    loads: Sequence[Load],
+    loads: Sequence[RecordedRun],
     costs: Costs,
     start: Floats,
     form: Collection[str],

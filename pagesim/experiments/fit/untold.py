@@ -8,8 +8,8 @@ import numpy as np
 
 from pagesim.experiments.fit.costs import Costs
 from pagesim.experiments.fit.equations import COLUMNS
-from pagesim.experiments.fit.loads import Load
 from pagesim.experiments.fit.search import Found, search
+from pagesim.experiments.recorded.run import RecordedRun
 
 SURE = 2.0
 """Standard errors by which a value must exceed 0, or what is known of it beforehand."""
@@ -31,7 +31,7 @@ Settled = tuple[Found, dict[str, str], tuple[str, ...]]
 
 
 def settle(
-    loads: Sequence[Load], costs: Costs, form: Sequence[str], found: Found, first: int | None
+    loads: Sequence[RecordedRun], costs: Costs, form: Sequence[str], found: Found, first: int | None
 ) -> Settled:
     """Put something else in the place of what logs cannot tell.
 
@@ -80,7 +80,7 @@ def settle(
     return with_known, sources, tuple(notes)
 
 
-def _context_unknown(loads: Sequence[Load], found: Found, costs: Costs) -> str | None:
+def _context_unknown(loads: Sequence[RecordedRun], found: Found, costs: Costs) -> str | None:
     """Return why the logs cannot tell a time a token of context from a time a sequence; None if they can."""
     value, error = float(found.values[CONTEXT]), float(found.errors[CONTEXT])
     if len(loads) == 1:

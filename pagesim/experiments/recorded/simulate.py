@@ -15,6 +15,8 @@ from pagesim.experiments.recorded.errors import (
     Curve,
     Miss,
     Pair,
+    misses_of,
+    pairs_of,
     statistics_of,
 )
 from pagesim.experiments.recorded.run import Floats, RecordedRun, Series
@@ -79,7 +81,10 @@ def simulate_recorded(run: RecordedRun, **system: Any) -> Comparison:
     notes = (*run.notes, *result.notes, *_assumed(run, chosen))
     if lost := int((~answered).sum()):
         notes += (f"{run.name}: {lost} requests were not answered in the simulation and are left out",)
-    pairs = _pairs(run, columns, answered)
+    front = columns.get("frontend_s", 0.0)
+    ttft = columns["first_token_s"] - columns["arrival_s"] + front
+    e2e = columns["finish_s"] - columns["arrival_s"] + front
+    pairs = pairs_of(run, ttft, e2e, answered)
     return Comparison(
         name=run.name,
         system=chosen,
@@ -106,27 +111,6 @@ def _assumed(run: RecordedRun, system: System) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _pairs(run: RecordedRun, columns: Mapping[str, Any], answered: Any) -> dict[str, Pair]:
-    """Return a metric of each request, measured and simulated; measured is empty where means are known."""
-    front = columns.get("frontend_s", 0.0)
-    ttft = columns["first_token_s"] - columns["arrival_s"] + front
-    e2e = columns["finish_s"] - columns["arrival_s"] + front
-    several = answered & (run.output_tokens > 1)
-    gaps = np.maximum(1, run.output_tokens - 1)
-    nothing: Floats = np.empty(0)
-
-    def pair(measured: Floats, simulated: Floats, rows: Any) -> Pair:
-        return Pair(measured[rows] if len(measured) else nothing, simulated[rows])
-
-    return {
-        "ttft": pair(run.ttft_s, ttft, answered),
-        "tpot": pair(
-            (run.e2e_s - run.ttft_s) / gaps if len(run.ttft_s) else nothing, (e2e - ttft) / gaps, several
-        ),
-        "e2e": pair(run.e2e_s, e2e, answered),
-    }
-
-
 def _misses(run: RecordedRun, pairs: Mapping[str, Pair], result: Result) -> dict[str, dict[str, Miss]]:
     """Return by metric and statistic what was measured and what was simulated."""
     if run.means:
@@ -135,11 +119,7 @@ def _misses(run: RecordedRun, pairs: Mapping[str, Pair], result: Result) -> dict
             for metric, seconds in run.means.items()
             if len(pairs[metric].simulated)
         }
-    found: dict[str, dict[str, Miss]] = {}
-    for metric, both in pairs.items():
-        if len(both.measured):
-            measured, simulated = (statistics_of(each) for each in both)
-            found[metric] = {name: Miss(measured[name], simulated[name]) for name in STATISTICS}
+    found = misses_of(pairs)
     gaps = result.summary.get("itl") or {}
     if run.itl_s is not None and (kept := [each for each in run.itl_s if len(each)]):
         measured = statistics_of(np.concatenate(kept))
