@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pagesim.accounting.metrics import TokenGaps, latencies, throughput
 from pagesim.api import as_trace, peak_rss_mb
 from pagesim.errors import PagesimError
-from pagesim.experiments.clusters.replay import replay_apart, replay_together
+from pagesim.experiments.clusters.fleet import MOST_REPLICAS, replay_together
 from pagesim.experiments.clusters.routers import Router, find_router
 from pagesim.results.result import Stored
 from pagesim.scheduling.drafts import Speculation
@@ -30,8 +30,6 @@ from pagesim.workloads.trace import Trace
 
 if TYPE_CHECKING:
     import pandas as pd
-
-MOST_REPLICAS = 4096
 
 
 @dataclass(frozen=True)
@@ -118,12 +116,8 @@ def run_cluster(
     chosen = find_router(router) if isinstance(router, str) else router
     setting = prepare(system, trace)
     log = setting.new_log()
-    # With strict_compat the first failure mode of all replicas counts; in a closed loop, a request that ends
-    # at one replica is followed by a request at another.
-    apart = getattr(chosen, "oblivious", False) and not system.strict_compat and not setting.is_closed
-    replay = replay_apart if apart else replay_together
     try:
-        servers, replica_of = replay(setting, log, chosen, replicas, progress)
+        servers, replica_of = replay_together(setting, log, chosen, replicas, progress)
     except StrictCompatError as error:
         raise setting.stopped(error) from None
     except BEYOND_THE_CLOCK:
