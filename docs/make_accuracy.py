@@ -29,7 +29,7 @@ from pagesim.costs.specs import model as model_of
 from pagesim.errors import PagesimError
 from pagesim.experiments.recorded.catalogue import known
 from pagesim.experiments.recorded.closed_loop_table import read
-from pagesim.experiments.recorded.run import RecordedRun
+from pagesim.experiments.recorded.recording import RecordedRun
 from pagesim.experiments.recorded.simulate import simulate_recorded, system_of
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.scenario import System

@@ -69,7 +69,7 @@ def command(
     """
     from pagesim.cli import show, show_bench
     from pagesim.errors import PagesimError
-    from pagesim.experiments.paper import Setting, chosen, csv, reproduce
+    from pagesim.experiments.paper import PaperSetting, chosen, csv, reproduce
     from pagesim.experiments.paper.document import document as text_of
     from pagesim.experiments.paper.reproduce import SETTING, check, setting_text, stored
     from pagesim.experiments.paper.setting import absolute
@@ -77,7 +77,7 @@ def command(
     if jobs == 0 or jobs < -1:
         raise PagesimError(f"jobs is {jobs}; it must be at least 1, or -1 for one a core")
     wanted = chosen(figures)
-    setting = Setting(absolute(trace_sharegpt), absolute(trace_alpaca), cost, quick)
+    setting = PaperSetting(absolute(trace_sharegpt), absolute(trace_alpaca), cost, quick)
     columns = [stored(folder) for folder in beside or ()]
     try:
         out.mkdir(parents=True, exist_ok=True)

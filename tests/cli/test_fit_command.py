@@ -13,7 +13,7 @@ from pagesim.costs import parse_cost
 from pagesim.costs.profiles import load_profile
 from pagesim.costs.specs import gpu, model
 from pagesim.experiments.fit.iterations import replay
-from pagesim.experiments.recorded.run import RecordedRun
+from pagesim.experiments.recorded.recording import RecordedRun
 from pagesim.setup.scenario import System
 
 SERVER = ("--gpu", "h100", "--vllm-version", "0.19.0", "--max-num-seqs", "128")

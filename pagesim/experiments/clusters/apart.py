@@ -14,18 +14,18 @@ from pagesim.accounting.metrics import describe
 from pagesim.api import as_trace
 from pagesim.costs.specs import Link, gpu
 from pagesim.errors import PagesimError
-from pagesim.experiments.clusters.handover import Lease, Pulls
-from pagesim.experiments.clusters.links import link_of, parse_pull_link
-from pagesim.experiments.clusters.pool_steps import PoolSteps, tables
-from pagesim.experiments.clusters.pools import PoolOptions, ReplayedPools, check_pools, replay_pools
-from pagesim.experiments.clusters.routers import Router, find_router
-from pagesim.experiments.clusters.run import (
+from pagesim.experiments.clusters.cluster import (
     ClusterResult,
     imbalances,
     name_of,
     replica_table,
     together,
 )
+from pagesim.experiments.clusters.handover import Lease, Pulls
+from pagesim.experiments.clusters.links import link_of, parse_pull_link
+from pagesim.experiments.clusters.pool_steps import PoolSteps, tables
+from pagesim.experiments.clusters.pools import PoolOptions, ReplayedPools, check_pools, replay_pools
+from pagesim.experiments.clusters.routers import Router, find_router
 from pagesim.scheduling.failure_modes import StrictCompatError
 from pagesim.setup.prepare import PreparedSystem, prepare
 from pagesim.setup.scenario import LEASE_S, System, checked

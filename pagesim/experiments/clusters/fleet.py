@@ -81,7 +81,7 @@ class Fleet:
         self._replicas.append(replica)
         return server
 
-    def run(self, pool: Pool) -> None:
+    def run(self, pool: ReplicaPool) -> None:
         """Replay everything; requests arrive at a pool."""
         if self._loop is None:
             send_at(self.environment, self.whole.ticks, pool.route)
@@ -92,7 +92,7 @@ class Fleet:
             replica.end()
 
 
-class Pool:
+class ReplicaPool:
     """Replicas of a fleet behind a router.
 
     Args:
@@ -150,7 +150,7 @@ def replay_together(
         PagesimError: the router answers nonsense.
     """
     fleet = Fleet(setting, log)
-    pool = Pool(fleet, router, replicas)
+    pool = ReplicaPool(fleet, router, replicas)
     servers = []
     for number, counting in enumerate(_progress(progress, replicas)):
         replica = Replica(number, pool.states, AddedArrivals(fleet.whole), fleet.prompts, fleet.tell)

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 import numpy as np
 import simpy
 
-from pagesim.experiments.clusters.fleet import Fleet, Pool
+from pagesim.experiments.clusters.fleet import Fleet, ReplicaPool
 from pagesim.experiments.clusters.links import Ports
 from pagesim.experiments.clusters.pool_replicas import Prefiller
 from pagesim.scheduling.request import EngineRequest, Status
@@ -104,8 +104,8 @@ class Handover:
         self,
         fleet: Fleet,
         pulls: Pulls,
-        prefill: Pool,
-        decode: Pool,
+        prefill: ReplicaPool,
+        decode: ReplicaPool,
         ports: Ports,
         lease: Lease,
         delay: int,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pagesim.accounting.request_log import RequestLog
 from pagesim.costs.specs import Link
 from pagesim.errors import PagesimError
-from pagesim.experiments.clusters.fleet import MOST_REPLICAS, Fleet, Pool
+from pagesim.experiments.clusters.fleet import MOST_REPLICAS, Fleet, ReplicaPool
 from pagesim.experiments.clusters.handover import Handover, Lease, Pulls
 from pagesim.experiments.clusters.links import Ports
 from pagesim.experiments.clusters.pool_replicas import Decoder, PoolReplica, Prefiller
@@ -121,8 +121,8 @@ def replay_pools(
         if fleet.tell is not None:
             fleet.tell(row, now)
 
-    prefill = Pool(fleet, options.prefill_router, options.prefill)
-    decode = Pool(fleet, options.decode_router, options.decode)
+    prefill = ReplicaPool(fleet, options.prefill_router, options.prefill)
+    decode = ReplicaPool(fleet, options.decode_router, options.decode)
     handover = Handover(
         fleet,
         pulls,
@@ -135,7 +135,7 @@ def replay_pools(
     )
     servers: dict[PoolName, list[Server]] = {"prefill": [], "decode": []}
 
-    def add(name: PoolName, pool: Pool, replica: PoolReplica, of_pool: RequestLog) -> None:
+    def add(name: PoolName, pool: ReplicaPool, replica: PoolReplica, of_pool: RequestLog) -> None:
         of = replace(setting, pool=name)
         accounts = [] if account is None else [account(of, len(pool.replicas), replica.routed)]
         pool.replicas.append(replica)

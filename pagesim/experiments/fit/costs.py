@@ -14,7 +14,7 @@ from pagesim.costs.specs import gpu, model
 from pagesim.experiments.fit.coefficients import NOTHING, Coefficients, profile_of
 from pagesim.experiments.fit.equations import COLUMNS
 from pagesim.experiments.fit.iterations import AFFINE, PAIRS, RISES, SIZES, prepared
-from pagesim.experiments.recorded.run import Floats, RecordedRun
+from pagesim.experiments.recorded.recording import Floats, RecordedRun
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.scenario import System
 from pagesim.sim.clock import TICKS_PER_SECOND

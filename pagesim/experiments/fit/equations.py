@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pagesim.experiments.fit.iterations import REGRESSORS, Simulated
-from pagesim.experiments.recorded.run import Floats, Ints, RecordedRun, Rows
+from pagesim.experiments.recorded.recording import Floats, Ints, RecordedRun, Rows
 
 COLUMNS = (*REGRESSORS, "front_end")
 """Of what is fitted: the regressors of an iteration's time, and what a TTFT has beside iterations."""

@@ -12,9 +12,9 @@ from pagesim.errors import PagesimError
 from pagesim.experiments.fit.costs import Costs
 from pagesim.experiments.fit.equations import COLUMNS, GROUPS
 from pagesim.experiments.fit.iterations import check
-from pagesim.experiments.fit.search import Found, search
+from pagesim.experiments.fit.search import SearchResult, search
 from pagesim.experiments.fit.untold import are_alike, settle
-from pagesim.experiments.recorded.run import Floats, RecordedRun
+from pagesim.experiments.recorded.recording import Floats, RecordedRun
 from pagesim.setup.scenario import System
 
 ODDS = 1.3
@@ -37,7 +37,7 @@ class Fitted:
 
     costs: Costs
     form: tuple[str, ...]
-    found: Found
+    found: SearchResult
     fixed: dict[str, str]
     loads: tuple[RecordedRun, ...]
     first: int | None
@@ -88,7 +88,7 @@ def fit(
     return Fitted(costs, form, found, sources, tuple(loads), first, notes)
 
 
-def _at_odds(loads: Sequence[RecordedRun], found: Found) -> Iterator[str]:
+def _at_odds(loads: Sequence[RecordedRun], found: SearchResult) -> Iterator[str]:
     """Yield of each load that contradicts the others that it does."""
     rows = found.rows
     for number, load in enumerate(loads if len(loads) > 1 else ()):

@@ -1,4 +1,4 @@
-"""Iterations of a simulated run, each with what its time depends on, and their sums over windows."""
+"""IterationLog of a simulated run, each with what its time depends on, and their sums over windows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from pagesim.costs import CostModel, Profiled
 from pagesim.errors import PagesimError
-from pagesim.experiments.recorded.run import Floats, Ints, RecordedRun, Rows
+from pagesim.experiments.recorded.recording import Floats, Ints, RecordedRun, Rows
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.observer import FastForward, Observer
 from pagesim.setup.prepare import PreparedSystem, prepare
@@ -35,7 +35,7 @@ FEWEST = 20
 """Requests below which nothing is fitted to a load."""
 
 
-class Iterations(Observer):
+class IterationLog(Observer):
     """Observes a run's iterations.
 
     Args:
@@ -198,7 +198,7 @@ def replay(load: RecordedRun, system: System, cost: Profiled, kernels: CostModel
     """
     setting = prepared(load, system)
     setting = replace(setting, config=replace(setting.config, other_cost=cost))
-    log, seen = setting.new_log(), Iterations(kernels)
+    log, seen = setting.new_log(), IterationLog(kernels)
     server = Server(setting, log, setting.arrivals(), observers=[seen])
     server.replay()
     sent = to_tick_column(setting.trace.arrival_s) if log.sent is None else np.array(log.sent, np.int64)

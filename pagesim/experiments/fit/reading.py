@@ -11,7 +11,7 @@ from pagesim.errors import PagesimError
 from pagesim.experiments.fit.iterations import check
 from pagesim.experiments.recorded import find
 from pagesim.experiments.recorded.catalogue import known
-from pagesim.experiments.recorded.run import RecordedRun
+from pagesim.experiments.recorded.recording import RecordedRun
 from pagesim.setup.scenario import System, checked
 
 OF_ALL = ("model", "gpu", "tensor_parallel_size", "vllm_version", "kv_cache_dtype", "block_size")

@@ -15,7 +15,7 @@ from pagesim.experiments.fit.equations import COLUMNS
 from pagesim.experiments.fit.fitting import Fitted
 from pagesim.experiments.fit.iterations import AFFINE, PAIRS, REGRESSORS, RISES, Simulated, check, replay
 from pagesim.experiments.recorded.errors import Pair, as_json, misses_of, pairs_of
-from pagesim.experiments.recorded.run import Floats, RecordedRun, Rows
+from pagesim.experiments.recorded.recording import Floats, RecordedRun, Rows
 
 NAMES = dict(zip((*AFFINE, PAIRS, COLUMNS[-1]), (*Coefficients._fields, "front_end_s"), strict=True))
 """What the values of columns are called, but for those of the curve over tokens."""

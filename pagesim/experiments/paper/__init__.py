@@ -5,7 +5,7 @@ from __future__ import annotations
 from pagesim.experiments.paper.figure import PaperFigure
 from pagesim.experiments.paper.numbers import CERTAINTIES, Number, csv
 from pagesim.experiments.paper.reproduce import BEYOND, FIGURES, Reproduced, chosen, reproduce
-from pagesim.experiments.paper.setting import Setting
+from pagesim.experiments.paper.setting import PaperSetting
 
 __all__ = [
     "BEYOND",
@@ -13,8 +13,8 @@ __all__ = [
     "FIGURES",
     "Number",
     "PaperFigure",
+    "PaperSetting",
     "Reproduced",
-    "Setting",
     "chosen",
     "csv",
     "reproduce",

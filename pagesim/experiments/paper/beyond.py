@@ -16,7 +16,7 @@ from pagesim.experiments.paper.figure import Found, Line, PaperFigure, curve_fig
 from pagesim.experiments.paper.figures import LIMITS, TITLES
 from pagesim.experiments.paper.jobs import Outcome
 from pagesim.experiments.paper.numbers import Key, Number, Values
-from pagesim.experiments.paper.setting import OPT_13B, Deployment, Setting
+from pagesim.experiments.paper.setting import OPT_13B, Deployment, PaperSetting
 from pagesim.experiments.paper.swaps import SIZES
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def ratio(name: str, tokens: int, link: str) -> float:
     return swap / again
 
 
-def _ratios(_: Setting, __: Values) -> Values:
+def _ratios(_: PaperSetting, __: Values) -> Values:
     return {
         (f"swap / recompute, {link}", f"{name}, {tokens} tokens"): ratio(name, tokens, link)
         for link in LINKS
@@ -92,7 +92,7 @@ def _ratios(_: Setting, __: Values) -> Values:
     }
 
 
-def _map(_: Setting, __: Found, numbers: Sequence[Number]) -> Figure:
+def _map(_: PaperSetting, __: Found, numbers: Sequence[Number]) -> Figure:
     from pagesim.experiments.paper.drawing import maps
 
     tables = {
@@ -121,7 +121,7 @@ SERVERS = {
 }
 
 
-def _loads(setting: Setting) -> dict[Key, Any]:
+def _loads(setting: PaperSetting) -> dict[Key, Any]:
     """Return a load that all servers keep up with: what a sequence holds does not depend on it."""
     seconds = 600.0
     return {

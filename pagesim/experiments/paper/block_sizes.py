@@ -11,7 +11,7 @@ from pagesim.experiments.ablations import best, undo
 from pagesim.experiments.paper.figure import Found, Loads, PaperFigure, quotient
 from pagesim.experiments.paper.jobs import Outcome
 from pagesim.experiments.paper.numbers import Key, Number, Values, published
-from pagesim.experiments.paper.setting import OPT_13B, Setting
+from pagesim.experiments.paper.setting import OPT_13B, PaperSetting
 from pagesim.experiments.paper.swaps import SIZES, TOKENS, blocks_profile, copy_by_copy
 
 if TYPE_CHECKING:
@@ -27,14 +27,14 @@ def at_size(size: int) -> str:
     return f"block {size}, s/token"
 
 
-def lines_over_sizes(y: str, panel: str, _: Setting, __: Found, numbers: Sequence[Number]) -> Figure:
+def lines_over_sizes(y: str, panel: str, _: PaperSetting, __: Found, numbers: Sequence[Number]) -> Figure:
     """Draw lines over block sizes, a panel for each ``series`` or ``unit``."""
     from pagesim.experiments.paper.drawing import over_sizes
 
     return over_sizes(numbers, panel, y)
 
 
-def _of_size(setting: Setting, workload: str, size: int, **options: Any) -> Any:
+def _of_size(setting: PaperSetting, workload: str, size: int, **options: Any) -> Any:
     """Return a load at a block size, always in the same memory."""
     rate = RATES[workload]
     return setting.load(OPT_13B, "vllm-sosp", workload, seconds=600, rate=rate, block_size=size, **options)
@@ -44,7 +44,7 @@ def _latency(key: Key, found: Outcome) -> Values:
     return {key: found["normalized_latency"]["mean"]}
 
 
-def _best(_: Setting, latencies: Values) -> Values:
+def _best(_: PaperSetting, latencies: Values) -> Values:
     values: dict[Key, float | None] = {}
     for title in TITLES.values():
         line = {size: latencies[title, at_size(size)] or 0.0 for size in SIZES}
@@ -55,7 +55,7 @@ def _best(_: Setting, latencies: Values) -> Values:
     return values
 
 
-def _undone(setting: Setting) -> dict[str, dict[int, float]]:
+def _undone(setting: PaperSetting) -> dict[str, dict[int, float]]:
     """Return seconds that undoing a preemption takes, by way and block size, with no engine around it.
 
     Raises:
@@ -72,13 +72,13 @@ def _undone(setting: Setting) -> dict[str, dict[int, float]]:
     }
 
 
-def _none_but_checked(setting: Setting) -> Loads:
+def _none_but_checked(setting: PaperSetting) -> Loads:
     """Return nothing to replay, but refuse a cost that knows no block sizes before anything else is done."""
     _undone(setting)
     return {}
 
 
-def _swapped(setting: Setting, _: Values) -> Values:
+def _swapped(setting: PaperSetting, _: Values) -> Values:
     lines = _undone(setting)
     swap, again = lines[SWAP], lines["recompute"]
     return {
@@ -97,7 +97,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def _end_to_end(setting: Setting) -> Loads:
+def _end_to_end(setting: PaperSetting) -> Loads:
     _undone(setting)
     return {
         (way, at_size(size)): _of_size(setting, "sharegpt", size, **options)
@@ -106,7 +106,7 @@ def _end_to_end(setting: Setting) -> Loads:
     }
 
 
-def _against_each_other(_: Setting, latencies: Values) -> Values:
+def _against_each_other(_: PaperSetting, latencies: Values) -> Values:
     ratios = {
         (f"recompute / {way}", f"block {size}"): quotient(
             latencies["recompute", at_size(size)], latencies[way, at_size(size)]

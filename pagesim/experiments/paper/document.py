@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from pagesim.experiments.paper.numbers import CERTAINTIES, FITTED, Number, Quoted
 from pagesim.experiments.paper.reproduce import BEYOND, Column, Reproduced
-from pagesim.experiments.paper.setting import ENGINES, FITTED_TO, Setting, in_words
+from pagesim.experiments.paper.setting import ENGINES, FITTED_TO, PaperSetting, in_words
 
 COSTS = {
     "imported": "operators that others timed on A100s and published (linear layers and all-reduces by Vidur, "
@@ -23,7 +23,7 @@ FAR = 0.25
 
 def document(
     made: Sequence[Reproduced],
-    setting: Setting,
+    setting: PaperSetting,
     *,
     beside: Sequence[Column] = (),
     pictures: Mapping[str, str] | None = None,
@@ -59,7 +59,7 @@ def document(
     return "\n\n".join(parts) + "\n"
 
 
-def _made_with(setting: Setting, beside: Sequence[Column]) -> list[str]:
+def _made_with(setting: PaperSetting, beside: Sequence[Column]) -> list[str]:
     others = f" Beside it: {'; '.join(column.name for column in beside)}." if beside else ""
     lines = [
         f"*Ours* is made with {setting.name}.{others}",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pagesim.experiments.paper.jobs import Load, Outcome, knee
 from pagesim.experiments.paper.numbers import Key, Number, Values
-from pagesim.experiments.paper.setting import SYSTEMS, Deployment, Setting
+from pagesim.experiments.paper.setting import SYSTEMS, Deployment, PaperSetting
 
 if TYPE_CHECKING:  # matplotlib takes long to import
     from matplotlib.figure import Figure
@@ -37,10 +37,10 @@ class PaperFigure:
     title: str
     how: str
     rests_on: str
-    loads: Callable[[Setting], Loads] = lambda _: {}
+    loads: Callable[[PaperSetting], Loads] = lambda _: {}
     measure: Callable[[Key, Outcome], Values] = lambda _, __: {}
-    derive: Callable[[Setting, Values], Values] = lambda _, measured: measured
-    draw: Callable[[Setting, Found, Sequence[Number]], Figure] | None = None
+    derive: Callable[[PaperSetting, Values], Values] = lambda _, measured: measured
+    draw: Callable[[PaperSetting, Found, Sequence[Number]], Figure] | None = None
     missing: str = ""
 
 
@@ -73,7 +73,7 @@ def line(
 ) -> Line:
     """Return a system's curve; it is named as the paper names the policy where no label is given."""
 
-    def load(setting: Setting) -> Load:
+    def load(setting: PaperSetting) -> Load:
         return setting.load(server, policy, workload, rates=rates, **options)
 
     return panel, label or SYSTEMS[policy], load
@@ -116,7 +116,7 @@ def curve_figure(
     """
     shown = [(name, at_knee(panel)) for panel, name, _ in lines]
 
-    def derive(_: Setting, knees: Values) -> Values:
+    def derive(_: PaperSetting, knees: Values) -> Values:
         divided = {
             (f"{over} / {under}", f"rate sustained, {panel}"): quotient(
                 knees[over, at_knee(panel)], knees[under, at_knee(panel)]
@@ -125,7 +125,7 @@ def curve_figure(
         }
         return {**divided, **more(knees), **{key: knees[key] for key in shown}}
 
-    def draw(_: Setting, found: Found, numbers: Sequence[Number]) -> Figure:
+    def draw(_: PaperSetting, found: Found, numbers: Sequence[Number]) -> Figure:
         from pagesim.experiments.paper.drawing import curves
 
         return curves(tuple(dict.fromkeys(panel for panel, *_ in lines)), found, numbers, columns)

@@ -31,7 +31,7 @@ from pagesim.experiments.paper.setting import (
     SERVERS,
     SYSTEMS,
     Deployment,
-    Setting,
+    PaperSetting,
 )
 from pagesim.workloads import make_trace
 from pagesim.workloads.trace import Trace
@@ -44,7 +44,7 @@ ORCAS_AND_VLLM = ("orca-max", "orca-pow2", "orca-oracle", "vllm-sosp")
 LATE: dict[str, Any] = {"seconds": 900, "window": (300, 900), "until": 900}
 
 
-def _bars(panel: str, y: str, x: str, _: Setting, __: Found, numbers: Sequence[Number]) -> Figure:
+def _bars(panel: str, y: str, x: str, _: PaperSetting, __: Found, numbers: Sequence[Number]) -> Figure:
     """Draw what the paper prints, two bars a number, a panel for each of its ``series`` or ``x``."""
     from pagesim.experiments.paper.drawing import pairs
 
@@ -59,7 +59,7 @@ PARTS = {
 }
 
 
-def _fig2_draw(_: Setting, __: Found, numbers: Sequence[Number]) -> Figure:
+def _fig2_draw(_: PaperSetting, __: Found, numbers: Sequence[Number]) -> Figure:
     from pagesim.experiments.paper.drawing import stacks
 
     return stacks(numbers, PARTS)
@@ -82,7 +82,7 @@ FIG2 = PaperFigure(
 )
 
 
-def _table1(_: Setting, __: Values) -> Values:
+def _table1(_: PaperSetting, __: Values) -> Values:
     values: dict[Key, float | None] = {}
     for server in SERVERS:
         spec = model(server.model)
@@ -111,7 +111,7 @@ DRAWN = 80_000
 """Requests that are drawn from a fitted model: about as many as the paper's lengths are."""
 
 
-def _lengths(setting: Setting, workload: str) -> Trace:
+def _lengths(setting: PaperSetting, workload: str) -> Trace:
     """Return requests whose lengths are counted."""
     if setting.real(workload):
         trace = make_trace(setting.trace(workload), arrivals="all-at-once")
@@ -120,7 +120,7 @@ def _lengths(setting: Setting, workload: str) -> Trace:
     return trace.take(np.flatnonzero(trace.prompt_tokens + trace.output_tokens <= LONGEST))
 
 
-def _fig11(setting: Setting, _: Values) -> Values:
+def _fig11(setting: PaperSetting, _: Values) -> Values:
     values: dict[Key, float | None] = {}
     for workload, title in TITLES.items():
         trace = _lengths(setting, workload)
@@ -129,7 +129,7 @@ def _fig11(setting: Setting, _: Values) -> Values:
     return values
 
 
-def _fig11_draw(setting: Setting, _: Found, numbers: Sequence[Number]) -> Figure:
+def _fig11_draw(setting: PaperSetting, _: Found, numbers: Sequence[Number]) -> Figure:
     from pagesim.experiments.paper.drawing import histograms
 
     traces = {title: _lengths(setting, workload) for workload, title in TITLES.items()}
@@ -219,7 +219,7 @@ def _mean_batch(key: Key, found: Outcome) -> Values:
     return {key: found["batch"]["mean"]}
 
 
-def _fig13_more(_: Setting, batches: Values) -> Values:
+def _fig13_more(_: PaperSetting, batches: Values) -> Values:
     panel = FIG13_PANELS["sharegpt"]
     ratios = {
         (f"vLLM / {orca}", panel): quotient(batches["vLLM", panel], batches[orca, panel])

@@ -15,7 +15,7 @@ from pagesim.api import run, trace_of
 from pagesim.experiments.paper.conversations import as_conversations
 from pagesim.experiments.paper.swaps import blocks_profile, copy_by_copy
 from pagesim.experiments.sweeps.keys import recipe_key, run_key
-from pagesim.experiments.sweeps.store import Record, Store
+from pagesim.experiments.sweeps.run_store import RunRecord, RunStore
 from pagesim.experiments.sweeps.workers import Workers
 from pagesim.setup.scenario import Scenario
 
@@ -131,7 +131,7 @@ def knee(points: Sequence[Point]) -> float | None:
 
 
 def carry_out(
-    loads: Mapping[K, Load], store: Store, workers: Workers, *, progress: ProgressCallback | None = None
+    loads: Mapping[K, Load], store: RunStore, workers: Workers, *, progress: ProgressCallback | None = None
 ) -> dict[K, Outcome]:
     """Return what each load gave, from the store where it is there.
 
@@ -149,7 +149,7 @@ def carry_out(
     todo = [(key, load) for key, load in different.items() if store.run(key) is None]
     for over, (key, outcome) in enumerate(workers.call(_run, todo), 1):
         scenario = different[key].scenario.model_dump(exclude={"steps"}, exclude_none=True)
-        store.put_run(key, Record("done", None, outcome), scenario)
+        store.put_run(key, RunRecord("done", None, outcome), scenario)
         if progress is not None:
             progress(over, len(todo), "replays")
     records = {key: store.run(key) for key in different}

@@ -15,8 +15,8 @@ from pagesim.experiments.paper.beyond import CHUNKS, FRAGMENTATION, SWAP_MAP
 from pagesim.experiments.paper.figure import Found, PaperFigure
 from pagesim.experiments.paper.jobs import ProgressCallback, carry_out
 from pagesim.experiments.paper.numbers import FITTED, Number, published
-from pagesim.experiments.paper.setting import Setting
-from pagesim.experiments.sweeps.store import Store
+from pagesim.experiments.paper.setting import PaperSetting
+from pagesim.experiments.sweeps.run_store import RunStore
 from pagesim.experiments.sweeps.workers import Workers
 from pagesim.setup.reading import parse_json, read_text
 
@@ -62,7 +62,7 @@ class Reproduced:
     """
 
     figure: PaperFigure
-    setting: Setting
+    setting: PaperSetting
     found: Found
     numbers: list[Number]
 
@@ -74,7 +74,7 @@ class Reproduced:
 
 def reproduce(
     figures: Sequence[PaperFigure],
-    setting: Setting,
+    setting: PaperSetting,
     out: Path,
     *,
     cores: int | None = None,
@@ -94,7 +94,7 @@ def reproduce(
     """
     loads = {(figure.name, *key): load for figure in figures for key, load in figure.loads(setting).items()}
     with Workers(cores) as workers:
-        outcomes = carry_out(loads, Store(out / "replays"), workers, progress=progress)
+        outcomes = carry_out(loads, RunStore(out / "replays"), workers, progress=progress)
     made = []
     for figure in figures:
         found = {(series, x): each for (name, series, x), each in outcomes.items() if name == figure.name}
@@ -102,7 +102,7 @@ def reproduce(
     return made
 
 
-def _numbers(figure: PaperFigure, setting: Setting, found: Found) -> list[Number]:
+def _numbers(figure: PaperFigure, setting: PaperSetting, found: Found) -> list[Number]:
     measured = {key: ours for load, each in found.items() for key, ours in figure.measure(load, each).items()}
     paper = published(figure.name)
     numbers = []
@@ -125,13 +125,13 @@ class Column:
         return self.ours.get((number.figure, number.series, number.x), "")
 
 
-def setting_text(setting: Setting) -> str:
+def setting_text(setting: PaperSetting) -> str:
     """Return what a folder keeps of the setting of its figures: whose lengths and costs, and no path."""
     files = {name: Path(setting.trace(name)).name for name in ("sharegpt", "alpaca") if setting.real(name)}
     return json.dumps({**asdict(setting), **files, "name": setting.name}, indent=1) + "\n"
 
 
-def check(folder: Path, setting: Setting) -> None:
+def check(folder: Path, setting: PaperSetting) -> None:
     """Refuse a folder in which figures of another setting are.
 
     Raises:

@@ -98,7 +98,7 @@ def in_words(engine: EngineTime) -> str:
 
 
 @dataclass(frozen=True)
-class Setting:
+class PaperSetting:
     """What a reproduction is made with.
 
     Args:

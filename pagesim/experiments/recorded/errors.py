@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pagesim.experiments.recorded.run import Floats, RecordedRun, Rows, Series
+from pagesim.experiments.recorded.recording import Floats, RecordedRun, Rows, Series
 from pagesim.setup.scenario import System
 
 STATISTICS: dict[str, Callable[[Floats], float]] = {
@@ -92,7 +92,7 @@ def as_json(misses: Mapping[str, Mapping[str, Miss]]) -> dict[str, Any]:
     }
 
 
-class Curve(NamedTuple):
+class OverTime(NamedTuple):
     """What a server said over time, measured and simulated at the same instants."""
 
     measured: Series
@@ -113,7 +113,7 @@ class Curve(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RecordedComparison:
     """A recorded run beside its simulation.
 
     Attributes:
@@ -133,7 +133,7 @@ class Comparison:
     requests: int
     pairs: Mapping[str, Pair]
     misses: Mapping[str, Mapping[str, Miss]]
-    curve: Curve | None
+    curve: OverTime | None
     preemptions: int
     recorded_preemptions: int | None
     notes: tuple[str, ...] = ()

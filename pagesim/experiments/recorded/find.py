@@ -19,7 +19,7 @@ from pagesim.experiments.recorded import (
     vllm_bench,
 )
 from pagesim.experiments.recorded.catalogue import known
-from pagesim.experiments.recorded.run import RecordedRun
+from pagesim.experiments.recorded.recording import RecordedRun
 from pagesim.experiments.recorded.server_files import ServerFacts
 
 FORMATS = (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pagesim.experiments.recorded.errors import Comparison, Curve, Pair
+from pagesim.experiments.recorded.errors import OverTime, Pair, RecordedComparison
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,7 +19,7 @@ MOST_ROWS = 12
 """Runs with a row of panels each; more are drawn as points alone."""
 
 
-def measured_against_simulated(found: Sequence[Comparison]) -> Figure:
+def measured_against_simulated(found: Sequence[RecordedComparison]) -> Figure:
     """Draw what was measured and what was simulated.
 
     One to ``MOST_ROWS`` runs whose requests are known have a row each: shares of requests by latency and,
@@ -37,7 +37,7 @@ def measured_against_simulated(found: Sequence[Comparison]) -> Figure:
     )
 
 
-def latencies(found: Mapping[str, Mapping[str, Pair]], over_time: Mapping[str, Curve]) -> Figure:
+def latencies(found: Mapping[str, Mapping[str, Pair]], over_time: Mapping[str, OverTime]) -> Figure:
     """Draw shares of requests by latency, a row a run, and what was over time where it was recorded.
 
     Args:
@@ -71,7 +71,7 @@ def latencies(found: Mapping[str, Mapping[str, Pair]], over_time: Mapping[str, C
     return figure
 
 
-def _points(found: Sequence[Comparison]) -> Figure:
+def _points(found: Sequence[RecordedComparison]) -> Figure:
     """Draw each run's means, simulated over measured, a panel a metric."""
     from matplotlib.figure import Figure
 

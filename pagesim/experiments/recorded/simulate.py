@@ -11,15 +11,15 @@ from pagesim.api import run as replay
 from pagesim.errors import PagesimError
 from pagesim.experiments.recorded.errors import (
     STATISTICS,
-    Comparison,
-    Curve,
     Miss,
+    OverTime,
     Pair,
+    RecordedComparison,
     misses_of,
     pairs_of,
     statistics_of,
 )
-from pagesim.experiments.recorded.run import Floats, RecordedRun, Series
+from pagesim.experiments.recorded.recording import Floats, RecordedRun, Series
 from pagesim.results.result import Result
 from pagesim.setup.scenario import System, checked
 
@@ -57,7 +57,7 @@ def system_of(run: RecordedRun, given: Mapping[str, Any]) -> System:
     return checked(System, {**values, "max_concurrency": run.max_concurrency}, run.name)
 
 
-def simulate_recorded(run: RecordedRun, **system: Any) -> Comparison:
+def simulate_recorded(run: RecordedRun, **system: Any) -> RecordedComparison:
     """Simulate a recorded run and return what was measured beside what was simulated.
 
     Args:
@@ -85,7 +85,7 @@ def simulate_recorded(run: RecordedRun, **system: Any) -> Comparison:
     ttft = columns["first_token_s"] - columns["arrival_s"] + front
     e2e = columns["finish_s"] - columns["arrival_s"] + front
     pairs = pairs_of(run, ttft, e2e, answered)
-    return Comparison(
+    return RecordedComparison(
         name=run.name,
         system=chosen,
         requests=len(run),
@@ -127,7 +127,7 @@ def _misses(run: RecordedRun, pairs: Mapping[str, Pair], result: Result) -> dict
     return found
 
 
-def _curve(series: Series, result: Result) -> Curve:
+def _curve(series: Series, result: Result) -> OverTime:
     """Return what the server said over time beside what the simulated one had at the same instants."""
     steps = result.steps
     assert steps is not None
@@ -142,4 +142,4 @@ def _curve(series: Series, result: Result) -> Curve:
         return found
 
     own = Series(series.t, then(steps["num_running"]), then(steps["num_waiting"]), then(use))
-    return Curve(series, own)
+    return OverTime(series, own)

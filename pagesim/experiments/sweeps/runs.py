@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pagesim.api import run, trace_of
 from pagesim.errors import PagesimError
 from pagesim.experiments.sweeps.keys import recipe_key, run_key, simulator
-from pagesim.experiments.sweeps.store import Record, Store
+from pagesim.experiments.sweeps.run_store import RunRecord, RunStore
 from pagesim.experiments.sweeps.workers import Workers
 from pagesim.setup.scenario import Scenario
 from pagesim.workloads.trace import Trace
@@ -28,12 +28,12 @@ class StoredRun:
 
     scenario: Scenario
     key: str
-    record: Record
+    record: RunRecord
 
 
 def replay_all(
     scenarios: Sequence[Scenario],
-    store: Store,
+    store: RunStore,
     workers: Workers,
     *,
     retry_failed: bool = False,
@@ -53,7 +53,7 @@ def replay_all(
     """
     recipes = {scenario: recipe_key(scenario) for scenario in scenarios}
     keys = {scenario: run_key(scenario, recipe) for scenario, recipe in recipes.items()}
-    records: dict[str, Record] = {}
+    records: dict[str, RunRecord] = {}
     for key in keys.values():
         record = store.run(key)
         if record is not None and not (retry_failed and record.status == "failed"):
@@ -84,7 +84,7 @@ def replay_all(
             progress(len(records), total)
     if without_trace and not records:
         raise next(iter(without_trace.values()))
-    records |= {key: Record("failed", str(error), None) for key, error in without_trace.items()}
+    records |= {key: RunRecord("failed", str(error), None) for key, error in without_trace.items()}
     return [StoredRun(scenario, keys[scenario], records[keys[scenario]]) for scenario in scenarios]
 
 
@@ -98,16 +98,16 @@ def _trace(recipe: str, scenario: Scenario) -> Trace:
     return _traces[recipe]
 
 
-def _replay(key: str, scenario: Scenario, trace: Trace, version: str) -> tuple[str, Record]:
+def _replay(key: str, scenario: Scenario, trace: Trace, version: str) -> tuple[str, RunRecord]:
     if simulator() != version:
         raise PagesimError(f"a worker has pagesim {simulator()}, and this is {version}; install the same")
     try:
         result = run(scenario, trace, steps="none")
-        return key, Record("done", None, result.summary, result.notes)
+        return key, RunRecord("done", None, result.summary, result.notes)
     except PagesimError as error:
-        return key, Record("failed", str(error), None)
+        return key, RunRecord("failed", str(error), None)
     except (
         Exception,
         SystemExit,
     ) as error:  # a mistake of ours, or a plug-in's, in one run: the others go on
-        return key, Record("failed", f"{type(error).__name__}: {error}", None)
+        return key, RunRecord("failed", f"{type(error).__name__}: {error}", None)

@@ -14,8 +14,8 @@ from pydantic import Field, field_validator
 from pagesim.errors import PagesimError
 from pagesim.experiments.sweeps.bracket import FOUND, Bracket
 from pagesim.experiments.sweeps.goals import Goal, parse_goal
+from pagesim.experiments.sweeps.run_store import RunStore, opened
 from pagesim.experiments.sweeps.runs import ProgressCallback, StoredRun, replay_all
-from pagesim.experiments.sweeps.store import Store, opened
 from pagesim.experiments.sweeps.sweeping import keep_table
 from pagesim.experiments.sweeps.workers import Executor, Workers
 from pagesim.setup.comparison import each_policy
@@ -195,7 +195,7 @@ def capacity(
 
 
 def run_search(
-    plan: Search, store: Store, workers: Workers, *, progress: ProgressCallback | None = None
+    plan: Search, store: RunStore, workers: Workers, *, progress: ProgressCallback | None = None
 ) -> CapacityTables:
     """Search; what `capacity` and the command line call.
 
@@ -251,7 +251,7 @@ def run_search(
     return CapacityTables(pd.DataFrame(rows), pd.DataFrame(probes).astype({"error": "string"}))
 
 
-def keep(tables: CapacityTables, store: Store) -> None:
+def keep(tables: CapacityTables, store: RunStore) -> None:
     """Write a search's tables into its folder, in place of older ones."""
     keep_table(tables.rates, store.folder / "capacity.parquet")
     keep_table(tables.probes, store.folder / "probes.parquet")

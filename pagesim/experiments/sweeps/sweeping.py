@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from pagesim.api import simulate
 from pagesim.experiments.sweeps.grid import Sweep, grid_toml
 from pagesim.experiments.sweeps.keys import recipe_key, run_key
+from pagesim.experiments.sweeps.run_store import RunRecord, RunStore, opened
 from pagesim.experiments.sweeps.runs import ProgressCallback, StoredRun, replay_all
-from pagesim.experiments.sweeps.store import Record, Store, opened
-from pagesim.experiments.sweeps.tables import MARGIN, SweepTables, metrics_of, tables_of
+from pagesim.experiments.sweeps.sweep_tables import MARGIN, SweepTables, metrics_of, tables_of
 from pagesim.experiments.sweeps.workers import Executor, Workers
 from pagesim.setup.files import put, put_text
 from pagesim.setup.scenario import checked
@@ -72,7 +72,7 @@ def sweep(
 
 def run_sweep(
     plan: Sweep,
-    store: Store,
+    store: RunStore,
     workers: Workers,
     *,
     retry_failed: bool = False,
@@ -84,7 +84,7 @@ def run_sweep(
     runs = iter(replay_all(able, store, workers, retry_failed=retry_failed, progress=progress))
     return tables_of(
         [
-            StoredRun(scenario, run_key(scenario, recipe_key(scenario)), Record("failed", refusal, None))
+            StoredRun(scenario, run_key(scenario, recipe_key(scenario)), RunRecord("failed", refusal, None))
             if refusal
             else next(runs)
             for scenario, refusal in scenarios.items()
@@ -98,7 +98,7 @@ def point_columns() -> list[str]:
     return [column for name in metrics_of(summary) for column in (name, f"{name}.{MARGIN}")]
 
 
-def keep(plan: Sweep, tables: SweepTables, store: Store) -> None:
+def keep(plan: Sweep, tables: SweepTables, store: RunStore) -> None:
     """Write a sweep's plan and tables into its folder, in place of older ones."""
     put_text(store.folder / "sweep.toml", grid_toml(plan))
     for name in ("runs", "means", "timings"):

@@ -12,7 +12,7 @@ import pytest
 from pagesim.costs import CostModel, parse_cost
 from pagesim.costs.specs import gpu, model
 from pagesim.experiments.fit.iterations import replay
-from pagesim.experiments.recorded.run import RecordedRun
+from pagesim.experiments.recorded.recording import RecordedRun
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.scenario import System
 

@@ -12,7 +12,7 @@ import pytest
 
 from pagesim.errors import PagesimError
 from pagesim.experiments.fit.reading import read, split
-from pagesim.experiments.recorded.run import RecordedRun
+from pagesim.experiments.recorded.recording import RecordedRun
 
 from .conftest import AFFINE, bench_json, cost_of, served
 

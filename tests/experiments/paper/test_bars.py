@@ -8,17 +8,19 @@ from pathlib import Path
 import pytest
 
 from pagesim.costs import EngineTime
-from pagesim.experiments.paper import Number, Setting, chosen, reproduce, setting
+from pagesim.experiments.paper import Number, PaperSetting, chosen, reproduce, setting
 from pagesim.experiments.paper.setting import ENGINES, FITTED_TO, OPT_13B, RATES
 
 
 @pytest.fixture(scope="module")
-def real(shared: Path) -> Setting:
+def real(shared: Path) -> PaperSetting:
     data = shared / "data"
-    return Setting(str(data / "sharegpt_sosp23_opt.parquet"), str(data / "alpaca_sample_gpt2bpe.parquet"))
+    return PaperSetting(
+        str(data / "sharegpt_sosp23_opt.parquet"), str(data / "alpaca_sample_gpt2bpe.parquet")
+    )
 
 
-def numbers(name: str, setting: Setting, folder: Path) -> list[Number]:
+def numbers(name: str, setting: PaperSetting, folder: Path) -> list[Number]:
     (made,) = reproduce(chosen([name]), setting, folder, cores=1)
     for number in made.numbers:
         print(number.series, number.x, number.paper, number.ours, number.verdict)
@@ -26,19 +28,21 @@ def numbers(name: str, setting: Setting, folder: Path) -> list[Number]:
 
 
 @pytest.mark.parametrize("name", ["fig2", "fig11", "table1"])
-def test_every_bar_holds_on_the_real_lengths(name: str, real: Setting, tmp_path: Path) -> None:
+def test_every_bar_holds_on_the_real_lengths(name: str, real: PaperSetting, tmp_path: Path) -> None:
     found = numbers(name, real, tmp_path)
     assert found
     assert {number.verdict for number in found} == {"holds"}
 
 
-def test_fig2_is_predicted_twice_as_well_as_was_promised(real: Setting, tmp_path: Path) -> None:
+def test_fig2_is_predicted_twice_as_well_as_was_promised(real: PaperSetting, tmp_path: Path) -> None:
     assert max(abs(number.error or 0.0) for number in numbers("fig2", real, tmp_path)) <= 0.75
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ENGINES)
-def test_the_engine_is_the_one_that_fits(source: str, real: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_is_the_one_that_fits(
+    source: str, real: PaperSetting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both of vLLM's bars come out, and farther off with a sequence's time a tenth shorter or longer."""
 
     def off(workload: str) -> float:
@@ -59,7 +63,7 @@ def test_the_engine_is_the_one_that_fits(source: str, real: Setting, monkeypatch
 
 @pytest.mark.slow
 def test_with_both_of_vllms_bars_fitted_orcas_hold_but_the_one_that_the_draw_moves(
-    real: Setting, tmp_path: Path
+    real: PaperSetting, tmp_path: Path
 ) -> None:
     found = numbers("fig13", real, tmp_path)
     sharegpt, alpaca = ["holds"] * 3 + ["fitted"], ["holds", "holds", "misses", "fitted"]

@@ -10,7 +10,7 @@ import pytest
 from pagesim.errors import PagesimError
 from pagesim.experiments.paper import jobs
 from pagesim.experiments.paper.jobs import Load, Outcome, carry_out
-from pagesim.experiments.sweeps.store import Store
+from pagesim.experiments.sweeps.run_store import RunStore
 from pagesim.experiments.sweeps.workers import Workers
 from pagesim.setup.scenario import Scenario
 
@@ -19,7 +19,7 @@ SMALL = Scenario(trace="fixed:10,5", num_requests=3, num_blocks=50)
 
 def outcomes(loads: dict[str, Load], folder: Path) -> dict[str, Outcome]:
     with Workers(1) as workers:
-        return carry_out(loads, Store(folder), workers)
+        return carry_out(loads, RunStore(folder), workers)
 
 
 def test_loads_that_are_alike_are_replayed_once_and_then_read(

@@ -8,7 +8,7 @@ import pytest
 import pagesim as ps
 from pagesim.costs.specs import model
 from pagesim.experiments.ablations import undo
-from pagesim.experiments.paper import FIGURES, Setting, chosen
+from pagesim.experiments.paper import FIGURES, PaperSetting, chosen
 from pagesim.experiments.paper.beyond import CONTEXTS, LINKS, MODELS, ratio
 from pagesim.experiments.paper.conversations import PROMPT, as_conversations
 from pagesim.experiments.paper.numbers import published
@@ -57,21 +57,21 @@ def test_swaps_copy_by_copy_go_through_both_ends_of_the_papers_curve() -> None:
 
 def test_a_cost_that_knows_no_block_sizes_is_refused() -> None:
     with pytest.raises(ps.PagesimError, match="'affine:1,0,0', which knows no block sizes"):
-        FIGURES["fig19a"].loads(Setting(cost="affine:1,0,0"))
+        FIGURES["fig19a"].loads(PaperSetting(cost="affine:1,0,0"))
     with pytest.raises(ps.PagesimError, match="'affine:1,0,0', which knows no block sizes"):
-        FIGURES["fig19b"].loads(Setting(cost="affine:1,0,0"))
+        FIGURES["fig19b"].loads(PaperSetting(cost="affine:1,0,0"))
 
 
 @pytest.mark.parametrize("source", ENGINES)
 def test_the_fitted_engine_goes_with_the_layers(source: str) -> None:
     fitted = ENGINES[source]
     for server in SERVERS:
-        _, _, text = Setting(cost=source).cost_on(server, "vllm-sosp").partition(",")
+        _, _, text = PaperSetting(cost=source).cost_on(server, "vllm-sosp").partition(",")
         numbers = {name: float(value) for name, value in (part.split("=") for part in text.split(","))}
         layers = model(server.model).layers / 40
         assert numbers["overhead_s"] == pytest.approx(fitted.iteration_s * layers)
         assert numbers["sequence_s"] == pytest.approx(fitted.sequence_s * layers)
-    assert Setting(cost="affine:1,0,0").cost_on(OPT_13B, "vllm-sosp") == "affine:1,0,0"
+    assert PaperSetting(cost="affine:1,0,0").cost_on(OPT_13B, "vllm-sosp") == "affine:1,0,0"
 
 
 def test_orca_runs_in_the_papers_engine_and_fastertransformer_in_none() -> None:
@@ -81,8 +81,8 @@ def test_orca_runs_in_the_papers_engine_and_fastertransformer_in_none() -> None:
 
 
 def test_a_block_size_that_no_measured_profile_knows_takes_the_engine_of_the_analytic_one() -> None:
-    cost = Setting(cost="imported").cost_on(OPT_13B, "vllm-sosp", block_sizes=True)
-    assert cost == Setting(cost="analytic").cost_on(OPT_13B, "vllm-sosp")
+    cost = PaperSetting(cost="imported").cost_on(OPT_13B, "vllm-sosp", block_sizes=True)
+    assert cost == PaperSetting(cost="analytic").cost_on(OPT_13B, "vllm-sosp")
     profile = blocks_profile(cost, "opt-13b", "a100-40gb", 1)
     analytic = ENGINES["analytic"]
     assert profile.terms.overhead(10) == pytest.approx(analytic.iteration_s + 10 * analytic.sequence_s)
@@ -100,7 +100,7 @@ def test_a_faster_link_and_a_longer_context_speak_for_swapping() -> None:
 
 def test_every_figure_has_the_same_loads_with_a_shorter_trace() -> None:
     for each in FIGURES.values():
-        assert each.loads(Setting(quick=True)).keys() == each.loads(Setting()).keys()
+        assert each.loads(PaperSetting(quick=True)).keys() == each.loads(PaperSetting()).keys()
         assert (each.draw is None) == bool(each.missing)
     assert chosen(["all"]) == list(FIGURES.values())
     assert [each.name for each in chosen(["fig2", "table1", "fig2"])] == ["fig2", "table1"]
@@ -109,4 +109,4 @@ def test_every_figure_has_the_same_loads_with_a_shorter_trace() -> None:
 @pytest.mark.parametrize("name", ["fig2", "fig13", "fig15", "fig18b"])
 def test_a_load_stands_for_numbers_of_the_paper(name: str) -> None:
     series = {series for series, _ in published(name)}
-    assert {series for series, _ in FIGURES[name].loads(Setting())} <= series
+    assert {series for series, _ in FIGURES[name].loads(PaperSetting())} <= series

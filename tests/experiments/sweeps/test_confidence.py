@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from pagesim.experiments.sweeps.tables import mean_and_margin
+from pagesim.experiments.sweeps.sweep_tables import mean_and_margin
 
 
 @pytest.mark.parametrize(

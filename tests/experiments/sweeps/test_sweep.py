@@ -11,7 +11,7 @@ import pytest
 
 import pagesim as ps
 from pagesim.experiments.sweeps.keys import simulator
-from pagesim.experiments.sweeps.tables import PARAMETERS, metrics_of
+from pagesim.experiments.sweeps.sweep_tables import PARAMETERS, metrics_of
 
 GRID = {"policy": ["orca-max", "vllm-sosp"], "rate": [1.0, 4.0]}
 LOAD = {"num_requests": 40, "num_blocks": 300}

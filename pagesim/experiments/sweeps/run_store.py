@@ -1,4 +1,4 @@
-"""Store: a folder of runs that are over, each in a file of its own."""
+"""RunStore: a folder of runs that are over, each in a file of its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class Record:
+class RunRecord:
     """How a run ended.
 
     Attributes:
@@ -40,7 +40,7 @@ class Record:
     notes: tuple[str, ...] = ()
 
 
-_ENDED = tuple(field.name for field in fields(Record))
+_ENDED = tuple(field.name for field in fields(RunRecord))
 
 SEAL = "sha256"
 """The field of a stored run that holds a hash of how it ended."""
@@ -50,7 +50,7 @@ def _seal(ended: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(ended, sort_keys=True).encode()).hexdigest()
 
 
-class Store:
+class RunStore:
     """Runs by key.
 
     A file appears whole or not at all, so that a process that is killed, or writes at the
@@ -84,7 +84,7 @@ class Store:
             raise PagesimError(f"{folder}: cannot be written ({error.strerror})") from None
         put_text(marker, json.dumps({"schema": SCHEMA}))
 
-    def run(self, key: str) -> Record | None:
+    def run(self, key: str) -> RunRecord | None:
         """Return how a run ended; None if it has not.
 
         Raises:
@@ -101,7 +101,7 @@ class Store:
             )
         return _record(found)
 
-    def put_run(self, key: str, record: Record, scenario: dict[str, Any]) -> None:
+    def put_run(self, key: str, record: RunRecord, scenario: dict[str, Any]) -> None:
         """Keep how a run ended; ``scenario`` is for readers of the file."""
         readable = {name: "inf" if value == inf else value for name, value in scenario.items()}
         ended = {name: getattr(record, name) for name in _ENDED}
@@ -110,24 +110,24 @@ class Store:
 
 
 @contextmanager
-def opened(folder: str | PathLike[str] | None) -> Iterator[Store]:
+def opened(folder: str | PathLike[str] | None) -> Iterator[RunStore]:
     """Give the store of a folder; without one a store that goes when it is left."""
     if folder is not None:
-        yield Store(Path(folder))
+        yield RunStore(Path(folder))
         return
     with TemporaryDirectory(prefix="pagesim-") as temporary:
-        yield Store(Path(temporary))
+        yield RunStore(Path(temporary))
 
 
-def _record(found: dict[str, Any]) -> Record | None:
+def _record(found: dict[str, Any]) -> RunRecord | None:
     """Return how a run ended; None where the file does not say so, and then the run is repeated."""
     status, error, summary, notes = (found.get(name) for name in ("status", "error", "summary", "notes"))
     if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
         return None
     if status == "done" and error is None and isinstance(summary, dict):
-        return Record("done", None, summary, tuple(notes))
+        return RunRecord("done", None, summary, tuple(notes))
     if status == "failed" and isinstance(error, str) and summary is None:
-        return Record("failed", error, None, tuple(notes))
+        return RunRecord("failed", error, None, tuple(notes))
     return None
 
 
