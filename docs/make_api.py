@@ -63,21 +63,23 @@ PUBLIC: dict[str, dict[str, str]] = {
         "save": "writes a trace file",
         "share_prefix": "lets prompts begin alike",
     },
-    "pagesim.kvcache": {
+    "pagesim.allocators": {
+        "Allocator": "the contract of an allocator of one's own",
         "Extent": "a run of neighbouring blocks",
+        "OutOfBlocks": "raised where too few blocks are free",
+        "join_extents": "makes extents of blocks",
+    },
+    "pagesim.kvcache": {
         "Full": "the rule of a KV group that attends to everything",
-        "Holder": "what memory knows of a request",
+        "SequenceGroup": "what memory knows of a request",
         "BlockManager": "the contract of memory of one's own",
         "KVGroup": "layers whose blocks are alike",
-        "OutOfBlocks": "what memory raises where it has no room",
-        "Allocator": "the contract of an allocator of one's own",
         "PagedManager": "memory of blocks on demand or reserved, to derive from",
         "Pool": "what memory is made from",
         "Reservation": "how much a sequence takes at admission",
         "Reserved": "the rule of a KV group that takes everything at admission",
         "SlidingWindow": "the rule of a KV group that attends to the last tokens",
         "contiguous": "makes memory of an allocator",
-        "join_extents": "makes extents of blocks",
     },
     "pagesim.testing": {
         "check_allocator": "the tests that an allocator of one's own must pass",

@@ -18,7 +18,7 @@ from pagesim.accounting.tree_history import TreeHistory
 from pagesim.errors import PagesimError
 from pagesim.results.result import Result, batch_table, preemption_table, tier_columns, tree_table
 from pagesim.results.step_table import StepTable
-from pagesim.scheduling.dead_ends import StrictCompatError
+from pagesim.scheduling.failure_modes import StrictCompatError
 from pagesim.scheduling.observer import Observer
 from pagesim.setup.comparison import each_policy
 from pagesim.setup.prepare import prepare
@@ -155,7 +155,7 @@ def run(
     summary: dict[str, Any] = {
         "policy": system.policy,
         "requests": of_requests.pop("requests"),
-        "dead_ends": of_engine.pop("dead_ends"),
+        "failure_modes": of_engine.pop("failure_modes"),
         **of_requests,
         **of_engine,
         "extrapolated": dict(setting.config.cost.beyond),

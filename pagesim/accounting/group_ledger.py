@@ -63,7 +63,7 @@ def expand_groups(
     page_bytes: int,
     group_bytes: Sequence[int],
     capacity: int,
-    lag: int = 0,
+    steps_in_flight: int = 0,
     held: Held | None = None,
     held_without_running: Mapping[str, Column] | None = None,
 ) -> Ledger:
@@ -77,7 +77,7 @@ def expand_groups(
         page_bytes: of a block.
         group_bytes: of each group's blocks, ``[G]``; not ``page_bytes`` where blocks are cut into them.
         capacity: bytes of the cache.
-        lag: steps that are in flight when the next one is planned.
+        steps_in_flight: steps that are in flight when the next one is planned.
         held: see `Held`; None where nothing is shared and no state is kept.
         held_without_running: by entry, blocks that only requests hold that do not run, ``[I]`` each; they
             are in no group's part.
@@ -92,7 +92,7 @@ def expand_groups(
     for number, group in enumerate(groups):
         like = group.rule, group.block_size
         if like not in names_of_growing:
-            names_of_growing[like] = _names_of_growing(growing, group, lag)
+            names_of_growing[like] = _names_of_growing(growing, group, steps_in_flight)
         names = names_of_growing[like].plus(resting.names(group, number))
         blocks = names.blocks if held is None else held.blocks[:, number]
         shared = None if held is None or held.shared is None else held.shared[:, number]
@@ -170,11 +170,13 @@ def _entries(
     }
 
 
-def _names_of_growing(stays: Stays, group: KVGroup, lag: int) -> _Names:
+def _names_of_growing(stays: Stays, group: KVGroup, steps_in_flight: int) -> _Names:
     """Return what sequences hold in a group whose length grows with each step."""
     size, rule, rate = group.block_size, group.rule, stays.rate
     blocks, rounding = stays.blocks(size), stays.rounding(size)
-    planned = rate * (1 + lag)  # tokens since the step that is the last to be over when the next is planned
+    planned = rate * (
+        1 + steps_in_flight
+    )  # tokens since the step that is the last to be over when the next is planned
     if isinstance(rule, SlidingWindow):
         # The step's first token is the one after length less rate.
         skips = rule.window + rate

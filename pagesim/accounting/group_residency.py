@@ -57,12 +57,14 @@ class GroupResidency(Residency):
         decodes = request.decodes
         if decodes and request.family is None:
             final = request.prompt + request.output
-            self._stays.frombytes(_pack_stay(first, last, request.base, final, 1, request.growth))
+            self._stays.frombytes(
+                _pack_stay(first, last, request.length_offset, final, 1, request.tokens_per_step)
+            )
             return
         if self.memory.releases and not decodes:
             self._note_held(request, first, last, 0)
             return
-        growth, base = (request.growth, request.base) if decodes else (0, request.tokens)
+        growth, base = (request.tokens_per_step, request.length_offset) if decodes else (0, request.tokens)
         finals = request.finals if request.family is not None else (request.prompt + request.output,)
         for final, alike in Counter(finals).items():
             self._stays.fromlist([first, last, base, final, alike, growth])
@@ -70,13 +72,13 @@ class GroupResidency(Residency):
     def planned(self, batch: Batch, iteration: int) -> None:
         memory = self.memory
         if memory.releases:
-            growth, running = self.scheduler.growth, self.scheduler.running
+            growth, running = self.scheduler.tokens_per_step, self.scheduler.running
             for request, computed in batch.chunks:
                 self._note_now(request, iteration, computed)
             for request in (*batch.caught_up, *batch.resumed, *self._fresh):
                 if request.decodes and request.since <= iteration and request.order in running:
                     self._note_now(request, iteration, growth)
-            if memory.lag:
+            if memory.steps_in_flight:
                 self._fresh = [request for request, _ in batch.chunks if request.decodes]
         self._count()
         if self._shared is not None:
@@ -104,7 +106,7 @@ class GroupResidency(Residency):
             page_bytes=memory.page_bytes,
             group_bytes=memory.group_bytes,
             capacity=memory.capacity_bytes,
-            lag=memory.lag,
+            steps_in_flight=memory.steps_in_flight,
             held=held,
             held_without_running={name: rows.spread(name) for name in self.scheduler.parks},
         )

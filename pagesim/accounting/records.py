@@ -48,6 +48,7 @@ class Recorder(Observer):
     """
 
     __slots__ = (
+        "_ahead",
         "_answered_at",
         "_away_since",
         "_chunk_iterations",
@@ -56,7 +57,6 @@ class Recorder(Observer):
         "_external",
         "_held_without_running",
         "_joined_at",
-        "_lag",
         "_last_start",
         "_late",
         "_moves",
@@ -92,7 +92,7 @@ class Recorder(Observer):
         self.blocks_in = 0
         self.blocks_out = 0
         self._chunk_start = 0
-        self._lag = scheduler.in_flight > 1
+        self._ahead = scheduler.in_flight > 1
         self._speculates = scheduler.speculation is not None
         self._end = 0  # of the last iteration, whether it is over or not
         self._last_start = 0  # of the last iteration that was handed on
@@ -170,7 +170,7 @@ class Recorder(Observer):
     def fast_forwarded(self, run: FastForward) -> None:
         scheduler, memory = self.scheduler, self.memory
         sequences = run.sequences
-        tokens = sequences * scheduler.growth
+        tokens = sequences * scheduler.tokens_per_step
         if self._stalled_since is not None:
             # The row counts a gap of its first step to the iteration before, in which these stood still.
             self._late.fromlist([run.first, -sequences])
@@ -179,21 +179,21 @@ class Recorder(Observer):
         if self._notes_rare:
             # No request waits in a fast-forward that no plan came before.
             external = self._external if run.decided < run.start else 0
-            shared -= self._note_memory(sequences + run.resting, external, run.end)
+            shared -= self._note_memory(sequences + run.draining, external, run.end)
         # fmt: off
         self._rows.frombytes(_pack_row(
             0, run.decided, run.start, run.first, run.increment, run.steps, memory.steps + 1,
-            sequences + run.resting, scheduler.queue.waiting, memory.free_blocks, tokens, tokens, run.context,
-            sequences, 0, shared, memory.cached_blocks,
+            sequences + run.draining, scheduler.queue.waiting, memory.free_blocks, tokens, tokens,
+            run.context, sequences, 0, shared, memory.cached_blocks,
         ))
         # fmt: on
         self._residency.fast_forwarded(self.iterations, run.steps)
         self.iterations += run.steps
-        if self._lag:
+        if self._ahead:
             self._end = run.end
 
     def departed(self, batch: Batch, now: int) -> None:
-        last = self._end if self._lag else now
+        last = self._end if self._ahead else now
         for request in batch.recomputed:
             row = request.row
             if self._moves is not None:
@@ -422,7 +422,7 @@ class Recorder(Observer):
         passed = np.cumsum(ticks) - ticks
         start = passed + rows.spread_out(rows["start"] - passed[firsts])
         clock = np.where(spread("planned") == 1, spread("decided"), start)
-        if self._lag:
+        if self._ahead:
             # Of two batches in flight each is decided when the one before it begins.
             before = np.concatenate([[self._last_start], start[:-1]])
             clock = np.where(spread("planned") == 1, spread("decided"), before)
@@ -440,6 +440,6 @@ class Recorder(Observer):
             )
         columns = rows.columns
         columns["context_growth"] = np.where(
-            rows["planned"] == 1, 0, rows["running_sequences"] * self.scheduler.growth
+            rows["planned"] == 1, 0, rows["running_sequences"] * self.scheduler.tokens_per_step
         )
         return Chunk(columns, rows.stretch, offset, clock, start, ticks, ledger, late[:, 0], late[:, 1], gaps)

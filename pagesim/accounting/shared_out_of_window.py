@@ -63,7 +63,7 @@ class SharedOutOfWindow:
         """
         processed = {}
         for request in self._sharing():
-            computed = chunks.get(request, request.growth if request.decodes else 0)
+            computed = chunks.get(request, request.tokens_per_step if request.decodes else 0)
             processed[request] = self._memory.length(request) - computed, 0
         self._note(iteration, 1, processed)
 
@@ -75,7 +75,7 @@ class SharedOutOfWindow:
             steps: how many there are.
         """
         processed = {
-            request: (self._memory.length(request), request.growth if request.decodes else 0)
+            request: (self._memory.length(request), request.tokens_per_step if request.decodes else 0)
             for request in self._sharing()
         }
         self._note(first, steps, processed)
@@ -100,8 +100,8 @@ class SharedOutOfWindow:
         if not (self._memory.window_spans and self._memory.shared_blocks):
             return []
         others = self._held_without_running()
-        holders = self._memory.sharers()
-        return [each for each in holders if isinstance(each, EngineRequest) and each not in others]
+        requests = self._memory.sharers()
+        return [each for each in requests if isinstance(each, EngineRequest) and each not in others]
 
     def _held_without_running(self) -> set[EngineRequest]:
         """Return the requests that hold memory and do not run."""
@@ -123,7 +123,7 @@ class SharedOutOfWindow:
                 start = place * size
                 begin = bisect_right(range(steps), start, key=lambda step: rule.skipped(before + rate * step))
                 for step in range(begin, steps):
-                    if rate and rule.skipped(before + rate * (step - memory.lag)) >= start + size:
+                    if rate and rule.skipped(before + rate * (step - memory.steps_in_flight)) >= start + size:
                         break  # it gives the block back
                     skipped = rule.skipped(before + rate * step) - start
                     slots[first + step, low, high] += min(skipped, size)
@@ -148,7 +148,7 @@ class SharedOutOfWindow:
             if not end:
                 continue
             # What is given back in a fast-forward's first step has one name less in all of it.
-            gone = rule.skipped(max(0, before - memory.lag * rate)) // size if rate else 0
+            gone = rule.skipped(max(0, before - memory.steps_in_flight * rate)) // size if rate else 0
             for place, block, count, first, last in memory.shared_up_to(request, span, (end - 1) // size):
                 if block not in names:
                     names[block] = count

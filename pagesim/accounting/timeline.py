@@ -13,17 +13,17 @@ from pagesim.accounting.chunks import Chunk
 from pagesim.accounting.ledger import Column
 from pagesim.accounting.request_log import Move, RequestLog
 from pagesim.costs import CostModel, IterationShape
+from pagesim.scheduling.attention_spans import AttentionSpans
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
-from pagesim.scheduling.reach import Reaches
 from pagesim.scheduling.request import Status
 from pagesim.sim.clock import to_tick_column
 from pagesim.sim.executors import shape_of
 from pagesim.workloads.trace import Trace
 
 _NUMBERS = IterationShape._fields.index("reached")
-"""Fields of a shape that are numbers; the others say what is within reach."""
+"""Fields of a shape that are numbers; the others say what is within the span."""
 
 Slices = list[tuple[str, int, int]]
 """What a request did, from when to when, in ticks."""
@@ -50,9 +50,9 @@ class Timeline(Observer):
         self._ends: list[Column] = []
         self._shapes = array("q")
         self._iterations = 0
-        self._reaches: Reaches | None = None
-        # Where costs look at that: by iteration, what was within reach; and of each fast-forward, in order,
-        # its first iteration and `Reaches.ahead` of it.
+        self._spans: AttentionSpans | None = None
+        # Where costs ask for it: by iteration, what was within each span; and of each fast-forward, in
+        # order, its first iteration and `AttentionSpans.ahead` of it.
         self._reached: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self._forwards: list[int] = []
         self._ahead: list[list[tuple[int, int, int]]] = []
@@ -63,19 +63,19 @@ class Timeline(Observer):
         log.moves = array("q")
 
     def begun(self, scheduler: Scheduler) -> None:
-        self._reaches = scheduler.reaches
+        self._spans = scheduler.spans
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         shape = shape_of(batch)
         self._shapes.fromlist([self._iterations, *shape[:_NUMBERS]])  # type: ignore[list-item]
-        if self._reaches is not None:
+        if self._spans is not None:
             self._reached[self._iterations] = shape.reached, shape.reached_pairs
         self._iterations += 1
 
     def fast_forwarded(self, run: FastForward) -> None:
-        if self._reaches is not None:
+        if self._spans is not None:
             self._forwards.append(self._iterations)
-            self._ahead.append(self._reaches.ahead())
+            self._ahead.append(self._spans.ahead())
         self._iterations += run.steps
 
     def add(self, chunk: Chunk) -> None:
@@ -101,8 +101,8 @@ class Timeline(Observer):
         }
 
     def reached(self, iteration: int) -> tuple[int, ...]:
-        """Return what was within each reach in an iteration of a fast-forward, if costs look at that."""
-        if self._reaches is None:
+        """Return what was within each span in an iteration of a fast-forward, if costs look at that."""
+        if self._spans is None:
             return ()
         at = bisect_right(self._forwards, iteration) - 1
         step = iteration - self._forwards[at]

@@ -282,7 +282,7 @@ def side_by_side(summaries: dict[str, Summary]) -> None:
         rows.append((label, [_number(s[section][key], digits) for s in summaries.values()]))
     put_side_by_side("Service", names, rows)
     for policy, summary in summaries.items():
-        if any(summary["requests"][outcome] for outcome in ("rejected", "stuck", "aborted")):
+        if any(summary["requests"][outcome] for outcome in ("rejected", "unschedulable", "aborted")):
             say(f"{policy}: {_outcome(summary)}")
 
 
@@ -357,9 +357,9 @@ def _outcome(summary: Summary) -> str:
     parts = [f"{requests['finished']} of {requests['total']} requests finished"]
     if requests["rejected"]:
         parts.append(f"{requests['rejected']} rejected ({'; '.join(summary['rejections'])})")
-    if requests["stuck"]:
-        why = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in summary["dead_ends"].items() if v)
-        parts.append(f"{requests['stuck']} given up ({why})")
+    if requests["unschedulable"]:
+        why = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in summary["failure_modes"].items() if v)
+        parts.append(f"{requests['unschedulable']} given up ({why})")
     if requests["aborted"]:
         parts.append(f"{requests['aborted']} aborted by their clients")
     if requests["unfinished"]:

@@ -79,8 +79,8 @@ def _show(tree: pd.DataFrame, most: int) -> None:
     )
 
 
-def _named(holders: list[str]) -> str:
-    if not holders:
+def _named(requests: list[str]) -> str:
+    if not requests:
         return "no request"
-    some = ", ".join(holders[:NAMED])
-    return f"{some} and {len(holders) - NAMED} more" if len(holders) > NAMED else some
+    some = ", ".join(requests[:NAMED])
+    return f"{some} and {len(requests) - NAMED} more" if len(requests) > NAMED else some

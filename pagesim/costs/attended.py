@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
-from pagesim.costs.base import Reach
+from pagesim.costs.base import AttentionSpan
 from pagesim.costs.specs import ModelSpec
 from pagesim.costs.specs.layers import ChunkLayer, IndexerLayer, LatentLayer, StateLayer, WindowLayer
 
@@ -36,8 +36,8 @@ class States(NamedTuple):
     elements: float
 
 
-def attended(model: ModelSpec, kv_dtype: str, tp: int) -> dict[Reach | None, Attended]:
-    """Return what attention takes of a token, by reach; None stands for layers that look back on all.
+def attended(model: ModelSpec, kv_dtype: str, tp: int) -> dict[AttentionSpan | None, Attended]:
+    """Return what attention takes of a token, by span; None stands for layers that look back on all.
 
     Latent vectors are attended to in their absorbed form in decoding (the vector is key, with its rotary
     part, and value at once), and in prompts where an indexer picks them. An indexer looks back on all tokens.
@@ -45,31 +45,31 @@ def attended(model: ModelSpec, kv_dtype: str, tp: int) -> dict[Reach | None, Att
     Raises:
         PagesimError: an unknown ``kv_dtype``, or a ``tp`` that the heads do not allow.
     """
-    found: dict[Reach | None, Attended] = {None: Attended(0, 0, 0)}
+    found: dict[AttentionSpan | None, Attended] = {None: Attended(0, 0, 0)}
     mla = model.mla
     indexed = any(isinstance(layer, IndexerLayer) for layer in model.cache_layers)
     picked = mla.index_topk if mla and indexed else 0
     for layer in model.cache_layers:
-        reach = None
+        span = None
         match layer:
             case StateLayer():
                 continue
             case IndexerLayer():
                 flops = prompt_flops = 2 * mla.index_heads * mla.index_head_dim if mla else 0
             case LatentLayer():
-                reach = Reach("sparse", picked) if picked else None
+                span = AttentionSpan("sparse", picked) if picked else None
                 rank, rope = (mla.kv_lora_rank, mla.qk_rope_head_dim) if mla else (layer.width, 0)
                 flops = prompt_flops = 2 * model.heads * (2 * rank + rope)
                 if mla and not picked:
                     prompt_flops = 2 * model.heads * (mla.qk_nope_head_dim + rope + mla.v_head_dim)
             case _:
                 if isinstance(layer, WindowLayer):
-                    reach = Reach("window", layer.window)
+                    span = AttentionSpan("window", layer.window)
                 elif isinstance(layer, ChunkLayer):
-                    reach = Reach("chunk", layer.chunk)
+                    span = AttentionSpan("chunk", layer.chunk)
                 flops = prompt_flops = 4 * model.heads * layer.head_dim
-        before = found.get(reach, Attended(0, 0, 0))
-        found[reach] = Attended(
+        before = found.get(span, Attended(0, 0, 0))
+        found[span] = Attended(
             before.bytes + layer.bytes_per_token(kv_dtype, tp),
             before.flops + flops,
             before.prompt_flops + prompt_flops,

@@ -24,8 +24,8 @@ class IterationShape(NamedTuple):
             prompts that end in this iteration counted once, and drafts.
         launches: whether the model is run even if there is nothing to compute.
         drafts: tokens of decoding sequences that are drafts.
-        computed_prompts: prompts, or chunks of one, that are computed; counted for a `Reaching` cost model.
-        reached: of ``decode_context`` what is within each of its reaches; nothing where that is not known.
+        computed_prompts: prompts, or chunks of one, that are computed; counted for a `ReadsSpans` cost model.
+        reached: of ``decode_context`` what is within each of its spans; nothing where that is not known.
         reached_pairs: likewise of ``query_key_pairs``.
     """
 
@@ -107,7 +107,7 @@ class CostModel(Protocol):
         """
 
 
-class Reach(NamedTuple):
+class AttentionSpan(NamedTuple):
     """How far back layers look that do not look back on all tokens.
 
     Attributes:
@@ -120,23 +120,23 @@ class Reach(NamedTuple):
     size: int
 
 
-ReachAhead = tuple[int, int, int]
-"""What is within a reach in decode iterations, as in `DecodeRun`: (tokens in the first, increment, steps)."""
+SpanAhead = tuple[int, int, int]
+"""What is within a span in decode iterations, as in `DecodeRun`: (tokens in the first, increment, steps)."""
 
 
 @runtime_checkable
-class Reaching(CostModel, Protocol):
+class ReadsSpans(CostModel, Protocol):
     """A cost model of layers that do not look back on all tokens.
 
-    Everything is within reach in ``decode``, and of a shape that does not say what is.
+    Everything is within the span in ``decode``, and of a shape that does not say what is.
     """
 
     @property
-    def reaches(self) -> tuple[Reach, ...] | None:
-        """Of what reaches a shape should tell; None where it need not say anything more."""
+    def spans(self) -> tuple[AttentionSpan, ...] | None:
+        """Of what spans a shape should tell; None where it need not say anything more."""
 
-    def decode_reached(self, sequences: int, context: int, reached: Sequence[ReachAhead]) -> DecodeRun:
-        """Return the run that `decode` returns, of sequences of which by reach the tokens are known."""
+    def decode_reached(self, sequences: int, context: int, reached: Sequence[SpanAhead]) -> DecodeRun:
+        """Return the run that `decode` returns, of sequences of which by span the tokens are known."""
 
 
 @runtime_checkable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pagesim.costs.attended import Attended, States
-from pagesim.costs.base import UNBOUNDED, AnyShape, DecodeRun, Reach, ReachAhead
+from pagesim.costs.base import UNBOUNDED, AnyShape, AttentionSpan, DecodeRun, SpanAhead
 from pagesim.sim.clock import to_ticks
 
 STATE_FLOPS = 6
@@ -14,14 +14,14 @@ multiplication and an addition each. Kernels that go through a prompt in chunks 
 
 
 class MixedLayers:
-    """Ticks of attention within each reach, and of states.
+    """Ticks of attention within each span, and of states.
 
-    In decoding, what is within reach is read or computed with, whichever takes longer; in prompts attention
-    is bound by operations. A sequence's states are read and written once an iteration, and each token of a
-    prompt is computed with.
+    Decoding reads what is within the span or computes with it, whichever takes longer; in prompts
+    attention is bound by operations. A sequence's states are read and written once an iteration, and each
+    token of a prompt is computed with.
 
     Args:
-        layers: by reach.
+        layers: by span.
         states: of a sequence.
         kv: bytes a second, of the cache.
         hbm: bytes a second, of states.
@@ -29,13 +29,20 @@ class MixedLayers:
         tp: GPUs.
 
     Attributes:
-        reaches: see `Reaching`.
+        spans: see `ReadsSpans`.
     """
 
     def __init__(
-        self, layers: dict[Reach, Attended], states: States, *, kv: float, hbm: float, flops: float, tp: int
+        self,
+        layers: dict[AttentionSpan, Attended],
+        states: States,
+        *,
+        kv: float,
+        hbm: float,
+        flops: float,
+        tp: int,
     ) -> None:
-        self.reaches = tuple(layers)
+        self.spans = tuple(layers)
         # Whole ticks, so that a run of decode steps adds up exactly.
         self._tokens = [
             max(1, to_ticks(max(each.bytes / kv, each.flops / tp / flops))) for each in layers.values()
@@ -59,8 +66,8 @@ class MixedLayers:
         """Return the ticks of an iteration that computes anything by what they are for."""
         read, pairs = self._read(shape), self._pairs(shape)
         found: dict[str, int] = {}
-        for number, reach in enumerate(self.reaches):
-            name = f"{reach.kind} attention"
+        for number, span in enumerate(self.spans):
+            name = f"{span.kind} attention"
             ticks = self._tokens[number] * read[number] + to_ticks(self._pairs_s[number] * pairs[number])
             found[name] = found.get(name, 0) + ticks
         if self._keeps_states:
@@ -68,12 +75,12 @@ class MixedLayers:
         return found
 
     def decode(self, sequences: int, context: int) -> DecodeRun:
-        """Return the run of these layers where everything is within reach."""
+        """Return the run of these layers where everything is within the span."""
         a_token = sum(self._tokens)
         return self._state * sequences + a_token * context, a_token * sequences, UNBOUNDED
 
-    def decode_reached(self, sequences: int, reached: Sequence[ReachAhead]) -> DecodeRun:
-        """Return the run of these layers where so much is within reach."""
+    def decode_reached(self, sequences: int, reached: Sequence[SpanAhead]) -> DecodeRun:
+        """Return the run of these layers where so much is within the span."""
         first, increment, steps = self._state * sequences, 0, UNBOUNDED
         for ticks, (tokens, growth, holds) in zip(self._tokens, reached, strict=True):
             first += ticks * tokens
@@ -82,12 +89,12 @@ class MixedLayers:
         return first, increment, steps
 
     def _read(self, shape: AnyShape) -> Sequence[int]:
-        """Return by reach the tokens that decoding sequences read."""
-        return shape.reached or (shape.decode_context,) * len(self.reaches)
+        """Return by span the tokens that decoding sequences read."""
+        return shape.reached or (shape.decode_context,) * len(self.spans)
 
     def _pairs(self, shape: AnyShape) -> Sequence[int]:
-        """Return by reach the pairs of prompts."""
-        return shape.reached_pairs or (shape.query_key_pairs,) * len(self.reaches)
+        """Return by span the pairs of prompts."""
+        return shape.reached_pairs or (shape.query_key_pairs,) * len(self.spans)
 
     def _of_states(self, shape: AnyShape) -> int:
         prompt = shape.tokens - shape.decoding - shape.drafts

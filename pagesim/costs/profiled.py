@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pagesim.costs.assumptions import of_experts
 from pagesim.costs.attended import attended
-from pagesim.costs.base import UNBOUNDED, AnyShape, DecodeRun, Reach, ReachAhead
+from pagesim.costs.base import UNBOUNDED, AnyShape, AttentionSpan, DecodeRun, SpanAhead
 from pagesim.costs.engines import UNKNOWN, EngineTime
 from pagesim.costs.lines import TickLines
 from pagesim.costs.profiles import ANY_BLOCK, Profile, Shape
@@ -37,7 +37,7 @@ class Profiled:
     Attributes:
         profile: the measured terms of this model.
         beyond: by axis, the largest size that was asked for beyond what was measured.
-        reaches: see `Reaching`.
+        spans: see `ReadsSpans`.
         notes: see `Assuming`.
 
     Raises:
@@ -69,11 +69,11 @@ class Profiled:
         self._copy = terms.copy_[measured_at]
         self._out = terms.swap_out[measured_at]
         self._in = terms.swap_in[measured_at]
-        reaches = _reaches(model, kv_dtype, tp)
-        self.reaches: tuple[Reach, ...] | None = None
-        if reaches or terms.states is not None:
-            self.reaches = reaches
-        self._within = [terms.reached[_name(reach)] for reach in reaches]
+        spans = _spans(model, kv_dtype, tp)
+        self.spans: tuple[AttentionSpan, ...] | None = None
+        if spans or terms.states is not None:
+            self.spans = spans
+        self._within = [terms.reached[_name(span)] for span in spans]
         self._lines_within = [TickLines(each.decode) for each in self._within]
         self._ranges = profile.ranges
         decode = profile.ranges.get("decode")
@@ -114,7 +114,7 @@ class Profiled:
         if shape.decoding:
             lines = self._mixed if shape.query_key_pairs else self._decode
             attention += self._attend(shape.decoding, shape.decode_context, lines)[0]
-            if self.reaches is not None:
+            if self.spans is not None:
                 attention += self._look_back(shape)
         device, overhead = self._of(shape.tokens, shape.sampled, shape.query_key_pairs > 0)
         return moving + overhead + max(host, device + attention)
@@ -149,14 +149,14 @@ class Profiled:
         return {"overhead": overhead, **computing, "waiting for the host": max(0, waiting), **moving}
 
     def decode(self, sequences: int, context: int) -> DecodeRun:
-        if self.reaches is None:
+        if self.spans is None:
             attention, a_token, steps = self._attend(sequences, context, self._decode)
             return self._from(sequences, attention, a_token * sequences, steps)
-        # Everything is within reach.
+        # Everything is within the span.
         everywhere = [(context, sequences, UNBOUNDED)] * len(self._within)
         return self.decode_reached(sequences, context, everywhere)
 
-    def decode_reached(self, sequences: int, context: int, reached: Sequence[ReachAhead]) -> DecodeRun:
+    def decode_reached(self, sequences: int, context: int, reached: Sequence[SpanAhead]) -> DecodeRun:
         attention, a_token, steps = self._attend(sequences, context, self._decode)
         increment = a_token * sequences
         for lines, (tokens, growth, holds) in zip(self._lines_within, reached, strict=True):
@@ -167,7 +167,7 @@ class Profiled:
             if growth:
                 increment += a_token * growth
                 if until is not None:
-                    # The mean is beyond it once this many tokens more are within reach.
+                    # The mean is beyond it once this many tokens more are within the span.
                     holds = -(-((until + 1) * sequences - tokens) // growth)
                     if holds < steps:
                         steps = holds
@@ -274,9 +274,9 @@ class Profiled:
             self.beyond[axis] = max(size, self.beyond.get(axis, 0))
 
 
-def _reaches(model: ModelSpec, kv_dtype: str, tp: int) -> tuple[Reach, ...]:
+def _spans(model: ModelSpec, kv_dtype: str, tp: int) -> tuple[AttentionSpan, ...]:
     """Return how far back layers look that do not look back on all tokens."""
-    return tuple(reach for reach in attended(model, kv_dtype, tp) if reach is not None)
+    return tuple(span for span in attended(model, kv_dtype, tp) if span is not None)
 
 
 def _width(dtype: str) -> str:
@@ -284,8 +284,8 @@ def _width(dtype: str) -> str:
     return "16 bit" if dtype in ("fp16", "bf16") else dtype
 
 
-def _name(reach: Reach) -> str:
-    return f"{reach.kind}:{reach.size}"
+def _name(span: AttentionSpan) -> str:
+    return f"{span.kind}:{span.size}"
 
 
 def _check(profile: Profile, model: ModelSpec, tp: int, block_size: int, kv_dtype: str) -> None:
@@ -309,7 +309,7 @@ def _check(profile: Profile, model: ModelSpec, tp: int, block_size: int, kv_dtyp
             f"{name} is of weights in {dtype}, not {model.weights_in_words}; import or calibrate one of "
             "those, or choose cost roofline"
         )
-    needed = {_name(reach) for reach in _reaches(model, kv_dtype, tp)} - set(profile.terms.reached)
+    needed = {_name(span) for span in _spans(model, kv_dtype, tp)} - set(profile.terms.reached)
     if needed or (model.state_layers and profile.terms.states is None):
         raise PagesimError(
             f"{name} knows attention to {', '.join(('all tokens', *profile.terms.reached))} only, and the "

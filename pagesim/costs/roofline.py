@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pagesim.costs.assumptions import of_experts, of_layers, of_weights
 from pagesim.costs.attended import attended, states
-from pagesim.costs.base import NOWHERE, UNBOUNDED, DecodeRun, IterationShape, Reach, ReachAhead
+from pagesim.costs.base import NOWHERE, UNBOUNDED, AttentionSpan, DecodeRun, IterationShape, SpanAhead
 from pagesim.costs.engines import UNKNOWN, EngineTime
 from pagesim.costs.mixed import MixedLayers
 from pagesim.costs.specs import ALL_REDUCES_PER_LAYER, GpuSpec, ModelSpec, all_reduce_bytes_per_token
@@ -61,7 +61,7 @@ class Roofline:
         engine: its own time; that of an engine of which no measurement is known when left out.
 
     Attributes:
-        reaches: see `Reaching`.
+        spans: see `ReadsSpans`.
         notes: see `Assuming`.
     """
 
@@ -109,9 +109,9 @@ class Roofline:
         self._context = max(1, to_ticks(context_s)) if context_s else 0
         self._mixed: MixedLayers | None = None
         if layers or model.state_layers:
-            limited = {reach: each for reach, each in layers.items() if reach}
+            limited = {span: each for span, each in layers.items() if span}
             self._mixed = MixedLayers(limited, states(model, tp), kv=kv, hbm=hbm, flops=flops, tp=tp)
-        self.reaches: tuple[Reach, ...] | None = None if self._mixed is None else self._mixed.reaches
+        self.spans: tuple[AttentionSpan, ...] | None = None if self._mixed is None else self._mixed.spans
         self.notes = (
             *of_weights(model, gpu, "roofline"),
             *of_experts(model, "roofline"),
@@ -167,7 +167,7 @@ class Roofline:
             first, increment = first + further, increment + growth
         return first, increment, UNBOUNDED
 
-    def decode_reached(self, sequences: int, context: int, reached: Sequence[ReachAhead]) -> DecodeRun:
+    def decode_reached(self, sequences: int, context: int, reached: Sequence[SpanAhead]) -> DecodeRun:
         first, increment = self._first(sequences, context), self._context * sequences
         if self._mixed is None:
             return first, increment, UNBOUNDED
@@ -175,7 +175,7 @@ class Roofline:
         return first + further, increment + growth, steps
 
     def _first(self, sequences: int, context: int) -> int:
-        """Ticks of a step in which so many decode, all but what reaches some tokens only."""
+        """Ticks of a step in which so many decode, all but what spans some tokens only."""
         return self._linear(sequences) + self._sequence * sequences + self._context * context
 
     def _linear(self, tokens: int) -> int:

@@ -6,8 +6,9 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
+from pagesim.allocators import OutOfBlocks
 from pagesim.kvcache.groups import Full, KVGroup, are_hybrid, check_groups, page_bytes_of
-from pagesim.kvcache.holder import Holder
+from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.setup.compiled import mypyc_attr, refuse_abstract
 
 
@@ -27,10 +28,6 @@ class BlockManagerError(Exception):
     """An operation that the contract forbids; the memory is as it was before the call."""
 
 
-class OutOfBlocks(BlockManagerError):
-    """There are not enough free blocks, or no place for them."""
-
-
 @mypyc_attr(allow_interpreted_subclasses=True)
 class BlockManager:
     """A pool of ``num_blocks`` equal blocks, shared by the KV groups of a model and by all requests.
@@ -38,12 +35,12 @@ class BlockManager:
     Beside it stands a swap space of ``cpu_blocks`` blocks. Sizes are in blocks, lengths in tokens. An
     operation that raises leaves everything as it was.
 
-    A request spends most of its life decoding: ``grow(steps)`` gives every decoding holder its next tokens at
-    once, ``blocks_needed(steps)`` says beforehand how many blocks that takes, and ``steps_that_fit`` for how
-    many steps the free blocks last. A run of steps leaves what as many single steps leave.
+    A request spends most of its life decoding: ``allocate_step(steps)`` gives every decoding request its
+    next tokens at once, ``blocks_needed(steps)`` says how many blocks that takes, and ``steps_that_fit``
+    for how many steps the free blocks last. A run of steps leaves what as many single steps leave.
 
-    In a step a group first releases what no later token attends to, then takes blocks. ``grow`` asks for the
-    blocks of all holders before it releases any.
+    In a step a group first releases what no later token attends to, then takes blocks. ``allocate_step``
+    asks for the blocks of all requests before it releases any.
 
     Args:
         num_blocks: on the device.
@@ -53,9 +50,9 @@ class BlockManager:
 
     Attributes:
         steps: steps of growth taken so far.
-        free_blocks: blocks that no holder has.
+        free_blocks: blocks that no request has.
         free_cpu_blocks: the same of the swap space.
-        shared_blocks: over the blocks on the device, the holders' tables that name one beyond the first.
+        shared_blocks: over the blocks on the device, the requests' tables that name one beyond the first.
         block_size: tokens a block, of the first group.
         page_bytes: of each block, on each GPU; see `KVGroup`.
         group_bytes: of what each group takes at a time: a block, unless ``equal_blocks`` is False.
@@ -63,7 +60,8 @@ class BlockManager:
         is_hybrid: whether a block is not the same for all layers and for good: several groups, windows,
             chunks, states.
         is_plain: whether what a sequence holds is its length over the block size, rounded up.
-        lag: steps that are in flight when the next one is planned: 0, or 1 where batches are scheduled ahead.
+        steps_in_flight: steps that are in flight when the next one is planned: 0, or 1 where batches are
+            scheduled ahead.
         releases: whether a group may give blocks back before the end.
         state_chunks: how prompts are cut, where states can be found again.
     """
@@ -80,7 +78,6 @@ class BlockManager:
         "grows",
         "is_hybrid",
         "is_plain",
-        "lag",
         "num_blocks",
         "page_bytes",
         "releases",
@@ -88,10 +85,11 @@ class BlockManager:
         "shares",
         "state_chunks",
         "steps",
+        "steps_in_flight",
     )
 
     grows: bool
-    """Whether decoding holders take further blocks; if not, everything is taken at admission."""
+    """Whether decoding requests take further blocks; if not, everything is taken at admission."""
 
     caches_prefixes: ClassVar[bool] = False
     """Whether full blocks can be found by their content until they are taken again."""
@@ -133,7 +131,7 @@ class BlockManager:
         self.shares = shares and all(group.rule.grows for group in self.groups)
         self.is_plain = len(self.groups) == 1 and self.groups[0].rule == Full()
         self.releases = False
-        self.lag = 0
+        self.steps_in_flight = 0
         self.steps = 0
         self.free_blocks = num_blocks
         self.free_cpu_blocks = cpu_blocks
@@ -152,79 +150,83 @@ class BlockManager:
         """Return the blocks of one sequence of so many tokens, on demand and with nothing released."""
         return sum([-(-tokens // group.block_size) for group in self.groups])
 
-    def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
-        """Return the free blocks that a holder takes when it is admitted with so many tokens.
+    def blocks_to_admit(self, request: SequenceGroup, tokens: int) -> int:
+        """Return the free blocks that a request takes when it is admitted with so many tokens.
 
         What ``match_prefix`` found for it counts as far as it is free; an allocator may round the rest up.
         """
-        blocks = sum([group.blocks_at_admission(tokens, holder.output) for group in self.groups])
-        return blocks if self.shares else blocks * holder.samples
+        blocks = sum([group.blocks_at_admission(tokens, request.output) for group in self.groups])
+        return blocks if self.shares else blocks * request.samples
 
-    def can_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
-        """Say whether a holder could be admitted now, with ``spare`` blocks left free (a watermark)."""
-        return self.blocks_to_admit(holder, tokens) + spare <= self.free_blocks
+    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
+        """Say whether a request could be admitted now, with ``spare`` blocks left free (a watermark)."""
+        return self.blocks_to_admit(request, tokens) + spare <= self.free_blocks
 
-    def could_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
-        """Say whether a holder could be admitted to empty memory, with ``spare`` blocks left free."""
-        return self.blocks_to_admit(holder, tokens) + spare <= self.num_blocks
+    def could_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
+        """Say whether a request could be admitted to empty memory, with ``spare`` blocks left free."""
+        return self.blocks_to_admit(request, tokens) + spare <= self.num_blocks
 
-    def can_admit_whole(self, holder: Holder, tokens: int, length: int, spare: int = 0) -> bool:
-        """Say whether a holder could be admitted with its first tokens, and all ``length`` of them fit."""
-        return self.can_admit(holder, length, spare)
+    def can_admit_whole(self, request: SequenceGroup, tokens: int, length: int, spare: int = 0) -> bool:
+        """Say whether a request could be admitted with its first tokens, and all ``length`` of them fit."""
+        return self.can_admit(request, length, spare)
 
-    def match_prefix(self, holder: Holder, tokens: int) -> int:
-        """Look a holder's first tokens up, all but the last; return how many are cached: whole blocks."""
+    def match_prefix(self, request: SequenceGroup, tokens: int) -> int:
+        """Look a request's first tokens up, all but the last; return how many are cached: whole blocks."""
         return 0
 
     @abstractmethod
-    def held_blocks(self, holder: Holder) -> int:
-        """Return the distinct blocks that a holder has, on the device or, swapped out, in the swap space."""
+    def held_blocks(self, request: SequenceGroup) -> int:
+        """Return the distinct blocks that a request has, on the device or, swapped out, in the swap space."""
 
-    def exclusive_blocks(self, holders: Sequence[Holder]) -> int:
-        """Return the distinct blocks that only these holders have, and no other."""
-        return sum([self.held_blocks(holder) for holder in holders])
+    def exclusive_blocks(self, requests: Sequence[SequenceGroup]) -> int:
+        """Return the distinct blocks that only these requests have, and no other."""
+        return sum([self.held_blocks(request) for request in requests])
 
-    def exclusive_in_groups(self, holders: Sequence[Holder]) -> list[int]:
+    def exclusive_in_groups(self, requests: Sequence[SequenceGroup]) -> list[int]:
         """Return those of each KV group."""
-        return [self.exclusive_blocks(holders)]
+        return [self.exclusive_blocks(requests)]
 
-    def length(self, holder: Holder) -> int:
+    def length(self, request: SequenceGroup) -> int:
         """Return the tokens of each sample whose KV is held or, for a window, has been."""
-        return holder.base + holder.growth * self.steps if holder.decodes else holder.tokens
+        return (
+            request.length_offset + request.tokens_per_step * self.steps
+            if request.decodes
+            else request.tokens
+        )
 
     @abstractmethod
     def blocks_needed(self, steps: int = 1) -> int:
-        """Return the blocks that decoding holders take over the next steps, what they release not counted."""
+        """Return the blocks that decoding requests take over the next steps, not less what they release."""
 
     @abstractmethod
-    def blocks_needed_by(self, holder: Holder) -> int:
-        """Return those that one decoding holder takes in the next step."""
+    def blocks_needed_by(self, request: SequenceGroup) -> int:
+        """Return those that one decoding request takes in the next step."""
 
     @abstractmethod
-    def blocks_to_extend(self, holder: Holder, tokens: int) -> int:
-        """Return the blocks that a resting holder takes for further tokens, what it releases not counted."""
+    def blocks_to_extend(self, request: SequenceGroup, tokens: int) -> int:
+        """Return the blocks that a resting request takes for further tokens, what it releases not counted."""
 
-    def blocks_to_complete(self, holder: Holder, length: int, computed: int) -> int:
-        """Return the blocks that a resting holder takes at most until it has so many tokens.
+    def blocks_to_complete(self, request: SequenceGroup, length: int, computed: int) -> int:
+        """Return the blocks that a resting request takes at most until it has so many tokens.
 
         Args:
-            holder: one that takes no part in steps of growth.
+            request: one that takes no part in steps of growth.
             length: tokens.
             computed: those of its tokens that were computed before the step at hand, or found.
         """
-        return self.blocks_to_extend(holder, length - holder.tokens)
+        return self.blocks_to_extend(request, length - request.tokens)
 
-    def blocks_needed_with(self, chunks: Sequence[tuple[Holder, int]]) -> int:
-        """Return the blocks of the next step of decoding holders and of further tokens for resting ones.
+    def blocks_needed_with(self, chunks: Sequence[tuple[SequenceGroup, int]]) -> int:
+        """Return the blocks of the next step of decoding requests and of further tokens for resting ones.
 
         More than are free where there may be no room for all.
 
         Args:
-            chunks: of each resting holder its further tokens.
+            chunks: of each resting request its further tokens.
         """
         blocks = self.blocks_needed(1)
-        for holder, tokens in chunks:
-            blocks += self.blocks_to_extend(holder, tokens)
+        for request, tokens in chunks:
+            blocks += self.blocks_to_extend(request, tokens)
         return blocks
 
     @abstractmethod
@@ -232,9 +234,9 @@ class BlockManager:
         """Return for how many of the next steps the free blocks last, ``spare`` of them left over in each.
 
         What decides is that every step counted here can be taken, and looks like the others. So it is 0 where
-        the next step copies on write, and where steps are in flight (``lag``) and a holder's first one comes
-        next, unless what it holds then follows from its length. Memory that gives blocks back may count on
-        it, or say fewer steps.
+        the next step copies on write, and where steps are in flight and a request's first one comes next,
+        unless what it holds then follows from its length. Memory that gives blocks back may count on it, or
+        say fewer steps.
         """
 
     @property
@@ -242,20 +244,20 @@ class BlockManager:
         """Whether the next step copies blocks that samples still share."""
         return False
 
-    def fits_elsewhere(self, holder: Holder, tokens: int) -> bool:
-        """Say whether a holder cannot be placed though enough blocks are free: external fragmentation."""
+    def fits_elsewhere(self, request: SequenceGroup, tokens: int) -> bool:
+        """Say whether a request cannot be placed though enough blocks are free: external fragmentation."""
         return False
 
-    def copies_due(self, holder: Holder) -> int:
-        """Return the blocks that the next step of a decoding holder copies on write."""
+    def copies_due(self, request: SequenceGroup) -> int:
+        """Return the blocks that the next step of a decoding request copies on write."""
         return 0
 
-    def held_by_group(self, holder: Holder) -> list[tuple[int, int]]:
-        """Return of each KV group the tokens that it stores for a holder of one sample, and its blocks."""
-        return [(self.length(holder), self.held_blocks(holder))]
+    def held_by_group(self, request: SequenceGroup) -> list[tuple[int, int]]:
+        """Return of each KV group the tokens that it stores for a request of one sample, and its blocks."""
+        return [(self.length(request), self.held_blocks(request))]
 
     def held_by_groups(self) -> Sequence[int] | None:
-        """Return the distinct blocks of all holders in each KV group; None where their lengths tell."""
+        """Return the distinct blocks of all requests in each KV group; None where their lengths tell."""
         return None
 
     def take_changes(self) -> Sequence[tuple[int, ...]]:
@@ -268,7 +270,7 @@ class BlockManager:
         """
         return ()
 
-    def held_and_reserved(self, holder: Holder) -> tuple[int, int] | None:
+    def held_and_reserved(self, request: SequenceGroup) -> tuple[int, int] | None:
         """Return the blocks that each sample holds throughout and the tokens reserved for it.
 
         None where memory is taken on demand.
@@ -282,16 +284,16 @@ class BlockManager:
         return
 
     @abstractmethod
-    def admit(self, holder: Holder, tokens: int) -> None:
-        """Give a new holder room for its first tokens, what ``match_prefix`` found last included; it rests.
+    def admit(self, request: SequenceGroup, tokens: int) -> None:
+        """Give a new request room for its first tokens, what ``match_prefix`` found last included; it rests.
 
         Raises:
             OutOfBlocks: there are too few blocks, or no place for them.
         """
 
     @abstractmethod
-    def extend(self, holder: Holder, tokens: int) -> None:
-        """Make room for further tokens of a resting holder of one sample: the next chunk of a prompt.
+    def extend(self, request: SequenceGroup, tokens: int) -> None:
+        """Make room for further tokens of a resting request of one sample: the next chunk of a prompt.
 
         What it releases at its beginning is released first, as by ``free_skipped_blocks``, in any case.
 
@@ -301,29 +303,29 @@ class BlockManager:
         """
 
     @abstractmethod
-    def append(self, holder: Holder) -> int:
-        """Make room for one more token of each sample of a resting holder; return the blocks copied for it.
+    def append(self, request: SequenceGroup) -> int:
+        """Make room for one more token of each sample of a resting request; return the blocks copied for it.
 
-        A holder of one sample releases for it what it would for a chunk.
+        A request of one sample releases for it what it would for a chunk.
 
         Raises:
             OutOfBlocks: there are too few blocks, or the reservation is full.
         """
 
     @abstractmethod
-    def start_decoding(self, holder: Holder) -> None:
-        """From now on ``grow`` gives this holder its tokens."""
+    def start_decoding(self, request: SequenceGroup) -> None:
+        """From now on ``grow`` gives this request its tokens."""
 
     @abstractmethod
-    def stop_decoding(self, holder: Holder) -> None:
-        """Let a decoding holder rest at its present length."""
+    def stop_decoding(self, request: SequenceGroup) -> None:
+        """Let a decoding request rest at its present length."""
 
-    def free_skipped_blocks(self, holder: Holder) -> None:
-        """Release now what the next chunk of a resting holder would release at its beginning."""
+    def free_skipped_blocks(self, request: SequenceGroup) -> None:
+        """Release now what the next chunk of a resting request would release at its beginning."""
         return
 
-    def cache_full_blocks(self, holder: Holder) -> None:
-        """Make the blocks findable that a decoding holder has filled, where prefixes are cached."""
+    def cache_full_blocks(self, request: SequenceGroup) -> None:
+        """Make the blocks findable that a decoding request has filled, where prefixes are cached."""
         return
 
     def reserve_free(self) -> None:
@@ -335,15 +337,15 @@ class BlockManager:
         return
 
     @abstractmethod
-    def grow(self, steps: int = 1) -> int:
-        """Give every decoding holder its tokens of so many steps; return the blocks copied on write.
+    def allocate_step(self, steps: int = 1) -> int:
+        """Give every decoding request its tokens of so many steps; return the blocks copied on write.
 
         Raises:
             OutOfBlocks: ``blocks_needed(steps)`` exceeds the free blocks, and ``steps_that_fit`` says fewer
                 steps.
         """
 
-    def try_grow(self, spare: int) -> int:
+    def try_allocate_step(self, spare: int) -> int:
         """Grow by one step if that leaves ``spare`` blocks free, what it releases not counted.
 
         Returns:
@@ -352,46 +354,46 @@ class BlockManager:
         """
         if self.grows and self.free_blocks - self.blocks_needed(1) < spare:
             return -1
-        return self.grow(1)
+        return self.allocate_step(1)
 
     @abstractmethod
-    def release(self, holder: Holder) -> None:
-        """Take everything back that a holder has on the device."""
+    def release(self, request: SequenceGroup) -> None:
+        """Take everything back that a request has on the device."""
 
     @abstractmethod
-    def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
-        """Take back what some samples of a holder have; at least one other remains.
+    def end_samples(self, request: SequenceGroup, samples: Sequence[int]) -> None:
+        """Take back what some samples of a request have; at least one other remains.
 
         Args:
-            holder: its ``samples`` is lowered here.
+            request: its ``samples`` is lowered here.
             samples: their places among those that are not over, rising.
         """
 
-    def swap_out(self, holder: Holder) -> int:
-        """Move a holder to the swap space, sharing preserved; return the distinct blocks moved.
+    def swap_out(self, request: SequenceGroup) -> int:
+        """Move a request to the swap space, sharing preserved; return the distinct blocks moved.
 
         Raises:
             OutOfBlocks: the swap space has too few free blocks.
         """
         raise BlockManagerError("this memory has no swap space")
 
-    def swap_in(self, holder: Holder) -> int:
-        """Bring a holder back, which rests as long as it was; return the distinct blocks moved.
+    def swap_in(self, request: SequenceGroup) -> int:
+        """Bring a request back, which rests as long as it was; return the distinct blocks moved.
 
         Raises:
             OutOfBlocks: the device has too few free blocks.
         """
         raise BlockManagerError("this memory has no swap space")
 
-    def drop_swapped(self, holder: Holder) -> None:
-        """Give up a holder in the swap space."""
+    def drop_swapped(self, request: SequenceGroup) -> None:
+        """Give up a request in the swap space."""
         raise BlockManagerError("this memory has no swap space")
 
-    def fork(self, holder: Holder, dropped: int, survivor: int) -> int:
-        """Let one sample of a decoding holder go on from what another one holds, as a beam's fork does.
+    def fork(self, request: SequenceGroup, dropped: int, survivor: int) -> int:
+        """Let one sample of a decoding request go on from what another one holds, as a beam's fork does.
 
         Args:
-            holder: of samples of one length.
+            request: of samples of one length.
             dropped: the place of the one that is given up, among the samples.
             survivor: the place of the other.
 
@@ -419,11 +421,11 @@ class BlockManager:
         if not self.grows:
             raise BlockManagerError("this memory takes all of a prompt at once; chunks need memory on demand")
 
-    def _fill_reserved(self, holder: Holder) -> int:
-        """Give a resting holder one more of the tokens that its reserved blocks hold; nothing is copied."""
-        _, reserved = self.held_and_reserved(holder) or (0, 0)
+    def _fill_reserved(self, request: SequenceGroup) -> int:
+        """Give a resting request one more of the tokens that its reserved blocks hold; nothing is copied."""
+        _, reserved = self.held_and_reserved(request) or (0, 0)
         slots = -(-reserved // self.block_size) * self.block_size
-        if holder.tokens >= slots:
+        if request.tokens >= slots:
             raise OutOfBlocks(f"a reservation of {slots} tokens is full")
-        holder.tokens += 1
+        request.tokens += 1
         return 0

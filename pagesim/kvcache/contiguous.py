@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pagesim.kvcache.allocator import Allocator
-from pagesim.kvcache.base import BlockManager, OutOfBlocks
-from pagesim.kvcache.extents import Extent
+from pagesim.allocators import OutOfBlocks
+from pagesim.allocators.allocator import Allocator
+from pagesim.allocators.extents import Extent
+from pagesim.kvcache.base import BlockManager
 from pagesim.kvcache.groups import KVGroup, Reserved
-from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.pool import Pool
 from pagesim.kvcache.reservation import Reservation
+from pagesim.kvcache.sequence_group import SequenceGroup
 
 
 class Runs:
-    """What `ContiguousManager` keeps with a holder.
+    """What `ContiguousManager` keeps with a request.
 
     Attributes:
         of: the blocks of each sample.
@@ -48,98 +49,100 @@ class ContiguousManager(BlockManager):
         super().__init__(allocator.num_blocks, [KVGroup(block_size, Reserved(reservation))], cpu_blocks)
         self.allocator = allocator
         self.reservation = reservation
-        self._holders: dict[Holder, None] = {}
+        self._requests: dict[SequenceGroup, None] = {}
 
-    def held_blocks(self, holder: Holder) -> int:
-        return sum([len(run) for run in holder.kv.of])
+    def held_blocks(self, request: SequenceGroup) -> int:
+        return sum([len(run) for run in request.block_state.of])
 
-    def can_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
-        blocks, samples = self._blocks(holder, tokens), holder.samples
+    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
+        blocks, samples = self._blocks(request, tokens), request.samples
         taken = self.allocator.rounded(blocks) * samples
         return taken + spare <= self.free_blocks and self.allocator.can_allocate(blocks, samples)
 
-    def could_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
-        blocks, samples = self._blocks(holder, tokens), holder.samples
+    def could_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
+        blocks, samples = self._blocks(request, tokens), request.samples
         if self.allocator.rounded(blocks) * samples + spare > self.num_blocks:
             return False
         return self.free_blocks < self.num_blocks or self.allocator.can_allocate(blocks, samples)
 
-    def fits_elsewhere(self, holder: Holder, tokens: int) -> bool:
-        blocks = self._blocks(holder, tokens) * holder.samples
-        return blocks <= self.free_blocks and not self.can_admit(holder, tokens)
+    def fits_elsewhere(self, request: SequenceGroup, tokens: int) -> bool:
+        blocks = self._blocks(request, tokens) * request.samples
+        return blocks <= self.free_blocks and not self.can_admit(request, tokens)
 
     def blocks_needed(self, steps: int = 1) -> int:
         return 0
 
-    def blocks_needed_by(self, holder: Holder) -> int:
+    def blocks_needed_by(self, request: SequenceGroup) -> int:
         return 0
 
-    def blocks_to_extend(self, holder: Holder, tokens: int) -> int:
+    def blocks_to_extend(self, request: SequenceGroup, tokens: int) -> int:
         self._check_extends()
         return 0
 
     def steps_that_fit(self, steps: int, spare: int) -> int:
         return steps
 
-    def held_and_reserved(self, holder: Holder) -> tuple[int, int]:
-        runs: Runs = holder.kv
+    def held_and_reserved(self, request: SequenceGroup) -> tuple[int, int]:
+        runs: Runs = request.block_state
         return len(runs.of[0]), runs.reserved
 
-    def admit(self, holder: Holder, tokens: int) -> None:
-        reserved = self.reservation.tokens(tokens, holder.output)
+    def admit(self, request: SequenceGroup, tokens: int) -> None:
+        reserved = self.reservation.tokens(tokens, request.output)
         blocks = -(-reserved // self.block_size)
-        if holder.samples > 1 and not self.allocator.can_allocate(blocks, holder.samples):
-            raise OutOfBlocks(f"no {holder.samples} runs of {blocks} neighbouring blocks are free")
-        holder.kv = Runs([self.allocator.allocate(blocks) for _ in range(holder.samples)], reserved)
-        self.free_blocks -= self.held_blocks(holder)
-        holder.tokens = tokens
-        self._holders[holder] = None
+        if request.samples > 1 and not self.allocator.can_allocate(blocks, request.samples):
+            raise OutOfBlocks(f"no {request.samples} runs of {blocks} neighbouring blocks are free")
+        request.block_state = Runs(
+            [self.allocator.allocate(blocks) for _ in range(request.samples)], reserved
+        )
+        self.free_blocks -= self.held_blocks(request)
+        request.tokens = tokens
+        self._requests[request] = None
 
-    def extend(self, holder: Holder, tokens: int) -> None:
-        self.blocks_to_extend(holder, tokens)
+    def extend(self, request: SequenceGroup, tokens: int) -> None:
+        self.blocks_to_extend(request, tokens)
 
-    def append(self, holder: Holder) -> int:
-        return self._fill_reserved(holder)
+    def append(self, request: SequenceGroup) -> int:
+        return self._fill_reserved(request)
 
-    def start_decoding(self, holder: Holder) -> None:
-        holder.base = holder.tokens - holder.growth * self.steps
-        holder.decodes = True
+    def start_decoding(self, request: SequenceGroup) -> None:
+        request.length_offset = request.tokens - request.tokens_per_step * self.steps
+        request.decodes = True
 
-    def stop_decoding(self, holder: Holder) -> None:
-        holder.tokens = self.length(holder)
-        holder.decodes = False
+    def stop_decoding(self, request: SequenceGroup) -> None:
+        request.tokens = self.length(request)
+        request.decodes = False
 
-    def grow(self, steps: int = 1) -> int:
-        # That none grows past its reservation is the scheduler's care: no holder is looked at here.
+    def allocate_step(self, steps: int = 1) -> int:
+        # That none grows past its reservation is the scheduler's care: no request is looked at here.
         self.steps += steps
         return 0
 
-    def release(self, holder: Holder) -> None:
-        for run in holder.kv.of:
+    def release(self, request: SequenceGroup) -> None:
+        for run in request.block_state.of:
             self._free(run)
-        holder.decodes = False
-        del self._holders[holder]
+        request.decodes = False
+        del self._requests[request]
 
-    def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
+    def end_samples(self, request: SequenceGroup, samples: Sequence[int]) -> None:
         for place in reversed(samples):
-            self._free(holder.kv.of.pop(place))
-        holder.samples -= len(samples)
+            self._free(request.block_state.of.pop(place))
+        request.samples -= len(samples)
 
-    def fork(self, holder: Holder, dropped: int, survivor: int) -> int:
-        return len(holder.kv.of[dropped])
+    def fork(self, request: SequenceGroup, dropped: int, survivor: int) -> int:
+        return len(request.block_state.of[dropped])
 
     # Addresses
 
-    def extents(self, holder: Holder, sample: int = 0) -> list[Extent]:
-        run = holder.kv.of[sample]
+    def extents(self, request: SequenceGroup, sample: int = 0) -> list[Extent]:
+        run = request.block_state.of[sample]
         return [(run[0], len(run))]
 
-    def block_table(self, holder: Holder, sample: int = 0, group: int = 0) -> list[int]:
-        return self.blocks_of(holder, sample)[: -(-self.length(holder) // self.block_size)]
+    def block_table(self, request: SequenceGroup, sample: int = 0, group: int = 0) -> list[int]:
+        return self.blocks_of(request, sample)[: -(-self.length(request) // self.block_size)]
 
-    def blocks_of(self, holder: Holder, sample: int = 0) -> list[int]:
+    def blocks_of(self, request: SequenceGroup, sample: int = 0) -> list[int]:
         """Return all blocks of a sample, reserved ones included."""
-        return list(holder.kv.of[sample])
+        return list(request.block_state.of[sample])
 
     def free_extents(self) -> list[Extent]:
         return self.allocator.free_extents()
@@ -151,17 +154,17 @@ class ContiguousManager(BlockManager):
         self.allocator.check_integrity()
         owners = [0] * self.num_blocks
         free = [range(first, first + blocks) for first, blocks in self.free_extents()]
-        for run in [*free, *[run for holder in self._holders for run in holder.kv.of]]:
+        for run in [*free, *[run for request in self._requests for run in request.block_state.of]]:
             for block in run:
                 owners[block] += 1
         wrong = [block for block, count in enumerate(owners) if count != 1]
         assert not wrong, f"blocks {wrong[:5]} are owned twice or lost"
         assert self.free_blocks == sum(blocks for _, blocks in self.free_extents())
-        for holder in self._holders:
-            runs: Runs = holder.kv
-            assert len(runs.of) == holder.samples
+        for request in self._requests:
+            runs: Runs = request.block_state
+            assert len(runs.of) == request.samples
             slots = -(-runs.reserved // self.block_size) * self.block_size
-            assert self.length(holder) <= slots <= len(runs.of[0]) * self.block_size, (
+            assert self.length(request) <= slots <= len(runs.of[0]) * self.block_size, (
                 "a reservation was outgrown"
             )
 
@@ -169,9 +172,9 @@ class ContiguousManager(BlockManager):
         self.allocator.free(run)
         self.free_blocks += len(run)
 
-    def _blocks(self, holder: Holder, tokens: int) -> int:
+    def _blocks(self, request: SequenceGroup, tokens: int) -> int:
         """Return the blocks that one sample reserves."""
-        return -(-self.reservation.tokens(tokens, holder.output) // self.block_size)
+        return -(-self.reservation.tokens(tokens, request.output) // self.block_size)
 
 
 def contiguous(make: Callable[[int], Allocator]) -> Callable[[Pool], BlockManager]:

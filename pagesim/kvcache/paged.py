@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pagesim.kvcache.base import BlockManager, BlockManagerError, OutOfBlocks
-from pagesim.kvcache.extents import Extent, join_extents
+from pagesim.allocators import OutOfBlocks
+from pagesim.allocators.extents import Extent, join_extents
+from pagesim.kvcache.base import BlockManager, BlockManagerError
 from pagesim.kvcache.groups import KVGroup, check_single
-from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.paged_tables import PagedTables
 from pagesim.kvcache.ring import Ring
+from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.setup.compiled import mypyc_attr
 
 
@@ -50,8 +51,10 @@ class PagedManager(BlockManager):
     ) -> None:
         super().__init__(num_blocks, groups, cpu_blocks, shares=shares)
         check_single(self.groups)
-        self._ring = Ring(self.block_size)  # what decoding holders take
-        self._tails: dict[Holder, None] = {}  # decoding holders whose next step copies a shared last block
+        self._ring = Ring(self.block_size)  # what decoding requests take
+        self._tails: dict[
+            SequenceGroup, None
+        ] = {}  # decoding requests whose next step copies a shared last block
         self.tables = PagedTables(num_blocks, cpu_blocks, self.block_size) if tables else None
 
     # Questions
@@ -61,34 +64,34 @@ class PagedManager(BlockManager):
         """Whether blocks have numbers."""
         return self.tables is not None
 
-    def held_blocks(self, holder: Holder) -> int:
-        return self._held(holder, self.length(holder))
+    def held_blocks(self, request: SequenceGroup) -> int:
+        return self._held(request, self.length(request))
 
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
 
-    def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
+    def blocks_to_admit(self, request: SequenceGroup, tokens: int) -> int:
         if not self.grows:
-            tokens = self.groups[0].rule.reserved(tokens, holder.output)
+            tokens = self.groups[0].rule.reserved(tokens, request.output)
         blocks = -(-tokens // self.block_size)
-        return blocks if self.shares else blocks * holder.samples
+        return blocks if self.shares else blocks * request.samples
 
     def blocks_needed(self, steps: int = 1) -> int:
         blocks = self._ring.total(self.steps, steps)
         if self._tails and steps:
-            blocks += sum([self.copies_due(holder) for holder in self._tails])
+            blocks += sum([self.copies_due(request) for request in self._tails])
         return blocks
 
-    def blocks_needed_by(self, holder: Holder) -> int:
+    def blocks_needed_by(self, request: SequenceGroup) -> int:
         if not self.grows:
             return 0
-        before = self.length(holder)
-        opened = self.blocks_for(before + holder.growth) - self.blocks_for(before)
-        return opened * holder.samples + self.copies_due(holder)
+        before = self.length(request)
+        opened = self.blocks_for(before + request.tokens_per_step) - self.blocks_for(before)
+        return opened * request.samples + self.copies_due(request)
 
-    def blocks_to_extend(self, holder: Holder, tokens: int) -> int:
+    def blocks_to_extend(self, request: SequenceGroup, tokens: int) -> int:
         self._check_extends()
-        return self.blocks_for(holder.tokens + tokens) - self.blocks_for(holder.tokens)
+        return self.blocks_for(request.tokens + tokens) - self.blocks_for(request.tokens)
 
     def steps_that_fit(self, steps: int, spare: int) -> int:
         if self._tails:
@@ -101,83 +104,83 @@ class PagedManager(BlockManager):
     def copies_on_write(self) -> bool:
         return bool(self._tails)
 
-    def copies_due(self, holder: Holder) -> int:
-        if holder.samples == 1 or not holder.tail_shared:
+    def copies_due(self, request: SequenceGroup) -> int:
+        if request.samples == 1 or not request.tail_shared:
             return 0
         # The last sample that writes to a block keeps it.
-        return holder.samples - (1 if self.tables is None else self.tables.last_blocks(holder))
+        return request.samples - (1 if self.tables is None else self.tables.last_blocks(request))
 
-    def held_and_reserved(self, holder: Holder) -> tuple[int, int] | None:
+    def held_and_reserved(self, request: SequenceGroup) -> tuple[int, int] | None:
         if self.grows:
             return None
-        blocks, reserved = holder.kv
+        blocks, reserved = request.block_state
         return blocks, reserved
 
     # Changes
 
-    def admit(self, holder: Holder, tokens: int) -> None:
-        blocks = self.blocks_to_admit(holder, tokens)
+    def admit(self, request: SequenceGroup, tokens: int) -> None:
+        blocks = self.blocks_to_admit(request, tokens)
         self._check_room(blocks)
         self.free_blocks -= blocks
-        holder.tokens = tokens
-        each = blocks if self.shares else blocks // holder.samples
+        request.tokens = tokens
+        each = blocks if self.shares else blocks // request.samples
         if not self.grows:
-            holder.kv = each, self.groups[0].rule.reserved(tokens, holder.output)
+            request.block_state = each, self.groups[0].rule.reserved(tokens, request.output)
         if self.tables is not None:
-            self.tables.admit(holder, each, shares=self.shares)
-        if holder.samples > 1:
-            holder.shared = tokens // self.block_size if self.shares else 0
-            holder.tail_shared = self.shares and tokens % self.block_size > 0
-            self.shared_blocks += self._saved(holder, tokens)
+            self.tables.admit(request, each, shares=self.shares)
+        if request.samples > 1:
+            request.shared = tokens // self.block_size if self.shares else 0
+            request.tail_shared = self.shares and tokens % self.block_size > 0
+            self.shared_blocks += self._saved(request, tokens)
 
-    def extend(self, holder: Holder, tokens: int) -> None:
-        blocks = self.blocks_to_extend(holder, tokens)
+    def extend(self, request: SequenceGroup, tokens: int) -> None:
+        blocks = self.blocks_to_extend(request, tokens)
         self._check_room(blocks)
-        self._take(holder, blocks)
-        holder.tokens += tokens
+        self._take(request, blocks)
+        request.tokens += tokens
 
-    def append(self, holder: Holder) -> int:
+    def append(self, request: SequenceGroup) -> int:
         if not self.grows:
-            return self._fill_reserved(holder)
-        opened, copies = self.blocks_to_extend(holder, 1), self.copies_due(holder)
-        self._check_room(opened * holder.samples + copies)
+            return self._fill_reserved(request)
+        opened, copies = self.blocks_to_extend(request, 1), self.copies_due(request)
+        self._check_room(opened * request.samples + copies)
         if copies:
-            self._copy_tail(holder, copies)
-        self._take(holder, opened)
-        holder.tokens += 1
+            self._copy_tail(request, copies)
+        self._take(request, opened)
+        request.tokens += 1
         return copies
 
-    def start_decoding(self, holder: Holder) -> None:
-        holder.base = holder.tokens - holder.growth * self.steps
-        holder.decodes = True
+    def start_decoding(self, request: SequenceGroup) -> None:
+        request.length_offset = request.tokens - request.tokens_per_step * self.steps
+        request.decodes = True
         if self.grows:
-            self._ring.enter(holder.base, holder.growth, holder.samples)
+            self._ring.enter(request.length_offset, request.tokens_per_step, request.samples)
             if self.tables is not None:
-                self.tables.start_decoding(holder)
-        if holder.samples > 1 and holder.tail_shared:
-            self._tails[holder] = None
+                self.tables.start_decoding(request)
+        if request.samples > 1 and request.tail_shared:
+            self._tails[request] = None
 
-    def stop_decoding(self, holder: Holder) -> None:
-        holder.tokens = self.length(holder)
-        holder.decodes = False
+    def stop_decoding(self, request: SequenceGroup) -> None:
+        request.tokens = self.length(request)
+        request.decodes = False
         if self.grows:
-            self._ring.leave(holder.base, holder.growth, holder.samples)
+            self._ring.leave(request.length_offset, request.tokens_per_step, request.samples)
             if self.tables is not None:
-                self.tables.stop_decoding(holder)
-        self._tails.pop(holder, None)
+                self.tables.stop_decoding(request)
+        self._tails.pop(request, None)
 
-    def grow(self, steps: int = 1) -> int:
+    def allocate_step(self, steps: int = 1) -> int:
         before, blocks = self.free_blocks, self._ring.total(self.steps, steps)
         if blocks > before or self._tails:
             self._check_steps(steps)
         if self._tails and steps:
-            for holder in self._tails:
-                self._copy_tail(holder, self.copies_due(holder))
+            for request in self._tails:
+                self._copy_tail(request, self.copies_due(request))
             self._tails.clear()
         copies = before - self.free_blocks
         self.free_blocks -= blocks
         if self.tables is not None:
-            self.tables.grow(self.steps, steps)
+            self.tables.allocate_step(self.steps, steps)
         self.steps += steps
         return copies
 
@@ -185,81 +188,81 @@ class PagedManager(BlockManager):
         if self.tables is not None:
             self.tables.device.reserve_free()
 
-    def release(self, holder: Holder) -> None:
-        self._give_back(holder)
+    def release(self, request: SequenceGroup) -> None:
+        self._give_back(request)
         if self.tables is not None:
-            self.tables.release(holder)
+            self.tables.release(request)
 
-    def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
-        length = self.length(holder)
-        held, saved = self._held(holder, length), self._saved(holder, length)
-        if holder.decodes and self.grows:
-            self._ring.leave(holder.base, holder.growth, len(samples))
+    def end_samples(self, request: SequenceGroup, samples: Sequence[int]) -> None:
+        length = self.length(request)
+        held, saved = self._held(request, length), self._saved(request, length)
+        if request.decodes and self.grows:
+            self._ring.leave(request.length_offset, request.tokens_per_step, len(samples))
         if self.tables is not None:
-            self.tables.end_samples(holder, samples)
-        holder.samples -= len(samples)
-        if holder.tail_shared and not self.copies_due(holder):
-            holder.tail_shared = False
-            self._tails.pop(holder, None)
-        self.free_blocks += held - self._held(holder, length)
-        self.shared_blocks += self._saved(holder, length) - saved
+            self.tables.end_samples(request, samples)
+        request.samples -= len(samples)
+        if request.tail_shared and not self.copies_due(request):
+            request.tail_shared = False
+            self._tails.pop(request, None)
+        self.free_blocks += held - self._held(request, length)
+        self.shared_blocks += self._saved(request, length) - saved
 
-    def swap_out(self, holder: Holder) -> int:
-        blocks = self.held_blocks(holder)
+    def swap_out(self, request: SequenceGroup) -> int:
+        blocks = self.held_blocks(request)
         if blocks > self.free_cpu_blocks:
             raise OutOfBlocks(f"swapping out takes {blocks} blocks, {self.free_cpu_blocks} are free")
-        self._give_back(holder)
+        self._give_back(request)
         self.free_cpu_blocks -= blocks
         if self.tables is not None:
-            self.tables.swap_out(holder)
+            self.tables.swap_out(request)
         return blocks
 
-    def swap_in(self, holder: Holder) -> int:
-        blocks = self._held(holder, holder.tokens)
+    def swap_in(self, request: SequenceGroup) -> int:
+        blocks = self._held(request, request.tokens)
         self._check_room(blocks)
         self.free_cpu_blocks += blocks
         self.free_blocks -= blocks
-        self.shared_blocks += self._saved(holder, holder.tokens)
+        self.shared_blocks += self._saved(request, request.tokens)
         if self.tables is not None:
-            self.tables.swap_in(holder)
+            self.tables.swap_in(request)
         return blocks
 
-    def drop_swapped(self, holder: Holder) -> None:
-        self.free_cpu_blocks += self._held(holder, holder.tokens)
+    def drop_swapped(self, request: SequenceGroup) -> None:
+        self.free_cpu_blocks += self._held(request, request.tokens)
         if self.tables is not None:
-            self.tables.drop_swapped(holder)
+            self.tables.drop_swapped(request)
 
-    def fork(self, holder: Holder, dropped: int, survivor: int) -> int:
+    def fork(self, request: SequenceGroup, dropped: int, survivor: int) -> int:
         if not self.shares:
-            return self._held(holder, self.length(holder)) // holder.samples
+            return self._held(request, self.length(request)) // request.samples
         if self.tables is None:
-            return super().fork(holder, dropped, survivor)
-        freed = self.tables.fork(holder, dropped, survivor)
+            return super().fork(request, dropped, survivor)
+        freed = self.tables.fork(request, dropped, survivor)
         self.free_blocks += freed
         self.shared_blocks += freed
-        if self.length(holder) % self.block_size:
-            holder.tail_shared = True
-            self._tails[holder] = None
+        if self.length(request) % self.block_size:
+            request.tail_shared = True
+            self._tails[request] = None
         return 0
 
     # Block numbers, where there are any
 
     @property
-    def holders(self) -> Iterable[Holder]:
+    def requests(self) -> Iterable[SequenceGroup]:
         """The requests that hold blocks on the device."""
         return self._numbered().on_device
 
-    def block_table(self, holder: Holder, sample: int = 0, group: int = 0) -> list[int]:
+    def block_table(self, request: SequenceGroup, sample: int = 0, group: int = 0) -> list[int]:
         """Return a sample's blocks on the device, in token order, reserved ones left out."""
-        return self.blocks_of(holder, sample)[: self.blocks_for(self.length(holder))]
+        return self.blocks_of(request, sample)[: self.blocks_for(self.length(request))]
 
-    def blocks_of(self, holder: Holder, sample: int = 0) -> list[int]:
+    def blocks_of(self, request: SequenceGroup, sample: int = 0) -> list[int]:
         """Return all blocks of a sample, on the device or in the swap space."""
-        return list(self._numbered().of(holder)[sample])
+        return list(self._numbered().of(request)[sample])
 
-    def extents(self, holder: Holder, sample: int = 0) -> list[Extent]:
+    def extents(self, request: SequenceGroup, sample: int = 0) -> list[Extent]:
         """Return where the blocks of a sample are, in token order; neighbouring blocks are joined."""
-        return join_extents(self.blocks_of(holder, sample))
+        return join_extents(self.blocks_of(request, sample))
 
     def free_extents(self) -> list[Extent]:
         """Return the maximal runs of free blocks, by address."""
@@ -275,52 +278,52 @@ class PagedManager(BlockManager):
             "shared blocks are miscounted"
         )
         assert self.free_cpu_blocks == len(tables.host.free), "free CPU blocks are miscounted"
-        for holder in (*tables.on_device, *tables.swapped):
-            each = [len(table) for table in tables.of(holder)]
-            needed = self.blocks_for(self.length(holder))
-            assert len(each) == holder.samples, "a holder's samples have a table each"
-            assert self.grows or needed <= holder.kv[0], "a reservation was outgrown"
-            assert set(each) == {needed if self.grows else holder.kv[0]}, "a table's length is off"
+        for request in (*tables.on_device, *tables.swapped):
+            each = [len(table) for table in tables.of(request)]
+            needed = self.blocks_for(self.length(request))
+            assert len(each) == request.samples, "a request's samples have a table each"
+            assert self.grows or needed <= request.block_state[0], "a reservation was outgrown"
+            assert set(each) == {needed if self.grows else request.block_state[0]}, "a table's length is off"
 
     # Inside
 
-    def _held(self, holder: Holder, length: int) -> int:
-        """Return the distinct blocks of a holder of this length."""
-        blocks: int = -(-length // self.block_size) if self.grows else holder.kv[0]
-        if holder.samples == 1:
+    def _held(self, request: SequenceGroup, length: int) -> int:
+        """Return the distinct blocks of a request of this length."""
+        blocks: int = -(-length // self.block_size) if self.grows else request.block_state[0]
+        if request.samples == 1:
             return blocks
         if self.tables is not None:
-            return self.tables.distinct(holder)
-        if holder.tail_shared:
+            return self.tables.distinct(request)
+        if request.tail_shared:
             return blocks
-        return holder.shared + holder.samples * (blocks - holder.shared)
+        return request.shared + request.samples * (blocks - request.shared)
 
-    def _saved(self, holder: Holder, length: int) -> int:
-        """Return how many more blocks a holder of this length would have if its samples shared none."""
-        if holder.samples == 1 or not self.shares:
+    def _saved(self, request: SequenceGroup, length: int) -> int:
+        """Return how many more blocks a request of this length would have if its samples shared none."""
+        if request.samples == 1 or not self.shares:
             return 0
-        return holder.samples * self.blocks_for(length) - self._held(holder, length)
+        return request.samples * self.blocks_for(length) - self._held(request, length)
 
-    def _take(self, holder: Holder, blocks: int) -> None:
-        """Take so many free blocks, which there are, for each sample of a holder."""
-        self.free_blocks -= blocks * holder.samples
+    def _take(self, request: SequenceGroup, blocks: int) -> None:
+        """Take so many free blocks, which there are, for each sample of a request."""
+        self.free_blocks -= blocks * request.samples
         if self.tables is not None:
-            self.tables.extend(holder, blocks)
+            self.tables.extend(request, blocks)
 
-    def _give_back(self, holder: Holder) -> None:
-        """Count what a holder has on the device as free; it rests at its present length."""
-        if holder.decodes:
-            self.stop_decoding(holder)
-        self.free_blocks += self._held(holder, holder.tokens)
-        self.shared_blocks -= self._saved(holder, holder.tokens)
+    def _give_back(self, request: SequenceGroup) -> None:
+        """Count what a request has on the device as free; it rests at its present length."""
+        if request.decodes:
+            self.stop_decoding(request)
+        self.free_blocks += self._held(request, request.tokens)
+        self.shared_blocks -= self._saved(request, request.tokens)
 
-    def _copy_tail(self, holder: Holder, copies: int) -> None:
-        """Give every sample of a holder a last block of its own, which takes so many free blocks."""
-        holder.tail_shared = False
+    def _copy_tail(self, request: SequenceGroup, copies: int) -> None:
+        """Give every sample of a request a last block of its own, which takes so many free blocks."""
+        request.tail_shared = False
         self.free_blocks -= copies
         self.shared_blocks -= copies
         if self.tables is not None:
-            self.tables.copy_tail(holder)
+            self.tables.copy_tail(request)
 
     def _numbered(self) -> PagedTables:
         if self.tables is None:

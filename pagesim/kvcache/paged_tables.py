@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pagesim.kvcache.extents import Copy
-from pagesim.kvcache.holder import Holder
+from pagesim.allocators.extents import Copy
 from pagesim.kvcache.ring import Buckets, passing_steps
+from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.setup.compiled import mypyc_attr
 
 Table = list[int]
@@ -91,8 +91,8 @@ class PagedTables:
 
     Attributes:
         device, host: the blocks on the device and those of the swap space.
-        on_device: of each holder there, the table of each sample.
-        swapped: the same of each holder in the swap space.
+        on_device: of each request there, the table of each sample.
+        swapped: the same of each request in the swap space.
         notes_moves: whether the following are kept; whatever asks for it must take them.
         copies: blocks copied on write since they were last taken, as (from, to).
         swaps_in, swaps_out: blocks moved between device and swap space since then, as (from, to).
@@ -101,8 +101,8 @@ class PagedTables:
     def __init__(self, num_blocks: int, cpu_blocks: int, block_size: int) -> None:
         self.device = BlockAllocator(num_blocks)
         self.host = BlockAllocator(cpu_blocks)
-        self.on_device: dict[Holder, list[Table]] = {}
-        self.swapped: dict[Holder, list[Table]] = {}
+        self.on_device: dict[SequenceGroup, list[Table]] = {}
+        self.swapped: dict[SequenceGroup, list[Table]] = {}
         self.notes_moves = False
         self.copies: list[Copy] = []
         self.swaps_in: list[Copy] = []
@@ -112,53 +112,55 @@ class PagedTables:
 
     # Questions
 
-    def of(self, holder: Holder) -> list[Table]:
-        """Return the table of each sample of a holder, on the device or in the swap space."""
-        return self.on_device.get(holder) or self.swapped[holder]
+    def of(self, request: SequenceGroup) -> list[Table]:
+        """Return the table of each sample of a request, on the device or in the swap space."""
+        return self.on_device.get(request) or self.swapped[request]
 
-    def distinct(self, holder: Holder) -> int:
-        """Return how many blocks a holder has, each counted once."""
-        return len({block for table in self.of(holder) for block in table})
+    def distinct(self, request: SequenceGroup) -> int:
+        """Return how many blocks a request has, each counted once."""
+        return len({block for table in self.of(request) for block in table})
 
-    def last_blocks(self, holder: Holder) -> int:
-        """Return in how many different blocks the tables of a holder end."""
-        return len({table[-1] for table in self.of(holder)})
+    def last_blocks(self, request: SequenceGroup) -> int:
+        """Return in how many different blocks the tables of a request end."""
+        return len({table[-1] for table in self.of(request)})
 
     # Changes
 
-    def admit(self, holder: Holder, blocks: int, *, shares: bool) -> None:
+    def admit(self, request: SequenceGroup, blocks: int, *, shares: bool) -> None:
         """Take so many blocks, which all samples share, or as many for each of them."""
         first, device = self.device.allocate(blocks), self.device
-        others = range(holder.samples - 1)
+        others = range(request.samples - 1)
         rest = [device.share(first) if shares else device.allocate(blocks) for _ in others]
-        self.on_device[holder] = [first, *rest]
+        self.on_device[request] = [first, *rest]
 
-    def extend(self, holder: Holder, blocks: int) -> None:
+    def extend(self, request: SequenceGroup, blocks: int) -> None:
         """Take so many blocks for each sample."""
-        for table in self.on_device[holder]:
+        for table in self.on_device[request]:
             table += self.device.allocate(blocks)
 
-    def start_decoding(self, holder: Holder) -> None:
-        """Let a holder take the blocks of its next tokens in ``grow``."""
+    def start_decoding(self, request: SequenceGroup) -> None:
+        """Let a request take the blocks of its next tokens in ``grow``."""
         size = self._block_size
-        self._decoding.enter(holder, passing_steps((holder.base - 1) % size, size, holder.growth, size))
+        self._decoding.enter(
+            request, passing_steps((request.length_offset - 1) % size, size, request.tokens_per_step, size)
+        )
 
-    def stop_decoding(self, holder: Holder) -> None:
-        """Let a holder take no blocks in ``grow``."""
-        self._decoding.leave(holder)
+    def stop_decoding(self, request: SequenceGroup) -> None:
+        """Let a request take no blocks in ``grow``."""
+        self._decoding.leave(request)
 
-    def grow(self, after: int, steps: int) -> None:
-        """Take the blocks that decoding holders open in the ``steps`` steps that follow step ``after``."""
+    def allocate_step(self, after: int, steps: int) -> None:
+        """Take the blocks that decoding requests open in the ``steps`` steps that follow step ``after``."""
         for step in range(after + 1, after + steps + 1):
-            for holder in self._decoding.at(step):
-                blocks = -(-(holder.base + holder.growth * step) // self._block_size)
-                for table in self.on_device[holder]:
+            for request in self._decoding.at(step):
+                blocks = -(-(request.length_offset + request.tokens_per_step * step) // self._block_size)
+                for table in self.on_device[request]:
                     table += self.device.allocate(blocks - len(table))
 
-    def copy_tail(self, holder: Holder) -> None:
+    def copy_tail(self, request: SequenceGroup) -> None:
         """Give every sample a last block of its own; of those that share one the last keeps it."""
         device = self.device
-        for table in self.on_device[holder]:
+        for table in self.on_device[request]:
             block = table[-1]
             if device.references[block] > 1:
                 device.references[block] -= 1
@@ -166,50 +168,50 @@ class PagedTables:
                 if self.notes_moves:
                     self.copies.append((block, table[-1]))
 
-    def fork(self, holder: Holder, dropped: int, survivor: int) -> int:
+    def fork(self, request: SequenceGroup, dropped: int, survivor: int) -> int:
         """Let one sample share the blocks of another one; return how many blocks become free."""
-        tables, free = self.on_device[holder], len(self.device.free)
+        tables, free = self.on_device[request], len(self.device.free)
         shared = self.device.share(tables[survivor])
         self.device.drop(tables[dropped])
         tables[dropped] = shared
         return len(self.device.free) - free
 
-    def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
+    def end_samples(self, request: SequenceGroup, samples: Sequence[int]) -> None:
         """Drop the tables of these samples."""
-        tables = self.on_device[holder]
+        tables = self.on_device[request]
         for place in samples:
             self.device.drop(tables[place])
-        self.on_device[holder] = [table for place, table in enumerate(tables) if place not in samples]
+        self.on_device[request] = [table for place, table in enumerate(tables) if place not in samples]
 
-    def release(self, holder: Holder) -> None:
-        """Drop the tables of a holder on the device."""
-        for table in self.on_device.pop(holder):
+    def release(self, request: SequenceGroup) -> None:
+        """Drop the tables of a request on the device."""
+        for table in self.on_device.pop(request):
             self.device.drop(table)
 
-    def swap_out(self, holder: Holder) -> None:
-        """Move a holder to the swap space."""
-        self.swapped[holder], moves = _moved(self.on_device[holder], self.host)
-        self.release(holder)
+    def swap_out(self, request: SequenceGroup) -> None:
+        """Move a request to the swap space."""
+        self.swapped[request], moves = _moved(self.on_device[request], self.host)
+        self.release(request)
         if self.notes_moves:
             self.swaps_out += moves
 
-    def swap_in(self, holder: Holder) -> None:
-        """Bring a holder back to the device."""
-        self.on_device[holder], moves = _moved(self.swapped[holder], self.device)
-        self.drop_swapped(holder)
+    def swap_in(self, request: SequenceGroup) -> None:
+        """Bring a request back to the device."""
+        self.on_device[request], moves = _moved(self.swapped[request], self.device)
+        self.drop_swapped(request)
         if self.notes_moves:
             self.swaps_in += moves
 
-    def drop_swapped(self, holder: Holder) -> None:
-        """Drop the tables of a holder in the swap space."""
-        for table in self.swapped.pop(holder):
+    def drop_swapped(self, request: SequenceGroup) -> None:
+        """Drop the tables of a request in the swap space."""
+        for table in self.swapped.pop(request):
             self.host.drop(table)
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless every block is free or named as often as is counted."""
         self.device.check_integrity([table for tables in self.on_device.values() for table in tables])
         self.host.check_integrity([table for tables in self.swapped.values() for table in tables])
-        assert all(holder in self.on_device for holder in self._decoding.holders()), "a holder is gone"
+        assert all(request in self.on_device for request in self._decoding.requests()), "a request is gone"
 
 
 def _moved(tables: Sequence[Table], to: BlockAllocator) -> tuple[list[Table], list[Copy]]:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from pagesim.kvcache.base import BlockManager, BlockManagerError
 from pagesim.kvcache.groups import KVGroup
-from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.ring import Ring
 from pagesim.kvcache.run_index import Hit, Prefix, RunIndex
 from pagesim.kvcache.runs import FreeQueue, Run
+from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.setup.compiled import mypyc_attr
 
 
@@ -22,7 +22,7 @@ class PrefixManager(BlockManager):
     blocks, in use (then they are shared) or free (then they leave the queue from wherever they are).
 
     A block can be found from the moment on at which room is made for its last token. Blocks that a decoding
-    holder fills are hashed when it is released or ``cache_full_blocks`` is called: before that no other
+    request fills are hashed when it is released or ``cache_full_blocks`` is called: before that no other
     request can ask for them.
 
     What is decided block by block is kept by the run: blocks that one request computed and that all others
@@ -48,7 +48,10 @@ class PrefixManager(BlockManager):
         self._queue = FreeQueue()
         self._queue.append(Run(num_blocks))
         self._index = RunIndex(self._queue)
-        self._matched: tuple[Holder | None, int] = (None, 0)  # for whom blocks were found last, how many
+        self._matched: tuple[SequenceGroup | None, int] = (
+            None,
+            0,
+        )  # for whom blocks were found last, how many
         self._ring = Ring(block_size)
         self._reserved: Run | None = None  # the last run that is taken before what is given back
         self._changes: list[tuple[int, ...]] = []
@@ -64,16 +67,16 @@ class PrefixManager(BlockManager):
         """Return the runs of blocks that can be found, held ones included."""
         return self._index.found.values()
 
-    def held_blocks(self, holder: Holder) -> int:
-        return -(-self.length(holder) // self.block_size)
+    def held_blocks(self, request: SequenceGroup) -> int:
+        return -(-self.length(request) // self.block_size)
 
-    def exclusive_blocks(self, holders: Sequence[Holder]) -> int:
-        own = {id(holder.kv) for holder in holders}
+    def exclusive_blocks(self, requests: Sequence[SequenceGroup]) -> int:
+        own = {id(request.block_state) for request in requests}
         blocks = 0
         runs: dict[int, Run] = {}
-        for holder in holders:
-            prefix: Prefix = holder.kv
-            blocks += self.held_blocks(holder) - prefix.hashed
+        for request in requests:
+            prefix: Prefix = request.block_state
+            blocks += self.held_blocks(request) - prefix.hashed
             runs.update([(id(run), run) for run in prefix.runs])
         for run in runs.values():
             if all(id(prefix) in own for prefix in run.holders):
@@ -83,48 +86,48 @@ class PrefixManager(BlockManager):
     def blocks_needed(self, steps: int = 1) -> int:
         return self._ring.total(self.steps, steps)
 
-    def blocks_needed_by(self, holder: Holder) -> int:
-        return int(self.length(holder) % self.block_size == 0)
+    def blocks_needed_by(self, request: SequenceGroup) -> int:
+        return int(self.length(request) % self.block_size == 0)
 
-    def blocks_to_extend(self, holder: Holder, tokens: int) -> int:
+    def blocks_to_extend(self, request: SequenceGroup, tokens: int) -> int:
         size = self.block_size
-        return -(-(holder.tokens + tokens) // size) - -(-holder.tokens // size)
+        return -(-(request.tokens + tokens) // size) - -(-request.tokens // size)
 
     def steps_that_fit(self, steps: int, spare: int) -> int:
         return self._ring.steps_that_fit(self.steps, steps, self.free_blocks - spare)
 
-    def match_prefix(self, holder: Holder, tokens: int) -> int:
-        if holder.content is None:
+    def match_prefix(self, request: SequenceGroup, tokens: int) -> int:
+        if request.content is None:
             return 0
-        hits = self._index.look_up(holder.content, (tokens - 1) // self.block_size)
+        hits = self._index.look_up(request.content, (tokens - 1) // self.block_size)
         blocks = sum([count for _, count in hits]) if hits else 0
-        self._matched = holder, blocks
+        self._matched = request, blocks
         return blocks * self.block_size
 
-    def could_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
+    def could_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
         return self.blocks_for(tokens) + spare <= self.num_blocks  # empty memory has cached nothing
 
-    def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
-        hits = self._hits_of(holder, tokens)
+    def blocks_to_admit(self, request: SequenceGroup, tokens: int) -> int:
+        hits = self._hits_of(request, tokens)
         blocks = -(-tokens // self.block_size)
         return blocks - sum([blocks for run, blocks in hits if run.holders]) if hits else blocks
 
-    def can_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
+    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
         # Where there is room for all blocks, what was found tells no more.
         blocks = -(-tokens // self.block_size) + spare
-        return blocks <= self.free_blocks or self.blocks_to_admit(holder, tokens) + spare <= self.free_blocks
+        return blocks <= self.free_blocks or self.blocks_to_admit(request, tokens) + spare <= self.free_blocks
 
     # Changes
 
-    def admit(self, holder: Holder, tokens: int) -> None:
-        if holder.samples > 1:
+    def admit(self, request: SequenceGroup, tokens: int) -> None:
+        if request.samples > 1:
             raise BlockManagerError("a prefix cache serves every sample as a request of its own")
         size = self.block_size
         blocks = -(-tokens // size)
         if blocks > self.free_blocks:
-            self._check_room(self.blocks_to_admit(holder, tokens))
-        hits = self._hits_of(holder, tokens)
-        holder.kv = prefix = Prefix(holder.content)
+            self._check_room(self.blocks_to_admit(request, tokens))
+        hits = self._hits_of(request, tokens)
+        request.block_state = prefix = Prefix(request.content)
         for run, count in hits:
             if count < run.count:
                 self._index.split(run, count)
@@ -132,30 +135,30 @@ class PrefixManager(BlockManager):
             run.holders.append(prefix)
             prefix.runs.append(run)
             prefix.hashed += count
-        holder.tokens = tokens
+        request.tokens = tokens
         self._take(blocks - prefix.hashed, prefix)
-        self._index.register(prefix, (tokens - holder.unknown) // size)
+        self._index.register(prefix, (tokens - request.uncommitted_tokens) // size)
 
-    def extend(self, holder: Holder, tokens: int) -> None:
-        blocks = self.blocks_to_extend(holder, tokens)
+    def extend(self, request: SequenceGroup, tokens: int) -> None:
+        blocks = self.blocks_to_extend(request, tokens)
         self._check_room(blocks)
-        self._take(blocks, holder.kv)
-        holder.tokens += tokens
-        self.cache_full_blocks(holder)
+        self._take(blocks, request.block_state)
+        request.tokens += tokens
+        self.cache_full_blocks(request)
 
-    def append(self, holder: Holder) -> int:
-        self.extend(holder, 1)
+    def append(self, request: SequenceGroup) -> int:
+        self.extend(request, 1)
         return 0
 
-    def start_decoding(self, holder: Holder) -> None:
-        holder.base = holder.tokens - self.steps
-        holder.decodes = True
-        self._ring.enter(holder.base)
+    def start_decoding(self, request: SequenceGroup) -> None:
+        request.length_offset = request.tokens - self.steps
+        request.decodes = True
+        self._ring.enter(request.length_offset)
 
-    def stop_decoding(self, holder: Holder) -> None:
-        holder.tokens = self.length(holder)
-        holder.decodes = False
-        self._ring.leave(holder.base)
+    def stop_decoding(self, request: SequenceGroup) -> None:
+        request.tokens = self.length(request)
+        request.decodes = False
+        self._ring.leave(request.length_offset)
 
     def reserve_free(self) -> None:
         for run in self._queue:
@@ -165,7 +168,7 @@ class PrefixManager(BlockManager):
             self._reserved = run
         self._cached = 0
 
-    def grow(self, steps: int = 1) -> int:
+    def allocate_step(self, steps: int = 1) -> int:
         blocks = self._ring.total(self.steps, steps)
         if blocks > self.free_blocks:
             self._check_steps(steps)
@@ -186,14 +189,16 @@ class PrefixManager(BlockManager):
         changes, self._changes = self._changes, []
         return changes
 
-    def cache_full_blocks(self, holder: Holder) -> None:
-        self._index.register(holder.kv, (self.length(holder) - holder.unknown) // self.block_size)
+    def cache_full_blocks(self, request: SequenceGroup) -> None:
+        self._index.register(
+            request.block_state, (self.length(request) - request.uncommitted_tokens) // self.block_size
+        )
 
-    def release(self, holder: Holder) -> None:
-        if holder.decodes:
-            self.stop_decoding(holder)
-        prefix, size, tokens = holder.kv, self.block_size, holder.tokens
-        self._index.register(prefix, (tokens - holder.unknown) // size)
+    def release(self, request: SequenceGroup) -> None:
+        if request.decodes:
+            self.stop_decoding(request)
+        prefix, size, tokens = request.block_state, self.block_size, request.tokens
+        self._index.register(prefix, (tokens - request.uncommitted_tokens) // size)
         unhashed = -(-tokens // size) - prefix.hashed
         if unhashed:
             self._give_back_unhashed(prefix, unhashed)
@@ -206,7 +211,7 @@ class PrefixManager(BlockManager):
                 self._cached += run.count
                 self.free_blocks += run.count
 
-    def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
+    def end_samples(self, request: SequenceGroup, samples: Sequence[int]) -> None:
         raise BlockManagerError("a prefix cache serves every sample as a request of its own")
 
     def check_integrity(self) -> None:
@@ -233,12 +238,12 @@ class PrefixManager(BlockManager):
 
     # Inside
 
-    def _hits_of(self, holder: Holder, tokens: int) -> list[Hit]:
-        """Return the runs that ``match_prefix`` found last for a holder, as far as they are still there."""
+    def _hits_of(self, request: SequenceGroup, tokens: int) -> list[Hit]:
+        """Return the runs that ``match_prefix`` found last for a request, as far as they are still there."""
         last, blocks = self._matched
-        if last is not holder or not blocks:
+        if last is not request or not blocks:
             return []
-        return self._index.look_up(holder.content, min(blocks, tokens // self.block_size))
+        return self._index.look_up(request.content, min(blocks, tokens // self.block_size))
 
     def _touch(self, run: Run) -> None:
         """Take a run that was found out of the queue, or count it as shared."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from array import array
 from itertools import chain
 
-from pagesim.kvcache.extents import Extent, join_extents
-from pagesim.kvcache.holder import Holder
+from pagesim.allocators.extents import Extent, join_extents
 from pagesim.kvcache.prefix import PrefixManager
 from pagesim.kvcache.ring import Buckets, opening_step
 from pagesim.kvcache.run_index import Prefix
 from pagesim.kvcache.runs import Run
+from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.setup.compiled import mypyc_attr
 
 
@@ -19,7 +19,7 @@ class NumberedPrefixManager(PrefixManager):
     """`PrefixManager` whose blocks have numbers: runs and requests know which blocks they have.
 
     Attributes:
-        holders: the requests that hold blocks.
+        requests: the requests that hold blocks.
     """
 
     names_blocks = True
@@ -31,50 +31,50 @@ class NumberedPrefixManager(PrefixManager):
         self._queue.end.behind.blocks.extend(range(num_blocks - 1, -1, -1))
         self._fresh: array[int] = array("i")  # numbers of blocks that were taken, and are in no table yet
         self._buckets = Buckets(block_size)
-        self.holders: dict[Holder, None] = {}
+        self.requests: dict[SequenceGroup, None] = {}
 
     # Changes
 
-    def admit(self, holder: Holder, tokens: int) -> None:
-        super().admit(holder, tokens)
-        self.holders[holder] = None
+    def admit(self, request: SequenceGroup, tokens: int) -> None:
+        super().admit(request, tokens)
+        self.requests[request] = None
 
-    def start_decoding(self, holder: Holder) -> None:
-        super().start_decoding(holder)
-        self._buckets.enter(holder, [opening_step(holder.base, self.block_size)])
+    def start_decoding(self, request: SequenceGroup) -> None:
+        super().start_decoding(request)
+        self._buckets.enter(request, [opening_step(request.length_offset, self.block_size)])
 
-    def stop_decoding(self, holder: Holder) -> None:
-        self._buckets.leave(holder)
-        super().stop_decoding(holder)
+    def stop_decoding(self, request: SequenceGroup) -> None:
+        self._buckets.leave(request)
+        super().stop_decoding(request)
 
-    def grow(self, steps: int = 1) -> int:
+    def allocate_step(self, steps: int = 1) -> int:
         first = self.steps + 1
-        super().grow(steps)
+        super().allocate_step(steps)
         if self._fresh:
-            takers = [holder for step in range(first, first + steps) for holder in self._buckets.at(step)]
-            for holder, block in zip(takers, self._fresh, strict=True):
-                holder.kv.table.append(block)
+            takers = [request for step in range(first, first + steps) for request in self._buckets.at(step)]
+            for request, block in zip(takers, self._fresh, strict=True):
+                request.block_state.table.append(block)
             del self._fresh[:]
         return 0
 
-    def release(self, holder: Holder) -> None:
-        super().release(holder)
-        del self.holders[holder]
+    def release(self, request: SequenceGroup) -> None:
+        super().release(request)
+        del self.requests[request]
 
     # Tables
 
-    def block_table(self, holder: Holder, sample: int = 0, group: int = 0) -> list[int]:
-        """Return a holder's blocks, in token order."""
-        prefix: Prefix = holder.kv
+    def block_table(self, request: SequenceGroup, sample: int = 0, group: int = 0) -> list[int]:
+        """Return a request's blocks, in token order."""
+        prefix: Prefix = request.block_state
         return list(prefix.table)
 
-    def blocks_of(self, holder: Holder, sample: int = 0) -> list[int]:
-        """Return all blocks of a holder, in token order."""
-        return self.block_table(holder)
+    def blocks_of(self, request: SequenceGroup, sample: int = 0) -> list[int]:
+        """Return all blocks of a request, in token order."""
+        return self.block_table(request)
 
-    def extents(self, holder: Holder, sample: int = 0) -> list[Extent]:
-        """Return where a holder's blocks are, in token order; neighbouring blocks are joined."""
-        return join_extents(self.block_table(holder))
+    def extents(self, request: SequenceGroup, sample: int = 0) -> list[Extent]:
+        """Return where a request's blocks are, in token order; neighbouring blocks are joined."""
+        return join_extents(self.block_table(request))
 
     def free_blocks_in_order(self) -> list[int]:
         """Return the free blocks in the order in which they are going to be taken."""
@@ -93,8 +93,8 @@ class NumberedPrefixManager(PrefixManager):
         """Raise AssertionError unless every block is free or held, and no bookkeeping disagrees."""
         super().check_integrity()
         free = self.free_blocks_in_order()
-        named = {block for holder in self.holders for block in holder.kv.table}
-        names = sum([len(holder.kv.table) for holder in self.holders])
+        named = {block for request in self.requests for block in request.block_state.table}
+        names = sum([len(request.block_state.table) for request in self.requests])
         assert sorted([*named, *free]) == list(range(self.num_blocks)), "blocks are owned twice or lost"
         assert self.free_blocks == len(free), "free blocks are miscounted"
         assert self.shared_blocks == names - len(named), "shared blocks are miscounted"
@@ -102,13 +102,13 @@ class NumberedPrefixManager(PrefixManager):
         for run in self._queue:
             assert run.count == len(run.blocks), "a run's blocks are miscounted"
         findable = set(self._index.runs())
-        for holder in self.holders:
-            prefix: Prefix = holder.kv
+        for request in self.requests:
+            prefix: Prefix = request.block_state
             assert findable.issuperset(prefix.runs), "a run is held that cannot be found"
-            assert all(prefix in run.holders for run in prefix.runs), "a run does not know its holder"
+            assert all(prefix in run.holders for run in prefix.runs), "a run does not know its request"
             blocks = list(chain.from_iterable([run.blocks for run in prefix.runs]))
             assert blocks == list(prefix.table[: prefix.hashed]), "runs are not the table's"
-            assert len(prefix.table) == self.held_blocks(holder), "a table's length is off"
+            assert len(prefix.table) == self.held_blocks(request), "a table's length is off"
 
     # Hooks of `PrefixManager`
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate
 
-from pagesim.kvcache.holder import Holder
+from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.setup.compiled import mypyc_attr
 
 
@@ -139,9 +139,9 @@ def lasts(changes: Sequence[int], later: int, steps: int, room: int) -> int:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Buckets:
-    """Decoding holders by the steps, modulo a period, at which their blocks change.
+    """Decoding requests by the steps, modulo a period, at which their blocks change.
 
-    A step that takes or gives back blocks by number looks at the holders of its bucket and at no others.
+    A step that takes or gives back blocks by number looks at the requests of its bucket and at no others.
 
     Args:
         period: steps.
@@ -151,33 +151,33 @@ class Buckets:
 
     def __init__(self, period: int) -> None:
         self._period = period
-        self._buckets: list[dict[Holder, None]] = [{} for _ in range(period)]
-        self._in_order = True  # whether every bucket is in the order of the holders
-        self._steps_of: dict[Holder, Sequence[int]] = {}
+        self._buckets: list[dict[SequenceGroup, None]] = [{} for _ in range(period)]
+        self._in_order = True  # whether every bucket is in the order of the requests
+        self._steps_of: dict[SequenceGroup, Sequence[int]] = {}
 
-    def enter(self, holder: Holder, steps: Sequence[int]) -> None:
-        """Put a holder into the buckets of these steps, each of which is below the period."""
-        self._steps_of[holder] = steps
+    def enter(self, request: SequenceGroup, steps: Sequence[int]) -> None:
+        """Put a request into the buckets of these steps, each of which is below the period."""
+        self._steps_of[request] = steps
         for step in steps:
             bucket = self._buckets[step]
-            if bucket and next(reversed(bucket)).order > holder.order:
+            if bucket and next(reversed(bucket)).order > request.order:
                 self._in_order = False
-            bucket[holder] = None
+            bucket[request] = None
 
-    def leave(self, holder: Holder) -> None:
-        """Take a holder out of its buckets."""
-        for step in self._steps_of.pop(holder):
-            self._buckets[step].pop(holder, None)
+    def leave(self, request: SequenceGroup) -> None:
+        """Take a request out of its buckets."""
+        for step in self._steps_of.pop(request):
+            self._buckets[step].pop(request, None)
 
-    def holders(self) -> Iterable[Holder]:
-        """Return the holders that have entered and not left."""
+    def requests(self) -> Iterable[SequenceGroup]:
+        """Return the requests that have entered and not left."""
         return self._steps_of
 
-    def at(self, step: int) -> Collection[Holder]:
-        """Return the holders whose blocks change at a step, in their order."""
+    def at(self, step: int) -> Collection[SequenceGroup]:
+        """Return the requests whose blocks change at a step, in their order."""
         if not self._in_order:
             self._buckets = [
-                dict.fromkeys(sorted(bucket, key=lambda holder: holder.order)) for bucket in self._buckets
+                dict.fromkeys(sorted(bucket, key=lambda request: request.order)) for bucket in self._buckets
             ]
             self._in_order = True
         return self._buckets[step % self._period]

@@ -147,7 +147,7 @@ class RunIndex:
             assert run.content.key(run.start) == run.key, "a run's key is not its content's"
             assert run.count == self.found[run.key].count > 0, "a run and its duplicate differ"
             assert bool(run.holders) != (run in queued), "a run is held and free, or neither"
-            assert all(run in prefix.runs for prefix in run.holders), "a run is not its holder's"
+            assert all(run in prefix.runs for prefix in run.holders), "a run is not its request's"
 
     # Inside
 

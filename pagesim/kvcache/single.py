@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pagesim.kvcache.base import BlockManager, BlockManagerError
 from pagesim.kvcache.groups import KVGroup
-from pagesim.kvcache.holder import Holder
+from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.setup.compiled import mypyc_attr
 
 
@@ -32,25 +32,25 @@ class SingleSampleManager(BlockManager):
         self.is_plain = False
         self.changes: list[tuple[int, ...]] = []
 
-    def extend(self, holder: Holder, tokens: int) -> None:
-        self.free_skipped_blocks(holder)
-        self._check_room(self.blocks_to_extend(holder, tokens))
-        self._take_for(holder, holder.tokens + tokens)
+    def extend(self, request: SequenceGroup, tokens: int) -> None:
+        self.free_skipped_blocks(request)
+        self._check_room(self.blocks_to_extend(request, tokens))
+        self._take_for(request, request.tokens + tokens)
 
-    def append(self, holder: Holder) -> int:
-        self.extend(holder, 1)
+    def append(self, request: SequenceGroup) -> int:
+        self.extend(request, 1)
         return 0
 
-    def start_decoding(self, holder: Holder) -> None:
-        holder.base = holder.tokens - holder.growth * self.steps
-        holder.decodes = True
-        self._enter(holder)
+    def start_decoding(self, request: SequenceGroup) -> None:
+        request.length_offset = request.tokens - request.tokens_per_step * self.steps
+        request.decodes = True
+        self._enter(request)
 
-    def stop_decoding(self, holder: Holder) -> None:
-        holder.tokens = self.length(holder)
-        self._rest(holder)
+    def stop_decoding(self, request: SequenceGroup) -> None:
+        request.tokens = self.length(request)
+        self._rest(request)
 
-    def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
+    def end_samples(self, request: SequenceGroup, samples: Sequence[int]) -> None:
         self._refuse_samples()
 
     def take_changes(self) -> Sequence[tuple[int, ...]]:
@@ -60,25 +60,25 @@ class SingleSampleManager(BlockManager):
     # For subclasses
 
     @abstractmethod
-    def _take_for(self, holder: Holder, length: int) -> None:
-        """Take blocks for a resting holder of that length, which there are; it has so many tokens then."""
+    def _take_for(self, request: SequenceGroup, length: int) -> None:
+        """Take blocks for a resting request of that length, which there are; it has so many tokens then."""
 
     @abstractmethod
-    def _enter(self, holder: Holder) -> None:
-        """Count a holder, which begins to decode, among those that do."""
+    def _enter(self, request: SequenceGroup) -> None:
+        """Count a request, which begins to decode, among those that do."""
 
     @abstractmethod
-    def _leave(self, holder: Holder) -> None:
-        """Count a decoding holder no longer among those that do."""
+    def _leave(self, request: SequenceGroup) -> None:
+        """Count a decoding request no longer among those that do."""
 
-    def _rest(self, holder: Holder) -> None:
-        """Let a holder decode no longer, if it does."""
-        if holder.decodes:
-            self._leave(holder)
-            holder.decodes = False
+    def _rest(self, request: SequenceGroup) -> None:
+        """Let a request decode no longer, if it does."""
+        if request.decodes:
+            self._leave(request)
+            request.decodes = False
 
-    def _check_single(self, holder: Holder) -> None:
-        if holder.samples > 1:
+    def _check_single(self, request: SequenceGroup) -> None:
+        if request.samples > 1:
             self._refuse_samples()
 
     def _refuse_samples(self) -> None:

@@ -61,14 +61,14 @@ class TreeSnapshot:
         clock: ticks at which the iteration was scheduled; of an idle engine, since when it has been idle.
         iteration: its number; -1 while no request runs.
         nodes: a parent before its children, ``[N, 8]``, as `TreeNode` has them.
-        holders: rows of requests, and the node up to which each holds the tree, ``[H, 2]``.
+        requests: rows of requests, and the node up to which each holds the tree, ``[H, 2]``.
         capacity: tokens of the pool.
     """
 
     clock: int
     iteration: int
     nodes: Column
-    holders: Column
+    requests: Column
     capacity: int
 
 
@@ -145,13 +145,13 @@ class TreeSnapshots(Observer):
             table[:, column] = np.array(self._clocks)[
                 np.searchsorted(self._touches, np.ceil(table[:, column]))
             ]
-        holders = [
-            (request.row, index[request.kv.node])
+        requests = [
+            (request.row, index[request.block_state.node])
             for request in self._scheduler.running.values()
-            if request.kv.node is not memory.tree.root
+            if request.block_state.node is not memory.tree.root
         ]
         capacity = memory.num_blocks * memory.block_size
-        held = np.array(holders, np.int64).reshape(-1, 2)
+        held = np.array(requests, np.int64).reshape(-1, 2)
         self.taken.append(TreeSnapshot(now, number, table.astype(np.int64), held, capacity))
 
 
@@ -188,7 +188,7 @@ def tree_at(result: Result, at_s: float) -> pd.DataFrame:
 
     The run is replayed up to its end. Columns: ``parent`` (the row of the node before it, -1 for none),
     ``start`` and ``end`` (tokens from the beginning of the sequence), ``tokens``, ``state`` (``protected``
-    while a running request holds it, else ``evictable``), ``holders`` (the ids of these requests),
+    while a running request holds it, else ``evictable``), ``requests`` (the ids of these requests),
     ``inserted_by`` (a request's id), ``inserted_s`` and ``used_s`` (when it was inserted, and touched last),
     ``hits`` (requests that were inserted through it). ``attrs`` has ``clock_s``, when the tree was so, the
     ``iteration`` (-1 while none runs), and the pool's ``capacity`` in tokens.
@@ -210,11 +210,11 @@ def tree_at(result: Result, at_s: float) -> pd.DataFrame:
     snapshot = snapshots.taken[snapshots.shown[0]]
     ids = result.request_columns["request_id"].astype(str)
     table = pd.DataFrame(snapshot.nodes, columns=list(TreeNode._fields))
-    holders: list[list[str]] = [[] for _ in range(len(table))]
+    requests: list[list[str]] = [[] for _ in range(len(table))]
     parent = table["parent"].tolist()
-    for row, node in snapshot.holders.tolist():
+    for row, node in snapshot.requests.tolist():
         while node != NO_NODE:
-            holders[node].append(str(ids[row]))
+            requests[node].append(str(ids[row]))
             node = parent[node]
     shown = pd.DataFrame(
         {
@@ -223,7 +223,7 @@ def tree_at(result: Result, at_s: float) -> pd.DataFrame:
             "end": table["end"],
             "tokens": table["end"] - table["start"],
             "state": np.where(table["locks"] > 0, "protected", "evictable"),
-            "holders": holders,
+            "holders": requests,
             "inserted_by": ids[table["row"].to_numpy()],
             "inserted_s": table["inserted"] / TICKS_PER_SECOND,
             "used_s": table["used"] / TICKS_PER_SECOND,

@@ -4,7 +4,7 @@ from pagesim.scheduling.arrivals import NEVER, Arrivals
 from pagesim.scheduling.batch import Batch, Choice
 from pagesim.scheduling.continuous import ContinuousBatching, Orca, VllmSosp
 from pagesim.scheduling.core import Scheduler
-from pagesim.scheduling.dead_ends import DeadEnd
+from pagesim.scheduling.failure_modes import FailureMode
 from pagesim.scheduling.observer import FastForward, Observer
 from pagesim.scheduling.options import (
     LimitedOptions,
@@ -26,8 +26,8 @@ __all__ = [
     "Batch",
     "Choice",
     "ContinuousBatching",
-    "DeadEnd",
     "EngineRequest",
+    "FailureMode",
     "Family",
     "FastForward",
     "LimitedOptions",

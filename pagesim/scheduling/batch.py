@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from pagesim.scheduling.dead_ends import DeadEnd
+from pagesim.scheduling.failure_modes import FailureMode
 from pagesim.scheduling.request import EngineRequest
 
 if TYPE_CHECKING:  # jobs are of requests, too
@@ -34,7 +34,7 @@ class Share(NamedTuple):
 
     Attributes:
         request: one that runs in the iteration.
-        order: its `Holder.order` then.
+        order: its `SequenceGroup.order` then.
         computed: tokens that were computed before.
         tokens: that it computes now, drafts included.
         drafts: how many of them are.
@@ -64,7 +64,7 @@ class Batch:
         recomputed: requests that lost their memory and wait again.
         swapped_out: requests that moved to the swap space.
         choices: how victims were preempted, where that was free to choose.
-        stuck: requests that can never go on, and why; they leave with what they have.
+        unschedulable: requests that can never go on, and why; they leave with what they have.
         leaked: requests that got memory back which the real engine would never free.
         ignored: requests that the real engine drops when their turn comes.
         decodes: whether every running request gets a token; if not, prompts run alone and the others wait.
@@ -120,10 +120,10 @@ class Batch:
         "sequences",
         "shares",
         "skipped",
-        "stuck",
         "swapped_out",
         "tokens",
         "transfers",
+        "unschedulable",
     )
 
     prompts: tuple[EngineRequest, ...]
@@ -137,7 +137,7 @@ class Batch:
     swapped_out: tuple[EngineRequest, ...]
     choices: tuple[Choice, ...]
     chunks: tuple[tuple[EngineRequest, int], ...]
-    stuck: tuple[tuple[EngineRequest, DeadEnd], ...]
+    unschedulable: tuple[tuple[EngineRequest, FailureMode], ...]
     leaked: tuple[EngineRequest, ...]
     ignored: tuple[EngineRequest, ...]
     shares: Sequence[Share] | None
@@ -148,7 +148,7 @@ class Batch:
     def __init__(self) -> None:
         self.prompts = self.incomplete = self.completed = self.loading = self.resumed = ()
         self.skipped = self.caught_up = self.recomputed = self.swapped_out = ()
-        self.choices = self.chunks = self.stuck = self.leaked = self.ignored = ()
+        self.choices = self.chunks = self.unschedulable = self.leaked = self.ignored = ()
         self.reached = self.reached_pairs = ()
         self.shares = None
         self.transfers = None

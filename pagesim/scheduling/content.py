@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from pagesim.scheduling.stretches import Stretches
+from pagesim.scheduling.prefix_segments import PrefixSegments
 from pagesim.setup.compiled import mypyc_attr
 from pagesim.workloads.trace import IntColumn, Trace
 
@@ -131,9 +131,9 @@ class Contents:
         sources = (trace.hash_ids, trace.session_id, trace.prefix_tokens)
         has_samples = not (np.diff(request_of) > 0).all()
         self._none_is_shared = all(each is None for each in sources) and not has_samples
-        self._stretches = Stretches.of(trace.hash_ids or (), trace.hash_block_size)
-        if self._stretches is not None:
-            self._count = self._stretches.last_name
+        self._segments = PrefixSegments.of(trace.hash_ids or (), trace.hash_block_size)
+        if self._segments is not None:
+            self._count = self._segments.last_name
 
     def of(self, row: int) -> Content:
         """Return a request's content; rows are asked for in their order."""
@@ -163,8 +163,8 @@ class Contents:
         names: list[int] = []
         follows = _NO_NAMES
         if trace.hash_ids is not None and trace.hash_ids[row]:
-            if self._stretches is not None:
-                ends, names = self._stretches.cut(row)
+            if self._segments is not None:
+                ends, names = self._segments.cut(row)
             else:
                 names = self._names_of(trace.hash_ids[row])
                 size = trace.hash_block_size

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pagesim.kvcache import BlockManager, Holder
+from pagesim.kvcache import BlockManager, SequenceGroup
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.continuous_options import OrcaOptions, SospOptions
 from pagesim.scheduling.core import Scheduler
-from pagesim.scheduling.dead_ends import DeadEnd
+from pagesim.scheduling.failure_modes import FailureMode
 from pagesim.scheduling.options import Prices
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest
@@ -60,7 +60,7 @@ class ContinuousBatching(Scheduler):
         )
         self.max_num_seqs = options.max_num_seqs
         self.max_num_batched_tokens = options.max_num_batched_tokens
-        self._probe = Holder(1)  # asked about in place of a request
+        self._probe = SequenceGroup(1)  # asked about in place of a request
 
     def expect(self, arrivals: Arrivals) -> None:
         super().expect(arrivals)
@@ -129,7 +129,7 @@ class ContinuousBatching(Scheduler):
                     return
                 # Nothing that holds memory or tokens will ever leave: it can never be admitted.
                 queue.pop(request)
-                batch.stuck += ((request, DeadEnd.NEVER_ADMITTED),)
+                batch.unschedulable += ((request, FailureMode.NEVER_ADMITTED),)
                 continue
             self.admit(request, batch)
             batch.batched_tokens += length

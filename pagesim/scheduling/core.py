@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from pagesim.errors import PagesimError
 from pagesim.kvcache import BlockManager
 from pagesim.scheduling.arrivals import Arrivals
+from pagesim.scheduling.attention_spans import AttentionSpans
 from pagesim.scheduling.batch import Batch, Choice
-from pagesim.scheduling.dead_ends import DeadEnd
 from pagesim.scheduling.drafts import Speculation
+from pagesim.scheduling.failure_modes import FailureMode
 from pagesim.scheduling.forks import Forks
 from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.options import Preemption, Prices, SchedulerOptions
 from pagesim.scheduling.queue import WaitingQueue
-from pagesim.scheduling.reach import Reaches
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.traits import SchedulerTraits
 from pagesim.setup.compiled import mypyc_attr, refuse_abstract
@@ -60,11 +60,11 @@ class Scheduler(SchedulerTraits):
         prices: for preemption ``auto``.
 
     Attributes:
-        running: the running requests in their order, by `Holder.order`.
+        running: the running requests in their order, by `SequenceGroup.order`.
         running_sequences: their samples.
         context: tokens that those hold.
-        resting: sequences that run and get no further token, because their last one is in flight.
-        resting_context: tokens that those hold.
+        draining: sequences that run and get no further token, because their last one is in flight.
+        draining_context: tokens that those hold.
         in_flight: batches that are scheduled before the outcome of the first of them is known.
         spare_blocks: that must be free after a step for every running request to go on without a decision.
         widest: samples of the widest request that is expected.
@@ -74,7 +74,7 @@ class Scheduler(SchedulerTraits):
             for that alone, an empty one.
         connector: what moves KV between its blocks and other places; None where nothing does.
         events: the observers, called for changes that no batch holds.
-        reaches: what layers read that look back on some tokens only, where costs ask for it.
+        spans: what layers read that look back on some tokens only, where costs ask for it.
         speculation: what became of drafts, where a request's step verifies some; it is then known when the
             step is over how many tokens it gives, and observers are told by ``answered``.
     """
@@ -87,8 +87,9 @@ class Scheduler(SchedulerTraits):
         "_out_of_order",
         "connector",
         "context",
+        "draining",
+        "draining_context",
         "events",
-        "growth",
         "in_flight",
         "max_model_len",
         "memory",
@@ -97,11 +98,9 @@ class Scheduler(SchedulerTraits):
         "preemption",
         "prices",
         "queue",
-        "reaches",
-        "resting",
-        "resting_context",
         "running",
         "running_sequences",
+        "spans",
         "spare_blocks",
         "speculation",
         "swapped",
@@ -146,15 +145,14 @@ class Scheduler(SchedulerTraits):
         self._may_swap = self.preemption in ("swap", "auto")
         self.prices = prices
         self.in_flight = 1
-        self.growth = type(self).tokens_per_step  # found faster here than on the class
         self.connector: KVConnector | None = None
         self.events = Observer()
-        self.reaches: Reaches | None = None
+        self.spans: AttentionSpans | None = None
         self.speculation: Speculation | None = None
         self.running: dict[int, EngineRequest] = {}
         self.running_sequences = 0
         self.context = 0
-        self.resting = self.resting_context = 0
+        self.draining = self.draining_context = 0
         self.spare_blocks = 0
         self.must_replan = False
         self.parks: tuple[str, ...] = ()
@@ -164,7 +162,9 @@ class Scheduler(SchedulerTraits):
         self._finishing: list[tuple[int, int, EngineRequest]] = []
         self._forks = Forks()
         self._orders = 0
-        self._out_of_order = False  # whether requests may run in another order than that of `Holder.order`
+        self._out_of_order = (
+            False  # whether requests may run in another order than that of `SequenceGroup.order`
+        )
         self.widest = 1
 
     # What the engine asks
@@ -259,7 +259,7 @@ class Scheduler(SchedulerTraits):
         if self.connector is not None and self.connector.update_connector_output(jobs):
             self.must_replan = True
 
-    def let_ending_rest(self) -> None:
+    def start_draining(self) -> None:
         """Let requests rest whose last token is in flight: they keep place and memory until it is there.
 
         Only an engine that schedules ahead asks.
@@ -268,10 +268,10 @@ class Scheduler(SchedulerTraits):
 
     def advance(self, steps: int) -> None:
         """Run that many iterations (at most what ``steps_until_next_decision`` said) that only decode."""
-        self.memory.grow(steps)
-        self.context += steps * self.growth * (self.running_sequences - self.resting)
+        self.memory.allocate_step(steps)
+        self.context += steps * self.tokens_per_step * (self.running_sequences - self.draining)
         if self.connector is not None:
-            self.connector.advance(steps, self.resting)
+            self.connector.advance(steps, self.draining)
 
     def finish(self, now: int) -> list[EngineRequest]:
         """End the iteration: let the samples go whose last token was generated, and fork beams.
@@ -349,12 +349,12 @@ class Scheduler(SchedulerTraits):
     def start_decoding(self, request: EngineRequest) -> None:
         """Let a request that holds its tokens decode from now on."""
         memory = self.memory
-        request.growth = growth = self.growth
+        request.tokens_per_step = growth = self.tokens_per_step
         memory.start_decoding(request)
         if self.in_flight > 1:
-            request.unknown = 1
-        if self.reaches is not None:
-            self.reaches.enter(request.base)
+            request.uncommitted_tokens = 1
+        if self.spans is not None:
+            self.spans.enter(request.length_offset)
         family = request.family
         final = request.prompt + request.output if family is None else min(family.finals)
         last = final - request.tokens - 1  # the last token's KV is never stored
@@ -402,16 +402,16 @@ class Scheduler(SchedulerTraits):
     def keep_running(self, batch: Batch) -> None:
         """Give every running request room for the token sampled last; the latest make room for the others."""
         memory = self.memory
-        while (copies := memory.try_grow(self.widest)) < 0:
+        while (copies := memory.try_allocate_step(self.widest)) < 0:
             if not self.running or self.all_fit():
-                copies = memory.grow(1)
+                copies = memory.allocate_step(1)
                 break
             self.preempt(self.latest(), batch)
         if copies:
             batch.blocks_copied = copies
         if self._forks.copied:
             batch.blocks_copied += self._forks.take_copied()
-        self.context += self.running_sequences * self.growth
+        self.context += self.running_sequences * self.tokens_per_step
 
     def all_fit(self) -> bool:
         """Say whether every request in turn finds a free block for each of its samples.
@@ -454,7 +454,7 @@ class Scheduler(SchedulerTraits):
             batch.swapped_out += (request,)
         else:
             memory.release(request)
-            batch.stuck += ((request, DeadEnd.SWAP_SPACE_FULL),)
+            batch.unschedulable += ((request, FailureMode.SWAP_SPACE_FULL),)
 
     def swap_in(self, batch: Batch) -> None:
         """Bring requests back from the swap space, first come first served, as far as there is room."""
@@ -467,7 +467,7 @@ class Scheduler(SchedulerTraits):
                 if self.running or memory.free_blocks < memory.num_blocks:
                     return
                 memory.drop_swapped(request)  # the device is empty and still too small
-                batch.stuck += ((self.swapped.pop(0), DeadEnd.NEVER_SWAPPED_IN),)
+                batch.unschedulable += ((self.swapped.pop(0), FailureMode.NEVER_SWAPPED_IN),)
                 continue
             if not self.may_join(request):
                 return
@@ -482,8 +482,8 @@ class Scheduler(SchedulerTraits):
         """Say whether the limits let a request run beside those that do.
 
         A subclass may add conditions. While no request runs they must all hold, or the request is given up as
-        stuck; and for fast-forward to stay exact, one that fails may begin to hold only when a request
-        leaves.
+        unschedulable; and for fast-forward to stay exact, one that fails may begin to hold only when a
+        request leaves.
         """
 
     # Inside
@@ -510,8 +510,8 @@ class Scheduler(SchedulerTraits):
     def _leave_finishing(self, request: EngineRequest) -> None:
         del self._finishing[bisect_left(self._finishing, (request.last_step, request.order))]
         request.last_step = -1
-        if self.reaches is not None:
-            self.reaches.leave(request.base)
+        if self.spans is not None:
+            self.spans.leave(request.length_offset)
 
     def _over(self, request: EngineRequest, now: int) -> None:
         """Let a request go that has its last token."""
@@ -521,8 +521,8 @@ class Scheduler(SchedulerTraits):
         self.running_sequences -= samples
         del self.running[request.order]
         request.last_step = -1
-        if self.reaches is not None and request.decodes:
-            self.reaches.leave(request.base)
+        if self.spans is not None and request.decodes:
+            self.spans.leave(request.length_offset)
         self.events.finished(request, now)
         self._let_go(request)
         request.length = held + 1
@@ -551,7 +551,7 @@ class Scheduler(SchedulerTraits):
         self.running_sequences -= len(places)
         memory.end_samples(request, places)
         missing = min(family.finals) - held - 1
-        request.last_step = memory.steps + -(-missing // request.growth)
+        request.last_step = memory.steps + -(-missing // request.tokens_per_step)
         insort(self._finishing, (request.last_step, request.order, request))
 
     def _abort_running(self, request: EngineRequest) -> int:

@@ -30,7 +30,7 @@ class Forks:
         assert request.family is not None
         assert request.family.beams is not None
         # Token t is sampled at the step at which a beam holds t − 1 tokens beyond the prompt.
-        step = request.prompt + request.family.beams.token - 1 - request.base
+        step = request.prompt + request.family.beams.token - 1 - request.length_offset
         if step < request.last_step:
             heappush(self.heap, (step, request.order, request))
 

@@ -156,7 +156,7 @@ class KVConnector:
             return False
         self.loaded.remove(request)
         del self.loading[request]
-        request.unknown = 0
+        request.uncommitted_tokens = 0
         self.memory.cache_full_blocks(request)
         return True
 
@@ -190,11 +190,11 @@ class KVConnector:
         """Count a plan whose outcome is going to be known."""
         self._plans += 1
 
-    def advance(self, steps: int, resting: int) -> None:
+    def advance(self, steps: int, draining: int) -> None:
         """Count steps that were taken without plans, beside so many requests that drain."""
         self._plans += steps
         # One step is in flight; where some rest ``finish`` is going to be called for the one before it.
-        self._finishes = self._plans - 1 - (resting > 0)
+        self._finishes = self._plans - 1 - (draining > 0)
 
     def count_finish(self) -> bool:
         """Count the outcome of a plan; say whether blocks are free for it."""

@@ -25,15 +25,15 @@ class FastForward:
         increment: ticks that each takes more than the one before.
         context: tokens of context in the first.
         sequences: that decode.
-        resting: sequences that run and do not, see `Scheduler`; only a single step has any.
+        draining: sequences that run and do not, see `Scheduler`; only a single step has any.
         decided: when the scheduler looked at the queue for the last time before them.
     """
 
-    __slots__ = ("context", "decided", "end", "first", "increment", "resting", "sequences", "start", "steps")
+    __slots__ = ("context", "decided", "draining", "end", "first", "increment", "sequences", "start", "steps")
 
     def __init__(self) -> None:
         self.start = self.steps = self.first = self.increment = self.context = self.sequences = 0
-        self.decided = self.end = self.resting = 0
+        self.decided = self.end = self.draining = 0
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

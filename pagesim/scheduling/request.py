@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 
-from pagesim.kvcache import Holder
+from pagesim.kvcache import SequenceGroup
 from pagesim.scheduling.beams import BeamSearch
 from pagesim.scheduling.content import Content
 from pagesim.setup.compiled import mypyc_attr
@@ -17,7 +17,7 @@ class Status(IntEnum):
     UNFINISHED = 0
     FINISHED = 1
     REJECTED = 2
-    STUCK = 3
+    UNSCHEDULABLE = 3
     IGNORED = 4
     ABORTED = 5
 
@@ -62,8 +62,8 @@ class Family:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class EngineRequest(Holder):
-    """A request as an engine serves it; what memory keeps of it is in `Holder`.
+class EngineRequest(SequenceGroup):
+    """A request as an engine serves it; what memory keeps of it is in `SequenceGroup`.
 
     Attributes:
         index: among the requests that the engine expects.
@@ -99,15 +99,15 @@ class EngineRequest(Holder):
         family: Family | None = None,
         content: Content | None = None,
     ) -> None:
-        # Those slots of a holder, too, that memory does not set: a call of its constructor would be one more.
+        # All slots that memory does not set: a call of the base's constructor would cost more.
         self.samples = 1 if family is None else len(family.numbers)
         self.output = output
         self.tokens = prompt
-        self.base = 0
-        self.growth = 1
+        self.length_offset = 0
+        self.tokens_per_step = 1
         self.decodes = False
-        self.unknown = 0
-        self.in_flight = 0
+        self.uncommitted_tokens = 0
+        self.inflight_tokens = 0
         self.junction = 0
         self.order = 0
         self.index = index

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from pagesim.errors import PagesimError
-from pagesim.kvcache import BlockManager, Holder
+from pagesim.kvcache import BlockManager, SequenceGroup
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.options import MOST, MemoryKind, Prices, SchedulerOptions
@@ -94,7 +94,7 @@ class StaticBatching(Scheduler):
                 f"prompt and output exceed {self.max_length} tokens, which is {SHORT_OF} less than "
                 f"max_model_len, {self.max_model_len}"
             )
-        needed = self.memory.blocks_to_admit(Holder(1, output_tokens, samples), prompt_tokens)
+        needed = self.memory.blocks_to_admit(SequenceGroup(1, output_tokens, samples), prompt_tokens)
         return "" if needed <= self.memory.num_blocks else self.no_room()
 
     def arrival_matters(self) -> bool:
@@ -139,7 +139,7 @@ class StaticBatching(Scheduler):
             memory.admit(request, longest)
             request.output = own
             memory.start_decoding(request)
-            request.base = request.prompt - memory.steps  # of its own tokens; the others are padding
+            request.length_offset = request.prompt - memory.steps  # of its own tokens; the others are padding
             request.last_step = memory.steps + padded_output - 1
             self._finishing.append((request.last_step, request.order, request))
             self.running[request.order] = request
@@ -161,7 +161,7 @@ class StaticBatching(Scheduler):
                 break
             if chosen and request.samples != chosen[0].samples:
                 break
-            padded = Holder(width, output, rows)
+            padded = SequenceGroup(width, output, rows)
             if memory.blocks_to_admit(padded, width) > memory.num_blocks:
                 break
             queue.pop(request)

@@ -68,7 +68,7 @@ class SchedulerTraits:
     """Whether a request that loses its place loses the token, too, that is in flight for it."""
 
     follows_reach: ClassVar[bool] = False
-    """Whether a batch says what layers read that look back on some tokens only (``reaches``)."""
+    """Whether a batch says what layers read that look back on some tokens only (``spans``)."""
 
     serves_hybrids: ClassVar[bool] = True
     """Whether layers may differ in what they keep."""

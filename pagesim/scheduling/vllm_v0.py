@@ -6,11 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.errors import PagesimError
-from pagesim.kvcache import BlockManager, Holder
+from pagesim.kvcache import BlockManager, SequenceGroup
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
-from pagesim.scheduling.dead_ends import DeadEnd
+from pagesim.scheduling.failure_modes import FailureMode
 from pagesim.scheduling.options import MemoryKind, Prices
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest
@@ -92,7 +92,7 @@ class VllmV0(Scheduler):
 
     def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
         option = "max_model_len" if self.prompt_limit == self.max_model_len else "max_num_batched_tokens"
-        probe = Holder(1, output_tokens, samples)
+        probe = SequenceGroup(1, output_tokens, samples)
         # One that was preempted is looked at again, with what it had generated.
         for what, length in (
             ("the prompt exceeds", prompt_tokens),
@@ -137,7 +137,7 @@ class VllmV0(Scheduler):
             if not self.running and not (fits and joins):
                 # No request will ever make room: the real one blocks the queue for ever.
                 queue.pop(request)
-                batch.stuck += ((request, DeadEnd.NEVER_ADMITTED),)
+                batch.unschedulable += ((request, FailureMode.NEVER_ADMITTED),)
                 continue
             if not fits:
                 return
@@ -183,7 +183,7 @@ class VllmV0(Scheduler):
         if self.swapped:
             self.must_replan = preempted
         else:
-            self.must_replan = (preempted or waited or bool(batch.stuck)) and self._head_moves()
+            self.must_replan = (preempted or waited or bool(batch.unschedulable)) and self._head_moves()
 
     def _head_moves(self) -> bool:
         """Say whether the head of the queue would be admitted or dropped now."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pagesim.costs import Assuming, Reaching
+from pagesim.costs import Assuming, ReadsSpans
 from pagesim.costs.specs import BlockPlan, divide_statically
 from pagesim.costs.specs.gpus import GIB
 from pagesim.costs.specs.layers import LatentLayer, StateLayer
@@ -110,12 +110,12 @@ def _graph_notes(config: EngineConfig) -> tuple[str, ...]:
 
 def _reach_notes(config: EngineConfig) -> tuple[str, ...]:
     """Return that a scheduler does not tell a cost model what layers attend to, if it asks for that."""
-    asks = isinstance(config.cost, Reaching) and config.cost.reaches
+    asks = isinstance(config.cost, ReadsSpans) and config.cost.spans
     if config.scheduler.follows_reach or not asks:
         return ()
     return (
-        f"{config.policy.scheduler} does not say how many tokens are within reach of layers that do not look "
-        "back on all: they are charged for all",
+        f"{config.policy.scheduler} does not say how many tokens are within the span of layers that look "
+        "back on some only: they are charged for all",
     )
 
 

@@ -11,15 +11,15 @@ import numpy as np
 from pagesim.accounting.ledger import LedgerShape
 from pagesim.accounting.metrics import latencies, prefix_hits, throughput
 from pagesim.accounting.request_log import RequestLog
-from pagesim.costs import CostModel, PreemptionPrices, Reaching
+from pagesim.costs import CostModel, PreemptionPrices, ReadsSpans
 from pagesim.costs.specs import PoolPlan
 from pagesim.errors import PagesimError
 from pagesim.results.result import request_columns
 from pagesim.scheduling.arrivals import Arrivals
+from pagesim.scheduling.attention_spans import AttentionSpans, LastTokens, SinceChunk
 from pagesim.scheduling.content import Contents
 from pagesim.scheduling.core import Pool, Scheduler
-from pagesim.scheduling.dead_ends import DeadEnd, StrictCompatError
-from pagesim.scheduling.reach import LastTokens, Reaches, SinceChunk
+from pagesim.scheduling.failure_modes import FailureMode, StrictCompatError
 from pagesim.scheduling.request import Status
 from pagesim.setup.build import build_memory, build_scheduler
 from pagesim.setup.engine_config import EngineConfig
@@ -151,7 +151,7 @@ class PreparedSystem:
             "total": len(self.trace),
             "finished": ended[Status.FINISHED],
             "rejected": ended[Status.REJECTED] + ended[Status.IGNORED],
-            "stuck": ended[Status.STUCK],
+            "unschedulable": ended[Status.UNSCHEDULABLE],
             "aborted": ended[Status.ABORTED],
             "unfinished": ended[Status.UNFINISHED],
         }
@@ -185,9 +185,10 @@ class PreparedSystem:
     def stopped(self, error: StrictCompatError) -> PagesimError:
         """Return the error for a run that stops where the real engine goes no further."""
         when = f"at {error.now / TICKS_PER_SECOND:.6f} s: " if error.now else ""
+        mode = error.failure_mode
         return PagesimError(
-            f"strict_compat: {when}request {self.trace.request_id[error.row]}: {error.dead_end.what}; the "
-            f"real engine of {self.config.system.policy} {error.dead_end.really} "
+            f"strict_compat: {when}request {self.trace.request_id[error.row]}: {mode.what}; the "
+            f"real engine of {self.config.system.policy} {mode.really} "
             "(without strict_compat it is counted and the others go on)"
         )
 
@@ -217,7 +218,7 @@ def prepare(system: System, trace: Trace) -> PreparedSystem:
         entering = np.flatnonzero(takes_in)
         if not config.scheduler.streams and len(accepted) < len(entering):
             row = int(np.setdiff1d(entering, accepted)[0])
-            raise setting.stopped(StrictCompatError(DeadEnd.NEVER_BATCHED, row, 0))
+            raise setting.stopped(StrictCompatError(FailureMode.NEVER_BATCHED, row, 0))
         accepted = entering
     return replace(setting, accepted=accepted)
 
@@ -264,11 +265,11 @@ def new_scheduler(config: EngineConfig, *, tables: bool = False, pool: Pool | No
 
 
 def follow_reach(scheduler: Scheduler, cost: CostModel) -> None:
-    """Let a scheduler count the tokens within reach of layers that do not look back on all, for the cost.
+    """Let a scheduler count the tokens within the span of layers that do not look back on all, for the cost.
 
     Nothing where the cost model does not ask for it, or the scheduler cannot say it.
     """
-    reaches = cost.reaches if isinstance(cost, Reaching) else None
-    if reaches is not None and scheduler.follows_reach:
-        counters = [SinceChunk(size) if kind == "chunk" else LastTokens(size) for kind, size in reaches]
-        scheduler.reaches = Reaches(counters, scheduler.memory)
+    spans = cost.spans if isinstance(cost, ReadsSpans) else None
+    if spans is not None and scheduler.follows_reach:
+        counters = [SinceChunk(size) if kind == "chunk" else LastTokens(size) for kind, size in spans]
+        scheduler.spans = AttentionSpans(counters, scheduler.memory)

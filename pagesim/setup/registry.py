@@ -5,18 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from pagesim.kvcache import (
-    Allocator,
-    BestFit,
-    BlockManager,
-    Buddy,
-    FirstFit,
-    JengaManager,
-    PagedManager,
-    Pool,
-    PooledManager,
-    contiguous,
-)
+from pagesim.allocators import Allocator, BestFit, Buddy, FirstFit
+from pagesim.kvcache import BlockManager, JengaManager, PagedManager, Pool, PooledManager, contiguous
 from pagesim.scheduling.continuous import Orca, VllmSosp
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.lightllm import Lightllm

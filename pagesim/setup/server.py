@@ -14,7 +14,7 @@ from pagesim.accounting.tier_history import TierHistory
 from pagesim.costs.specs import Capacity
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.core import Scheduler
-from pagesim.scheduling.dead_ends import DeadEnd
+from pagesim.scheduling.failure_modes import FailureMode
 from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.offload.offloading import offloading_of
 from pagesim.scheduling.request import EngineRequest, Status
@@ -103,8 +103,8 @@ class Server:
                 account(chunk)
 
         self.recorder = Recorder(self.scheduler, log, account_for)
-        reaches = self.scheduler.reaches
-        carrying_out: Executor = PredictedExecutor(config.cost, None if reaches is None else reaches.ahead)
+        spans = self.scheduler.spans
+        carrying_out: Executor = PredictedExecutor(config.cost, None if spans is None else spans.ahead)
         if executor is not None:
             carrying_out = executor(self.scheduler, config.capacity, setting.trace.take(setting.accepted))
             if isinstance(carrying_out, Observer):
@@ -158,7 +158,9 @@ class Server:
         }
         tiers = self.traffic()
         return {
-            "dead_ends": {dead_end.key: self.engine.dead_ends[dead_end] for dead_end in DeadEnd},
+            "failure_modes": {
+                failure_mode.key: self.engine.failure_modes[failure_mode] for failure_mode in FailureMode
+            },
             "itl": self.gaps.summary(),
             "batch": {"mean": self.means.mean_batch},
             "iterations": recorder.iterations,

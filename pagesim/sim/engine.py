@@ -18,7 +18,7 @@ from pagesim.accounting.records import Recorder
 from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
-from pagesim.scheduling.dead_ends import DeadEnd, StrictCompatError
+from pagesim.scheduling.failure_modes import FailureMode, StrictCompatError
 from pagesim.scheduling.observer import FastForward, Observer
 from pagesim.scheduling.observers import Observers
 from pagesim.scheduling.offload.jobs import Job
@@ -56,7 +56,7 @@ class Engine:
         copies: carries out what is copied between the device and a tier, where there is one.
 
     Attributes:
-        dead_ends: how often a request met one, and which.
+        failure_modes: how often a request met one, and which.
         run: the fast-forward at hand; it has no steps if the next iteration is planned.
         over_at: when what was decided last is over, in ticks.
     """
@@ -76,10 +76,10 @@ class Engine:
         "aborted_tokens",
         "aborts",
         "copies",
-        "dead_ends",
         "ends_early",
         "events",
         "executor",
+        "failure_modes",
         "fast_forward",
         "over_at",
         "recorder",
@@ -125,7 +125,7 @@ class Engine:
         self.ends_early = until is not None
         self.until = int(LONGEST_S) * TICKS_PER_SECOND if until is None else until
         self.strict_compat = strict_compat
-        self.dead_ends: Counter[DeadEnd] = Counter()
+        self.failure_modes: Counter[FailureMode] = Counter()
         self.aborts = list(aborts)
         self.aborted_tokens = 0
         self._next_abort = 0  # the place of the next of them
@@ -211,7 +211,7 @@ class Engine:
                 arrived = learned
             else:
                 in_flight.append((run.end, learned))
-                if not run.resting:
+                if not run.draining:
                     return now
         elif self._waits:
             arrived = in_flight.popleft()[1]
@@ -234,7 +234,7 @@ class Engine:
     def end(self) -> None:
         """Decide nothing more, and hand over what was recorded."""
         for over_at, _ in self._in_flight:
-            self.scheduler.let_ending_rest()
+            self.scheduler.start_draining()
             self.scheduler.finish(over_at)
         self.recorder.flush()
         # The observers would keep the engine, and all arrivals, until a garbage collection.
@@ -295,7 +295,7 @@ class Engine:
             return None
         while True:
             batch = scheduler.plan(now)
-            gives_up = batch.stuck or batch.ignored or batch.leaked
+            gives_up = batch.unschedulable or batch.ignored or batch.leaked
             if batch.recomputed or batch.swapped_out or gives_up:
                 self.events.departed(batch, now)
                 if gives_up:
@@ -305,11 +305,11 @@ class Engine:
             if self._ahead:
                 if not scheduler.empty_turns:
                     return None
-                if not batch.stuck:
+                if not batch.unschedulable:
                     return batch
             elif scheduler.has_work and batch.transfers is not None:
                 return batch  # turns are taken as long as anything is copied
-            elif not (batch.recomputed or batch.stuck):
+            elif not (batch.recomputed or batch.unschedulable):
                 return None
             # Where memory was given back, a request that waits may be admitted at the same instant.
 
@@ -349,7 +349,7 @@ class Engine:
         if steps <= 0:
             if not self._ahead or scheduler.queue.waiting or scheduler.must_replan:
                 return False
-            scheduler.let_ending_rest()
+            scheduler.start_draining()
             steps = min(scheduler.steps_until_next_decision(), 1)
         self._fast_forward(steps, now, in_flight[-1][0] if in_flight else now)
         return self.run.steps > 0
@@ -366,9 +366,9 @@ class Engine:
         arrival = scheduler.queue.next_arrival
         if steps <= 0 or arrival <= run.decided:
             return  # what was sent while a plan was made is not in the queue yet
-        resting = scheduler.resting
-        sequences = scheduler.running_sequences - resting
-        context = scheduler.context - scheduler.resting_context + sequences * scheduler.growth
+        draining = scheduler.draining
+        sequences = scheduler.running_sequences - draining
+        context = scheduler.context - scheduler.draining_context + sequences * scheduler.tokens_per_step
         decode_run = self.executor.decode_run(sequences, context)
         if decode_run is None:
             return
@@ -404,7 +404,7 @@ class Engine:
         run.increment = increment
         run.context = context
         run.sequences = sequences
-        run.resting = resting
+        run.draining = draining
         run.end = end
         self._first_at = now
         self._end_run()
@@ -433,15 +433,15 @@ class Engine:
 
     def _give_up(self, batch: Batch, now: int) -> None:
         """Note the requests that were given up while the batch was planned."""
-        for request, dead_end in batch.stuck:
-            self._meet(dead_end, request.row, now)
-            self.events.left(request.row, now, Status.STUCK)
+        for request, failure_mode in batch.unschedulable:
+            self._meet(failure_mode, request.row, now)
+            self.events.left(request.row, now, Status.UNSCHEDULABLE)
         for request in batch.leaked:
-            self._meet(DeadEnd.LEAK, request.row, now)
+            self._meet(FailureMode.LEAK, request.row, now)
         for request in batch.ignored:
             self.events.left(request.row, now, Status.IGNORED)
 
-    def _meet(self, dead_end: DeadEnd, row: int, now: int) -> None:
+    def _meet(self, failure_mode: FailureMode, row: int, now: int) -> None:
         if self.strict_compat:
-            raise StrictCompatError(dead_end, row, now)
-        self.dead_ends[dead_end] += 1
+            raise StrictCompatError(failure_mode, row, now)
+        self.failure_modes[failure_mode] += 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-from pagesim.kvcache.allocator import Allocator
-from pagesim.kvcache.base import OutOfBlocks
+from pagesim.allocators import OutOfBlocks
+from pagesim.allocators.allocator import Allocator
 from pagesim.kvcache.contiguous import contiguous
 from pagesim.testing.conformance import check_block_manager
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from random import Random
 
-from pagesim.kvcache.base import BlockManager, BlockManagerError, OutOfBlocks
+from pagesim.allocators import OutOfBlocks
+from pagesim.kvcache.base import BlockManager, BlockManagerError
 from pagesim.kvcache.pool import Pool
 from pagesim.kvcache.reservation import RESERVATIONS
 from pagesim.testing.copied import copied
-from pagesim.testing.holders import LivingHolder, named, takes_samples
 from pagesim.testing.life import Life
 from pagesim.testing.random_life import RandomLife
+from pagesim.testing.requests import LivingRequest, named, takes_samples
 
 __all__ = ["check_block_manager", "pools"]
 
@@ -57,15 +58,15 @@ def check_block_manager(make: Callable[[Pool], BlockManager], reservation: str |
             _check_empty(make(pool))
             for seed in _SEEDS:
                 _check_life(lambda pool=pool: make(pool), seed)  # type: ignore[misc]
-        except BlockManagerError as error:
+        except (BlockManagerError, OutOfBlocks) as error:
             raise AssertionError(f"what the contract allows was refused: {error}") from error
 
 
 def _check_empty(memory: BlockManager) -> None:
     assert memory.free_blocks == memory.num_blocks, "empty memory is all free"
     assert memory.free_cpu_blocks == memory.cpu_blocks, "an empty swap space is all free"
-    assert memory.blocks_needed(5) == 0, "where no holder decodes, no block is needed"
-    assert memory.can_admit(LivingHolder(1), 1), "empty memory takes a sequence of one token"
+    assert memory.blocks_needed(5) == 0, "where no request decodes, no block is needed"
+    assert memory.can_admit(LivingRequest(1), 1), "empty memory takes a sequence of one token"
     if memory.names_blocks:
         assert named(memory).free_extents() == [(0, memory.num_blocks)], "empty memory is one free run"
 
@@ -93,11 +94,11 @@ def _many_steps_are_as_many_single_ones(life: Life, empty: BlockManager, rng: Ra
         at_once, one_by_one = copied(life), copied(life)
         memory = at_once.memory
         if memory.blocks_needed(steps) > memory.free_blocks and memory.steps_that_fit(steps, 0) < steps:
-            at_once.refused("growth without blocks", memory.grow, steps)
+            at_once.refused("growth without blocks", memory.allocate_step, steps)
             continue
-        at_once.grow(steps)
+        at_once.allocate_step(steps)
         for _ in range(steps):
-            one_by_one.grow(1)
+            one_by_one.allocate_step(1)
         at_once.verify()
         assert at_once.snapshot() == one_by_one.snapshot(), (
             f"grow({steps}) leaves what {steps} times grow(1) leaves"
@@ -120,8 +121,8 @@ def _as_many_steps_fit_as_are_promised(life: Life, empty: BlockManager, rng: Ran
             elif memory.releases:
                 fits = memory.blocks_needed(1) <= room
                 assert fits or not told, f"more steps than fit: {said}"
-                # Where steps are in flight, a holder's first is planned.
-                assert told or not fits or memory.lag, f"a step that fits is said to: {said}"
+                # Where steps are in flight, a request's first is planned.
+                assert told or not fits or memory.steps_in_flight, f"a step that fits is said to: {said}"
             else:
                 assert told == 0 or memory.blocks_needed(told) <= room, f"more steps than fit: {said}"
                 further = told < steps and memory.blocks_needed(told + 1) <= room
@@ -130,7 +131,7 @@ def _as_many_steps_fit_as_are_promised(life: Life, empty: BlockManager, rng: Ran
         one_by_one = copied(life)
         memory = one_by_one.memory
         for _ in range(min(memory.steps_that_fit(40, spare), one_by_one.steps_left())):
-            one_by_one.grow(1)
+            one_by_one.allocate_step(1)
             assert memory.free_blocks >= spare or not memory.grows, (
                 "each of the steps that fit leaves the spare"
             )
@@ -139,14 +140,14 @@ def _as_many_steps_fit_as_are_promised(life: Life, empty: BlockManager, rng: Ran
 def _admission_is_foretold(life: Life, empty: BlockManager, rng: Random) -> None:
     for tokens, output, samples in _requests(life.memory, rng):
         copy = copied(life)
-        memory, holder = copy.memory, copy.new(tokens, output, samples)
-        memory.match_prefix(holder, tokens)
+        memory, request = copy.memory, copy.new(tokens, output, samples)
+        memory.match_prefix(request, tokens)
         spares = (0, 1, memory.free_blocks // 2, memory.free_blocks)
         answers = [
-            (memory.can_admit(holder, tokens, s), memory.could_admit(holder, tokens, s)) for s in spares
+            (memory.can_admit(request, tokens, s), memory.could_admit(request, tokens, s)) for s in spares
         ]
         try:
-            memory.admit(holder, tokens)
+            memory.admit(request, tokens)
         except OutOfBlocks:
             left = -1
         else:
@@ -155,7 +156,7 @@ def _admission_is_foretold(life: Life, empty: BlockManager, rng: Random) -> None
             said = f"{samples} × {tokens} tokens, {spare} spare, {left} left (−1: refused)"
             assert can == (left >= spare), f"can_admit says whether admission succeeds: {can} for {said}"
             assert could or not can, f"what can be admitted now could be to empty memory: {said}"
-            alone = LivingHolder(tokens, output, samples)
+            alone = LivingRequest(tokens, output, samples)
             best = empty.can_admit(alone, tokens, spare)
             assert best == empty.could_admit(alone, tokens, spare), f"empty memory is asked alike: {said}"
             assert could or not best, f"could_admit denies what empty memory can: {said}"
@@ -164,67 +165,67 @@ def _admission_is_foretold(life: Life, empty: BlockManager, rng: Random) -> None
 def _full_memory_refuses(life: Life, empty: BlockManager, rng: Random) -> None:
     memory = life.memory
     for tokens in (3 * memory.block_size, 1):
-        while memory.can_admit(holder := life.new(tokens, 1, 1), tokens):
-            life.admit(holder, tokens)
+        while memory.can_admit(request := life.new(tokens, 1, 1), tokens):
+            life.admit(request, tokens)
     life.verify()
-    holder = life.new(1, 1, 1)
-    life.refused("admission without room", memory.admit, holder, 1)
-    for holder in life.holders:
-        if holder.decodes or not memory.grows or memory.releases:
+    request = life.new(1, 1, 1)
+    life.refused("admission without room", memory.admit, request, 1)
+    for request in life.requests:
+        if request.decodes or not memory.grows or memory.releases:
             continue
         further = (memory.free_blocks + 1) * memory.block_size
-        if holder.samples == 1:
-            assert memory.blocks_to_extend(holder, further) > memory.free_blocks
-            life.refused("a chunk without room", memory.extend, holder, further)
-        memory.start_decoding(holder)
+        if request.samples == 1:
+            assert memory.blocks_to_extend(request, further) > memory.free_blocks
+            life.refused("a chunk without room", memory.extend, request, further)
+        memory.start_decoding(request)
     while life.steps_left():
         if memory.grows and memory.blocks_needed(1) > memory.free_blocks:
-            life.refused("growth without blocks", memory.grow, 1)
+            life.refused("growth without blocks", memory.allocate_step, 1)
             break
         if not memory.grows or not life.decoding() or memory.releases:
             break
-        life.grow(1)
+        life.allocate_step(1)
     life.verify()
 
 
 def _rest_changes_nothing(life: Life, empty: BlockManager, rng: Random) -> None:
     before = life.snapshot()
     decoding = life.decoding()
-    for holder in decoding:
-        life.memory.stop_decoding(holder)
+    for request in decoding:
+        life.memory.stop_decoding(request)
         life.verify()
-    assert life.memory.blocks_needed(3) == 0, "where no holder decodes, no block is needed"
-    for holder in decoding:
-        life.memory.start_decoding(holder)
+    assert life.memory.blocks_needed(3) == 0, "where no request decodes, no block is needed"
+    for request in decoding:
+        life.memory.start_decoding(request)
     assert life.snapshot() == before, "stop_decoding and start_decoding together change nothing"
 
 
 def _a_swap_brings_everything_back(life: Life, empty: BlockManager, rng: Random) -> None:
-    for holder in list(life.holders):
+    for request in list(life.requests):
         memory = life.memory
-        held = memory.length(holder), memory.held_blocks(holder), memory.shared_blocks
-        if life.swap_out(holder):
+        held = memory.length(request), memory.held_blocks(request), memory.shared_blocks
+        if life.swap_out(request):
             life.verify()
-            life.swap_in(holder)
+            life.swap_in(request)
             life.verify()
-            back = memory.length(holder), memory.held_blocks(holder), memory.shared_blocks
-            assert back == held, "a holder comes back from the swap space as it was"
+            back = memory.length(request), memory.held_blocks(request), memory.shared_blocks
+            assert back == held, "a request comes back from the swap space as it was"
 
 
 def _released_memory_is_as_empty(life: Life, empty: BlockManager, rng: Random) -> None:
     memory = life.memory
     while life.swapped:
         life.drop(rng.choice(life.swapped))
-    while life.holders:
-        life.release(rng.choice(life.holders))
+    while life.requests:
+        life.release(rng.choice(life.requests))
         life.verify()
     assert memory.free_blocks == memory.num_blocks, "release gives every block back"
-    assert memory.free_cpu_blocks == memory.cpu_blocks, "the swap space is free when no holder is in it"
+    assert memory.free_cpu_blocks == memory.cpu_blocks, "the swap space is free when no request is in it"
     assert memory.blocks_needed(memory.block_size) == 0, "what was released needs no block"
     if memory.names_blocks:
         assert named(memory).free_extents() == [(0, memory.num_blocks)], "released blocks are joined again"
     for tokens, output, samples in _requests(memory, rng):
-        fits = [m.can_admit(LivingHolder(tokens, output, samples), tokens) for m in (memory, empty)]
+        fits = [m.can_admit(LivingRequest(tokens, output, samples), tokens) for m in (memory, empty)]
         assert fits[0] == fits[1], "memory that was emptied takes what empty memory takes"
 
 

@@ -1,4 +1,4 @@
-"""Deep copies of memory and its holders, of the compiled form, too."""
+"""Deep copies of memory and its requests, of the compiled form, too."""
 
 from __future__ import annotations
 

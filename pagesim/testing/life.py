@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pagesim.kvcache.base import BlockManager, BlockManagerError, OutOfBlocks
-from pagesim.kvcache.holder import Holder
-from pagesim.testing.holders import LivingHolder, named, takes_samples
+from pagesim.allocators import OutOfBlocks
+from pagesim.kvcache.base import BlockManager, BlockManagerError
+from pagesim.kvcache.sequence_group import SequenceGroup
+from pagesim.testing.requests import LivingRequest, named, takes_samples
 from pagesim.testing.written import Written
 
 
 class Life:
-    """Memory, its holders, and the tokens that its blocks would hold.
+    """Memory, its requests, and the tokens that its blocks would hold.
 
     Every change goes through here. ``verify`` reads each sample back through its block tables.
     """
 
     def __init__(self, memory: BlockManager) -> None:
         self.memory = memory
-        self.holders: list[LivingHolder] = []
-        self.swapped: list[LivingHolder] = []
+        self.requests: list[LivingRequest] = []
+        self.swapped: list[LivingRequest] = []
         self.written = Written(memory)
         self.orders = 0
         self.takes_samples = takes_samples(memory)
@@ -27,105 +28,103 @@ class Life:
 
     # Changes
 
-    def new(self, tokens: int, output: int, samples: int) -> LivingHolder:
-        """Return a holder that is not in memory yet."""
-        holder = LivingHolder(tokens, output, samples)
+    def new(self, tokens: int, output: int, samples: int) -> LivingRequest:
+        """Return a request that is not in memory yet."""
+        request = LivingRequest(tokens, output, samples)
         self.orders += 1
-        holder.order = self.orders
-        return holder
+        request.order = self.orders
+        return request
 
-    def admit(self, holder: LivingHolder, tokens: int) -> None:
-        """Admit a holder for whom there is room."""
+    def admit(self, request: LivingRequest, tokens: int) -> None:
+        """Admit a request for whom there is room."""
         memory, free = self.memory, self.memory.free_blocks
-        found = memory.match_prefix(holder, holder.tokens)
-        blocks = memory.blocks_to_admit(holder, tokens)
-        memory.admit(holder, tokens)
+        found = memory.match_prefix(request, request.tokens)
+        blocks = memory.blocks_to_admit(request, tokens)
+        memory.admit(request, tokens)
         taken = free - memory.free_blocks
         assert taken == blocks or (not memory.grows and taken > blocks), (
             f"blocks_to_admit says what admission takes: {blocks} foretold, {taken} taken"
         )
-        assert memory.length(holder) == tokens, "a holder rests at the tokens that it was admitted with"
-        self.holders.append(holder)
-        self.written.admit(holder, found)
+        assert memory.length(request) == tokens, "a request rests at the tokens that it was admitted with"
+        self.requests.append(request)
+        self.written.admit(request, found)
 
-    def grow(self, steps: int) -> None:
+    def allocate_step(self, steps: int) -> None:
         """Grow by steps that fit."""
         memory, free = self.memory, self.memory.free_blocks
         needed, decoding = memory.blocks_needed(steps), self.decoding()
-        due = sum([memory.copies_due(holder) for holder in decoding]) if steps else 0
-        before = [(holder, self.written.tables(holder), memory.length(holder)) for holder in decoding]
-        copies = memory.grow(steps)
+        due = sum([memory.copies_due(request) for request in decoding]) if steps else 0
+        before = [(request, self.written.tables(request), memory.length(request)) for request in decoding]
+        copies = memory.allocate_step(steps)
         assert copies == due, f"copies_due says what a step copies: {due} foretold, {copies} copied"
         taken = free - memory.free_blocks
         assert taken == needed or (memory.releases and taken < needed), (
             f"blocks_needed says what growth takes: {needed} foretold for {steps} steps, {taken} taken"
         )
-        found = [self.written.write(*each, steps * each[0].growth) for each in before]
+        found = [self.written.write(*each, steps * each[0].tokens_per_step) for each in before]
         if memory.names_blocks:
             assert sum(filter(None, found)) == copies, "as many blocks are copied as grow says"
 
-    def release(self, holder: LivingHolder) -> None:
-        """Release a holder on the device."""
+    def release(self, request: LivingRequest) -> None:
+        """Release a request on the device."""
         memory = self.memory
-        free, held = memory.free_blocks, memory.held_blocks(holder)
-        memory.release(holder)
+        free, held = memory.free_blocks, memory.held_blocks(request)
+        memory.release(request)
         back = memory.free_blocks - free
         assert back == held or (memory.caches_prefixes and back < held), (
             f"release gives everything back: {held} blocks were held, {back} came back"
         )
-        self.holders.remove(holder)
-        self.written.forget(holder)
+        self.requests.remove(request)
+        self.written.forget(request)
 
-    def swap_out(self, holder: LivingHolder) -> bool:
-        """Swap a holder out, if the memory can; say whether it did."""
-        memory, length = self.memory, self.memory.length(holder)
-        free, free_cpu, held = memory.free_blocks, memory.free_cpu_blocks, memory.held_blocks(holder)
+    def swap_out(self, request: LivingRequest) -> bool:
+        """Swap a request out, if the memory can; say whether it did."""
+        memory, length = self.memory, self.memory.length(request)
+        free, free_cpu, held = memory.free_blocks, memory.free_cpu_blocks, memory.held_blocks(request)
         if not self.swaps:
             return False
         if held > free_cpu:
             state = self.snapshot()
             try:
-                memory.swap_out(holder)
-            except BlockManagerError:
+                memory.swap_out(request)
+            except (BlockManagerError, OutOfBlocks):
                 assert self.snapshot() == state, "a swap without room leaves everything as it was"
                 return False
             raise AssertionError("a swap into a full swap space raises OutOfBlocks")
         try:
-            moved = memory.swap_out(holder)
-        except OutOfBlocks:
-            raise
+            moved = memory.swap_out(request)
         except BlockManagerError:
             self.swaps = False
             return False
         assert moved == held, "a swap moves each distinct block once"
         assert memory.free_blocks == free + held, "a swap frees what was held on the device"
         assert memory.free_cpu_blocks == free_cpu - held, "a swap takes as many blocks of the swap space"
-        assert memory.length(holder) == length, "a swap loses no token"
-        assert not holder.decodes, "a swapped holder rests"
-        self.holders.remove(holder)
-        self.swapped.append(holder)
+        assert memory.length(request) == length, "a swap loses no token"
+        assert not request.decodes, "a swapped request rests"
+        self.requests.remove(request)
+        self.swapped.append(request)
         return True
 
-    def swap_in(self, holder: LivingHolder) -> None:
-        """Bring a holder back for whom there is room."""
-        memory, length = self.memory, self.memory.length(holder)
-        free, free_cpu, held = memory.free_blocks, memory.free_cpu_blocks, memory.held_blocks(holder)
-        assert memory.swap_in(holder) == held, "a swap moves each distinct block once"
+    def swap_in(self, request: LivingRequest) -> None:
+        """Bring a request back for whom there is room."""
+        memory, length = self.memory, self.memory.length(request)
+        free, free_cpu, held = memory.free_blocks, memory.free_cpu_blocks, memory.held_blocks(request)
+        assert memory.swap_in(request) == held, "a swap moves each distinct block once"
         assert memory.free_blocks == free - held, "a swap takes what was held on the device"
         assert memory.free_cpu_blocks == free_cpu + held, "a swap gives the blocks of the swap space back"
-        assert memory.length(holder) == length, "a swap loses no token"
-        self.swapped.remove(holder)
-        self.holders.append(holder)
-        self.written.fill(holder, 0)
+        assert memory.length(request) == length, "a swap loses no token"
+        self.swapped.remove(request)
+        self.requests.append(request)
+        self.written.fill(request, 0)
 
-    def drop(self, holder: LivingHolder) -> None:
-        """Give a swapped holder up."""
+    def drop(self, request: LivingRequest) -> None:
+        """Give a swapped request up."""
         memory = self.memory
-        free_cpu, held = memory.free_cpu_blocks, memory.held_blocks(holder)
-        memory.drop_swapped(holder)
+        free_cpu, held = memory.free_cpu_blocks, memory.held_blocks(request)
+        memory.drop_swapped(request)
         assert memory.free_cpu_blocks == free_cpu + held, "drop_swapped gives everything back"
-        self.swapped.remove(holder)
-        self.written.forget(holder)
+        self.swapped.remove(request)
+        self.written.forget(request)
 
     def refused(self, what: str, call: Callable[..., object], *arguments: object) -> None:
         """Check that a call raises OutOfBlocks and changes nothing."""
@@ -142,13 +141,15 @@ class Life:
 
     # Questions
 
-    def decoding(self) -> list[LivingHolder]:
-        """Return the decoding holders."""
-        return [holder for holder in self.holders if holder.decodes]
+    def decoding(self) -> list[LivingRequest]:
+        """Return the decoding requests."""
+        return [request for request in self.requests if request.decodes]
 
     def steps_left(self) -> int:
-        """Return for how many steps no decoding holder outgrows its reservation."""
-        return min([self._room(holder) // holder.growth for holder in self.decoding()], default=1000)
+        """Return for how many steps no decoding request outgrows its reservation."""
+        return min(
+            [self._room(request) // request.tokens_per_step for request in self.decoding()], default=1000
+        )
 
     def snapshot(self) -> object:
         """Return everything that a memory says, to be compared."""
@@ -160,66 +161,66 @@ class Life:
             named(memory).free_extents() if memory.names_blocks else [],
             [
                 (
-                    *(memory.length(holder), memory.held_blocks(holder), holder.samples, holder.decodes),
-                    memory.copies_due(holder) if holder.decodes else 0,
-                    memory.held_and_reserved(holder),
-                    self.written.tables(holder),
+                    *(memory.length(request), memory.held_blocks(request), request.samples, request.decodes),
+                    memory.copies_due(request) if request.decodes else 0,
+                    memory.held_and_reserved(request),
+                    self.written.tables(request),
                 )
-                for holder in self.holders
+                for request in self.requests
             ],
-            [(memory.length(holder), memory.held_blocks(holder)) for holder in self.swapped],
+            [(memory.length(request), memory.held_blocks(request)) for request in self.swapped],
         )
 
     def verify(self) -> None:
         """Raise AssertionError unless all answers agree with one another and with the tokens."""
         memory = self.memory
-        away = sum([memory.held_blocks(holder) for holder in self.swapped])
+        away = sum([memory.held_blocks(request) for request in self.swapped])
         assert memory.free_cpu_blocks + away == memory.cpu_blocks, (
             "every block of the swap space is free or held"
         )
         if not memory.caches_prefixes:
-            held = sum([memory.held_blocks(holder) for holder in self.holders])
+            held = sum([memory.held_blocks(request) for request in self.requests])
             assert memory.free_blocks + held == memory.num_blocks, "every block is free or held"
-        needed = sum([memory.blocks_needed_by(holder) for holder in self.decoding()])
-        assert memory.blocks_needed(1) == needed, "blocks_needed is the sum over the decoding holders"
+        needed = sum([memory.blocks_needed_by(request) for request in self.decoding()])
+        assert memory.blocks_needed(1) == needed, "blocks_needed is the sum over the decoding requests"
         assert memory.grows or not needed, "reserved memory never grows"
-        for holder in (*self.holders, *self.swapped):
-            text = self.written.text[holder]
-            assert memory.length(holder) == len(text[0]), "the length counts every token given"
-        for holder in self.holders:
-            self._verify_holder(holder)
+        for request in (*self.requests, *self.swapped):
+            text = self.written.text[request]
+            assert memory.length(request) == len(text[0]), "the length counts every token given"
+        for request in self.requests:
+            self._verify_request(request)
         if memory.names_blocks:
             named(memory).check_integrity()
-            self.written.verify(self.holders)
+            self.written.verify(self.requests)
 
     # Inside
 
-    def _room(self, holder: LivingHolder) -> int:
-        """Return the tokens that a holder may gain without outgrowing a reservation."""
+    def _room(self, request: LivingRequest) -> int:
+        """Return the tokens that a request may gain without outgrowing a reservation."""
         if self.memory.grows:
             return 1000
-        _, reserved = self.memory.held_and_reserved(holder) or (0, 0)
-        return max(0, reserved - self.memory.length(holder))
+        _, reserved = self.memory.held_and_reserved(request) or (0, 0)
+        return max(0, reserved - self.memory.length(request))
 
-    def _keeps(self, what: str, holder: LivingHolder, call: Callable[[Holder], None]) -> None:
+    def _keeps(self, what: str, request: LivingRequest, call: Callable[[SequenceGroup], None]) -> None:
         """Make a change that neither takes nor gives."""
         memory = self.memory
-        before = memory.length(holder), memory.held_blocks(holder), memory.free_blocks
-        call(holder)
-        after = memory.length(holder), memory.held_blocks(holder), memory.free_blocks
+        before = memory.length(request), memory.held_blocks(request), memory.free_blocks
+        call(request)
+        after = memory.length(request), memory.held_blocks(request), memory.free_blocks
         assert after == before, f"{what} leaves length and blocks as they were"
 
-    def _verify_holder(self, holder: LivingHolder) -> None:
+    def _verify_request(self, request: LivingRequest) -> None:
         memory = self.memory
-        held, reserved = memory.held_blocks(holder), memory.held_and_reserved(holder)
+        held, reserved = memory.held_blocks(request), memory.held_and_reserved(request)
         assert (reserved is None) == memory.grows, (
             "held_and_reserved is None where memory grows, and only there"
         )
         if reserved is not None:
-            assert reserved[0] * holder.samples == held, "a reservation is held throughout"
-            assert reserved[1] >= memory.length(holder), "at least the tokens that are there are reserved"
-        elif holder.samples == 1:
-            groups = memory.held_by_group(holder)
+            assert reserved[0] * request.samples == held, "a reservation is held throughout"
+            assert reserved[1] >= memory.length(request), "at least the tokens that are there are reserved"
+        elif request.samples == 1:
+            groups = memory.held_by_group(request)
             assert sum([blocks for _, blocks in groups]) == held, "held_by_group counts all blocks held"
             for group, (tokens, blocks) in zip(memory.groups, groups, strict=True):
                 slots = blocks * group.block_size

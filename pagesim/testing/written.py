@@ -6,45 +6,45 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from pagesim.kvcache.base import BlockManager
-from pagesim.testing.holders import LivingHolder, Tokens, named, numbers
+from pagesim.testing.requests import LivingRequest, Tokens, named, numbers
 
 Tables = list[list[list[int]]]
-"""Of a holder, ``[samples][groups]``; none where blocks have no numbers."""
+"""Of a request, ``[samples][groups]``; none where blocks have no numbers."""
 
 
 class Written:
-    """What was written into the blocks of memory, if these have numbers, and what holders are to read.
+    """What was written into the blocks of memory, if these have numbers, and what requests are to read.
 
     Attributes:
-        text: of each holder the tokens of each of its samples.
+        text: of each request the tokens of each of its samples.
         slots: of each block the tokens in it.
     """
 
     def __init__(self, memory: BlockManager) -> None:
         self.memory = memory
         self.tokens = Tokens()
-        self.text: dict[LivingHolder, list[list[int]]] = {}
+        self.text: dict[LivingRequest, list[list[int]]] = {}
         self.slots: dict[int, list[int]] = {}
 
-    def admit(self, holder: LivingHolder, found: int) -> None:
-        """Write the first tokens of a holder that was admitted, of which some were found."""
-        prompt = [self.tokens.next(holder, place) for place in range(self.memory.length(holder))]
-        self.text[holder] = [list(prompt) for _ in range(holder.samples)]
-        self.fill(holder, found)
+    def admit(self, request: LivingRequest, found: int) -> None:
+        """Write the first tokens of a request that was admitted, of which some were found."""
+        prompt = [self.tokens.next(request, place) for place in range(self.memory.length(request))]
+        self.text[request] = [list(prompt) for _ in range(request.samples)]
+        self.fill(request, found)
 
-    def forget(self, holder: LivingHolder) -> None:
-        """Expect nothing of a holder any more."""
-        del self.text[holder]
+    def forget(self, request: LivingRequest) -> None:
+        """Expect nothing of a request any more."""
+        del self.text[request]
 
-    def end_samples(self, holder: LivingHolder, over: Sequence[int]) -> None:
-        """Expect nothing of some samples of a holder any more."""
-        self.text[holder] = [text for place, text in enumerate(self.text[holder]) if place not in over]
+    def end_samples(self, request: LivingRequest, over: Sequence[int]) -> None:
+        """Expect nothing of some samples of a request any more."""
+        self.text[request] = [text for place, text in enumerate(self.text[request]) if place not in over]
 
-    def fork(self, holder: LivingHolder, before: Tables, dropped: int, survivor: int) -> None:
-        """Let a sample of a holder read what another one does, whose blocks were copied if none is shared.
+    def fork(self, request: LivingRequest, before: Tables, dropped: int, survivor: int) -> None:
+        """Let a sample of a request read what another one does, whose blocks were copied if none is shared.
 
         Args:
-            holder: see `BlockManager.fork`.
+            request: see `BlockManager.fork`.
             before: its tables before the fork.
             dropped: see `BlockManager.fork`.
             survivor: likewise.
@@ -53,77 +53,77 @@ class Written:
             for theirs, mine in zip(before[survivor], before[dropped], strict=True):
                 for source, target in zip(theirs, mine, strict=True):
                     self.slots[target] = list(self.slots[source])
-        self.text[holder][dropped] = list(self.text[holder][survivor])
+        self.text[request][dropped] = list(self.text[request][survivor])
 
-    def fill(self, holder: LivingHolder, start: int) -> None:
-        """Write the tokens of a holder from a place on into its blocks, if these have numbers."""
+    def fill(self, request: LivingRequest, start: int) -> None:
+        """Write the tokens of a request from a place on into its blocks, if these have numbers."""
         if not self.memory.names_blocks:
             return
-        for sample, (tables, text) in enumerate(zip(self.tables(holder), self.text[holder], strict=True)):
+        for sample, (tables, text) in enumerate(zip(self.tables(request), self.text[request], strict=True)):
             for number, table in enumerate(tables):
-                size, gone = self.memory.groups[number].block_size, self.gone(holder, sample, number)
+                size, gone = self.memory.groups[number].block_size, self.gone(request, sample, number)
                 for place in range(max(start, gone * size), len(text)):
                     block = place // size - gone
                     assert block < len(table), "a block table has a block for each block_size tokens"
                     self.slots.setdefault(table[block], [])[place % size :] = [text[place]]
 
-    def write(self, holder: LivingHolder, before: Tables, length: int, tokens: int) -> int | None:
+    def write(self, request: LivingRequest, before: Tables, length: int, tokens: int) -> int | None:
         """Follow the copies of a growth, then write its tokens; return the blocks copied, if that shows."""
-        for text in self.text[holder]:
-            text += [self.tokens.next(holder, place) for place in range(length, length + tokens)]
-        assert self.memory.length(holder) == length + tokens, "a holder has the tokens that it was given"
+        for text in self.text[request]:
+            text += [self.tokens.next(request, place) for place in range(length, length + tokens)]
+        assert self.memory.length(request) == length + tokens, "a request has the tokens that it was given"
         if not self.memory.names_blocks:
             return None
         copies: list[tuple[int, int]] = []
-        for sample, tables in enumerate(self.tables(holder)):
+        for sample, tables in enumerate(self.tables(request)):
             for number, table in enumerate(tables):
                 old = before[sample][number]
-                size, gone = self.memory.groups[number].block_size, self.gone(holder, sample, number)
+                size, gone = self.memory.groups[number].block_size, self.gone(request, sample, number)
                 # The blocks that are gone now, and were not, are no copies.
                 there = old[max(0, gone - (-(-length // size) - len(old))) :]
                 copies += [pair for pair in zip(there, table, strict=False) if pair[0] != pair[1]]
         contents = [list(self.slots[source]) for source, _ in copies]
         for (_, target), content in zip(copies, contents, strict=True):
             self.slots[target] = content
-        self.fill(holder, length)
+        self.fill(request, length)
         return len(copies)
 
-    def tables(self, holder: LivingHolder) -> Tables:
-        """Return all block tables of a holder; none where blocks have no numbers."""
+    def tables(self, request: LivingRequest) -> Tables:
+        """Return all block tables of a request; none where blocks have no numbers."""
         if not self.memory.names_blocks:
             return []
         groups = range(len(self.memory.groups))
-        return [[self.table(holder, sample, group) for group in groups] for sample in range(holder.samples)]
+        return [[self.table(request, sample, group) for group in groups] for sample in range(request.samples)]
 
-    def table(self, holder: LivingHolder, sample: int, number: int) -> list[int]:
+    def table(self, request: LivingRequest, sample: int, number: int) -> list[int]:
         """Return the blocks of a sample in a group that it still has."""
-        table = named(self.memory).block_table(holder, sample, number)
+        table = named(self.memory).block_table(request, sample, number)
         gone = sum([block < 0 for block in table])
         assert all(block < 0 for block in table[:gone]), "blocks are given back from the front"
         return table[gone:]
 
-    def gone(self, holder: LivingHolder, sample: int, number: int) -> int:
+    def gone(self, request: LivingRequest, sample: int, number: int) -> int:
         """Return the leading blocks that a group does not have any more."""
         size = self.memory.groups[number].block_size
-        return -(-self.memory.length(holder) // size) - len(self.table(holder, sample, number))
+        return -(-self.memory.length(request) // size) - len(self.table(request, sample, number))
 
-    def verify(self, holders: Sequence[LivingHolder]) -> None:
-        """Raise AssertionError unless all holders on the device read their tokens, and blocks add up."""
+    def verify(self, requests: Sequence[LivingRequest]) -> None:
+        """Raise AssertionError unless all requests on the device read their tokens, and blocks add up."""
         memory, tables = self.memory, named(self.memory)
-        owners: dict[int, LivingHolder] = {}
+        owners: dict[int, LivingRequest] = {}
         names = 0
-        for holder in holders:
+        for request in requests:
             mine: set[int] = set()
-            for sample, text in enumerate(self.text[holder]):
-                held = list(numbers(tables.extents(holder, sample)))
+            for sample, text in enumerate(self.text[request]):
+                held = list(numbers(tables.extents(request, sample)))
                 names += len(held)
                 mine.update(held)
                 for number in range(len(memory.groups)):
-                    self._verify_table(holder, sample, number, text, held)
-            assert memory.held_blocks(holder) == len(mine), "held_blocks counts the distinct blocks"
+                    self._verify_table(request, sample, number, text, held)
+            assert memory.held_blocks(request) == len(mine), "held_blocks counts the distinct blocks"
             for block in mine:
-                own = owners.setdefault(block, holder) is holder
-                assert own or memory.caches_prefixes, f"block {block} is in the tables of two holders"
+                own = owners.setdefault(block, request) is request
+                assert own or memory.caches_prefixes, f"block {block} is in the tables of two requests"
         runs = tables.free_extents()
         assert all(sum(run) < after[0] for run, after in pairwise(runs)), (
             "free extents are in order and joined"
@@ -131,18 +131,18 @@ class Written:
         free = list(numbers(runs))
         assert memory.free_blocks == len(free), "free_blocks counts the blocks of the free extents"
         assert sorted([*free, *owners]) == list(range(memory.num_blocks)), (
-            "every block is free or held by the holder whose table names it, and none is both"
+            "every block is free or held by the request whose table names it, and none is both"
         )
         assert memory.shared_blocks == names - len(owners), (
             "shared_blocks counts the names of blocks beyond the first"
         )
 
     def _verify_table(
-        self, holder: LivingHolder, sample: int, number: int, text: list[int], held: list[int]
+        self, request: LivingRequest, sample: int, number: int, text: list[int], held: list[int]
     ) -> None:
         group = self.memory.groups[number]
-        table, size = self.table(holder, sample, number), group.block_size
-        gone = self.gone(holder, sample, number)
+        table, size = self.table(request, sample, number), group.block_size
+        gone = self.gone(request, sample, number)
         assert 0 <= gone * size <= group.rule.skipped(len(text)), (
             "a block table has a block for each block_size tokens that a later token attends to"
         )

@@ -18,7 +18,7 @@ def test_a_summary_holds_every_metric(policy, succeeds):
     summary = succeeds("run", *SMALL, "--policy", policy, "--json").json
     requests = summary["requests"]
     assert requests["total"] == sum(
-        requests[status] for status in ("finished", "rejected", "stuck", "aborted", "unfinished")
+        requests[status] for status in ("finished", "rejected", "unschedulable", "aborted", "unfinished")
     )
     for latency in ("normalized_latency", "latency", "ttft", "tpot", "queueing", "itl"):
         assert list(summary[latency]) == POINTS

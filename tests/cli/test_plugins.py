@@ -55,7 +55,7 @@ from dataclasses import replace
 from pagesim import Policy
 from pagesim.sim.clock import to_ticks
 from pagesim.costs import UNBOUNDED
-from pagesim.kvcache import FirstFit
+from pagesim.allocators import FirstFit
 from pydantic import Field
 
 from pagesim.scheduling import Orca

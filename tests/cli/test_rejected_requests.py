@@ -12,7 +12,14 @@ POLICIES = ["static", "contiguous-max", "orca-max", "orca-pow2", "orca-oracle", 
 def test_a_request_longer_than_the_model_is_rejected_and_the_others_finish(policy, succeeds, trace_file):
     trace = trace_file("a,0,100,10\nb,0,10000000,10000000\nc,1,100,10\n")
     requests = succeeds("run", "--trace", trace, "--policy", policy, "--json").json["requests"]
-    assert requests == {"total": 3, "finished": 2, "rejected": 1, "stuck": 0, "aborted": 0, "unfinished": 0}
+    assert requests == {
+        "total": 3,
+        "finished": 2,
+        "rejected": 1,
+        "unschedulable": 0,
+        "aborted": 0,
+        "unfinished": 0,
+    }
 
 
 @pytest.mark.parametrize("policy", ["static", "orca-oracle", "vllm-sosp"])
@@ -20,7 +27,14 @@ def test_a_request_longer_than_the_memory_is_rejected_and_the_others_finish(poli
     trace = trace_file("a,0,100,10\nb,0,1000,10\nc,1,100,10\n")
     flags = ("--policy", policy, "--num-blocks", "16", "--json")
     requests = succeeds("run", "--trace", trace, *flags).json["requests"]
-    assert requests == {"total": 3, "finished": 2, "rejected": 1, "stuck": 0, "aborted": 0, "unfinished": 0}
+    assert requests == {
+        "total": 3,
+        "finished": 2,
+        "rejected": 1,
+        "unschedulable": 0,
+        "aborted": 0,
+        "unfinished": 0,
+    }
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 import pagesim as ps
 from pagesim.costs import (
     Assuming,
+    AttentionSpan,
     Efficiency,
     EngineTime,
     IterationShape,
     Profiled,
-    Reach,
-    Reaching,
+    ReadsSpans,
     Roofline,
 )
 from pagesim.costs.profiles import analytic_profile, bundled_profile, rescale
@@ -32,7 +32,7 @@ from pagesim.costs.specs.layers import (
 )
 from pagesim.costs.specs.models import LatentAttention, MixtureOfExperts
 from pagesim.errors import PagesimError
-from pagesim.scheduling.reach import LastTokens
+from pagesim.scheduling.attention_spans import LastTokens
 from pagesim.sim.clock import TICKS_PER_SECOND
 
 NOTHING = IterationShape(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -67,7 +67,7 @@ def test_a_window_is_read_and_not_what_lies_before_it():
 def test_a_window_grows_with_the_sequence_that_is_shorter_alone():
     cost = Roofline(of_layers(FULL, WindowLayer(8, 128, 1024)), H100, efficiency=IDEAL, engine=FREE)
     a_token = cost.decode_reached(1, 1, [(1, 1, 9)])[1] // 2
-    assert cost.reaches == (Reach("window", 1024),)
+    assert cost.spans == (AttentionSpan("window", 1024),)
     # The one of 100 tokens grows by itself in the window for 924 more steps: 925 with the first.
     window = LastTokens(1024)
     for base in (100, 5000):
@@ -87,7 +87,7 @@ def test_a_window_grows_with_the_sequence_that_is_shorter_alone():
 def test_each_width_of_window_is_a_reach_of_its_own():
     spec = of_layers(WindowLayer(8, 128, 128), WindowLayer(8, 128, 1024), FULL, WindowLayer(8, 128, 128))
     cost = Roofline(spec, H100, efficiency=IDEAL, engine=FREE)
-    assert cost.reaches == (Reach("window", 128), Reach("window", 1024))
+    assert cost.spans == (AttentionSpan("window", 128), AttentionSpan("window", 1024))
     got = attention_s(spec, tokens=1, decoding=1, decode_context=3000, reached=(128, 1024))
     assert got == pytest.approx((3000 + 2 * 128 + 1024) * KV_BYTES / H100.hbm_bytes_per_s, rel=1e-3)
 
@@ -137,7 +137,7 @@ def test_an_indexer_looks_at_all_tokens_and_latent_vectors_are_read_of_those_it_
 
 def test_where_it_is_not_known_how_many_it_picks_all_are_read_and_a_note_says_so():
     cost = Roofline(sparse(0), H100, efficiency=IDEAL, engine=FREE)
-    assert cost.reaches is None
+    assert cost.spans is None
     got = attention_s(sparse(0), tokens=1, decoding=1, decode_context=100_000)
     assert got == pytest.approx(100_000 * (132 + 656) / H100.hbm_bytes_per_s, rel=0.02)
     assert any("index_topk" in note for note in cost.notes)
@@ -212,10 +212,10 @@ def test_an_analytic_profile_reads_experts_likewise():
 def test_plain_models_ask_for_nothing_and_assume_nothing():
     for name in ("opt-13b", "llama-3-8b", "qwen3-32b"):
         cost = Roofline(model(name), H100)
-        assert isinstance(cost, Reaching)
+        assert isinstance(cost, ReadsSpans)
         assert isinstance(cost, Assuming)
-        assert (cost.reaches, cost.notes) == (None, ())
-    assert Roofline(model("deepseek-v3"), H100).reaches is None
+        assert (cost.spans, cost.notes) == (None, ())
+    assert Roofline(model("deepseek-v3"), H100).spans is None
 
 
 def test_layers_that_no_term_describes_are_refused_by_profiles():
@@ -261,7 +261,7 @@ def test_models_run_under_vllm_v1_and_say_what_was_assumed(name, options, says):
 def test_a_scheduler_that_cannot_tell_what_is_within_reach_is_charged_for_all_and_a_note_says_so():
     spec = model("mistral-7b-v0.1")
     result = ps.simulate(TRACE, "vllm-sosp", model=spec.name, gpu="h100", cost="roofline")
-    assert any("within reach" in note for note in result.notes)
+    assert any("within the span" in note for note in result.notes)
     cost = Roofline(replace(spec, cached=()), H100)
     first, increment, _ = cost.decode(6, 5400)
     other = Roofline(spec, H100).decode(6, 5400)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagesim.costs import EngineTime, IterationShape, Profiled, Reach, profiled
+from pagesim.costs import AttentionSpan, EngineTime, IterationShape, Profiled, profiled
 from pagesim.costs.profiles import (
     ANY_BLOCK,
     Curve,
@@ -108,7 +108,7 @@ def test_an_iteration_is_the_sum_of_all_terms_each_over_what_it_depends_on() -> 
     )
     assert cost.iteration(shape) == pytest.approx(seconds * 1e12, rel=1e-6)
     assert sum(cost.parts(shape).values()) == pytest.approx(cost.iteration(shape), abs=8)
-    assert cost.reaches == (Reach("window", 1024),)
+    assert cost.spans == (AttentionSpan("window", 1024),)
 
 
 def shapes_with_prompts() -> list[IterationShape]:

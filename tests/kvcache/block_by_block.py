@@ -10,8 +10,8 @@ from tests.kvcache.text import Reader
 class BlockByBlock:
     """What `PrefixManager` does, under the contract's names.
 
-    ``tables`` has the blocks of each holder; ``evictions`` has a step of growth for each block that held what
-    could be found and was taken in it, and None for those that were not taken in one.
+    ``tables`` has the blocks of each request; ``evictions`` has the decode step in which each block that held
+    what could be found was taken, and None for those that were not taken in one.
     """
 
     def __init__(self, num_blocks: int, size: int, *, reuses_unhashed_first: bool) -> None:
@@ -41,65 +41,65 @@ class BlockByBlock:
     def shared_blocks(self) -> int:
         return sum(users - 1 for users in self.users.values() if users > 1)
 
-    def match_prefix(self, holder: Reader, tokens: int) -> int:
+    def match_prefix(self, request: Reader, tokens: int) -> int:
         blocks = 0
-        while blocks < (tokens - 1) // self.size and holder.content.key(blocks) in self.with_key:
+        while blocks < (tokens - 1) // self.size and request.content.key(blocks) in self.with_key:
             blocks += 1
         return blocks * self.size
 
-    def found(self, holder: Reader, tokens: int) -> list[int]:
-        hits = self.match_prefix(holder, tokens) // self.size
-        return [self.with_key[holder.content.key(block)][0] for block in range(hits)]
+    def found(self, request: Reader, tokens: int) -> list[int]:
+        hits = self.match_prefix(request, tokens) // self.size
+        return [self.with_key[request.content.key(block)][0] for block in range(hits)]
 
-    def blocks_to_admit(self, holder: Reader, tokens: int) -> int:
-        found = self.found(holder, len(holder.content.prompt))
+    def blocks_to_admit(self, request: Reader, tokens: int) -> int:
+        found = self.found(request, len(request.content.prompt))
         return -(-tokens // self.size) - len(found) + sum(block in self.queue for block in found)
 
-    def admit(self, holder: Reader, tokens: int) -> None:
-        found = self.found(holder, len(holder.content.prompt))
+    def admit(self, request: Reader, tokens: int) -> None:
+        found = self.found(request, len(request.content.prompt))
         for block in found:
             self.queue.pop(block, None)
             self.users[block] += 1
-        self.tables[holder] = found
-        self.hashed[holder] = len(found)
-        self.tokens[holder] = len(found) * self.size
-        self.extend(holder, tokens - self.tokens[holder])
+        self.tables[request] = found
+        self.hashed[request] = len(found)
+        self.tokens[request] = len(found) * self.size
+        self.extend(request, tokens - self.tokens[request])
 
-    def extend(self, holder: Reader, tokens: int) -> None:
-        self.write(holder, tokens)
-        self.cache_full_blocks(holder)
+    def extend(self, request: Reader, tokens: int) -> None:
+        self.write(request, tokens)
+        self.cache_full_blocks(request)
 
-    def grow(self, decoding: list[Reader]) -> None:
+    def allocate_step(self, decoding: list[Reader]) -> None:
         self.steps += 1
         self.growing = True
-        for holder in decoding:
-            self.write(holder, 1)
+        for request in decoding:
+            self.write(request, 1)
         self.growing = False
 
-    def write(self, holder: Reader, tokens: int) -> None:
+    def write(self, request: Reader, tokens: int) -> None:
         for _ in range(tokens):
-            if self.tokens[holder] == len(self.tables[holder]) * self.size:
+            if self.tokens[request] == len(self.tables[request]) * self.size:
                 block = self.reserved.pop(0) if self.reserved else self.take()
                 self.users[block] = 1
-                self.tables[holder].append(block)
-            self.tokens[holder] += 1
+                self.tables[request].append(block)
+            self.tokens[request] += 1
 
-    def cache_full_blocks(self, holder: Reader) -> None:
-        full = self.tokens[holder] // self.size
-        for number in range(self.hashed[holder], full):
-            block, key = self.tables[holder][number], holder.content.key(number)
+    def cache_full_blocks(self, request: Reader) -> None:
+        full = self.tokens[request] // self.size
+        for number in range(self.hashed[request], full):
+            block, key = self.tables[request][number], request.content.key(number)
             self.key_of[block] = key
             self.with_key.setdefault(key, []).append(block)
-        self.hashed[holder] = full
+        self.hashed[request] = full
 
     def reserve_free(self) -> None:
         while self.queue:
             self.reserved.append(self.take())
 
-    def release(self, holder: Reader) -> None:
-        self.cache_full_blocks(holder)
+    def release(self, request: Reader) -> None:
+        self.cache_full_blocks(request)
         unhashed = []
-        for block in reversed(self.tables.pop(holder)):
+        for block in reversed(self.tables.pop(request)):
             self.users[block] -= 1
             if self.users[block]:
                 continue

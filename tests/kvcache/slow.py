@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pagesim.kvcache import BlockManager, ChunkedLocal, Holder, KVGroup, OutOfBlocks, SlidingWindow
+from pagesim.allocators import OutOfBlocks
+from pagesim.kvcache import BlockManager, ChunkedLocal, KVGroup, SequenceGroup, SlidingWindow
 
 
 class Block:
@@ -16,7 +17,7 @@ Table = list[Block | None]
 
 
 class Held:
-    """What one holder has: ``tables[sample][group]``, and its tokens."""
+    """What one request has: ``tables[sample][group]``, and its tokens."""
 
     def __init__(self, tables: list[list[Table]], tokens: int) -> None:
         self.tables = tables
@@ -41,9 +42,9 @@ class SlowManager(BlockManager):
         self, num_blocks: int, groups: Sequence[KVGroup], cpu_blocks: int = 0, *, shares: bool = True
     ) -> None:
         super().__init__(num_blocks, groups, cpu_blocks, shares=shares)
-        self.here: dict[Holder, Held] = {}
-        self.swapped: dict[Holder, Held] = {}
-        # Whether the next step is the first of a holder that gives something back at once.
+        self.here: dict[SequenceGroup, Held] = {}
+        self.swapped: dict[SequenceGroup, Held] = {}
+        # Whether the next step is the first of a request that gives something back at once.
         self.begins = False
 
     def count(self) -> None:
@@ -56,54 +57,54 @@ class SlowManager(BlockManager):
 
     # Questions
 
-    def held_blocks(self, holder: Holder) -> int:
-        held = self.here.get(holder) or self.swapped[holder]
+    def held_blocks(self, request: SequenceGroup) -> int:
+        held = self.here.get(request) or self.swapped[request]
         return len(set(held.blocks()))
 
-    def held_by_group(self, holder: Holder) -> list[tuple[int, int]]:
-        held = self.here[holder]
+    def held_by_group(self, request: SequenceGroup) -> list[tuple[int, int]]:
+        held = self.here[request]
         found = []
         for group, table in zip(self.groups, held.tables[0], strict=True):
             gone = sum(block is None for block in table)
             found.append((held.tokens - gone * group.block_size, len(table) - gone))
         return found
 
-    def length(self, holder: Holder) -> int:
-        return (self.here.get(holder) or self.swapped[holder]).tokens
+    def length(self, request: SequenceGroup) -> int:
+        return (self.here.get(request) or self.swapped[request]).tokens
 
     def blocks_needed(self, steps: int = 1) -> int:
-        return sum(self.needed_by(holder, steps) for holder in self.decoding())
+        return sum(self.needed_by(request, steps) for request in self.decoding())
 
-    def blocks_needed_by(self, holder: Holder) -> int:
-        return self.needed_by(holder, 1)
+    def blocks_needed_by(self, request: SequenceGroup) -> int:
+        return self.needed_by(request, 1)
 
-    def needed_by(self, holder: Holder, steps: int) -> int:
-        return self.blocks_for_tokens(holder, steps * holder.growth)
+    def needed_by(self, request: SequenceGroup, steps: int) -> int:
+        return self.blocks_for_tokens(request, steps * request.tokens_per_step)
 
-    def blocks_to_extend(self, holder: Holder, tokens: int) -> int:
-        return self.blocks_for_tokens(holder, tokens)
+    def blocks_to_extend(self, request: SequenceGroup, tokens: int) -> int:
+        return self.blocks_for_tokens(request, tokens)
 
-    def blocks_for_tokens(self, holder: Holder, tokens: int) -> int:
+    def blocks_for_tokens(self, request: SequenceGroup, tokens: int) -> int:
         """Write so many tokens to copies of the tables; return the blocks taken."""
         taken = 0
         if not self.grows:
             return 0
-        held = self.here[holder].copy()
+        held = self.here[request].copy()
         for _ in range(tokens):
             new, copies = self.write(held)
             taken += new + copies
         return taken
 
-    def copies_due(self, holder: Holder) -> int:
-        return self.write(self.here[holder].copy())[1]
+    def copies_due(self, request: SequenceGroup) -> int:
+        return self.write(self.here[request].copy())[1]
 
     @property
     def copies_on_write(self) -> bool:
-        return any(self.copies_due(holder) for holder in self.decoding())
+        return any(self.copies_due(request) for request in self.decoding())
 
     def steps_that_fit(self, steps: int, spare: int) -> int:
         """Take one step after another, up to one that copies on write, and then take all back."""
-        if self.copies_on_write or (self.lag and self.begins):
+        if self.copies_on_write or (self.steps_in_flight and self.begins):
             return 0
         before = self.state()
         fit = 0
@@ -113,66 +114,66 @@ class SlowManager(BlockManager):
         self.go_back(before)
         return fit
 
-    def state(self) -> dict[Holder, tuple[Held, int]]:
-        return {holder: (held.copy(), holder.in_flight) for holder, held in self.here.items()}
+    def state(self) -> dict[SequenceGroup, tuple[Held, int]]:
+        return {request: (held.copy(), request.inflight_tokens) for request, held in self.here.items()}
 
-    def go_back(self, state: dict[Holder, tuple[Held, int]]) -> None:
-        self.here = {holder: held for holder, (held, _) in state.items()}
-        for holder, (_, in_flight) in state.items():
-            holder.in_flight = in_flight
+    def go_back(self, state: dict[SequenceGroup, tuple[Held, int]]) -> None:
+        self.here = {request: held for request, (held, _) in state.items()}
+        for request, (_, in_flight) in state.items():
+            request.inflight_tokens = in_flight
         self.count()
 
     # Changes
 
-    def admit(self, holder: Holder, tokens: int) -> None:
+    def admit(self, request: SequenceGroup, tokens: int) -> None:
         tables: list[list[Table]] = []
-        for sample in range(holder.samples):
+        for sample in range(request.samples):
             if sample and self.shares:
                 tables.append([list(table) for table in tables[0]])
                 continue
             tables.append([])
             for group in self.groups:
                 table: Table = []
-                while len(table) * group.block_size < group.rule.reserved(tokens, holder.output):
+                while len(table) * group.block_size < group.rule.reserved(tokens, request.output):
                     table.append(Block())
                 tables[-1].append(table)
         held = Held(tables, tokens)
         self.need(len(set(held.blocks())))
-        self.here[holder] = held
+        self.here[request] = held
         self.count()
 
-    def extend(self, holder: Holder, tokens: int) -> None:
-        self.free_skipped_blocks(holder)
-        held = self.here[holder].copy()
+    def extend(self, request: SequenceGroup, tokens: int) -> None:
+        self.free_skipped_blocks(request)
+        held = self.here[request].copy()
         for _ in range(tokens):
             self.write(held)
-        self.need(len(set(held.blocks())) - self.held_blocks(holder))
-        self.here[holder] = held
+        self.need(len(set(held.blocks())) - self.held_blocks(request))
+        self.here[request] = held
         self.count()
 
-    def append(self, holder: Holder) -> int:
+    def append(self, request: SequenceGroup) -> int:
         if self.releases:
-            self.free_skipped_blocks(holder)
-        self.need(self.blocks_for_tokens(holder, 1))
-        _, copies = self.write(self.here[holder])
+            self.free_skipped_blocks(request)
+        self.need(self.blocks_for_tokens(request, 1))
+        _, copies = self.write(self.here[request])
         self.count()
         return copies
 
-    def start_decoding(self, holder: Holder) -> None:
-        holder.decodes = True
-        held = self.here[holder].copy()
+    def start_decoding(self, request: SequenceGroup) -> None:
+        request.decodes = True
+        held = self.here[request].copy()
         self.release_skipped(held, held.tokens)
         self.begins = self.begins or any(None in table for table in held.all())
 
-    def stop_decoding(self, holder: Holder) -> None:
-        holder.decodes = False
+    def stop_decoding(self, request: SequenceGroup) -> None:
+        request.decodes = False
 
-    def free_skipped_blocks(self, holder: Holder) -> None:
-        held = self.here[holder]
-        self.release_skipped(held, held.tokens - holder.in_flight)
+    def free_skipped_blocks(self, request: SequenceGroup) -> None:
+        held = self.here[request]
+        self.release_skipped(held, held.tokens - request.inflight_tokens)
         self.count()
 
-    def grow(self, steps: int = 1) -> int:
+    def allocate_step(self, steps: int = 1) -> int:
         if self.blocks_needed(steps) > self.free_blocks and self.steps_that_fit(steps, 0) < steps:
             raise OutOfBlocks("a step does not fit")
         copies = sum([self.step() for _ in range(steps)])
@@ -181,51 +182,51 @@ class SlowManager(BlockManager):
         return copies
 
     def step(self) -> int:
-        """Every decoding holder gets its tokens, then releases what none of them attended to."""
+        """Every decoding request gets its tokens, then releases what none of them attended to."""
         copies = 0
-        processed = {holder: self.length(holder) - holder.in_flight for holder in self.decoding()}
-        for holder in processed:
-            for _ in range(holder.growth):
-                copies += self.write(self.here[holder])[1]
-        for holder, tokens in processed.items():
-            self.release_skipped(self.here[holder], tokens)
-            holder.in_flight = self.lag * holder.growth
+        processed = {request: self.length(request) - request.inflight_tokens for request in self.decoding()}
+        for request in processed:
+            for _ in range(request.tokens_per_step):
+                copies += self.write(self.here[request])[1]
+        for request, tokens in processed.items():
+            self.release_skipped(self.here[request], tokens)
+            request.inflight_tokens = self.steps_in_flight * request.tokens_per_step
         self.count()
         return copies
 
-    def release(self, holder: Holder) -> None:
-        del self.here[holder]
-        holder.decodes = False
+    def release(self, request: SequenceGroup) -> None:
+        del self.here[request]
+        request.decodes = False
         self.count()
 
-    def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
-        held = self.here[holder]
+    def end_samples(self, request: SequenceGroup, samples: Sequence[int]) -> None:
+        held = self.here[request]
         held.tables = [tables for place, tables in enumerate(held.tables) if place not in samples]
-        holder.samples = len(held.tables)
+        request.samples = len(held.tables)
         self.count()
 
-    def swap_out(self, holder: Holder) -> int:
-        blocks = self.held_blocks(holder)
+    def swap_out(self, request: SequenceGroup) -> int:
+        blocks = self.held_blocks(request)
         if blocks > self.free_cpu_blocks:
             raise OutOfBlocks("the swap space is full")
-        holder.decodes = False
-        self.swapped[holder] = self.here.pop(holder)
+        request.decodes = False
+        self.swapped[request] = self.here.pop(request)
         self.count()
         return blocks
 
-    def swap_in(self, holder: Holder) -> int:
-        blocks = self.held_blocks(holder)
+    def swap_in(self, request: SequenceGroup) -> int:
+        blocks = self.held_blocks(request)
         self.need(blocks)
-        self.here[holder] = self.swapped.pop(holder)
+        self.here[request] = self.swapped.pop(request)
         self.count()
         return blocks
 
-    def drop_swapped(self, holder: Holder) -> None:
-        del self.swapped[holder]
+    def drop_swapped(self, request: SequenceGroup) -> None:
+        del self.swapped[request]
         self.count()
 
-    def fork(self, holder: Holder, dropped: int, survivor: int) -> int:
-        held = self.here[holder]
+    def fork(self, request: SequenceGroup, dropped: int, survivor: int) -> int:
+        held = self.here[request]
         if not self.shares:
             return sum(len(table) for table in held.tables[dropped])
         held.tables[dropped] = [list(table) for table in held.tables[survivor]]
@@ -264,9 +265,11 @@ class SlowManager(BlockManager):
                     if (place + 1) * group.block_size <= first:
                         table[place] = None
 
-    def decoding(self) -> list[Holder]:
-        """Return the decoding holders, in their order."""
-        return sorted((holder for holder in self.here if holder.decodes), key=lambda holder: holder.order)
+    def decoding(self) -> list[SequenceGroup]:
+        """Return the decoding requests, in their order."""
+        return sorted(
+            (request for request in self.here if request.decodes), key=lambda request: request.order
+        )
 
     def need(self, blocks: int) -> None:
         if blocks > self.free_blocks:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import lcm
 
-from pagesim.kvcache import BlockManager, ChunkedLocal, Full, KVGroup, OutOfBlocks, SlidingWindow
+from pagesim.allocators import OutOfBlocks
+from pagesim.kvcache import BlockManager, ChunkedLocal, Full, KVGroup, SlidingWindow
 from tests.kvcache.text import Reader
 
 
@@ -40,7 +41,7 @@ class SlowHybridPrefixManager(BlockManager):
         self.hashed: dict[Reader, list[int]] = {}  # of each group, leading positions that were decided
         self.alignment = lcm(*[group.block_size for group in groups])
         self.hits: dict[Reader, tuple[int, list[Table]]] = {}
-        self.fresh = -1  # the step of which some holder's is the first
+        self.fresh = -1  # the step of which some request's is the first
         self.changes: list[tuple[int, ...]] = []
         self.early = any(isinstance(group.rule, ChunkedLocal) for group in groups)
         self.at_once = len({group.block_size for group in groups}) > 1
@@ -94,13 +95,13 @@ class SlowHybridPrefixManager(BlockManager):
             most = min(most, -(-min(group.rule.chunk + self.most_in_flight, self.longest) // size))
         return most
 
-    def find(self, group: KVGroup, number: int, holder: Reader, tokens: int) -> Table:
+    def find(self, group: KVGroup, number: int, request: Reader, tokens: int) -> Table:
         """The hit of one group of at most so many tokens: its blocks, null where none is needed."""
         size = group.block_size
         places = tokens // size
         there: Table = []
         for place in range(places):
-            found = self.cache.get((holder.content.key_at((place + 1) * size), number))
+            found = self.cache.get((request.content.key_at((place + 1) * size), number))
             there.append(found[0] if found else None)
         if isinstance(group.rule, ChunkedLocal):
             first = self.skipped(group, tokens)
@@ -122,7 +123,7 @@ class SlowHybridPrefixManager(BlockManager):
                         return [*[None] * first, *there[first:end]]
         return there[:leading]
 
-    def look_up(self, holder: Reader, tokens: int) -> tuple[int, list[Table], int]:
+    def look_up(self, request: Reader, tokens: int) -> tuple[int, list[Table], int]:
         """The longest hit of all groups: its tokens, its blocks, and the longest that one group has."""
         alike: dict[object, list[int]] = {}
         for number, group in enumerate(self.groups):
@@ -138,7 +139,7 @@ class SlowHybridPrefixManager(BlockManager):
                 if not first_time and group.rule == Full():
                     found = min(found, len(hits[numbers[0]]) * group.block_size)
                     continue
-                found = self.find_alike(numbers, holder, found, hits)
+                found = self.find_alike(numbers, request, found, hits)
                 longest = max(longest, found)
             first_time = False
             if found >= length:
@@ -149,99 +150,102 @@ class SlowHybridPrefixManager(BlockManager):
         cut = [hits[number][: -(-length // group.block_size)] for number, group in enumerate(self.groups)]
         return length, cut, longest if longest > length else 0
 
-    def find_alike(self, numbers: list[int], holder: Reader, tokens: int, hits: dict[int, Table]) -> int:
+    def find_alike(self, numbers: list[int], request: Reader, tokens: int, hits: dict[int, Table]) -> int:
         """The hit of several groups of one rule: a position counts only where all of them have a block."""
         group = self.groups[numbers[0]]
         size = group.block_size
         hidden: dict[tuple[int, int], list[Block]] = {}
         for place in range(tokens // size):
-            keys = [(holder.content.key_at((place + 1) * size), number) for number in numbers]
+            keys = [(request.content.key_at((place + 1) * size), number) for number in numbers]
             if not all(key in self.cache for key in keys):
                 hidden |= {key: self.cache.pop(key) for key in keys if key in self.cache}
         for number in numbers:
-            hits[number] = self.find(group, number, holder, tokens)
+            hits[number] = self.find(group, number, request, tokens)
         self.cache |= hidden
         return len(hits[numbers[0]]) * size
 
-    def hash_blocks(self, holder: Reader, tokens: int) -> None:
-        if holder.content is None:
+    def hash_blocks(self, request: Reader, tokens: int) -> None:
+        if request.content is None:
             return
         if len(self.groups) > 1:
             tokens = tokens // self.alignment * self.alignment
-        for number, (group, table) in enumerate(zip(self.groups, self.tables[holder], strict=True)):
+        for number, (group, table) in enumerate(zip(self.groups, self.tables[request], strict=True)):
             size = group.block_size
-            first, last = self.hashed[holder][number], tokens // size
-            self.hashed[holder][number] = max(first, last)
+            first, last = self.hashed[request][number], tokens // size
+            self.hashed[request][number] = max(first, last)
             for place in range(first, last):
                 block = table[place]
                 if block is None or block.key is not None:
                     continue
                 if isinstance(group.rule, SlidingWindow):
                     needed = -(-(group.rule.window - 1) // size)
-                    boundaries = [holder.prompt - 1, *([holder.junction] if holder.junction else [])]
+                    boundaries = [request.prompt - 1, *([request.junction] if request.junction else [])]
                     ends = [boundary // self.alignment * self.alignment // size for boundary in boundaries]
                     if not any(end - needed <= place < end for end in ends):
                         continue
-                block.key = holder.content.key_at((place + 1) * size), number
+                block.key = request.content.key_at((place + 1) * size), number
                 self.cache.setdefault(block.key, []).append(block)
 
     # Questions
 
-    def length(self, holder: Reader) -> int:
-        return holder.tokens
+    def length(self, request: Reader) -> int:
+        return request.tokens
 
-    def held_blocks(self, holder: Reader) -> int:
-        return sum(block is not None for table in self.tables[holder] for block in table)
+    def held_blocks(self, request: Reader) -> int:
+        return sum(block is not None for table in self.tables[request] for block in table)
 
-    def held_by_group(self, holder: Reader) -> list[tuple[int, int]]:
+    def held_by_group(self, request: Reader) -> list[tuple[int, int]]:
         found = []
-        for group, table in zip(self.groups, self.tables[holder], strict=True):
+        for group, table in zip(self.groups, self.tables[request], strict=True):
             gone = table.count(None)
-            found.append((holder.tokens - gone * group.block_size, len(table) - gone))
+            found.append((request.tokens - gone * group.block_size, len(table) - gone))
         return found
 
     def held_by_groups(self) -> list[int]:
         groups = range(len(self.groups))
         return [len({b for tables in self.tables.values() for b in tables[g] if b}) for g in groups]
 
-    def block_table(self, holder: Reader, sample: int = 0, group: int = 0) -> list[int]:
-        return [-1 if block is None else block.number for block in self.tables[holder][group]]
+    def block_table(self, request: Reader, sample: int = 0, group: int = 0) -> list[int]:
+        return [-1 if block is None else block.number for block in self.tables[request][group]]
 
     def free_blocks_in_order(self) -> list[int]:
         return [block.number for block in self.queue]
 
-    def missing(self, holder: Reader, length: int) -> int:
-        tables = zip(self.groups, self.tables[holder], strict=True)
+    def missing(self, request: Reader, length: int) -> int:
+        tables = zip(self.groups, self.tables[request], strict=True)
         return sum(max(0, -(-length // group.block_size) - len(table)) for group, table in tables)
 
     def blocks_needed(self, steps: int = 1) -> int:
-        return sum(self.missing(holder, holder.tokens + steps * holder.growth) for holder in self.decoding())
+        return sum(
+            self.missing(request, request.tokens + steps * request.tokens_per_step)
+            for request in self.decoding()
+        )
 
-    def blocks_needed_by(self, holder: Reader) -> int:
-        return self.missing(holder, holder.tokens + holder.growth)
+    def blocks_needed_by(self, request: Reader) -> int:
+        return self.missing(request, request.tokens + request.tokens_per_step)
 
-    def blocks_to_extend(self, holder: Reader, tokens: int) -> int:
-        return self.missing(holder, holder.tokens + tokens)
+    def blocks_to_extend(self, request: Reader, tokens: int) -> int:
+        return self.missing(request, request.tokens + tokens)
 
     def steps_that_fit(self, steps: int, spare: int) -> int:
-        if self.lag and self.fresh == self.steps + 1:
+        if self.steps_in_flight and self.fresh == self.steps + 1:
             return 0
         fit = 0
         while fit < steps and self.blocks_needed(fit + 1) <= self.free_blocks - spare:
             fit += 1
         return fit
 
-    def match_prefix(self, holder: Reader, tokens: int) -> int:
-        self.hits.pop(holder, None)
-        if holder.content is None:
+    def match_prefix(self, request: Reader, tokens: int) -> int:
+        self.hits.pop(request, None)
+        if request.content is None:
             return 0
-        found, hit, holder.junction = self.look_up(holder, tokens - 1)
-        self.hits[holder] = found, hit
+        found, hit, request.junction = self.look_up(request, tokens - 1)
+        self.hits[request] = found, hit
         return found
 
-    def first(self, holder: Reader, needed: Sequence[int]) -> int:
+    def first(self, request: Reader, needed: Sequence[int]) -> int:
         """Free blocks that admission takes, if so many are needed in each group."""
-        found, hits = self.hits.get(holder, (0, [[] for _ in self.groups]))
+        found, hits = self.hits.get(request, (0, [[] for _ in self.groups]))
         blocks = 0
         for group, hit, wanted in zip(self.groups, hits, needed, strict=True):
             gone = self.skipped(group, found) if found else 0
@@ -249,15 +253,15 @@ class SlowHybridPrefixManager(BlockManager):
             blocks += sum(block is not None and not block.tables for block in hit[gone:])
         return blocks
 
-    def blocks_to_admit(self, holder: Reader, tokens: int) -> int:
-        return self.first(holder, [-(-tokens // group.block_size) for group in self.groups])
+    def blocks_to_admit(self, request: Reader, tokens: int) -> int:
+        return self.first(request, [-(-tokens // group.block_size) for group in self.groups])
 
-    def can_admit_whole(self, holder: Reader, tokens: int, length: int, spare: int = 0) -> bool:
-        whole = self.first(holder, [self.most(group, length) for group in self.groups])
-        return whole + spare <= self.free_blocks and self.can_admit(holder, tokens, spare)
+    def can_admit_whole(self, request: Reader, tokens: int, length: int, spare: int = 0) -> bool:
+        whole = self.first(request, [self.most(group, length) for group in self.groups])
+        return whole + spare <= self.free_blocks and self.can_admit(request, tokens, spare)
 
     def decoding(self) -> list[Reader]:
-        return sorted((h for h in self.tables if h.decodes), key=lambda holder: holder.order)
+        return sorted((h for h in self.tables if h.decodes), key=lambda request: request.order)
 
     # Changes
 
@@ -265,9 +269,9 @@ class SlowHybridPrefixManager(BlockManager):
         if blocks > self.free_blocks:
             raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
 
-    def admit(self, holder: Reader, tokens: int) -> None:
-        self.need(self.blocks_to_admit(holder, tokens))
-        found, hits = self.hits.pop(holder, (0, [[] for _ in self.groups]))
+    def admit(self, request: Reader, tokens: int) -> None:
+        self.need(self.blocks_to_admit(request, tokens))
+        found, hits = self.hits.pop(request, (0, [[] for _ in self.groups]))
         tables = []
         for group, hit in zip(self.groups, hits, strict=True):
             gone = self.skipped(group, found) if found else 0
@@ -278,26 +282,26 @@ class SlowHybridPrefixManager(BlockManager):
                         self.queue.remove(block)
                     block.tables += 1
             tables.append(table)
-        self.tables[holder] = tables
-        self.hashed[holder] = [len(table) for table in tables]
-        self.reach(holder, tokens)
-        self.hash_blocks(holder, tokens - holder.unknown)
+        self.tables[request] = tables
+        self.hashed[request] = [len(table) for table in tables]
+        self.reach(request, tokens)
+        self.hash_blocks(request, tokens - request.uncommitted_tokens)
         self.count()
 
-    def reach(self, holder: Reader, length: int) -> None:
-        for group, table in zip(self.groups, self.tables[holder], strict=True):
+    def reach(self, request: Reader, length: int) -> None:
+        for group, table in zip(self.groups, self.tables[request], strict=True):
             while len(table) * group.block_size < length:
                 table.append(self.take_block())
-        holder.tokens = length
+        request.tokens = length
 
-    def free_skipped_blocks(self, holder: Reader) -> None:
-        self.release_skipped(holder, holder.tokens - holder.in_flight)
+    def free_skipped_blocks(self, request: Reader) -> None:
+        self.release_skipped(request, request.tokens - request.inflight_tokens)
         self.count()
 
-    def release_skipped(self, holder: Reader, processed: int) -> None:
+    def release_skipped(self, request: Reader, processed: int) -> None:
         if self.early:
-            self.hash_blocks(holder, processed)
-        for group, table in zip(self.groups, self.tables[holder], strict=True):
+            self.hash_blocks(request, processed)
+        for group, table in zip(self.groups, self.tables[request], strict=True):
             gone = []
             for place in range(min(self.skipped(group, processed), len(table)) - 1, -1, -1):
                 block = table[place]
@@ -306,37 +310,37 @@ class SlowHybridPrefixManager(BlockManager):
                     table[place] = None
             self.give_back(gone)
 
-    def extend(self, holder: Reader, tokens: int) -> None:
-        self.free_skipped_blocks(holder)
-        self.need(self.blocks_to_extend(holder, tokens))
-        self.reach(holder, holder.tokens + tokens)
-        self.hash_blocks(holder, holder.tokens - holder.unknown)
+    def extend(self, request: Reader, tokens: int) -> None:
+        self.free_skipped_blocks(request)
+        self.need(self.blocks_to_extend(request, tokens))
+        self.reach(request, request.tokens + tokens)
+        self.hash_blocks(request, request.tokens - request.uncommitted_tokens)
         self.count()
 
-    def append(self, holder: Reader) -> int:
-        self.extend(holder, 1)
+    def append(self, request: Reader) -> int:
+        self.extend(request, 1)
         return 0
 
-    def start_decoding(self, holder: Reader) -> None:
-        holder.decodes = True
+    def start_decoding(self, request: Reader) -> None:
+        request.decodes = True
         self.fresh = self.steps + 1
 
-    def stop_decoding(self, holder: Reader) -> None:
-        holder.decodes = False
+    def stop_decoding(self, request: Reader) -> None:
+        request.decodes = False
 
-    def serve(self, holder: Reader) -> None:
-        self.release_skipped(holder, holder.tokens - holder.in_flight)
-        holder.in_flight = self.lag * holder.growth
-        self.reach(holder, holder.tokens + holder.growth)
+    def serve(self, request: Reader) -> None:
+        self.release_skipped(request, request.tokens - request.inflight_tokens)
+        request.inflight_tokens = self.steps_in_flight * request.tokens_per_step
+        self.reach(request, request.tokens + request.tokens_per_step)
         if self.at_once:
-            self.hash_blocks(holder, holder.tokens - holder.unknown)
+            self.hash_blocks(request, request.tokens - request.uncommitted_tokens)
         self.count()
 
-    def grow(self, steps: int = 1) -> int:
+    def allocate_step(self, steps: int = 1) -> int:
         for _ in range(steps):
             self.steps += 1
-            for holder in self.decoding():
-                self.serve(holder)
+            for request in self.decoding():
+                self.serve(request)
             self.changes.append((self.steps, self._cached, *self.held_by_groups()))
         return 0
 
@@ -344,16 +348,16 @@ class SlowHybridPrefixManager(BlockManager):
         changes, self.changes = self.changes, []
         return changes
 
-    def cache_full_blocks(self, holder: Reader) -> None:
-        self.hash_blocks(holder, holder.tokens - holder.unknown)
+    def cache_full_blocks(self, request: Reader) -> None:
+        self.hash_blocks(request, request.tokens - request.uncommitted_tokens)
 
-    def release(self, holder: Reader) -> None:
-        self.hash_blocks(holder, holder.tokens - holder.unknown)
-        for table in self.tables.pop(holder):
+    def release(self, request: Reader) -> None:
+        self.hash_blocks(request, request.tokens - request.uncommitted_tokens)
+        for table in self.tables.pop(request):
             self.give_back([block for block in reversed(table) if block is not None])
-        del self.hashed[holder]
-        holder.decodes = False
+        del self.hashed[request]
+        request.decodes = False
         self.count()
 
-    def end_samples(self, holder: Reader, samples: Sequence[int]) -> None:
+    def end_samples(self, request: Reader, samples: Sequence[int]) -> None:
         raise NotImplementedError

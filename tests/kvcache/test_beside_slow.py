@@ -10,55 +10,55 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pagesim.allocators import OutOfBlocks
 from pagesim.kvcache import (
     RESERVATIONS,
     BlockManager,
     BlockManagerError,
     ChunkedLocal,
     CountedHybridManager,
-    Holder,
     HybridManager,
     KVGroup,
-    OutOfBlocks,
     PagedManager,
     Reserved,
+    SequenceGroup,
     SlidingWindow,
     State,
 )
 from tests.kvcache.slow import SlowHybridManager, SlowManager
 
 Change = tuple[str, int, int]
-"""What is done, to which holder, and how much of it."""
+"""What is done, to which request, and how much of it."""
 
 LONGEST, IN_FLIGHT = 10_000, 24
 """Tokens, of hybrid memory."""
 
 
 class Lives:
-    """The same holders, changed in the same way, in several kinds of memory: the first is the slow one."""
+    """The same requests, changed in the same way, in several kinds of memory: the first is the slow one."""
 
     def __init__(self, memories: list[BlockManager]) -> None:
         self.memories = memories
         slow = memories[0]
         self.samples = not slow.releases
-        self.alive: list[list[Holder]] = []  # the twins of each holder
-        self.away: list[list[Holder]] = []
+        self.alive: list[list[SequenceGroup]] = []  # the twins of each request
+        self.away: list[list[SequenceGroup]] = []
         self.admitted = 0
 
     def change(self, what: str, which: int, much: int) -> None:
         getattr(self, what)(which, much)
         self.compare(much)
 
-    def all(self, call: Callable[[BlockManager, Holder], Any], twins: list[Holder]) -> Any:
+    def all(self, call: Callable[[BlockManager, SequenceGroup], Any], twins: list[SequenceGroup]) -> Any:
         """Do the same in each memory; return the answer, which is the same, or the error, which is, too."""
         pairs = zip(self.memories, twins, strict=True)
-        return alike([(lambda m=memory, h=holder: call(m, h)) for memory, holder in pairs])
+        return alike([(lambda m=memory, h=request: call(m, h)) for memory, request in pairs])
 
     def ask(self, question: Callable[[BlockManager], Any]) -> Any:
         """Ask each memory the same; return the answer or the error."""
         return alike([(lambda m=memory: question(m)) for memory in self.memories])
 
-    def pick(self, which: int, *, decodes: bool | None = None) -> list[Holder] | None:
+    def pick(self, which: int, *, decodes: bool | None = None) -> list[SequenceGroup] | None:
         fitting = [t for t in self.alive if decodes is None or t[0].decodes == decodes]
         return fitting[which % len(fitting)] if fitting else None
 
@@ -68,17 +68,17 @@ class Lives:
         self.admitted += 1
         twins = []
         for _ in self.memories:
-            holder = Holder(tokens, output, samples)
-            holder.growth = 3 if which % 5 == 1 else 1
-            holder.order = self.admitted
-            twins.append(holder)
+            request = SequenceGroup(tokens, output, samples)
+            request.tokens_per_step = 3 if which % 5 == 1 else 1
+            request.order = self.admitted
+            twins.append(request)
         spare = much % 3
         self.all(lambda m, h: m.blocks_to_admit(h, tokens), twins)
         self.all(lambda m, h: (m.can_admit(h, tokens, spare), m.could_admit(h, tokens, spare)), twins)
         if self.memories[0].releases:
             gates = [
-                memory.can_admit_whole(holder, tokens, tokens + output, spare)
-                for memory, holder in zip(self.memories[1:], twins[1:], strict=True)
+                memory.can_admit_whole(request, tokens, tokens + output, spare)
+                for memory, request in zip(self.memories[1:], twins[1:], strict=True)
             ]
             assert len(set(gates)) == 1, gates
         if self.all(lambda m, h: m.admit(h, tokens), twins) is None:
@@ -86,10 +86,10 @@ class Lives:
             if which % 3:
                 self.begin(twins, tokens)
 
-    def begin(self, twins: list[Holder], last: int) -> None:
-        """Let a holder decode, of which so many tokens were computed last."""
-        for memory, holder in zip(self.memories, twins, strict=True):
-            holder.in_flight = memory.lag * last
+    def begin(self, twins: list[SequenceGroup], last: int) -> None:
+        """Let a request decode, of which so many tokens were computed last."""
+        for memory, request in zip(self.memories, twins, strict=True):
+            request.inflight_tokens = memory.steps_in_flight * last
         self.all(lambda m, h: m.start_decoding(h), twins)
 
     def start(self, which: int, much: int) -> None:
@@ -115,12 +115,12 @@ class Lives:
         if twins := self.pick(which, decodes=False):
             self.all(lambda m, h: m.free_skipped_blocks(h), twins)
 
-    def grow(self, which: int, much: int) -> None:
+    def allocate_step(self, which: int, much: int) -> None:
         slow = self.memories[0]
         steps = much % 9
         for twins in self.alive:
             if twins[0].decodes:
-                room = self.room(twins) // twins[0].growth
+                room = self.room(twins) // twins[0].tokens_per_step
                 if room:
                     steps = min(steps, room)
                 else:
@@ -128,7 +128,7 @@ class Lives:
         if slow.releases and slow.blocks_needed(steps) > slow.free_blocks:
             # More than what it foresees, a memory need not take at once.
             steps = max(1, min(memory.steps_that_fit(steps, 0) for memory in self.memories))
-        self.ask(lambda m: m.grow(steps))
+        self.ask(lambda m: m.allocate_step(steps))
 
     def end(self, which: int, much: int) -> None:
         twins = self.pick(which)
@@ -167,8 +167,8 @@ class Lives:
             survivor = (dropped + 1 + which % (twins[0].samples - 1)) % twins[0].samples
             self.all(lambda m, h: m.fork(h, dropped, survivor), twins)
 
-    def room(self, twins: list[Holder]) -> int:
-        """Return the tokens that a holder may gain without outgrowing a reservation."""
+    def room(self, twins: list[SequenceGroup]) -> int:
+        """Return the tokens that a request may gain without outgrowing a reservation."""
         fast = self.memories[1]
         if fast.grows:
             return 1000
@@ -185,7 +185,7 @@ class Lives:
         for twins in self.alive:
             self.all(lambda m, h: (m.length(h), m.held_blocks(h), h.samples, h.decodes), twins)
             if not twins[0].decodes:
-                self.all(lambda m, h: h.in_flight, twins)
+                self.all(lambda m, h: h.inflight_tokens, twins)
             if twins[0].samples == 1 and slow.grows:
                 self.all(lambda m, h: m.held_by_group(h), twins)
             if twins[0].decodes:
@@ -201,7 +201,7 @@ class Lives:
                 elif slow.releases:
                     assert told <= fit
                     # With steps in flight, tabled memory lets every first step be planned.
-                    assert told or not fit or (memory.lag and isinstance(memory, HybridManager))
+                    assert told or not fit or (memory.steps_in_flight and isinstance(memory, HybridManager))
                 else:
                     assert told == fit
 
@@ -212,7 +212,7 @@ def alike(calls: list[Callable[[], Any]]) -> Any:
     for call in calls:
         try:
             answers.append(call())
-        except BlockManagerError as error:
+        except (BlockManagerError, OutOfBlocks) as error:
             answers.append(type(error))
     assert all(answer == answers[0] for answer in answers), answers
     return answers[0]
@@ -231,7 +231,18 @@ RULES = st.builds(
 CHANGE = st.tuples(
     st.sampled_from(
         [
-            *("admit", "admit", "admit", "grow", "grow", "grow", "start", "stop", "extend", "append"),
+            *(
+                "admit",
+                "admit",
+                "admit",
+                "allocate_step",
+                "allocate_step",
+                "allocate_step",
+                "start",
+                "stop",
+                "extend",
+                "append",
+            ),
             *("free_skipped_blocks", "end", "release", "swap_out", "swap_in", "fork"),
         ]
     ),
@@ -274,7 +285,7 @@ def hybrid(groups: list[KVGroup], blocks: int, cpu: int, ahead: bool) -> list[Bl
         for kind in (SlowHybridManager, CountedHybridManager, HybridManager)
     ]
     for memory in memories:
-        memory.lag = int(ahead)
+        memory.steps_in_flight = int(ahead)
     return memories
 
 

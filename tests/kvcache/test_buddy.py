@@ -4,7 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from pagesim.kvcache import Buddy, ContiguousManager, Holder, OutOfBlocks
+from pagesim.allocators import Buddy, OutOfBlocks
+from pagesim.kvcache import ContiguousManager, SequenceGroup
 from pagesim.kvcache.reservation import reserve_max
 
 
@@ -115,15 +116,15 @@ def test_the_largest_chunk_must_be_a_power_of_two(largest: int) -> None:
 
 def test_orca_max_holds_7_requests_in_983_blocks_and_87_blocks_stay_unusable() -> None:
     memory = ContiguousManager(Buddy(983, 128), 16, reserve_max(2048))
-    holders = [Holder(10, 10) for _ in range(8)]
-    for holder in holders[:7]:
-        assert memory.can_admit(holder, 10)
-        memory.admit(holder, 10)
-    assert not memory.can_admit(holders[7], 10)
-    assert memory.could_admit(holders[7], 10)
+    requests = [SequenceGroup(10, 10) for _ in range(8)]
+    for request in requests[:7]:
+        assert memory.can_admit(request, 10)
+        memory.admit(request, 10)
+    assert not memory.can_admit(requests[7], 10)
+    assert memory.could_admit(requests[7], 10)
     assert memory.free_blocks == 87
     assert memory.free_extents() == [(896, 87)]
-    starts = [memory.extents(holder)[0][0] for holder in holders[:7]]
+    starts = [memory.extents(request)[0][0] for request in requests[:7]]
     assert all(before - after == 128 for before, after in pairwise(starts))
 
 

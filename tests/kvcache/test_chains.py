@@ -12,10 +12,10 @@ from pagesim.kvcache.tiers import (
     EVICTIONS,
     ChunkStore,
     LruByRequest,
+    RequestUse,
     Tier,
     TierChain,
     TierCounts,
-    Use,
     segment,
     singles,
 )
@@ -133,7 +133,7 @@ def test_vllms_tier_is_a_chain_of_one_inclusive_tier():
     chain, store, drawn = TierChain([tier(7)]), ChunkStore(7, LruByRequest()), random.Random(1)
     for _ in range(2000):
         request = drawn.randrange(9)
-        ours, theirs = chain.new_use(), Use()
+        ours, theirs = chain.new_use(), RequestUse()
         some = keys(request, drawn.randint(1, 5))
         found = [key for key in some if key in store]
         assert [key for key in some if chain.place_of(key) is not None] == found
@@ -209,7 +209,7 @@ def test_what_finds_no_room_above_passes_through():
     chain = TierChain([tier(1), tier(8)])
     settle(chain, chain.offer(chain.new_use(), keys(1, 1)))
     pinned = chain.load(chain.new_use(), keys(1, 1))
-    chain.tiers[1].store.written(chain.tiers[1].store.offer(Use(), keys(2, 3)))
+    chain.tiers[1].store.written(chain.tiers[1].store.offer(RequestUse(), keys(2, 3)))
     loaded = settle(chain, chain.load(chain.new_use(), keys(2, 3)))
     assert routes(loaded) == [(1, 0, 3), (0, DEVICE, 3)]
     assert {chain.place_of(key) for key in keys(2, 3)} == {1}

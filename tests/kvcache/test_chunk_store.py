@@ -11,7 +11,7 @@ from pagesim.kvcache.tiers import (
     WRITING,
     ChunkStore,
     Eviction,
-    Use,
+    RequestUse,
     group_of,
     segment,
     singles,
@@ -29,7 +29,7 @@ def prompt(request, chunks, first=0):
 
 def serve(store, keys, *, finish=True):
     """Let a request read what is there of its prompt, and have the rest written; return what it did."""
-    use = Use()
+    use = RequestUse()
     found = [part for key in keys for part in store.ready(key)]
     store.pin(use, found)
     store.unpin(found)
@@ -53,7 +53,7 @@ def test_no_room_is_lost_or_counted_twice(eviction, threshold, steps):
     for _ in range(steps):
         request, doing = drawn.randrange(8), drawn.random()
         use, keys = (
-            uses.setdefault(request, Use()),
+            uses.setdefault(request, RequestUse()),
             prompt(request // 2, drawn.randint(1, 7), drawn.randrange(3)),
         )
         before = (store.used, store.writing, store.pinned, store.free)
@@ -156,7 +156,7 @@ class Twins:
         drawn = self.drawn
         runs, alone = self.stores
         request = drawn.randrange(8)
-        uses = self.uses.setdefault(request, (Use(), Use()))
+        uses = self.uses.setdefault(request, (RequestUse(), RequestUse()))
         some = drawn_runs(drawn, request // 2)
         doing = drawn.random()
         if doing < 0.4:
@@ -263,13 +263,15 @@ def test_a_request_has_the_rank_of_its_first_use_until_it_is_over():
 def test_what_is_offered_read_or_written_never_goes():
     store = store_of(3)
     serve(store, prompt(1, 1))
-    reader, writer = Use(), Use()
+    reader, writer = RequestUse(), RequestUse()
     store.pin(reader, prompt(1, 1))
     assert store.offer(writer, prompt(2, 1)) == prompt(2, 1)
     serve(store, prompt(3, 1))
-    assert store.offer(Use(), prompt(4, 2)) is None, "one of three can go"
-    assert store.offer(Use(), [*prompt(3, 1), *prompt(5, 1)]) is None, "and not what is offered beside it"
-    assert store.offer(Use(), prompt(6, 1)) == prompt(6, 1)
+    assert store.offer(RequestUse(), prompt(4, 2)) is None, "one of three can go"
+    assert store.offer(RequestUse(), [*prompt(3, 1), *prompt(5, 1)]) is None, (
+        "and not what is offered beside it"
+    )
+    assert store.offer(RequestUse(), prompt(6, 1)) == prompt(6, 1)
     assert store.victims == prompt(3, 1)
 
 
@@ -305,24 +307,24 @@ def test_arc_gives_recent_chunks_more_room_when_evicted_ones_come_back():
 
 def test_a_threshold_takes_a_chunk_when_it_was_offered_often_enough():
     store = store_of(4, threshold=3)
-    offered = [store.offer(Use(), prompt(1, 1)) for _ in range(3)]
+    offered = [store.offer(RequestUse(), prompt(1, 1)) for _ in range(3)]
     assert offered == [[], [], prompt(1, 1)]
 
 
 def test_only_the_chunks_that_were_offered_last_are_counted():
     store = store_of(4, threshold=2, tracked=1)
-    assert store.offer(Use(), prompt(1, 1)) == []
-    assert store.offer(Use(), prompt(2, 1)) == []
-    assert store.offer(Use(), prompt(1, 1)) == [], "forgotten meanwhile"
-    assert store.offer(Use(), prompt(1, 1)) == prompt(1, 1)
+    assert store.offer(RequestUse(), prompt(1, 1)) == []
+    assert store.offer(RequestUse(), prompt(2, 1)) == []
+    assert store.offer(RequestUse(), prompt(1, 1)) == [], "forgotten meanwhile"
+    assert store.offer(RequestUse(), prompt(1, 1)) == prompt(1, 1)
 
 
 def test_what_never_goes_leaves_no_room():
     store = store_of(2, "never")
     serve(store, prompt(1, 2))
-    assert store.offer(Use(), prompt(2, 1)) is None
+    assert store.offer(RequestUse(), prompt(2, 1)) is None
     store.give_up(prompt(1, 1))
-    assert store.offer(Use(), prompt(2, 1)) == prompt(2, 1)
+    assert store.offer(RequestUse(), prompt(2, 1)) == prompt(2, 1)
 
 
 def test_a_capacity_cannot_be_negative():

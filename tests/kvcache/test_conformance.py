@@ -9,30 +9,25 @@ from typing import get_args
 
 import pytest
 
+from pagesim.allocators import Allocator, BestFit, Buddy, Extent, FirstFit, OutOfBlocks
 from pagesim.kvcache import (
     RESERVATIONS,
-    Allocator,
-    BestFit,
     BlockManager,
-    Buddy,
     ChunkedLocal,
     ContiguousManager,
     CountedHybridManager,
-    Extent,
-    FirstFit,
     Full,
-    Holder,
     HybridManager,
     JengaManager,
     KVGroup,
     NumberedPrefixManager,
-    OutOfBlocks,
     PagedManager,
     PagedTables,
     Pool,
     PooledManager,
     PrefixManager,
     Rule,
+    SequenceGroup,
     SlidingWindow,
     State,
     contiguous,
@@ -50,13 +45,13 @@ def paged(kind: Kind, **options: bool) -> Maker:
     return lambda pool: kind(pool.num_blocks, pool.groups, pool.cpu_blocks, **options)
 
 
-def grouped(kind: Hybrid, *groups: tuple[int, Rule], lag: int = 0, **options: object) -> Maker:
+def grouped(kind: Hybrid, *groups: tuple[int, Rule], steps_in_flight: int = 0, **options: object) -> Maker:
     """Return what makes memory of several groups, whose blocks are so many times the pool's."""
 
     def make(pool: Pool) -> BlockManager:
         sizes = [KVGroup(times * pool.block_size, rule) for times, rule in groups]
         memory = kind(pool.num_blocks, sizes, longest=10_000, in_flight=20, **options)
-        memory.lag = lag
+        memory.steps_in_flight = steps_in_flight
         return memory
 
     return make
@@ -77,14 +72,14 @@ def windowed(window: int) -> Maker:
     )
 
 
-def two_level(*groups: tuple[int, Rule], lag: int = 0) -> Maker:
+def two_level(*groups: tuple[int, Rule], steps_in_flight: int = 0) -> Maker:
     """Return what makes Jenga's memory of several groups, of which every page is a large one."""
 
     def make(pool: Pool) -> BlockManager:
         page = 60_000 * pool.block_size  # a multiple of all of them
         sizes = [KVGroup(times * pool.block_size, rule, page_bytes=page) for times, rule in groups]
         memory = JengaManager(pool.num_blocks, sizes, longest=10_000, in_flight=20)
-        memory.lag = lag
+        memory.steps_in_flight = steps_in_flight
         return memory
 
     return make
@@ -127,13 +122,13 @@ _MIXES: dict[str, tuple[tuple[int, Rule], ...]] = {
 for _mix, _groups in _MIXES.items():
     MEMORIES |= {
         f"counted {_mix}": (grouped(CountedHybridManager, *_groups), None),
-        f"counted {_mix}, ahead": (grouped(CountedHybridManager, *_groups, lag=1), None),
+        f"counted {_mix}, ahead": (grouped(CountedHybridManager, *_groups, steps_in_flight=1), None),
         f"tabled {_mix}": (grouped(HybridManager, *_groups), None),
-        f"tabled {_mix}, ahead": (grouped(HybridManager, *_groups, lag=1), None),
+        f"tabled {_mix}, ahead": (grouped(HybridManager, *_groups, steps_in_flight=1), None),
         f"two-level {_mix}": (two_level(*_groups), None),
-        f"two-level {_mix}, ahead": (two_level(*_groups, lag=1), None),
+        f"two-level {_mix}, ahead": (two_level(*_groups, steps_in_flight=1), None),
         f"cached {_mix}": (grouped(HybridManager, *_groups, caches=True), None),
-        f"slow {_mix}, ahead": (grouped(SlowHybridManager, *_groups, lag=1), None),
+        f"slow {_mix}, ahead": (grouped(SlowHybridManager, *_groups, steps_in_flight=1), None),
     }
 for _eviction in get_args(EvictionPolicy):
     MEMORIES[f"radix tree, {_eviction}"] = (radix(_eviction), None)
@@ -217,71 +212,71 @@ class Numbered(PagedManager):
 
 
 class LosesABlock(Numbered):
-    def release(self, holder: Holder) -> None:
-        super().release(holder)
+    def release(self, request: SequenceGroup) -> None:
+        super().release(request)
         self.numbers.device.free.pop()
 
 
 class LosesACount(PagedManager):
-    def release(self, holder: Holder) -> None:
-        super().release(holder)
+    def release(self, request: SequenceGroup) -> None:
+        super().release(request)
         self.free_blocks -= 1
 
 
 class HandsOutABlockTwice(Numbered):
-    def admit(self, holder: Holder, tokens: int) -> None:
-        super().admit(holder, tokens)
-        self.numbers.device.free.insert(0, self.numbers.on_device[holder][0][0])
+    def admit(self, request: SequenceGroup, tokens: int) -> None:
+        super().admit(request, tokens)
+        self.numbers.device.free.insert(0, self.numbers.on_device[request][0][0])
 
 
 class CountsBeforeItRaises(PagedManager):
-    def admit(self, holder: Holder, tokens: int) -> None:
+    def admit(self, request: SequenceGroup, tokens: int) -> None:
         try:
-            super().admit(holder, tokens)
+            super().admit(request, tokens)
         except OutOfBlocks:
             self.free_blocks -= 1
             raise
 
 
 class RefusesNoChunk(PagedManager):
-    def extend(self, holder: Holder, tokens: int) -> None:
-        self.free_blocks -= self.blocks_to_extend(holder, tokens)
-        holder.tokens += tokens
+    def extend(self, request: SequenceGroup, tokens: int) -> None:
+        self.free_blocks -= self.blocks_to_extend(request, tokens)
+        request.tokens += tokens
 
 
 class GrowsBeforeItRaises(PagedManager):
-    def grow(self, steps: int = 1) -> int:
+    def allocate_step(self, steps: int = 1) -> int:
         try:
-            return super().grow(steps)
+            return super().allocate_step(steps)
         except OutOfBlocks:
             self.steps += steps
             raise
 
 
 class PromisesTooMuch(PagedManager):
-    def can_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
-        return super().can_admit(holder, tokens, spare - 1)
+    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
+        return super().can_admit(request, tokens, spare - 1)
 
 
 class PromisesTooLittle(PagedManager):
-    def can_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
-        return super().can_admit(holder, tokens, spare + 1)
+    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
+        return super().can_admit(request, tokens, spare + 1)
 
 
 class GivesUpTooEarly(PagedManager):
-    def could_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
-        return self.can_admit(holder, tokens, spare)
+    def could_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
+        return self.can_admit(request, tokens, spare)
 
 
 class ForgetsSamples(PagedManager):
-    def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
+    def blocks_to_admit(self, request: SequenceGroup, tokens: int) -> int:
         return self.blocks_for(tokens)
 
 
 class WritesWhatItShares(Numbered):
-    def start_decoding(self, holder: Holder) -> None:
-        holder.tail_shared = False
-        super().start_decoding(holder)
+    def start_decoding(self, request: SequenceGroup) -> None:
+        request.tail_shared = False
+        super().start_decoding(request)
 
 
 class ForgetsCopies(PagedManager):
@@ -290,23 +285,23 @@ class ForgetsCopies(PagedManager):
 
 
 class CopiesNothing(Numbered):
-    def grow(self, steps: int = 1) -> int:
-        super().grow(steps)
+    def allocate_step(self, steps: int = 1) -> int:
+        super().allocate_step(steps)
         return 0
 
 
 class GrowsABlockTooMany(Numbered):
-    def grow(self, steps: int = 1) -> int:
-        copies = super().grow(steps)
-        for holder in self.numbers.on_device if self.free_blocks else ():
-            self._take(holder, 1)
+    def allocate_step(self, steps: int = 1) -> int:
+        copies = super().allocate_step(steps)
+        for request in self.numbers.on_device if self.free_blocks else ():
+            self._take(request, 1)
             break
         return copies
 
 
 class GrowsFourStepsAtMost(PagedManager):
-    def grow(self, steps: int = 1) -> int:
-        return super().grow(min(steps, 4))
+    def allocate_step(self, steps: int = 1) -> int:
+        return super().allocate_step(min(steps, 4))
 
 
 class LeapsTooFar(PagedManager):
@@ -320,36 +315,36 @@ class LeapsOneStepAtATime(PagedManager):
 
 
 class ForgetsAStepAtRest(PagedManager):
-    def stop_decoding(self, holder: Holder) -> None:
-        super().stop_decoding(holder)
-        holder.tokens -= 1
+    def stop_decoding(self, request: SequenceGroup) -> None:
+        super().stop_decoding(request)
+        request.tokens -= 1
 
 
 class StaysInTheRing(PagedManager):
-    def stop_decoding(self, holder: Holder) -> None:
-        holder.tokens = self.length(holder)
-        holder.decodes = False
+    def stop_decoding(self, request: SequenceGroup) -> None:
+        request.tokens = self.length(request)
+        request.decodes = False
 
 
 class MovesSharedBlocksTwice(Numbered):
-    def swap_out(self, holder: Holder) -> int:
-        super().swap_out(holder)
-        return sum(len(table) for table in self.numbers.swapped[holder])
+    def swap_out(self, request: SequenceGroup) -> int:
+        super().swap_out(request)
+        return sum(len(table) for table in self.numbers.swapped[request])
 
 
 class DropsHalfOfASwap(PagedManager):
-    def drop_swapped(self, holder: Holder) -> None:
-        self.free_cpu_blocks += self.held_blocks(holder) // 2
+    def drop_swapped(self, request: SequenceGroup) -> None:
+        self.free_cpu_blocks += self.held_blocks(request) // 2
 
 
 class MixesSamplesUp(Numbered):
-    def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
-        super().end_samples(holder, [holder.samples - 1 - place for place in reversed(samples)])
+    def end_samples(self, request: SequenceGroup, samples: Sequence[int]) -> None:
+        super().end_samples(request, [request.samples - 1 - place for place in reversed(samples)])
 
 
 class ForksTheWrongWay(Numbered):
-    def fork(self, holder: Holder, dropped: int, survivor: int) -> int:
-        return super().fork(holder, survivor, dropped)
+    def fork(self, request: SequenceGroup, dropped: int, survivor: int) -> int:
+        return super().fork(request, survivor, dropped)
 
 
 BROKEN: dict[type[PagedManager], str] = {
@@ -362,7 +357,7 @@ BROKEN: dict[type[PagedManager], str] = {
     PromisesTooMuch: "what the contract allows was refused|can_admit says whether",
     PromisesTooLittle: "can_admit says whether admission succeeds",
     GivesUpTooEarly: "could_admit denies what empty memory can",
-    ForgetsSamples: "free or held|a holder of several|blocks_to_admit",
+    ForgetsSamples: "free or held|a request of several|blocks_to_admit",
     WritesWhatItShares: "does not read its own tokens",
     ForgetsCopies: "blocks_needed is the sum",
     CopiesNothing: "copies_due says what a step copies",
@@ -371,7 +366,7 @@ BROKEN: dict[type[PagedManager], str] = {
     LeapsTooFar: "more steps than fit|all steps fit",
     LeapsOneStepAtATime: "fewer steps than fit",
     ForgetsAStepAtRest: "stop_decoding leaves length|free or held",
-    StaysInTheRing: "no block is needed|sum over the decoding holders|blocks_needed",
+    StaysInTheRing: "no block is needed|sum over the decoding requests|blocks_needed",
     MovesSharedBlocksTwice: "a swap moves each distinct block once",
     DropsHalfOfASwap: "drop_swapped gives everything back",
     MixesSamplesUp: "does not read its own tokens",
@@ -386,25 +381,25 @@ def test_broken_memory_is_caught(broken: Kind, rule: str) -> None:
 
 
 class NeverTrims(HybridManager):
-    def free_skipped_blocks(self, holder: Holder) -> None:
+    def free_skipped_blocks(self, request: SequenceGroup) -> None:
         return
 
 
 class ReleasesTooMuch(HybridManager):
-    def _release_skipped(self, holder: Holder, processed: int) -> None:
-        super()._release_skipped(holder, processed + 2 * self.block_size)
+    def _release_skipped(self, request: SequenceGroup, processed: int) -> None:
+        super()._release_skipped(request, processed + 2 * self.block_size)
 
 
 class ForgetsWhatItTrimmed(CountedHybridManager):
-    def free_skipped_blocks(self, holder: Holder) -> None:
+    def free_skipped_blocks(self, request: SequenceGroup) -> None:
         free = self.free_blocks
-        super().free_skipped_blocks(holder)
+        super().free_skipped_blocks(request)
         self.free_blocks = free
 
 
 class StaysInTheRingOfItsWindow(CountedHybridManager):
-    def _count_window(self, holder: Holder, kind: object, times: int) -> None:
-        super()._count_window(holder, kind, max(times, 0))  # type: ignore[arg-type]
+    def _count_window(self, request: SequenceGroup, kind: object, times: int) -> None:
+        super()._count_window(request, kind, max(times, 0))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -480,8 +475,8 @@ def test_a_broken_allocator_is_caught(broken: Callable[[int], Allocator], rule: 
 
 
 class OutgrowsItsReservation(ContiguousManager):
-    def held_and_reserved(self, holder: Holder) -> tuple[int, int]:
-        blocks, reserved = super().held_and_reserved(holder)
+    def held_and_reserved(self, request: SequenceGroup) -> tuple[int, int]:
+        blocks, reserved = super().held_and_reserved(request)
         return blocks, reserved + self.block_size * 16
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pagesim.kvcache import Allocator, BestFit, FirstFit, OutOfBlocks
+from pagesim.allocators import Allocator, BestFit, FirstFit, OutOfBlocks
 
 EITHER = pytest.mark.parametrize("place", [FirstFit, BestFit])
 

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pagesim.kvcache import (
-    DENSE,
-    ChunkedLocal,
-    Full,
-    HybridManager,
-    KVGroup,
-    OutOfBlocks,
-    SlidingWindow,
-    State,
-)
+from pagesim.allocators import OutOfBlocks
+from pagesim.kvcache import DENSE, ChunkedLocal, Full, HybridManager, KVGroup, SlidingWindow, State
 from pagesim.kvcache.hybrid.blocks import NULL
 from tests.kvcache.text import Reader, Text
 
@@ -27,45 +19,45 @@ def memory_of(
     caches: bool = True,
     retention: int = 0,
     in_flight: int = 100,
-    lag: int = 0,
+    steps_in_flight: int = 0,
 ) -> HybridManager:
     memory = HybridManager(
         num_blocks, groups, longest=LONGEST, in_flight=in_flight, caches=caches, retention=retention
     )
-    memory.lag = lag
+    memory.steps_in_flight = steps_in_flight
     return memory
 
 
 def prompt(*parts: tuple[str, int]) -> Reader:
-    """Return a holder whose prompt is made of so many tokens of each text."""
+    """Return a request whose prompt is made of so many tokens of each text."""
     return Reader(Text([(name, place) for name, tokens in parts for place in range(tokens)], SIZE))
 
 
 def admit(memory: HybridManager, *parts: tuple[str, int], tokens: int | None = None) -> Reader:
     """Begin a plan, look a prompt up and compute its first tokens, or all."""
-    holder = prompt(*parts)
+    request = prompt(*parts)
     memory.new_plan()
-    memory.match_prefix(holder, holder.prompt)
-    memory.admit(holder, holder.prompt if tokens is None else tokens)
+    memory.match_prefix(request, request.prompt)
+    memory.admit(request, request.prompt if tokens is None else tokens)
     memory.check_integrity()
-    return holder
+    return request
 
 
 def found(memory: HybridManager, *parts: tuple[str, int]) -> int:
     """Return the cached tokens of a prompt."""
-    holder = prompt(*parts)
-    return memory.match_prefix(holder, holder.prompt)
+    request = prompt(*parts)
+    return memory.match_prefix(request, request.prompt)
 
 
-def places(memory: HybridManager, holder: Reader, group: int = 0) -> list[int]:
-    """Return at which places of its table a holder has a block."""
-    return [at for at, block in enumerate(memory.block_table(holder, group=group)) if block != NULL]
+def places(memory: HybridManager, request: Reader, group: int = 0) -> list[int]:
+    """Return at which places of its table a request has a block."""
+    return [at for at, block in enumerate(memory.block_table(request, group=group)) if block != NULL]
 
 
-def decode(memory: HybridManager, holder: Reader, steps: int) -> None:
-    memory.start_decoding(holder)
-    memory.grow(steps)
-    memory.stop_decoding(holder)
+def decode(memory: HybridManager, request: Reader, steps: int) -> None:
+    memory.start_decoding(request)
+    memory.allocate_step(steps)
+    memory.stop_decoding(request)
     memory.check_integrity()
 
 
@@ -80,77 +72,79 @@ STATE = KVGroup(SIZE, State(aligned=True))
 
 def test_every_group_takes_blocks_of_the_same_pool_in_the_order_of_the_groups():
     memory = memory_of(WINDOW, FULL, caches=False)
-    holder = admit(memory, ("a", 10))
-    assert memory.block_table(holder, group=0) == [0, 1, 2]
-    assert memory.block_table(holder, group=1) == [3, 4, 5]
+    request = admit(memory, ("a", 10))
+    assert memory.block_table(request, group=0) == [0, 1, 2]
+    assert memory.block_table(request, group=1) == [3, 4, 5]
     assert memory.free_blocks == 54
 
 
 def test_a_window_gives_back_what_no_later_token_attends_to():
     memory = memory_of(WINDOW, FULL, caches=False)
-    holder = admit(memory, ("a", 12))
-    decode(memory, holder, 9)  # 20 tokens had run before the last step, which attends to the last 8 of them
-    assert places(memory, holder) == [3, 4, 5]
-    assert places(memory, holder, group=1) == [0, 1, 2, 3, 4, 5]
+    request = admit(memory, ("a", 12))
+    decode(memory, request, 9)  # 20 tokens had run before the last step, which attends to the last 8 of them
+    assert places(memory, request) == [3, 4, 5]
+    assert places(memory, request, group=1) == [0, 1, 2, 3, 4, 5]
 
 
 def test_where_a_batch_is_in_flight_a_window_gives_back_what_its_tokens_do_not_attend_to_either():
-    synchronous, asynchronous = (memory_of(WINDOW, caches=False, lag=lag) for lag in (0, 1))
+    synchronous, asynchronous = (
+        memory_of(WINDOW, caches=False, steps_in_flight=steps_in_flight) for steps_in_flight in (0, 1)
+    )
     left = []
     for memory in (synchronous, asynchronous):
-        holder = admit(memory, ("a", 12))
-        decode(memory, holder, 9)
-        left.append(places(memory, holder))
+        request = admit(memory, ("a", 12))
+        decode(memory, request, 9)
+        left.append(places(memory, request))
     assert left == [[3, 4, 5], [2, 3, 4, 5]]
 
 
 def test_a_prompt_that_runs_in_chunks_gives_back_before_it_takes():
     memory = memory_of(WINDOW, caches=False, num_blocks=7)
-    holder = admit(memory, ("a", 60), tokens=20)
-    memory.extend(holder, 16)  # 20 tokens have run: the first three blocks are behind the window
-    assert places(memory, holder) == [3, 4, 5, 6, 7, 8]
+    request = admit(memory, ("a", 60), tokens=20)
+    memory.extend(request, 16)  # 20 tokens have run: the first three blocks are behind the window
+    assert places(memory, request) == [3, 4, 5, 6, 7, 8]
     with pytest.raises(OutOfBlocks):
-        memory.extend(holder, 24)
+        memory.extend(request, 24)
 
 
 def test_local_chunks_are_given_back_as_a_whole_once_the_next_one_has_begun():
     memory = memory_of(CHUNK, caches=False)
-    holder = admit(memory, ("a", 15))
-    decode(memory, holder, 1)
-    assert places(memory, holder) == [0, 1, 2, 3]
-    decode(memory, holder, 1)
-    assert places(memory, holder) == [4]
+    request = admit(memory, ("a", 15))
+    decode(memory, request, 1)
+    assert places(memory, request) == [0, 1, 2, 3]
+    decode(memory, request, 1)
+    assert places(memory, request) == [4]
 
 
 def test_a_state_of_which_nothing_is_found_again_is_one_block_for_good():
     memory = memory_of(KVGroup(LONGEST, State()), FULL, caches=False)
-    holder = admit(memory, ("a", 30))
-    decode(memory, holder, 50)
-    assert len(places(memory, holder)) == 1
-    assert len(places(memory, holder, group=1)) == 20
+    request = admit(memory, ("a", 30))
+    decode(memory, request, 50)
+    assert len(places(memory, request)) == 1
+    assert len(places(memory, request, group=1)) == 20
 
 
 def test_a_state_that_can_be_found_moves_on_to_a_new_block_where_one_ends():
     memory = memory_of(STATE)
-    holder = admit(memory, ("a", 10))
-    assert places(memory, holder) == [2]  # of a chunk over three blocks the last one alone is taken
-    decode(memory, holder, 3)
-    assert places(memory, holder) == [2, 3]  # the state before is copied in this step
-    decode(memory, holder, 1)
-    assert places(memory, holder) == [3]
+    request = admit(memory, ("a", 10))
+    assert places(memory, request) == [2]  # of a chunk over three blocks the last one alone is taken
+    decode(memory, request, 3)
+    assert places(memory, request) == [2, 3]  # the state before is copied in this step
+    decode(memory, request, 1)
+    assert places(memory, request) == [3]
 
 
 def test_a_chunk_that_can_leave_a_state_behind_takes_a_block_for_it():
     memory = memory_of(KVGroup(SIZE, State(aligned=True, checkpoint=1)))
-    holder = admit(memory, ("a", 14))
-    assert places(memory, holder) == [2, 3]
+    request = admit(memory, ("a", 14))
+    assert places(memory, request) == [2, 3]
     assert found(memory, ("a", 14)) == 12
 
 
 def test_of_freed_blocks_those_of_the_last_group_are_taken_first_and_the_last_of_a_table_before_others():
     memory = memory_of(WINDOW, FULL, caches=False)
-    holder = admit(memory, ("a", 8))
-    memory.release(holder)
+    request = admit(memory, ("a", 8))
+    memory.release(request)
     assert memory.free_blocks_in_order()[:4] == [3, 2, 1, 0]
 
 
@@ -159,11 +153,11 @@ def test_of_freed_blocks_those_of_the_last_group_are_taken_first_and_the_last_of
 
 def test_the_gate_counts_a_window_with_what_can_be_in_flight_and_no_more():
     memory = memory_of(WINDOW, FULL, caches=False, in_flight=20, num_blocks=30)
-    holder = prompt(("a", 100))
+    request = prompt(("a", 100))
     # 25 blocks of full attention, and of the window those of 8 + 20 tokens and one more.
     assert memory.blocks_for(100) == 25 + 8
-    assert not memory.can_admit_whole(holder, 20, 100)
-    assert memory.can_admit_whole(holder, 20, 88)
+    assert not memory.can_admit_whole(request, 20, 100)
+    assert memory.can_admit_whole(request, 20, 88)
 
 
 def test_without_the_gate_the_first_chunk_decides():
@@ -188,10 +182,10 @@ def test_a_hit_must_be_there_in_all_groups():
 def test_of_a_hit_a_window_takes_over_no_more_than_it_attends_to():
     memory = memory_of(WINDOW, FULL)
     memory.release(admit(memory, ("a", 21)))
-    holder = admit(memory, ("a", 21), ("b", 3))
-    assert memory.block_table(holder)[:3] == [NULL, NULL, NULL]
-    assert places(memory, holder) == [3, 4, 5]
-    assert places(memory, holder, group=1) == [0, 1, 2, 3, 4, 5]
+    request = admit(memory, ("a", 21), ("b", 3))
+    assert memory.block_table(request)[:3] == [NULL, NULL, NULL]
+    assert places(memory, request) == [3, 4, 5]
+    assert places(memory, request, group=1) == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_window_keeps_findable_only_what_a_prompts_end_needs():

@@ -7,14 +7,14 @@ from random import Random
 
 import pytest
 
+from pagesim.allocators import OutOfBlocks
 from pagesim.kvcache import (
     BlockManager,
     ChunkedLocal,
     Full,
-    Holder,
     HybridManager,
     KVGroup,
-    OutOfBlocks,
+    SequenceGroup,
     SlidingWindow,
 )
 from pagesim.scheduling.content import Content
@@ -24,8 +24,8 @@ FULL = Full()
 LONGEST = 300
 
 
-class Reader(Holder):
-    """A holder that knows what its tokens are."""
+class Reader(SequenceGroup):
+    """A request that knows what its tokens are."""
 
     def __init__(self, content: Content | None, prompt: int, order: int) -> None:
         super().__init__(prompt)
@@ -34,7 +34,7 @@ class Reader(Holder):
 
 
 class Lives:
-    """The same holders in both memories, in chunks and then decoding, as a scheduler has them."""
+    """The same requests in both memories, in chunks and then decoding, as a scheduler has them."""
 
     def __init__(self, rnd: Random) -> None:
         self.rnd = rnd
@@ -62,9 +62,9 @@ class Lives:
         self.tabled = HybridManager(blocks, groups, caches=True, **how)
         self.slow = SlowHybridPrefixManager(blocks, groups, **how)
         self.memories: tuple[BlockManager, ...] = (self.tabled, self.slow)
-        self.lag = rnd.choice((0, 1))
+        self.steps_in_flight = rnd.choice((0, 1))
         for memory in self.memories:
-            memory.lag = self.lag
+            memory.steps_in_flight = self.steps_in_flight
         self.lookahead = rnd.choice((0, 0, 1))
         self.size = size
         self.names: dict[tuple[int, Hashable], int] = {}
@@ -110,18 +110,18 @@ class Lives:
     def both(self, name: str, pair: tuple[Reader, Reader], *arguments: int) -> object:
         """Call a method of both memories; return the answer, which is the same."""
         answers = []
-        for memory, holder in zip(self.memories, pair, strict=True):
+        for memory, request in zip(self.memories, pair, strict=True):
             try:
-                answers.append(getattr(memory, name)(holder, *arguments))
+                answers.append(getattr(memory, name)(request, *arguments))
             except OutOfBlocks as error:
                 answers.append(str(error))
         assert answers[0] == answers[1], name
         return answers[0]
 
     def settle(self, pair: tuple[Reader, Reader], **values: int) -> None:
-        for holder in pair:
+        for request in pair:
             for name, value in values.items():
-                setattr(holder, name, value)
+                setattr(request, name, value)
 
     def admit(self) -> None:
         rnd = self.rnd
@@ -148,7 +148,7 @@ class Lives:
             self.both("admit", pair, first)
             return
         self.both("admit", pair, first)
-        self.settle(pair, in_flight=(first - hit) * self.lag, length=tokens)
+        self.settle(pair, inflight_tokens=(first - hit) * self.steps_in_flight, length=tokens)
         self.hits += hit > 0
         self.resting.append(pair)
 
@@ -161,16 +161,16 @@ class Lives:
         if left <= 0:
             self.resting.remove(pair)
             self.both("start_decoding", pair)
-            self.settle(pair, unknown=self.lag)
+            self.settle(pair, uncommitted_tokens=self.steps_in_flight)
             self.decoding = sorted([*self.decoding, pair], key=lambda each: each[0].order)
             return
         if rnd.random() < 0.2:
-            self.settle(pair, in_flight=0)
+            self.settle(pair, inflight_tokens=0)
         tokens = min(left, rnd.randint(1, 20))
         if not isinstance(self.both("extend", pair, tokens), str):
-            self.settle(pair, in_flight=tokens * self.lag)
+            self.settle(pair, inflight_tokens=tokens * self.steps_in_flight)
 
-    def grow(self) -> None:
+    def allocate_step(self) -> None:
         steps = self.rnd.choice((1, 1, 2, 5, 17))
         fit = [memory.steps_that_fit(steps, 0) for memory in self.memories]
         assert fit[0] == fit[1]
@@ -181,13 +181,13 @@ class Lives:
             return
         before = (self.tabled.cached_blocks, *self.tabled.held_by_groups())
         for memory in self.memories:
-            memory.grow(steps)
+            memory.allocate_step(steps)
         changes = [latest(memory, before) for memory in self.memories]
         assert changes[0] == changes[1]
         self.evictions += self.tabled.cached_blocks < before[0]
 
     def one_by_one(self) -> None:
-        """A step in which each holder is extended in turn, and the last are preempted or get no token."""
+        """A step in which each request is extended in turn, and the last are preempted or get no token."""
         order, served = list(self.decoding), []
         for pair in order:
             self.both("stop_decoding", pair)
@@ -195,7 +195,7 @@ class Lives:
             pair = order.pop(0)
             if self.rnd.random() < 0.1:
                 self.decoding.remove(pair)
-                self.settle(pair, unknown=0, in_flight=0, length=pair[0].tokens)
+                self.settle(pair, uncommitted_tokens=0, inflight_tokens=0, length=pair[0].tokens)
                 self.resting.append(pair)
                 continue
             self.both("free_skipped_blocks", pair)
@@ -208,10 +208,10 @@ class Lives:
                 self.leave(pair)
                 break
             self.both("extend", pair, 1)
-            self.settle(pair, in_flight=self.lag)
+            self.settle(pair, inflight_tokens=self.steps_in_flight)
             served.append(pair)
         for memory in self.memories:
-            memory.grow(1)  # none decodes: this only counts the step
+            memory.allocate_step(1)  # none decodes: this only counts the step
             memory.take_changes()
         for pair in served:
             self.both("start_decoding", pair)
@@ -219,7 +219,7 @@ class Lives:
     def rest(self, pair: tuple[Reader, Reader]) -> None:
         self.decoding.remove(pair)
         self.both("stop_decoding", pair)
-        self.settle(pair, unknown=0, in_flight=0, length=pair[0].tokens)
+        self.settle(pair, uncommitted_tokens=0, inflight_tokens=0, length=pair[0].tokens)
         self.resting.append(pair)
 
     def stop(self) -> None:
@@ -247,7 +247,7 @@ class Lives:
         if content is None or length < pair[0].prompt:
             return
         if self.rnd.random() < 0.3 and length < LONGEST // 2:  # it was preempted
-            self.settle(pair, unknown=0, in_flight=0, length=length + 1)
+            self.settle(pair, uncommitted_tokens=0, inflight_tokens=0, length=length + 1)
             self.enter(pair, length + 1)
         elif length > pair[0].prompt:
             self.over.append((length, content))
@@ -270,10 +270,10 @@ class Lives:
             if not pair[0].decodes:
                 self.both("blocks_to_extend", pair, 7)
             self.both("blocks_needed_by", pair)
-            assert pair[0].in_flight == pair[1].in_flight
+            assert pair[0].inflight_tokens == pair[1].inflight_tokens
 
     def live(self, days: int) -> None:
-        acts = [self.admit] * 4 + [self.chunk] * 8 + [self.grow] * 5 + [self.drop] * 2
+        acts = [self.admit] * 4 + [self.chunk] * 8 + [self.allocate_step] * 5 + [self.drop] * 2
         acts += [self.one_by_one, self.one_by_one, self.stop, self.cache]
         for _ in range(days):
             self.rnd.choice(acts)()

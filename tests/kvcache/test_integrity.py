@@ -6,17 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
+from pagesim.allocators import Allocator, BestFit, Buddy, FirstFit
 from pagesim.kvcache import (
-    Allocator,
-    BestFit,
-    Buddy,
     ContiguousManager,
-    FirstFit,
-    Holder,
     KVGroup,
     NumberedPrefixManager,
     PagedManager,
     PagedTables,
+    SequenceGroup,
 )
 from pagesim.kvcache.reservation import reserve_oracle
 from tests.kvcache.text import Reader, Text
@@ -26,9 +23,9 @@ def noticed(
     memory: PagedManager | ContiguousManager | NumberedPrefixManager, corrupt: Callable[..., None]
 ) -> None:
     """Check that integrity is lost with a corruption."""
-    (holder,) = memory._holders if isinstance(memory, ContiguousManager) else memory.holders
+    (request,) = memory._requests if isinstance(memory, ContiguousManager) else memory.requests
     memory.check_integrity()
-    corrupt(memory, holder)
+    corrupt(memory, request)
     with pytest.raises(AssertionError):
         memory.check_integrity()
 
@@ -38,49 +35,49 @@ def of(memory: PagedManager) -> PagedTables:
     return memory.tables
 
 
-def lose_a_block(memory: PagedManager, holder: Holder) -> None:
+def lose_a_block(memory: PagedManager, request: SequenceGroup) -> None:
     of(memory).device.free.pop()
 
 
-def free_a_held_block(memory: PagedManager, holder: Holder) -> None:
-    of(memory).device.free.append(memory.block_table(holder)[0])
+def free_a_held_block(memory: PagedManager, request: SequenceGroup) -> None:
+    of(memory).device.free.append(memory.block_table(request)[0])
 
 
-def forget_a_reference(memory: PagedManager, holder: Holder) -> None:
-    of(memory).device.references[of(memory).on_device[holder][0][0]] -= 1
+def forget_a_reference(memory: PagedManager, request: SequenceGroup) -> None:
+    of(memory).device.references[of(memory).on_device[request][0][0]] -= 1
 
 
-def name_a_block_of_no_other_sample(memory: PagedManager, holder: Holder) -> None:
-    of(memory).on_device[holder][1][0] = 0
+def name_a_block_of_no_other_sample(memory: PagedManager, request: SequenceGroup) -> None:
+    of(memory).on_device[request][1][0] = 0
 
 
-def name_a_block_twice(memory: PagedManager, holder: Holder) -> None:
-    table = of(memory).on_device[holder][0]
+def name_a_block_twice(memory: PagedManager, request: SequenceGroup) -> None:
+    table = of(memory).on_device[request][0]
     table[1] = table[0]
 
 
-def outgrow_the_table(memory: PagedManager, holder: Holder) -> None:
-    holder.tokens += 3
+def outgrow_the_table(memory: PagedManager, request: SequenceGroup) -> None:
+    request.tokens += 3
 
 
-def lose_a_cpu_block(memory: PagedManager, holder: Holder) -> None:
+def lose_a_cpu_block(memory: PagedManager, request: SequenceGroup) -> None:
     of(memory).host.free.pop()
 
 
-def stay_behind_a_swap(memory: PagedManager, holder: Holder) -> None:
-    here = of(memory).on_device[holder]
-    memory.swap_out(holder)
-    of(memory).on_device[holder] = here
+def stay_behind_a_swap(memory: PagedManager, request: SequenceGroup) -> None:
+    here = of(memory).on_device[request]
+    memory.swap_out(request)
+    of(memory).on_device[request] = here
 
 
-def miscount_what_is_shared(memory: PagedManager, holder: Holder) -> None:
+def miscount_what_is_shared(memory: PagedManager, request: SequenceGroup) -> None:
     memory.shared_blocks -= 1
 
 
-def decode_after_release(memory: PagedManager, holder: Holder) -> None:
-    memory.start_decoding(holder)
-    holder.decodes = False
-    memory.release(holder)
+def decode_after_release(memory: PagedManager, request: SequenceGroup) -> None:
+    memory.start_decoding(request)
+    request.decodes = False
+    memory.release(request)
 
 
 @pytest.mark.parametrize(
@@ -98,30 +95,30 @@ def decode_after_release(memory: PagedManager, holder: Holder) -> None:
         decode_after_release,
     ],
 )
-def test_paged_memory_notices(corrupt: Callable[[PagedManager, Holder], None]) -> None:
+def test_paged_memory_notices(corrupt: Callable[[PagedManager, SequenceGroup], None]) -> None:
     memory = PagedManager(8, [KVGroup(4)], 2, tables=True)
-    memory.admit(Holder(6, samples=2), 6)  # two samples that share two blocks
+    memory.admit(SequenceGroup(6, samples=2), 6)  # two samples that share two blocks
     noticed(memory, corrupt)
 
 
-def give_back_what_is_held(memory: ContiguousManager, holder: Holder) -> None:
-    memory.allocator.free(holder.kv.of[0])
+def give_back_what_is_held(memory: ContiguousManager, request: SequenceGroup) -> None:
+    memory.allocator.free(request.block_state.of[0])
 
 
-def take_what_no_holder_has(memory: ContiguousManager, holder: Holder) -> None:
+def take_what_no_holder_has(memory: ContiguousManager, request: SequenceGroup) -> None:
     memory.allocator.allocate(1)
 
 
-def miscount(memory: ContiguousManager, holder: Holder) -> None:
+def miscount(memory: ContiguousManager, request: SequenceGroup) -> None:
     memory.free_blocks += 1
 
 
-def outgrow_the_reservation(memory: ContiguousManager, holder: Holder) -> None:
-    holder.tokens = 13
+def outgrow_the_reservation(memory: ContiguousManager, request: SequenceGroup) -> None:
+    request.tokens = 13
 
 
-def forget_a_holder(memory: ContiguousManager, holder: Holder) -> None:
-    memory._holders.clear()
+def forget_a_holder(memory: ContiguousManager, request: SequenceGroup) -> None:
+    memory._requests.clear()
 
 
 @pytest.mark.parametrize(
@@ -132,33 +129,33 @@ def forget_a_holder(memory: ContiguousManager, holder: Holder) -> None:
     [give_back_what_is_held, take_what_no_holder_has, miscount, outgrow_the_reservation, forget_a_holder],
 )
 def test_contiguous_memory_notices(
-    corrupt: Callable[[ContiguousManager, Holder], None], pool: Callable[[int], Allocator]
+    corrupt: Callable[[ContiguousManager, SequenceGroup], None], pool: Callable[[int], Allocator]
 ) -> None:
     memory = ContiguousManager(pool(8), 4, reserve_oracle(100))
-    memory.admit(Holder(6, output=5), 6)
+    memory.admit(SequenceGroup(6, output=5), 6)
     noticed(memory, corrupt)
 
 
-def lose_a_run(memory: NumberedPrefixManager, holder: Reader) -> None:
-    memory.release(holder)
+def lose_a_run(memory: NumberedPrefixManager, request: Reader) -> None:
+    memory.release(request)
     memory._queue.remove(memory._queue.end.behind)
 
 
-def miscount_the_cached(memory: NumberedPrefixManager, holder: Reader) -> None:
+def miscount_the_cached(memory: NumberedPrefixManager, request: Reader) -> None:
     memory._cached += 1
 
 
-def forget_what_can_be_found(memory: NumberedPrefixManager, holder: Reader) -> None:
+def forget_what_can_be_found(memory: NumberedPrefixManager, request: Reader) -> None:
     memory._index.found.clear()
 
 
-def queue_what_is_held(memory: NumberedPrefixManager, holder: Reader) -> None:
-    holder.kv.runs[0].holders.append(holder)
-    memory._queue.append(holder.kv.runs[0])
+def queue_what_is_held(memory: NumberedPrefixManager, request: Reader) -> None:
+    request.block_state.runs[0].holders.append(request)
+    memory._queue.append(request.block_state.runs[0])
 
 
-def hash_under_a_key_not_its_own(memory: NumberedPrefixManager, holder: Reader) -> None:
-    holder.kv.runs[0].start += 1
+def hash_under_a_key_not_its_own(memory: NumberedPrefixManager, request: Reader) -> None:
+    request.block_state.runs[0].start += 1
 
 
 @pytest.mark.parametrize(

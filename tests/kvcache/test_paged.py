@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from pagesim.allocators import OutOfBlocks
 from pagesim.kvcache import (
     RESERVATIONS,
     BlockManager,
     BlockManagerError,
     ChunkedLocal,
     Full,
-    Holder,
     KVGroup,
-    OutOfBlocks,
     PagedManager,
     PagedTables,
     Reserved,
+    SequenceGroup,
     SlidingWindow,
 )
 
@@ -33,17 +33,17 @@ def of(kv: PagedManager) -> PagedTables:
 
 def admit(
     kv: BlockManager, tokens: int, samples: int = 1, *, decodes: bool = False, order: int = 0
-) -> Holder:
-    holder = Holder(tokens, samples=samples)
-    holder.order = order
-    kv.admit(holder, tokens)
+) -> SequenceGroup:
+    request = SequenceGroup(tokens, samples=samples)
+    request.order = order
+    kv.admit(request, tokens)
     if decodes:
-        kv.start_decoding(holder)
-    return holder
+        kv.start_decoding(request)
+    return request
 
 
-def tables(kv: PagedManager, holder: Holder) -> list[list[int]]:
-    return [kv.block_table(holder, sample) for sample in range(holder.samples)]
+def tables(kv: PagedManager, request: SequenceGroup) -> list[list[int]]:
+    return [kv.block_table(request, sample) for sample in range(request.samples)]
 
 
 def test_the_first_block_of_an_empty_pool_of_8_is_7() -> None:
@@ -60,58 +60,58 @@ def test_the_free_list_is_a_stack() -> None:
 
 def test_a_block_is_taken_with_the_first_token_that_needs_it() -> None:
     kv = memory()
-    holder = admit(kv, 3)
-    kv.append(holder)
-    assert tables(kv, holder) == [[7]]
-    kv.append(holder)
-    assert tables(kv, holder) == [[7, 6]]
+    request = admit(kv, 3)
+    kv.append(request)
+    assert tables(kv, request) == [[7]]
+    kv.append(request)
+    assert tables(kv, request) == [[7, 6]]
 
 
 def test_samples_share_the_prompt() -> None:
     kv = memory()
-    holder = admit(kv, 6, samples=4)
-    assert tables(kv, holder) == [[7, 6]] * 4
-    assert (kv.free_blocks, kv.held_blocks(holder), kv.shared_blocks) == (6, 2, 6)
+    request = admit(kv, 6, samples=4)
+    assert tables(kv, request) == [[7, 6]] * 4
+    assert (kv.free_blocks, kv.held_blocks(request), kv.shared_blocks) == (6, 2, 6)
 
 
 def test_4_samples_of_a_partly_filled_block_make_3_copies_and_the_last_keeps_it() -> None:
     kv = memory()
-    holder = admit(kv, 6, samples=4, decodes=True)
-    assert (kv.blocks_needed(1), kv.copies_due(holder)) == (3, 3)
-    assert kv.grow(1) == 3
+    request = admit(kv, 6, samples=4, decodes=True)
+    assert (kv.blocks_needed(1), kv.copies_due(request)) == (3, 3)
+    assert kv.allocate_step(1) == 3
     assert of(kv).copies == [(6, 5), (6, 4), (6, 3)]
-    assert tables(kv, holder) == [[7, 5], [7, 4], [7, 3], [7, 6]]
+    assert tables(kv, request) == [[7, 5], [7, 4], [7, 3], [7, 6]]
 
 
 def test_4_samples_of_a_full_block_take_4_blocks_and_copy_nothing() -> None:
     kv = memory()
-    holder = admit(kv, 8, samples=4, decodes=True)
+    request = admit(kv, 8, samples=4, decodes=True)
     assert kv.blocks_needed(1) == 4
-    assert kv.grow(1) == 0
-    assert tables(kv, holder) == [[7, 6, 5], [7, 6, 4], [7, 6, 3], [7, 6, 2]]
+    assert kv.allocate_step(1) == 0
+    assert tables(kv, request) == [[7, 6, 5], [7, 6, 4], [7, 6, 3], [7, 6, 2]]
 
 
 def test_a_resting_holder_makes_the_same_copies() -> None:
     kv = memory()
-    holder = admit(kv, 6, samples=4)
-    assert kv.append(holder) == 3
+    request = admit(kv, 6, samples=4)
+    assert kv.append(request) == 3
     assert of(kv).copies == [(6, 5), (6, 4), (6, 3)]
 
 
 def test_a_sample_that_is_over_leaves_its_block_to_the_others() -> None:
     kv = memory()
-    holder = admit(kv, 6, samples=3, decodes=True)
-    kv.end_samples(holder, [1])
-    assert kv.grow(1) == 1
-    kv.end_samples(holder, [0])
-    assert tables(kv, holder) == [[7, 6]]
+    request = admit(kv, 6, samples=3, decodes=True)
+    kv.end_samples(request, [1])
+    assert kv.allocate_step(1) == 1
+    kv.end_samples(request, [0])
+    assert tables(kv, request) == [[7, 6]]
     assert (kv.free_blocks, kv.shared_blocks) == (6, 0)
 
 
 def test_holders_take_blocks_in_their_order_however_they_started() -> None:
     kv = memory()
     second, first = admit(kv, 4, order=2, decodes=True), admit(kv, 4, order=1, decodes=True)
-    kv.grow(1)
+    kv.allocate_step(1)
     assert [tables(kv, first), tables(kv, second)] == [[[6, 5]], [[7, 4]]]
 
 
@@ -120,61 +120,61 @@ def test_blocks_are_taken_in_the_order_of_the_steps(steps: list[int]) -> None:
     kv = memory(12)
     first, second = admit(kv, 4, order=1, decodes=True), admit(kv, 2, order=2, decodes=True)
     for each in steps:
-        kv.grow(each)
+        kv.allocate_step(each)
     # The first needs a block at steps 1, 5 and 9, the second at 3 and 7.
     assert [tables(kv, first), tables(kv, second)] == [[[11, 9, 7, 5]], [[10, 8, 6]]]
 
 
 def test_steps_that_do_not_all_fit_are_not_taken_in_part() -> None:
     kv = memory(2)
-    holder = admit(kv, 4, decodes=True)
+    request = admit(kv, 4, decodes=True)
     with pytest.raises(OutOfBlocks, match="5 more steps take 2 blocks, 1 are free"):
-        kv.grow(5)
-    assert (kv.steps, kv.length(holder), kv.free_blocks) == (0, 4, 1)
+        kv.allocate_step(5)
+    assert (kv.steps, kv.length(request), kv.free_blocks) == (0, 4, 1)
 
 
 @pytest.mark.parametrize("numbered", [False, True])
 def test_a_copy_without_a_free_block_is_refused(numbered: bool) -> None:
     kv = PagedManager(2, [KVGroup(4)], tables=numbered)
-    holder = admit(kv, 6, samples=2, decodes=True)
+    request = admit(kv, 6, samples=2, decodes=True)
     with pytest.raises(OutOfBlocks):
-        kv.grow(1)
-    assert (kv.steps, kv.free_blocks, kv.copies_due(holder)) == (0, 0, 1)
+        kv.allocate_step(1)
+    assert (kv.steps, kv.free_blocks, kv.copies_due(request)) == (0, 0, 1)
 
 
 def test_a_fork_shares_and_the_next_step_copies() -> None:
     kv = memory()
-    holder = admit(kv, 6, samples=2, decodes=True)
-    kv.grow(1)
-    assert tables(kv, holder) == [[7, 5], [7, 6]]
-    assert kv.fork(holder, dropped=0, survivor=1) == 0
-    assert tables(kv, holder) == [[7, 6], [7, 6]]
+    request = admit(kv, 6, samples=2, decodes=True)
+    kv.allocate_step(1)
+    assert tables(kv, request) == [[7, 5], [7, 6]]
+    assert kv.fork(request, dropped=0, survivor=1) == 0
+    assert tables(kv, request) == [[7, 6], [7, 6]]
     of(kv).copies.clear()
-    assert kv.grow(1) == 1
+    assert kv.allocate_step(1) == 1
     assert of(kv).copies == [(6, 5)]
 
 
 def test_memory_without_tables_cannot_fork_what_is_shared_and_has_no_numbers() -> None:
     kv = PagedManager(8, [KVGroup(4)])
-    holder = admit(kv, 6, samples=2, decodes=True)
+    request = admit(kv, 6, samples=2, decodes=True)
     with pytest.raises(BlockManagerError, match="beams need block tables"):
-        kv.fork(holder, 0, 1)
+        kv.fork(request, 0, 1)
     with pytest.raises(BlockManagerError, match="gives them no numbers"):
-        kv.block_table(holder)
+        kv.block_table(request)
 
 
 def test_a_copy_ends_a_fast_forward() -> None:
     kv = memory()
     admit(kv, 3, samples=2, decodes=True)
     assert kv.steps_that_fit(4, spare=0) == 0
-    kv.grow(1)
+    kv.allocate_step(1)
     assert kv.steps_that_fit(4, spare=0) == 4
 
 
 def test_a_sample_that_has_left_ends_no_fast_forward() -> None:
     kv = memory()
-    holder = admit(kv, 3, samples=2, decodes=True)
-    kv.end_samples(holder, [1])
+    request = admit(kv, 3, samples=2, decodes=True)
+    kv.end_samples(request, [1])
     assert kv.steps_that_fit(4, spare=0) == 4
 
 
@@ -186,13 +186,13 @@ def test_steps_that_fit_leave_the_spare_blocks() -> None:
 
 def test_prompts_that_share_need_room_once_and_a_watermark_on_top() -> None:
     kv = memory()
-    assert kv.can_admit(Holder(32, samples=5), 32)
-    assert not kv.could_admit(Holder(32), 32, spare=1)
+    assert kv.can_admit(SequenceGroup(32, samples=5), 32)
+    assert not kv.could_admit(SequenceGroup(32), 32, spare=1)
     admit(kv, 5)
-    assert kv.can_admit(Holder(24), 24)
-    assert not kv.can_admit(Holder(24), 24, spare=1)
-    assert kv.could_admit(Holder(24), 24, spare=1)
-    assert not kv.could_admit(Holder(33), 33)
+    assert kv.can_admit(SequenceGroup(24), 24)
+    assert not kv.can_admit(SequenceGroup(24), 24, spare=1)
+    assert kv.could_admit(SequenceGroup(24), 24, spare=1)
+    assert not kv.could_admit(SequenceGroup(33), 33)
 
 
 # Without sharing, as memory that is mapped in pages
@@ -206,7 +206,7 @@ def test_without_sharing_every_sample_has_blocks_of_its_own() -> None:
 
 def test_without_sharing_every_sample_needs_room_of_its_own() -> None:
     kv = memory(shares=False)
-    four, five = Holder(6, samples=4), Holder(6, samples=5)
+    four, five = SequenceGroup(6, samples=4), SequenceGroup(6, samples=5)
     assert kv.can_admit(four, 6)
     assert not kv.could_admit(four, 6, spare=1)
     assert not kv.could_admit(five, 6)
@@ -217,17 +217,17 @@ def test_without_sharing_every_sample_needs_room_of_its_own() -> None:
 
 def test_without_sharing_nothing_is_copied_on_write() -> None:
     kv = memory(shares=False)
-    holder = admit(kv, 3, samples=2, decodes=True)
+    request = admit(kv, 3, samples=2, decodes=True)
     assert kv.steps_that_fit(100, spare=0) == 13
-    assert kv.grow(2) == 0
-    assert tables(kv, holder) == [[7, 5], [6, 4]]
+    assert kv.allocate_step(2) == 0
+    assert tables(kv, request) == [[7, 5], [6, 4]]
 
 
 def test_without_sharing_a_beam_becomes_another_by_copies_of_all_its_blocks() -> None:
     kv = memory(shares=False)
-    holder = admit(kv, 6, samples=2, decodes=True)
-    assert kv.fork(holder, dropped=1, survivor=0) == 2
-    assert tables(kv, holder) == [[7, 6], [5, 4]]
+    request = admit(kv, 6, samples=2, decodes=True)
+    assert kv.fork(request, dropped=1, survivor=0) == 2
+    assert tables(kv, request) == [[7, 6], [5, 4]]
 
 
 # Swaps
@@ -235,46 +235,46 @@ def test_without_sharing_a_beam_becomes_another_by_copies_of_all_its_blocks() ->
 
 def test_a_swap_moves_each_distinct_block_once_and_back() -> None:
     kv = memory(cpu_blocks=5)
-    holder = admit(kv, 6, samples=2)
-    kv.append(holder)
-    assert tables(kv, holder) == [[7, 5], [7, 6]]
-    assert kv.swap_out(holder) == 3
+    request = admit(kv, 6, samples=2)
+    kv.append(request)
+    assert tables(kv, request) == [[7, 5], [7, 6]]
+    assert kv.swap_out(request) == 3
     assert of(kv).swaps_out == [(7, 4), (5, 3), (6, 2)]
     assert (kv.free_blocks, kv.free_cpu_blocks, kv.shared_blocks) == (8, 2, 0)
-    assert [kv.blocks_of(holder, sample) for sample in (0, 1)] == [[4, 3], [4, 2]]
-    assert kv.swap_in(holder) == 3
+    assert [kv.blocks_of(request, sample) for sample in (0, 1)] == [[4, 3], [4, 2]]
+    assert kv.swap_in(request) == 3
     assert of(kv).swaps_in == [(4, 6), (3, 7), (2, 5)]
-    assert (kv.free_cpu_blocks, kv.shared_blocks, kv.length(holder)) == (5, 1, 7)
+    assert (kv.free_cpu_blocks, kv.shared_blocks, kv.length(request)) == (5, 1, 7)
     kv.check_integrity()
 
 
 def test_a_block_shared_before_the_swap_is_copied_on_write_after_it() -> None:
     kv = memory(cpu_blocks=2)
-    holder = admit(kv, 6, samples=2)
-    kv.swap_out(holder)
-    kv.swap_in(holder)
-    shared = kv.block_table(holder)[-1]
-    assert kv.append(holder) == 1
-    assert of(kv).copies == [(shared, kv.block_table(holder)[-1])]
+    request = admit(kv, 6, samples=2)
+    kv.swap_out(request)
+    kv.swap_in(request)
+    shared = kv.block_table(request)[-1]
+    assert kv.append(request) == 1
+    assert of(kv).copies == [(shared, kv.block_table(request)[-1])]
 
 
 def test_a_decoding_holder_comes_back_at_rest() -> None:
     kv = memory(cpu_blocks=2)
-    holder = admit(kv, 3, decodes=True)
-    kv.grow(2)
-    kv.swap_out(holder)
+    request = admit(kv, 3, decodes=True)
+    kv.allocate_step(2)
+    kv.swap_out(request)
     assert kv.blocks_needed(4) == 0
-    kv.grow(3)
-    kv.swap_in(holder)
-    assert kv.length(holder) == 5
+    kv.allocate_step(3)
+    kv.swap_in(request)
+    assert kv.length(request) == 5
 
 
 def test_a_full_swap_space_refuses_and_nothing_moves() -> None:
     kv = memory(cpu_blocks=1)
-    holder = admit(kv, 6, samples=2)
+    request = admit(kv, 6, samples=2)
     with pytest.raises(OutOfBlocks, match="swapping out takes 2 blocks, 1 are free"):
-        kv.swap_out(holder)
-    assert tables(kv, holder) == [[7, 6], [7, 6]]
+        kv.swap_out(request)
+    assert tables(kv, request) == [[7, 6], [7, 6]]
     assert kv.free_cpu_blocks == 1
 
 

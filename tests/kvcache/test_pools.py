@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pagesim.kvcache import Full, Holder, KVGroup, OutOfBlocks, PooledManager, SlidingWindow, State
+from pagesim.allocators import OutOfBlocks
+from pagesim.kvcache import Full, KVGroup, PooledManager, SequenceGroup, SlidingWindow, State
 
 FULL = KVGroup(4, Full(), page_bytes=8)
 WINDOW = KVGroup(4, SlidingWindow(5), page_bytes=12)
@@ -16,35 +17,35 @@ def pools(full: int, window: int) -> PooledManager:
 
 @pytest.mark.parametrize(("full", "window", "fits"), [(3, 3, True), (9, 2, False), (2, 9, False)])
 def test_a_request_is_admitted_only_if_every_pool_has_room(full: int, window: int, fits: bool) -> None:
-    memory, holder = pools(full, window), Holder(12)
-    assert memory.can_admit(holder, 12) == fits == memory.could_admit(holder, 12)
+    memory, request = pools(full, window), SequenceGroup(12)
+    assert memory.can_admit(request, 12) == fits == memory.could_admit(request, 12)
     if fits:
-        memory.admit(holder, 12)
+        memory.admit(request, 12)
         assert memory.free == [0, 0]
     else:
         with pytest.raises(OutOfBlocks):
-            memory.admit(holder, 12)
+            memory.admit(request, 12)
         assert memory.free == [full, window], "and changes nothing"
 
 
 def test_a_step_needs_more_than_is_free_if_one_pool_is_out() -> None:
-    memory, holder = pools(20, 2), Holder(8)
-    memory.admit(holder, 8)
-    memory.start_decoding(holder)
+    memory, request = pools(20, 2), SequenceGroup(8)
+    memory.admit(request, 8)
+    memory.start_decoding(request)
     assert memory.free == [18, 0]
     assert memory.blocks_needed(1) > memory.free_blocks
     assert memory.steps_that_fit(10, 0) == 0
-    memory.free_skipped_blocks(holder)
+    memory.free_skipped_blocks(request)
     assert memory.free == [18, 1], "the window gives back what its next token does not attend to"
     assert memory.blocks_needed(1) == 2
-    memory.grow(1)
+    memory.allocate_step(1)
     memory.check_integrity()
 
 
 def test_prompts_and_steps_that_fit_each_alone_may_not_fit_together() -> None:
-    memory, decoding, prompt = pools(20, 4), Holder(4), Holder(8)
-    for holder in (decoding, prompt):
-        memory.admit(holder, 4)
+    memory, decoding, prompt = pools(20, 4), SequenceGroup(4), SequenceGroup(8)
+    for request in (decoding, prompt):
+        memory.admit(request, 4)
     memory.start_decoding(decoding)
     assert memory.free == [18, 2]
     assert max(memory.blocks_needed(1), memory.blocks_to_extend(prompt, 8)) <= memory.free_blocks
@@ -54,19 +55,19 @@ def test_prompts_and_steps_that_fit_each_alone_may_not_fit_together() -> None:
 
 def test_a_spare_is_left_over_all_pools() -> None:
     memory = pools(5, 5)
-    assert memory.can_admit(Holder(8), 8, spare=6)
-    assert not memory.can_admit(Holder(8), 8, spare=7)
+    assert memory.can_admit(SequenceGroup(8), 8, spare=6)
+    assert not memory.can_admit(SequenceGroup(8), 8, spare=7)
 
 
 def test_a_state_is_one_page_however_long_a_request_gets() -> None:
     memory = PooledManager([50, 2], [FULL, KVGroup(200, State(), page_bytes=700)], longest=200, in_flight=4)
-    holders = [Holder(1), Holder(1)]
-    for holder in holders:
-        memory.admit(holder, 1)
-        memory.start_decoding(holder)
-    memory.grow(80)
+    requests = [SequenceGroup(1), SequenceGroup(1)]
+    for request in requests:
+        memory.admit(request, 1)
+        memory.start_decoding(request)
+    memory.allocate_step(80)
     assert memory.pages == [2 * 21, 2]
-    assert not memory.can_admit(Holder(1), 1), "no state is left"
+    assert not memory.can_admit(SequenceGroup(1), 1), "no state is left"
 
 
 def test_memory_that_no_page_takes_is_part_of_the_capacity() -> None:

@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import pytest
 
-from pagesim.kvcache import BlockManagerError, Holder, NumberedPrefixManager, OutOfBlocks
+from pagesim.allocators import OutOfBlocks
+from pagesim.kvcache import BlockManagerError, NumberedPrefixManager, SequenceGroup
 from tests.kvcache.text import Reader, Text
 
 SIZE = 4
 
 
 def prompt(*parts: tuple[str, int]) -> Reader:
-    """Return a holder whose prompt is made of so many tokens of each text."""
+    """Return a request whose prompt is made of so many tokens of each text."""
     return Reader(Text([(name, place) for name, tokens in parts for place in range(tokens)], SIZE))
 
 
-def hits(memory: NumberedPrefixManager, holder: Reader) -> int:
-    """Return the cached blocks of a holder's prompt."""
-    return memory.match_prefix(holder, len(holder.content.prompt)) // SIZE
+def hits(memory: NumberedPrefixManager, request: Reader) -> int:
+    """Return the cached blocks of a request's prompt."""
+    return memory.match_prefix(request, len(request.content.prompt)) // SIZE
 
 
 def admit(memory: NumberedPrefixManager, *parts: tuple[str, int]) -> Reader:
     """Compute a whole prompt."""
-    holder = prompt(*parts)
-    hits(memory, holder)
-    memory.admit(holder, len(holder.content.prompt))
+    request = prompt(*parts)
+    hits(memory, request)
+    memory.admit(request, len(request.content.prompt))
     memory.check_integrity()
-    return holder
+    return request
 
 
-def table(memory: NumberedPrefixManager, holder: Reader) -> list[int]:
-    return memory.block_table(holder)
+def table(memory: NumberedPrefixManager, request: Reader) -> list[int]:
+    return memory.block_table(request)
 
 
 @pytest.fixture
@@ -40,19 +41,19 @@ def memory() -> NumberedPrefixManager:
 
 def queue(memory: NumberedPrefixManager) -> list[int]:
     """Return the blocks in the order in which they would be taken."""
-    rest = Holder(memory.free_blocks * SIZE)
+    rest = SequenceGroup(memory.free_blocks * SIZE)
     memory.admit(rest, rest.tokens)
     return memory.block_table(rest)
 
 
 def test_what_was_generated_is_there_when_the_request_comes_back(memory: NumberedPrefixManager) -> None:
-    holder = admit(memory, ("a", 6))
-    memory.start_decoding(holder)
-    memory.grow(6)
+    request = admit(memory, ("a", 6))
+    memory.start_decoding(request)
+    memory.allocate_step(6)
     assert memory.findable_blocks == 1, "what decoding fills is hashed when it is released"
-    memory.release(holder)
+    memory.release(request)
     assert memory.findable_blocks == memory.cached_blocks == 3
-    again = Reader(holder.content)
+    again = Reader(request.content)
     assert memory.match_prefix(again, 13) == 12
 
 
@@ -107,8 +108,8 @@ def test_a_block_that_is_taken_loses_its_content_and_its_duplicate_is_found(
     memory.release(admit(memory, ("system", 12)))
     duplicate = table(memory, admit(memory, ("system", 12)))[2]
     assert duplicate != 2
-    last = Holder(SIZE)
-    rest = Holder((memory.free_blocks - 1) * SIZE)
+    last = SequenceGroup(SIZE)
+    rest = SequenceGroup((memory.free_blocks - 1) * SIZE)
     memory.admit(rest, rest.tokens)
     memory.admit(last, SIZE)  # block 2, the last of all that are free
     assert memory.block_table(last) == [2]
@@ -126,31 +127,31 @@ def test_what_is_shared_is_equal_from_the_first_token_on(memory: NumberedPrefixM
 def test_without_room_what_was_found_stays_where_it_is(memory: NumberedPrefixManager) -> None:
     memory.release(admit(memory, ("system", 12)))
     admit(memory, ("other", 20))
-    holder = prompt(("system", 12), ("b", 13))
-    assert hits(memory, holder) == 3
-    assert memory.blocks_to_admit(holder, 25) == 7
-    assert not memory.can_admit(holder, 25)
-    assert memory.could_admit(holder, 25)
+    request = prompt(("system", 12), ("b", 13))
+    assert hits(memory, request) == 3
+    assert memory.blocks_to_admit(request, 25) == 7
+    assert not memory.can_admit(request, 25)
+    assert memory.could_admit(request, 25)
     with pytest.raises(OutOfBlocks, match="7 blocks are needed, 5 are free"):
-        memory.admit(holder, 25)
+        memory.admit(request, 25)
     memory.check_integrity()
     assert memory.cached_blocks == 3
     assert queue(memory) == [8, 9, 2, 1, 0]
 
 
 def test_a_chunk_is_found_as_soon_as_room_for_it_was_made(memory: NumberedPrefixManager) -> None:
-    holder, other = prompt(("system", 13)), prompt(("system", 13))
-    memory.admit(holder, 6)
+    request, other = prompt(("system", 13)), prompt(("system", 13))
+    memory.admit(request, 6)
     assert hits(memory, other) == 1
-    memory.extend(holder, 7)
+    memory.extend(request, 7)
     assert hits(memory, other) == 3
 
 
 def test_decoding_holders_take_blocks_before_later_ones(memory: NumberedPrefixManager) -> None:
     memory.release(admit(memory, ("old", 24)))
-    holder = admit(memory, ("new", 4))
-    memory.start_decoding(holder)
-    memory.grow(4 * SIZE)  # the three other fresh blocks, and the block of the old prompt's end
+    request = admit(memory, ("new", 4))
+    memory.start_decoding(request)
+    memory.allocate_step(4 * SIZE)  # the three other fresh blocks, and the block of the old prompt's end
     assert memory.cached_blocks == 5
     assert hits(memory, prompt(("old", 24), ("more", 1))) == 5
 
@@ -167,21 +168,21 @@ def test_what_is_reserved_is_free_and_taken_before_what_is_given_back(memory: Nu
 
 
 def test_where_content_is_that_can_still_be_found_can_be_asked(memory: NumberedPrefixManager) -> None:
-    holder = admit(memory, ("a", 9))
+    request = admit(memory, ("a", 9))
     assert memory.cached_extents() == []
-    memory.release(holder)
+    memory.release(request)
     assert memory.cached_extents() == [(0, 2)], "the third block is not full"
     assert sum(blocks for _, blocks in memory.cached_extents()) == memory.cached_blocks
 
 
 def test_what_was_found_and_then_evicted_is_not_admitted(memory: NumberedPrefixManager) -> None:
     memory.release(admit(memory, ("system", 12)))
-    holder = prompt(("system", 12), ("b", 1))
-    assert hits(memory, holder) == 3
-    memory.admit(rest := Holder(9 * SIZE), 9 * SIZE)  # all but one of the blocks
+    request = prompt(("system", 12), ("b", 1))
+    assert hits(memory, request) == 3
+    memory.admit(rest := SequenceGroup(9 * SIZE), 9 * SIZE)  # all but one of the blocks
     memory.release(rest)
-    assert memory.blocks_to_admit(holder, 13) == 4, "one of them was found, and is free"
-    memory.admit(holder, 13)
+    assert memory.blocks_to_admit(request, 13) == 4, "one of them was found, and is free"
+    memory.admit(request, 13)
     memory.check_integrity()
     assert memory.free_blocks == 6
 
@@ -196,8 +197,8 @@ def test_what_was_found_is_cut_where_a_part_of_its_duplicate_is_taken(memory: Nu
 
 def test_what_was_found_for_one_holder_is_not_given_to_another(memory: NumberedPrefixManager) -> None:
     memory.release(admit(memory, ("system", 12)))
-    holder, other = prompt(("system", 12), ("b", 1)), prompt(("system", 12), ("c", 1))
-    assert hits(memory, holder) == 3
+    request, other = prompt(("system", 12), ("b", 1)), prompt(("system", 12), ("c", 1))
+    assert hits(memory, request) == 3
     memory.admit(other, 13)  # without a look into the cache
     assert memory.cached_blocks == 3, "all of its blocks were computed again"
 
@@ -206,15 +207,15 @@ def test_what_empty_memory_cannot_hold_never_fits_though_most_of_it_is_cached(
     memory: NumberedPrefixManager,
 ) -> None:
     admit(memory, ("system", 32))
-    holder = prompt(("system", 32), ("b", 12))
-    assert hits(memory, holder) == 8
-    assert memory.blocks_to_admit(holder, 44) == 3
-    assert not memory.could_admit(holder, 44)
+    request = prompt(("system", 32), ("b", 12))
+    assert hits(memory, request) == 8
+    assert memory.blocks_to_admit(request, 44) == 3
+    assert not memory.could_admit(request, 44)
 
 
 def test_samples_are_holders_of_their_own(memory: NumberedPrefixManager) -> None:
     with pytest.raises(BlockManagerError, match="a request of its own"):
-        memory.admit(Holder(4, samples=2), 4)
+        memory.admit(SequenceGroup(4, samples=2), 4)
     with pytest.raises(BlockManagerError, match="a request of its own"):
         memory.end_samples(admit(memory, ("a", 4)), [0])
     assert memory.free_blocks == 9

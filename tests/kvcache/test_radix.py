@@ -7,9 +7,9 @@ from typing import get_args
 
 import pytest
 
-from pagesim.kvcache import Holder
+from pagesim.kvcache import SequenceGroup
 from pagesim.kvcache.radix import EvictionPolicy, Node, RadixManager, RadixTree
-from pagesim.testing.holders import Prompt
+from pagesim.testing.requests import Prompt
 from tests.kvcache.slow_tree import SlowTree, Tokens
 
 LETTERS = 3
@@ -89,9 +89,9 @@ def test_random_lives_are_those_of_a_slow_tree(page: int, policy: EvictionPolicy
     assert split > 5
 
 
-def holder(tokens: str, memory: RadixManager) -> Holder:
-    """Return a holder whose prompt has these tokens, admitted."""
-    found = Holder(len(tokens))
+def request(tokens: str, memory: RadixManager) -> SequenceGroup:
+    """Return a request whose prompt has these tokens, admitted."""
+    found = SequenceGroup(len(tokens))
     found.content = Prompt(tuple(map(ord, tokens)), memory.block_size)
     memory.match_prefix(found, len(tokens))
     memory.admit(found, len(tokens))
@@ -100,7 +100,7 @@ def holder(tokens: str, memory: RadixManager) -> Holder:
 
 def test_a_page_that_two_computed_at_once_is_kept_once() -> None:
     memory = RadixManager(100)
-    one, other = holder("abcdef", memory), holder("abcdxy", memory)
+    one, other = request("abcdef", memory), request("abcdxy", memory)
     assert memory.free_blocks == 88
     memory.cache_tokens(one, 6)
     assert (memory.free_blocks, memory.shared_blocks) == (88, 0)
@@ -111,22 +111,22 @@ def test_a_page_that_two_computed_at_once_is_kept_once() -> None:
 
 def test_an_answer_is_evicted_without_its_prompt() -> None:
     memory = RadixManager(10)
-    first = holder("abcd", memory)
+    first = request("abcd", memory)
     memory.extend(first, 3)
     first.prompt = 4
     memory.release(first)
     assert memory.cached_blocks == 7
     memory.make_blank(5)
     assert memory.cached_blocks == 4
-    assert memory.match_prefix(holder("x", memory), 1) == 0
-    again = Holder(6)
+    assert memory.match_prefix(request("x", memory), 1) == 0
+    again = SequenceGroup(6)
     again.content = first.content
     assert memory.match_prefix(again, 6) == 4
 
 
 def test_what_a_sequence_holds_is_not_evicted() -> None:
     memory = RadixManager(10)
-    first = holder("abcdef", memory)
+    first = request("abcdef", memory)
     memory.cache_tokens(first, 6)
     memory.make_blank(10)
     assert (memory.blank_blocks, memory.cached_blocks) == (4, 0)
@@ -137,14 +137,14 @@ def test_what_a_sequence_holds_is_not_evicted() -> None:
 
 def test_a_part_of_a_page_is_never_in_the_tree() -> None:
     memory = RadixManager(10, 4)
-    first = holder("abcdef", memory)
+    first = request("abcdef", memory)
     memory.release(first)
     assert (memory.cached_blocks, memory.blank_blocks) == (1, 9)
 
 
 def test_what_was_retracted_leaves_what_its_prompt_had_cached() -> None:
     memory = RadixManager(20)
-    first = holder("abcdef", memory)
+    first = request("abcdef", memory)
     memory.cache_tokens(first, 6)
     memory.extend(first, 5)
     memory.drop(first)
@@ -155,17 +155,17 @@ def counts(memory: RadixManager) -> tuple[int, ...]:
     return memory.free_blocks, memory.cached_blocks, memory.shared_blocks
 
 
-def admitted(lives: Random, memory: RadixManager) -> Holder | None:
-    """Return a holder of random tokens, of which a part may be no prompt's, if there is room for it."""
+def admitted(lives: Random, memory: RadixManager) -> SequenceGroup | None:
+    """Return a request of random tokens, of which a part may be no prompt's, if there is room for it."""
     content = text(lives, memory.block_size)
-    holder = Holder(lives.randint(1, len(content.tokens)))
-    holder.content = content
-    holder.prompt = lives.randint(0, holder.tokens)
-    memory.match_prefix(holder, holder.tokens)
-    if not memory.can_admit(holder, holder.tokens):
+    request = SequenceGroup(lives.randint(1, len(content.tokens)))
+    request.content = content
+    request.prompt = lives.randint(0, request.tokens)
+    memory.match_prefix(request, request.tokens)
+    if not memory.can_admit(request, request.tokens):
         return None
-    memory.admit(holder, holder.tokens)
-    return holder
+    memory.admit(request, request.tokens)
+    return request
 
 
 @pytest.mark.parametrize("page", [1, 4])
@@ -177,10 +177,10 @@ def test_what_is_cached_apart_changes_no_count(page: int) -> None:
         for _ in range(rnd.randint(0, 3)):
             if (cached := admitted(rnd, memory)) is not None:
                 memory.release(cached)
-        holders = [each for _ in range(2) if (each := admitted(rnd, memory)) is not None]
-        is_apart, before = memory.caches_apart(holders), counts(memory)
-        for holder in holders:
-            memory.cache_tokens(holder, holder.tokens)
+        requests = [each for _ in range(2) if (each := admitted(rnd, memory)) is not None]
+        is_apart, before = memory.caches_apart(requests), counts(memory)
+        for request in requests:
+            memory.cache_tokens(request, request.tokens)
         apart += is_apart
         changed += counts(memory) != before
         assert not is_apart or counts(memory) == before

@@ -4,16 +4,15 @@ from collections.abc import Callable
 
 import pytest
 
+from pagesim.allocators import FirstFit, OutOfBlocks
 from pagesim.kvcache import (
     BlockManager,
     BlockManagerError,
     ContiguousManager,
-    FirstFit,
-    Holder,
     KVGroup,
-    OutOfBlocks,
     PagedManager,
     Reserved,
+    SequenceGroup,
 )
 from pagesim.kvcache.reservation import RESERVATIONS, reserve_max, reserve_oracle, reserve_pow2
 
@@ -59,70 +58,73 @@ EACH = pytest.mark.parametrize("make", [contiguous, counted, numbered])
 
 @EACH
 def test_a_reservation_is_taken_at_once_and_filled_later(make: Make) -> None:
-    memory, holder = make(), Holder(5, output=6)
-    memory.admit(holder, 5)
-    assert (memory.length(holder), memory.held_blocks(holder)) == (5, 3)
-    assert memory.held_and_reserved(holder) == (3, 11)
+    memory, request = make(), SequenceGroup(5, output=6)
+    memory.admit(request, 5)
+    assert (memory.length(request), memory.held_blocks(request)) == (5, 3)
+    assert memory.held_and_reserved(request) == (3, 11)
     for _ in range(6):
-        assert memory.append(holder) == 0
-    assert (memory.length(holder), memory.free_blocks) == (11, 5)
+        assert memory.append(request) == 0
+    assert (memory.length(request), memory.free_blocks) == (11, 5)
     # The reservation was rounded up to whole blocks, and their slots are there to be used.
-    memory.append(holder)
+    memory.append(request)
     with pytest.raises(OutOfBlocks, match="a reservation of 12 tokens is full"):
-        memory.append(holder)
+        memory.append(request)
 
 
 @EACH
 def test_each_sample_takes_a_reservation_of_its_own(make: Make) -> None:
-    memory, holder = make(), Holder(5, output=6, samples=2)
-    assert memory.can_admit(holder, 5)
-    assert not memory.could_admit(Holder(5, output=6, samples=3), 5)
-    memory.admit(holder, 5)
-    assert (memory.held_blocks(holder), memory.shared_blocks, memory.free_blocks) == (6, 0, 2)
-    memory.end_samples(holder, [0])
-    assert (memory.held_blocks(holder), memory.free_blocks) == (3, 5)
+    memory, request = make(), SequenceGroup(5, output=6, samples=2)
+    assert memory.can_admit(request, 5)
+    assert not memory.could_admit(SequenceGroup(5, output=6, samples=3), 5)
+    memory.admit(request, 5)
+    assert (memory.held_blocks(request), memory.shared_blocks, memory.free_blocks) == (6, 0, 2)
+    memory.end_samples(request, [0])
+    assert (memory.held_blocks(request), memory.free_blocks) == (3, 5)
 
 
 @EACH
 def test_growing_takes_no_block_so_it_needs_none_free(make: Make) -> None:
-    memory, holder = make(), Holder(1, output=31)
-    memory.admit(holder, 1)
-    memory.start_decoding(holder)
-    assert (memory.free_blocks, memory.blocks_needed(31), memory.blocks_needed_by(holder)) == (0, 0, 0)
+    memory, request = make(), SequenceGroup(1, output=31)
+    memory.admit(request, 1)
+    memory.start_decoding(request)
+    assert (memory.free_blocks, memory.blocks_needed(31), memory.blocks_needed_by(request)) == (0, 0, 0)
     assert memory.steps_that_fit(31, spare=2) == 31
-    assert memory.grow(31) == 0
-    assert (memory.length(holder), memory.free_blocks) == (32, 0)
+    assert memory.allocate_step(31) == 0
+    assert (memory.length(request), memory.free_blocks) == (32, 0)
 
 
 @EACH
 def test_a_prompt_whose_room_is_reserved_has_no_chunks(make: Make) -> None:
-    memory, holder = make(), Holder(5, output=6)
-    memory.admit(holder, 5)
+    memory, request = make(), SequenceGroup(5, output=6)
+    memory.admit(request, 5)
     with pytest.raises(BlockManagerError, match="takes all of a prompt at once"):
-        memory.extend(holder, 1)
-    assert (memory.length(holder), memory.free_blocks) == (5, 5)
+        memory.extend(request, 1)
+    assert (memory.length(request), memory.free_blocks) == (5, 5)
 
 
 @pytest.mark.parametrize("tables", [False, True])
 def test_a_reservation_survives_a_swap(tables: bool) -> None:
     memory = PagedManager(8, [KVGroup(4, Reserved(reserve_oracle(32)))], 4, tables=tables)
-    holder = Holder(5, output=6)
-    memory.admit(holder, 5)
-    memory.swap_out(holder)
+    request = SequenceGroup(5, output=6)
+    memory.admit(request, 5)
+    memory.swap_out(request)
     assert (memory.free_blocks, memory.free_cpu_blocks) == (8, 1)
-    memory.swap_in(holder)
-    assert memory.held_and_reserved(holder) == (3, 11)
+    memory.swap_in(request)
+    assert memory.held_and_reserved(request) == (3, 11)
 
 
 def test_pages_need_no_neighbours_where_contiguous_memory_does() -> None:
     answers = []
     for memory in (contiguous(), counted()):
-        holders = [Holder(4, output=4) for _ in range(4)]
-        for holder in holders:
-            memory.admit(holder, 4)
-        memory.release(holders[0])
-        memory.release(holders[2])
+        requests = [SequenceGroup(4, output=4) for _ in range(4)]
+        for request in requests:
+            memory.admit(request, 4)
+        memory.release(requests[0])
+        memory.release(requests[2])
         answers.append(
-            (memory.can_admit(Holder(12, output=4), 12), memory.fits_elsewhere(Holder(12, output=4), 12))
+            (
+                memory.can_admit(SequenceGroup(12, output=4), 12),
+                memory.fits_elsewhere(SequenceGroup(12, output=4), 12),
+            )
         )
     assert answers == [(False, True), (True, False)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.ring import Buckets, Ring, lasts, opening_step, passing_steps
+from pagesim.kvcache.sequence_group import SequenceGroup
 
 SIZES = st.sampled_from([1, 2, 3, 4, 6])
 PERIOD = 12
@@ -83,15 +83,15 @@ def test_a_sum_lasts_until_a_step_passes_the_room(
 
 
 def test_holders_of_a_bucket_come_in_their_order() -> None:
-    buckets, holders = Buckets(4), [Holder(1) for _ in range(3)]
-    for order, holder in enumerate(holders):
-        holder.order = order
-    first, second, third = holders
+    buckets, requests = Buckets(4), [SequenceGroup(1) for _ in range(3)]
+    for order, request in enumerate(requests):
+        request.order = order
+    first, second, third = requests
     buckets.enter(third, (1, 3))
     buckets.enter(first, (1,))
     buckets.enter(second, (3,))
     assert [list(buckets.at(step)) for step in (4, 5, 7)] == [[], [first, third], [second, third]]
-    assert set(buckets.holders()) == set(holders)
+    assert set(buckets.requests()) == set(requests)
     buckets.leave(third)
-    assert set(buckets.holders()) == {first, second}
+    assert set(buckets.requests()) == {first, second}
     assert [list(buckets.at(step)) for step in (5, 7)] == [[first], [second]]

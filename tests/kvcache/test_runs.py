@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pagesim.kvcache import NumberedPrefixManager, OutOfBlocks, PrefixManager
+from pagesim.allocators import OutOfBlocks
+from pagesim.kvcache import NumberedPrefixManager, PrefixManager
 from tests.kvcache.block_by_block import BlockByBlock
 from tests.kvcache.text import Reader, Text
 
@@ -26,7 +27,7 @@ class Lives:
         self.fast = NumberedPrefixManager(BLOCKS, size, reuses_unhashed_first=first)
         self.counted = PrefixManager(BLOCKS, size, reuses_unhashed_first=first)
         self.twins: dict[Reader, Reader] = {}  # in memory without numbers
-        self.gone: list[tuple[Text, Text]] = []  # prompts that are not all of another's, of no holder
+        self.gone: list[tuple[Text, Text]] = []  # prompts that are not all of another's, of no request
         self.rule = BlockByBlock(BLOCKS, size, reuses_unhashed_first=first)
         self.cached = 0  # blocks, at the last look
         self.in_chunks: list[Reader] = []
@@ -37,10 +38,10 @@ class Lives:
         getattr(self, what)(which, much)
         self.compare()
 
-    def both(self, name: str, holder: Reader, *tokens: int) -> int | None:
+    def both(self, name: str, request: Reader, *tokens: int) -> int | None:
         """Do the same in memory with numbers and without; return the answer, which is the same."""
-        answer = getattr(self.fast, name)(holder, *tokens)
-        assert getattr(self.counted, name)(self.twins[holder], *tokens) == answer
+        answer = getattr(self.fast, name)(request, *tokens)
+        assert getattr(self.counted, name)(self.twins[request], *tokens) == answer
         return answer
 
     def admit(self, which: int, much: int) -> None:
@@ -56,67 +57,67 @@ class Lives:
             elif own:
                 prompt += [100 + self.orders] * own
             text, twin = (Text(prompt, self.rule.size) for _ in range(2))
-        holder, length = Reader(text, self.orders), len(text.prompt)
-        hits = self.rule.match_prefix(holder, length)
-        self.twins[holder] = Reader(twin, self.orders)
+        request, length = Reader(text, self.orders), len(text.prompt)
+        hits = self.rule.match_prefix(request, length)
+        self.twins[request] = Reader(twin, self.orders)
         Lives.back += hits > 0 and max(text.prompt) >= 100
-        assert self.both("match_prefix", holder, length) == hits
+        assert self.both("match_prefix", request, length) == hits
         tokens = min(length, hits + 1 + much % 11)
-        wanted = self.rule.blocks_to_admit(holder, tokens)
-        assert self.both("blocks_to_admit", holder, tokens) == wanted
+        wanted = self.rule.blocks_to_admit(request, tokens)
+        assert self.both("blocks_to_admit", request, tokens) == wanted
         if wanted > self.rule.free_blocks:
-            assert not self.fast.can_admit(holder, tokens)
+            assert not self.fast.can_admit(request, tokens)
             with pytest.raises(OutOfBlocks):
-                self.fast.admit(holder, tokens)
+                self.fast.admit(request, tokens)
             self.release(which, much)
             return
-        self.rule.admit(holder, tokens)
-        self.both("admit", holder, tokens)
-        self.in_chunks.append(holder)
+        self.rule.admit(request, tokens)
+        self.both("admit", request, tokens)
+        self.in_chunks.append(request)
         Lives.found += hits // self.rule.size
 
     def chunk(self, which: int, much: int) -> None:
         if not self.in_chunks:
             return
-        holder = self.in_chunks[which % len(self.in_chunks)]
-        tokens = min(len(holder.content.prompt) - holder.tokens, 1 + much % 11)
+        request = self.in_chunks[which % len(self.in_chunks)]
+        tokens = min(len(request.content.prompt) - request.tokens, 1 + much % 11)
         if tokens <= 0:
-            self.in_chunks.remove(holder)
-            self.decoding = sorted([*self.decoding, holder], key=lambda each: each.order)
-            self.both("start_decoding", holder)
-        elif self.fast.blocks_to_extend(holder, tokens) <= self.rule.free_blocks:
-            self.rule.extend(holder, tokens)
-            self.both("extend", holder, tokens)
+            self.in_chunks.remove(request)
+            self.decoding = sorted([*self.decoding, request], key=lambda each: each.order)
+            self.both("start_decoding", request)
+        elif self.fast.blocks_to_extend(request, tokens) <= self.rule.free_blocks:
+            self.rule.extend(request, tokens)
+            self.both("extend", request, tokens)
         else:
             with pytest.raises(OutOfBlocks):
-                self.fast.extend(holder, tokens)
+                self.fast.extend(request, tokens)
 
     def rest(self, which: int, much: int) -> None:
         if self.decoding:
-            holder = self.decoding.pop(which % len(self.decoding))
-            self.both("stop_decoding", holder)
-            self.in_chunks.append(holder)
-            if self.fast.blocks_to_extend(holder, 1) <= self.rule.free_blocks:
-                self.rule.extend(holder, 1)
-                assert self.both("append", holder) == 0
+            request = self.decoding.pop(which % len(self.decoding))
+            self.both("stop_decoding", request)
+            self.in_chunks.append(request)
+            if self.fast.blocks_to_extend(request, 1) <= self.rule.free_blocks:
+                self.rule.extend(request, 1)
+                assert self.both("append", request) == 0
 
-    def grow(self, which: int, much: int) -> None:
+    def allocate_step(self, which: int, much: int) -> None:
         steps = 1 + much % 5
         if self.fast.blocks_needed(steps) > self.rule.free_blocks:
             with pytest.raises(OutOfBlocks):
-                self.fast.grow(steps)
+                self.fast.allocate_step(steps)
             self.release(which, much)
             return
         before = self.rule.free_blocks
         for _ in range(steps):
-            self.rule.grow(self.decoding)
+            self.rule.allocate_step(self.decoding)
         assert before - self.rule.free_blocks == self.fast.blocks_needed(steps)
-        assert self.fast.grow(steps) == self.counted.grow(steps) == 0
+        assert self.fast.allocate_step(steps) == self.counted.allocate_step(steps) == 0
 
     def cache(self, which: int, much: int) -> None:
-        for holder in self.decoding[:1]:
-            self.rule.cache_full_blocks(holder)
-            self.both("cache_full_blocks", holder)
+        for request in self.decoding[:1]:
+            self.rule.cache_full_blocks(request)
+            self.both("cache_full_blocks", request)
 
     def reserve(self, which: int, much: int) -> None:
         if much % 4 == 0:
@@ -126,19 +127,19 @@ class Lives:
     def release(self, which: int, much: int) -> None:
         holders = list(self.rule.tables)
         if holders:
-            holder = holders[which % len(holders)]
-            (self.decoding if holder.decodes else self.in_chunks).remove(holder)
-            self.rule.release(holder)
-            self.both("release", holder)
-            if max(holder.content.prompt) >= 100:
-                self.gone.append((holder.content, self.twins[holder].content))
+            request = holders[which % len(holders)]
+            (self.decoding if request.decodes else self.in_chunks).remove(request)
+            self.rule.release(request)
+            self.both("release", request)
+            if max(request.content.prompt) >= 100:
+                self.gone.append((request.content, self.twins[request].content))
 
     def compare(self) -> None:
         rule, fast = self.rule, self.fast
         fast.check_integrity()
         assert fast.free_blocks_in_order() == [*rule.reserved, *rule.queue]
-        assert {holder: fast.block_table(holder) for holder in fast.holders} == rule.tables
-        assert {holder: fast.length(holder) for holder in fast.holders} == {
+        assert {request: fast.block_table(request) for request in fast.requests} == rule.tables
+        assert {request: fast.length(request) for request in fast.requests} == {
             h: rule.tokens[h] for h in rule.tables
         }
         other = self.counted
@@ -153,9 +154,9 @@ class Lives:
             assert counts == (rule.free_blocks, rule.cached_blocks, rule.shared_blocks)
         self.cached = rule.cached_blocks
         assert fast.findable_blocks == other.findable_blocks == len(rule.with_key)
-        for holder in rule.tables:
-            self.both("length", holder)
-            self.both("held_blocks", holder)
+        for request in rule.tables:
+            self.both("length", request)
+            self.both("held_blocks", request)
         for steps in (1, 7):
             assert other.blocks_needed(steps) == fast.blocks_needed(steps)
             assert other.steps_that_fit(steps, 1) == fast.steps_that_fit(steps, 1)
@@ -167,7 +168,7 @@ class Lives:
 CHANGE = st.tuples(
     st.sampled_from(
         [
-            *("admit", "admit", "admit", "chunk", "chunk", "chunk", "grow", "grow"),
+            *("admit", "admit", "admit", "chunk", "chunk", "chunk", "allocate_step", "allocate_step"),
             *("rest", "cache", "reserve", "release", "release"),
         ]
     ),

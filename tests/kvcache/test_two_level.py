@@ -9,7 +9,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from pagesim.kvcache import Full, Holder, JengaManager, KVGroup, OutOfBlocks, SlidingWindow, TwoLevelPages
+from pagesim.allocators import OutOfBlocks
+from pagesim.kvcache import Full, JengaManager, KVGroup, SequenceGroup, SlidingWindow, TwoLevelPages
 
 IMAGE, TEXT = 0, 1
 
@@ -74,11 +75,11 @@ def test_what_windows_would_waste_is_given_back(
         KVGroup(16, SlidingWindow(window), page_bytes=16 * windows),
     ]
     memory = JengaManager(100_000, groups, longest=tokens, in_flight=tokens)
-    holder = Holder(tokens)
-    memory.admit(holder, tokens)
+    request = SequenceGroup(tokens)
+    memory.admit(request, tokens)
     whole = np.dot(memory.pages, memory.group_bytes)
     assert whole == layers * tokens, "PagedAttention keeps all of it"
-    memory.free_skipped_blocks(holder)
+    memory.free_skipped_blocks(request)
     kept = np.dot(memory.pages, memory.group_bytes)
     assert 1 - kept / whole == pytest.approx(waste, abs=1e-3)
 
@@ -145,33 +146,33 @@ def memory_of(num_blocks: int = 6) -> JengaManager:
 
 def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
     memory = memory_of()
-    holder = Holder(60)
-    assert memory.blocks_to_admit(holder, 60) > memory.free_blocks
+    request = SequenceGroup(60)
+    assert memory.blocks_to_admit(request, 60) > memory.free_blocks
     with pytest.raises(OutOfBlocks):
-        memory.admit(holder, 60)
+        memory.admit(request, 60)
     memory.check_integrity()
     assert memory.free_blocks == memory.num_blocks == 6
 
 
 def test_empty_pages_of_others_count_as_room() -> None:
     memory = memory_of(num_blocks=2)
-    first, second = Holder(1), Holder(4)
+    first, second = SequenceGroup(1), SequenceGroup(4)
     memory.admit(first, 1)
     assert memory.free_blocks == 0
     assert memory.can_admit(second, 4)
     memory.admit(second, 4)
     memory.check_integrity()
-    assert not memory.can_admit(Holder(1), 4 * 2), "two full pages more than are empty"
+    assert not memory.can_admit(SequenceGroup(1), 4 * 2), "two full pages more than are empty"
 
 
 def test_what_a_window_gives_back_is_taken_again_by_the_same_request() -> None:
     memory = memory_of(num_blocks=40)
-    holder = Holder(9)
-    memory.admit(holder, 9)
-    memory.start_decoding(holder)
+    request = SequenceGroup(9)
+    memory.admit(request, 9)
+    memory.start_decoding(request)
     cut = []
     for _ in range(60):
-        memory.grow(1)
+        memory.allocate_step(1)
         memory.check_integrity()
         cut.append(memory.two_level.cut)
     assert memory.pages == [-(-69 // 4), 2]
@@ -191,49 +192,49 @@ def test_random_lives_never_take_what_is_not_there(seed: int) -> None:
         longest=300,
         in_flight=300,
     )
-    holders: list[Holder] = []
+    requests: list[SequenceGroup] = []
     order = 0
     for _ in range(150):
         choice = rnd.random()
         tokens = rnd.randint(1, 40)
         if choice < 0.3:
-            holder = Holder(tokens)
-            could = memory.can_admit(holder, tokens)
+            request = SequenceGroup(tokens)
+            could = memory.can_admit(request, tokens)
             free = memory.free_blocks
-            told = memory.blocks_to_admit(holder, tokens)
+            told = memory.blocks_to_admit(request, tokens)
             try:
-                memory.admit(holder, tokens)
+                memory.admit(request, tokens)
             except OutOfBlocks:
                 assert not could
                 continue
             assert could
             assert told <= free - memory.free_blocks, "at least what it must cut"
-            holder.order = order = order + 1
-            memory.start_decoding(holder)
-            holders.append(holder)
-        elif choice < 0.45 and holders:
-            memory.release(holders.pop(rnd.randrange(len(holders))))
+            request.order = order = order + 1
+            memory.start_decoding(request)
+            requests.append(request)
+        elif choice < 0.45 and requests:
+            memory.release(requests.pop(rnd.randrange(len(requests))))
         else:
             steps = memory.steps_that_fit(rnd.randint(1, 12), 0)
             if steps:
-                memory.grow(steps)
-            elif holders:  # one by one, as far as it goes
-                for holder in holders:
-                    memory.stop_decoding(holder)
-                for holder in list(holders):
-                    if holder not in holders:
+                memory.allocate_step(steps)
+            elif requests:  # one by one, as far as it goes
+                for request in requests:
+                    memory.stop_decoding(request)
+                for request in list(requests):
+                    if request not in requests:
                         break
-                    memory.free_skipped_blocks(holder)
-                    while holder in holders and memory.blocks_to_extend(holder, 1) > memory.free_blocks:
-                        victim = holders.pop()
+                    memory.free_skipped_blocks(request)
+                    while request in requests and memory.blocks_to_extend(request, 1) > memory.free_blocks:
+                        victim = requests.pop()
                         memory.release(victim)
-                    if holder in holders:
-                        memory.extend(holder, 1)
-                memory.grow(1)
-                for holder in holders:
-                    memory.start_decoding(holder)
+                    if request in requests:
+                        memory.extend(request, 1)
+                memory.allocate_step(1)
+                for request in requests:
+                    memory.start_decoding(request)
         memory.check_integrity()
-    for holder in holders:
-        memory.release(holder)
+    for request in requests:
+        memory.release(request)
     memory.check_integrity()
     assert memory.free_blocks == memory.num_blocks

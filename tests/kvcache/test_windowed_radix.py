@@ -7,9 +7,10 @@ from typing import get_args
 
 import pytest
 
-from pagesim.kvcache import Holder, OutOfBlocks
+from pagesim.allocators import OutOfBlocks
+from pagesim.kvcache import SequenceGroup
 from pagesim.kvcache.radix import EvictionPolicy, WindowedRadixManager, WindowedTree, WindowPool
-from pagesim.testing.holders import Prompt
+from pagesim.testing.requests import Prompt
 from tests.kvcache.slow_windowed_tree import SlowWindowedTree
 from tests.kvcache.test_radix import prefix_of, state, text
 
@@ -80,60 +81,60 @@ def test_every_page_of_the_second_pool_is_blank_in_the_tree_or_a_holder_s(page: 
     rnd = Random(f"{page} {ratio}")
     pages = 240 // page
     memory = WindowedRadixManager(pages, page, WindowPool(7, int(pages * ratio)))
-    holders: list[Holder] = []
+    requests: list[SequenceGroup] = []
     slid = 0
     for _ in range(500):
         change = rnd.choice(("admit", "admit", "extend", "decode", "cache", "slide", "release", "drop"))
-        holder = rnd.choice(holders) if holders else None
+        request = rnd.choice(requests) if requests else None
         if change == "admit":
-            new = Holder(0)
-            new.content, new.kv = text(rnd, page), None
+            new = SequenceGroup(0)
+            new.content, new.block_state = text(rnd, page), None
             tokens = new.prompt = len(new.content.tokens)
             memory.match_prefix(new, tokens)
             if memory.can_admit(new, tokens):
                 memory.admit(new, tokens)
-                holders.append(new)
-        elif holder is None:
+                requests.append(new)
+        elif request is None:
             continue
         elif change == "extend":
-            blocks = memory.blocks_to_extend(holder, 3)
+            blocks = memory.blocks_to_extend(request, 3)
             if memory.make_blank(blocks) >= blocks:
-                memory.extend(holder, 3)
+                memory.extend(request, 3)
         elif change == "decode":
-            memory.start_decoding(holder)
+            memory.start_decoding(request)
             if memory.steps_that_fit(5, 0) == 5:
-                memory.grow(5)
-            memory.stop_decoding(holder)
+                memory.allocate_step(5)
+            memory.stop_decoding(request)
         elif change == "cache":
-            memory.cache_tokens(holder, rnd.randint(holder.kv.protected, memory.length(holder)))
+            memory.cache_tokens(request, rnd.randint(request.block_state.protected, memory.length(request)))
         elif change == "slide":
             before = memory.blank_window_blocks
-            memory.slide(holder, memory.length(holder) - 1)
+            memory.slide(request, memory.length(request) - 1)
             slid += memory.blank_window_blocks > before
         else:
-            holders.remove(holder)
-            (memory.release if change == "release" else memory.drop)(holder)
+            requests.remove(request)
+            (memory.release if change == "release" else memory.drop)(request)
         memory.check_integrity()
-        own = sum(memory.own_window_blocks(each) for each in holders)
+        own = sum(memory.own_window_blocks(each) for each in requests)
         tree = memory.tree.window_tokens // page
         assert memory.blank_window_blocks + tree + own == memory.windows.num_blocks
     assert slid > 5
     assert memory.evicted > 0
-    for holder in holders:
-        memory.drop(holder)
+    for request in requests:
+        memory.drop(request)
     memory.make_blank(pages)
     assert (memory.blank_blocks, memory.blank_window_blocks) == (pages, memory.windows.num_blocks)
 
 
-def holder(tokens: str) -> Holder:
-    """Return a holder whose prompt has these tokens."""
-    found = Holder(len(tokens))
-    found.content, found.kv = Prompt(tuple(map(ord, tokens)), 1), None
+def request(tokens: str) -> SequenceGroup:
+    """Return a request whose prompt has these tokens."""
+    found = SequenceGroup(len(tokens))
+    found.content, found.block_state = Prompt(tuple(map(ord, tokens)), 1), None
     return found
 
 
-def admitted(tokens: str, memory: WindowedRadixManager) -> Holder:
-    found = holder(tokens)
+def admitted(tokens: str, memory: WindowedRadixManager) -> SequenceGroup:
+    found = request(tokens)
     memory.match_prefix(found, len(tokens))
     memory.admit(found, len(tokens))
     return found
@@ -152,8 +153,8 @@ def test_a_prefix_is_found_as_long_as_it_ends_with_a_window() -> None:
     memory.release(admitted("abcdefgh", memory))
     memory.make_blank(4)  # the older half is a tombstone now
     assert (memory.tree.evictable, memory.tree.window_evictable) == (8, 4)
-    assert memory.match_prefix(holder("abcdefghij"), 10) == 8
-    assert memory.match_prefix(holder("abcdefxy"), 8) == 0
+    assert memory.match_prefix(request("abcdefghij"), 10) == 8
+    assert memory.match_prefix(request("abcdefxy"), 8) == 0
     assert memory.tree.reached == 6
 
 
@@ -162,7 +163,7 @@ def test_a_tombstone_gets_the_window_slots_of_the_next_sequence() -> None:
     memory.release(admitted("abcdefgh", memory))
     memory.make_blank(8)
     memory.release(admitted("abcde", memory))
-    assert memory.match_prefix(holder("abcdefxy"), 8) == 6
+    assert memory.match_prefix(request("abcdefxy"), 8) == 6
     memory.check_integrity()
 
 
@@ -171,16 +172,16 @@ def test_what_is_branched_off_is_cached_up_to_the_branch_first() -> None:
     memory.release(admitted("abcdefghijkl", memory))
     memory.make_blank(22 + 4)  # only the last window of it is left
     second = admitted("abcdefghxyz", memory)
-    assert second.kv.branch == 8
+    assert second.block_state.branch == 8
     memory.cache_tokens(second, 11)
-    assert second.kv.protected == 8
-    assert memory.match_prefix(holder("abcdefghq"), 9) == 8
+    assert second.block_state.protected == 8
+    assert memory.match_prefix(request("abcdefghq"), 9) == 8
 
 
 def test_memory_whose_window_pool_is_short_takes_no_sequence() -> None:
     memory = WindowedRadixManager(100, 1, WindowPool(4, 10))
     admitted("abcdef", memory)
-    assert not memory.can_admit(holder("uvwxyz"), 6)
+    assert not memory.can_admit(request("uvwxyz"), 6)
     with pytest.raises(OutOfBlocks, match="window pool"):
-        memory.admit(holder("uvwxyz"), 6)
+        memory.admit(request("uvwxyz"), 6)
     assert memory.free_blocks == 94

@@ -1,10 +1,10 @@
-"""A text as a content that a cache is asked for: a prompt, and then tokens that are no other holder's."""
+"""A text as a content that a cache is asked for: a prompt, and then tokens that are no other request's."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from pagesim.kvcache import Holder
+from pagesim.kvcache import SequenceGroup
 
 
 class Text:
@@ -37,8 +37,8 @@ class Text:
         return min(tokens // self.block_size, most)
 
 
-class Reader(Holder):
-    """A holder whose prompt is a text."""
+class Reader(SequenceGroup):
+    """A request whose prompt is a text."""
 
     def __init__(self, text: Text, order: int = 0) -> None:
         super().__init__(len(text.prompt))

@@ -20,7 +20,7 @@ from typing import Any
 
 from stubs import StubFinder
 
-from pagesim.kvcache.tiers import EVICTIONS, ChunkRun, ChunkStore, Use, joined, segment, singles
+from pagesim.kvcache.tiers import EVICTIONS, ChunkRun, ChunkStore, RequestUse, joined, segment, singles
 
 UNUSED = """
     vllm.config vllm.distributed vllm.logger vllm.model_executor vllm.platforms vllm.v1.kv_hints
@@ -41,10 +41,10 @@ class Both:
             num_chunks=capacity, cache_policy=eviction, store_threshold=threshold, max_tracker_size=tracked
         )
         self.store = ChunkStore(capacity, EVICTIONS[eviction](capacity), threshold=threshold, tracked=tracked)
-        self.requests: list[tuple[list[ChunkRun], Any, Use]] = []
+        self.requests: list[tuple[list[ChunkRun], Any, RequestUse]] = []
         self.begun = 0
         self.evicted = 0
-        self.jobs: list[tuple[str, tuple[list[ChunkRun], Any, Use], list[ChunkRun]]] = []
+        self.jobs: list[tuple[str, tuple[list[ChunkRun], Any, RequestUse], list[ChunkRun]]] = []
 
     def step(self) -> None:
         """Do something, and compare."""
@@ -80,9 +80,9 @@ class Both:
         for key in keys:
             context.set_offload_key_position(named(key), 16 * key[2])
         self.manager.on_new_request(context)
-        self.requests.append((keys, context, Use()))
+        self.requests.append((keys, context, RequestUse()))
 
-    def load(self, request: tuple[list[ChunkRun], Any, Use]) -> None:
+    def load(self, request: tuple[list[ChunkRun], Any, RequestUse]) -> None:
         keys, context, use = request
         found = []
         for key in keys:
@@ -98,7 +98,7 @@ class Both:
             self.store.pin(use, joined(some))
             self.jobs.append(("load", request, some))
 
-    def offer(self, request: tuple[list[ChunkRun], Any, Use]) -> None:
+    def offer(self, request: tuple[list[ChunkRun], Any, RequestUse]) -> None:
         keys, context, use = request
         first = self.drawn.randrange(len(keys))
         some = keys[first : self.drawn.randint(first + 1, len(keys))]
@@ -112,7 +112,7 @@ class Both:
             self.evicted += len(victims)
             self.jobs.append(("store", request, ours))
 
-    def complete(self, job: tuple[str, tuple[list[ChunkRun], Any, Use], list[ChunkRun]]) -> None:
+    def complete(self, job: tuple[str, tuple[list[ChunkRun], Any, RequestUse], list[ChunkRun]]) -> None:
         kind, (_, context, _), keys = job
         if kind == "load":
             self.manager.complete_load([named(key) for key in singles(keys)], context)
@@ -121,7 +121,7 @@ class Both:
             self.manager.complete_store([named(key) for key in singles(keys)], context)
             self.store.written(keys)
 
-    def finish(self, request: tuple[list[ChunkRun], Any, Use]) -> None:
+    def finish(self, request: tuple[list[ChunkRun], Any, RequestUse]) -> None:
         if all(job[1] is not request for job in self.jobs):
             self.manager.on_request_finished(request[1])
             self.store.finish(request[2])

@@ -10,8 +10,9 @@ import pytest
 from pydantic import Field
 
 import pagesim as ps
+from pagesim.allocators import FirstFit
 from pagesim.costs import NOWHERE, UNBOUNDED, DecodeRun, IterationShape, Target
-from pagesim.kvcache import BlockManager, FirstFit, PagedManager, Pool, contiguous
+from pagesim.kvcache import BlockManager, PagedManager, Pool, contiguous
 from pagesim.scheduling import EngineRequest, VllmSosp
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.scenario import System, checked

@@ -241,7 +241,7 @@ def replay(
     scheduler.expect(Arrivals(trace, np.array(served), contents=contents))
     cost = Affine(0.01, 1e-4, 1e-6) if cost is None else cost
     follow_reach(scheduler, cost)
-    ahead = None if scheduler.reaches is None else scheduler.reaches.ahead
+    ahead = None if scheduler.spans is None else scheduler.spans.ahead
     log = RequestLog(len(trace))
     chunks: list[Chunk] = []
     recorder = Recorder(scheduler, log, chunks.append)

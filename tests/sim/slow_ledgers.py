@@ -58,7 +58,7 @@ class SlowLedger(EveryIteration):
             ] = {}  # block: of each name, ends of its kinds of slots
             for request in self.scheduler.running.values():
                 length = memory.length(request)
-                computed = chunks.get(request, request.growth if request.decodes else 0)
+                computed = chunks.get(request, request.tokens_per_step if request.decodes else 0)
                 needed = first_needed(group, length - computed)
                 for place, block in enumerate(memory.block_table(request, group=number)):
                     if block != NULL:
@@ -135,9 +135,9 @@ class SlowTypes(EveryIteration):
         for number, group in enumerate(memory.groups):
             for request in self.scheduler.running.values():
                 length = memory.length(request)
-                computed = chunks.get(request, request.growth if request.decodes else 0)
+                computed = chunks.get(request, request.tokens_per_step if request.decodes else 0)
                 needed = first_needed(group, length - computed)
-                span = request.kv
+                span = request.block_state
                 for place in range(span.gone[number], span.end[number]):
                     pages += memory.group_bytes[number]
                     if isinstance(group.rule, State):

@@ -213,14 +213,14 @@ def test_a_request_that_is_ignored_or_stuck_is_over_and_the_next_one_is_sent() -
     assert ignored["status"].tolist() == ["finished", "ignored", "finished"]
     assert ignored["arrival_s"].tolist() == [0.0, 2.0, 2.0]
     assert ignored["finish_s"].tolist() == [2.0, 2.0, 4.0]
-    stuck = ps.simulate(
+    unschedulable = ps.simulate(
         trace([0.0] * 3, [4, 15, 4], [2, 1, 2]),
         "vllm-v0",
         max_concurrency=1,
         **{**SECOND, "num_blocks": 4, "block_size": 4, "watermark": 0.25},
     ).requests
-    assert stuck["status"].tolist()[1] in ("stuck", "ignored")
-    assert stuck["arrival_s"].tolist() == [0.0, 2.0, 2.0]
+    assert unschedulable["status"].tolist()[1] in ("unschedulable", "ignored")
+    assert unschedulable["arrival_s"].tolist() == [0.0, 2.0, 2.0]
 
 
 @pytest.mark.parametrize("policy", ["vllm-sosp", "vllm-v1"])

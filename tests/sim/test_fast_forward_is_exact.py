@@ -169,7 +169,7 @@ def test_every_request_ends_and_every_slot_is_accounted_for(
     assert result.steps is not None
     requests = result.summary["requests"]
     assert requests["unfinished"] == 0
-    ended = ("finished", "rejected", "stuck", "aborted")
+    ended = ("finished", "rejected", "unschedulable", "aborted")
     assert sum(requests[outcome] for outcome in ended) == len(result.requests)
     finished = result.requests[result.requests["status"] == "finished"]
     assert (finished["arrival_s"] <= finished["first_scheduled_s"]).all()

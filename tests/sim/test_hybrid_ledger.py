@@ -63,7 +63,7 @@ def test_every_byte_of_many_random_hybrid_caches_is_classified():
 PAGE = 1000
 
 
-def one_request(rule, *, tokens: int, final: int, lag: int = 0) -> dict[str, int]:
+def one_request(rule, *, tokens: int, final: int, steps_in_flight: int = 0) -> dict[str, int]:
     """Return the entries of a decoding request of so many tokens, of 240 bytes, in blocks of 4."""
     ledger = expand_groups(
         np.array([[0, 0, tokens, final, 1, 1]]),
@@ -73,7 +73,7 @@ def one_request(rule, *, tokens: int, final: int, lag: int = 0) -> dict[str, int
         page_bytes=PAGE,
         group_bytes=[PAGE],
         capacity=10 * PAGE,
-        lag=lag,
+        steps_in_flight=steps_in_flight,
     )
     assert sum(int(column[0]) for column in ledger.entries.values()) == 10 * PAGE
     return {name: int(column[0]) for name, column in ledger.entries.items() if column[0]}
@@ -98,7 +98,7 @@ def test_what_a_step_in_flight_attends_to_is_not_given_back_yet():
     # Token 11 attends to 8 to 11, but token 10 is in flight and attends to token 7.
     window = SlidingWindow(4)
     assert one_request(window, tokens=12, final=100)["free"] == 9000
-    assert one_request(window, tokens=12, final=100, lag=1) == {
+    assert one_request(window, tokens=12, final=100, steps_in_flight=1) == {
         "used": 4 * 240, "out_of_window": 4 * 240, "padding": 80, "free": 8000
     }  # fmt: skip
 
@@ -107,7 +107,7 @@ def test_a_chunk_is_given_back_whole_when_the_next_one_begins():
     chunk = ChunkedLocal(8)
     assert one_request(chunk, tokens=16, final=100) == {"used": 8 * 240, "padding": 80, "free": 8000}
     assert one_request(chunk, tokens=17, final=100)["used"] == 240
-    assert one_request(chunk, tokens=17, final=100, lag=1)["out_of_window"] == 8 * 240
+    assert one_request(chunk, tokens=17, final=100, steps_in_flight=1)["out_of_window"] == 8 * 240
 
 
 def test_groups_of_one_window_differ_where_memory_counts_them_apart():

@@ -55,16 +55,16 @@ def test_what_is_reserved_for_others_is_not_given_to_a_request_that_is_loaded():
     serves, memory = manager(6)
     loaded = request(16)
     assert not serves.admit(loaded, 12, spare=0, external=8, reserved=4)  # 3 blocks and 4 of 6
-    assert (memory.free_blocks, loaded.unknown) == (6, 0)
+    assert (memory.free_blocks, loaded.uncommitted_tokens) == (6, 0)
     assert serves.admit(loaded, 12, spare=0, external=8, reserved=3)
-    assert (memory.free_blocks, loaded.unknown) == (3, 8)
+    assert (memory.free_blocks, loaded.uncommitted_tokens) == (3, 8)
 
 
 def test_a_request_that_was_loaded_runs_only_if_all_of_it_fits_beside_the_watermark():
     serves, memory = manager(5)
     loaded = request(16)
     assert serves.admit(loaded, 8, spare=0, external=8)
-    loaded.unknown = 0
+    loaded.uncommitted_tokens = 0
     assert not serves.allocate_slots(loaded, 12, spare=2, is_waiting=True)  # two blocks more, and two
     assert serves.allocate_slots(loaded, 12, spare=1, is_waiting=True)
     assert memory.free_blocks == 2

@@ -95,8 +95,8 @@ def test_samples_that_outgrow_the_watermark_can_never_be_recomputed_and_are_give
     trace = ps.Trace(np.zeros(1), np.array([4]), np.array([7]), np.array([2]))
     options = {**PAIRS, **SECOND, "watermark": 0.2}
     result = ps.simulate(trace, "virtual-contiguous", num_blocks=10, **options)
-    assert result.requests["status"].tolist() == ["stuck"]
-    assert result.summary["dead_ends"]["never_admitted"] == 1
+    assert result.requests["status"].tolist() == ["unschedulable"]
+    assert result.summary["failure_modes"]["never_admitted"] == 1
     assert result.summary["preemptions"] == {"recompute": 1, "swap": 0}
 
 

@@ -104,9 +104,9 @@ def test_without_it_everybody_else_is_served(
 ) -> None:
     summary = ps.simulate(requests, policy, **(SMALL | options)).summary
     assert summary["requests"]["unfinished"] == 0
-    lost = summary["requests"]["rejected"] + summary["requests"]["stuck"]
+    lost = summary["requests"]["rejected"] + summary["requests"]["unschedulable"]
     if key == "leak":
-        assert summary["dead_ends"]["leak"] > 0
+        assert summary["failure_modes"]["leak"] > 0
         assert lost == 0, "ours frees the blocks and goes on"
     else:
         assert lost > 0

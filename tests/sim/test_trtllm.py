@@ -107,8 +107,8 @@ def test_two_prompts_make_equal_progress() -> None:
 def test_an_uncut_prompt_that_was_paused_may_be_too_long_to_come_back() -> None:
     requests = trace((0, 40, 30), (0, 40, 30))
     result = serve(requests, "MAX_UTILIZATION", max_num_tokens=45)
-    assert result.requests["status"].tolist() == ["finished", "stuck"]
-    assert result.summary["dead_ends"]["never_resumed"] == 1
+    assert result.requests["status"].tolist() == ["finished", "unschedulable"]
+    assert result.summary["failure_modes"]["never_resumed"] == 1
     chunks = serve(requests, "MAX_UTILIZATION", max_num_tokens=45, enable_chunked_prefill=True)
     assert (chunks.requests["status"] == "finished").all()
 

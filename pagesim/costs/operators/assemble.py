@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pagesim.costs.base import Reach
+from pagesim.costs.base import AttentionSpan
 from pagesim.costs.operators.dtypes import BF16, Dtypes, dtypes, in_types
 from pagesim.costs.operators.held_out import Score, held_out_of
 from pagesim.costs.operators.iteration import Operators, operators
@@ -231,11 +231,11 @@ def _terms(found: Operators, rest: Terms, model: ModelSpec) -> Terms:
         all_reduce_eager=None if found.all_reduce_eager is None else _curve(found.all_reduce_eager),
         experts=None if found.experts is None else _curve(found.experts),
         reached={
-            f"{reach.kind}:{reach.size}": Reached(
-                decode=plane.decode_table(), prefill=found.prompts[reach].prefill_table()
+            f"{span.kind}:{span.size}": Reached(
+                decode=plane.decode_table(), prefill=found.prompts[span].prefill_table()
             )
-            for reach, plane in found.decode.items()
-            if reach is not None
+            for span, plane in found.decode.items()
+            if span is not None
         },
         states=states,
         launching=launching(model),
@@ -248,7 +248,7 @@ def _of_tokens(plane: Plane) -> Curve:
     return _curve(knots(lambda tokens: plane(max(1, tokens // longest), min(tokens, longest))))
 
 
-def _whole(planes: Mapping[Reach | None, Plane]) -> Plane:
+def _whole(planes: Mapping[AttentionSpan | None, Plane]) -> Plane:
     """Return attention to all tokens; one that takes no time where no layer looks back on all."""
     if None in planes:
         return planes[None]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pagesim.costs.base import Reach
+from pagesim.costs.base import AttentionSpan
 from pagesim.costs.operators.decoding import Decoding
 from pagesim.costs.operators.dtypes import BF16, Dtypes
 from pagesim.costs.operators.experts import ROUTINGS, Experts, curve
@@ -53,9 +53,9 @@ class Operators:
         linear: over tokens: products, norms, activations and embeddings.
         head: over sequences that get a token: the LM head.
         experts: over tokens; None in a model without.
-        decode: over sequences and context, by reach; None stands for layers that look back on all tokens. The
+        decode: over sequences and context, by span; None stands for layers that look back on all tokens. The
             projections of latent attention are in it, if ``projections``.
-        prompts: over prompts and their length, by reach, likewise.
+        prompts: over prompts and their length, by span, likewise.
         all_reduce, all_reduce_eager: over tokens, launched by a graph and not; None on one GPU.
         states_decode: over sequences; states_prompts: over prompts and their length.
         projections: whether latent attention's are in attention's time.
@@ -67,8 +67,8 @@ class Operators:
     linear: Knots | None = None
     head: Knots | None = None
     experts: Knots | None = None
-    decode: dict[Reach | None, Plane] = field(default_factory=dict)
-    prompts: dict[Reach | None, Plane] = field(default_factory=dict)
+    decode: dict[AttentionSpan | None, Plane] = field(default_factory=dict)
+    prompts: dict[AttentionSpan | None, Plane] = field(default_factory=dict)
     all_reduce: Knots | None = None
     all_reduce_eager: Knots | None = None
     states_decode: Knots | None = None
@@ -236,15 +236,15 @@ def _latent(found: Operators, tables: Tables, model: ModelSpec, tp: int, types: 
 
 
 def _attention(found: Operators, tables: Tables, model: ModelSpec, tp: int, types: Dtypes) -> None:
-    kinds: Counter[tuple[Reach | None, int, int]] = Counter()
+    kinds: Counter[tuple[AttentionSpan | None, int, int]] = Counter()
     for layer in model.cache_layers:
         if isinstance(layer, FullLayer):
-            reach = None
+            span = None
             if isinstance(layer, WindowLayer):
-                reach = Reach("window", layer.window)
+                span = AttentionSpan("window", layer.window)
             elif isinstance(layer, ChunkLayer):
-                reach = Reach("chunk", layer.chunk)
-            kinds[reach, max(1, layer.kv_heads // tp), layer.head_dim] += 1
+                span = AttentionSpan("chunk", layer.chunk)
+            kinds[span, max(1, layer.kv_heads // tp), layer.head_dim] += 1
     for term, name, opened, into in (
         ("decode", "generation_attention_perf", tables.decoding, found.decode),
         ("prefill", "context_attention_perf", tables.prompts, found.prompts),
@@ -256,43 +256,43 @@ def _attention(found: Operators, tables: Tables, model: ModelSpec, tp: int, type
             continue
         rows, version = opened
         table = Decoding(rows, types.cache) if term == "decode" else Prompts(rows, types.cache)
-        for (reach, kv_heads, head_dim), layers in kinds.items():
-            plane = _reaching(table, model.heads // tp, kv_heads, head_dim, reach)
+        for (span, kv_heads, head_dim), layers in kinds.items():
+            plane = _reaching(table, model.heads // tp, kv_heads, head_dim, span)
             if plane is None:
                 found.missing[term] = (
                     f"the table has no attention of {model.heads // tp} heads over {kv_heads} of width "
-                    f"{head_dim}{f' within {reach.size}' if reach else ''} with a cache of {types.cache}"
+                    f"{head_dim}{f' within {span.size}' if span else ''} with a cache of {types.cache}"
                 )
                 into.clear()
                 break
-            into[reach] = _sum(into[reach], plane.scaled(layers)) if reach in into else plane.scaled(layers)
+            into[span] = _sum(into[span], plane.scaled(layers)) if span in into else plane.scaled(layers)
         else:
             found.origins[term] = f"{name} {version}"
 
 
 def _reaching(
-    table: Decoding | Prompts, heads: int, kv_heads: int, head_dim: int, reach: Reach | None
+    table: Decoding | Prompts, heads: int, kv_heads: int, head_dim: int, span: AttentionSpan | None
 ) -> Plane | None:
-    """Return attention within a reach; in decoding its length is what is within reach."""
-    if reach is None:
+    """Return attention within a span; in decoding its length is what is within the span."""
+    if span is None:
         return table.plane(heads, kv_heads, head_dim)
     if isinstance(table, Prompts):
         # Chunks attend to half as much as a window of their size; none was measured.
-        return table.plane(heads, kv_heads, head_dim, reach.size) if reach.kind == "window" else None
-    plane = table.plane(heads, kv_heads, head_dim, reach.size if reach.kind == "window" else 0)
+        return table.plane(heads, kv_heads, head_dim, span.size) if span.kind == "window" else None
+    plane = table.plane(heads, kv_heads, head_dim, span.size if span.kind == "window" else 0)
     if plane is None:
         return None
-    before = plane.length < reach.size
-    beyond_it = plane.length > reach.size if reach.kind == "window" else plane.length >= reach.size
+    before = plane.length < span.size
+    beyond_it = plane.length > span.size if span.kind == "window" else plane.length >= span.size
     if not before.any() or not beyond_it.any():
         return plane
-    # All within reach: what longer contexts take, too, since the window moves with the sequence.
+    # All within the span: what longer contexts take, too, since the window moves with the sequence.
     full = np.exp(np.log(plane.seconds[:, beyond_it][:, :2]).mean(1))
-    if reach.kind != "window":
-        full = np.array([plane.along(row, reach.size) for row in range(len(plane.batch))])
+    if span.kind != "window":
+        full = np.array([plane.along(row, span.size) for row in range(len(plane.batch))])
     return Plane(
         plane.batch,
-        np.append(plane.length[before], reach.size),
+        np.append(plane.length[before], span.size),
         np.hstack([plane.seconds[:, before], full[:, None]]),
     )
 

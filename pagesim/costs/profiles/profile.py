@@ -57,8 +57,8 @@ class Reached(Strict):
     """Attention of layers that look back on some tokens only.
 
     Attributes:
-        decode: over sequences and the tokens within reach.
-        prefill: over tokens and the pairs within reach.
+        decode: over sequences and the tokens within the span.
+        prefill: over tokens and the pairs within the span.
     """
 
     decode: Decode
@@ -98,8 +98,8 @@ class Terms(Strict):
         all_reduce_eager: likewise, of iterations with a prompt, whose kernels no graph launches; None where
             they take as long.
         experts: of a mixture of experts, over tokens; None where ``linear`` has them.
-        reached: attention of layers that look back on some tokens only, by ``KIND:TOKENS`` as a `Reach` is
-            called, such as ``window:1024``.
+        reached: attention of layers that look back on some tokens only, by the ``KIND:TOKENS`` of the
+            `AttentionSpan`, such as ``window:1024``.
         states: recurrent layers; None where there are none.
         launching: the least that linear layers, head, write and attention take together.
     """

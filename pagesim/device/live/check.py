@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from pagesim.allocators import Copy
 from pagesim.device.live.attention import CachedAttention
 from pagesim.device.live.batch import DeviceBatch, Span, numbers_of
 from pagesim.device.live.executor import MeasuredExecutor
-from pagesim.kvcache import Copy
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.request import EngineRequest
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pagesim.allocators import Copy
 from pagesim.costs import DecodeRun
 from pagesim.device.live.attention import CachedAttention, Kind
 from pagesim.device.live.batch import (
@@ -28,7 +29,7 @@ from pagesim.device.live.pools import KvPools
 from pagesim.device.live.tables import AddressedManager, BlockTables
 from pagesim.device.live.tokens import Tokens
 from pagesim.kernels.swap import LayerSwap
-from pagesim.kvcache import Copy, PagedManager
+from pagesim.kvcache import PagedManager
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import Observer

@@ -26,7 +26,7 @@ from pagesim.experiments.clusters.run import (
     replica_table,
     together,
 )
-from pagesim.scheduling.dead_ends import StrictCompatError
+from pagesim.scheduling.failure_modes import StrictCompatError
 from pagesim.setup.prepare import PreparedSystem, prepare
 from pagesim.setup.scenario import LEASE_S, System, checked
 from pagesim.setup.server import ProgressCallback

@@ -79,4 +79,4 @@ class Replica(EngineProcess):
             return Says(scheduler.context, run.start, steps, run.sequences)
         # The first step was decided already, the second is when the first begins.
         steps = run.steps - 1, run.first, run.increment, run.context + run.sequences
-        return Says(run.context + scheduler.resting_context, run.start, steps, run.sequences)
+        return Says(run.context + scheduler.draining_context, run.start, steps, run.sequences)

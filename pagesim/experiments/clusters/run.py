@@ -19,8 +19,8 @@ from pagesim.errors import PagesimError
 from pagesim.experiments.clusters.replay import replay_apart, replay_together
 from pagesim.experiments.clusters.routers import Router, find_router
 from pagesim.results.result import Stored
-from pagesim.scheduling.dead_ends import DeadEnd, StrictCompatError
 from pagesim.scheduling.drafts import Speculation
+from pagesim.scheduling.failure_modes import FailureMode, StrictCompatError
 from pagesim.setup.offload import total_traffic
 from pagesim.setup.prepare import PreparedSystem, prepare
 from pagesim.setup.scenario import System, checked
@@ -118,8 +118,8 @@ def run_cluster(
     chosen = find_router(router) if isinstance(router, str) else router
     setting = prepare(system, trace)
     log = setting.new_log()
-    # With a strict compat, the first dead end of all replicas is what counts; in a closed loop, what is over
-    # at one of them is followed by a request at another.
+    # With strict_compat the first failure mode of all replicas counts; in a closed loop, a request that ends
+    # at one replica is followed by a request at another.
     apart = getattr(chosen, "oblivious", False) and not system.strict_compat and not setting.is_closed
     replay = replay_apart if apart else replay_together
     try:
@@ -166,8 +166,9 @@ def together(
     drafts = [each for server in servers if (each := server.scheduler.speculation) is not None]
     return {
         "requests": of_requests.pop("requests"),
-        "dead_ends": {
-            dead_end.key: sum(server.engine.dead_ends[dead_end] for server in servers) for dead_end in DeadEnd
+        "failure_modes": {
+            failure_mode.key: sum(server.engine.failure_modes[failure_mode] for server in servers)
+            for failure_mode in FailureMode
         },
         **of_requests,
         "itl": gaps.summary(),

@@ -221,7 +221,7 @@ def _held_at(memory: BlockManager, lengths: npt.NDArray[np.int64]) -> npt.NDArra
     """Return of each group the blocks and null entries of decoding requests of these lengths, ``[G, 2]``."""
     held = []
     for group in memory.groups:
-        gone = sum([group.released(length - 1 - memory.lag) for length in lengths.tolist()])
+        gone = sum([group.released(length - 1 - memory.steps_in_flight) for length in lengths.tolist()])
         held.append((int(np.sum(-(-lengths // group.block_size))) - gone, gone))
     return np.array(held)
 

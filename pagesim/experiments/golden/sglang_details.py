@@ -50,7 +50,7 @@ class SglangDetails(Observer):
                 "num_prefill_tokens": sum([tokens for _, _, tokens in prompts]),
                 "sum_context_tokens": batch.context_tokens,
                 "num_retracted": len(self._retracted),
-                "num_aborted": len(batch.stuck),
+                "num_aborted": len(batch.unschedulable),
                 "new_token_ratio": scheduler.new_token_ratio,
                 "batch_is_full": scheduler.running_batch.batch_is_full,
                 "chunked": "" if chunked is None else str(chunked.row),

@@ -10,7 +10,16 @@ import numpy as np
 from pagesim.costs.specs import ModelSpec
 from pagesim.costs.specs.block_plan import host_copies
 from pagesim.errors import PagesimError
-from pagesim.kvcache.tiers import EVICTIONS, ChunkRun, ChunkStore, Future, Use, segment, singles, within
+from pagesim.kvcache.tiers import (
+    EVICTIONS,
+    ChunkRun,
+    ChunkStore,
+    Future,
+    RequestUse,
+    segment,
+    singles,
+    within,
+)
 from pagesim.scheduling.content import Contents
 from pagesim.workloads.trace import Trace
 
@@ -124,7 +133,7 @@ def hits_of(store: ChunkStore, prompts: PromptChunks) -> int:
     """
     hits, offered = 0, max(1, OFFERED_TOKENS // prompts.tokens)
     for runs in prompts.runs:
-        use = Use()
+        use = RequestUse()
         found = _leading(store, runs)
         hits += sum(end - first for _, first, end in found)
         store.pin(use, found)

@@ -275,4 +275,4 @@ def _unserved(summary: Mapping[str, Any]) -> int:
     Latencies are those of finished requests: a system that drops requests would look fast.
     """
     requests = summary["requests"]
-    return sum(int(requests[outcome]) for outcome in ("stuck", "aborted", "unfinished"))
+    return sum(int(requests[outcome]) for outcome in ("unschedulable", "aborted", "unfinished"))

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from math import lcm
 
-from pagesim.kvcache.base import OutOfBlocks
+from pagesim.allocators import OutOfBlocks
 from pagesim.kvcache.groups import ChunkedLocal, KVGroup, SlidingWindow, State
-from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.decoding import NEVER, RINGED, Decoding, Kind
 from pagesim.kvcache.ring import Ring, lasts
+from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.kvcache.single import SingleSampleManager
 from pagesim.setup.compiled import mypyc_attr
 
@@ -20,9 +20,9 @@ from pagesim.setup.compiled import mypyc_attr
 class CountedHybridManager(SingleSampleManager):
     """Counts what `HybridManager` without a prefix cache holds; blocks are never named.
 
-    What decoding holders take is a `Ring`, which a holder enters once and leaves once, however long it
+    What decoding requests take is a `Ring`, which a request enters once and leaves once, however long it
     decodes. What they take less what full windows give back is a second one. When a window is full, and when
-    a chunk is given back, which is much at once and seldom, a holder is *looked at*: at a step that is known
+    a chunk is given back, which is much at once and seldom, a request is *looked at*: at a step that is known
     beforehand. So is one in its first step, when it may still attend to what was in flight.
 
     Args:
@@ -79,22 +79,22 @@ class CountedHybridManager(SingleSampleManager):
         self._safe = min([kind.processed_at(1) for kind in self._kinds], default=NEVER)
         self._takes = Ring(lcm(*sizes))
         self._changes = Ring(self._takes.period)
-        # When holders are looked at: (step, entry, holder, what is kept with it while the entry holds).
-        self._due: list[tuple[int, int, Holder, Decoding]] = []
+        # When requests are looked at: (step, entry, request, what is kept with it while the entry holds).
+        self._due: list[tuple[int, int, SequenceGroup, Decoding]] = []
         self._entries = 0
-        # Steps that had been taken when a holder last began to decode that gives something back at once.
+        # Steps that had been taken when a request last began to decode that gives something back at once.
         self._begun_at = -1
 
     # Questions
 
-    def held_blocks(self, holder: Holder) -> int:
-        return self._held(holder, self.length(holder))
+    def held_blocks(self, request: SequenceGroup) -> int:
+        return self._held(request, self.length(request))
 
-    def held_by_group(self, holder: Holder) -> list[tuple[int, int]]:
-        length = self.length(holder)
+    def held_by_group(self, request: SequenceGroup) -> list[tuple[int, int]]:
+        length = self.length(request)
         if length < self._safe:
             return [(length, -(-length // group.block_size)) for group in self.groups]
-        released = self._released(holder, length)
+        released = self._released(request, length)
         found = []
         for group, kind in zip(self.groups, self._kind_of, strict=True):
             gone, size = 0 if kind is None else released[kind], group.block_size
@@ -108,10 +108,10 @@ class CountedHybridManager(SingleSampleManager):
             blocks += (own if most is None or own < most else most) * groups
         return blocks
 
-    def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
+    def blocks_to_admit(self, request: SequenceGroup, tokens: int) -> int:
         return self._whole(tokens)
 
-    def can_admit_whole(self, holder: Holder, tokens: int, length: int, spare: int = 0) -> bool:
+    def can_admit_whole(self, request: SequenceGroup, tokens: int, length: int, spare: int = 0) -> bool:
         room = self.free_blocks - spare
         if self._whole(length) <= room:
             return True  # even if nothing is given back
@@ -120,15 +120,15 @@ class CountedHybridManager(SingleSampleManager):
     def blocks_needed(self, steps: int = 1) -> int:
         return self._takes.total(self.steps, steps)
 
-    def blocks_needed_by(self, holder: Holder) -> int:
-        length = self.length(holder)
-        return self._whole(length + holder.growth) - self._whole(length)
+    def blocks_needed_by(self, request: SequenceGroup) -> int:
+        length = self.length(request)
+        return self._whole(length + request.tokens_per_step) - self._whole(length)
 
-    def blocks_to_extend(self, holder: Holder, tokens: int) -> int:
-        return self._whole(holder.tokens + tokens) - self._whole(holder.tokens)
+    def blocks_to_extend(self, request: SequenceGroup, tokens: int) -> int:
+        return self._whole(request.tokens + tokens) - self._whole(request.tokens)
 
     def steps_that_fit(self, steps: int, spare: int) -> int:
-        if self.lag and self._begun_at == self.steps:
+        if self.steps_in_flight and self._begun_at == self.steps:
             return 0
         takes, room = self._takes, self.free_blocks - spare
         # A period at most takes so much: nearly always answer enough.
@@ -145,32 +145,35 @@ class CountedHybridManager(SingleSampleManager):
 
     # Changes
 
-    def admit(self, holder: Holder, tokens: int) -> None:
-        self._check_single(holder)
+    def admit(self, request: SequenceGroup, tokens: int) -> None:
+        self._check_single(request)
         self._take(self._whole(tokens))
-        holder.tokens = tokens
-        holder.kv = self._nothing
+        request.tokens = tokens
+        request.block_state = self._nothing
 
-    def stop_decoding(self, holder: Holder) -> None:
-        length = self.length(holder)
-        released = self._released(holder, length)
-        if self.steps > holder.kv.since:
-            holder.in_flight = self.lag * holder.growth
-        self._rest(holder)
-        holder.tokens = length
-        holder.kv = released
+    def stop_decoding(self, request: SequenceGroup) -> None:
+        length = self.length(request)
+        released = self._released(request, length)
+        if self.steps > request.block_state.since:
+            request.inflight_tokens = self.steps_in_flight * request.tokens_per_step
+        self._rest(request)
+        request.tokens = length
+        request.block_state = released
 
-    def free_skipped_blocks(self, holder: Holder) -> None:
-        processed = holder.tokens - holder.in_flight
+    def free_skipped_blocks(self, request: SequenceGroup) -> None:
+        processed = request.tokens - request.inflight_tokens
         if processed < self._safe:
             return
         released = tuple(
-            [max(gone, kind.released(processed)) for gone, kind in zip(holder.kv, self._kinds, strict=True)]
+            [
+                max(gone, kind.released(processed))
+                for gone, kind in zip(request.block_state, self._kinds, strict=True)
+            ]
         )
-        self.free_blocks += self._blocks(released) - self._blocks(holder.kv)
-        holder.kv = released
+        self.free_blocks += self._blocks(released) - self._blocks(request.block_state)
+        request.block_state = released
 
-    def grow(self, steps: int = 1) -> int:
+    def allocate_step(self, steps: int = 1) -> int:
         takes = self._takes
         # A period at most takes so much: nearly always there is.
         if (steps // takes.period + 1) * takes.whole > self.free_blocks:
@@ -182,7 +185,7 @@ class CountedHybridManager(SingleSampleManager):
             self._pass(steps)
         return 0
 
-    def try_grow(self, spare: int) -> int:
+    def try_allocate_step(self, spare: int) -> int:
         takes = self._takes
         at = (self.steps + 1) % takes.period
         if self.free_blocks - takes.counts[at] < spare:
@@ -191,10 +194,10 @@ class CountedHybridManager(SingleSampleManager):
         self._pass(1)
         return 0
 
-    def release(self, holder: Holder) -> None:
-        self.free_blocks += self._held(holder, self.length(holder))
-        self._rest(holder)
-        holder.kv = self._nothing
+    def release(self, request: SequenceGroup) -> None:
+        self.free_blocks += self._held(request, self.length(request))
+        self._rest(request)
+        request.block_state = self._nothing
 
     # Blocks held
 
@@ -205,21 +208,21 @@ class CountedHybridManager(SingleSampleManager):
             blocks += -(-tokens // size) * groups
         return blocks
 
-    def _held(self, holder: Holder, length: int) -> int:
+    def _held(self, request: SequenceGroup, length: int) -> int:
         blocks = self._whole(length)
         if length >= self._safe:
-            blocks -= self._blocks(self._released(holder, length))
+            blocks -= self._blocks(self._released(request, length))
         return blocks
 
-    def _released(self, holder: Holder, length: int) -> tuple[int, ...]:
-        """Return the blocks that each group of each kind has given back of a holder of this length."""
+    def _released(self, request: SequenceGroup, length: int) -> tuple[int, ...]:
+        """Return the blocks that each group of each kind has given back of a request of this length."""
         if length < self._safe:
             return self._nothing
-        kept = holder.kv
-        if not holder.decodes:
+        kept = request.block_state
+        if not request.decodes:
             released: tuple[int, ...] = kept
             return released
-        processed = length - (self.lag + 1) * holder.growth
+        processed = length - (self.steps_in_flight + 1) * request.tokens_per_step
         return tuple(
             [
                 kind.released(processed) if gone == RINGED else gone
@@ -235,9 +238,9 @@ class CountedHybridManager(SingleSampleManager):
         self._check_room(blocks)
         self.free_blocks -= blocks
 
-    def _take_for(self, holder: Holder, length: int) -> None:
-        self.free_blocks -= self._whole(length) - self._whole(holder.tokens)
-        holder.tokens = length
+    def _take_for(self, request: SequenceGroup, length: int) -> None:
+        self.free_blocks -= self._whole(length) - self._whole(request.tokens)
+        request.tokens = length
 
     # Steps
 
@@ -246,24 +249,24 @@ class CountedHybridManager(SingleSampleManager):
         self.steps = end = self.steps + steps
         due = self._due
         while due and due[0][0] <= end:
-            _, _, holder, kept = heappop(due)
-            if holder.kv is kept:
-                self._look(holder, kept)
+            _, _, request, kept = heappop(due)
+            if request.block_state is kept:
+                self._look(request, kept)
 
-    def _step_of(self, holder: Holder, processed: int) -> int:
-        """Return at which step of a decoding holder so many tokens have run, if it is not its first one."""
-        return -(-(processed - holder.base) // holder.growth) + 1 + self.lag
+    def _step_of(self, request: SequenceGroup, processed: int) -> int:
+        """Return at which step of a decoding request so many tokens have run, if it is not its first one."""
+        return -(-(processed - request.length_offset) // request.tokens_per_step) + 1 + self.steps_in_flight
 
-    def _look_at(self, step: int, holder: Holder, kept: Decoding) -> None:
+    def _look_at(self, step: int, request: SequenceGroup, kept: Decoding) -> None:
         self._entries += 1
-        heappush(self._due, (step, self._entries, holder, kept))
+        heappush(self._due, (step, self._entries, request, kept))
 
-    def _look(self, holder: Holder, kept: Decoding) -> None:
-        """Give back what a decoding holder has given back after this step; note when to look again."""
-        steps, growth = self.steps, holder.growth
-        before = holder.base + growth * (steps - 1)
-        later = before - self.lag * growth  # as every further step goes on from
-        processed = before - holder.in_flight if steps == kept.since + 1 else later
+    def _look(self, request: SequenceGroup, kept: Decoding) -> None:
+        """Give back what a decoding request has given back after this step; note when to look again."""
+        steps, growth = self.steps, request.tokens_per_step
+        before = request.length_offset + growth * (steps - 1)
+        later = before - self.steps_in_flight * growth  # as every further step goes on from
+        processed = before - request.inflight_tokens if steps == kept.since + 1 else later
         again = NEVER
         for number, kind in enumerate(self._kinds):
             gone = kept.released[number]
@@ -276,39 +279,41 @@ class CountedHybridManager(SingleSampleManager):
                 needless = kind.released(later)
             if 0 < released == needless and isinstance(kind.rule, SlidingWindow):
                 kept.released[number] = RINGED
-                self._count_window(holder, kind, 1)
+                self._count_window(request, kind, 1)
                 continue
             kept.released[number] = released
-            again = min(again, max(steps + 1, self._step_of(holder, kind.processed_at(released + 1))))
+            again = min(again, max(steps + 1, self._step_of(request, kind.processed_at(released + 1))))
         if again < NEVER:
-            self._look_at(again, holder, kept)
+            self._look_at(again, request, kept)
 
-    def _count_window(self, holder: Holder, kind: Kind, times: int) -> None:
-        """Count what a full window of a decoding holder gives back; fewer times than 0 for no longer."""
+    def _count_window(self, request: SequenceGroup, kind: Kind, times: int) -> None:
+        """Count what a full window of a decoding request gives back; fewer times than 0 for no longer."""
         assert isinstance(kind.rule, SlidingWindow)
         # It gives back a block when the tokens that it skips reach a multiple of the block size.
-        behind = holder.growth * (1 + self.lag) + kind.rule.window - 2
-        self._changes.enter(holder.base - behind, holder.growth, -times * kind.groups, kind.block_size)
+        behind = request.tokens_per_step * (1 + self.steps_in_flight) + kind.rule.window - 2
+        self._changes.enter(
+            request.length_offset - behind, request.tokens_per_step, -times * kind.groups, kind.block_size
+        )
 
-    def _enter(self, holder: Holder) -> None:
-        self._enter_rings(holder, 1)
-        holder.kv = kept = Decoding(holder.kv, self.steps)
+    def _enter(self, request: SequenceGroup) -> None:
+        self._enter_rings(request, 1)
+        request.block_state = kept = Decoding(request.block_state, self.steps)
         if self._kinds:
-            if holder.tokens < self._safe:
-                self._look_at(self._step_of(holder, self._safe), holder, kept)
+            if request.tokens < self._safe:
+                self._look_at(self._step_of(request, self._safe), request, kept)
             else:
                 self._begun_at = self.steps
-                self._look_at(self.steps + 1, holder, kept)
+                self._look_at(self.steps + 1, request, kept)
 
-    def _leave(self, holder: Holder) -> None:
-        kept = holder.kv
-        self._enter_rings(holder, -1)
+    def _leave(self, request: SequenceGroup) -> None:
+        kept = request.block_state
+        self._enter_rings(request, -1)
         for kind, gone in zip(self._kinds, kept.released, strict=True):
             if gone == RINGED:
-                self._count_window(holder, kind, -1)
+                self._count_window(request, kind, -1)
 
-    def _enter_rings(self, holder: Holder, times: int) -> None:
-        """Count what a holder takes as it decodes; with ``times`` -1, no longer."""
+    def _enter_rings(self, request: SequenceGroup, times: int) -> None:
+        """Count what a request takes as it decodes; with ``times`` -1, no longer."""
         for size, groups in self._sizes:
             for ring in (self._takes, self._changes):
-                ring.enter(holder.base, holder.growth, times * groups, size)
+                ring.enter(request.length_offset, request.tokens_per_step, times * groups, size)

@@ -39,7 +39,7 @@ class Kind(NamedTuple):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Decoding:
-    """What is kept with a holder that decodes; with one that rests stands ``released`` alone, as a tuple.
+    """What is kept with a request that decodes; with one that rests stands ``released`` alone, as a tuple.
 
     Attributes:
         released: of each kind, the blocks that each of its groups has given back, or `RINGED`.

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pagesim.kvcache.groups import ChunkedLocal, KVGroup, SlidingWindow
-from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.blocks import NULL, Blocks
 from pagesim.kvcache.runs import Content
+from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.setup.compiled import mypyc_attr
 
 Hits = list[list[int] | None]
@@ -114,18 +114,18 @@ class FullFamily:
 
     # Room
 
-    def needed_first(self, holder: Holder, found: int, hits: Sequence[int], tokens: int) -> int:
-        """Return the free blocks that a new holder takes for so many tokens, those found included.
+    def needed_first(self, request: SequenceGroup, found: int, hits: Sequence[int], tokens: int) -> int:
+        """Return the free blocks that a new request takes for so many tokens, those found included.
 
         Args:
-            holder: the one that `match_prefix` looked up.
+            request: the one that `match_prefix` looked up.
             found: tokens of the hit.
             hits: its blocks, as in `Table.blocks`.
             tokens: to be computed or found, all together.
         """
         return self._needed_first(-(-tokens // self.size), found, hits)
 
-    def needed_whole(self, holder: Holder, found: int, hits: Sequence[int], length: int) -> int:
+    def needed_whole(self, request: SequenceGroup, found: int, hits: Sequence[int], length: int) -> int:
         """Return those that it ever takes until so many tokens are computed: the gate of admission."""
         return self._needed_first(self.most(length), found, hits)
 
@@ -141,11 +141,11 @@ class FullFamily:
         references = self.blocks.references
         return sum([block != NULL and not references[block] for block in hits])
 
-    def needed(self, holder: Holder, table: Table, tokens: int) -> int:
-        """Return the blocks that a holder which has some takes to have room for so many tokens."""
+    def needed(self, request: SequenceGroup, table: Table, tokens: int) -> int:
+        """Return the blocks that a request which has some takes to have room for so many tokens."""
         return max(-(-tokens // self.size) - table.places, 0) * self.width
 
-    def needed_to_complete(self, holder: Holder, table: Table, computed: int, tokens: int) -> int:
+    def needed_to_complete(self, request: SequenceGroup, table: Table, computed: int, tokens: int) -> int:
         """Return those that it takes at most from so many computed tokens until it has so many."""
         return max(self.most(tokens) - table.places, 0) * self.width
 
@@ -167,7 +167,7 @@ class FullFamily:
         self.rows += table.held
         self._set_release(table)
 
-    def grow(self, holder: Holder, table: Table, tokens: int) -> None:
+    def allocate_step(self, request: SequenceGroup, table: Table, tokens: int) -> None:
         """Take blocks for a sequence of so many tokens."""
         size, width = self.size, self.width
         missing = -(-tokens // size) - table.places
@@ -223,21 +223,21 @@ class FullFamily:
 
     # Content
 
-    def register(self, holder: Holder, content: Content, table: Table, tokens: int) -> None:
+    def register(self, request: SequenceGroup, content: Content, table: Table, tokens: int) -> None:
         """Hash the blocks of the first so many tokens that are to be found."""
         start, end = table.passed, tokens // self.size
         if start >= end:
             return
         table.passed = end
         blocks, width, size = table.blocks, self.width, self.size
-        for place in self.findable(holder, start, end):
+        for place in self.findable(request, start, end):
             at = place * width
             if blocks[at] != NULL:
                 table.hashed = place + 1
                 key = content.key_at((place + 1) * size) * self.of + self.first
                 self.blocks.register(blocks[at : at + width], key)
 
-    def findable(self, holder: Holder, start: int, end: int) -> Sequence[int]:
+    def findable(self, request: SequenceGroup, start: int, end: int) -> Sequence[int]:
         """Return which positions from one to another (not included) are to be found, in order."""
         return range(start, end)
 
@@ -290,7 +290,7 @@ class WindowFamily(FullFamily):
     def _set_release(self, table: Table) -> None:
         table.releases_at = (table.gone + 1) * self.size + self.reach
 
-    def findable(self, holder: Holder, start: int, end: int) -> Sequence[int]:
+    def findable(self, request: SequenceGroup, start: int, end: int) -> Sequence[int]:
         size, alignment, retention = self.size, self.setting.alignment, self.setting.retention
         places: set[int] = set()
         if retention:
@@ -301,7 +301,7 @@ class WindowFamily(FullFamily):
                 place for place in range(start, end) if place % segment >= segment - self.contiguous
             )
         if retention != DENSE:
-            for tokens in replay_boundaries(holder):
+            for tokens in replay_boundaries(request):
                 last = tokens // alignment * alignment // size
                 places.update(range(max(start, last - self.contiguous), min(end, last)))
         return sorted(places)
@@ -344,6 +344,6 @@ class ChunkFamily(FullFamily):
         return hits
 
 
-def replay_boundaries(holder: Holder) -> tuple[int, ...]:
+def replay_boundaries(request: SequenceGroup) -> tuple[int, ...]:
     """Return after which tokens others may go on: before a prompt's last token, and where requests part."""
-    return (holder.prompt - 1, holder.junction) if holder.junction else (holder.prompt - 1,)
+    return (request.prompt - 1, request.junction) if request.junction else (request.prompt - 1,)

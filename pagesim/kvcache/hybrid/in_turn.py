@@ -1,4 +1,4 @@
-"""Memory that looks at decoding holders one by one, at the steps at which one of their groups changes."""
+"""Memory that looks at decoding requests one by one, at the steps at which one of their groups changes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 from pagesim.kvcache.groups import KVGroup
-from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.turns import Turns
+from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.kvcache.single import SingleSampleManager
 from pagesim.setup.compiled import mypyc_attr
 
@@ -33,22 +33,22 @@ class InTurnManager(SingleSampleManager):
         self._turns = Turns(self.groups, registers=registers)
 
     def steps_that_fit(self, steps: int, spare: int) -> int:
-        if self.lag and self._turns.begins(self.steps + 1):
+        if self.steps_in_flight and self._turns.begins(self.steps + 1):
             return 0  # what is in flight is a prompt's: what is released follows no rule of the length
         return self._steps_with(self.free_blocks - spare, steps)
 
-    def free_skipped_blocks(self, holder: Holder) -> None:
-        self._release_skipped(holder, self.length(holder) - holder.in_flight)
+    def free_skipped_blocks(self, request: SequenceGroup) -> None:
+        self._release_skipped(request, self.length(request) - request.inflight_tokens)
         self._count()
 
-    def grow(self, steps: int = 1) -> int:
+    def allocate_step(self, steps: int = 1) -> int:
         self._check_steps(steps)
         due, serve, changes = self._turns.due, self._serve, self.changes
         for step in range(self.steps + 1, self.steps + steps + 1):
-            holders = due(step)
-            if holders:
-                for holder in holders:
-                    serve(holder, holder.base + holder.growth * (step - 1))
+            requests = due(step)
+            if requests:
+                for request in requests:
+                    serve(request, request.length_offset + request.tokens_per_step * (step - 1))
                 changes.append((step, self.cached_blocks, *self.held_by_groups()))
         self.steps += steps
         self._count()
@@ -56,7 +56,7 @@ class InTurnManager(SingleSampleManager):
 
     @abstractmethod
     def held_by_groups(self) -> Sequence[int]:
-        """Return the distinct blocks that all holders together have in each group."""
+        """Return the distinct blocks that all requests together have in each group."""
 
     # For subclasses
 
@@ -65,25 +65,25 @@ class InTurnManager(SingleSampleManager):
         """Return for how many of the next steps so many blocks last, what is given back not counted."""
 
     @abstractmethod
-    def _release_skipped(self, holder: Holder, processed: int) -> None:
+    def _release_skipped(self, request: SequenceGroup, processed: int) -> None:
         """Give back what no token attends to that comes after so many."""
 
     @abstractmethod
-    def _reach(self, holder: Holder, length: int) -> None:
-        """Take the blocks that a holder lacks to have so many tokens, for which there is room."""
+    def _reach(self, request: SequenceGroup, length: int) -> None:
+        """Take the blocks that a request lacks to have so many tokens, for which there is room."""
 
     def _count(self) -> None:
         """Bring the counts of free, cached and shared blocks up to date, where they are not at once."""
         return
 
-    def _enter(self, holder: Holder) -> None:
-        self._turns.enter(holder, self.steps, self.lag)
+    def _enter(self, request: SequenceGroup) -> None:
+        self._turns.enter(request, self.steps, self.steps_in_flight)
 
-    def _leave(self, holder: Holder) -> None:
-        self._turns.leave(holder)
+    def _leave(self, request: SequenceGroup) -> None:
+        self._turns.leave(request)
 
-    def _serve(self, holder: Holder, before: int) -> None:
-        """Let a holder of so many tokens release and take what its next step does."""
-        self._release_skipped(holder, before - holder.in_flight)
-        holder.in_flight = self.lag * holder.growth
-        self._reach(holder, before + holder.growth)
+    def _serve(self, request: SequenceGroup, before: int) -> None:
+        """Let a request of so many tokens release and take what its next step does."""
+        self._release_skipped(request, before - request.inflight_tokens)
+        request.inflight_tokens = self.steps_in_flight * request.tokens_per_step
+        self._reach(request, before + request.tokens_per_step)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pagesim.kvcache.groups import KVGroup, State
-from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.blocks import NULL, Blocks
 from pagesim.kvcache.hybrid.families import (
     DENSE,
@@ -20,6 +19,7 @@ from pagesim.kvcache.hybrid.families import (
     replay_boundaries,
 )
 from pagesim.kvcache.runs import Content
+from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.setup.compiled import mypyc_attr
 
 
@@ -68,43 +68,43 @@ class StateFamily(FullFamily):
         assert isinstance(group.rule, State)
         self._checkpoint = group.rule.checkpoint
         self.new_keys: set[int] = set()
-        self.left: list[tuple[Holder, int, int, int]] | None = None
+        self.left: list[tuple[SequenceGroup, int, int, int]] | None = None
 
     def new_table(self) -> Table:
         return StateTable(self.width)
 
     # Room
 
-    def needed_first(self, holder: Holder, found: int, hits: Sequence[int], tokens: int) -> int:
+    def needed_first(self, request: SequenceGroup, found: int, hits: Sequence[int], tokens: int) -> int:
         width, keys = self.width, self.blocks.keys
         if hits and any(keys[block] in self.new_keys for block in hits[-width:]):
             return NEVER
         missing = -(-tokens // self.size) - len(hits) // width
-        keeps = self._keeps(holder, None, found, tokens)
+        keeps = self._keeps(request, None, found, tokens)
         wanted = min(missing, 1 + keeps) if missing > 0 else 0
         return wanted * width + self._free_among(hits)
 
-    def needed_whole(self, holder: Holder, found: int, hits: Sequence[int], length: int) -> int:
-        return self.needed_first(holder, found, hits, length)
+    def needed_whole(self, request: SequenceGroup, found: int, hits: Sequence[int], length: int) -> int:
+        return self.needed_first(request, found, hits, length)
 
-    def needed(self, holder: Holder, table: Table, tokens: int) -> int:
-        return self.needed_to_complete(holder, table, holder.tokens, tokens)
+    def needed(self, request: SequenceGroup, table: Table, tokens: int) -> int:
+        return self.needed_to_complete(request, table, request.tokens, tokens)
 
-    def needed_to_complete(self, holder: Holder, table: Table, computed: int, tokens: int) -> int:
+    def needed_to_complete(self, request: SequenceGroup, table: Table, computed: int, tokens: int) -> int:
         missing = -(-tokens // self.size) - table.places
         if missing <= 0:
             return 0
-        return min(missing, 1 + self._keeps(holder, table, computed, tokens)) * self.width
+        return min(missing, 1 + self._keeps(request, table, computed, tokens)) * self.width
 
-    def _keeps(self, holder: Holder, table: Table | None, start: int, end: int) -> bool:
+    def _keeps(self, request: SequenceGroup, table: Table | None, start: int, end: int) -> bool:
         """Say whether a chunk leaves a state behind where its last full block ends, in a block of its own."""
         if self._checkpoint is None:
             return False
         size = self.size
         place = -(-end // size) - 2
-        reaches = self.setting.retention != 0 or end >= prompt_end(holder)
+        spans = self.setting.retention != 0 or end >= prompt_end(request)
         return (
-            reaches
+            spans
             and place >= 0
             and can_keep(start, end, (end - 1) // size * size, size, self._checkpoint)
             and (table is None or place >= table.places or table.blocks[place * self.width] == NULL)
@@ -116,10 +116,10 @@ class StateFamily(FullFamily):
         super().add_hit(table, found, hits)
         table.gone = table.releases_at = 0
 
-    def grow(self, holder: Holder, table: Table, tokens: int) -> None:
+    def allocate_step(self, request: SequenceGroup, table: Table, tokens: int) -> None:
         assert isinstance(table, StateTable)
         required = -(-tokens // self.size)
-        keeps = self._keeps(holder, table, holder.tokens, tokens)
+        keeps = self._keeps(request, table, request.tokens, tokens)
         table.checkpoint, table.kept_at = (
             ((tokens - 1) // self.size * self.size, required - 2) if keeps else (0, 0)
         )
@@ -130,7 +130,7 @@ class StateFamily(FullFamily):
             if gap > 0:
                 table.blocks += [NULL] * (gap * self.width)
                 table.places += gap
-            super().grow(holder, table, tokens)
+            super().allocate_step(request, table, tokens)
 
     def release(self, table: Table, processed: int) -> None:
         assert isinstance(table, StateTable)
@@ -168,11 +168,11 @@ class StateFamily(FullFamily):
 
     # Content
 
-    def register(self, holder: Holder, content: Content, table: Table, tokens: int) -> None:
+    def register(self, request: SequenceGroup, content: Content, table: Table, tokens: int) -> None:
         assert isinstance(table, StateTable)
         start, width = table.passed, self.width
-        super().register(holder, content, table, tokens)
-        if table.checkpoint and not self._stays(holder, table.checkpoint):
+        super().register(request, content, table, tokens)
+        if table.checkpoint and not self._stays(request, table.checkpoint):
             for block in table.blocks[table.kept_at * width : (table.kept_at + 1) * width]:
                 if block != NULL:
                     self.blocks.forget(block)
@@ -183,22 +183,22 @@ class StateFamily(FullFamily):
                 if key is not None:
                     self.new_keys.add(key)
                     if self.left is not None:
-                        self.left.append((holder, self.first + at, block, (place + 1) * self.size))
+                        self.left.append((request, self.first + at, block, (place + 1) * self.size))
 
-    def findable(self, holder: Holder, start: int, end: int) -> Sequence[int]:
+    def findable(self, request: SequenceGroup, start: int, end: int) -> Sequence[int]:
         retention, alignment = self.setting.retention, self.setting.alignment
         if retention == DENSE:
             return range(start, end)
-        places = {tokens // alignment * alignment // self.size - 1 for tokens in replay_boundaries(holder)}
+        places = {tokens // alignment * alignment // self.size - 1 for tokens in replay_boundaries(request)}
         if retention:
             segment = retention // self.size
             places.update(range((start + segment) // segment * segment - 1, end, segment))
         return sorted([place for place in places if start <= place < end])
 
-    def _stays(self, holder: Holder, position: int) -> bool:
+    def _stays(self, request: SequenceGroup, position: int) -> bool:
         """Say whether the state that a chunk leaves behind after so many tokens can be found later."""
         retention = self.setting.retention
-        if position == (holder.prompt - 1) // self.size * self.size or position == holder.junction:
+        if position == (request.prompt - 1) // self.size * self.size or position == request.junction:
             return True
         return retention == DENSE or (retention > 0 and position % retention == 0)
 
@@ -213,9 +213,9 @@ class StateFamily(FullFamily):
         return []
 
 
-def prompt_end(holder: Holder) -> int:
+def prompt_end(request: SequenceGroup) -> int:
     """Return the tokens of a prompt or, after a preemption, those before the last one generated."""
-    return max(holder.prompt, holder.length - 1)
+    return max(request.prompt, request.length - 1)
 
 
 def can_keep(start: int, end: int, position: int, size: int, checkpoint: int) -> bool:

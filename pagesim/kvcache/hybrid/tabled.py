@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
+from pagesim.allocators.extents import Extent, join_extents
 from pagesim.kvcache.base import StateChunks
-from pagesim.kvcache.extents import Extent, join_extents
 from pagesim.kvcache.groups import ChunkedLocal, KVGroup, SlidingWindow, State
-from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.blocks import NULL, Blocks
 from pagesim.kvcache.hybrid.families import (
     ChunkFamily,
@@ -21,6 +20,7 @@ from pagesim.kvcache.hybrid.families import (
 from pagesim.kvcache.hybrid.in_turn import InTurnManager
 from pagesim.kvcache.hybrid.lookup import Found, LookUp
 from pagesim.kvcache.hybrid.state import StateFamily
+from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.setup.compiled import mypyc_attr
 
 Served = tuple[FullFamily, Table]
@@ -29,7 +29,7 @@ Served = tuple[FullFamily, Table]
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Tables:
-    """What `HybridManager` keeps with a holder: a table for each family of groups, and its content."""
+    """What `HybridManager` keeps with a request: a table for each family of groups, and its content."""
 
     __slots__ = ("content", "of")
 
@@ -58,7 +58,7 @@ class HybridManager(InTurnManager):
     Attributes:
         window_spans: from which group to which, the last not included, those with windows or chunks share
             alike; here each by itself.
-        holders: the requests that hold blocks.
+        requests: the requests that hold blocks.
     """
 
     names_blocks = True
@@ -96,8 +96,8 @@ class HybridManager(InTurnManager):
             block_size = min([family.size for family in self._families])
             self.state_chunks = StateChunks(block_size, state.checkpoint)
         self._look_up = LookUp(self._families)
-        self._match: tuple[Holder | None, int, int, Found | None] = (None, 0, 0, None)
-        self.holders: dict[Holder, None] = {}
+        self._match: tuple[SequenceGroup | None, int, int, Found | None] = (None, 0, 0, None)
+        self.requests: dict[SequenceGroup, None] = {}
         self.window_spans = [
             (number, number + 1)
             for number, group in enumerate(self.groups)
@@ -128,26 +128,26 @@ class HybridManager(InTurnManager):
     def held_by_groups(self) -> Sequence[int]:
         return [family.rows - shared for family in self._families for shared in family.shared]
 
-    def exclusive_blocks(self, holders: Sequence[Holder]) -> int:
-        return sum(self.exclusive_in_groups(holders))
+    def exclusive_blocks(self, requests: Sequence[SequenceGroup]) -> int:
+        return sum(self.exclusive_in_groups(requests))
 
-    def exclusive_in_groups(self, holders: Sequence[Holder]) -> list[int]:
-        """Return of each group the distinct blocks that only these holders have."""
+    def exclusive_in_groups(self, requests: Sequence[SequenceGroup]) -> list[int]:
+        """Return of each group the distinct blocks that only these requests have."""
         references = self._blocks.references
         exclusive: list[int] = []
         for group in range(len(self.groups)):
-            own = Counter([block for holder in holders for block in self.block_table(holder, group=group)])
+            own = Counter([block for request in requests for block in self.block_table(request, group=group)])
             del own[NULL]
             exclusive.append(sum([references[block] == count for block, count in own.items()]))
         return exclusive
 
-    def held_blocks(self, holder: Holder) -> int:
-        families: list[Served] = holder.kv.of
+    def held_blocks(self, request: SequenceGroup) -> int:
+        families: list[Served] = request.block_state.of
         return sum([table.held * family.width for family, table in families])
 
-    def held_by_group(self, holder: Holder) -> list[tuple[int, int]]:
-        length, found = self.length(holder), []
-        for family, table in holder.kv.of:
+    def held_by_group(self, request: SequenceGroup) -> list[tuple[int, int]]:
+        length, found = self.length(request), []
+        for family, table in request.block_state.of:
             held = table.held
             found += [(length - (table.places - held) * family.size, held)] * family.width
         return found
@@ -158,48 +158,50 @@ class HybridManager(InTurnManager):
     def blocks_needed(self, steps: int = 1) -> int:
         return self._turns.blocks_needed(self.steps, steps)
 
-    def blocks_needed_by(self, holder: Holder) -> int:
-        length = self.length(holder) + holder.growth
+    def blocks_needed_by(self, request: SequenceGroup) -> int:
+        length = self.length(request) + request.tokens_per_step
         return sum(
             [
                 max(0, -(-length // family.size) - table.places) * family.width
-                for family, table in holder.kv.of
+                for family, table in request.block_state.of
             ]
         )
 
-    def blocks_to_extend(self, holder: Holder, tokens: int) -> int:
-        length = holder.tokens + tokens
-        families: list[Served] = holder.kv.of
-        return sum([family.needed(holder, table, length) for family, table in families])
+    def blocks_to_extend(self, request: SequenceGroup, tokens: int) -> int:
+        length = request.tokens + tokens
+        families: list[Served] = request.block_state.of
+        return sum([family.needed(request, table, length) for family, table in families])
 
-    def blocks_to_complete(self, holder: Holder, length: int, computed: int) -> int:
-        families: list[Served] = holder.kv.of
-        return sum([family.needed_to_complete(holder, table, computed, length) for family, table in families])
+    def blocks_to_complete(self, request: SequenceGroup, length: int, computed: int) -> int:
+        families: list[Served] = request.block_state.of
+        return sum(
+            [family.needed_to_complete(request, table, computed, length) for family, table in families]
+        )
 
-    def match_prefix(self, holder: Holder, tokens: int) -> int:
-        content = getattr(holder, "content", None)
+    def match_prefix(self, request: SequenceGroup, tokens: int) -> int:
+        content = getattr(request, "content", None)
         if not self.caches_prefixes or content is None:
             return 0
         last, most, version, found = self._match
-        if found is None or last is not holder or most != tokens or version != self._blocks.version:
+        if found is None or last is not request or most != tokens or version != self._blocks.version:
             found = self._look_up.look_up(content, tokens - 1)
-            self._match = holder, tokens, self._blocks.version, found
-        holder.junction = found.junction
+            self._match = request, tokens, self._blocks.version, found
+        request.junction = found.junction
         return found.tokens
 
-    def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
-        found, hits = self._hit_of(holder, tokens)
+    def blocks_to_admit(self, request: SequenceGroup, tokens: int) -> int:
+        found, hits = self._hit_of(request, tokens)
         families = zip(self._families, hits, strict=True)
-        return sum([family.needed_first(holder, found, hit, tokens) for family, hit in families])
+        return sum([family.needed_first(request, found, hit, tokens) for family, hit in families])
 
-    def can_admit_whole(self, holder: Holder, tokens: int, length: int, spare: int = 0) -> bool:
-        found, hits = self._hit_of(holder, tokens)
+    def can_admit_whole(self, request: SequenceGroup, tokens: int, length: int, spare: int = 0) -> bool:
+        found, hits = self._hit_of(request, tokens)
         families = zip(self._families, hits, strict=True)
-        needed = sum([family.needed_whole(holder, found, hit, length) for family, hit in families])
-        return needed + spare <= self.free_blocks and self.can_admit(holder, tokens, spare)
+        needed = sum([family.needed_whole(request, found, hit, length) for family, hit in families])
+        return needed + spare <= self.free_blocks and self.can_admit(request, tokens, spare)
 
-    def could_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
-        blocks = [family.needed_first(holder, 0, (), tokens) for family in self._families]
+    def could_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
+        blocks = [family.needed_first(request, 0, (), tokens) for family in self._families]
         return sum(blocks) + spare <= self.num_blocks
 
     # Changes
@@ -208,41 +210,43 @@ class HybridManager(InTurnManager):
         for family in self._states:
             family.new_keys.clear()
 
-    def admit(self, holder: Holder, tokens: int) -> None:
-        self._check_single(holder)
-        self._check_room(self.blocks_to_admit(holder, tokens))
-        found, hits = self._hit_of(holder, tokens)
+    def admit(self, request: SequenceGroup, tokens: int) -> None:
+        self._check_single(request)
+        self._check_room(self.blocks_to_admit(request, tokens))
+        found, hits = self._hit_of(request, tokens)
         tables = [(family, family.new_table()) for family in self._families]
-        holder.kv = Tables(tables, getattr(holder, "content", None) if self.caches_prefixes else None)
+        request.block_state = Tables(
+            tables, getattr(request, "content", None) if self.caches_prefixes else None
+        )
         if found:
             for (family, table), hit in zip(tables, hits, strict=True):
                 family.add_hit(table, found, hit)
-        holder.tokens = found
-        self._take_for(holder, tokens)
-        self.holders[holder] = None
+        request.tokens = found
+        self._take_for(request, tokens)
+        self.requests[request] = None
 
-    def cache_full_blocks(self, holder: Holder) -> None:
-        self._register(holder, self.length(holder) - holder.unknown)
+    def cache_full_blocks(self, request: SequenceGroup) -> None:
+        self._register(request, self.length(request) - request.uncommitted_tokens)
 
-    def release(self, holder: Holder) -> None:
-        self._register(holder, self.length(holder) - holder.unknown)
-        self._rest(holder)
-        for family, table in holder.kv.of:
+    def release(self, request: SequenceGroup) -> None:
+        self._register(request, self.length(request) - request.uncommitted_tokens)
+        self._rest(request)
+        for family, table in request.block_state.of:
             family.drop(table)
         for state in self._states:
             if state.left:
-                state.left = [each for each in state.left if each[0] is not holder]
-        del self.holders[holder]
+                state.left = [each for each in state.left if each[0] is not request]
+        del self.requests[request]
         self._count()
 
-    def take_states(self) -> list[tuple[Holder, int, int, int]]:
+    def take_states(self) -> list[tuple[SequenceGroup, int, int, int]]:
         """Hand over the states that can be found since the last call, the first of which begins to note them.
 
         Returns:
             Of each whose it is, its group, its block, and the tokens after which it was left; without those
-            of holders that were released.
+            of requests that were released.
         """
-        left: list[tuple[Holder, int, int, int]] = []
+        left: list[tuple[SequenceGroup, int, int, int]] = []
         for family in self._states:
             left += sorted(family.left or (), key=lambda state: state[1])
             family.left = []
@@ -250,24 +254,24 @@ class HybridManager(InTurnManager):
 
     # Tables
 
-    def block_table(self, holder: Holder, sample: int = 0, group: int = 0) -> list[int]:
-        """Return a holder's blocks in a group, by position; `NULL` where it has none."""
+    def block_table(self, request: SequenceGroup, sample: int = 0, group: int = 0) -> list[int]:
+        """Return a request's blocks in a group, by position; `NULL` where it has none."""
         number, at = self._places[group]
-        family, table = holder.kv.of[number]
+        family, table = request.block_state.of[number]
         blocks: list[int] = table.blocks[at :: family.width]
         return blocks
 
-    def sharers(self) -> Iterable[Holder]:
-        """Return the holders of which a block of a window or a chunk may have several names."""
-        return self.holders
+    def sharers(self) -> Iterable[SequenceGroup]:
+        """Return the requests of which a block of a window or a chunk may have several names."""
+        return self.requests
 
     def shared_up_to(
-        self, holder: Holder, span: int, place: int
+        self, request: SequenceGroup, span: int, place: int
     ) -> list[tuple[int, Hashable, int, int, int]]:
-        """Return which of a holder's blocks in a span of windows have other names, too, up to a place.
+        """Return which of a request's blocks in a span of windows have other names, too, up to a place.
 
         Args:
-            holder: one of `sharers`.
+            request: one of `sharers`.
             span: see `window_spans`.
             place: the last one that is looked at.
 
@@ -276,7 +280,7 @@ class HybridManager(InTurnManager):
             group to which it is such a block in each of them, the last not included.
         """
         group, end = self.window_spans[span]
-        table, references = self.block_table(holder, group=group), self._blocks.references
+        table, references = self.block_table(request, group=group), self._blocks.references
         found: list[tuple[int, Hashable, int, int, int]] = []
         for at in range(min(place, len(table) - 1), -1, -1):
             block = table[at]
@@ -286,15 +290,15 @@ class HybridManager(InTurnManager):
                 found.append((at, block, references[block], group, end))
         return found
 
-    def blocks_of(self, holder: Holder, sample: int = 0) -> list[int]:
-        """Return all blocks of a holder, in the order of its groups."""
+    def blocks_of(self, request: SequenceGroup, sample: int = 0) -> list[int]:
+        """Return all blocks of a request, in the order of its groups."""
         groups = range(len(self.groups))
-        tables = [self.block_table(holder, group=group) for group in groups]
+        tables = [self.block_table(request, group=group) for group in groups]
         return [block for table in tables for block in table if block != NULL]
 
-    def extents(self, holder: Holder, sample: int = 0) -> list[Extent]:
-        """Return where a holder's blocks are; neighbouring blocks are joined."""
-        return join_extents(self.blocks_of(holder))
+    def extents(self, request: SequenceGroup, sample: int = 0) -> list[Extent]:
+        """Return where a request's blocks are; neighbouring blocks are joined."""
+        return join_extents(self.blocks_of(request))
 
     def free_blocks_in_order(self) -> list[int]:
         """Return the free blocks in the order in which they are going to be taken."""
@@ -316,7 +320,7 @@ class HybridManager(InTurnManager):
     def check_integrity(self) -> None:
         """Raise AssertionError unless every block is free or held, and no bookkeeping disagrees."""
         groups = range(len(self.groups))
-        tables = [[self.block_table(holder, group=group) for holder in self.holders] for group in groups]
+        tables = [[self.block_table(request, group=group) for request in self.requests] for group in groups]
         self._blocks.check_integrity([table for of_group in tables for table in of_group])
         held = [len({block for table in of_group for block in table} - {NULL}) for of_group in tables]
         assert self.held_by_groups() == held, "a group's blocks are miscounted"
@@ -324,66 +328,66 @@ class HybridManager(InTurnManager):
 
     # Inside
 
-    def _hit_of(self, holder: Holder, tokens: int) -> tuple[int, Sequence[Sequence[int]]]:
-        """Return what is there of a holder that is admitted with so many tokens, or is going to be.
+    def _hit_of(self, request: SequenceGroup, tokens: int) -> tuple[int, Sequence[Sequence[int]]]:
+        """Return what is there of a request that is admitted with so many tokens, or is going to be.
 
         Returns:
             The tokens, those that are loaded included, and of each family the blocks that were found.
         """
-        found = self._match[3] if self._match[0] is holder else None
+        found = self._match[3] if self._match[0] is request else None
         if found is None or not found.tokens:
-            return tokens if holder.unknown else 0, [()] * len(self._families)
-        return tokens if holder.unknown else found.tokens, found.blocks
+            return tokens if request.uncommitted_tokens else 0, [()] * len(self._families)
+        return tokens if request.uncommitted_tokens else found.tokens, found.blocks
 
-    def _take_for(self, holder: Holder, length: int) -> None:
-        """Take blocks for a resting holder of that length, which there are, and register those it fills."""
-        for family, table in holder.kv.of:
-            family.grow(holder, table, length)
-        holder.tokens = length
-        self._register(holder, length - holder.unknown)
+    def _take_for(self, request: SequenceGroup, length: int) -> None:
+        """Take blocks for a resting request of that length, which there are, and register those it fills."""
+        for family, table in request.block_state.of:
+            family.allocate_step(request, table, length)
+        request.tokens = length
+        self._register(request, length - request.uncommitted_tokens)
         self._count()
 
     def _steps_with(self, room: int, steps: int) -> int:
         return self._turns.steps_that_fit(self.steps, steps, room)
 
-    def _serve(self, holder: Holder, before: int) -> None:
+    def _serve(self, request: SequenceGroup, before: int) -> None:
         if self._registers:
-            super()._serve(holder, before)
+            super()._serve(request, before)
             return
-        growth = holder.growth
-        processed, length = before - holder.in_flight, before + growth
-        holder.in_flight = self.lag * growth
-        served: list[Served] = holder.kv.of
+        growth = request.tokens_per_step
+        processed, length = before - request.inflight_tokens, before + growth
+        request.inflight_tokens = self.steps_in_flight * growth
+        served: list[Served] = request.block_state.of
         for family, table in served:
             if processed >= table.releases_at:
                 family.release(table, processed)
         for family, table in served:
             if length > table.tokens:
-                family.grow(holder, table, length)
+                family.allocate_step(request, table, length)
 
-    def _reach(self, holder: Holder, length: int) -> None:
-        for family, table in holder.kv.of:
+    def _reach(self, request: SequenceGroup, length: int) -> None:
+        for family, table in request.block_state.of:
             if length > table.tokens:
-                family.grow(holder, table, length)
+                family.allocate_step(request, table, length)
         if self._registers_at_once:
-            self._register(holder, length - holder.unknown)
+            self._register(request, length - request.uncommitted_tokens)
 
-    def _release_skipped(self, holder: Holder, processed: int) -> None:
+    def _release_skipped(self, request: SequenceGroup, processed: int) -> None:
         if self._registers_early:
-            self._register(holder, processed)
-        for family, table in holder.kv.of:
+            self._register(request, processed)
+        for family, table in request.block_state.of:
             if processed >= table.releases_at:
                 family.release(table, processed)
 
-    def _register(self, holder: Holder, tokens: int) -> None:
-        """Decide which blocks can be found, as far as a holder's tokens are known."""
-        content = holder.kv.content
+    def _register(self, request: SequenceGroup, tokens: int) -> None:
+        """Decide which blocks can be found, as far as a request's tokens are known."""
+        content = request.block_state.content
         if content is None:
             return
         if len(self.groups) > 1:
             tokens = tokens // self._turns.alignment * self._turns.alignment
-        for family, table in holder.kv.of:
-            family.register(holder, content, table, tokens)
+        for family, table in request.block_state.of:
+            family.register(request, content, table, tokens)
 
     def _count(self) -> None:
         blocks = self._blocks

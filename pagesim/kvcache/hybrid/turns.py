@@ -7,18 +7,18 @@ from collections.abc import Collection, Sequence
 from math import lcm
 
 from pagesim.kvcache.groups import ChunkedLocal, KVGroup, SlidingWindow, State
-from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.ring import Buckets, Ring
+from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.setup.compiled import mypyc_attr
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Turns:
-    """The decoding holders of a memory, by the steps, modulo a period, at which one of their groups changes.
+    """The decoding requests of a memory, by the steps, modulo a period, at which one of their groups changes.
 
     Args:
         groups: of the memory.
-        registers: whether a holder also has its turn where all blocks whose tokens are known end together.
+        registers: whether a request also has its turn where all blocks whose tokens are known end together.
 
     Attributes:
         alignment: the least common multiple of all groups' block sizes, in tokens.
@@ -45,49 +45,49 @@ class Turns:
         self.period = lcm(*(group.block_size for group in self._groups))
         self._sizes = Counter([group.block_size for group in self._groups])
         self._buckets = Buckets(self.period)
-        self._takes = Ring(self.period)  # what the decoding holders take
+        self._takes = Ring(self.period)  # what the decoding requests take
         self._changes: dict[int, tuple[int, ...]] = {}
-        # By step: holders of whose prompt some was in flight just before: they give back more at once.
-        self._fresh: dict[int, list[Holder]] = {}
+        # By step: requests of whose prompt some was in flight just before: they give back more at once.
+        self._fresh: dict[int, list[SequenceGroup]] = {}
         self._newest = -1  # the first step of those that entered last
 
-    def enter(self, holder: Holder, steps: int, lag: int) -> None:
-        """Let a holder take its turns, which begins to decode after so many steps.
+    def enter(self, request: SequenceGroup, steps: int, steps_in_flight: int) -> None:
+        """Let a request take its turns, which begins to decode after so many steps.
 
         Args:
-            holder: which.
+            request: which.
             steps: see above.
-            lag: steps that are in flight when another one is planned.
+            steps_in_flight: steps that are in flight when another one is planned.
         """
-        self._enter_ring(holder, 1)
-        if holder.growth == 1:
-            lengths = self._changes.get(lag) or self._lengths(lag)
-            turns = tuple([(length - holder.base) % self.period for length in lengths])
+        self._enter_ring(request, 1)
+        if request.tokens_per_step == 1:
+            lengths = self._changes.get(steps_in_flight) or self._lengths(steps_in_flight)
+            turns = tuple([(length - request.length_offset) % self.period for length in lengths])
         else:
             turns = tuple(range(self.period))
-        self._buckets.enter(holder, turns)
+        self._buckets.enter(request, turns)
         self._newest = steps + 1
         for step in (steps + 1, steps + 2):
-            self._fresh.setdefault(step, []).append(holder)
+            self._fresh.setdefault(step, []).append(request)
 
-    def leave(self, holder: Holder) -> None:
-        """Let a holder take no further turns."""
-        self._enter_ring(holder, -1)
-        self._buckets.leave(holder)
-        for holders in self._fresh.values():
-            if holder in holders:
-                holders.remove(holder)
+    def leave(self, request: SequenceGroup) -> None:
+        """Let a request take no further turns."""
+        self._enter_ring(request, -1)
+        self._buckets.leave(request)
+        for requests in self._fresh.values():
+            if request in requests:
+                requests.remove(request)
 
-    def due(self, step: int) -> Collection[Holder]:
-        """Return the holders of which a group changes at a step, in their order; a step is asked for once."""
+    def due(self, step: int) -> Collection[SequenceGroup]:
+        """Return the requests of which a group changes at a step, in order; a step is asked for once."""
         bucket = self._buckets.at(step)
         fresh = self._fresh.pop(step, None)
         if not fresh:
             return bucket
-        return sorted({*bucket, *fresh}, key=lambda holder: holder.order)
+        return sorted({*bucket, *fresh}, key=lambda request: request.order)
 
     def begins(self, step: int) -> bool:
-        """Say whether some holder decodes for the first time at a step."""
+        """Say whether some request decodes for the first time at a step."""
         return self._newest == step
 
     def blocks_needed(self, after: int, steps: int) -> int:
@@ -98,23 +98,23 @@ class Turns:
         """Return for how many of the next steps so many blocks last, what is given back not counted."""
         return self._takes.steps_that_fit(after, steps, room)
 
-    def _enter_ring(self, holder: Holder, times: int) -> None:
-        """Count what a holder takes as it decodes; with ``times`` -1, no longer."""
+    def _enter_ring(self, request: SequenceGroup, times: int) -> None:
+        """Count what a request takes as it decodes; with ``times`` -1, no longer."""
         for size, groups in self._sizes.items():
-            self._takes.enter(holder.base, holder.growth, times * groups, size)
+            self._takes.enter(request.length_offset, request.tokens_per_step, times * groups, size)
 
-    def _lengths(self, lag: int) -> tuple[int, ...]:
+    def _lengths(self, steps_in_flight: int) -> tuple[int, ...]:
         """Return at which lengths, modulo the period, a group changes with so many tokens in flight."""
-        lengths = {lag % self.period} if self._registers else set()
+        lengths = {steps_in_flight % self.period} if self._registers else set()
         for group in self._groups:
             size, rule = group.block_size, group.rule
             changes = {1}
             if isinstance(rule, SlidingWindow):
-                changes.add(rule.window + lag)
+                changes.add(rule.window + steps_in_flight)
             elif isinstance(rule, ChunkedLocal):
-                changes |= {1 + lag} if rule.chunk % size == 0 else set(range(size))
+                changes |= {1 + steps_in_flight} if rule.chunk % size == 0 else set(range(size))
             elif isinstance(rule, State):
-                changes.add(2 + lag)
+                changes.add(2 + steps_in_flight)
             lengths.update(at for change in changes for at in range(change % size, self.period, size))
-        self._changes[lag] = found = tuple(sorted(lengths))
+        self._changes[steps_in_flight] = found = tuple(sorted(lengths))
         return found

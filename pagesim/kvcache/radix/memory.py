@@ -7,16 +7,16 @@ from typing import ClassVar
 
 from pagesim.kvcache.base import BlockManagerError
 from pagesim.kvcache.groups import Full, KVGroup
-from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.paged import PagedManager
 from pagesim.kvcache.radix.eviction import EvictionPolicy
 from pagesim.kvcache.radix.tree import Node, RadixTree
+from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.setup.compiled import mypyc_attr
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Place:
-    """What `RadixManager` keeps with a holder.
+    """What `RadixManager` keeps with a request.
 
     Attributes:
         node: with which the part of it ends that is in the tree, and locked.
@@ -65,7 +65,7 @@ class RadixManager(PagedManager):
         self.evicted = 0
         self._named = 0  # pages of the tree that sequences hold, once for each of them
         # What was looked up last, and up to how many tokens.
-        self._found: tuple[Holder, Node, int] | None = None
+        self._found: tuple[SequenceGroup, Node, int] | None = None
 
     # Questions
 
@@ -74,46 +74,46 @@ class RadixManager(PagedManager):
         """Pages that are neither held nor in the tree."""
         return self.free_blocks - self._cached
 
-    def match_prefix(self, holder: Holder, tokens: int) -> int:
-        if holder.content is None:
+    def match_prefix(self, request: SequenceGroup, tokens: int) -> int:
+        if request.content is None:
             return 0
-        node = self.tree.match(holder.content, tokens - 1)
-        self._found = holder, node, tokens - 1
+        node = self.tree.match(request.content, tokens - 1)
+        self._found = request, node, tokens - 1
         return node.end
 
-    def could_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
+    def could_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
         return self.blocks_for(tokens) + spare <= self.num_blocks  # empty memory has cached nothing
 
-    def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
-        if holder.samples > 1:
+    def blocks_to_admit(self, request: SequenceGroup, tokens: int) -> int:
+        if request.samples > 1:
             self._refuse_samples()
-        node = self._found_for(holder)
+        node = self._found_for(request)
         return -(-tokens // self.block_size) + (self.tree.unlocked(node) - node.end) // self.block_size
 
-    def can_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
-        return self.blocks_to_admit(holder, tokens) + spare <= self.free_blocks
+    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
+        return self.blocks_to_admit(request, tokens) + spare <= self.free_blocks
 
-    def caches_apart(self, holders: Sequence[Holder]) -> bool:
-        """Say whether nothing that holders computed is in the tree already, nor the same for two of them.
+    def caches_apart(self, requests: Sequence[SequenceGroup]) -> bool:
+        """Say whether nothing that requests computed is in the tree already, nor the same for two of them.
 
         Then no count of pages changes where ``cache_tokens`` inserts it.
         """
         page = self.block_size
         begin: set[tuple[Node, int]] = set()
-        for holder in holders:
-            node: Node = holder.kv.node
-            key = holder.content.key_at(node.end + page)
+        for request in requests:
+            node: Node = request.block_state.node
+            key = request.content.key_at(node.end + page)
             if key in node.children or (node, key) in begin:
                 return False
             begin.add((node, key))
         return True
 
-    def exclusive_blocks(self, holders: Sequence[Holder]) -> int:
+    def exclusive_blocks(self, requests: Sequence[SequenceGroup]) -> int:
         locks: dict[Node, int] = {}
         blocks, page = 0, self.block_size
-        for holder in holders:
-            place: Place = holder.kv
-            blocks += self.held_blocks(holder) - place.protected // page
+        for request in requests:
+            place: Place = request.block_state
+            blocks += self.held_blocks(request) - place.protected // page
             node = place.node
             while node.parent is not None:
                 locks[node] = locks.get(node, 0) + 1
@@ -122,67 +122,67 @@ class RadixManager(PagedManager):
 
     # Changes
 
-    def protect(self, holder: Holder) -> None:
-        """Hold what ``match_prefix`` found last for a holder; ``admit`` takes it over."""
-        node = self._found_for(holder)
+    def protect(self, request: SequenceGroup) -> None:
+        """Hold what ``match_prefix`` found last for a request; ``admit`` takes it over."""
+        node = self._found_for(request)
         self._found = None
-        holder.kv = place = self._new_place(node)
+        request.block_state = place = self._new_place(node)
         self._named += place.protected // self.block_size
         place.begin = self.tree.lock(node)
         self._note()
 
-    def unprotect(self, holder: Holder) -> None:
-        """Hold no longer what is protected for a holder that is not admitted."""
-        self._forget(holder)
-        holder.kv = None
+    def unprotect(self, request: SequenceGroup) -> None:
+        """Hold no longer what is protected for a request that is not admitted."""
+        self._forget(request)
+        request.block_state = None
 
-    def admit(self, holder: Holder, tokens: int) -> None:
-        if holder.kv is None:
-            blocks = self.blocks_to_admit(holder, tokens)
+    def admit(self, request: SequenceGroup, tokens: int) -> None:
+        if request.block_state is None:
+            blocks = self.blocks_to_admit(request, tokens)
             self._check_room(blocks)
-            self.protect(holder)
-        place: Place = holder.kv
-        holder.tokens = tokens
+            self.protect(request)
+        place: Place = request.block_state
+        request.tokens = tokens
         self.free_blocks -= -(-tokens // self.block_size) - place.protected // self.block_size
         self._evict_overdraft()
 
-    def extend(self, holder: Holder, tokens: int) -> None:
-        super().extend(holder, tokens)
+    def extend(self, request: SequenceGroup, tokens: int) -> None:
+        super().extend(request, tokens)
         self._evict_overdraft()
 
-    def append(self, holder: Holder) -> int:
-        self.extend(holder, 1)
+    def append(self, request: SequenceGroup) -> int:
+        self.extend(request, 1)
         return 0
 
-    def grow(self, steps: int = 1) -> int:
-        PagedManager.grow(self, steps)
+    def allocate_step(self, steps: int = 1) -> int:
+        PagedManager.allocate_step(self, steps)
         self._evict_overdraft()
         return 0
 
-    def cache_full_blocks(self, holder: Holder) -> None:
-        if holder.content is not None:
-            self.cache_tokens(holder, self.length(holder) - holder.unknown)
+    def cache_full_blocks(self, request: SequenceGroup) -> None:
+        if request.content is not None:
+            self.cache_tokens(request, self.length(request) - request.uncommitted_tokens)
 
-    def cache_tokens(self, holder: Holder, tokens: int, *, over: bool = False) -> None:
-        """Insert the first tokens of a holder into the tree, whole pages, and hold them there.
+    def cache_tokens(self, request: SequenceGroup, tokens: int, *, over: bool = False) -> None:
+        """Insert the first tokens of a request into the tree, whole pages, and hold them there.
 
         Args:
-            holder: the request whose tokens were computed.
+            request: the request whose tokens were computed.
             tokens: how many.
-            over: whether the holder is dropped next: then no more of it is held in the tree.
+            over: whether the request is dropped next: then no more of it is held in the tree.
         """
         page = self.block_size
-        place: Place = holder.kv
+        place: Place = request.block_state
         end = max(tokens - tokens % page, place.protected)
         if not end:
             return
-        there, node = self._insert(holder, end)
+        there, node = self._insert(request, end)
         # Its own pages are so many fewer: some the tree had already, the others are the tree's now.
         self.free_blocks += (there - place.protected) // page
         self._named += (end - place.protected) // page
-        prompt = holder.prompt - holder.prompt % page
+        prompt = request.prompt - request.prompt % page
         if self.cuts_answers and 0 < prompt < end:
-            self.tree.insert(holder.content, prompt, prompt)
+            self.tree.insert(request.content, prompt, prompt)
         place.protected = end
         if over:
             return
@@ -191,17 +191,19 @@ class RadixManager(PagedManager):
         place.node, place.begin, place.seen = node, begin, max(end, place.seen)
         self._note()
 
-    def release(self, holder: Holder) -> None:
-        if holder.content is not None:
-            self.cache_tokens(holder, self.length(holder) - holder.unknown, over=True)
-        self.drop(holder)
+    def release(self, request: SequenceGroup) -> None:
+        if request.content is not None:
+            self.cache_tokens(request, self.length(request) - request.uncommitted_tokens, over=True)
+        self.drop(request)
 
-    def drop(self, holder: Holder) -> None:
-        """Release a holder without inserting anything."""
-        if holder.decodes:
-            self.stop_decoding(holder)
-        self.free_blocks += (-(-holder.tokens // self.block_size)) - holder.kv.protected // self.block_size
-        self._forget(holder)
+    def drop(self, request: SequenceGroup) -> None:
+        """Release a request without inserting anything."""
+        if request.decodes:
+            self.stop_decoding(request)
+        self.free_blocks += (
+            -(-request.tokens // self.block_size)
+        ) - request.block_state.protected // self.block_size
+        self._forget(request)
 
     def make_blank(self, pages: int) -> int:
         """Evict until so many pages are blank, or nothing is left to evict; return how many are."""
@@ -210,10 +212,10 @@ class RadixManager(PagedManager):
             self._note_evicted(self.tree.evict(short * self.block_size))
         return self.free_blocks - self._cached
 
-    def end_samples(self, holder: Holder, samples: Sequence[int]) -> None:
+    def end_samples(self, request: SequenceGroup, samples: Sequence[int]) -> None:
         self._refuse_samples()
 
-    def swap_out(self, holder: Holder) -> int:
+    def swap_out(self, request: SequenceGroup) -> int:
         raise BlockManagerError("this memory has no swap space")
 
     def check_integrity(self) -> None:
@@ -238,22 +240,22 @@ class RadixManager(PagedManager):
 
     # Inside
 
-    def _found_for(self, holder: Holder) -> Node:
-        """Return what ``match_prefix`` found last for a holder, as far as it is still there."""
-        if self._found is None or self._found[0] is not holder:
+    def _found_for(self, request: SequenceGroup) -> Node:
+        """Return what ``match_prefix`` found last for a request, as far as it is still there."""
+        if self._found is None or self._found[0] is not request:
             return self.tree.root
         _, node, most = self._found
         if node.parent is None and node is not self.tree.root:
-            node = self.tree.match(holder.content, most)
-            self._found = holder, node, most
+            node = self.tree.match(request.content, most)
+            self._found = request, node, most
         return node
 
     def _new_place(self, node: Node) -> Place:
         return Place(node, node.end)
 
-    def _insert(self, holder: Holder, end: int) -> tuple[int, Node]:
-        """Insert whole pages of a holder; return the tokens that were there, and the last node."""
-        return self.tree.insert(holder.content, end, holder.kv.seen)
+    def _insert(self, request: SequenceGroup, end: int) -> tuple[int, Node]:
+        """Insert whole pages of a request; return the tokens that were there, and the last node."""
+        return self.tree.insert(request.content, end, request.block_state.seen)
 
     def _note_evicted(self, tokens: int) -> None:
         self.evicted += tokens
@@ -266,9 +268,9 @@ class RadixManager(PagedManager):
         self._cached = cached
         self.shared_blocks = self._named - self.tree.protected // self.block_size
 
-    def _forget(self, holder: Holder) -> None:
-        """Hold nothing in the tree for a holder any more."""
-        place: Place = holder.kv
+    def _forget(self, request: SequenceGroup) -> None:
+        """Hold nothing in the tree for a request any more."""
+        place: Place = request.block_state
         self._named -= place.protected // self.block_size
         self.tree.unlock(place.node, place.begin)
         self._note()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pagesim.kvcache.base import OutOfBlocks
-from pagesim.kvcache.holder import Holder
+from pagesim.allocators import OutOfBlocks
 from pagesim.kvcache.radix.eviction import EvictionPolicy
 from pagesim.kvcache.radix.memory import Place, RadixManager
 from pagesim.kvcache.radix.tree import Node
 from pagesim.kvcache.radix.windowed import WindowedTree
+from pagesim.kvcache.sequence_group import SequenceGroup
 
 
 class WindowPool(NamedTuple):
@@ -25,7 +25,7 @@ class WindowPool(NamedTuple):
 
 
 class WindowPlace(Place):
-    """What `WindowedRadixManager` keeps with a holder beside what `RadixManager` does.
+    """What `WindowedRadixManager` keeps with a request beside what `RadixManager` does.
 
     Attributes:
         gone: tokens whose window slots it gave back.
@@ -45,7 +45,7 @@ class WindowPlace(Place):
 class WindowedRadixManager(RadixManager):
     """A `RadixManager` of two pools: of layers that attend to all, and of those with a window.
 
-    What is taken is taken of both pools, page by page. Of the second one a holder gives back what left its
+    What is taken is taken of both pools, page by page. Of the second one a request gives back what left its
     window (``slide``), and the tree may have lost what it has in the first one. Blocks, free, held and
     cached, are those of the first pool; they can be taken only where the second one has as many.
 
@@ -54,7 +54,7 @@ class WindowedRadixManager(RadixManager):
         page_size: tokens a page.
         windows: the second pool.
         policy: which leaf is evicted first.
-        caches: whether holders have contents.
+        caches: whether requests have contents.
 
     Attributes:
         windows: the second pool, of the layers with a window.
@@ -94,26 +94,26 @@ class WindowedRadixManager(RadixManager):
         """Pages of the second pool that no sequence holds."""
         return self.blank_window_blocks + self.tree.window_evictable // self.block_size
 
-    def own_window_blocks(self, holder: Holder) -> int:
-        """Return the pages of the second pool that a holder has outside the tree."""
-        place: WindowPlace = holder.kv
+    def own_window_blocks(self, request: SequenceGroup) -> int:
+        """Return the pages of the second pool that a request has outside the tree."""
+        place: WindowPlace = request.block_state
         own = max(place.protected, place.gone)
-        return -(-self.length(holder) // self.block_size) - own // self.block_size
+        return -(-self.length(request) // self.block_size) - own // self.block_size
 
-    def match_prefix(self, holder: Holder, tokens: int) -> int:
+    def match_prefix(self, request: SequenceGroup, tokens: int) -> int:
         self.tree.reached = 0
-        found = super().match_prefix(holder, tokens)
+        found = super().match_prefix(request, tokens)
         self._reached = self.tree.reached
         return found
 
-    def could_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
+    def could_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
         fits = self.blocks_for(tokens) <= self.windows.num_blocks
-        return fits and super().could_admit(holder, tokens, spare)
+        return fits and super().could_admit(request, tokens, spare)
 
-    def can_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
-        if not super().can_admit(holder, tokens, spare):
+    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
+        if not super().can_admit(request, tokens, spare):
             return False
-        node = self._found_for(holder)
+        node = self._found_for(request)
         pages = self.blocks_for(tokens) + (self.tree.unlocked_window(node) - node.end) // self.block_size
         return pages <= self.free_window_blocks
 
@@ -124,27 +124,27 @@ class WindowedRadixManager(RadixManager):
 
     # Changes
 
-    def protect(self, holder: Holder) -> None:
-        if self._found is None or self._found[0] is not holder:
+    def protect(self, request: SequenceGroup) -> None:
+        if self._found is None or self._found[0] is not request:
             self._reached = 0
-        super().protect(holder)
+        super().protect(request)
 
-    def admit(self, holder: Holder, tokens: int) -> None:
-        if holder.kv is None and not self.can_admit(holder, tokens):
-            self._check_room(self.blocks_to_admit(holder, tokens))
+    def admit(self, request: SequenceGroup, tokens: int) -> None:
+        if request.block_state is None and not self.can_admit(request, tokens):
+            self._check_room(self.blocks_to_admit(request, tokens))
             raise OutOfBlocks(f"the window pool has {self.free_window_blocks} blocks free; more are needed")
-        super().admit(holder, tokens)
+        super().admit(request, tokens)
 
-    def grow(self, steps: int = 1) -> int:
+    def allocate_step(self, steps: int = 1) -> int:
         self._check_room(self.blocks_needed(steps))
-        return super().grow(steps)
+        return super().allocate_step(steps)
 
-    def try_grow(self, spare: int) -> int:
-        return super().try_grow(spare) if self.blocks_needed(1) <= self.free_window_blocks else -1
+    def try_allocate_step(self, spare: int) -> int:
+        return super().try_allocate_step(spare) if self.blocks_needed(1) <= self.free_window_blocks else -1
 
-    def slide(self, holder: Holder, computed: int) -> None:
-        """Give window slots of a holder back that no token after so many attends to, where it has some."""
-        place: WindowPlace = holder.kv
+    def slide(self, request: SequenceGroup, computed: int) -> None:
+        """Give window slots of a request back that no token after so many attends to, where it has some."""
+        place: WindowPlace = request.block_state
         if computed - self.windows.window < place.gone + 1:
             return
         page, first = self.block_size, max(place.gone, place.protected)
@@ -152,27 +152,27 @@ class WindowedRadixManager(RadixManager):
         place.gone = gone = left - left % page
         self._ahead -= (gone - first) // page
 
-    def cache_tokens(self, holder: Holder, tokens: int, *, over: bool = False) -> None:
+    def cache_tokens(self, request: SequenceGroup, tokens: int, *, over: bool = False) -> None:
         """See `RadixManager.cache_tokens`.
 
         Where more of its prompt had full slots in the tree than was found, only that much is inserted: the
         window slots with which that ends would be lost otherwise.
         """
-        place: WindowPlace = holder.kv
+        place: WindowPlace = request.block_state
         branches = place.protected < place.branch <= tokens
         end = place.branch if branches else tokens
         if not over:
-            self.slide(holder, end - 1)
-        super().cache_tokens(holder, end, over=over)
+            self.slide(request, end - 1)
+        super().cache_tokens(request, end, over=over)
         if branches:
             place.branch = 0
             if not over:
-                self.slide(holder, tokens - 1)
+                self.slide(request, tokens - 1)
 
-    def drop(self, holder: Holder) -> None:
-        place: WindowPlace = holder.kv
+    def drop(self, request: SequenceGroup) -> None:
+        place: WindowPlace = request.block_state
         self._ahead += (max(place.protected, place.gone) - place.protected) // self.block_size
-        super().drop(holder)
+        super().drop(request)
 
     def make_blank(self, pages: int) -> int:
         """Evict until so many pages are blank in both pools, or nothing is left to evict.
@@ -218,11 +218,11 @@ class WindowedRadixManager(RadixManager):
         self._reached = 0
         return WindowPlace(node, node.end, reached if reached > node.end else 0)
 
-    def _insert(self, holder: Holder, end: int) -> tuple[int, Node]:
-        place: WindowPlace = holder.kv
+    def _insert(self, request: SequenceGroup, end: int) -> tuple[int, Node]:
+        place: WindowPlace = request.block_state
         tree, own = self.tree, max(place.protected, place.gone)
         live = tree.window_tokens
-        there, node = tree.add(holder.content, end, place.seen, own)
+        there, node = tree.add(request.content, end, place.seen, own)
         # What it has no longer is the tree's now, or blank where the tree had it.
         blank = max(end, own) - own - (tree.window_tokens - live)
         self._ahead += (there - place.protected - blank) // self.block_size

@@ -8,7 +8,7 @@ from pagesim.kvcache.tiers.chain import Tier, TierChain
 from pagesim.kvcache.tiers.chain_backing import ChainBacking, Copy
 from pagesim.kvcache.tiers.chunks import ChunkRun, count, group_of, joined, segment, singles, within
 from pagesim.kvcache.tiers.counts import ENTRIES, UNLIMITED, TierCounts
-from pagesim.kvcache.tiers.eviction import Eviction, Use
+from pagesim.kvcache.tiers.eviction import Eviction, RequestUse
 from pagesim.kvcache.tiers.lru import LruByRequest
 from pagesim.kvcache.tiers.lru_by_chunk import LruByChunk
 from pagesim.kvcache.tiers.moves import DEVICE, ChainUse, Move
@@ -36,12 +36,12 @@ __all__ = [
     "LruByRequest",
     "Move",
     "Never",
+    "RequestUse",
     "Spans",
     "Tier",
     "TierChain",
     "TierCounts",
     "Traffic",
-    "Use",
     "count",
     "group_of",
     "joined",

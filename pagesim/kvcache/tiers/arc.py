@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from pagesim.kvcache.tiers.chunks import ChunkRun, singles, tail_first
-from pagesim.kvcache.tiers.eviction import Eviction, MayGo, Use
+from pagesim.kvcache.tiers.eviction import Eviction, MayGo, RequestUse
 
 Order = OrderedDict[ChunkRun, None]
 """Chunks, the next to go first."""
@@ -35,10 +35,10 @@ class Arc(Eviction):
         self._recent_ghosts: Order = OrderedDict()
         self._frequent_ghosts: Order = OrderedDict()
 
-    def touched(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+    def touched(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         return  # the order changes when the request is over
 
-    def missed(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+    def missed(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         recent, frequent = self._recent_ghosts, self._frequent_ghosts
         missed = use.noted.setdefault("missed", set())
         for each in reversed(singles(runs)):
@@ -54,11 +54,11 @@ class Arc(Eviction):
                 self._target = max(self._target - step, 0)
                 frequent.move_to_end(each)
 
-    def reused(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+    def reused(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         inserted = use.noted.get("inserted", ())
         use.noted.setdefault("reused", set()).update(each for each in singles(runs) if each not in inserted)
 
-    def inserted(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+    def inserted(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         chunks = singles(runs)
         use.noted.setdefault("inserted", set()).update(chunks)
         for each in chunks:
@@ -70,7 +70,7 @@ class Arc(Eviction):
         for each in singles([run]):
             del (self._recent if each in self._recent else self._frequent)[each]
 
-    def finished(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+    def finished(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         reused, inserted = use.noted.get("reused", ()), use.noted.get("inserted", ())
         for run in tail_first(runs, last_group_first=True):
             for each in reversed(singles([run])):

@@ -15,7 +15,7 @@ MayGo = Callable[[ChunkRun], list[ChunkRun]]
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Rank:
+class RecencyClass:
     """Chunks of one rank: those that one request used, while it lives or when it was over.
 
     Attributes:
@@ -23,25 +23,25 @@ class Rank:
         chunks: how many there are.
         segments: in which they are; there may be others of which none is left.
         lives: whether the request may add others.
-        strays: of a request that lives, all chunks that it used and that do not have its rank, as far as they
-            are there.
+        demoted: of a request that lives, all chunks that it used and that do not have its recency class, as
+            far as they are there.
         stack: the chunks in the order in which they go, those that go first at the end; None where that is
             to be looked for.
     """
 
-    __slots__ = ("chunks", "lives", "number", "segments", "stack", "strays")
+    __slots__ = ("chunks", "demoted", "lives", "number", "segments", "stack")
 
     def __init__(self, number: int, *, lives: bool) -> None:
         self.number = number
         self.chunks = 0
         self.segments: dict[int, None] = {}
         self.lives = lives
-        self.strays: list[ChunkRun] = []
+        self.demoted: list[ChunkRun] = []
         self.stack: list[ChunkRun] | None = None
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Lot:
+class ChunkBatch:
     """Chunks of a tier that came with one offer, as far as the same has been done with them since.
 
     Attributes:
@@ -52,19 +52,19 @@ class Lot:
 
     __slots__ = ("chunks", "rank", "readers")
 
-    def __init__(self, readers: int, chunks: int = 0, rank: Rank | None = None) -> None:
+    def __init__(self, readers: int, chunks: int = 0, rank: RecencyClass | None = None) -> None:
         self.readers = readers
         self.chunks = chunks
         self.rank = rank
 
-    def part(self, readers: int, rank: Rank | None) -> Lot:
+    def part(self, readers: int, rank: RecencyClass | None) -> ChunkBatch:
         """Return the lot of some of the chunks, with which something else was done."""
         self.chunks = 0
-        return Lot(readers, 0, rank)
+        return ChunkBatch(readers, 0, rank)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Use:
+class RequestUse:
     """What one request did with the chunks of a tier.
 
     Attributes:
@@ -92,7 +92,7 @@ class Eviction(ABC):
 
     notes_uses: ClassVar[bool] = False
 
-    def begun(self, held: Spans[Lot]) -> None:
+    def begun(self, held: Spans[ChunkBatch]) -> None:
         """Learn in which lots the store, which is empty, is going to hold its chunks.
 
         A lot's readers are the store's affair, its rank is the eviction's.
@@ -100,22 +100,22 @@ class Eviction(ABC):
         return
 
     @abstractmethod
-    def touched(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+    def touched(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         """A request used chunks for the first time that are there."""
 
     @abstractmethod
-    def inserted(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+    def inserted(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         """Chunks are about to be written, for a request; they are in one lot."""
 
-    def missed(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+    def missed(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         """A request offers chunks that are not there; told before there is room for them."""
         return
 
-    def refused(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+    def refused(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         """There is no room for chunks that a request offers; ``missed`` and ``touched`` were told of it."""
         return
 
-    def reused(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+    def reused(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         """A request reads or offers chunks that are ready."""
         return
 
@@ -123,12 +123,12 @@ class Eviction(ABC):
     def forgotten(self, run: ChunkRun) -> None:
         """Chunks that may go are about to be given up, and not for want of room."""
 
-    def ended(self, use: Use) -> None:
+    def ended(self, use: RequestUse) -> None:
         """A request is over; told in place of ``finished`` if this notes what requests used."""
         raise NotImplementedError
 
     @abstractmethod
-    def finished(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+    def finished(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         """A request is over that used these chunks, which are there; in no order."""
 
     @abstractmethod

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from pagesim.kvcache.tiers.chunks import ChunkRun, joined, singles, tail_first
-from pagesim.kvcache.tiers.eviction import Eviction, Lot, MayGo, Rank, Use
+from pagesim.kvcache.tiers.eviction import ChunkBatch, Eviction, MayGo, RecencyClass, RequestUse
 from pagesim.kvcache.tiers.spans import Spans, of_runs
 from pagesim.setup.compiled import mypyc_attr
 
@@ -27,22 +27,22 @@ class LruByRequest(Eviction):
 
     def __init__(self) -> None:
         self._clock = 0
-        self._held: Spans[Lot] = Spans()
+        self._held: Spans[ChunkBatch] = Spans()
         # By number, in order, since each new one is the greatest. That of a request stays until it is over.
-        self._ranks: OrderedDict[int, Rank] = OrderedDict()
+        self._ranks: OrderedDict[int, RecencyClass] = OrderedDict()
 
-    def begun(self, held: Spans[Lot]) -> None:
+    def begun(self, held: Spans[ChunkBatch]) -> None:
         self._held = held
 
-    def touched(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+    def touched(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         rank = self._of(use)
-        if rank.strays:  # what it used before stays where it is
-            strays = of_runs(rank.strays)
-            runs = [part for run in runs for part in strays.missing(run)]
+        if rank.demoted:  # what it used before stays where it is
+            demoted = of_runs(rank.demoted)
+            runs = [part for run in runs for part in demoted.missing(run)]
         for run in runs:
             self._move(run, rank)
 
-    def inserted(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+    def inserted(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         rank = self._of(use)
         lot = self._held.at(runs[0])
         lot.rank = rank
@@ -52,8 +52,8 @@ class LruByRequest(Eviction):
         for run in runs:
             segments[run[0]] = None
 
-    def refused(self, use: Use, runs: Sequence[ChunkRun]) -> None:
-        self._of(use).strays += runs  # another request may bring them
+    def refused(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
+        self._of(use).demoted += runs  # another request may bring them
 
     def forgotten(self, run: ChunkRun) -> None:
         for first, end, lot in self._held.cut(run):
@@ -61,24 +61,24 @@ class LruByRequest(Eviction):
             assert lot.rank is not None
             self._lose(lot.rank, (run[0], first, end))
 
-    def ended(self, use: Use) -> None:
+    def ended(self, use: RequestUse) -> None:
         rank = self._ranks.pop(use.rank, None)
         if rank is not None:
             # All that it has is fresh, and with that what others have, or brought, of what the request used.
             self._clock += 1
             rank.number, rank.lives = self._clock, False
-            strays, rank.strays = rank.strays, []
-            for run in strays:
+            demoted, rank.demoted = rank.demoted, []
+            for run in demoted:
                 self._move(run, rank)
             if rank.chunks:
                 self._ranks[rank.number] = rank
 
-    def finished(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+    def finished(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         self.ended(use)
 
     def choose(self, chunks: int, may_go: MayGo) -> list[ChunkRun] | None:
         chosen: list[ChunkRun] = []
-        lost: list[tuple[Rank, int, int]] = []  # each with the first of its runs, and its chunks
+        lost: list[tuple[RecencyClass, int, int]] = []  # each with the first of its runs, and its chunks
         for rank in self._ranks.values():
             if not rank.chunks:
                 continue  # of a request that lives, and lost all that it had
@@ -105,7 +105,7 @@ class LruByRequest(Eviction):
         for rank, start, gone in reversed(lost):
             rank.chunks -= gone
             if rank.lives:
-                rank.strays += chosen[start:stop]
+                rank.demoted += chosen[start:stop]
             elif not rank.chunks:
                 del self._ranks[rank.number]  # else every choice would pass over it
             if rank.chunks and rank.stack:
@@ -116,7 +116,7 @@ class LruByRequest(Eviction):
     def knows(self) -> set[ChunkRun]:
         return set(singles(run for run, lot in self._held if lot.rank is not None))
 
-    def _tail_first(self, rank: Rank) -> Iterable[ChunkRun]:
+    def _tail_first(self, rank: RecencyClass) -> Iterable[ChunkRun]:
         """Return the chunks of a rank in the order in which they go; of each run the last goes first."""
         runs: list[ChunkRun] = []
         gone: list[int] = []
@@ -136,7 +136,7 @@ class LruByRequest(Eviction):
             rank.stack = found[::-1]
         return found
 
-    def _move(self, run: ChunkRun, rank: Rank) -> None:
+    def _move(self, run: ChunkRun, rank: RecencyClass) -> None:
         """Let those chunks of a run that are there have a rank, unless they have a greater one."""
         segment = run[0]
         for first, end, lot in self._held.cut(run):
@@ -145,7 +145,7 @@ class LruByRequest(Eviction):
             part, old = (segment, first, end), lot.rank
             assert old is not None
             if old.number > rank.number:
-                rank.strays.append(part)
+                rank.demoted.append(part)
                 continue
             self._lose(old, part)
             rank.chunks += end - first
@@ -153,16 +153,16 @@ class LruByRequest(Eviction):
             rank.stack = None
             self._held.put(part, lot.part(lot.readers, rank))
 
-    def _lose(self, rank: Rank, run: ChunkRun) -> None:
+    def _lose(self, rank: RecencyClass, run: ChunkRun) -> None:
         """Count chunks out of a rank."""
         rank.chunks -= run[2] - run[1]
         rank.stack = None
         if rank.lives:
-            rank.strays.append(run)
+            rank.demoted.append(run)
         elif not rank.chunks:
             del self._ranks[rank.number]
 
-    def _of(self, use: Use) -> Rank:
+    def _of(self, use: RequestUse) -> RecencyClass:
         """Return the rank of a request that lives."""
         rank = self._ranks.get(use.rank)
         if rank is None:
@@ -170,9 +170,9 @@ class LruByRequest(Eviction):
             use.rank = rank.number
         return rank
 
-    def _new(self, *, lives: bool) -> Rank:
+    def _new(self, *, lives: bool) -> RecencyClass:
         self._clock += 1
-        rank = self._ranks[self._clock] = Rank(self._clock, lives=lives)
+        rank = self._ranks[self._clock] = RecencyClass(self._clock, lives=lives)
         return rank
 
 

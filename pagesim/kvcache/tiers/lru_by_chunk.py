@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from pagesim.kvcache.tiers.chunks import ChunkRun, singles
-from pagesim.kvcache.tiers.eviction import Eviction, MayGo, Use
+from pagesim.kvcache.tiers.eviction import Eviction, MayGo, RequestUse
 
 
 class LruByChunk(Eviction):
@@ -22,18 +22,18 @@ class LruByChunk(Eviction):
     def __init__(self) -> None:
         self._order: OrderedDict[ChunkRun, None] = OrderedDict()  # chunk by chunk
 
-    def touched(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+    def touched(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         for each in singles(runs):
             self._order.move_to_end(each)
 
-    def inserted(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+    def inserted(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         self._order.update(dict.fromkeys(singles(runs)))
 
     def forgotten(self, run: ChunkRun) -> None:
         for each in singles([run]):
             del self._order[each]
 
-    def finished(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+    def finished(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         return
 
     def choose(self, chunks: int, may_go: MayGo) -> list[ChunkRun] | None:

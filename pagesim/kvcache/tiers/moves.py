@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pagesim.kvcache.tiers.chunks import ChunkRun, count
-from pagesim.kvcache.tiers.eviction import Use
+from pagesim.kvcache.tiers.eviction import RequestUse
 
 DEVICE = -1
 """In place of a tier."""
@@ -21,7 +21,7 @@ class ChainUse:
     __slots__ = ("of",)
 
     def __init__(self, tiers: int) -> None:
-        self.of = [Use() for _ in range(tiers)]
+        self.of = [RequestUse() for _ in range(tiers)]
 
 
 class Move:

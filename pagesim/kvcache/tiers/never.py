@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pagesim.kvcache.tiers.chunks import ChunkRun, singles
-from pagesim.kvcache.tiers.eviction import Eviction, MayGo, Use
+from pagesim.kvcache.tiers.eviction import Eviction, MayGo, RequestUse
 from pagesim.kvcache.tiers.spans import Spans
 from pagesim.setup.compiled import mypyc_attr
 
@@ -19,14 +19,14 @@ class Never(Eviction):
     def __init__(self) -> None:
         self._there: Spans[bool] = Spans()
 
-    def touched(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+    def touched(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         return
 
-    def inserted(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+    def inserted(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         for run in runs:
             self._there.put(run, True)
 
-    def finished(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+    def finished(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         return
 
     def forgotten(self, run: ChunkRun) -> None:

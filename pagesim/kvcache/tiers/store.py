@@ -6,7 +6,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 
 from pagesim.kvcache.tiers.chunks import ChunkRun, count, joined, singles
-from pagesim.kvcache.tiers.eviction import Eviction, Lot, MayGo, Use
+from pagesim.kvcache.tiers.eviction import ChunkBatch, Eviction, MayGo, RequestUse
 from pagesim.kvcache.tiers.spans import Spans, of_runs
 from pagesim.setup.compiled import mypyc_attr
 
@@ -59,7 +59,7 @@ class ChunkStore:
         self._threshold = threshold
         self._tracked = tracked
         self._offered: OrderedDict[ChunkRun, int] = OrderedDict()  # how often, where there is a threshold
-        self._held: Spans[Lot] = Spans()
+        self._held: Spans[ChunkBatch] = Spans()
         eviction.begun(self._held)
 
     # Questions
@@ -127,7 +127,7 @@ class ChunkStore:
 
     # Changes
 
-    def offer(self, use: Use, runs: Sequence[ChunkRun]) -> list[ChunkRun] | None:
+    def offer(self, use: RequestUse, runs: Sequence[ChunkRun]) -> list[ChunkRun] | None:
         """Offer chunks to be written, and evict others for those of them that it does not hold.
 
         What it holds already counts as touched.
@@ -158,7 +158,7 @@ class ChunkStore:
             eviction.refused(use, missing)
             return None
         if new:
-            self._held.put_all(missing, Lot(WRITING, new))
+            self._held.put_all(missing, ChunkBatch(WRITING, new))
             self.used += new
             self.writing += new
             eviction.inserted(use, missing)
@@ -185,7 +185,7 @@ class ChunkStore:
         self.writing -= chunks
         self.evictable += chunks
 
-    def pin(self, use: Use, runs: Sequence[ChunkRun]) -> None:
+    def pin(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         """Let a request read chunks that are ready, until ``unpin``."""
         self._read(runs, 1)
         self._touch(use, runs)
@@ -204,7 +204,7 @@ class ChunkStore:
                 self.used -= each[2] - each[1]
                 self.evictable -= each[2] - each[1]
 
-    def finish(self, use: Use) -> None:
+    def finish(self, use: RequestUse) -> None:
         """Say that a request is over: what it used counts as touched once more, its tail first."""
         if self._eviction.notes_uses:
             self._eviction.ended(use)
@@ -243,7 +243,7 @@ class ChunkStore:
                     ready.append((run[0], first, end))
         return missing, ready
 
-    def _touch(self, use: Use, there: Sequence[ChunkRun], missing: Sequence[ChunkRun] = ()) -> None:
+    def _touch(self, use: RequestUse, there: Sequence[ChunkRun], missing: Sequence[ChunkRun] = ()) -> None:
         """Note that a request uses chunks; an eviction is told of the first use of those that are there."""
         if self._eviction.notes_uses:
             if there or missing:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import lcm
 
 from pagesim.kvcache.groups import KVGroup
-from pagesim.kvcache.holder import Holder
+from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.kvcache.typed.two_level import TwoLevelPages
 from pagesim.kvcache.typed.typed import TypedManager
 
@@ -32,7 +32,7 @@ class JengaManager(TypedManager):
         self.page_bytes = lcm(*self.group_bytes)
         self.capacity_bytes = num_blocks * self.page_bytes
         self.two_level = TwoLevelPages(num_blocks, [self.page_bytes // each for each in self.group_bytes])
-        self._held: dict[Holder, list[deque[int]]] = {}
+        self._held: dict[SequenceGroup, list[deque[int]]] = {}
 
     def held_by_groups(self) -> Sequence[int]:
         return (*self.pages, self.two_level.cut)
@@ -47,22 +47,22 @@ class JengaManager(TypedManager):
     def blocks_when_empty(self, pages: Sequence[int]) -> int:
         return sum(self.two_level.whole_for(pages))
 
-    def take_pages(self, holder: Holder, pages: Sequence[int]) -> None:
-        held = self._held.get(holder)
+    def take_pages(self, request: SequenceGroup, pages: Sequence[int]) -> None:
+        held = self._held.get(request)
         if held is None:
-            held = self._held[holder] = [deque() for _ in self.groups]
-        for own, taken in zip(held, self.two_level.take(holder, pages), strict=True):
+            held = self._held[request] = [deque() for _ in self.groups]
+        for own, taken in zip(held, self.two_level.take(request, pages), strict=True):
             own += taken
         self.free_blocks = len(self.two_level.whole)
 
-    def give_back(self, holder: Holder, group: int, pages: int) -> None:
-        own = self._held[holder][group]
-        self.two_level.give_back(group, holder, [own.popleft() for _ in range(pages)])
+    def give_back(self, request: SequenceGroup, group: int, pages: int) -> None:
+        own = self._held[request][group]
+        self.two_level.give_back(group, request, [own.popleft() for _ in range(pages)])
         self.free_blocks = len(self.two_level.whole)
 
-    def release(self, holder: Holder) -> None:
-        super().release(holder)
-        del self._held[holder]
+    def release(self, request: SequenceGroup) -> None:
+        super().release(request)
+        del self._held[request]
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless every small page is empty or held, and none twice."""

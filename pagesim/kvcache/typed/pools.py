@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pagesim.kvcache.groups import KVGroup
-from pagesim.kvcache.holder import Holder
+from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.kvcache.typed.typed import TypedManager
 
 
@@ -22,7 +22,7 @@ class PooledManager(TypedManager):
         in_flight: tokens that can be scheduled and not be computed yet.
 
     Attributes:
-        free: pages of each pool that no holder has.
+        free: pages of each pool that no request has.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class PooledManager(TypedManager):
     def blocks_when_empty(self, pages: Sequence[int]) -> int:
         return _counted(pages, self.sizes)
 
-    def take_pages(self, holder: Holder, pages: Sequence[int]) -> None:
+    def take_pages(self, request: SequenceGroup, pages: Sequence[int]) -> None:
         self.free = [free - taken for free, taken in zip(self.free, pages, strict=True)]
         self.free_blocks = sum(self.free)
 
-    def give_back(self, holder: Holder, group: int, pages: int) -> None:
+    def give_back(self, request: SequenceGroup, group: int, pages: int) -> None:
         self.free[group] += pages
         self.free_blocks += pages
 

@@ -7,13 +7,13 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from pagesim.kvcache.groups import KVGroup, State
-from pagesim.kvcache.holder import Holder
 from pagesim.kvcache.hybrid.in_turn import InTurnManager
 from pagesim.kvcache.ring import Ring
+from pagesim.kvcache.sequence_group import SequenceGroup
 
 
 class Span:
-    """What a holder has in each group: the pages from one place of its sequence to another.
+    """What a request has in each group: the pages from one place of its sequence to another.
 
     Attributes:
         gone: leading pages that it gave back.
@@ -43,7 +43,7 @@ class TypedManager(InTurnManager):
         in_flight: tokens that can be scheduled and not be computed yet.
 
     Attributes:
-        pages: that holders have in each group.
+        pages: that requests have in each group.
 
     Raises:
         ValueError: a group's states can be found again (``State.aligned``).
@@ -57,7 +57,7 @@ class TypedManager(InTurnManager):
             raise ValueError("aligned states are kept to be found again; this memory caches no prefixes")
         self._longest = longest
         self._in_flight = in_flight
-        # What decoding holders take; a state is as long as a sequence and taken once.
+        # What decoding requests take; a state is as long as a sequence and taken once.
         self._takes = [
             None if isinstance(group.rule, State) else Ring(group.block_size) for group in self.groups
         ]
@@ -67,42 +67,42 @@ class TypedManager(InTurnManager):
 
     @abstractmethod
     def blocks_of(self, pages: Sequence[int]) -> int:
-        """Return the blocks that one holder takes for so many pages of each group, in its turn.
+        """Return the blocks that one request takes for so many pages of each group, in its turn.
 
         More than are free where there is no room for them.
         """
 
     @abstractmethod
     def blocks_of_all(self, pages: Sequence[int]) -> int:
-        """Return the most blocks that several holders take for so many pages in all, whichever takes which.
+        """Return the most blocks that several requests take for so many pages in all, whichever takes which.
 
         More than are free where there may be no room for them.
         """
 
     @abstractmethod
     def blocks_when_empty(self, pages: Sequence[int]) -> int:
-        """Return the blocks that one holder takes in empty memory; more than there are if these are few."""
+        """Return the blocks that one request takes in empty memory; more than there are if these are few."""
 
     @abstractmethod
-    def take_pages(self, holder: Holder, pages: Sequence[int]) -> None:
+    def take_pages(self, request: SequenceGroup, pages: Sequence[int]) -> None:
         """Take so many pages of each group, for which there is room."""
 
     @abstractmethod
-    def give_back(self, holder: Holder, group: int, pages: int) -> None:
-        """Give a holder's first so many pages of a group back."""
+    def give_back(self, request: SequenceGroup, group: int, pages: int) -> None:
+        """Give a request's first so many pages of a group back."""
 
     # Questions
 
     def held_by_groups(self) -> Sequence[int]:
         return tuple(self.pages)
 
-    def held_blocks(self, holder: Holder) -> int:
-        """Return the pages that a holder has."""
-        span: Span = holder.kv
+    def held_blocks(self, request: SequenceGroup) -> int:
+        """Return the pages that a request has."""
+        span: Span = request.block_state
         return sum(span.end) - sum(span.gone)
 
-    def held_by_group(self, holder: Holder) -> list[tuple[int, int]]:
-        length, span = self.length(holder), holder.kv
+    def held_by_group(self, request: SequenceGroup) -> list[tuple[int, int]]:
+        length, span = self.length(request), request.block_state
         return [
             (length - gone * group.block_size, end - gone)
             for group, gone, end in zip(self.groups, span.gone, span.end, strict=True)
@@ -111,45 +111,45 @@ class TypedManager(InTurnManager):
     def blocks_for(self, tokens: int) -> int:
         return self.blocks_when_empty(self._most(tokens))
 
-    def blocks_to_admit(self, holder: Holder, tokens: int) -> int:
+    def blocks_to_admit(self, request: SequenceGroup, tokens: int) -> int:
         return self.blocks_of(self._pages(tokens))
 
-    def could_admit(self, holder: Holder, tokens: int, spare: int = 0) -> bool:
+    def could_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
         return self.blocks_when_empty(self._pages(tokens)) + spare <= self.num_blocks
 
-    def can_admit_whole(self, holder: Holder, tokens: int, length: int, spare: int = 0) -> bool:
+    def can_admit_whole(self, request: SequenceGroup, tokens: int, length: int, spare: int = 0) -> bool:
         whole = self.blocks_of(self._most(length))
-        return whole + spare <= self.free_blocks and self.can_admit(holder, tokens, spare)
+        return whole + spare <= self.free_blocks and self.can_admit(request, tokens, spare)
 
     def blocks_needed(self, steps: int = 1) -> int:
         return self.blocks_of_all(self._grown(steps))
 
-    def blocks_needed_by(self, holder: Holder) -> int:
-        return self.blocks_of(self._missing(holder, self.length(holder) + holder.growth))
+    def blocks_needed_by(self, request: SequenceGroup) -> int:
+        return self.blocks_of(self._missing(request, self.length(request) + request.tokens_per_step))
 
-    def blocks_to_extend(self, holder: Holder, tokens: int) -> int:
-        return self.blocks_of(self._missing(holder, holder.tokens + tokens))
+    def blocks_to_extend(self, request: SequenceGroup, tokens: int) -> int:
+        return self.blocks_of(self._missing(request, request.tokens + tokens))
 
-    def blocks_needed_with(self, chunks: Sequence[tuple[Holder, int]]) -> int:
+    def blocks_needed_with(self, chunks: Sequence[tuple[SequenceGroup, int]]) -> int:
         pages = self._grown(1)
-        for holder, tokens in chunks:
-            missing = self._missing(holder, holder.tokens + tokens)
+        for request, tokens in chunks:
+            missing = self._missing(request, request.tokens + tokens)
             pages = [sum(both) for both in zip(pages, missing, strict=True)]
         return self.blocks_of_all(pages)
 
     # Changes
 
-    def admit(self, holder: Holder, tokens: int) -> None:
-        self._check_single(holder)
-        self._check_room(self.blocks_to_admit(holder, tokens))
-        holder.kv = Span(len(self.groups))
-        self._take_for(holder, tokens)
+    def admit(self, request: SequenceGroup, tokens: int) -> None:
+        self._check_single(request)
+        self._check_room(self.blocks_to_admit(request, tokens))
+        request.block_state = Span(len(self.groups))
+        self._take_for(request, tokens)
 
-    def release(self, holder: Holder) -> None:
-        self._rest(holder)
-        span = holder.kv
+    def release(self, request: SequenceGroup) -> None:
+        self._rest(request)
+        span = request.block_state
         for group, (gone, end) in enumerate(zip(span.gone, span.end, strict=True)):
-            self._give(holder, group, end - gone)
+            self._give(request, group, end - gone)
 
     # Inside
 
@@ -161,53 +161,56 @@ class TypedManager(InTurnManager):
         """Return the pages that a sequence of so many tokens ever holds at once."""
         return [group.most(tokens, self._longest, self._in_flight) for group in self.groups]
 
-    def _missing(self, holder: Holder, length: int) -> list[int]:
-        """Return the pages that a holder takes to have so many tokens."""
-        return [max(0, pages - end) for pages, end in zip(self._pages(length), holder.kv.end, strict=True)]
+    def _missing(self, request: SequenceGroup, length: int) -> list[int]:
+        """Return the pages that a request takes to have so many tokens."""
+        return [
+            max(0, pages - end)
+            for pages, end in zip(self._pages(length), request.block_state.end, strict=True)
+        ]
 
     def _grown(self, steps: int) -> list[int]:
-        """Return the pages that decoding holders take over the next steps."""
+        """Return the pages that decoding requests take over the next steps."""
         return [0 if ring is None else ring.total(self.steps, steps) for ring in self._takes]
 
-    def _take_for(self, holder: Holder, length: int) -> None:
-        self._reach(holder, length)
-        holder.tokens = length
+    def _take_for(self, request: SequenceGroup, length: int) -> None:
+        self._reach(request, length)
+        request.tokens = length
 
     def _steps_with(self, room: int, steps: int) -> int:
         return bisect_right(range(1, steps + 1), room, key=self.blocks_needed)
 
-    def _reach(self, holder: Holder, length: int) -> None:
-        missing = self._missing(holder, length)
+    def _reach(self, request: SequenceGroup, length: int) -> None:
+        missing = self._missing(request, length)
         if not any(missing):
             return
-        self.take_pages(holder, missing)
-        end = holder.kv.end
+        self.take_pages(request, missing)
+        end = request.block_state.end
         for group, pages in enumerate(missing):
             end[group] += pages
             self.pages[group] += pages
 
-    def _release_skipped(self, holder: Holder, processed: int) -> None:
-        span = holder.kv
+    def _release_skipped(self, request: SequenceGroup, processed: int) -> None:
+        span = request.block_state
         for number, group in enumerate(self.groups):
             pages = min(group.released(processed), span.end[number]) - span.gone[number]
             if pages > 0:
-                self._give(holder, number, pages)
+                self._give(request, number, pages)
                 span.gone[number] += pages
 
-    def _give(self, holder: Holder, group: int, pages: int) -> None:
-        self.give_back(holder, group, pages)
+    def _give(self, request: SequenceGroup, group: int, pages: int) -> None:
+        self.give_back(request, group, pages)
         self.pages[group] -= pages
 
-    def _enter(self, holder: Holder) -> None:
-        super()._enter(holder)
-        self._count_steps(holder, 1)
+    def _enter(self, request: SequenceGroup) -> None:
+        super()._enter(request)
+        self._count_steps(request, 1)
 
-    def _leave(self, holder: Holder) -> None:
-        super()._leave(holder)
-        self._count_steps(holder, -1)
+    def _leave(self, request: SequenceGroup) -> None:
+        super()._leave(request)
+        self._count_steps(request, -1)
 
-    def _count_steps(self, holder: Holder, times: int) -> None:
-        """Count what a decoding holder takes; fewer times than 0 for no longer."""
+    def _count_steps(self, request: SequenceGroup, times: int) -> None:
+        """Count what a decoding request takes; fewer times than 0 for no longer."""
         for ring in self._takes:
             if ring is not None:
-                ring.enter(holder.base, holder.growth, times)
+                ring.enter(request.length_offset, request.tokens_per_step, times)

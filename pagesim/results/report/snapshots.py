@@ -230,7 +230,7 @@ class Snapshots(Observer):
         drafts = scheduler.speculation is not None
         length = scheduler.stored_length(request) if drafts else memory.length(request)
         if isinstance(memory, HybridManager):
-            before = length - chunks.get(request, request.growth if request.decodes else 0)
+            before = length - chunks.get(request, request.tokens_per_step if request.decodes else 0)
             final = request.final_length
             # A block that several have counts as that of the one which is furthest behind.
             return [

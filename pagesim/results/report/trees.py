@@ -35,8 +35,8 @@ def trees(snapshots: TreeSnapshots, result: Result) -> dict[str, Any]:
     """
     drawn = [_drawn(each) for each in snapshots.taken]
     nodes = np.concatenate([each.nodes for each, _ in drawn])
-    holders = np.concatenate([each.holders for each, _ in drawn])
-    rows, request = np.unique(np.concatenate([nodes[:, ROW], holders[:, 0]]), return_inverse=True)
+    requests = np.concatenate([each.requests for each, _ in drawn])
+    rows, request = np.unique(np.concatenate([nodes[:, ROW], requests[:, 0]]), return_inverse=True)
     per_ms = TICKS_PER_SECOND // 1000
     return {
         "capacity": snapshots.taken[0].capacity,
@@ -56,9 +56,9 @@ def trees(snapshots: TreeSnapshots, result: Result) -> dict[str, Any]:
         "used_ms": pack(nodes[:, USED] // per_ms),
         "hits": pack(nodes[:, HITS]),
         "held": {
-            "sizes": pack([len(each.holders) for each, _ in drawn]),
+            "sizes": pack([len(each.requests) for each, _ in drawn]),
             "by": pack(request[len(nodes) :]),
-            "node": pack(holders[:, 1]),
+            "node": pack(requests[:, 1]),
         },
     }
 
@@ -79,10 +79,10 @@ def _drawn(snapshot: TreeSnapshot) -> tuple[TreeSnapshot, tuple[int, int]]:
     number[kept] = np.arange(len(kept))
     table: Column = nodes[kept]
     table[:, PARENT] = number[table[:, PARENT]]
-    holders = snapshot.holders.copy()
-    holders[:, 1] = [_nearest(node, nodes[:, PARENT], number) for node in holders[:, 1]]
+    requests = snapshot.requests.copy()
+    requests[:, 1] = [_nearest(node, nodes[:, PARENT], number) for node in requests[:, 1]]
     left = len(nodes) - len(kept), int(tokens.sum() - tokens[kept].sum())
-    return TreeSnapshot(snapshot.clock, snapshot.iteration, table, holders, snapshot.capacity), left
+    return TreeSnapshot(snapshot.clock, snapshot.iteration, table, requests, snapshot.capacity), left
 
 
 def _nearest(node: int, parent: Column, number: Column) -> int:

@@ -1,6 +1,6 @@
 """Prefill apart from decode: the connectors of engines that only prefill, and of those that only decode."""
 
 from pagesim.scheduling.disaggregated.connectors import PrefillConnector, Pull, PullConnector
-from pagesim.scheduling.disaggregated.polls import Polls
+from pagesim.scheduling.disaggregated.transfer_completions import TransferCompletions
 
-__all__ = ["Polls", "PrefillConnector", "Pull", "PullConnector"]
+__all__ = ["PrefillConnector", "Pull", "PullConnector", "TransferCompletions"]

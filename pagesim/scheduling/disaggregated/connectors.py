@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from pagesim.kvcache import BlockManager
 from pagesim.scheduling.batch import Batch
-from pagesim.scheduling.disaggregated.polls import Polls
 from pagesim.scheduling.disaggregated.refusals import check_memory
+from pagesim.scheduling.disaggregated.transfer_completions import TransferCompletions
 from pagesim.scheduling.kv_connector import KVConnector
 from pagesim.scheduling.request import EngineRequest
 
@@ -40,7 +40,7 @@ class PolledConnector(KVConnector):
     def __init__(self, memory: BlockManager, in_flight: int) -> None:
         check_memory(memory)
         super().__init__(memory)
-        self.polls = Polls(in_flight)
+        self.polls = TransferCompletions(in_flight)
         self._now = 0
 
     def begin_plan(self, now: int) -> None:

@@ -10,10 +10,10 @@ from pagesim.kvcache import SlidingWindow
 from pagesim.kvcache.hybrid.blocks import NULL
 from pagesim.kvcache.tiers import ChainBacking, ChunkRun, Copy, Spans, TierCounts, group_of
 from pagesim.scheduling.offload.chunking import OffloadGroup
-from pagesim.scheduling.offload.fences import Fences
 from pagesim.scheduling.offload.jobs import Job, Transfers
 from pagesim.scheduling.offload.look_up import LookUp
 from pagesim.scheduling.offload.on_device import chunks_on_device
+from pagesim.scheduling.offload.pending_reads import PendingReads
 from pagesim.scheduling.offload.tracked import Tracked
 from pagesim.scheduling.request import EngineRequest
 from pagesim.setup.compiled import mypyc_attr
@@ -64,7 +64,7 @@ class Connector:
         self._tracked: dict[EngineRequest, Tracked] = {}
         self._offering: dict[EngineRequest, Tracked] = {}  # those with chunks that were not offered
         self._loading: Spans[bool] = Spans()
-        self._fences = Fences(memory)
+        self._fences = PendingReads(memory)
         self._over: list[EngineRequest] = []  # since the last plan
         self._admitted: list[EngineRequest] = []  # in the plan at hand
         self._plan = Transfers()

@@ -155,7 +155,7 @@ class OffloadingConnector(KVConnector):
         if not is_aborted:
             if request.decodes:
                 self.memory.stop_decoding(request)
-            request.in_flight = 0
+            request.inflight_tokens = 0
             self.memory.free_skipped_blocks(request)
         return False
 
@@ -179,8 +179,8 @@ class OffloadingConnector(KVConnector):
             return True
         return any(connector.knows(each) for each in self._losing)
 
-    def advance(self, steps: int, resting: int) -> None:
-        super().advance(steps, resting)
+    def advance(self, steps: int, draining: int) -> None:
+        super().advance(steps, draining)
         self.connector_scheduler.close_empty()
 
     def _served(
@@ -201,7 +201,7 @@ class OffloadingConnector(KVConnector):
                 served.append((request, computed[request], length))
             elif request.decodes:
                 # Of one that comes back nothing was in flight, so that the token that it computes is known.
-                unknown = 0 if request in batch.caught_up else request.unknown
+                unknown = 0 if request in batch.caught_up else request.uncommitted_tokens
                 served.append((request, length - 1, length - unknown))
         return served
 

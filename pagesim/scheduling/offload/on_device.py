@@ -44,9 +44,9 @@ def _of_group(memory: Any, group: OffloadGroup) -> Iterator[ChunkRun]:
             if tokens % size == 0:
                 yield segment(name, size, number), tokens // size - 1, tokens // size
         return
-    for holder in memory.holders:
-        table = memory.block_table(holder, group=number)
-        filled = (memory.length(holder) - holder.unknown) // size
-        for chunk in singles(chunk_runs(holder.content, group, 0, filled)):
+    for request in memory.requests:
+        table = memory.block_table(request, group=number)
+        filled = (memory.length(request) - request.uncommitted_tokens) // size
+        for chunk in singles(chunk_runs(request.content, group, 0, filled)):
             if table[chunk[2] * blocks - 1] != NULL:
                 yield chunk

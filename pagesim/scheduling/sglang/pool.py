@@ -85,7 +85,9 @@ class TokenPool:
         if self._swa is not None:
             blank = min(blank, self._swa.blank_window_blocks)
             ahead = self.window + SWA_EVICTION_INTERVAL + overlaps - memory.steps
-            steps = min(steps, min([request.kv.gone - request.base + ahead for request in batch]))
+            steps = min(
+                steps, min([request.block_state.gone - request.length_offset + ahead for request in batch])
+            )
         if steps <= 0 or blank < decoding:
             return 0
         # Before each step as many pages are blank as requests decode.
@@ -134,7 +136,7 @@ class TokenPool:
             self.memory.drop(req)
         else:
             self.memory.release(req)
-        req.kv = None
+        req.block_state = None
 
     # The window pool
 
@@ -142,16 +144,16 @@ class TokenPool:
         """Give back what left the window of a prompt whose next chunk runs."""
         if self._swa is None or self.tree_cache is not None:  # which takes the slots over, window and all
             return
-        req.kv.parts += 1
+        req.block_state.parts += 1
         if not overlaps:
             self._swa.slide(req, req.prefix_len)
-        elif req.kv.parts > 2:
+        elif req.block_state.parts > 2:
             self._swa.slide(req, req.prefix_len - self._chunk)
 
     def evict_swa(self, req: SglangRequest, tokens: int) -> None:
         """Give back what left the window of a decoding request, of which so many tokens are known."""
         if self._swa is None:
             return
-        enough = tokens - 1 - self.window - SWA_EVICTION_INTERVAL >= req.kv.gone
+        enough = tokens - 1 - self.window - SWA_EVICTION_INTERVAL >= req.block_state.gone
         if enough and self._swa.length(req) > req.extend_end:
             self._swa.slide(req, tokens - 1)

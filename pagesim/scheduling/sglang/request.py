@@ -60,7 +60,7 @@ class SglangRequest(EngineRequest):
         self.prefix_len = self.extend_end = self.matched_len = 0
         self.entry = self.processed_at_entry = self.final_step = 0
         self.last_node = None
-        self.kv = None
+        self.block_state = None
 
     def refuse(self) -> None:
         """Make its prompt the one token that a refused prompt is."""

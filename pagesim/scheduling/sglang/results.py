@@ -40,7 +40,7 @@ class PendingResults:
         if not req.decodes:
             return req.length - req.prompt
         late = self.decodes or req in self.computed
-        return req.base + self._memory.steps - req.prompt + 1 - late
+        return req.length_offset + self._memory.steps - req.prompt + 1 - late
 
     def tokens_to_come(self, reqs: Sequence[SglangRequest]) -> list[int]:
         """Return how many tokens each of some decoding requests may still generate."""

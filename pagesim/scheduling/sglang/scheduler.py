@@ -12,7 +12,7 @@ from pagesim.kvcache import BlockManager
 from pagesim.kvcache.radix import RadixManager, WindowedRadixManager, WindowPool
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
-from pagesim.scheduling.dead_ends import DeadEnd
+from pagesim.scheduling.failure_modes import FailureMode
 from pagesim.scheduling.options import Machine, MemoryKind, Prices
 from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.scheduling.sglang.adder import AddReqResult, PrefillAdder
@@ -145,7 +145,7 @@ class Sglang(Scheduler):
         self.mixes = options.enable_mixed_chunk and (options.chunked_prefill_size or 0) > 0
         self.overlaps = not options.disable_overlap_schedule
         self.in_flight = 2 if self.overlaps else 1
-        memory.lag = self.in_flight - 1
+        memory.steps_in_flight = self.in_flight - 1
         self.pool = TokenPool(memory, options)
         self.results = PendingResults(self.pool)
         touches = options.radix_eviction_policy == "lru"
@@ -290,7 +290,7 @@ class Sglang(Scheduler):
             batch.completed = tuple([req for req in whole if req not in fresh])
         for req in whole:
             self.start_decoding(req)
-            req.final_step = req.max_new_tokens + req.prompt - req.base
+            req.final_step = req.max_new_tokens + req.prompt - req.length_offset
         only = not beside and not any(req.max_new_tokens for req in prompts)
         self.last_batch = ScheduleBatch(prompts + beside, batch.tokens, is_prefill_only=only)
         self.waiting_queue.processed += batch.tokens
@@ -337,7 +337,7 @@ class Sglang(Scheduler):
             return
         else:
             self._retract_decode(batch)
-        if ended or batch.recomputed or batch.stuck:
+        if ended or batch.recomputed or batch.unschedulable:
             running.batch_is_full = False
         if running.reqs:
             self._prepare_for_decode(batch)
@@ -353,10 +353,10 @@ class Sglang(Scheduler):
             if req.decodes and req.output >= req.max_new_tokens:
                 self.events.interval_ended(req)
                 memory.stop_decoding(req)
-                self.resting += 1
-                self.resting_context += req.tokens
+                self.draining += 1
+                self.draining_context += req.tokens
                 self.running_batch.reqs.remove(req)
-        return self.resting
+        return self.draining
 
     def _prepare_for_decode(self, batch: Batch) -> None:
         """Take memory for a token of every request of the running batch."""
@@ -366,11 +366,11 @@ class Sglang(Scheduler):
             for req in reqs:
                 self.pool.evict_swa(req, req.prompt + self.results.known_outputs(req))
         self.pool.evict(decoding)  # more than is taken
-        self.memory.grow(1)
+        self.memory.allocate_step(1)
         self.context += decoding
         batch.decoding = decoding
         batch.discarded = sum([req.decodes for req in self.results.ending])
-        batch.decode_context = self.context - self.resting_context
+        batch.decode_context = self.context - self.draining_context
         if self.chunked_req is not None:  # which waits
             batch.decode_context -= self.chunked_req.tokens
 
@@ -389,7 +389,7 @@ class Sglang(Scheduler):
         if len(keep) == 1 and not pool.check_decode_mem():
             req = keep.pop()
             self._release_req(req)
-            batch.stuck += ((req, DeadEnd.NEVER_ADMITTED),)
+            batch.unschedulable += ((req, FailureMode.NEVER_ADMITTED),)
         running.reqs = keep
         generated = sum([known_outputs(req) for req in keep])
         self.ratio.retract(generated, sum([req.max_new_tokens for req in keep]), len(keep))
@@ -429,7 +429,7 @@ class Sglang(Scheduler):
             elif req.order in self.running:
                 self._end(req, now)
         results.computed, results.ending = [], {}
-        self.resting = self.resting_context = 0
+        self.draining = self.draining_context = 0
         self._merge_last_batch()  # as the real engine does before it drops those that are over
         for req in ending:
             if req in self.running_batch.reqs:
@@ -454,7 +454,7 @@ class Sglang(Scheduler):
     def _drop(self, request: EngineRequest) -> None:
         self._let_go(request)
 
-    def let_ending_rest(self) -> None:
+    def start_draining(self) -> None:
         self._note_ending()
         if self._filter_ending():
             self.running_batch.batch_is_full = False
@@ -466,8 +466,8 @@ class Sglang(Scheduler):
     def _abort_running(self, request: EngineRequest) -> int:
         assert isinstance(request, SglangRequest)
         if request in self.results.ending and not request.decodes:
-            self.resting -= 1
-            self.resting_context -= request.tokens
+            self.draining -= 1
+            self.draining_context -= request.tokens
         self.results.forget(request)
         generated = super()._abort_running(request)
         if request is self.chunked_req:
@@ -489,14 +489,14 @@ class Sglang(Scheduler):
             return 0
         if self.queue.waiting and (not running.batch_is_full or self.pool.is_hybrid_swa):
             return 0
-        if len(results.ending) > self.resting:
+        if len(results.ending) > self.draining:
             return 0
         steps = finishing[0][0] - self.memory.steps
         if (results.launched or self.last_batch is not None) and (steps <= 0 or not self._joins_quietly()):
             return 0
         if steps > 0:
             steps = self.pool.steps_alike(
-                steps, self.running_sequences - self.resting, running.reqs, overlaps=self.overlaps
+                steps, self.running_sequences - self.draining, running.reqs, overlaps=self.overlaps
             )
             self.must_replan = not steps
             return steps

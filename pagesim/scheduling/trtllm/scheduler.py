@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from pagesim.errors import PagesimError
 from pagesim.kvcache import BlockManager
 from pagesim.scheduling.batch import Batch
-from pagesim.scheduling.dead_ends import DeadEnd
+from pagesim.scheduling.draining import DrainingScheduler
+from pagesim.scheduling.failure_modes import FailureMode
 from pagesim.scheduling.options import Machine, MemoryKind, Prices
 from pagesim.scheduling.request import EngineRequest
-from pagesim.scheduling.resting import RestingScheduler
 from pagesim.scheduling.traits import need_pages
 from pagesim.scheduling.trtllm.chunking import share_out
 from pagesim.scheduling.trtllm.options import TrtllmOptions, check
 from pagesim.scheduling.trtllm.queue import PlaceQueue
 
 
-class Trtllm(RestingScheduler):
+class Trtllm(DrainingScheduler):
     """See `Scheduler` for the contract; what the two capacity policies share.
 
     Requests are served in the order of their arrival, paused ones at the place that they always had. Every
@@ -35,7 +35,7 @@ class Trtllm(RestingScheduler):
     Attributes:
         options: the engine's, with its capacity policy.
         longest: tokens of the longest request that the cache holds.
-        in_chunks: running requests whose prompt has not run whole, by `Holder.order`.
+        in_chunks: running requests whose prompt has not run whole, by `SequenceGroup.order`.
     """
 
     __slots__ = ("in_chunks", "longest", "options")
@@ -81,7 +81,7 @@ class Trtllm(RestingScheduler):
         self.in_chunks: dict[int, EngineRequest] = {}
         self._draining = {}
         self.in_flight = 1 if options.disable_overlap_scheduler else 2
-        memory.lag = self.in_flight - 1
+        memory.steps_in_flight = self.in_flight - 1
 
     def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
         return not self.refusal(prompt_tokens, output_tokens, samples)
@@ -103,19 +103,19 @@ class Trtllm(RestingScheduler):
     def plan(self, now: int) -> Batch:
         batch = Batch()
         if self.in_flight > 1:
-            self.let_ending_rest()
+            self.start_draining()
         waiting = self.fit(batch)
-        self.memory.grow(1)
-        decoding = len(self.running) - len(self.in_chunks) - self.resting
+        self.memory.allocate_step(1)
+        decoding = len(self.running) - len(self.in_chunks) - self.draining
         batch.decoding = batch.batched_tokens = decoding
         self.context += decoding
         chunked = sum([each.tokens for each in self.in_chunks.values()])
-        batch.decode_context = self.context - chunked - self.resting_context
-        unserved = self.resting_context + self._run_prompts(waiting, batch)
+        batch.decode_context = self.context - chunked - self.draining_context
+        unserved = self.draining_context + self._run_prompts(waiting, batch)
         batch.tokens = batch.batched_tokens
         batch.context_tokens = self.context - unserved
         batch.sequences = self.running_sequences
-        self.must_replan = self.must_replan or bool(self.in_chunks or batch.recomputed or batch.stuck)
+        self.must_replan = self.must_replan or bool(self.in_chunks or batch.recomputed or batch.unschedulable)
         return batch
 
     @abstractmethod
@@ -147,7 +147,7 @@ class Trtllm(RestingScheduler):
                 if self.running or waiting:
                     break
                 queue.pop(request)
-                batch.stuck += ((request, DeadEnd.NEVER_ADMITTED),)
+                batch.unschedulable += ((request, FailureMode.NEVER_ADMITTED),)
                 continue
             free -= needed
             queue.pop(request)
@@ -192,7 +192,7 @@ class Trtllm(RestingScheduler):
             elif computed:
                 ends.append(request)
         batch.prompts, batch.completed = tuple(starts), tuple(ends)
-        gone = {*starts, *(request for request, _ in batch.stuck)}
+        gone = {*starts, *(request for request, _ in batch.unschedulable)}
         batch.incomplete = tuple([each for each in goes_on if each in gone])
         back = [each for each in waiting if each not in gone]
         for request in back:
@@ -206,7 +206,7 @@ class Trtllm(RestingScheduler):
         shares, most = [], self.options.max_num_tokens
         for request in waiting:
             if request.length > most:  # with what it generated before it was paused
-                batch.stuck += ((request, DeadEnd.NEVER_RESUMED),)
+                batch.unschedulable += ((request, FailureMode.NEVER_RESUMED),)
                 shares.append(0)
             elif request.length > budget:
                 break
@@ -243,7 +243,7 @@ class Trtllm(RestingScheduler):
     # Requests that leave
 
     def end_in_flight(self, now: int) -> list[EngineRequest]:
-        return self.end_resting(now)
+        return self.finish_draining(now)
 
     def preempt(self, request: EngineRequest, batch: Batch) -> None:
         length, chunked = request.length, self.in_chunks.pop(request.order, None)
@@ -254,7 +254,7 @@ class Trtllm(RestingScheduler):
     def _abort_running(self, request: EngineRequest) -> int:
         chunked = self.in_chunks.pop(request.order, None)
         generated = super()._abort_running(request)
-        self.forget_resting(request)
+        self.stop_draining(request)
         return generated if chunked is None else request.length - request.prompt
 
     def may_join(self, request: EngineRequest) -> bool:

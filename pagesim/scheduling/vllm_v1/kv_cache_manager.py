@@ -60,11 +60,11 @@ class KVCacheManager:
         if self._drafts is not None:
             slots = self._drafts.slots(num_tokens)
             uncommitted = self._drafts.uncommitted(request, num_tokens, slots)
-        request.unknown = uncommitted
+        request.uncommitted_tokens = uncommitted
         if not self.can_admit(request, slots, spare) or (
             external and not memory.can_admit(request, slots, spare + reserved)
         ):
-            request.unknown = 0
+            request.uncommitted_tokens = 0
             return False
         memory.admit(request, slots)
         return True
@@ -98,7 +98,7 @@ class KVCacheManager:
         if memory.blocks_to_extend(request, slots - request.tokens) + spare > memory.free_blocks:
             return False
         if self._drafts is not None:
-            request.unknown = self._drafts.uncommitted(request, num_tokens, slots)
+            request.uncommitted_tokens = self._drafts.uncommitted(request, num_tokens, slots)
         self.extend(request, slots - request.tokens)
         return True
 

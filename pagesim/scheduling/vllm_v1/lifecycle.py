@@ -13,11 +13,11 @@ from pagesim.kvcache.tiers import TierChain
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Pool, Scheduler
 from pagesim.scheduling.disaggregated.refusals import check_options
+from pagesim.scheduling.draining import DrainingScheduler
 from pagesim.scheduling.options import Machine, MemoryKind, Prices
 from pagesim.scheduling.priority_queue import PriorityQueue
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest, Status
-from pagesim.scheduling.resting import RestingScheduler
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v0 import check_paged
 from pagesim.scheduling.vllm_v1.connectors import make_connector
@@ -29,7 +29,7 @@ from pagesim.workloads.trace import IntColumn
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class VllmV1Base(RestingScheduler):
+class VllmV1Base(DrainingScheduler):
     """What `VllmV1` is beside ``schedule()``: its `SchedulerTraits`, its state, and how requests leave it.
 
     Args:
@@ -164,7 +164,7 @@ class VllmV1Base(RestingScheduler):
         self.chunked_prefill = options.enable_chunked_prefill
         self.threshold = options.long_prefill_token_threshold
         self.in_flight = 2 if options.async_scheduling else 1
-        memory.lag = self.in_flight - 1
+        memory.steps_in_flight = self.in_flight - 1
         self.drafts: Drafts | None = None
         if options.speculative_tokens is not None:
             self.drafts = Drafts(
@@ -182,7 +182,7 @@ class VllmV1Base(RestingScheduler):
             self.parks = self.connector.parks
         full_isl = bool(options.scheduler_reserve_full_isl)
         self.kv_cache_manager = KVCacheManager(memory, self.drafts, full_isl=full_isl)
-        # Requests whose prompt has not run whole, and decoding ones that got no token, by `Holder.order`.
+        # Requests whose prompt has not run whole, and decoding ones that got no token, by admission.
         self._in_chunks: dict[int, EngineRequest] = {}
         self._skipped: dict[int, EngineRequest] = {}
         self._draining = {}
@@ -230,7 +230,7 @@ class VllmV1Base(RestingScheduler):
         if self.in_flight == 1:
             return False
         if request.order in self._in_chunks:
-            return request.in_flight > 0
+            return request.inflight_tokens > 0
         return request.order not in self._skipped
 
     # Those that leave
@@ -251,7 +251,7 @@ class VllmV1Base(RestingScheduler):
         if self.connector is not None:
             self.connector.preempted(request)
         super().preempt(request, batch)
-        request.unknown = request.in_flight = request.loaded = 0
+        request.uncommitted_tokens = request.inflight_tokens = request.loaded = 0
         if self.drafts is not None:
             progress = self.drafts.of[request.row]
             progress.lose()
@@ -303,7 +303,7 @@ class VllmV1Base(RestingScheduler):
         """Forget what was noted of a request that runs no longer."""
         self._in_chunks.pop(request.order, None)
         self._skipped.pop(request.order, None)
-        self.forget_resting(request)
+        self.stop_draining(request)
         self.kv_cache_manager.runs_no_longer(request)
 
     # What comes of a step
@@ -313,7 +313,7 @@ class VllmV1Base(RestingScheduler):
             return self._verify(self.drafts, now)
         if not (self._draining or self._stale):
             return []
-        over = self.end_resting(now)
+        over = self.finish_draining(now)
         stale, self._stale = self._stale, []
         for request in stale:
             self._over_waiting(request, now)

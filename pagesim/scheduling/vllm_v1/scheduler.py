@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.chunks import cut
-from pagesim.scheduling.dead_ends import DeadEnd
+from pagesim.scheduling.failure_modes import FailureMode
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.vllm_v1.lifecycle import VllmV1Base
 from pagesim.setup.compiled import mypyc_attr
@@ -40,7 +40,7 @@ class VllmV1(VllmV1Base):
         batch.reports, self.unreported = self.unreported, False
         self.must_replan = False
         if self.in_flight > 1:
-            self.let_ending_rest()
+            self.start_draining()
         budget = self.max_num_batched_tokens
         if not self._schedule_together(batch, budget):
             self._schedule_running(batch, budget)
@@ -54,12 +54,12 @@ class VllmV1(VllmV1Base):
         batch.tokens = batch.batched_tokens
         batch.context_tokens = self.context - self._unserved_context
         batch.sequences = self.running_sequences
-        if self.reaches is not None:
-            batch.reached, batch.reached_pairs, batch.computed_prompts = self.reaches.close()
+        if self.spans is not None:
+            batch.reached, batch.reached_pairs, batch.computed_prompts = self.spans.close()
         if self.drafts is not None:
             self.drafts.close(batch)
         if connector is not None:
-            if batch.tokens or not batch.stuck:
+            if batch.tokens or not batch.unschedulable:
                 connector.count_plan()  # else another plan is made at once
             if connector.build_connector_meta(batch, self):
                 self.must_replan = True
@@ -80,7 +80,7 @@ class VllmV1(VllmV1Base):
         if self.drafts is not None:
             return False  # what each request computes differs
         memory, in_chunks = self.memory, self._in_chunks
-        token_budget -= len(self.running) - len(in_chunks) - self.resting
+        token_budget -= len(self.running) - len(in_chunks) - self.draining
         if token_budget < 0 or self._skipped:
             return False
         chunks: list[tuple[EngineRequest, int]] = []
@@ -95,14 +95,14 @@ class VllmV1(VllmV1Base):
             or memory.blocks_needed_with(chunks) > memory.free_blocks
         ):
             return False
-        while memory.try_grow(0) < 0:
+        while memory.try_allocate_step(0) < 0:
             if self.by_priority or memory.releases or self._defers_frees:
                 return False
             memory.reserve_free()
             self.preempt(self.latest(), batch)
-        decoding = len(self.running) - len(in_chunks) - self.resting
+        decoding = len(self.running) - len(in_chunks) - self.draining
         self.context += decoding
-        self._unserved_context = unserved = self.resting_context
+        self._unserved_context = unserved = self.draining_context
         batch.batched_tokens = batch.decoding = decoding
         batch.decode_context = self.context - unserved
         for request, tokens in chunks:
@@ -156,7 +156,7 @@ class VllmV1(VllmV1Base):
                 index += 1
             elif request.order in self.running:
                 break  # no request can make room: the others get nothing either
-        self.memory.grow(1)  # all rest: this only counts the step
+        self.memory.allocate_step(1)  # all rest: this only counts the step
         self._update_after_schedule(running, scheduled, batch)
 
     def _rest(self) -> None:
@@ -167,7 +167,7 @@ class VllmV1(VllmV1Base):
                 self._leave_finishing(request)
                 self.memory.stop_decoding(request)
         for request in self._skipped.values():
-            request.unknown = request.in_flight = 0  # it got no token in the last step
+            request.uncommitted_tokens = request.inflight_tokens = 0  # it got no token in the last step
 
     def _num_due(self, request: EngineRequest) -> int:
         """Return the tokens of a running request that are not computed; none where its last is in flight."""
@@ -224,15 +224,15 @@ class VllmV1(VllmV1Base):
         self._skipped = {each.order: each for each in unserved if each.order not in in_chunks}
         decoding = [each for each in scheduled if each.order not in in_chunks]
         for request in decoding:
-            request.in_flight = memory.lag
+            request.inflight_tokens = memory.steps_in_flight
             self.start_decoding(request)
         batch.skipped = tuple(self._skipped.values())
         batch.caught_up = tuple(each for each in decoding if each.order in before)
         batch.decoding = batch.batched_tokens = len(decoding)
         batch.decode_context = sum([memory.length(each) for each in decoding])
-        self._unserved_context = self.resting_context + sum([memory.length(each) for each in unserved])
+        self._unserved_context = self.draining_context + sum([memory.length(each) for each in unserved])
         for request in in_chunks.values():
-            request.in_flight = 0  # for those that go on it is noted with their chunk
+            request.inflight_tokens = 0  # for those that go on it is noted with their chunk
         for request, tokens in scheduled.items():
             if request.order in in_chunks:
                 self._compute(request, tokens, batch)
@@ -242,11 +242,11 @@ class VllmV1(VllmV1Base):
         computed = request.tokens - tokens
         batch.batched_tokens += tokens
         batch.query_key_pairs += tokens * computed + tokens * (tokens + 1) // 2
-        request.in_flight = tokens * self.memory.lag
+        request.inflight_tokens = tokens * self.memory.steps_in_flight
         if self.connector is not None:
             self.connector.computed[request] = computed
-        if self.reaches is not None:
-            self.reaches.compute(computed, tokens, starts=request.tokens >= request.length)
+        if self.spans is not None:
+            self.spans.compute(computed, tokens, starts=request.tokens >= request.length)
         if self.memory.releases:
             batch.chunks += ((request, tokens),)
         self._note_prefill(request, request.tokens >= request.length, batch)
@@ -333,7 +333,7 @@ class VllmV1(VllmV1Base):
                 queue.pop(request)
                 if connector is not None and holds:
                     connector.abort_held(request)
-                batch.stuck += ((request, DeadEnd.NEVER_ADMITTED),)
+                batch.unschedulable += ((request, FailureMode.NEVER_ADMITTED),)
         if connector is not None and (holding or others):
             connector.passes_over = True
             queue.put_back(holding, others)
@@ -344,7 +344,7 @@ class VllmV1(VllmV1Base):
             if self.running:
                 queue.requeue(request)
             else:
-                batch.stuck += ((request, DeadEnd.NEVER_ADMITTED),)
+                batch.unschedulable += ((request, FailureMode.NEVER_ADMITTED),)
 
     def _num_cached(self, request: EngineRequest) -> int:
         """Return the tokens of a waiting request that are cached; its content is known."""

@@ -206,7 +206,7 @@ class Drafts:
         batch.shares, self._shares = self._shares, []
         if self._in_flight == 1:
             self._flights.clear()
-        if batch.tokens or not batch.stuck:
+        if batch.tokens or not batch.unschedulable:
             self._flights.append(batch.shares)  # else another plan is made at once
 
     def next_output(self) -> list[Share]:
@@ -237,7 +237,9 @@ class Drafts:
         progress.num_computed_tokens -= 1 + share.drafts - outputs
         if self._in_flight > 1:
             progress.num_output_placeholders -= 1 + share.drafts
-        request.unknown = request.tokens - (progress.num_computed_tokens - progress.num_inflight_tokens)
+        request.uncommitted_tokens = request.tokens - (
+            progress.num_computed_tokens - progress.num_inflight_tokens
+        )
         return True
 
     def _draw(self, request: EngineRequest, progress: Progress, drafts: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, Protocol
 
-from pagesim.costs import CostModel, DecodeRun, IterationShape, ReachAhead, Reaching
+from pagesim.costs import CostModel, DecodeRun, IterationShape, ReadsSpans, SpanAhead
 from pagesim.scheduling.batch import Batch
 from pagesim.setup.compiled import mypyc_attr
 
@@ -29,16 +29,16 @@ class PredictedExecutor:
 
     Args:
         cost: gives the length of an iteration from its shape.
-        ahead: says by reach what is within it in the next step, where a `Reaching` model is to look at that.
+        ahead: says by span what is within it in the next step, where a `ReadsSpans` model is to look at that.
     """
 
-    def __init__(self, cost: CostModel, ahead: Callable[[], Sequence[ReachAhead]] | None = None) -> None:
+    def __init__(self, cost: CostModel, ahead: Callable[[], Sequence[SpanAhead]] | None = None) -> None:
         self.cost = cost
         # Asked at every decision: not through methods of one line. A batch has all that a shape has.
         self.execute: Callable[[Any], int] = cost.iteration
         self.decode_run: Callable[[int, int], DecodeRun] = cost.decode
         if ahead is not None:
-            assert isinstance(cost, Reaching)
+            assert isinstance(cost, ReadsSpans)
             decode_reached = cost.decode_reached
             self.decode_run = lambda sequences, context: decode_reached(sequences, context, ahead())
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pagesim.costs.base import Reach
+from pagesim.costs.base import AttentionSpan
 from pagesim.costs.operators import Store, Tables
 from pagesim.costs.operators.dtypes import dtypes, in_types
 from pagesim.costs.operators.gemm import Gemm, launched_by_graphs
@@ -136,11 +136,11 @@ def test_windows_are_a_term_of_their_own_over_what_is_within_reach(tables: Table
     full, window = FullLayer(8, 128), WindowLayer(8, 128, 512)
     spec = replace(LLAMA, name="windows", cached=(full, *(window,) * 3) * 8)
     found = operators(tables, spec, 1, dtypes(spec))
-    reach = Reach("window", 512)
-    assert set(found.decode) == {None, reach}
+    span = AttentionSpan("window", 512)
+    assert set(found.decode) == {None, span}
     assert found.decode[None](4, 8000) == pytest.approx(8 * decode_ms(4, 8000, 8) / 1e3)
-    assert found.decode[reach](4, 512) == pytest.approx(24 * decode_ms(4, 512, 8) / 1e3)
-    assert found.decode[reach](4, 100) == pytest.approx(24 * decode_ms(4, 100, 8) / 1e3)
+    assert found.decode[span](4, 512) == pytest.approx(24 * decode_ms(4, 512, 8) / 1e3)
+    assert found.decode[span](4, 100) == pytest.approx(24 * decode_ms(4, 100, 8) / 1e3)
     # Prompts within a window were not timed, and a whole prompt's time is not theirs.
     assert found.prompts == {}
     assert "within 512" in found.missing["prefill"]

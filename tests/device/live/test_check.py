@@ -114,13 +114,13 @@ def test_a_prefix_that_was_found_but_is_another(check_of, monkeypatch):
     right = NumberedPrefixManager.admit
     done = []
 
-    def admit(self, holder, tokens):
-        found = self.match_prefix(holder, tokens)
-        right(self, holder, tokens)
+    def admit(self, request, tokens):
+        found = self.match_prefix(request, tokens)
+        right(self, request, tokens)
         if found > self.block_size:
-            table = holder.kv.table
+            table = request.block_state.table
             table[0], table[1] = table[1], table[0]
-            done.append(holder)
+            done.append(request)
 
     monkeypatch.setattr(NumberedPrefixManager, "admit", admit)
     assert not check_of("v1, prefixes")["passed"]

@@ -52,10 +52,10 @@ def test_the_page_draws_the_nodes_of_the_tree_at_the_instant_of_its_slider(page:
         assert page.run(f"Array.from({SEEN}.tree.end)") == nodes["end"].tolist()
         assert page.run(f"Array.from({SEEN}.tree.parent)") == nodes["parent"].tolist()
         assert page.run(f"{SEEN}.boxes.length") == len(nodes) <= MOST_NODES
-        holders = page.run(
+        requests = page.run(
             f"Array.from({SEEN}.tree.parent.keys()).map((node) => {SEEN}.tree.holders.get(node) || [])"
         )
-        assert [sorted(names) for names in holders] == [sorted(names) for names in nodes["holders"]]
+        assert [sorted(names) for names in requests] == [sorted(names) for names in nodes["holders"]]
     assert not page.complaints
     assert not page.requests
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from pagesim.kvcache.base import OutOfBlocks
-from pagesim.kvcache.extents import Extent
+from pagesim.allocators.extents import Extent
+
+
+class OutOfBlocks(Exception):
+    """There are not enough free blocks, or no run of them is long enough."""
 
 
 class Allocator(ABC):

@@ -8,7 +8,7 @@ from pagesim.setup.compiled import mypyc_attr
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class RestingScheduler(Scheduler):
+class DrainingScheduler(Scheduler):
     """A scheduler whose requests *rest* in the plan that comes before their last token.
 
     They keep their place and their memory in it, and get no further token.
@@ -16,34 +16,34 @@ class RestingScheduler(Scheduler):
 
     __slots__ = ("_draining",)
 
-    _draining: dict[int, EngineRequest]  # those that rest, by `Holder.order`
+    _draining: dict[int, EngineRequest]  # those that rest, by `SequenceGroup.order`
 
-    def let_ending_rest(self) -> None:
+    def start_draining(self) -> None:
         finishing, memory = self._finishing, self.memory
         while finishing and finishing[0][0] <= memory.steps:
             request = finishing.pop(0)[2]
             self.events.interval_ended(request)
-            if self.reaches is not None:
-                self.reaches.leave(request.base)
+            if self.spans is not None:
+                self.spans.leave(request.length_offset)
             memory.stop_decoding(request)
             request.last_step = -1
             self._draining[request.order] = request
-            self.resting += 1
-            self.resting_context += request.tokens
+            self.draining += 1
+            self.draining_context += request.tokens
 
-    def end_resting(self, now: int) -> list[EngineRequest]:
+    def finish_draining(self, now: int) -> list[EngineRequest]:
         """Let those go that rest, as their last token is known; return them."""
         ending = self._draining
         over = [ending[order] for order in sorted(ending)] if len(ending) > 1 else list(ending.values())
         ending.clear()
-        self.resting = self.resting_context = 0
+        self.draining = self.draining_context = 0
         for request in over:
-            request.unknown = 0
+            request.uncommitted_tokens = 0
             self._over(request, now)
         return over
 
-    def forget_resting(self, request: EngineRequest) -> None:
+    def stop_draining(self, request: EngineRequest) -> None:
         """Forget that a request rests, if it does, which is not over and gone."""
         if self._draining.pop(request.order, None) is not None:
-            self.resting -= 1
-            self.resting_context -= request.tokens
+            self.draining -= 1
+            self.draining_context -= request.tokens

@@ -12,7 +12,7 @@ import numpy as np
 from pagesim.workloads.trace import IntColumn
 
 
-class Stretches:
+class PrefixSegments:
     """Where the prompts of a trace part, if every id of a block stands for all that comes before it, too.
 
     A stretch is named by the id of its last block.

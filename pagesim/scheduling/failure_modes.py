@@ -1,11 +1,11 @@
-"""Dead ends: where the real engines hang, leak or die, and ours gives a request up and goes on."""
+"""Failure modes: where the real engines hang, leak or die, and ours gives a request up and goes on."""
 
 from __future__ import annotations
 
 from enum import Enum
 
 
-class DeadEnd(Enum):
+class FailureMode(Enum):
     """What happened, and what the real engine does then."""
 
     NEVER_ADMITTED = (
@@ -44,10 +44,10 @@ class DeadEnd(Enum):
 
 
 class StrictCompatError(Exception):
-    """The real engine goes no further: the dead end, the request's row, and the instant in ticks."""
+    """The real engine goes no further: the failure mode, the request's row, and the instant in ticks."""
 
-    def __init__(self, dead_end: DeadEnd, row: int, now: int) -> None:
-        super().__init__(dead_end, row, now)
-        self.dead_end = dead_end
+    def __init__(self, failure_mode: FailureMode, row: int, now: int) -> None:
+        super().__init__(failure_mode, row, now)
+        self.failure_mode = failure_mode
         self.row = row
         self.now = now

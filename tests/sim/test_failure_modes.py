@@ -41,7 +41,10 @@ def test_a_prompt_that_memory_less_the_watermark_cannot_hold_is_turned_away() ->
 def test_a_sequence_that_outgrows_the_cache_alone_is_given_up() -> None:
     # 10 blocks hold 160 tokens. With 9 blocks full the next token takes the tenth; from then on no block is
     # free, the sequence preempts itself, and the watermark keeps it from coming back.
-    assert outcomes([100, 10], [56, 5], "vllm-sosp", num_blocks=10, watermark=0.1) == ["stuck", "finished"]
+    assert outcomes([100, 10], [56, 5], "vllm-sosp", num_blocks=10, watermark=0.1) == [
+        "unschedulable",
+        "finished",
+    ]
     assert outcomes([100, 10], [45, 5], "vllm-sosp", num_blocks=10, watermark=0.1) == ["finished", "finished"]
 
 
@@ -69,14 +72,14 @@ def test_v0_recomputes_itself_too_and_at_last_ignores_what_it_cannot_hold_any_mo
 
 def test_a_full_swap_space_gives_the_group_up_instead_of_dying() -> None:
     status = outcomes([60, 60, 60], [60, 60, 60], "vllm-sosp", num_blocks=20, cpu_blocks=0, n=2)
-    assert "stuck" in status
+    assert "unschedulable" in status
     assert "finished" in status
 
 
 def test_a_group_too_large_to_come_back_is_given_up() -> None:
     # Two samples of 48 + 40 tokens share 3 blocks and need 3 more each: 9 of 9, and two must stay free.
     status = outcomes([48, 16], [40, 4], "vllm-sosp", num_blocks=9, cpu_blocks=20, n=2)
-    assert status == ["stuck", "finished"]
+    assert status == ["unschedulable", "finished"]
 
 
 def test_a_batch_that_fits_nothing_is_no_reason_to_hang() -> None:

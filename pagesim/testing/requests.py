@@ -1,4 +1,4 @@
-"""Holders that live in memory, the tokens of their prompts, and what named blocks are asked."""
+"""Requests that live in memory, the tokens of their prompts, and what named blocks are asked."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Protocol, Self, cast
 
-from pagesim.kvcache.base import BlockManager, BlockManagerError, OutOfBlocks
-from pagesim.kvcache.extents import Extent
-from pagesim.kvcache.holder import Holder
+from pagesim.allocators import OutOfBlocks
+from pagesim.allocators.extents import Extent
+from pagesim.kvcache.base import BlockManager, BlockManagerError
+from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.testing.copied import copied
 
 
 class Prompt:
-    """What a holder's tokens are, for memory that finds them: see `Segments`. Each token is one of these."""
+    """What a request's tokens are, for memory that finds them: see `Segments`. Each token is one of these."""
 
     lookahead = 0
 
@@ -44,8 +45,8 @@ class Prompt:
         return self
 
 
-class LivingHolder(Holder):
-    """A holder, with what its prompt is and how much of that is not computed yet."""
+class LivingRequest(SequenceGroup):
+    """A request, with what its prompt is and how much of that is not computed yet."""
 
     __slots__ = ("left",)
 
@@ -64,8 +65,8 @@ class Tokens:
         self._numbers = count()
         self._found: dict[tuple[int, ...], int] = {}
 
-    def next(self, holder: LivingHolder, place: int) -> int:
-        content = holder.content
+    def next(self, request: LivingRequest, place: int) -> int:
+        content = request.content
         if content is None or place >= len(content.tokens):
             return next(self._numbers)
         return self._found.setdefault(content.tokens[: place + 1], next(self._numbers))
@@ -75,10 +76,10 @@ class Tokens:
 
 
 def takes_samples(memory: BlockManager) -> bool:
-    """Say whether memory takes a holder of several samples; it may refuse them."""
-    copy, holder = copied(memory), LivingHolder(1, 1, 2)
+    """Say whether memory takes a request of several samples; it may refuse them."""
+    copy, request = copied(memory), LivingRequest(1, 1, 2)
     try:
-        copy.admit(holder, 1)
+        copy.admit(request, 1)
     except OutOfBlocks:
         return True
     except BlockManagerError:
@@ -92,9 +93,9 @@ class Named(Protocol):
     In a block table, blocks that were given back are left out, or stand in front as numbers below 0.
     """
 
-    def block_table(self, holder: Holder, sample: int = 0, group: int = 0) -> list[int]: ...
+    def block_table(self, request: SequenceGroup, sample: int = 0, group: int = 0) -> list[int]: ...
 
-    def extents(self, holder: Holder, sample: int = 0) -> list[Extent]: ...
+    def extents(self, request: SequenceGroup, sample: int = 0) -> list[Extent]: ...
 
     def free_extents(self) -> list[Extent]: ...
 

@@ -7,7 +7,7 @@ from collections import deque
 from pagesim.scheduling.arrivals import NEVER
 
 
-class Polls:
+class TransferCompletions:
     """Transfers that the worker asks about in each batch, and that the scheduler knows of with its outcome.
 
     A worker polls when it launches a batch: what is over by then is reported with the tokens of that batch.

@@ -1,4 +1,4 @@
-"""What is within reach of layers that do not look back on all tokens: by a slow count, in fast-forward."""
+"""What is within the span of layers that do not look back on all tokens: by a slow count, in fast-forward."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from random import Random
 import numpy as np
 import pytest
 
-from pagesim.costs import Efficiency, EngineTime, Reach, Roofline
+from pagesim.costs import AttentionSpan, Efficiency, EngineTime, Roofline
 from pagesim.costs.specs import MixtureOfExperts, ModelSpec, gpu
 from pagesim.costs.specs.layers import ChunkLayer, FullLayer, Layer, StateLayer, WindowLayer
 from pagesim.kvcache import HybridManager
+from pagesim.scheduling.attention_spans import LastTokens, SinceChunk
 from pagesim.scheduling.batch import Batch
-from pagesim.scheduling.reach import LastTokens, SinceChunk
 from tests.sim.hybrid_systems import random_case, replay
 from tests.sim.slow_ledgers import EveryIteration
 
 
-def attends_to(reach: Reach, token: int) -> int:
+def attends_to(span: AttentionSpan, token: int) -> int:
     """Return how many tokens one attends to, itself included, from the definition; the first token is 0."""
-    first = token - token % reach.size if reach.kind == "chunk" else max(0, token + 1 - reach.size)
+    first = token - token % span.size if span.kind == "chunk" else max(0, token + 1 - span.size)
     return len(range(first, token + 1))
 
 
@@ -28,11 +28,11 @@ class SlowReaches(EveryIteration):
     """Goes through every request in every iteration.
 
     Attributes:
-        seen: how often sequences decoded that were shorter than a reach, and longer, and prompts ran.
+        seen: how often sequences decoded that were shorter than a span, and longer, and prompts ran.
     """
 
     def __init__(self, cost: Roofline) -> None:
-        self.reaches = cost.reaches or ()
+        self.spans = cost.spans or ()
         self.seen: Counter[str] = Counter()
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
@@ -45,21 +45,21 @@ class SlowReaches(EveryIteration):
             if each.decodes and each not in prompts
         ]
         assert len(decoding) == batch.decoding
-        read = tuple(sum(attends_to(reach, length - 1) for length in decoding) for reach in self.reaches)
+        read = tuple(sum(attends_to(span, length - 1) for length in decoding) for span in self.spans)
         pairs = tuple(
             sum(
-                attends_to(reach, token)
+                attends_to(span, token)
                 for request, tokens in prompts.items()
                 for token in range(memory.length(request) - tokens, memory.length(request))
             )
-            for reach in self.reaches
+            for span in self.spans
         )
         assert (batch.reached, batch.reached_pairs) == (read, pairs)
         assert batch.computed_prompts == len(prompts)
         self.seen["prompts"] += len(prompts)
-        for reach in self.reaches:
-            self.seen[f"beyond a {reach.kind}"] += any(length > reach.size for length in decoding)
-            self.seen[f"within a {reach.kind}"] += any(length < reach.size for length in decoding)
+        for span in self.spans:
+            self.seen[f"beyond a {span.kind}"] += any(length > span.size for length in decoding)
+            self.seen[f"within a {span.kind}"] += any(length < span.size for length in decoding)
 
 
 def random_costs(rnd: Random) -> Roofline:
@@ -87,7 +87,7 @@ def random_costs(rnd: Random) -> Roofline:
 def check(seed: int) -> Counter[str]:
     case, cost = random_case(seed), random_costs(Random(seed))
     slow = SlowReaches(cost)
-    stepped = replay(case, fast_forward=False, cost=cost, slow=slow if cost.reaches is not None else None)
+    stepped = replay(case, fast_forward=False, cost=cost, slow=slow if cost.spans is not None else None)
     forwarded = replay(case, fast_forward=True, cost=cost)
     for name, column in stepped.columns.items():
         assert np.array_equal(column, forwarded.columns[name]), f"seed {seed}: {name} differs"
@@ -109,7 +109,7 @@ def test_many_random_hybrid_systems_do():
 @pytest.mark.parametrize("kind", ["window", "chunk"])
 @pytest.mark.parametrize("size", [1, 2, 7, 30])
 def test_what_is_read_ahead_grows_as_it_says_until_it_says(kind, size):
-    rnd, reach = Random(size), Reach(kind, size)
+    rnd, span = Random(size), AttentionSpan(kind, size)
     counted = {"window": LastTokens, "chunk": SinceChunk}[kind](size)
     bases: list[int] = []
     steps = 0
@@ -124,15 +124,17 @@ def test_what_is_read_ahead_grows_as_it_says_until_it_says(kind, size):
         tokens, increment, holds = counted.at(steps)
         for step in range(min(holds, 40)):
             lengths = [base + steps + step for base in bases]
-            assert tokens + step * increment == sum(attends_to(reach, length - 1) for length in lengths)
+            assert tokens + step * increment == sum(attends_to(span, length - 1) for length in lengths)
         if holds < 40:  # and no further
             lengths = [base + steps + holds for base in bases]
-            assert tokens + holds * increment != sum(attends_to(reach, length - 1) for length in lengths)
+            assert tokens + holds * increment != sum(attends_to(span, length - 1) for length in lengths)
 
 
 @pytest.mark.parametrize("kind", ["window", "chunk"])
 def test_pairs_of_the_first_tokens_are_those_of_each(kind):
     counted = {"window": LastTokens, "chunk": SinceChunk}[kind](5)
     for tokens in range(24):
-        assert counted.pairs(tokens) == sum(attends_to(Reach(kind, 5), token) for token in range(tokens))
-        assert counted.read(tokens + 1) == attends_to(Reach(kind, 5), tokens)
+        assert counted.pairs(tokens) == sum(
+            attends_to(AttentionSpan(kind, 5), token) for token in range(tokens)
+        )
+        assert counted.read(tokens + 1) == attends_to(AttentionSpan(kind, 5), tokens)

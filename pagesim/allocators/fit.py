@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from pagesim.kvcache.allocator import Allocator
-from pagesim.kvcache.extents import Extent
+from pagesim.allocators.allocator import Allocator
+from pagesim.allocators.extents import Extent
 
 
 class FirstFit(Allocator):

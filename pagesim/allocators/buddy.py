@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pagesim.kvcache.allocator import Allocator
-from pagesim.kvcache.extents import Extent, join_extents
+from pagesim.allocators.allocator import Allocator
+from pagesim.allocators.extents import Extent, join_extents
 
 
 class Buddy(Allocator):

@@ -16,7 +16,7 @@ UNBOUNDED = 1 << 40
 """More steps than any run takes."""
 
 
-class Reached(Protocol):
+class SpanReads(Protocol):
     """How far back layers look, and the decoding sequences that they read."""
 
     def read(self, length: int) -> int:
@@ -133,30 +133,30 @@ class SinceChunk:
         return read, len(places), size - passed - last
 
 
-class Reaches:
-    """What an iteration reads within each of several reaches; a scheduler says what it computes.
+class AttentionSpans:
+    """What an iteration reads within each of several spans; a scheduler says what it computes.
 
     Args:
-        reaches: in the order in which they are told of.
+        spans: in the order in which they are told of.
         memory: that counts the steps of growth.
     """
 
-    __slots__ = ("_memory", "_pairs", "_prompts", "_reaches", "_started")
+    __slots__ = ("_memory", "_pairs", "_prompts", "_spans", "_started")
 
-    def __init__(self, reaches: Iterable[Reached], memory: BlockManager) -> None:
-        self._reaches = tuple(reaches)
+    def __init__(self, spans: Iterable[SpanReads], memory: BlockManager) -> None:
+        self._spans = tuple(spans)
         self._memory = memory
         self._begin()
 
     def enter(self, base: int) -> None:
         """Count a sequence of ``base + BlockManager.steps`` tokens that decodes from now on."""
-        for reach in self._reaches:
-            reach.enter(base)
+        for span in self._spans:
+            span.enter(base)
 
     def leave(self, base: int) -> None:
         """Count it no longer."""
-        for reach in self._reaches:
-            reach.leave(base)
+        for span in self._spans:
+            span.leave(base)
 
     def compute(self, before: int, tokens: int, *, starts: bool) -> None:
         """Note a chunk of a prompt in the iteration at hand.
@@ -167,32 +167,30 @@ class Reaches:
             starts: whether it is the last one, so that the sequence has entered already.
         """
         self._prompts += 1
-        for number, reach in enumerate(self._reaches):
-            self._pairs[number] += reach.pairs(before + tokens) - reach.pairs(before)
+        for number, span in enumerate(self._spans):
+            self._pairs[number] += span.pairs(before + tokens) - span.pairs(before)
             if starts:
-                self._started[number] += reach.read(before + tokens)
+                self._started[number] += span.read(before + tokens)
 
     def close(self) -> tuple[tuple[int, ...], tuple[int, ...], int]:
         """End the iteration at hand, whose step of growth has been taken.
 
         Returns:
-            By reach the tokens that decoding sequences read, by reach the pairs of prompts, and how many
+            By reach the tokens that decoding sequences read, by span the pairs of prompts, and how many
             prompts, or chunks of one, are computed.
         """
         steps = self._memory.steps
-        read = [
-            reach.at(steps)[0] - started for reach, started in zip(self._reaches, self._started, strict=True)
-        ]
+        read = [span.at(steps)[0] - started for span, started in zip(self._spans, self._started, strict=True)]
         closed = tuple(read), tuple(self._pairs), self._prompts
         self._begin()
         return closed
 
     def ahead(self) -> list[tuple[int, int, int]]:
-        """Return by reach what `Reached.at` says of the next step."""
+        """Return by span what `Reached.at` says of the next step."""
         steps = self._memory.steps + 1
-        return [reach.at(steps) for reach in self._reaches]
+        return [span.at(steps) for span in self._spans]
 
     def _begin(self) -> None:
-        self._started = [0] * len(self._reaches)
-        self._pairs = [0] * len(self._reaches)
+        self._started = [0] * len(self._spans)
+        self._pairs = [0] * len(self._spans)
         self._prompts = 0

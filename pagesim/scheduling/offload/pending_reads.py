@@ -11,7 +11,7 @@ from pagesim.setup.compiled import mypyc_attr
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Fences:
+class PendingReads:
     """Which jobs read which blocks, and which of these are taken.
 
     Args:
