@@ -162,13 +162,10 @@ class Sglang(Scheduler):
 
     # Requests
 
-    def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
-        return samples == 1
-
     def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
         if samples > 1:
             return "it is of several samples, which this engine serves as requests of their own"
-        return self.limits.refusal(prompt_tokens)
+        return ""  # a prompt that is too long is answered with one token
 
     def never_fits(self, prompt_tokens: int) -> bool:
         return self.limits.never_fits(prompt_tokens)
