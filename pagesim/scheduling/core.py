@@ -413,7 +413,7 @@ class Scheduler(SchedulerTraits):
 
     def _drop(self, request: EngineRequest) -> None:
         """Take back what a request holds whose client went away while it ran."""
-        self.memory.release(request)
+        self._let_go(request)
 
     def _let_go(self, request: EngineRequest) -> None:
         """Take back what a request holds that has its last token."""

@@ -71,6 +71,7 @@ MODULES = (
     "scheduling.draining",
     "scheduling.sglang.adder",
     "scheduling.sglang.batch",
+    "scheduling.sglang.fast_forward",
     "scheduling.sglang.new_token_ratio",
     "scheduling.sglang.policy",
     "scheduling.sglang.pool",
