@@ -158,17 +158,20 @@ class BlockManager:
         blocks = sum([group.blocks_at_admission(tokens, request.output) for group in self.groups])
         return blocks if self.shares else blocks * request.samples
 
-    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
-        """Say whether a request could be admitted now, with ``spare`` blocks left free (a watermark)."""
-        return self.blocks_to_admit(request, tokens) + spare <= self.free_blocks
+    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0, length: int = 0) -> bool:
+        """Say whether a request could be admitted now.
+
+        Args:
+            request: to be admitted.
+            tokens: its first ones.
+            spare: blocks that are left free (a watermark).
+            length: tokens, all of which must fit as memory is now; 0 where only the first ones must.
+        """
+        return self.blocks_to_admit(request, max(tokens, length)) + spare <= self.free_blocks
 
     def could_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
         """Say whether a request could be admitted to empty memory, with ``spare`` blocks left free."""
         return self.blocks_to_admit(request, tokens) + spare <= self.num_blocks
-
-    def can_admit_whole(self, request: SequenceGroup, tokens: int, length: int, spare: int = 0) -> bool:
-        """Say whether a request could be admitted with its first tokens, and all ``length`` of them fit."""
-        return self.can_admit(request, length, spare)
 
     def match_prefix(self, request: SequenceGroup, tokens: int) -> int:
         """Look a request's first tokens up, all but the last; return how many are cached: whole blocks."""
@@ -178,13 +181,9 @@ class BlockManager:
     def held_blocks(self, request: SequenceGroup) -> int:
         """Return the distinct blocks that a request has, on the device or, swapped out, in the swap space."""
 
-    def exclusive_blocks(self, requests: Sequence[SequenceGroup]) -> int:
-        """Return the distinct blocks that only these requests have, and no other."""
-        return sum([self.held_blocks(request) for request in requests])
-
-    def exclusive_in_groups(self, requests: Sequence[SequenceGroup]) -> list[int]:
-        """Return those of each KV group."""
-        return [self.exclusive_blocks(requests)]
+    def exclusive_blocks(self, requests: Sequence[SequenceGroup]) -> list[int]:
+        """Return of each KV group the distinct blocks that only these requests have, and no other."""
+        return [sum([self.held_blocks(request) for request in requests])]
 
     def length(self, request: SequenceGroup) -> int:
         """Return the tokens of each sample whose KV is held or, for a window, has been."""
@@ -199,35 +198,15 @@ class BlockManager:
         """Return the blocks that decoding requests take over the next steps, not less what they release."""
 
     @abstractmethod
-    def blocks_needed_by(self, request: SequenceGroup) -> int:
-        """Return those that one decoding request takes in the next step."""
-
-    @abstractmethod
-    def blocks_to_extend(self, request: SequenceGroup, tokens: int) -> int:
-        """Return the blocks that a resting request takes for further tokens, what it releases not counted."""
-
-    def blocks_to_complete(self, request: SequenceGroup, length: int, computed: int) -> int:
-        """Return the blocks that a resting request takes at most until it has so many tokens.
+    def blocks_to_extend(self, request: SequenceGroup, tokens: int, computed: int | None = None) -> int:
+        """Return the blocks that a request takes for further tokens of each sample, and to copy on write.
 
         Args:
-            request: one that takes no part in steps of growth.
-            length: tokens.
-            computed: those of its tokens that were computed before the step at hand, or found.
+            request: resting or decoding.
+            tokens: how many more it is going to have.
+            computed: those of a resting request that were computed before the step at hand, or found. Given,
+                what it releases on the way to them all is counted; left out, it is not.
         """
-        return self.blocks_to_extend(request, length - request.tokens)
-
-    def blocks_needed_with(self, chunks: Sequence[tuple[SequenceGroup, int]]) -> int:
-        """Return the blocks of the next step of decoding requests and of further tokens for resting ones.
-
-        More than are free where there may be no room for all.
-
-        Args:
-            chunks: of each resting request its further tokens.
-        """
-        blocks = self.blocks_needed(1)
-        for request, tokens in chunks:
-            blocks += self.blocks_to_extend(request, tokens)
-        return blocks
 
     @abstractmethod
     def steps_that_fit(self, steps: int, spare: int) -> int:
@@ -238,15 +217,6 @@ class BlockManager:
         unless what it holds then follows from its length. Memory that gives blocks back may count on it, or
         say fewer steps.
         """
-
-    @property
-    def copies_on_write(self) -> bool:
-        """Whether the next step copies blocks that samples still share."""
-        return False
-
-    def fits_elsewhere(self, request: SequenceGroup, tokens: int) -> bool:
-        """Say whether a request cannot be placed though enough blocks are free: external fragmentation."""
-        return False
 
     def copies_due(self, request: SequenceGroup) -> int:
         """Return the blocks that the next step of a decoding request copies on write."""
@@ -291,7 +261,6 @@ class BlockManager:
             OutOfBlocks: there are too few blocks, or no place for them.
         """
 
-    @abstractmethod
     def extend(self, request: SequenceGroup, tokens: int) -> None:
         """Make room for further tokens of a resting request of one sample: the next chunk of a prompt.
 
@@ -301,8 +270,8 @@ class BlockManager:
             OutOfBlocks: there are too few blocks.
             BlockManagerError: everything was taken at admission.
         """
+        raise BlockManagerError("this memory takes all of a prompt at once; chunks need memory on demand")
 
-    @abstractmethod
     def append(self, request: SequenceGroup) -> int:
         """Make room for one more token of each sample of a resting request; return the blocks copied for it.
 
@@ -311,6 +280,12 @@ class BlockManager:
         Raises:
             OutOfBlocks: there are too few blocks, or the reservation is full.
         """
+        _, reserved = self.held_and_reserved(request) or (0, 0)
+        slots = -(-reserved // self.block_size) * self.block_size
+        if request.tokens >= slots:
+            raise OutOfBlocks(f"a reservation of {slots} tokens is full")
+        request.tokens += 1
+        return 0
 
     @abstractmethod
     def start_decoding(self, request: SequenceGroup) -> None:
@@ -402,30 +377,9 @@ class BlockManager:
         """
         raise BlockManagerError("this memory cannot fork samples; beams need block tables")
 
-    # For subclasses
+    # Used by subclasses
 
     def _check_room(self, blocks: int) -> None:
         """Refuse to take more blocks than are free."""
         if blocks > self.free_blocks:
             raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
-
-    def _check_steps(self, steps: int) -> int:
-        """Refuse to take more steps than the free blocks last; return the blocks that they take."""
-        blocks = self.blocks_needed(steps)
-        if blocks > self.free_blocks:
-            raise OutOfBlocks(f"{steps} more steps take {blocks} blocks, {self.free_blocks} are free")
-        return blocks
-
-    def _check_extends(self) -> None:
-        """Refuse chunks where everything is taken at admission."""
-        if not self.grows:
-            raise BlockManagerError("this memory takes all of a prompt at once; chunks need memory on demand")
-
-    def _fill_reserved(self, request: SequenceGroup) -> int:
-        """Give a resting request one more of the tokens that its reserved blocks hold; nothing is copied."""
-        _, reserved = self.held_and_reserved(request) or (0, 0)
-        slots = -(-reserved // self.block_size) * self.block_size
-        if request.tokens >= slots:
-            raise OutOfBlocks(f"a reservation of {slots} tokens is full")
-        request.tokens += 1
-        return 0

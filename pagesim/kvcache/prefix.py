@@ -70,7 +70,7 @@ class PrefixManager(BlockManager):
     def held_blocks(self, request: SequenceGroup) -> int:
         return -(-self.length(request) // self.block_size)
 
-    def exclusive_blocks(self, requests: Sequence[SequenceGroup]) -> int:
+    def exclusive_blocks(self, requests: Sequence[SequenceGroup]) -> list[int]:
         own = {id(request.block_state) for request in requests}
         blocks = 0
         runs: dict[int, Run] = {}
@@ -81,17 +81,14 @@ class PrefixManager(BlockManager):
         for run in runs.values():
             if all(id(prefix) in own for prefix in run.holders):
                 blocks += run.count
-        return blocks
+        return [blocks]
 
     def blocks_needed(self, steps: int = 1) -> int:
         return self._ring.total(self.steps, steps)
 
-    def blocks_needed_by(self, request: SequenceGroup) -> int:
-        return int(self.length(request) % self.block_size == 0)
-
-    def blocks_to_extend(self, request: SequenceGroup, tokens: int) -> int:
-        size = self.block_size
-        return -(-(request.tokens + tokens) // size) - -(-request.tokens // size)
+    def blocks_to_extend(self, request: SequenceGroup, tokens: int, computed: int | None = None) -> int:
+        length, size = self.length(request), self.block_size
+        return -(-(length + tokens) // size) - -(-length // size)
 
     def steps_that_fit(self, steps: int, spare: int) -> int:
         return self._ring.steps_that_fit(self.steps, steps, self.free_blocks - spare)
@@ -112,7 +109,9 @@ class PrefixManager(BlockManager):
         blocks = -(-tokens // self.block_size)
         return blocks - sum([blocks for run, blocks in hits if run.holders]) if hits else blocks
 
-    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
+    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0, length: int = 0) -> bool:
+        if length > tokens:
+            tokens = length
         # Where there is room for all blocks, what was found tells no more.
         blocks = -(-tokens // self.block_size) + spare
         return blocks <= self.free_blocks or self.blocks_to_admit(request, tokens) + spare <= self.free_blocks
@@ -171,7 +170,7 @@ class PrefixManager(BlockManager):
     def allocate_step(self, steps: int = 1) -> int:
         blocks = self._ring.total(self.steps, steps)
         if blocks > self.free_blocks:
-            self._check_steps(steps)
+            self._check_room(blocks)
         if self.reuses_unhashed_first:
             if blocks:
                 self._take(blocks)

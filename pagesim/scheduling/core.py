@@ -428,12 +428,12 @@ class Scheduler(SchedulerTraits):
             return False
         if self.widest == 1:
             # All but the last have theirs; a free block is left for it, or it takes the last one itself.
-            return left > 0 or memory.blocks_needed_by(self.latest()) > 0
+            return left > 0 or memory.blocks_to_extend(self.latest(), self.tokens_per_step) > 0
         free = memory.free_blocks
         for request in self.running.values():
             if free < request.samples:
                 return False
-            free -= memory.blocks_needed_by(request)
+            free -= memory.blocks_to_extend(request, request.tokens_per_step)
         return True
 
     def preempt(self, request: EngineRequest, batch: Batch) -> None:

@@ -156,7 +156,7 @@ class Life:
         memory = self.memory
         return (
             (memory.free_blocks, memory.free_cpu_blocks, memory.shared_blocks, memory.cached_blocks),
-            (memory.steps, memory.copies_on_write),
+            memory.steps,
             [memory.blocks_needed(steps) for steps in range(2 * memory.block_size + 1)],
             named(memory).free_extents() if memory.names_blocks else [],
             [
@@ -181,7 +181,9 @@ class Life:
         if not memory.caches_prefixes:
             held = sum([memory.held_blocks(request) for request in self.requests])
             assert memory.free_blocks + held == memory.num_blocks, "every block is free or held"
-        needed = sum([memory.blocks_needed_by(request) for request in self.decoding()])
+        needed = sum(
+            [memory.blocks_to_extend(request, request.tokens_per_step) for request in self.decoding()]
+        )
         assert memory.blocks_needed(1) == needed, "blocks_needed is the sum over the decoding requests"
         assert memory.grows or not needed, "reserved memory never grows"
         for request in (*self.requests, *self.swapped):

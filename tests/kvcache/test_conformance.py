@@ -254,13 +254,13 @@ class GrowsBeforeItRaises(PagedManager):
 
 
 class PromisesTooMuch(PagedManager):
-    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
-        return super().can_admit(request, tokens, spare - 1)
+    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0, length: int = 0) -> bool:
+        return super().can_admit(request, tokens, spare - 1, length)
 
 
 class PromisesTooLittle(PagedManager):
-    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
-        return super().can_admit(request, tokens, spare + 1)
+    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0, length: int = 0) -> bool:
+        return super().can_admit(request, tokens, spare + 1, length)
 
 
 class GivesUpTooEarly(PagedManager):

@@ -134,9 +134,9 @@ def test_the_gate_counts_what_a_sequence_holds_at_once(kind: Kind) -> None:
     kv = memory(kind, 15, KVGroup(4), KVGroup(4, SlidingWindow(6)))
     # Of 40 tokens the window has 6 − 1 and 8 in flight at most, in 4 blocks and one more where it begins.
     assert kv.blocks_for(40) == 10 + 5
-    assert kv.can_admit_whole(SequenceGroup(40), 8, 40)
-    assert not kv.can_admit_whole(SequenceGroup(40), 8, 40, spare=1)
-    assert not kv.can_admit_whole(SequenceGroup(40), 40, 40), (
+    assert kv.can_admit(SequenceGroup(40), 8, length=40)
+    assert not kv.can_admit(SequenceGroup(40), 8, spare=1, length=40)
+    assert not kv.can_admit(SequenceGroup(40), 40, length=40), (
         "the first chunk is held before any is given back"
     )
 

@@ -111,21 +111,18 @@ class CountedHybridManager(SingleSampleManager):
     def blocks_to_admit(self, request: SequenceGroup, tokens: int) -> int:
         return self._whole(tokens)
 
-    def can_admit_whole(self, request: SequenceGroup, tokens: int, length: int, spare: int = 0) -> bool:
+    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0, length: int = 0) -> bool:
         room = self.free_blocks - spare
-        if self._whole(length) <= room:
+        if self._whole(max(tokens, length)) <= room:
             return True  # even if nothing is given back
         return self.blocks_for(length) <= room and self._whole(tokens) <= room
 
     def blocks_needed(self, steps: int = 1) -> int:
         return self._takes.total(self.steps, steps)
 
-    def blocks_needed_by(self, request: SequenceGroup) -> int:
+    def blocks_to_extend(self, request: SequenceGroup, tokens: int, computed: int | None = None) -> int:
         length = self.length(request)
-        return self._whole(length + request.tokens_per_step) - self._whole(length)
-
-    def blocks_to_extend(self, request: SequenceGroup, tokens: int) -> int:
-        return self._whole(request.tokens + tokens) - self._whole(request.tokens)
+        return self._whole(length + tokens) - self._whole(length)
 
     def steps_that_fit(self, steps: int, spare: int) -> int:
         if self.steps_in_flight and self._begun_at == self.steps:

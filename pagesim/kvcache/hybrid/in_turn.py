@@ -42,7 +42,7 @@ class InTurnManager(SingleSampleManager):
         self._count()
 
     def allocate_step(self, steps: int = 1) -> int:
-        self._check_steps(steps)
+        self._check_room(self.blocks_needed(steps))
         due, serve, changes = self._turns.due, self._serve, self.changes
         for step in range(self.steps + 1, self.steps + steps + 1):
             requests = due(step)

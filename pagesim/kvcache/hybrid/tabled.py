@@ -128,11 +128,7 @@ class HybridManager(InTurnManager):
     def held_by_groups(self) -> Sequence[int]:
         return [family.rows - shared for family in self._families for shared in family.shared]
 
-    def exclusive_blocks(self, requests: Sequence[SequenceGroup]) -> int:
-        return sum(self.exclusive_in_groups(requests))
-
-    def exclusive_in_groups(self, requests: Sequence[SequenceGroup]) -> list[int]:
-        """Return of each group the distinct blocks that only these requests have."""
+    def exclusive_blocks(self, requests: Sequence[SequenceGroup]) -> list[int]:
         references = self._blocks.references
         exclusive: list[int] = []
         for group in range(len(self.groups)):
@@ -158,22 +154,11 @@ class HybridManager(InTurnManager):
     def blocks_needed(self, steps: int = 1) -> int:
         return self._turns.blocks_needed(self.steps, steps)
 
-    def blocks_needed_by(self, request: SequenceGroup) -> int:
-        length = self.length(request) + request.tokens_per_step
-        return sum(
-            [
-                max(0, -(-length // family.size) - table.places) * family.width
-                for family, table in request.block_state.of
-            ]
-        )
-
-    def blocks_to_extend(self, request: SequenceGroup, tokens: int) -> int:
-        length = request.tokens + tokens
+    def blocks_to_extend(self, request: SequenceGroup, tokens: int, computed: int | None = None) -> int:
+        length = self.length(request) + tokens
         families: list[Served] = request.block_state.of
-        return sum([family.needed(request, table, length) for family, table in families])
-
-    def blocks_to_complete(self, request: SequenceGroup, length: int, computed: int) -> int:
-        families: list[Served] = request.block_state.of
+        if computed is None:
+            return sum([family.needed(request, table, length) for family, table in families])
         return sum(
             [family.needed_to_complete(request, table, computed, length) for family, table in families]
         )
@@ -194,11 +179,15 @@ class HybridManager(InTurnManager):
         families = zip(self._families, hits, strict=True)
         return sum([family.needed_first(request, found, hit, tokens) for family, hit in families])
 
-    def can_admit_whole(self, request: SequenceGroup, tokens: int, length: int, spare: int = 0) -> bool:
+    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0, length: int = 0) -> bool:
+        room = self.free_blocks - spare
+        if self.blocks_to_admit(request, tokens) > room:
+            return False
+        if not length:
+            return True
         found, hits = self._hit_of(request, tokens)
-        families = zip(self._families, hits, strict=True)
-        needed = sum([family.needed_whole(request, found, hit, length) for family, hit in families])
-        return needed + spare <= self.free_blocks and self.can_admit(request, tokens, spare)
+        whole, families = max(tokens, length), zip(self._families, hits, strict=True)
+        return sum([family.needed_whole(request, found, hit, whole) for family, hit in families]) <= room
 
     def could_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
         blocks = [family.needed_first(request, 0, (), tokens) for family in self._families]

@@ -90,9 +90,6 @@ class RadixManager(PagedManager):
         node = self._found_for(request)
         return -(-tokens // self.block_size) + (self.tree.unlocked(node) - node.end) // self.block_size
 
-    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
-        return self.blocks_to_admit(request, tokens) + spare <= self.free_blocks
-
     def caches_apart(self, requests: Sequence[SequenceGroup]) -> bool:
         """Say whether nothing that requests computed is in the tree already, nor the same for two of them.
 
@@ -108,7 +105,7 @@ class RadixManager(PagedManager):
             begin.add((node, key))
         return True
 
-    def exclusive_blocks(self, requests: Sequence[SequenceGroup]) -> int:
+    def exclusive_blocks(self, requests: Sequence[SequenceGroup]) -> list[int]:
         locks: dict[Node, int] = {}
         blocks, page = 0, self.block_size
         for request in requests:
@@ -118,7 +115,8 @@ class RadixManager(PagedManager):
             while node.parent is not None:
                 locks[node] = locks.get(node, 0) + 1
                 node = node.parent
-        return blocks + sum([node.tokens // page for node, count in locks.items() if count == node.lock_ref])
+        own = [node.tokens // page for node, count in locks.items() if count == node.lock_ref]
+        return [blocks + sum(own)]
 
     # Changes
 

@@ -110,11 +110,14 @@ class WindowedRadixManager(RadixManager):
         fits = self.blocks_for(tokens) <= self.windows.num_blocks
         return fits and super().could_admit(request, tokens, spare)
 
-    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
-        if not super().can_admit(request, tokens, spare):
+    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0, length: int = 0) -> bool:
+        if not super().can_admit(request, tokens, spare, length):
             return False
         node = self._found_for(request)
-        pages = self.blocks_for(tokens) + (self.tree.unlocked_window(node) - node.end) // self.block_size
+        pages = (
+            self.blocks_for(max(tokens, length))
+            + (self.tree.unlocked_window(node) - node.end) // self.block_size
+        )
         return pages <= self.free_window_blocks
 
     def steps_that_fit(self, steps: int, spare: int) -> int:

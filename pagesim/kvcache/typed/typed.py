@@ -117,25 +117,15 @@ class TypedManager(InTurnManager):
     def could_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
         return self.blocks_when_empty(self._pages(tokens)) + spare <= self.num_blocks
 
-    def can_admit_whole(self, request: SequenceGroup, tokens: int, length: int, spare: int = 0) -> bool:
-        whole = self.blocks_of(self._most(length))
-        return whole + spare <= self.free_blocks and self.can_admit(request, tokens, spare)
+    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0, length: int = 0) -> bool:
+        room = self.free_blocks - spare
+        return self.blocks_to_admit(request, tokens) <= room and self.blocks_of(self._most(length)) <= room
 
     def blocks_needed(self, steps: int = 1) -> int:
         return self.blocks_of_all(self._grown(steps))
 
-    def blocks_needed_by(self, request: SequenceGroup) -> int:
-        return self.blocks_of(self._missing(request, self.length(request) + request.tokens_per_step))
-
-    def blocks_to_extend(self, request: SequenceGroup, tokens: int) -> int:
-        return self.blocks_of(self._missing(request, request.tokens + tokens))
-
-    def blocks_needed_with(self, chunks: Sequence[tuple[SequenceGroup, int]]) -> int:
-        pages = self._grown(1)
-        for request, tokens in chunks:
-            missing = self._missing(request, request.tokens + tokens)
-            pages = [sum(both) for both in zip(pages, missing, strict=True)]
-        return self.blocks_of_all(pages)
+    def blocks_to_extend(self, request: SequenceGroup, tokens: int, computed: int | None = None) -> int:
+        return self.blocks_of(self._missing(request, self.length(request) + tokens))
 
     # Changes
 
