@@ -397,9 +397,9 @@ class ForgetsWhatItTrimmed(CountedHybridManager):
         self.free_blocks = free
 
 
-class StaysInTheRingOfItsWindow(CountedHybridManager):
-    def _count_window(self, request: SequenceGroup, kind: object, times: int) -> None:
-        super()._count_window(request, kind, max(times, 0))  # type: ignore[arg-type]
+class StaysInTheRing(CountedHybridManager):
+    def _count(self, request: SequenceGroup, times: int) -> None:
+        super()._count(request, max(times, 0))
 
 
 @pytest.mark.parametrize(
@@ -408,7 +408,7 @@ class StaysInTheRingOfItsWindow(CountedHybridManager):
         (NeverTrims, "free_skipped_blocks releases the blocks that no later token attends to"),
         (ReleasesTooMuch, "that a later token attends to"),
         (ForgetsWhatItTrimmed, "free or held"),
-        (StaysInTheRingOfItsWindow, "free or held"),
+        (StaysInTheRing, "blocks_needed is the sum over the decoding requests"),
     ],
 )
 def test_a_broken_window_is_caught(broken: Hybrid, rule: str) -> None:
