@@ -17,7 +17,8 @@ class StateChunks(NamedTuple):
 
     Attributes:
         block_size: tokens; chunks end where blocks do.
-        checkpoint: see `groups.State`.
+        checkpoint: tokens; within a chunk the kernels can leave a state behind at every multiple of them from
+            its start. None where they cannot.
     """
 
     block_size: int
@@ -49,12 +50,12 @@ class BlockManager:
         shares: whether samples of a request share the blocks of their prompt; if not, each has its own.
 
     Attributes:
-        steps: steps of growth taken so far.
+        steps: decode steps taken so far.
         free_blocks: blocks that no request has.
-        free_cpu_blocks: the same of the swap space.
+        free_cpu_blocks: blocks of the swap space that no request has.
         shared_blocks: over the blocks on the device, the requests' tables that name one beyond the first.
         block_size: tokens a block, of the first group.
-        page_bytes: of each block, on each GPU; see `KVGroup`.
+        page_bytes: bytes of each block on each GPU; of the largest, where groups do not say.
         group_bytes: of what each group takes at a time: a block, unless ``equal_blocks`` is False.
         capacity_bytes: of all memory, on each GPU.
         is_hybrid: whether a block is not the same for all layers and for good: several groups, windows,
@@ -137,7 +138,7 @@ class BlockManager:
         self.free_cpu_blocks = cpu_blocks
         self.shared_blocks = 0
         self.state_chunks: StateChunks | None = None
-        self._cached = 0  # of a prefix cache, see ``cached_blocks``
+        self._cached = 0  # ``cached_blocks`` of a prefix cache
 
     # Questions
 
@@ -231,12 +232,12 @@ class BlockManager:
         return None
 
     def take_changes(self) -> Sequence[tuple[int, ...]]:
-        """Hand over what growth changed since the last call, where lengths do not tell.
+        """Hand over what decode steps changed since the last call, where lengths do not tell.
 
         Returns:
-            Of steps of growth after which they differ, and maybe of others, in order, the step, the cached
-            blocks, and `held_by_groups` unless that is None, as they were after it. None of cached blocks
-            where steps take them only when nothing else is free, from which their number follows.
+            In order of the steps, for each after which the counts differ, and maybe for others: the step, the
+            cached blocks and, unless `held_by_groups` is None, these counts, as they were after it. No step
+            is named for cached blocks that are taken only when nothing else is free: their number follows.
         """
         return ()
 
@@ -289,7 +290,7 @@ class BlockManager:
 
     @abstractmethod
     def start_decoding(self, request: SequenceGroup) -> None:
-        """From now on ``grow`` gives this request its tokens."""
+        """Let ``allocate_step`` give this request its tokens from now on."""
 
     @abstractmethod
     def stop_decoding(self, request: SequenceGroup) -> None:
@@ -321,7 +322,7 @@ class BlockManager:
         """
 
     def try_allocate_step(self, spare: int) -> int:
-        """Grow by one step if that leaves ``spare`` blocks free, what it releases not counted.
+        """Take one decode step if that leaves ``spare`` blocks free, what it releases not counted.
 
         Returns:
             The blocks copied on write; -1 if it would leave fewer, and then nothing has changed. Memory that

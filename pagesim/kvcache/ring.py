@@ -72,7 +72,7 @@ class Ring:
         """
         size = block_size or self.period
         if growth == 1 and size == self.period:
-            self.counts[(1 - base) % size] += blocks  # see `opening_step`
+            self.counts[(1 - base) % size] += blocks  # at its `opening_step`
             self.whole += blocks
             return
         for step in passing_steps((base - 1) % size, size, growth, self.period):

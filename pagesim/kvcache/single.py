@@ -17,11 +17,11 @@ class SingleSampleManager(BlockManager):
 
     Args:
         num_blocks: on the device.
-        groups: see `BlockManager`.
+        groups: the KV groups of the model.
 
     Attributes:
-        changes: what growth changed since they were last taken, see `BlockManager.take_changes`; for memory
-            of which lengths do not tell what a group holds.
+        changes: what `BlockManager.take_changes` hands over next; for memory of which lengths do not tell
+            what a group holds.
     """
 
     __slots__ = ("changes",)

@@ -94,14 +94,14 @@ def _many_steps_are_as_many_single_ones(life: Life, empty: BlockManager, rng: Ra
         at_once, one_by_one = copied(life), copied(life)
         memory = at_once.memory
         if memory.blocks_needed(steps) > memory.free_blocks and memory.steps_that_fit(steps, 0) < steps:
-            at_once.refused("growth without blocks", memory.allocate_step, steps)
+            at_once.refused("decode steps without blocks", memory.allocate_step, steps)
             continue
         at_once.allocate_step(steps)
         for _ in range(steps):
             one_by_one.allocate_step(1)
         at_once.verify()
         assert at_once.snapshot() == one_by_one.snapshot(), (
-            f"grow({steps}) leaves what {steps} times grow(1) leaves"
+            f"allocate_step({steps}) leaves what {steps} times allocate_step(1) leaves"
         )
 
 
@@ -181,7 +181,7 @@ def _full_memory_refuses(life: Life, empty: BlockManager, rng: Random) -> None:
         memory.start_decoding(request)
     while life.steps_left():
         if memory.grows and memory.blocks_needed(1) > memory.free_blocks:
-            life.refused("growth without blocks", memory.allocate_step, 1)
+            life.refused("decode steps without blocks", memory.allocate_step, 1)
             break
         if not memory.grows or not life.decoding() or memory.releases:
             break

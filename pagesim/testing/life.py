@@ -50,7 +50,7 @@ class Life:
         self.written.admit(request, found)
 
     def allocate_step(self, steps: int) -> None:
-        """Grow by steps that fit."""
+        """Take decode steps that fit."""
         memory, free = self.memory, self.memory.free_blocks
         needed, decoding = memory.blocks_needed(steps), self.decoding()
         due = sum([memory.copies_due(request) for request in decoding]) if steps else 0
@@ -59,11 +59,11 @@ class Life:
         assert copies == due, f"copies_due says what a step copies: {due} foretold, {copies} copied"
         taken = free - memory.free_blocks
         assert taken == needed or (memory.releases and taken < needed), (
-            f"blocks_needed says what growth takes: {needed} foretold for {steps} steps, {taken} taken"
+            f"blocks_needed says what decode steps take: {needed} foretold for {steps} steps, {taken} taken"
         )
         found = [self.written.write(*each, steps * each[0].tokens_per_step) for each in before]
         if memory.names_blocks:
-            assert sum(filter(None, found)) == copies, "as many blocks are copied as grow says"
+            assert sum(filter(None, found)) == copies, "as many blocks are copied as allocate_step says"
 
     def release(self, request: LivingRequest) -> None:
         """Release a request on the device."""

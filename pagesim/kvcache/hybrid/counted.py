@@ -67,7 +67,7 @@ class CountedHybridManager(SingleSampleManager):
 
     Args:
         num_blocks: on the device.
-        groups: see `BlockManager`. A block of a `State` group must be as long as the longest sequence.
+        groups: the KV groups of the model. A block of a `State` group is as long as the longest sequence.
         longest: tokens of the longest sequence.
         in_flight: tokens that can be scheduled and not be computed yet.
 

@@ -20,12 +20,13 @@ class InTurnManager(SingleSampleManager):
 
     Args:
         num_blocks: on the device.
-        groups: see `BlockManager`.
-        registers: whether blocks are made findable as they are filled, see `Turns`.
+        groups: the KV groups of the model.
+        registers: whether requests are looked at, too, when all blocks whose tokens are known end together,
+            to make them findable.
 
     Attributes:
-        changes: what growth changed since they were last taken: for each step in which blocks were taken or
-            given back the step, the cached blocks, and `held_by_groups` after it.
+        changes: for each decode step in which blocks were taken or given back, since they were last handed
+            over: the step, the cached blocks, and `held_by_groups` after it.
     """
 
     def __init__(self, num_blocks: int, groups: Sequence[KVGroup], *, registers: bool = False) -> None:

@@ -37,10 +37,10 @@ class Place:
 class RadixManager(PagedManager):
     """A block manager of pages of one KV group of full attention, with a radix tree over those cached.
 
-    A page is in the tree, or one sequence's own, or blank. What a sequence computes is its own until
-    ``cache_tokens`` inserts it; pages that the tree had already are given back then. Free pages are the blank
-    ones and those of the tree that no sequence holds, the cached ones; whole leaves are evicted, and only
-    where blank pages run short.
+    A page is in the tree, or one sequence's own, or available. What a sequence computes is its own until
+    ``cache_tokens`` inserts it; pages that the tree had already are given back then. Free pages are those
+    that are available and those of the tree that no sequence holds, the cached ones; whole leaves are
+    evicted, and only where available pages run short.
 
     Args:
         num_pages: on the device.
@@ -70,7 +70,7 @@ class RadixManager(PagedManager):
     # Questions
 
     @property
-    def blank_blocks(self) -> int:
+    def available_blocks(self) -> int:
         """Pages that are neither held nor in the tree."""
         return self.free_blocks - self._cached
 
@@ -203,8 +203,8 @@ class RadixManager(PagedManager):
         ) - request.block_state.protected // self.block_size
         self._forget(request)
 
-    def make_blank(self, pages: int) -> int:
-        """Evict until so many pages are blank, or nothing is left to evict; return how many are."""
+    def make_available(self, pages: int) -> int:
+        """Evict until so many pages are available, or nothing is left to evict; return how many are."""
         short = pages - (self.free_blocks - self._cached)
         if short > 0 and self._cached:
             self._note_evicted(self.tree.evict(short * self.block_size))
@@ -274,9 +274,9 @@ class RadixManager(PagedManager):
         self._note()
 
     def _evict_overdraft(self) -> None:
-        """Evict as many pages as were taken beyond the blank ones."""
+        """Evict as many pages as were taken beyond the available ones."""
         if self.free_blocks < self._cached:
-            self.make_blank(0)
+            self.make_available(0)
 
     def _refuse_samples(self) -> None:
         raise BlockManagerError("a prefix cache serves every sample as a request of its own")

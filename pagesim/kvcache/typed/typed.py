@@ -34,11 +34,11 @@ class TypedManager(InTurnManager):
     the contract counts, is a subclass's matter. It answers with more blocks than are free where there is no
     room, be it that only one group lacks it.
 
-    Requests are served in their turn (see `InTurnManager`).
+    In a step each request in turn gives back what its groups do not need, and then takes pages.
 
     Args:
         num_blocks: on the device.
-        groups: see `BlockManager`. A page of a `State` group must be as long as the longest sequence.
+        groups: the KV groups of the model. A page of a `State` group must be as long as the longest sequence.
         longest: tokens of the longest sequence.
         in_flight: tokens that can be scheduled and not be computed yet.
 
