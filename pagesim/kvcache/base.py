@@ -288,13 +288,15 @@ class BlockManager:
         request.tokens += 1
         return 0
 
-    @abstractmethod
     def start_decoding(self, request: SequenceGroup) -> None:
         """Let ``allocate_step`` give this request its tokens from now on."""
+        request.length_offset = request.tokens - request.tokens_per_step * self.steps
+        request.decodes = True
 
-    @abstractmethod
     def stop_decoding(self, request: SequenceGroup) -> None:
         """Let a decoding request rest at its present length."""
+        request.tokens = self.length(request)
+        request.decodes = False
 
     def free_skipped_blocks(self, request: SequenceGroup) -> None:
         """Release now what the next chunk of a resting request would release at its beginning."""
@@ -336,14 +338,17 @@ class BlockManager:
     def release(self, request: SequenceGroup) -> None:
         """Take everything back that a request has on the device."""
 
-    @abstractmethod
     def end_samples(self, request: SequenceGroup, samples: Sequence[int]) -> None:
         """Take back what some samples of a request have; at least one other remains.
 
         Args:
             request: its ``samples`` is lowered here.
             samples: their places among those that are not over, rising.
+
+        Raises:
+            BlockManagerError: the memory has no request of several samples.
         """
+        raise BlockManagerError("this memory serves every sample as a request of its own")
 
     def swap_out(self, request: SequenceGroup) -> int:
         """Move a request to the swap space, sharing preserved; return the distinct blocks moved.

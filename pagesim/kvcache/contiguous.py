@@ -90,14 +90,6 @@ class ContiguousManager(BlockManager):
         request.tokens = tokens
         self._requests[request] = None
 
-    def start_decoding(self, request: SequenceGroup) -> None:
-        request.length_offset = request.tokens - request.tokens_per_step * self.steps
-        request.decodes = True
-
-    def stop_decoding(self, request: SequenceGroup) -> None:
-        request.tokens = self.length(request)
-        request.decodes = False
-
     def allocate_step(self, steps: int = 1) -> int:
         # That none grows past its reservation is the scheduler's care: no request is looked at here.
         self.steps += steps

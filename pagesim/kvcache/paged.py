@@ -145,8 +145,7 @@ class PagedManager(BlockManager):
         return copies
 
     def start_decoding(self, request: SequenceGroup) -> None:
-        request.length_offset = request.tokens - request.tokens_per_step * self.steps
-        request.decodes = True
+        super().start_decoding(request)
         if self.grows:
             self._ring.enter(request.length_offset, request.tokens_per_step, request.samples)
             if self.tables is not None:
@@ -155,8 +154,7 @@ class PagedManager(BlockManager):
             self._tails[request] = None
 
     def stop_decoding(self, request: SequenceGroup) -> None:
-        request.tokens = self.length(request)
-        request.decodes = False
+        super().stop_decoding(request)
         if self.grows:
             self._ring.leave(request.length_offset, request.tokens_per_step, request.samples)
             if self.tables is not None:

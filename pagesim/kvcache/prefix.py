@@ -150,13 +150,11 @@ class PrefixManager(BlockManager):
         return 0
 
     def start_decoding(self, request: SequenceGroup) -> None:
-        request.length_offset = request.tokens - self.steps
-        request.decodes = True
+        super().start_decoding(request)
         self._ring.enter(request.length_offset)
 
     def stop_decoding(self, request: SequenceGroup) -> None:
-        request.tokens = self.length(request)
-        request.decodes = False
+        super().stop_decoding(request)
         self._ring.leave(request.length_offset)
 
     def reserve_free(self) -> None:
@@ -209,9 +207,6 @@ class PrefixManager(BlockManager):
                 self._queue.append(run)
                 self._cached += run.count
                 self.free_blocks += run.count
-
-    def end_samples(self, request: SequenceGroup, samples: Sequence[int]) -> None:
-        raise BlockManagerError("a prefix cache serves every sample as a request of its own")
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless the counts are those of the runs."""

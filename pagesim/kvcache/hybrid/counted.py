@@ -175,10 +175,22 @@ class CountedHybridManager(SingleSampleManager):
         request.tokens = tokens
         request.block_state = Released([0] * len(self._kinds))
 
+    def start_decoding(self, request: SequenceGroup) -> None:
+        super().start_decoding(request)
+        self._count(request, 1)
+        request.block_state = released = Released(request.block_state.blocks, self.steps)
+        if request.tokens >= self._safe:
+            self._begun_at = self.steps
+            self._look_at(self.steps + 1, request, released)
+        elif self._kinds:
+            self._look_again(request, released)
+
     def stop_decoding(self, request: SequenceGroup) -> None:
+        super().stop_decoding(request)
+        self._count(request, -1)
         if self.steps > request.block_state.since:
             request.inflight_tokens = self.steps_in_flight * request.tokens_per_step
-        super().stop_decoding(request)
+        request.block_state = Released(request.block_state.blocks)
 
     def free_skipped_blocks(self, request: SequenceGroup) -> None:
         processed = request.tokens - request.inflight_tokens
@@ -199,7 +211,8 @@ class CountedHybridManager(SingleSampleManager):
 
     def release(self, request: SequenceGroup) -> None:
         self.free_blocks += self.held_blocks(request)
-        self._rest(request)
+        if request.decodes:
+            self.stop_decoding(request)
 
     # Inside
 
@@ -244,19 +257,6 @@ class CountedHybridManager(SingleSampleManager):
     def _look_at(self, step: int, request: SequenceGroup, released: Released) -> None:
         self._entries += 1
         heappush(self._due, (step, self._entries, request, released))
-
-    def _enter(self, request: SequenceGroup) -> None:
-        self._count(request, 1)
-        request.block_state = released = Released(request.block_state.blocks, self.steps)
-        if request.tokens >= self._safe:
-            self._begun_at = self.steps
-            self._look_at(self.steps + 1, request, released)
-        elif self._kinds:
-            self._look_again(request, released)
-
-    def _leave(self, request: SequenceGroup) -> None:
-        self._count(request, -1)
-        request.block_state = Released(request.block_state.blocks)
 
     def _count(self, request: SequenceGroup, times: int) -> None:
         """Count what a request takes as it decodes; with ``times`` -1, no longer."""

@@ -42,6 +42,14 @@ class InTurnManager(SingleSampleManager):
         self._release_skipped(request, self.length(request) - request.inflight_tokens)
         self._count()
 
+    def start_decoding(self, request: SequenceGroup) -> None:
+        super().start_decoding(request)
+        self._turns.enter(request, self.steps, self.steps_in_flight)
+
+    def stop_decoding(self, request: SequenceGroup) -> None:
+        super().stop_decoding(request)
+        self._turns.leave(request)
+
     def allocate_step(self, steps: int = 1) -> int:
         self._check_room(self.blocks_needed(steps))
         due, serve, changes = self._turns.due, self._serve, self.changes
@@ -76,12 +84,6 @@ class InTurnManager(SingleSampleManager):
     def _count(self) -> None:
         """Bring the counts of free, cached and shared blocks up to date, where they are not at once."""
         return
-
-    def _enter(self, request: SequenceGroup) -> None:
-        self._turns.enter(request, self.steps, self.steps_in_flight)
-
-    def _leave(self, request: SequenceGroup) -> None:
-        self._turns.leave(request)
 
     def _serve(self, request: SequenceGroup, before: int) -> None:
         """Let a request of so many tokens release and take what its next step does."""

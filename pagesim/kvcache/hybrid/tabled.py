@@ -216,7 +216,8 @@ class HybridManager(InTurnManager):
 
     def release(self, request: SequenceGroup) -> None:
         self._register(request, self.length(request) - request.uncommitted_tokens)
-        self._rest(request)
+        if request.decodes:
+            self.stop_decoding(request)
         for family, table in request.block_state.of:
             family.drop(table)
         for state in self._states:

@@ -86,7 +86,7 @@ class RadixManager(PagedManager):
 
     def blocks_to_admit(self, request: SequenceGroup, tokens: int) -> int:
         if request.samples > 1:
-            self._refuse_samples()
+            raise BlockManagerError("a prefix cache serves every sample as a request of its own")
         node = self._found_for(request)
         return -(-tokens // self.block_size) + (self.tree.unlocked(node) - node.end) // self.block_size
 
@@ -210,9 +210,6 @@ class RadixManager(PagedManager):
             self._note_evicted(self.tree.evict(short * self.block_size))
         return self.free_blocks - self._cached
 
-    def end_samples(self, request: SequenceGroup, samples: Sequence[int]) -> None:
-        self._refuse_samples()
-
     def swap_out(self, request: SequenceGroup) -> int:
         raise BlockManagerError("this memory has no swap space")
 
@@ -277,6 +274,3 @@ class RadixManager(PagedManager):
         """Evict as many pages as were taken beyond the available ones."""
         if self.free_blocks < self._cached:
             self.make_available(0)
-
-    def _refuse_samples(self) -> None:
-        raise BlockManagerError("a prefix cache serves every sample as a request of its own")

@@ -135,8 +135,17 @@ class TypedManager(InTurnManager):
         request.block_state = Span(len(self.groups))
         self._take_for(request, tokens)
 
+    def start_decoding(self, request: SequenceGroup) -> None:
+        super().start_decoding(request)
+        self._count_steps(request, 1)
+
+    def stop_decoding(self, request: SequenceGroup) -> None:
+        super().stop_decoding(request)
+        self._count_steps(request, -1)
+
     def release(self, request: SequenceGroup) -> None:
-        self._rest(request)
+        if request.decodes:
+            self.stop_decoding(request)
         span = request.block_state
         for group, (gone, end) in enumerate(zip(span.gone, span.end, strict=True)):
             self._give(request, group, end - gone)
@@ -190,14 +199,6 @@ class TypedManager(InTurnManager):
     def _give(self, request: SequenceGroup, group: int, pages: int) -> None:
         self.give_back(request, group, pages)
         self.pages[group] -= pages
-
-    def _enter(self, request: SequenceGroup) -> None:
-        super()._enter(request)
-        self._count_steps(request, 1)
-
-    def _leave(self, request: SequenceGroup) -> None:
-        super()._leave(request)
-        self._count_steps(request, -1)
 
     def _count_steps(self, request: SequenceGroup, times: int) -> None:
         """Count what a decoding request takes; fewer times than 0 for no longer."""
