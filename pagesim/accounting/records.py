@@ -388,7 +388,7 @@ class Recorder(Observer):
         self._note("running_groups", sequences - len(scheduler.running))
         self._note("free_cpu_blocks", memory.cpu_blocks - memory.free_cpu_blocks)
         self._note("swapped", len(scheduler.swapped))
-        if memory.shared_blocks and memory.copies_on_write:
+        if memory.shared_blocks and not memory.steps_that_fit(1, 0):
             self._note_shared_tails()
         others = self._held_without_running
         if not others.names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from pagesim.costs.specs import BlockPlan, PoolPlan, TypePlan
@@ -13,10 +14,8 @@ from pagesim.kvcache import (
     CountedHybridManager,
     Full,
     HybridManager,
-    JengaManager,
     NumberedPrefixManager,
     Pool,
-    PooledManager,
     PrefixManager,
 )
 from pagesim.kvcache.radix import WindowPool
@@ -60,9 +59,9 @@ def build_memory(
             f"enable_prefix_caching needs allocator paged, not {policy.allocator}: it brings its own "
             "memory; give --no-enable-prefix-caching"
         )
+    windows, types = None, None
     if isinstance(plan, TypePlan):
-        return _typed_memory(plan.holding(num_blocks))
-    windows = None
+        types, plan = plan.holding(num_blocks), None
     if isinstance(plan, PoolPlan):
         pools, plan = plan.holding(num_blocks), None
         windows = WindowPool(pools.window, pools.window_blocks)
@@ -89,19 +88,26 @@ def build_memory(
         cpu_blocks,
         tables,
     )
+    if types is not None:
+        pool = _with_layer_types(pool, types)
     memory = ALLOCATORS.make(policy.allocator, lambda part: memory_of(part, pool))
     if not ALLOCATORS.owns(policy.allocator):
         _check_foreign(policy, memory, pool)
     return memory
 
 
-def _typed_memory(plan: TypePlan) -> BlockManager:
-    """Return memory in which layer types take pages of their own."""
-    groups = type_groups(plan)
-    how = {"longest": plan.max_model_len, "in_flight": plan.in_flight_tokens}
-    if plan.layout == "large-pages":
-        return JengaManager(plan.num_blocks, groups, **how)
-    return PooledManager(plan.pools, groups, capacity_bytes=plan.num_blocks * plan.bytes_per_block, **how)
+def _with_layer_types(pool: Pool, plan: TypePlan) -> Pool:
+    """Return a pool in which layer types take pages of their own, as planned."""
+    groups, pages = type_groups(plan), plan.pools if plan.layout == "pools" else ()
+    return replace(
+        pool,
+        num_blocks=sum(pages) if pages else plan.num_blocks,
+        block_size=groups[0].block_size,
+        layer_types=groups,
+        pages=pages,
+        capacity_bytes=plan.num_blocks * plan.bytes_per_block,
+        in_flight_tokens=plan.in_flight_tokens,
+    )
 
 
 def _check_foreign(policy: Policy, memory: BlockManager, pool: Pool) -> None:
@@ -120,7 +126,9 @@ def _check_foreign(policy: Policy, memory: BlockManager, pool: Pool) -> None:
             f"which does not go with reservation {policy.reservation}; choose "
             f"{'on-demand' if memory.grows else 'max, pow2 or oracle'}"
         )
-    if SCHEDULERS.find(policy.scheduler).needs_sharing and not memory.shares:
+    # Samples are requests of their own where layer types differ.
+    shares = memory.shares or pool.layer_types
+    if SCHEDULERS.find(policy.scheduler).needs_sharing and not shares:
         raise PagesimError(
             f"scheduler {policy.scheduler} needs memory that shares blocks, and {where} does not; "
             "choose vllm-sosp or orca"

@@ -21,7 +21,6 @@ MODULES = (
     "kvcache.sequence_group",
     "kvcache.hybrid.blocks",
     "kvcache.hybrid.counted",
-    "kvcache.hybrid.decoding",
     "kvcache.hybrid.in_turn",
     "kvcache.hybrid.families",
     "kvcache.hybrid.lookup",

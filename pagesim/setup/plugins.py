@@ -248,6 +248,7 @@ def _shown(error: BaseException) -> str:
 
 
 def _module_of(part: object) -> str:
+    part = getattr(part, "make", part)  # of an allocator of layer types
     return getattr(part, "__module__", None) or type(part).__module__
 
 
