@@ -144,7 +144,7 @@ def _server(text: str, budget: int, flags: dict[str, Any]) -> Server:
         System, {"policy": "vllm-v1", "model": name, "tensor_parallel_size": int(tp or 1), **flags}
     )
     config = EngineConfig(system)
-    block, sized = config.block_bytes, config.capacity
+    block, sized = config.block.bytes, config.capacity
     return Server(
         name,
         system.tensor_parallel_size,

@@ -67,7 +67,7 @@ def each_policy(system: S, policies: Sequence[str]) -> dict[str, S]:
     }
     if system.num_blocks is None and system.cpu_blocks is None:
         return each
-    of_blocks = {policy: EngineConfig(one).block_bytes for policy, one in each.items()}
+    of_blocks = {policy: EngineConfig(one).block.bytes for policy, one in each.items()}
     if len(set(of_blocks.values())) == 1:
         return each
     return {

@@ -75,9 +75,9 @@ def planned(row: dict[str, str]) -> dict[str, Any]:
         how: dict[str, Any] = {"policy": "vllm-v1", "model": path, "kv_cache_dtype": kv_dtype, "gpu": on}
         system = System(**how, tensor_parallel_size=int(row["tp"]))
         if not row["refusal"]:
-            return {"refusal": not EngineConfig(system).block_bytes}
+            return {"refusal": not EngineConfig(system).block.bytes}
         with pytest.raises(PagesimError, match="Triton"):
-            assert EngineConfig(system).block_bytes
+            assert EngineConfig(system).block.bytes
         return {"refusal": True}
     plan = plan_blocks(
         spec.cache_layers,

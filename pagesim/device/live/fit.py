@@ -92,6 +92,7 @@ def check_memory(
     spec: ModelSpec,
     sized: Capacity,
     *,
+    activation_bytes: int,
     host_blocks: int,
     null_blocks: int,
     dtype: torch.dtype,
@@ -105,7 +106,7 @@ def check_memory(
     item = dtype.itemsize
     block = 2 * spec.layers * spec.kv_heads * spec.head_dim * sized.block_size * item
     weights = spec.parameters * item
-    activations = sized.activation_bytes * item // 2
+    activations = activation_bytes * item // 2
     cache, host = sized.num_blocks * block, host_blocks * block
     on_gpu = device.type == "cuda"
     if on_gpu:  # what an earlier run in this process left behind is free, too

@@ -179,6 +179,7 @@ def _equipped(
     check_memory(
         spec,
         sized,
+        activation_bytes=config.fitting_capacity.activation_bytes,
         host_blocks=host_blocks,
         null_blocks=config.scheduler.null_blocks,
         dtype=dtype,
