@@ -9,7 +9,6 @@ from pagesim.costs.specs import model
 from pagesim.errors import PagesimError
 from pagesim.scheduling.sglang import SglangOptions
 from pagesim.setup.engine_config import EngineConfig
-from pagesim.setup.options import chosen
 from pagesim.setup.presets import BLOCK_SIZE, Policy, check_preemption, parts_of
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.scenario import MOST_BLOCKS, Comparison, Scenario, System
@@ -106,7 +105,7 @@ def can_use(policy: Policy, option: str, value: Any) -> bool:
     if option not in SCHEDULERS.find(policy.scheduler).Options.model_fields:
         return False
     try:
-        check_preemption(policy, chosen(policy.scheduler, policy.with_own({option: value})))
+        check_preemption(policy, policy.options_with({option: value}))
     except PagesimError:
         return False
     return True

@@ -29,7 +29,6 @@ from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.block_plans import block_plan, check_kv_dtype, pool_plan, type_plan
 from pagesim.setup.offload import tier_specs, with_chunks
-from pagesim.setup.options import chosen
 from pagesim.setup.presets import BLOCK_SIZE, PAGE_BYTES, POLICY_PLUGINS, TYPED, Policy, parts_of
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.scenario import MOST_BLOCKS, System
@@ -127,14 +126,14 @@ class EngineConfig:
     @cached_property
     def given_options(self) -> SchedulerOptions:
         """The options of its scheduler that were given, and those that are its policy's own."""
-        given = self.policy.with_own(self.system.scheduler_options)
+        given = self.system.scheduler_options
         if given.get("tiers") and "tiers" not in self.scheduler.Options.model_fields:
             raise PagesimError(
                 f"tiers is {' '.join(given['tiers'])}; scheduler {self.policy.scheduler} stores nothing in "
                 "tiers: choose policy vllm-v1, or, for the paper's swap space, preemption swap with "
                 "cpu_blocks under vllm-sosp"
             )
-        return chosen(self.policy.scheduler, given)
+        return self.policy.options_with(given)
 
     @cached_property
     def options(self) -> SchedulerOptions:
