@@ -121,7 +121,7 @@ class Recorder(Observer):
         self._joined_at: dict[int, tuple[int, EngineRequest]] = {}
         # Where iterations give tokens that are known only when they are over: when requests had their last.
         self._answered_at: dict[int, int] = {}
-        self._held_without_running = HeldWithoutRunning(scheduler)
+        self._held_without_running = HeldWithoutRunning(scheduler) if scheduler.parks else None
 
     # Iterations
 
@@ -213,7 +213,8 @@ class Recorder(Observer):
             self.log.choices.append((request.row, now, swaps, request.length, blocks, swap, recompute))
 
     def held_without_running_changes(self, now: int) -> None:
-        self._held_without_running.changes(now)
+        if self._held_without_running is not None:
+            self._held_without_running.changes(now)
 
     # Requests
 
@@ -281,7 +282,9 @@ class Recorder(Observer):
         self._rare = {name: array("q") for name in RARE_FIELDS}
         begin, self._chunk_start = self._chunk_start, self.iterations
         self.full_at = self.iterations + self._chunk_iterations
-        self.consume(self._expand(Rows(columns), begin, late, self._held_without_running.take_gaps()))
+        others = self._held_without_running
+        gaps = np.empty((0, 2), np.int64) if others is None else others.take_gaps()
+        self.consume(self._expand(Rows(columns), begin, late, gaps))
 
     # Inside
 
@@ -391,7 +394,7 @@ class Recorder(Observer):
         if memory.shared_blocks and memory.copies_on_write:
             self._note_shared_tails()
         others = self._held_without_running
-        if not others.names:
+        if others is None:
             return 0
         others.count()
         others.written_until(end)
