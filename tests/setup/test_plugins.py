@@ -246,6 +246,17 @@ def test_what_a_part_makes_can_do_what_is_asked_of_it(trace) -> None:
         ps.simulate_cluster(trace, router="mine", replicas=2, num_blocks=300)
 
 
+def test_memory_that_lacks_a_method_is_refused_by_its_name(trace) -> None:
+    class Half(BlockManager):
+        grows = True
+
+    ps.register("allocator", "half", lambda pool: Half(pool.num_blocks, pool.groups))
+    with pytest.raises(
+        ps.PagesimError, match=r"allocator half cannot be made: .*class Half needs a method .*admit"
+    ):
+        ps.simulate(trace, "vllm-sosp", allocator="half", num_blocks=300)
+
+
 def test_a_registration_that_would_mislead_is_refused() -> None:
     with pytest.raises(ps.PagesimError, match="allocator paged comes with pagesim; register yours under"):
         ps.register("allocator", "paged", paged)
