@@ -19,7 +19,7 @@ from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
 from pagesim.scheduling.request import Status
 from pagesim.sim.clock import to_tick_column
-from pagesim.sim.executors import shape_of
+from pagesim.sim.executor import shape_of
 from pagesim.workloads.trace import Trace
 
 _NUMBERS = IterationShape._fields.index("reached")

@@ -8,10 +8,11 @@ from typing import Any, TypeVar
 from pagesim.costs.specs import model
 from pagesim.errors import PagesimError
 from pagesim.scheduling.sglang import SglangOptions
-from pagesim.setup.engine_config import EngineConfig
+from pagesim.setup.engine_config import EngineConfig, options_of
 from pagesim.setup.presets import BLOCK_SIZE, Policy, check_preemption, parts_of
 from pagesim.setup.registry import SCHEDULERS
-from pagesim.setup.scenario import MOST_BLOCKS, Comparison, Scenario, System
+from pagesim.setup.scenario import Comparison, Scenario
+from pagesim.setup.system import MOST_BLOCKS, System
 
 S = TypeVar("S", bound=System)
 
@@ -105,7 +106,7 @@ def can_use(policy: Policy, option: str, value: Any) -> bool:
     if option not in SCHEDULERS.find(policy.scheduler).Options.model_fields:
         return False
     try:
-        check_preemption(policy, policy.options_with({option: value}))
+        check_preemption(policy, options_of(policy, {option: value}))
     except PagesimError:
         return False
     return True

@@ -85,7 +85,7 @@ MODULES = (
     "sim.clock",
     "sim.copies",
     "sim.engine",
-    "sim.executors.predicted",
+    "sim.executor",
 )
 """What is compiled where pagesim is installed with ``PAGESIM_COMPILE=1``, as ``setup.py`` reads it here."""
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
+
+from pydantic import ValidationError
 
 from pagesim.costs import CostModel, EngineTime, engine_time, parse_cost
 from pagesim.costs.specs import (
@@ -29,9 +33,10 @@ from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.block_plans import block_plan, check_kv_dtype, pool_plan, type_plan
 from pagesim.setup.offload import tier_specs, with_chunks
+from pagesim.setup.options import refuse_unknown, sentence
 from pagesim.setup.presets import BLOCK_SIZE, PAGE_BYTES, POLICY_PLUGINS, TYPED, Policy, parts_of
 from pagesim.setup.registry import SCHEDULERS
-from pagesim.setup.scenario import MOST_BLOCKS, System
+from pagesim.setup.system import MOST_BLOCKS, System
 
 DEFAULT_KV_DTYPE = "fp16"
 """Where neither a user nor a checkpoint says one: 16 bits, as the model has."""
@@ -133,7 +138,7 @@ class EngineConfig:
                 "tiers: choose policy vllm-v1, or, for the paper's swap space, preemption swap with "
                 "cpu_blocks under vllm-sosp"
             )
-        return self.policy.options_with(given)
+        return options_of(self.policy, given)
 
     @cached_property
     def options(self) -> SchedulerOptions:
@@ -387,3 +392,30 @@ class EngineConfig:
             engine=self.engine_time,
             release=f"vllm {release}" if release else "",
         )
+
+
+def options_of(policy: Policy, given: Mapping[str, Any]) -> SchedulerOptions:
+    """Return the options of a policy's scheduler: those that were given, and the policy's own.
+
+    Args:
+        policy: whose.
+        given: options of any scheduler, by name.
+
+    Raises:
+        PagesimError: one contradicts the policy, the scheduler does not have it, or it is out of bounds.
+    """
+    for name, own in policy.options.items():
+        if given.get(name, own) != own:
+            raise PagesimError(
+                f"{name} is {json.dumps(given[name])}; it must be {json.dumps(own)} or left out: this "
+                "policy is about it"
+            )
+    kind = SCHEDULERS.find(policy.scheduler).Options
+    for name in given:
+        if name not in kind.model_fields:
+            refuse_unknown(policy.scheduler, name)
+    try:
+        return kind.model_validate({**given, **policy.options})
+    except ValidationError as error:
+        where = f"under scheduler {policy.scheduler} "
+        raise PagesimError(sentence(str(error.errors()[0]["loc"][0]), error, where)) from None

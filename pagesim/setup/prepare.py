@@ -24,7 +24,7 @@ from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.notes import settled_options, system_notes
 from pagesim.setup.offload import copies_of
 from pagesim.setup.requests import aborts, accepted_rows, blocking, take_in
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 from pagesim.sim.clients import Clients
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, to_ticks
 from pagesim.sim.copies import TierCopies

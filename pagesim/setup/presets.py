@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
-
-from pydantic import ValidationError
 
 from pagesim.costs.specs.type_plan import Layout
 from pagesim.errors import PagesimError
 from pagesim.scheduling.options import MemoryKind, SchedulerOptions
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
-from pagesim.setup.options import refuse_unknown, sentence
 from pagesim.setup.plugins import Plugins
 from pagesim.setup.registry import ALLOCATORS, SCHEDULERS
 
@@ -57,31 +53,6 @@ class Policy:
     default_block_size: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     note: str = ""
-
-    def options_with(self, given: Mapping[str, Any]) -> SchedulerOptions:
-        """Return the options of its scheduler: those that were given, and the policy's own.
-
-        Args:
-            given: options of any scheduler, by name.
-
-        Raises:
-            PagesimError: one contradicts the policy, the scheduler does not have it, or it is out of bounds.
-        """
-        for name, own in self.options.items():
-            if given.get(name, own) != own:
-                raise PagesimError(
-                    f"{name} is {json.dumps(given[name])}; it must be {json.dumps(own)} or left out: this "
-                    "policy is about it"
-                )
-        kind = SCHEDULERS.find(self.scheduler).Options
-        for name in given:
-            if name not in kind.model_fields:
-                refuse_unknown(self.scheduler, name)
-        try:
-            return kind.model_validate({**given, **self.options})
-        except ValidationError as error:
-            where = f"under scheduler {self.scheduler} "
-            raise PagesimError(sentence(str(error.errors()[0]["loc"][0]), error, where)) from None
 
     @property
     def has_own_blocks(self) -> bool:

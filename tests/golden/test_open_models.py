@@ -13,7 +13,7 @@ from pagesim.costs.specs import ModelSpec, from_hf_config, gpu, plan_blocks
 from pagesim.costs.specs.gpus import GIB
 from pagesim.errors import PagesimError
 from pagesim.setup.engine_config import EngineConfig
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 
 OPEN = Path(__file__).parents[3] / "shared" / "models" / "open"
 GPUS = {"a100": "a100-80gb", **{f"rtx{number}": f"rtx-{number}" for number in (3090, 4090, 5090)}}

@@ -33,9 +33,9 @@ from serve_lines import listed_flags, refusal
 
 from pagesim.experiments.plan import plan
 from pagesim.setup import serve_sglang, serve_vllm
-from pagesim.setup.scenario import System, checked
 from pagesim.setup.serve import read_serve
 from pagesim.setup.serve_words import FlagTable
+from pagesim.setup.system import System, checked
 
 FIRM = ("decides", "memory", "feature", "unknown", "mode")
 LOOSE = ("experts", "graphs", "images", "device", "text", "seconds", "none")

@@ -15,7 +15,7 @@ from pagesim.costs import NOWHERE, UNBOUNDED, DecodeRun, IterationShape, Target
 from pagesim.kvcache import BlockManager, PagedManager, Pool, contiguous
 from pagesim.scheduling import EngineRequest, VllmSosp
 from pagesim.setup.registry import SCHEDULERS
-from pagesim.setup.scenario import System, checked
+from pagesim.setup.system import System, checked
 from pagesim.sim.clock import to_ticks
 
 

@@ -10,7 +10,6 @@ from serve_lines import listed_flags, refusal
 
 import pagesim as ps
 from pagesim.setup.engine_config import EngineConfig
-from pagesim.setup.scenario import System, checked
 from pagesim.setup.serve import Served, read_serve
 from pagesim.setup.serve_sglang import readable
 from pagesim.setup.serve_sglang_flags import (
@@ -25,6 +24,7 @@ from pagesim.setup.serve_sglang_flags import (
     SWITCHES,
     TAKEN,
 )
+from pagesim.setup.system import System, checked
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 LAUNCH = f"python -m sglang.launch_server --model-path {MODEL}"

@@ -15,8 +15,8 @@ from pagesim.errors import PagesimError
 from pagesim.experiments.plan import plan
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.prepare import prepare
-from pagesim.setup.scenario import System
 from pagesim.setup.serve import read_serve
+from pagesim.setup.system import System
 
 DTYPES = ("int8_per_token_head", "fp8_per_token_head")
 ONE = ps.Trace(np.zeros(1), np.array([20]), np.array([5]))

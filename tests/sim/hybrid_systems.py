@@ -33,7 +33,7 @@ from pagesim.scheduling.vllm_v1 import VllmV1, VllmV1Options
 from pagesim.setup.build import count_spans
 from pagesim.sim.clock import to_ticks
 from pagesim.sim.engine import Engine
-from pagesim.sim.executors import PredictedExecutor
+from pagesim.sim.executor import PredictedExecutor
 from pagesim.workloads.trace import Trace
 
 LONGEST = 400

@@ -30,7 +30,7 @@ from pagesim.scheduling.continuous_options import SospOptions
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.request import EngineRequest
 from pagesim.sim.engine import Engine
-from pagesim.sim.executors import PredictedExecutor
+from pagesim.sim.executor import PredictedExecutor
 from pagesim.workloads.trace import Trace
 
 

@@ -16,7 +16,7 @@ from pagesim.kernels.checks import HEAD_DIMS, MAX_BLOCK_SIZE
 from pagesim.kernels.swap import STRATEGIES
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.presets import Policy
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 
 _WORKSPACE = 1 * GIB
 """On a GPU, for CUDA, cuBLAS, the staging of swaps and what compiled kernels take."""
