@@ -276,6 +276,9 @@ class Recorder(Observer):
         self.blocks_in += int(columns["swapped_in"].sum())
         self.blocks_out += int(columns["swapped_out"].sum())
         columns["iteration"] = self._chunk_start + np.cumsum(columns["iterations"]) - columns["iterations"]
+        columns["context_growth"] = np.where(
+            columns["planned"] == 1, 0, columns["running_sequences"] * self.scheduler.tokens_per_step
+        )
         late = np.array(self._late, np.int64).reshape(-1, 2)
         self.rows += len(table)
         self._rows, self._late = array("q"), array("q")
@@ -419,8 +422,8 @@ class Recorder(Observer):
         self._note("shared_rounding", rounding)
 
     def _expand(self, rows: Rows, begin: int, late: Column, gaps: Column) -> Chunk:
-        offset, firsts, spread = rows.offset, rows.firsts, rows.spread
-        ticks = spread("ticks") + offset * spread("increment")
+        firsts, spread = rows.firsts, rows.spread
+        ticks = spread("ticks") + rows.offset * spread("increment")
         # The iterations of a row follow one another without a gap.
         passed = np.cumsum(ticks) - ticks
         start = passed + rows.spread_out(rows["start"] - passed[firsts])
@@ -441,8 +444,4 @@ class Recorder(Observer):
                 f"iteration {rows['iteration'][planned[at]]}: memory holds {held[at]} blocks, "
                 f"the ledger counts {counted[at]}"
             )
-        columns = rows.columns
-        columns["context_growth"] = np.where(
-            rows["planned"] == 1, 0, rows["running_sequences"] * self.scheduler.tokens_per_step
-        )
-        return Chunk(columns, rows.stretch, offset, clock, start, ticks, ledger, late[:, 0], late[:, 1], gaps)
+        return Chunk(rows, clock, start, ticks, ledger, late[:, 0], late[:, 1], gaps)

@@ -174,10 +174,7 @@ class Scheduler(SchedulerTraits):
 
     @abstractmethod
     def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
-        """Say whether an empty system could ever serve such a request; if not, it is rejected.
-
-        With a shorter output, what is accepted must be accepted, too: it is not asked again.
-        """
+        """Say whether an empty system could ever serve such a request; if not, it is rejected."""
 
     def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
         """Return which limit such a request exceeds, with its option and its value; empty where it is served.
