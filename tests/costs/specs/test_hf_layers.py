@@ -243,62 +243,9 @@ def test_a_family_must_be_a_text() -> None:
         from_hf_config({**SMALL, "model_type": 3})
 
 
-COUNTED = [
-    # family, keys, and the parameters that transformers 5.23 makes of them
-    ("gemma2", {"head_dim": 32}, 4_720_896),
-    ("gemma3_text", {"head_dim": 32}, 4_721_408),
-    ("cohere2", {}, 4_714_752),
-    ("starcoder2", {}, 3_683_840),
-    ("qwen2_moe", {**EXPERTS, "shared_expert_intermediate_size": 96, "mlp_only_layers": [0]}, 5_508_096),
-    ("qwen3_moe", {**EXPERTS, "head_dim": 32, "decoder_sparse_step": 2}, 4_981_504),
-    ("qwen3_next", {**EXPERTS, "shared_expert_intermediate_size": 96, "head_dim": 32}, 30_191_104),
-    ("qwen3_5_text", {"head_dim": 32}, 29_582_848),
-    (
-        "llama4_text",
-        {
-            "head_dim": 32,
-            "intermediate_size_mlp": 640,
-            "num_local_experts": 4,
-            "moe_layers": [1, 3, 5, 7],
-        },
-        11_661_568,
-    ),
-    ("jamba", {"mamba_proj_bias": True, "num_experts": 4}, 11_622_224),
-    ("bamba", {"attn_layer_indices": [3], "mamba_n_heads": 16, "mamba_d_state": 16}, 6_687_408),
-    (
-        "falcon_h1",
-        {
-            "head_dim": 32,
-            "mamba_d_ssm": 384,
-            "mamba_n_heads": 12,
-            "mamba_d_state": 16,
-            "mamba_rms_norm": True,
-            "projectors_bias": True,
-        },
-        7_444_256,
-    ),
-    (
-        "nemotron_h",
-        {
-            "hybrid_override_pattern": "M-M*ME-E",
-            "head_dim": 32,
-            "mamba_num_heads": 8,
-            "mamba_head_dim": 32,
-            "n_groups": 2,
-            "ssm_state_size": 16,
-            "n_routed_experts": 4,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 64,
-            "moe_shared_expert_intermediate_size": 96,
-        },
-        2_215_696,
-    ),
-]
-
-
-@pytest.mark.parametrize(("family", "keys", "parameters"), COUNTED)
-def test_the_parameters_of_a_known_family_are_those_of_its_code(family, keys, parameters) -> None:
-    assert read(family, **keys).parameters == parameters
+def test_a_projection_of_mamba_may_have_a_bias() -> None:
+    """The parameters that transformers 5.23 makes of it; those of plain configs are in counted.csv."""
+    assert read("jamba", mamba_proj_bias=True, num_experts=4).parameters == 11_622_224
 
 
 def test_experts_in_mxfp4_take_four_and_a_quarter_bits_a_weight() -> None:
