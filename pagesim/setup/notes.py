@@ -14,7 +14,7 @@ from pagesim.setup.block_plans import refused_graphs
 from pagesim.setup.engine_config import DEFAULT_KV_DTYPE, EngineConfig
 
 
-def settled_options(config: EngineConfig) -> dict[str, dict[str, Any]]:
+def resolved_options(config: EngineConfig) -> dict[str, dict[str, Any]]:
     """Return the options that decide on memory and scheduling: those ``given``, and the ``defaults``."""
     system = config.system
     values: dict[str, Any] = {
@@ -49,7 +49,7 @@ def system_notes(config: EngineConfig) -> tuple[str, ...]:
         *(kernel_notes(config) if isinstance(plan, BlockPlan) else ()),
         *_graph_notes(config),
         *(cost.notes if isinstance(cost, Assuming) else ()),
-        *_reach_notes(config),
+        *_span_notes(config),
         *[
             f"cost {config.system.cost} was measured for fewer {axis} than the {size:,} here: extrapolated"
             for axis, size in cost.beyond.items()
@@ -94,7 +94,7 @@ def _graph_notes(config: EngineConfig) -> tuple[str, ...]:
     return (refusal,) if refusal else ()
 
 
-def _reach_notes(config: EngineConfig) -> tuple[str, ...]:
+def _span_notes(config: EngineConfig) -> tuple[str, ...]:
     """Return that a scheduler does not tell a cost model what layers attend to, if it asks for that."""
     asks = isinstance(config.cost, ReadsSpans) and config.cost.spans
     if config.scheduler.follows_reach or not asks:
@@ -107,7 +107,7 @@ def _reach_notes(config: EngineConfig) -> tuple[str, ...]:
 
 def _default_notes(config: EngineConfig) -> tuple[str, ...]:
     """Return the options whose default depends on the machine, which not every scheduler has."""
-    defaults = settled_options(config)["defaults"]
+    defaults = resolved_options(config)["defaults"]
     taken = [name for name in defaults if getattr(config.given_options, name, ...) is None]
     if not taken:
         return ()

@@ -40,7 +40,7 @@ class Policy:
             ``two-level``, ``pools``, or a plug-in's.
         sentence: what it is, for a listing.
         block_size: token slots of its blocks, if that is part of what it is.
-        default_block_size: the same, where it is a choice; None for ``BLOCK_SIZE``.
+        default_block_size: token slots of its blocks where a user gives none; None for ``BLOCK_SIZE``.
         options: those of its scheduler that are part of what it is, by name.
         note: what is to be known of its results where layers differ in what they keep.
     """
