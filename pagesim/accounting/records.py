@@ -103,7 +103,7 @@ class Recorder(Observer):
             not memory.grows
             or bool(scheduler.parks)
             or scheduler.widest > 1
-            or scheduler.preemption in ("swap", "auto")
+            or scheduler.swap_space.may_swap_one
         )
         # How many iterations make a chunk that should be handed on, and when the next one is full.
         self._chunk_iterations = CHUNK_ITERATIONS // 16 if self._speculates else CHUNK_ITERATIONS
@@ -394,7 +394,7 @@ class Recorder(Observer):
         self._note("running_groups", sequences - len(scheduler.running))
         self._note("free_cpu_blocks", memory.cpu_blocks - memory.free_cpu_blocks)
         self._note("swapped", len(scheduler.swapped))
-        if memory.shared_blocks and memory.copies_on_write:
+        if memory.shared_blocks and not memory.steps_that_fit(1, 0):
             self._note_shared_tails()
         others = self._held_without_running
         if others is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from pagesim.costs import CostModel, PreemptionPrices, ReadsSpans
@@ -14,16 +15,14 @@ from pagesim.kvcache import (
     CountedHybridManager,
     Full,
     HybridManager,
-    JengaManager,
     NumberedPrefixManager,
     Pool,
-    PooledManager,
     PrefixManager,
 )
 from pagesim.kvcache.radix import WindowPool
 from pagesim.scheduling.attention_spans import AttentionSpans, LastTokens, SinceChunk
-from pagesim.scheduling.core import Pool as ReplicaPool
 from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.traits import Pool as ReplicaPool
 from pagesim.setup.block_plans import kv_groups, type_groups
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.offload import chain_of, load_time
@@ -83,9 +82,9 @@ def new_memory(config: EngineConfig, *, tables: bool = False) -> BlockManager:
             f"enable_prefix_caching needs allocator paged, not {policy.allocator}: it brings its own "
             "memory; give --no-enable-prefix-caching"
         )
+    windows, types = None, None
     if isinstance(plan, TypePlan):
-        return _typed_memory(plan.holding(num_blocks))
-    windows = None
+        types, plan = plan.holding(num_blocks), None
     if isinstance(plan, PoolPlan):
         pools, plan = plan.holding(num_blocks), None
         windows = WindowPool(pools.window, pools.window_blocks)
@@ -112,19 +111,26 @@ def new_memory(config: EngineConfig, *, tables: bool = False) -> BlockManager:
         sized.cpu_blocks,
         tables,
     )
+    if types is not None:
+        pool = _with_layer_types(pool, types)
     memory = ALLOCATORS.make(policy.allocator, lambda part: memory_of(part, pool))
     if not ALLOCATORS.owns(policy.allocator):
         _check_foreign(config, memory, pool)
     return memory
 
 
-def _typed_memory(plan: TypePlan) -> BlockManager:
-    """Return memory in which layer types take pages of their own."""
-    groups = type_groups(plan)
-    how = {"longest": plan.max_model_len, "in_flight": plan.in_flight_tokens}
-    if plan.layout == "large-pages":
-        return JengaManager(plan.num_blocks, groups, **how)
-    return PooledManager(plan.pools, groups, capacity_bytes=plan.num_blocks * plan.bytes_per_block, **how)
+def _with_layer_types(pool: Pool, plan: TypePlan) -> Pool:
+    """Return a pool in which layer types take pages of their own, as planned."""
+    groups, pages = type_groups(plan), plan.pools if plan.layout == "pools" else ()
+    return replace(
+        pool,
+        num_blocks=sum(pages) if pages else plan.num_blocks,
+        block_size=groups[0].block_size,
+        layer_types=groups,
+        pages=pages,
+        capacity_bytes=plan.num_blocks * plan.bytes_per_block,
+        in_flight_tokens=plan.in_flight_tokens,
+    )
 
 
 def _check_foreign(config: EngineConfig, memory: BlockManager, pool: Pool) -> None:
@@ -144,7 +150,9 @@ def _check_foreign(config: EngineConfig, memory: BlockManager, pool: Pool) -> No
             f"which does not go with reservation {policy.reservation}; choose "
             f"{'on-demand' if memory.grows else 'max, pow2 or oracle'}"
         )
-    if config.scheduler.needs_sharing and not memory.shares:
+    # Samples are requests of their own where layer types differ.
+    shares = memory.shares or pool.layer_types
+    if config.scheduler.needs_sharing and not shares:
         raise PagesimError(
             f"scheduler {policy.scheduler} needs memory that shares blocks, and {where} does not; "
             "choose vllm-sosp or orca"

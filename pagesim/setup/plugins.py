@@ -265,6 +265,7 @@ def _refuse_abstract(instance: object) -> None:
 
 
 def _module_of(part: object) -> str:
+    part = getattr(part, "make", part)  # of an allocator of layer types
     return getattr(part, "__module__", None) or type(part).__module__
 
 

@@ -16,9 +16,10 @@ from pagesim.errors import PagesimError
 from pagesim.results.result import request_columns
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.content import Contents
-from pagesim.scheduling.core import Pool, Scheduler
+from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.failure_modes import FailureMode, StrictCompatError
 from pagesim.scheduling.request import Status
+from pagesim.scheduling.traits import Pool
 from pagesim.setup.build import new_scheduler
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.notes import resolved_options, system_notes

@@ -72,7 +72,7 @@ def accepted_rows(trace: Trace, scheduler: Scheduler) -> IntColumn:
     """Return the rows of the requests that the system could ever serve, in order."""
     samples = np.maximum(trace.n, trace.beam_width)
     columns = [map(int, column) for column in (trace.prompt_tokens, trace.output_tokens, samples)]
-    accepted = (scheduler.accepts(*request) for request in zip(*columns, strict=True))
+    accepted = (not scheduler.refusal(*request) for request in zip(*columns, strict=True))
     return np.flatnonzero(np.fromiter(accepted, bool, len(trace)))
 
 
