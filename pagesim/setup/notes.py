@@ -92,6 +92,8 @@ def _length_notes(config: EngineConfig) -> tuple[str, ...]:
     system, options = config.system, config.options
     if system.policy != "vllm-v1" or system.num_blocks is None or not isinstance(options, VllmV1Options):
         return ()
+    if config.blocks is None and config.max_model_len <= config.capacity.slots:
+        return ()
     try:
         check_longest(system, block_plan(config).holding(system.num_blocks))
     except CapacityError as refusal:
