@@ -157,6 +157,13 @@ class Scheduler(SchedulerTraits):
         same limit.
         """
 
+    def later_refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
+        """Return the limit by which the engine ignores, in its turn, such a request that it took in.
+
+        Empty where it serves the request.
+        """
+        return ""
+
     def never_fits(self, prompt_tokens: int) -> bool:
         """Whether the engine takes such a prompt in, never has room for it, and serves none behind it."""
         return False

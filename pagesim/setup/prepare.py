@@ -174,7 +174,7 @@ class PreparedSystem:
             samples = np.maximum(trace.n, trace.beam_width)
             shapes = (trace.prompt_tokens, trace.output_tokens, samples)
             for shape, count in Counter(zip(*(each[rows].tolist() for each in shapes), strict=True)).items():
-                found[scheduler.refusal(*shape)] += count
+                found[scheduler.refusal(*shape) or scheduler.later_refusal(*shape)] += count
         return dict(found)
 
     def notes(self) -> tuple[str, ...]:
