@@ -212,7 +212,7 @@ def traffic_of(config: EngineConfig, scheduler: Scheduler) -> dict[str, Any]:
 
 
 def total_traffic(replicas: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return what the tiers of several schedulers did together, as `traffic_of`; each has its own."""
+    """Return the sum of what the tiers of several schedulers did, by name, from `traffic_of` of each."""
     total: dict[str, Any] = {}
     for name, first in next(iter(replicas), {}).items():
         own = [each[name] for each in replicas]

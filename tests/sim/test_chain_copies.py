@@ -76,7 +76,7 @@ class Recorded(TierCopies):
         while self.backing.chunks.moves:
             now = min(self.due or NEVER, self.next_end or NEVER)
             self.advance(now)
-            self.finish(self.over_by(now), now)
+            self.finish(self.finished_by(now), now)
         found, self.seen = sorted(self.seen, key=itemgetter(2)), []
         return [(source, target, end / MS) for source, target, end in found]
 
