@@ -102,13 +102,6 @@ class ChunkStore:
         cut = self.cut(run)
         return [(run[0], first, end) for first, end, readers in cut if readers is not None and readers >= 0]
 
-    def readers_of(self, segment: int, chunk: int) -> int | None:
-        """Return the readers of one chunk, `WRITING`, or None where it is not there."""
-        for first, end, lot in self._held.of(segment):
-            if chunk < end:
-                return lot.readers if first <= chunk else None
-        return None
-
     def idle(self, run: ChunkRun) -> list[ChunkRun]:
         """Return the parts of a run that are ready and have no reader."""
         segment, place, stop = run
