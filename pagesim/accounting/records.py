@@ -103,7 +103,7 @@ class Recorder(Observer):
             not memory.grows
             or bool(scheduler.parks)
             or scheduler.widest > 1
-            or scheduler.preemption in ("swap", "auto")
+            or scheduler.swap_space.may_swap_one
         )
         # How many iterations make a chunk that should be handed on, and when the next one is full.
         self._chunk_iterations = CHUNK_ITERATIONS // 16 if self._speculates else CHUNK_ITERATIONS

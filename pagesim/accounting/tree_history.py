@@ -85,5 +85,5 @@ class TreeHistory(Observer):
             own = memory.windows.num_blocks * page - blank - live
             dead = windows.evictable + windows.protected - live
             self._windows.fromlist([blank, windows.window_evictable, windows.window_protected, own, dead])
-        self._ratios.append(scheduler.new_token_ratio)
+        self._ratios.append(scheduler.new_token_ratio.current)
         self._evicted, self._retracted = memory.evicted, 0

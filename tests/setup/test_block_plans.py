@@ -210,6 +210,15 @@ def test_a_served_override_too_small_for_a_longest_request_is_refused():
     check_served(EngineConfig(served(f"{LINE} 513")[0]), full_graphs=graphs)
 
 
+def test_a_run_with_an_override_too_small_for_a_longest_request_says_that_the_engine_does_not_start():
+    def notes(num_blocks: int) -> str:
+        of = System(policy="vllm-v1", model="llama-3.1-8b", max_model_len=8192, num_blocks=num_blocks)
+        return "\n".join(run(of.model_copy(update={"cost": "affine:0.01,0,0"}), ONE).notes)
+
+    assert "vLLM does not start so: max_model_len is 8192 tokens, but a request" in notes(512)
+    assert "does not start" not in notes(513)
+
+
 def test_beside_states_no_more_sequences_start_than_there_are_blocks():
     """vLLM 0.33.0: "max_num_seqs (1024) exceeds available Mamba cache blocks (876)"."""
     of = system("qwen3-next-80b", max_model_len=32768)

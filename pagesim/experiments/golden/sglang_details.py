@@ -51,7 +51,7 @@ class SglangDetails(Observer):
                 "sum_context_tokens": batch.context_tokens,
                 "num_retracted": len(self._retracted),
                 "num_aborted": len(batch.unschedulable),
-                "new_token_ratio": scheduler.new_token_ratio,
+                "new_token_ratio": scheduler.new_token_ratio.current,
                 "batch_is_full": scheduler.running_batch.batch_is_full,
                 "chunked": "" if chunked is None else str(chunked.row),
                 "prefill": str(prompts),
@@ -62,7 +62,7 @@ class SglangDetails(Observer):
 
     def fast_forwarded(self, run: FastForward) -> None:
         scheduler = self.scheduler
-        for step, ratio in enumerate(scheduler.ratio.over(run.steps)):
+        for step, ratio in enumerate(scheduler.new_token_ratio.over(run.steps)):
             self._steps.append(
                 {
                     "mode": "decode",

@@ -52,10 +52,6 @@ class GuaranteedNoEvict(Trtllm):
         super()._let_go(request)
         self._promised -= self.blocks_to_start(request)
 
-    def _drop(self, request: EngineRequest) -> None:
-        super()._drop(request)
-        self._promised -= self.blocks_to_start(request)
-
 
 class MaxUtilization(Trtllm):
     """A request starts if its prompt fits; where blocks run short, those that arrived last are paused.
