@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 from pagesim.allocators import OutOfBlocks
 from pagesim.kvcache.groups import Full, KVGroup, are_hybrid, check_groups, page_bytes_of
 from pagesim.kvcache.sequence_group import SequenceGroup
-from pagesim.setup.compiled import mypyc_attr, refuse_abstract
+from pagesim.setup.compiled import mypyc_attr
 
 
 class StateChunks(NamedTuple):
@@ -112,7 +112,6 @@ class BlockManager:
     def __init__(
         self, num_blocks: int, groups: Sequence[KVGroup], cpu_blocks: int = 0, *, shares: bool = True
     ) -> None:
-        refuse_abstract(self)
         if num_blocks < 1:
             raise ValueError(f"num_blocks is {num_blocks}; at least 1 is needed")
         if cpu_blocks < 0:

@@ -24,7 +24,7 @@ from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.swapping import SwapSpace
 from pagesim.scheduling.traits import SchedulerTraits
-from pagesim.setup.compiled import mypyc_attr, refuse_abstract
+from pagesim.setup.compiled import mypyc_attr
 
 if TYPE_CHECKING:  # both are of requests, too
     from pagesim.scheduling.kv_connector import KVConnector
@@ -115,7 +115,6 @@ class Scheduler(SchedulerTraits):
         watermark: float = 0.0,
         prices: Prices | None = None,
     ) -> None:
-        refuse_abstract(self)
         self.memory = memory
         self.queue = queue
         self.max_model_len = max_model_len

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -50,20 +49,6 @@ class Policy:
     default_block_size: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     note: str = ""
-
-    def with_own(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return options of the scheduler that were given, and those that are the policy's own.
-
-        Raises:
-            PagesimError: one that was given contradicts the policy.
-        """
-        for name, own in self.options.items():
-            if given.get(name, own) != own:
-                raise PagesimError(
-                    f"{name} is {json.dumps(given[name])}; it must be {json.dumps(own)} or left out: this "
-                    "policy is about it"
-                )
-        return {**given, **self.options}
 
     @property
     def has_own_blocks(self) -> bool:

@@ -14,7 +14,7 @@ from pagesim.costs.specs.division import expert_padding
 from pagesim.costs.specs.gpus import GIB
 from pagesim.errors import PagesimError
 from pagesim.setup.engine_config import EngineConfig
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 
 OPEN = Path(__file__).parents[3] / "shared" / "models" / "open"
 GPUS = {"a100": "a100-80gb", **{f"rtx{number}": f"rtx-{number}" for number in (3090, 4090, 5090)}}
@@ -76,9 +76,9 @@ def planned(row: dict[str, str], listed: ModelSpec | None = None) -> dict[str, A
         how: dict[str, Any] = {"policy": "vllm-v1", "model": path, "kv_cache_dtype": kv_dtype, "gpu": on}
         system = System(**how, tensor_parallel_size=int(row["tp"]))
         if not row["refusal"]:
-            return {"refusal": not EngineConfig(system).block_bytes}
+            return {"refusal": not EngineConfig(system).block.bytes}
         with pytest.raises(PagesimError, match="Triton"):
-            assert EngineConfig(system).block_bytes
+            assert EngineConfig(system).block.bytes
         return {"refusal": True}
     plan = plan_blocks(
         spec.cache_layers,

@@ -23,7 +23,7 @@ from pagesim.kvcache import (
 )
 from pagesim.scheduling import EngineRequest, VllmSosp
 from pagesim.setup.registry import SCHEDULERS
-from pagesim.setup.scenario import System, checked
+from pagesim.setup.system import System, checked
 from pagesim.sim.clock import to_ticks
 
 
@@ -290,6 +290,17 @@ def test_what_a_part_makes_can_do_what_is_asked_of_it(trace) -> None:
     ps.register("router", "mine", lambda: None)
     with pytest.raises(ps.PagesimError, match="router mine makes a NoneType, which has no method choose; it"):
         ps.simulate_cluster(trace, router="mine", replicas=2, num_blocks=300)
+
+
+def test_memory_that_lacks_a_method_is_refused_by_its_name(trace) -> None:
+    class Half(BlockManager):
+        grows = True
+
+    ps.register("allocator", "half", lambda pool: Half(pool.num_blocks, pool.groups))
+    with pytest.raises(
+        ps.PagesimError, match=r"allocator half cannot be made: .*class Half needs a method .*admit"
+    ):
+        ps.simulate(trace, "vllm-sosp", allocator="half", num_blocks=300)
 
 
 def test_a_registration_that_would_mislead_is_refused() -> None:
