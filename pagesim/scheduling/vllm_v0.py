@@ -11,6 +11,7 @@ from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.failure_modes import FailureMode
+from pagesim.scheduling.growth import keep_running
 from pagesim.scheduling.options import MemoryKind, Prices
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest
@@ -87,10 +88,10 @@ class VllmV0(Scheduler):
         super().expect(arrivals)
         self.spare_blocks = self.widest  # the rule asks for them even where no new block is due
 
-    def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
-        return True  # no request is rejected at submission: what cannot be served is ignored in its turn
-
     def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
+        return ""  # no request is rejected at submission: what cannot be served is ignored in its turn
+
+    def later_refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
         option = "max_model_len" if self.prompt_limit == self.max_model_len else "max_num_batched_tokens"
         probe = SequenceGroup(1, output_tokens, samples)
         # One that was preempted is looked at again, with what it had generated.
@@ -171,10 +172,10 @@ class VllmV0(Scheduler):
     def _decode(self, batch: Batch) -> None:
         """Give every running request a token; bring swapped ones back unless a request lost its place."""
         waited = bool(self.swapped)
-        self.keep_running(batch)
+        keep_running(self, batch)
         preempted = bool(batch.recomputed or batch.swapped_out)
         if self.swapped and not preempted:
-            self.swap_in(batch)
+            self.swap_space.swap_in(self, batch)
         batch.batched_tokens = batch.tokens = batch.sequences = batch.decoding = self.running_sequences
         batch.context_tokens = batch.decode_context = self.context
         batch.launches = bool(batch.blocks_in or batch.blocks_out)

@@ -52,11 +52,11 @@ class Fleet:
     @property
     def tell(self) -> Callable[[int, int], None] | None:
         """What a request that is over is told to, by its row and the instant; None without a closed loop."""
-        return None if self._loop is None else self._loop.over
+        return None if self._loop is None else self._loop.request_ended
 
     def leaves(self, row: int) -> int | None:
         """Return when the client of a row goes away, in ticks; None if it does not."""
-        return self._leaving.get(row) if self._clients is None else self._clients.leaves(row)
+        return self._leaving.get(row) if self._clients is None else self._clients.abort_time(row)
 
     def add(
         self,

@@ -16,8 +16,7 @@ from pagesim.experiments.clusters.links import Ports
 from pagesim.experiments.clusters.pool_replicas import Prefiller
 from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.sim.clock import TICKS_PER_SECOND
-from pagesim.sim.instants import ArrivalEvent, HandoverEvent
-from pagesim.sim.process import Events, start
+from pagesim.sim.process import ArrivalEvent, Events, HandoverEvent, start
 from pagesim.workloads.trace import IntColumn
 
 

@@ -16,7 +16,7 @@ from pagesim.experiments.fit.equations import COLUMNS
 from pagesim.experiments.fit.iterations import AFFINE, PAIRS, RISES, SIZES, prepared
 from pagesim.experiments.recorded.recording import Floats, RecordedRun
 from pagesim.setup.engine_config import EngineConfig
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 from pagesim.sim.clock import TICKS_PER_SECOND
 
 SHORTEST_S = 1e-9

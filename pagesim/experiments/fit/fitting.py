@@ -15,7 +15,7 @@ from pagesim.experiments.fit.iterations import check
 from pagesim.experiments.fit.search import SearchResult, search
 from pagesim.experiments.fit.untold import are_alike, settle
 from pagesim.experiments.recorded.recording import Floats, RecordedRun
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 
 ODDS = 1.3
 """Times by which a load's windows may be longer or shorter than fitted ones."""

@@ -9,7 +9,8 @@ from typing import Any
 from pagesim.costs import EngineTime, engine_time
 from pagesim.costs.specs import model
 from pagesim.experiments.paper.jobs import Load
-from pagesim.setup.scenario import Scenario, checked
+from pagesim.setup.scenario import Scenario
+from pagesim.setup.system import checked
 from pagesim.workloads import workloads
 
 HOUR = 3600.0

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.experiments.sweeps.runs import StoredRun
-from pagesim.setup.scenario import Scenario, plugin_fields
+from pagesim.setup.scenario import Scenario
+from pagesim.setup.system import plugin_fields
 
 if TYPE_CHECKING:  # see pagesim.api
     import pandas as pd

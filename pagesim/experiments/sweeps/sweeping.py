@@ -15,7 +15,7 @@ from pagesim.experiments.sweeps.runs import ProgressCallback, StoredRun, replay_
 from pagesim.experiments.sweeps.sweep_tables import MARGIN, SweepTables, metrics_of, tables_of
 from pagesim.experiments.sweeps.workers import Executor, Workers
 from pagesim.setup.files import put, put_text
-from pagesim.setup.scenario import checked
+from pagesim.setup.system import checked
 
 if TYPE_CHECKING:
     import pandas as pd
