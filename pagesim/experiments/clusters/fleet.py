@@ -14,9 +14,11 @@ from pagesim.experiments.clusters.engine import Replica
 from pagesim.experiments.clusters.replicas import Replicas
 from pagesim.experiments.clusters.routers import Router
 from pagesim.scheduling.added import AddedArrivals
+from pagesim.scheduling.failure_modes import StrictCompatError
 from pagesim.scheduling.observer import Observer
 from pagesim.setup.prepare import PreparedSystem
 from pagesim.setup.server import Consume, ProgressCallback, ProgressObserver, Server
+from pagesim.sim.clock import BEYOND_THE_CLOCK
 from pagesim.sim.sending import ClosedLoop, send_at
 from pagesim.workloads.trace import IntColumn
 
@@ -82,12 +84,22 @@ class Fleet:
         return server
 
     def run(self, pool: ReplicaPool) -> None:
-        """Replay everything; requests arrive at a pool."""
+        """Replay everything; requests arrive at a pool.
+
+        Raises:
+            PagesimError: the router answers nonsense, a system with ``strict_compat`` stopped, or the run is
+                longer than the clock.
+        """
         if self._loop is None:
             send_at(self.environment, self.whole.ticks, pool.route)
         else:
             self._loop.start(pool.route)
-        self.environment.run()
+        try:
+            self.environment.run()
+        except StrictCompatError as error:
+            raise self.setting.stopped(error) from None
+        except BEYOND_THE_CLOCK:
+            raise self.setting.too_long() from None
         for replica in self._replicas:
             replica.end()
 

@@ -107,10 +107,10 @@ PLUGINS: Plugins[Callable[[], Router]] = Plugins("router", "pagesim.routers", RO
 """The same, and those that others bring."""
 
 
-def find_router(name: str) -> Router:
-    """Return a new router by its name: one of ``ROUTERS``, or a plug-in's.
+def find_router(router: str | Router) -> Router:
+    """Return a new router by its name, one of ``ROUTERS`` or a plug-in's; or a router as it is.
 
     Raises:
         PagesimError: there is none of this name, or it cannot be made.
     """
-    return PLUGINS.make(name, lambda make: make())
+    return PLUGINS.make(router, lambda make: make()) if isinstance(router, str) else router
