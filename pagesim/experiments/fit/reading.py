@@ -10,31 +10,11 @@ from typing import Any
 from pagesim.errors import PagesimError
 from pagesim.experiments.fit.iterations import check
 from pagesim.experiments.recorded import find
-from pagesim.experiments.recorded.catalogue import known
 from pagesim.experiments.recorded.recording import RecordedRun
 from pagesim.setup.system import System, checked
 
 OF_ALL = ("model", "gpu", "tensor_parallel_size", "vllm_version", "kv_cache_dtype", "block_size")
 """What must be the same in all logs; the other options may differ from load to load."""
-
-
-def split(files: Sequence[Path]) -> tuple[list[Path], dict[str, Any]]:
-    """Return the files of requests, and what server's logs and dumps of metrics among the others say.
-
-    Raises:
-        PagesimError: a file cannot be read, or there is none of requests.
-    """
-    logs: list[Path] = []
-    said: dict[str, Any] = {}
-    for file in files:
-        about = find.about_server(file)
-        if about is None:
-            logs.append(file)
-        else:
-            said |= about.options
-    if not logs:
-        raise PagesimError(f"{files[0]}: says what the server is, and holds no request; give a load, too")
-    return logs, known(said)
 
 
 def read(

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from pagesim.errors import PagesimError
-from pagesim.experiments.fit.reading import read, split
+from pagesim.experiments.fit.reading import read
+from pagesim.experiments.recorded.find import split
 from pagesim.experiments.recorded.recording import RecordedRun
 
 from .conftest import AFFINE, bench_json, cost_of, served
@@ -222,8 +223,8 @@ def test_a_servers_own_log_says_what_clients_do_not(write: Write, tmp_path: Path
     )
     logs, server = split([write(), file])
     assert [each.name for each in logs] == ["c8.json"]
-    system, (found,) = read(logs, [], {}, server)
+    system, (found,) = read(logs, [], {}, server.options)
     assert system.vllm_version == "0.19.0"
     assert found.server == {"num_blocks": 2000, "max_num_batched_tokens": 4096}
-    with pytest.raises(PagesimError, match="holds no request; give a load, too"):
+    with pytest.raises(PagesimError, match="holds no request; give a run, too"):
         split([file])
