@@ -1,7 +1,6 @@
 """The scheduling core: which requests run, finish and are preempted, and when to decide again.
 
 A scheduler is a subclass that says in which phases an iteration is planned and which requests are admitted.
-Everything here stands once, for all of them.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from pagesim.scheduling.options import Prices, SchedulerOptions
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.swapping import SwapSpace
+from pagesim.scheduling.traits import Pool as Pool
 from pagesim.scheduling.traits import SchedulerTraits
 from pagesim.setup.compiled import mypyc_attr, refuse_abstract
 
@@ -139,9 +139,7 @@ class Scheduler(SchedulerTraits):
         self._finishing: list[tuple[int, int, EngineRequest]] = []
         self.forks = Forks()
         self._orders = 0
-        self._out_of_order = (
-            False  # whether requests may run in another order than that of `SequenceGroup.order`
-        )
+        self._out_of_order = False  # whether requests may run in another order than that of admission
         self.widest = 1
 
     # What the engine asks
@@ -150,12 +148,16 @@ class Scheduler(SchedulerTraits):
     def plan(self, now: int) -> Batch:
         """Decide the next iteration; the requests that have arrived by ``now`` are in the queue."""
 
+    def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
+        """Say whether an empty system could ever serve such a request; if not, it is rejected."""
+        return not self.refusal(prompt_tokens, output_tokens, samples)
+
     @abstractmethod
     def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
-        """Return why such a request is rejected: the limit that it exceeds, with its option and its value.
+        """Return which limit such a request exceeds, with its option and its value; empty where it is served.
 
-        Empty where an empty system could serve it; then it must be empty with a shorter output, too. The
-        sentence is the same for all requests that exceed the same limit.
+        The sentence is the same for all requests that exceed the same limit; with a shorter output, what is
+        served must be served, too.
         """
 
     def never_fits(self, prompt_tokens: int) -> bool:
@@ -216,7 +218,6 @@ class Scheduler(SchedulerTraits):
 
     def ran_dry(self) -> None:
         """Learn that nothing runs and nothing is in flight; told before the engine waits for an arrival."""
-        return
 
     def transferred(self, jobs: Sequence[Job]) -> None:
         """Learn that jobs of `Batch.transfers` are over; told after ``finish``."""
@@ -228,7 +229,6 @@ class Scheduler(SchedulerTraits):
 
         Only an engine that schedules ahead asks.
         """
-        return
 
     def advance(self, steps: int) -> None:
         """Run that many iterations (at most what ``steps_until_next_decision`` said) that only decode."""
@@ -326,19 +326,22 @@ class Scheduler(SchedulerTraits):
 
     def start(self, request: EngineRequest) -> None:
         """Let a request run that was just admitted whole, behind those that run or in order of arrival."""
-        request.order = order = self._orders
-        self._orders = order + 1
-        self.start_decoding(request)
-        running = self.running
         # What never ran joins in order of arrival; what comes back may belong further ahead.
-        again = request.length != request.prompt and len(running) > 0
-        out_of_order = again and running[next(reversed(running))].arrival > request.arrival
-        running[order] = request
+        again = request.length != request.prompt and len(self.running) > 0
+        out_of_order = again and self.latest().arrival > request.arrival
+        self.enter(request)
+        self.start_decoding(request)
         if out_of_order:
             self.reorder(lambda request: request.arrival)
-        samples = request.samples
-        self.running_sequences += samples
-        self.context += samples * request.tokens
+        self.context += request.samples * request.tokens
+
+    def enter(self, request: EngineRequest) -> None:
+        """Give a request a place behind those that run."""
+        request.order = order = self._orders
+        self._orders = order + 1
+        request.last_step = -1
+        self.running[order] = request
+        self.running_sequences += request.samples
 
     def reorder(self, key: Callable[[EngineRequest], int]) -> None:
         """Let requests run in the order of a key, and no longer in that in which they were admitted."""

@@ -48,9 +48,6 @@ class Observer:
     def begun(self, scheduler: Scheduler) -> None:
         """An engine is made; its scheduler and their memory, still empty, may be looked at from now on."""
 
-    def submitted(self, row: int, now: int) -> None:
-        """A request arrives that was not expected before: a router's."""
-
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         """An iteration was decided at ``now`` and is carried out from ``start`` for so many ticks.
 

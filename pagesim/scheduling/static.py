@@ -131,8 +131,7 @@ class StaticBatching(Scheduler):
         memory, chosen = self.memory, self._next_batch()
         longest, padded_output = self._padded_input, self._padded_output
         for request in chosen:
-            request.order = self._orders
-            self._orders += 1
+            self.enter(request)
             own, request.output = request.output, padded_output
             memory.admit(request, longest)
             request.output = own
@@ -140,8 +139,7 @@ class StaticBatching(Scheduler):
             request.length_offset = request.prompt - memory.steps  # of its own tokens; the others are padding
             request.last_step = memory.steps + padded_output - 1
             self._finishing.append((request.last_step, request.order, request))
-            self.running[request.order] = request
-        self.running_sequences = sequences = sum([request.samples for request in chosen])
+        sequences = self.running_sequences
         self.context = sequences * longest
         batch.prompts = tuple(chosen)
         batch.batched_tokens = batch.tokens = sequences * longest

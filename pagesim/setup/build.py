@@ -21,9 +21,9 @@ from pagesim.kvcache import (
 )
 from pagesim.kvcache.radix import WindowPool
 from pagesim.kvcache.tiers import TierChain
+from pagesim.scheduling.core import Pool as ReplicaPool
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.options import Prices, SchedulerOptions
-from pagesim.scheduling.traits import Pool as ReplicaPool
 from pagesim.setup.block_plans import kv_groups, type_groups
 from pagesim.setup.presets import Policy, check_preemption
 from pagesim.setup.registry import ALLOCATORS, SCHEDULERS, memory_of

@@ -18,10 +18,9 @@ from pagesim.results.result import request_columns
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.attention_spans import AttentionSpans, LastTokens, SinceChunk
 from pagesim.scheduling.content import Contents
-from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.core import Pool, Scheduler
 from pagesim.scheduling.failure_modes import FailureMode, StrictCompatError
 from pagesim.scheduling.request import Status
-from pagesim.scheduling.traits import Pool
 from pagesim.setup.build import build_memory, build_scheduler
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.notes import settled_options, system_notes

@@ -79,9 +79,7 @@ def accepted_rows(trace: Trace, scheduler: Scheduler) -> IntColumn:
 
     def accepted(asked: IntColumn) -> npt.NDArray[np.bool_]:
         columns = (column.tolist() for column in np.unravel_index(asked, shape))
-        verdicts = [
-            not scheduler.refusal(prompt, output, n) for n, prompt, output in zip(*columns, strict=True)
-        ]
+        verdicts = [scheduler.accepts(prompt, output, n) for n, prompt, output in zip(*columns, strict=True)]
         return np.array(verdicts, bool)
 
     # Where the longest output of like prompts is accepted, so are the shorter ones.

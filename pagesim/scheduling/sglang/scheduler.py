@@ -289,12 +289,9 @@ class Sglang(Scheduler):
 
     def _enter(self, req: SglangRequest) -> None:
         """Give a request that was admitted a place and its memory."""
-        req.order = order = self._orders
-        self._orders = order + 1
+        self.enter(req)
         req.cached = req.prefix_len
         self.memory.admit(req, req.extend_end)
-        self.running[order] = req
-        self.running_sequences += 1
         self.context += req.extend_end
 
     def _decode_beside(self, batch: Batch) -> list[SglangRequest]:

@@ -215,15 +215,10 @@ class Trtllm(DrainingScheduler):
     def _enter(self, request: EngineRequest, tokens: int) -> None:
         """Let a request start, with room for its first tokens."""
         self.memory.admit(request, tokens)
-        request.order = order = self._orders
-        self._orders = order + 1
-        request.last_step = -1
-        running = self.running
-        overtaken = bool(running) and self.latest().index > request.index
-        running[order] = request
+        overtaken = bool(self.running) and self.latest().index > request.index
+        self.enter(request)
         if overtaken:
             self.reorder(lambda each: each.index)
-        self.running_sequences += 1
 
     def _compute(self, request: EngineRequest, computed: int, tokens: int, batch: Batch) -> bool:
         """Run a chunk that memory has room for; say whether the prompt goes on after it."""

@@ -378,11 +378,7 @@ class VllmV1(VllmV1Base):
         drafts = self.drafts
         if not holds or request.loaded:
             request.cached = found
-        request.order = order = self._orders
-        self._orders = order + 1
-        request.last_step = -1
-        self.running[order] = request
-        self.running_sequences += 1
+        self.enter(request)
         self.kv_cache_manager.runs(request)
         self.context += request.tokens
         batch.prompts += (request,)
