@@ -50,7 +50,7 @@ class Scheduler(SchedulerTraits):
     Args:
         memory: empty.
         queue: empty; where preempted requests go is its affair.
-        options: of the scheduler's own kind, see ``Options``.
+        options: an instance of its ``Options``.
         max_model_len: tokens; no request is longer.
         watermark: share of the blocks, null blocks included, that an admission must leave free.
         prices: for preemption ``auto``.
@@ -225,13 +225,13 @@ class Scheduler(SchedulerTraits):
             self.must_replan = True
 
     def start_draining(self) -> None:
-        """Let requests rest whose last token is in flight: they keep place and memory until it is there.
+        """Let requests drain whose last token is in flight: they keep place and memory until it is there.
 
         Only an engine that schedules ahead asks.
         """
 
     def advance(self, steps: int) -> None:
-        """Run that many iterations (at most what ``steps_until_next_decision`` said) that only decode."""
+        """Run so many iterations that only decode, at most ``steps_until_next_decision``."""
         self.memory.allocate_step(steps)
         self.context += steps * self.tokens_per_step * (self.running_sequences - self.draining)
         if self.connector is not None:
@@ -269,7 +269,7 @@ class Scheduler(SchedulerTraits):
         return done
 
     def end_in_flight(self, now: int) -> list[EngineRequest]:
-        """As `finish`, where batches are scheduled ahead: what the last plan did not know is known."""
+        """Finish the oldest batch in flight, where several are: let requests go whose last token is known."""
         return _NONE
 
     def abort(self, row: int, now: int) -> int:

@@ -25,7 +25,8 @@ class FastForward:
         increment: ticks that each takes more than the one before.
         context: tokens of context in the first.
         sequences: that decode.
-        draining: sequences that run and do not, see `Scheduler`; only a single step has any.
+        draining: sequences that run and do not decode, their last token being in flight; only a single step
+            has any.
         decided: when the scheduler looked at the queue for the last time before them.
     """
 

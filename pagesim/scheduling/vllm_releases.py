@@ -20,8 +20,8 @@ class Tier:
     Attributes:
         least_gib: memory from which a GPU is of this tier.
         smaller: parts of the names of GPUs that have the memory and still belong to the smallest tier.
-        max_num_batched_tokens: see `VllmV1Options`.
-        max_num_seqs: see `VllmV1Options`.
+        max_num_batched_tokens: token budget of a step.
+        max_num_seqs: running requests at most.
     """
 
     least_gib: int

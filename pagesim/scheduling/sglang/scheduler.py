@@ -33,7 +33,7 @@ from pagesim.workloads.trace import IntColumn
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Sglang(Scheduler):
-    """See `Scheduler` for the contract.
+    """SGLang's ``Scheduler``; `plan` is its ``get_next_batch_to_run``.
 
     An iteration is one of prompts or one of decodes; with ``enable_mixed_chunk`` it may be both. Prompts
     come first. Which request runs next follows from what is free, less a share of what running ones may still
@@ -168,7 +168,7 @@ class Sglang(Scheduler):
     # An iteration
 
     def plan(self, now: int) -> Batch:
-        """Decide the next iteration, as ``get_next_batch_to_run`` does."""
+        """Decide the next iteration."""
         batch = Batch()
         chunked = self.chunked_req
         if chunked is not None and chunked.extend_end > chunked.prefix_len:
@@ -335,7 +335,7 @@ class Sglang(Scheduler):
             self.waiting_queue.processed += running.extend_num_tokens
 
     def _filter_ending(self) -> int:
-        """Let those rest whose last token is known to be in flight; return how many do."""
+        """Let requests drain whose last token is known to be in flight; return how many do."""
         memory = self.memory
         for req in self.results.ending:
             if req.decodes and req.output >= req.max_new_tokens:

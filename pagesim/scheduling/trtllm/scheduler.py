@@ -19,7 +19,7 @@ from pagesim.scheduling.trtllm.queue import PlaceQueue
 
 
 class Trtllm(DrainingScheduler):
-    """See `Scheduler` for the contract; what the two capacity policies share.
+    """What schedulers of the two capacity policies share.
 
     Requests are served in the order of their arrival, paused ones at the place that they always had. Every
     decoding request gets a token, prompts share what is left of ``max_num_tokens``. A prompt takes all its
@@ -28,7 +28,7 @@ class Trtllm(DrainingScheduler):
 
     Args:
         memory: empty.
-        options: see ``Options``.
+        options: TensorRT-LLM's, under its own names.
         max_model_len: tokens; no request is longer.
         prices: not looked at.
 

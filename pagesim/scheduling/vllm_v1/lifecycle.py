@@ -36,11 +36,11 @@ class VllmV1Base(DrainingScheduler):
 
     Args:
         memory: empty, without the null block; prompts are looked up in it if it caches prefixes.
-        options: see ``Options``; what they leave open is as on a GPU that vLLM does not know.
+        options: what they leave open is as on a GPU that vLLM does not know.
         max_model_len: tokens; no sequence is longer.
         prices: what it costs to load and to compute, where a tier's connector chooses.
         chain: of tiers behind the device, in place of the one that vLLM has.
-        pool: what the engine does where prefill is apart from decode; None where it does both.
+        pool: what the engine does where prefill is disaggregated from decode; None where it does both.
 
     Attributes:
         release: whose decisions.
