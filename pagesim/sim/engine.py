@@ -295,7 +295,7 @@ class Engine:
             return None
         while True:
             batch = scheduler.plan(now)
-            gives_up = batch.unschedulable or batch.ignored or batch.leaked
+            gives_up = batch.unschedulable or batch.ignored or batch.never_freed
             if batch.recomputed or batch.swapped_out or gives_up:
                 self.events.departed(batch, now)
                 if gives_up:
@@ -436,7 +436,7 @@ class Engine:
         for request, failure_mode in batch.unschedulable:
             self._count_failure(failure_mode, request.row, now)
             self.events.left(request.row, now, Status.UNSCHEDULABLE)
-        for request in batch.leaked:
+        for request in batch.never_freed:
             self._count_failure(FailureMode.LEAK, request.row, now)
         for request in batch.ignored:
             self.events.left(request.row, now, Status.IGNORED)
