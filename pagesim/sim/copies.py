@@ -113,7 +113,7 @@ class TierCopies:
 
     def advance(self, now: int) -> None:
         """Carry out what moves from tier to tier until an instant, and send what has begun."""
-        moving, chain = self._moving, self._backing.chunks
+        moving, chain = self._moving, self._backing.chain
         while moving and moving[0][0] <= now:
             end, _, move = heappop(moving)
             del self._ends[move]

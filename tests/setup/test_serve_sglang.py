@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,40 +119,6 @@ def test_counts_of_tokens_have_the_releases_suffixes() -> None:
     for text in ("1K", "1.5Ki", "k", "1 k"):
         with pytest.raises(ValueError, match=text):
             readable(text)
-
-
-@pytest.mark.parametrize("name", sorted(NOTED))
-def test_what_changes_nothing_is_said_in_a_note(name: str) -> None:
-    value = {"none": "", "perhaps": "", "one": " 3", "several": " 3 4"}[NOTED[name]]
-    served = read_serve(f"{LAUNCH} --{name}{value}")
-    assert served.options == {"policy": "sglang", "model": "llama-3.1-8b"}
-    assert served.notes == (f"of the SGLang 0.5.23 line without an effect here: --{name}",)
-
-
-@pytest.mark.parametrize("name", sorted(REFUSED))
-def test_what_would_change_decisions_is_refused_by_its_name(name: str) -> None:
-    value = {"none": "", "perhaps": "", "one": " 3", "several": " 3"}[REFUSED[name]]
-    said = refusal(f"{LAUNCH} --{name}{value}")
-    assert said.startswith(f"--serve: --{name}")
-    assert said.endswith("affects scheduling and is not modelled; leave it out")
-
-
-@pytest.mark.parametrize("name", sorted(HARMLESS))
-def test_some_values_of_what_is_refused_change_nothing(name: str) -> None:
-    for value in HARMLESS[name]:
-        assert read_serve(f"{LAUNCH} --{name} '{value}'").notes[0].endswith(f": --{name}")
-    said = refusal(f"{LAUNCH} --{name} 77")
-    assert f"--{name} 77 affects scheduling" in said
-    assert said.endswith(f"it may be {' or '.join(HARMLESS[name])}")
-
-
-def test_flags_about_layers_are_refused_for_the_models_that_have_such_layers() -> None:
-    layouts = Path(__file__).parents[1] / "golden" / "layouts"
-    for name in sorted(LAYERED):
-        value = "" if FLAGS[name] == "none" else " 2"
-        assert name in str(read_serve(f"{LAUNCH} --{name}{value}").notes)
-        said = refusal(f"sglang serve {layouts / 'gpt-oss-20b.toml'} --{name}{value}")
-        assert said.startswith(f"--serve: --{name} would change what the layers of ")
 
 
 def test_values_that_are_not_modelled_are_refused_with_those_that_are() -> None:
