@@ -20,7 +20,8 @@ import pagesim as ps
 from pagesim.experiments.clusters import run_pools
 from pagesim.results.checks import MOST
 from pagesim.results.replay import NotReplayed, replayed
-from pagesim.setup.scenario import Scenario, System
+from pagesim.setup.scenario import Scenario
+from pagesim.setup.system import System
 
 SYSTEM = {"cost": "affine:0.02,1e-4,1e-6", "num_blocks": 300, "max_model_len": 1024}
 

@@ -16,7 +16,7 @@ from pagesim.costs.specs.division import OTHER_BYTES
 from pagesim.costs.specs.gpus import GIB
 from pagesim.errors import CapacityError, PagesimError
 from pagesim.experiments.plan import blocks_behind, plan
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 from tests.pages import module_of
 
 PAGE = module_of("docs/make_plan.py")

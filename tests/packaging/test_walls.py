@@ -110,7 +110,7 @@ HEAVY = ("pandas", "matplotlib", "pyarrow", "simpy", "scipy", "torch", "triton")
     [
         pytest.param(command, heavy, id=command or "pagesim")
         for command, heavy in {
-            "": (*HEAVY, "numpy", "pydantic", "pagesim.setup.scenario"),
+            "": (*HEAVY, "numpy", "pydantic", "pagesim.setup.system"),
             **dict.fromkeys(("run", "live", "calibrate", "validate", "ablate preemption"), HEAVY),
             **dict.fromkeys(("bench", "bench attention", "doctor"), HEAVY),
         }.items()

@@ -33,7 +33,7 @@ from serve_lines import listed_flags, refusal
 
 import pagesim as ps
 from pagesim.experiments.plan import plan
-from pagesim.setup.scenario import System, checked
+from pagesim.setup.system import System, checked
 from pagesim.setup.serve import Served, read_serve
 
 FIRM = ("decides", "memory", "feature", "unknown", "mode")

@@ -15,9 +15,9 @@ from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.content import Contents
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import Observer
-from pagesim.setup.prepare import follow_reach
+from pagesim.setup.build import count_spans
 from pagesim.sim.engine import Engine
-from pagesim.sim.executors import PredictedExecutor
+from pagesim.sim.executor import PredictedExecutor
 from pagesim.workloads.trace import Trace
 
 Columns = dict[str, np.ndarray]
@@ -50,7 +50,7 @@ def drive(
     """
     served = np.arange(len(trace)) if rows is None else np.array(rows)
     scheduler.expect(Arrivals(trace, served, contents=contents))
-    follow_reach(scheduler, cost)
+    count_spans(scheduler, cost)
     ahead = None if scheduler.spans is None else scheduler.spans.ahead
     log = RequestLog(len(trace))
     chunks: list[Chunk] = []

@@ -14,8 +14,8 @@ from pagesim.accounting.ledger import LedgerError, Sharing, expand
 from pagesim.results.step_table import StepTable
 from pagesim.scheduling.batch import Batch
 from pagesim.setup.prepare import prepare
-from pagesim.setup.scenario import System, checked
 from pagesim.setup.server import Server
+from pagesim.setup.system import System, checked
 from tests.sim.slow_ledgers import EveryIteration
 
 OPTIONS: dict[str, Any] = {"steps": "iterations", "fast_forward": False, "cost": "affine:0.02,1e-4,1e-6"}
