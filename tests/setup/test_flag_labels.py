@@ -33,8 +33,8 @@ from serve_lines import listed_flags, refusal
 
 import pagesim as ps
 from pagesim.experiments.plan import plan
-from pagesim.setup.system import System, checked
 from pagesim.setup.serve import Served, read_serve
+from pagesim.setup.system import System, checked
 
 FIRM = ("decides", "memory", "feature", "unknown", "mode")
 LOOSE = ("experts", "graphs", "images", "device", "text", "seconds", "none")

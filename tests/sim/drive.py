@@ -78,12 +78,11 @@ def drive(
         for entry in GROUP_ENTRIES:
             parts = [each.ledger.groups[number].entries[entry] for each in chunks]
             columns[f"{entry}_{number}"] = joined(parts)
-    columns["running"] = joined([each.rows["running_sequences"][each.stretch] for each in chunks])
+    columns["running"] = joined([each.rows.spread("running_sequences") for each in chunks])
     columns["context"] = joined(
         [
-            each.rows["context_tokens"][each.stretch]
-            + each.offset * each.rows["context_growth"][each.stretch]
-            for each in chunks
+            each.spread("context_tokens") + each.offset * each.spread("context_growth")
+            for each in (chunk.rows for chunk in chunks)
         ]
     )
     return columns, recorder.rows
