@@ -78,11 +78,12 @@ def drive(
         for entry in GROUP_ENTRIES:
             parts = [each.ledger.groups[number].entries[entry] for each in chunks]
             columns[f"{entry}_{number}"] = joined(parts)
-    columns["running"] = joined([each.rows.spread("running_sequences") for each in chunks])
+    columns["running"] = joined([each.rows["running_sequences"][each.rows.stretch] for each in chunks])
     columns["context"] = joined(
         [
-            each.spread("context_tokens") + each.offset * each.spread("context_growth")
-            for each in (chunk.rows for chunk in chunks)
+            each.rows["context_tokens"][each.rows.stretch]
+            + each.rows.offset * each.rows["context_growth"][each.rows.stretch]
+            for each in chunks
         ]
     )
     return columns, recorder.rows

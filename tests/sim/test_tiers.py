@@ -272,7 +272,7 @@ class Conserved(Observer):
             assert min(entries.values()) >= 0
             assert sum(entries.values()) == tier.capacity
         if self.planned_ones % 10 == 0:
-            self.connector.backing.chunks.check_integrity()
+            self.connector.backing.chain.check_integrity()
 
 
 def served(trace: Trace, watch: Observer | None = None, **options: Any) -> Server:
@@ -311,7 +311,7 @@ def test_no_chunk_is_lost_in_a_run_and_nothing_stays_pinned_or_pending(kind: str
     assert isinstance(copies, TierCopies)
     while copies.next_end is not None:  # what moves from tier to tier goes on when all requests are over
         copies.advance(copies.next_end)
-    chain = connector.backing.chunks
+    chain = connector.backing.chain
     chain.check_integrity()
     assert not connector.jobs
     assert not chain.moves
