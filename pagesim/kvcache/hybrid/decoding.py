@@ -10,7 +10,7 @@ from pagesim.setup.compiled import mypyc_attr
 NEVER: Final = (1 << 62) - 1
 """A step, or a length in tokens, that no sequence reaches."""
 
-RINGED = -1
+RINGED: Final = -1
 """Stands for the blocks that a kind has given back where these follow from the length: it is in the ring."""
 
 
