@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import Counter, deque
 from collections.abc import Sequence
+from typing import Final
 
 import simpy
 
@@ -29,7 +30,7 @@ from pagesim.sim.copies import TierCopies
 from pagesim.sim.executor import Executor
 from pagesim.sim.process import drive
 
-NAP = TICKS_PER_SECOND // 1000
+NAP: Final = TICKS_PER_SECOND // 1000
 """Ticks for which the engine process sleeps after an empty schedule while it has requests."""
 
 
@@ -407,7 +408,9 @@ class Engine:
         run.draining = draining
         run.end = end
         self._first_at = now
-        self._end_run()
+        self.over_at = end
+        if ahead:
+            self._end_run()
 
     def _end_run(self) -> None:
         """Let the turn at hand end when what follows the fast-forward is decided."""

@@ -228,7 +228,7 @@ def replay(
     served = [
         row
         for row in rows
-        if scheduler.accepts(int(trace.prompt_tokens[row]), int(trace.output_tokens[row]), 1)
+        if not scheduler.refusal(int(trace.prompt_tokens[row]), int(trace.output_tokens[row]), 1)
     ]
     contents = Contents(trace, rows, min(group.block_size for group in case.groups)) if case.caches else None
     columns, _ = drive(

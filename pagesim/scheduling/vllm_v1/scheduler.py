@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.chunks import cut
 from pagesim.scheduling.failure_modes import FailureMode
@@ -9,7 +11,7 @@ from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.vllm_v1.lifecycle import VllmV1Base
 from pagesim.setup.compiled import mypyc_attr
 
-UNLIMITED = 1 << 40
+UNLIMITED: Final = 1 << 40
 """A token budget that no prompt exceeds."""
 
 
