@@ -6,7 +6,9 @@ import contextlib
 import io
 import re
 import shlex
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 COMMAND = re.compile(r"^    (pagesim (?:[^\n]*\\\n)*[^\n]*)$", re.MULTILINE)
@@ -38,3 +40,13 @@ def check_programs(text: str, place: str) -> int:
             exec(compile(program, place, "exec"), globals_)
         assert printed.getvalue() == shown
     return len(found)
+
+
+def module_of(script: str) -> Any:
+    """Return a script, named by its path in the checkout, as a module; its folder is no package."""
+    spec = spec_from_file_location(Path(script).stem, ROOT / script)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -7,12 +7,12 @@ import re
 import shlex
 import subprocess
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image, ImageChops, ImageStat
+
+from tests.pages import module_of
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -27,17 +27,7 @@ MOST_DIFFERENCE = 3.0
 """Of 255, mean over a picture: what fewer colours make of it."""
 
 
-def make_answers() -> Any:
-    """Return the script that makes the pictures, as a module."""
-    spec = spec_from_file_location("make_answers", DOCS / "make_answers.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-MADE = make_answers()
+MADE = module_of("docs/make_answers.py")
 PAGES: list[Path] = MADE.pages()
 
 NUMBER = r"\d[\d,]*(?:\.\d+)?"

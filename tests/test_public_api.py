@@ -6,7 +6,6 @@ import inspect
 import re
 from difflib import unified_diff
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
@@ -15,6 +14,7 @@ import pandas as pd
 import pytest
 
 import pagesim as ps
+from tests.pages import module_of
 
 
 @pytest.fixture(scope="module")
@@ -173,13 +173,7 @@ def test_a_table_may_say_what_its_prompts_share():
 @pytest.fixture(scope="module")
 def api() -> ModuleType:
     """The script that writes the page of the public API."""
-    file = Path(__file__).parents[1] / "docs" / "make_api.py"
-    spec = spec_from_file_location("make_api", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of("docs/make_api.py")
 
 
 def test_signatures_are_frozen(api):

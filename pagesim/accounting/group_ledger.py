@@ -174,9 +174,8 @@ def _names_of_growing(stays: Stays, group: KVGroup, steps_in_flight: int) -> _Na
     """Return what sequences hold in a group whose length grows with each step."""
     size, rule, rate = group.block_size, group.rule, stays.rate
     blocks, rounding = stays.blocks(size), stays.rounding(size)
-    planned = rate * (
-        1 + steps_in_flight
-    )  # tokens since the step that is the last to be over when the next is planned
+    # Tokens since the step that is the last to be over when the next is planned.
+    planned = rate * (1 + steps_in_flight)
     if isinstance(rule, SlidingWindow):
         # The step's first token is the one after length less rate.
         skips = rule.window + rate

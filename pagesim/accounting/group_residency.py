@@ -75,7 +75,7 @@ class GroupResidency(Residency):
             growth, running = self.scheduler.tokens_per_step, self.scheduler.running
             for request, computed in batch.chunks:
                 self._note_now(request, iteration, computed)
-            for request in (*batch.caught_up, *batch.resumed, *self._fresh):
+            for request in (*batch.served_again, *batch.resumed, *self._fresh):
                 if request.decodes and request.since <= iteration and request.order in running:
                     self._note_now(request, iteration, growth)
             if memory.steps_in_flight:

@@ -141,7 +141,7 @@ class Recorder(Observer):
         if batch.completed:
             for request in batch.completed:
                 self._answer(request, end)
-        if batch.resumed or batch.skipped or batch.caught_up:
+        if batch.resumed or batch.skipped or batch.served_again:
             continuing -= self._return(batch, start, end)
         shared = memory.shared_blocks
         if self._notes_rare:
@@ -336,7 +336,7 @@ class Recorder(Observer):
             returning += request.samples
         for request in batch.skipped:
             self._away_since.setdefault(request.row, start)
-        for request in batch.caught_up:
+        for request in batch.served_again:
             self._answer(request, end)
             returning += request.samples
         return returning

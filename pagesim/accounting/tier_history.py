@@ -39,9 +39,8 @@ class TierHistory(Observer):
         self._connector: Any = None
         self._stores: Sequence[ChunkStore] = ()
         self._now: list[tuple[int, int, int]] = []  # pending, pinned and free of each tier
-        self._shares: list[
-            tuple[int, int]
-        ] = []  # of each at the last look: on the device too, and all others
+        # Of each at the last look: chunks that the device has, too, and these with those that it has not.
+        self._shares: list[tuple[int, int]] = []
         self._since = self._looks = 0  # changes since the last look, and looks
         self._rarely = 0  # changes between looks, once there were some
         self._last = 0  # ticks

@@ -28,7 +28,7 @@ class Arrivals:
     Args:
         trace: requests in order of arrival.
         rows: the rows of the trace that take part, ``[N]``, rising; the others were rejected at submission.
-        drop: a beam's chance of being dropped at a token, see `BeamSearch`.
+        drop: the probability that a beam is dropped at a token.
         seed: of the beams.
         contents: of these requests, by row; None where nothing looks for prefixes.
         request_of: for each row the request that it is a sample of, ``[N]``; None where each is one.

@@ -1,4 +1,4 @@
-"""Reaches: what layers read that look back on some tokens only, summed over the sequences that run.
+"""Attention spans: what layers read that look back on some tokens only, summed over the sequences that run.
 
 A sequence that decodes is one token longer after every step of growth, so it has ``base + steps`` tokens. It
 enters once and leaves once, however long it decodes.
@@ -176,7 +176,7 @@ class AttentionSpans:
         """End the iteration at hand, whose step of growth has been taken.
 
         Returns:
-            By reach the tokens that decoding sequences read, by span the pairs of prompts, and how many
+            By span the tokens that decoding sequences read, by span the pairs of prompts, and how many
             prompts, or chunks of one, are computed.
         """
         steps = self._memory.steps
@@ -186,7 +186,7 @@ class AttentionSpans:
         return closed
 
     def ahead(self) -> list[tuple[int, int, int]]:
-        """Return by span what `Reached.at` says of the next step."""
+        """Return, by span, what the next step reads, what that grows by each step, and for how many."""
         steps = self._memory.steps + 1
         return [span.at(steps) for span in self._spans]
 

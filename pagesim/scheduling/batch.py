@@ -60,12 +60,12 @@ class Batch:
         loading: requests that took the blocks into which they are loaded from a tier.
         resumed: requests that came back from the swap space.
         skipped: decoding requests that get no token, because the budget did not reach.
-        caught_up: requests that were skipped and get a token again.
+        served_again: requests that were skipped and get a token again.
         recomputed: requests that lost their memory and wait again.
         swapped_out: requests that moved to the swap space.
         choices: how victims were preempted, where that was free to choose.
         unschedulable: requests that can never go on, and why; they leave with what they have.
-        leaked: requests that got memory back which the real engine would never free.
+        never_freed: requests that got memory back which the real engine would never free.
         ignored: requests that the real engine drops when their turn comes.
         decodes: whether every running request gets a token; if not, prompts run alone and the others wait.
         launches: whether the model is run even if there is nothing to compute.
@@ -83,7 +83,9 @@ class Batch:
         context_tokens: over the running sequences, tokens whose KV exists once the iteration has run.
         decode_context: the part of it that belongs to decoding sequences.
         query_key_pairs: over the prompts, pairs of a query and a key that it attends to (causal).
-        reached, reached_pairs, computed_prompts: as in `IterationShape`, where a scheduler `follows_reach`.
+        reached: by attention span, tokens that decoding sequences read; empty unless ``follows_reach``.
+        reached_pairs: by attention span, pairs of a query and a key in prompts.
+        computed_prompts: prompts, or chunks of one, that are computed.
         transfers: what is copied between the device and a tier beside it; None where there is no such tier.
         blocks_out, blocks_in, blocks_copied: blocks moved to the host and back, and copied on write.
     """
@@ -93,7 +95,6 @@ class Batch:
         "blocks_copied",
         "blocks_in",
         "blocks_out",
-        "caught_up",
         "choices",
         "chunks",
         "completed",
@@ -108,8 +109,8 @@ class Batch:
         "ignored",
         "incomplete",
         "launches",
-        "leaked",
         "loading",
+        "never_freed",
         "prompts",
         "query_key_pairs",
         "reached",
@@ -118,6 +119,7 @@ class Batch:
         "reports",
         "resumed",
         "sequences",
+        "served_again",
         "shares",
         "skipped",
         "swapped_out",
@@ -132,13 +134,13 @@ class Batch:
     loading: tuple[EngineRequest, ...]
     resumed: tuple[EngineRequest, ...]
     skipped: tuple[EngineRequest, ...]
-    caught_up: tuple[EngineRequest, ...]
+    served_again: tuple[EngineRequest, ...]
     recomputed: tuple[EngineRequest, ...]
     swapped_out: tuple[EngineRequest, ...]
     choices: tuple[Choice, ...]
     chunks: tuple[tuple[EngineRequest, int], ...]
     unschedulable: tuple[tuple[EngineRequest, FailureMode], ...]
-    leaked: tuple[EngineRequest, ...]
+    never_freed: tuple[EngineRequest, ...]
     ignored: tuple[EngineRequest, ...]
     shares: Sequence[Share] | None
     transfers: Transfers | None
@@ -147,8 +149,8 @@ class Batch:
 
     def __init__(self) -> None:
         self.prompts = self.incomplete = self.completed = self.loading = self.resumed = ()
-        self.skipped = self.caught_up = self.recomputed = self.swapped_out = ()
-        self.choices = self.chunks = self.unschedulable = self.leaked = self.ignored = ()
+        self.skipped = self.served_again = self.recomputed = self.swapped_out = ()
+        self.choices = self.chunks = self.unschedulable = self.never_freed = self.ignored = ()
         self.reached = self.reached_pairs = ()
         self.shares = None
         self.transfers = None

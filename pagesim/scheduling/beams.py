@@ -10,7 +10,7 @@ DROP = 0.085
 
 
 class BeamSearch:
-    """The lives of a request's beams, the same whatever the scheduler does to the request.
+    """Which of a request's beams survive, the same whatever the scheduler does to the request.
 
     At every token after the first each beam is dropped with probability ``drop``, independently of the
     others, and a fork of a survivor, any with equal probability, takes its place. At least one survives.
@@ -18,7 +18,7 @@ class BeamSearch:
     Args:
         width: beams, at least 2.
         drop: probability, above 0 and below 1.
-        seed: of this request's lives.
+        seed: of this request's draws.
     """
 
     def __init__(self, width: int, drop: float, seed: int) -> None:

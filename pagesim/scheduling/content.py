@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Hashable, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from pagesim.scheduling.prefix_segments import PrefixSegments
 from pagesim.setup.compiled import mypyc_attr
 from pagesim.workloads.trace import IntColumn, Trace
 
-_POSITIONS = 1 << 32  # more tokens than any request has
+_POSITIONS: Final = 1 << 32  # more tokens than any request has
 _NO_NAMES: frozenset[int] = frozenset()
 
 

@@ -24,14 +24,15 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ContinuousBatching(Scheduler):
-    """See `Scheduler` for the contract.
+    """Iteration-level scheduling over one memory.
 
     ``max_num_seqs`` limits running requests plus the samples of the one that joins, as in the paper's system.
 
     Args:
         memory: empty.
-        options: see ``Options``.
-        max_model_len, prices: see `Scheduler`.
+        options: with the limits of an iteration.
+        max_model_len: tokens; no request is longer.
+        prices: for preemption ``auto``.
     """
 
     __slots__ = (

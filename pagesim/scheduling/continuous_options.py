@@ -8,7 +8,7 @@ from pagesim.scheduling.options import MOST, LimitedOptions, PreemptingOptions
 
 
 class OrcaOptions(LimitedOptions):
-    """See `Orca`."""
+    """Options of Orca."""
 
     max_num_batched_tokens: int = Field(
         2560,
@@ -20,7 +20,7 @@ class OrcaOptions(LimitedOptions):
 
 
 class SospOptions(PreemptingOptions):
-    """See `VllmSosp`."""
+    """Options of the paper's vLLM."""
 
     max_num_seqs: int = Field(2048, ge=1, le=MOST, description="Maximum number of running requests.")
     max_num_batched_tokens: int = Field(

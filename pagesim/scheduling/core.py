@@ -1,7 +1,6 @@
 """The scheduling core: which requests run, finish and are preempted, and when to decide again.
 
 A scheduler is a subclass that says in which phases an iteration is planned and which requests are admitted.
-Everything here stands once, for all of them.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class Scheduler(SchedulerTraits):
     Args:
         memory: empty.
         queue: empty; where preempted requests go is its affair.
-        options: of the scheduler's own kind, see ``Options``.
+        options: an instance of its ``Options``.
         max_model_len: tokens; no request is longer.
         watermark: share of the blocks, null blocks included, that an admission must leave free.
         prices: for preemption ``auto``.
@@ -138,9 +137,7 @@ class Scheduler(SchedulerTraits):
         self._finishing: list[tuple[int, int, EngineRequest]] = []
         self.forks = Forks()
         self._orders = 0
-        self._out_of_order = (
-            False  # whether requests may run in another order than that of `SequenceGroup.order`
-        )
+        self._out_of_order = False  # whether requests may run in another order than that of admission
         self.widest = 1
 
     # What the engine asks
@@ -151,7 +148,7 @@ class Scheduler(SchedulerTraits):
 
     @abstractmethod
     def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
-        """Return why such a request is rejected: the limit that it exceeds, with its option and its value.
+        """Return which limit such a request exceeds, with its option and its value; empty where it is served.
 
         Empty where an empty system could serve it. The sentence is the same for all requests that exceed the
         same limit.
@@ -222,7 +219,6 @@ class Scheduler(SchedulerTraits):
 
     def ran_dry(self) -> None:
         """Learn that nothing runs and nothing is in flight; told before the engine waits for an arrival."""
-        return
 
     def transferred(self, jobs: Sequence[Job]) -> None:
         """Learn that jobs of `Batch.transfers` are over; told after ``finish``."""
@@ -230,14 +226,13 @@ class Scheduler(SchedulerTraits):
             self.must_replan = True
 
     def start_draining(self) -> None:
-        """Let requests rest whose last token is in flight: they keep place and memory until it is there.
+        """Let requests drain whose last token is in flight: they keep place and memory until it is there.
 
         Only an engine that schedules ahead asks.
         """
-        return
 
     def advance(self, steps: int) -> None:
-        """Run that many iterations (at most what ``steps_until_next_decision`` said) that only decode."""
+        """Run so many iterations that only decode, at most ``steps_until_next_decision``."""
         self.memory.allocate_step(steps)
         self.context += steps * self.tokens_per_step * (self.running_sequences - self.draining)
         if self.connector is not None:
@@ -275,7 +270,7 @@ class Scheduler(SchedulerTraits):
         return done
 
     def end_in_flight(self, now: int) -> list[EngineRequest]:
-        """As `finish`, where batches are scheduled ahead: what the last plan did not know is known."""
+        """Finish the oldest batch in flight, where several are: let requests go whose last token is known."""
         return _NONE
 
     def abort(self, row: int, now: int) -> int:
@@ -332,19 +327,22 @@ class Scheduler(SchedulerTraits):
 
     def start(self, request: EngineRequest) -> None:
         """Let a request run that was just admitted whole, behind those that run or in order of arrival."""
-        request.order = order = self._orders
-        self._orders = order + 1
-        self.start_decoding(request)
-        running = self.running
         # What never ran joins in order of arrival; what comes back may belong further ahead.
-        again = request.length != request.prompt and len(running) > 0
-        out_of_order = again and running[next(reversed(running))].arrival > request.arrival
-        running[order] = request
+        again = request.length != request.prompt and len(self.running) > 0
+        out_of_order = again and self.latest().arrival > request.arrival
+        self.enter(request)
+        self.start_decoding(request)
         if out_of_order:
             self.reorder(lambda request: request.arrival)
-        samples = request.samples
-        self.running_sequences += samples
-        self.context += samples * request.tokens
+        self.context += request.samples * request.tokens
+
+    def enter(self, request: EngineRequest) -> None:
+        """Give a request a place behind those that run."""
+        request.order = order = self._orders
+        self._orders = order + 1
+        request.last_step = -1
+        self.running[order] = request
+        self.running_sequences += request.samples
 
     def reorder(self, key: Callable[[EngineRequest], int]) -> None:
         """Let requests run in the order of a key, and no longer in that in which they were admitted."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from typing import Final
 
 from pagesim.kvcache import BlockManager
 from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.request import EngineRequest
 
-NEVER = 1 << 62
+NEVER: Final = (1 << 62) - 1
 
 
 class Forks:

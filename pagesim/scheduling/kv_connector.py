@@ -193,7 +193,7 @@ class KVConnector:
     def advance(self, steps: int, draining: int) -> None:
         """Count steps that were taken without plans, beside so many requests that drain."""
         self._plans += steps
-        # One step is in flight; where some rest ``finish`` is going to be called for the one before it.
+        # One step is in flight; where some drain ``finish`` is going to be called for the one before it.
         self._finishes = self._plans - 1 - (draining > 0)
 
     def count_finish(self) -> bool:

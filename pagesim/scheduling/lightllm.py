@@ -40,7 +40,7 @@ def peak(futures: Iterable[tuple[int, int]]) -> int:
 
 
 class LightllmOptions(SchedulerOptions):
-    """See `Lightllm`, under LightLLM's own names."""
+    """Options of LightLLM, under its own names."""
 
     running_max_req_size: int = Field(1000, ge=1, le=MOST, description="Maximum number of running requests.")
     batch_max_tokens: int | None = Field(
@@ -59,14 +59,14 @@ class LightllmOptions(SchedulerOptions):
 
 
 class Lightllm(ContinuousBatching):
-    """See `Scheduler` for the contract.
+    """LightLLM's admission over `ContinuousBatching`'s loop.
 
     What each request may generate is what it asks for, as where LightLLM takes itself to be busy, which it
     always does under its default ``router_token_ratio``, 0. So no request is ever preempted.
 
     Args:
         memory: empty.
-        options: see ``Options``.
+        options: limits, under LightLLM's own names.
         max_model_len: tokens; no request is longer.
         prices: not looked at.
     """

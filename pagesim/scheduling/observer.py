@@ -25,7 +25,8 @@ class FastForward:
         increment: ticks that each takes more than the one before.
         context: tokens of context in the first.
         sequences: that decode.
-        draining: sequences that run and do not, see `Scheduler`; only a single step has any.
+        draining: sequences that run and do not decode, their last token being in flight; only a single step
+            has any.
         decided: when the scheduler looked at the queue for the last time before them.
     """
 
@@ -47,9 +48,6 @@ class Observer:
 
     def begun(self, scheduler: Scheduler) -> None:
         """An engine is made; its scheduler and their memory, still empty, may be looked at from now on."""
-
-    def submitted(self, row: int, now: int) -> None:
-        """A request arrives that was not expected before: a router's."""
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         """An iteration was decided at ``now`` and is carried out from ``start`` for so many ticks.

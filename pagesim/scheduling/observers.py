@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.observer import Observer
 
 _NAMES = tuple(name for name in vars(Observer) if not name.startswith("_"))
@@ -25,31 +24,14 @@ class Observers(Observer):
                 for observer in observers
                 if getattr(type(observer), name) is not getattr(Observer, name)
             ]
-            setattr(self, name, _earliest(called) if name == "next_look" else _all_of(called))
+            if called:  # else the base class's, which does nothing
+                setattr(self, name, called[0] if len(called) == 1 else _together(called))
 
 
-def _all_of(called: Sequence[Callable[..., None]]) -> Callable[..., None]:
-    if not called:
-        return _unheard
-    if len(called) == 1:
-        return called[0]
+def _together(called: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+    """Return what calls each; of `Observer.next_look`, the only one with a result, the earliest."""
 
-    def notify(*event: Any) -> None:
-        for each in called:
-            each(*event)
+    def notify(*event: Any) -> Any:
+        return min([each(*event) or 0 for each in called])
 
     return notify
-
-
-def _earliest(looks: Sequence[Callable[[], int]]) -> Callable[[], int]:
-    if not looks:
-        return _never
-    return looks[0] if len(looks) == 1 else lambda: min([look() for look in looks])
-
-
-def _unheard(*event: object) -> None:
-    return
-
-
-def _never() -> int:
-    return NEVER

@@ -24,7 +24,7 @@ class ReturnPrices(Protocol):
     def returning(
         self, tokens: int, history: int, blocks: Sequence[int], sequences: int, context: int
     ) -> tuple[int, int]:
-        """Return the ticks of either: see `PreemptionPrices.returning`."""
+        """Return the ticks of loading tokens behind a history, and of computing them."""
 
 
 class SchedulerOptions(BaseModel):

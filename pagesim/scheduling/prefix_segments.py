@@ -1,4 +1,4 @@
-"""Stretches: blocks of ``hash_ids`` that the same requests have, one segment of their contents."""
+"""Prefix segments: blocks of ``hash_ids`` that the same requests have, taken as one segment of contents."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pagesim.workloads.trace import IntColumn
 class PrefixSegments:
     """Where the prompts of a trace part, if every id of a block stands for all that comes before it, too.
 
-    A stretch is named by the id of its last block.
+    A segment is named by the id of its last block.
 
     Args:
-        names: of the stretches of all requests, one request after another.
+        names: of the segments of all requests, one request after another.
         ends: of each, in tokens.
-        first: of each request the place of its first stretch, ``[N + 1]``.
+        first: of each request the place of its first segment, ``[N + 1]``.
         last_name: the greatest id.
 
     Attributes:
-        last_name: the greatest id of a stretch.
+        last_name: the greatest id of a segment.
     """
 
     __slots__ = ("_ends", "_first", "_names", "last_name")
@@ -38,7 +38,7 @@ class PrefixSegments:
 
     @classmethod
     def of(cls, hash_ids: Sequence[Sequence[int]], block: int) -> Self | None:
-        """Return the stretches of requests with these ids, one each ``block`` tokens.
+        """Return the segments of requests with these ids, one each ``block`` tokens.
 
         None where an id stands after different ones, there is none, or one is below 0.
         """
@@ -69,6 +69,6 @@ class PrefixSegments:
         return cls(ids[places], ends, first, greatest)
 
     def cut(self, row: int) -> tuple[list[int], list[int]]:
-        """Return the ends of a request's stretches, in tokens, and their names."""
+        """Return the ends of a request's segments, in tokens, and their names."""
         begin, end = self._first[row], self._first[row + 1]
         return self._ends[begin:end].tolist(), self._names[begin:end].tolist()

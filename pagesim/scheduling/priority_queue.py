@@ -12,7 +12,7 @@ Urgency = tuple[int, int, int]
 
 
 class PriorityQueue(WaitingQueue):
-    """As `WaitingQueue`; a preempted request takes its place by the same key.
+    """A waiting queue by priority; a preempted request takes its place by its own.
 
     Source: vLLM 0.33.0, v1/core/sched/request_queue.py, ``PriorityRequestQueue``.
     """

@@ -18,7 +18,7 @@ SHORT_OF = 8
 
 
 class StaticOptions(SchedulerOptions):
-    """See `StaticBatching`."""
+    """Options of static batching."""
 
     max_batch: int | None = Field(
         None,
@@ -29,7 +29,7 @@ class StaticOptions(SchedulerOptions):
 
 
 class StaticBatching(Scheduler):
-    """See `Scheduler` for the contract.
+    """Static batching of whole requests.
 
     When nothing runs, the longest prefix of the queue forms a batch; no request joins or leaves it. Inputs
     are padded to the longest, every row generates as many tokens as the longest output, and all finish
@@ -38,7 +38,7 @@ class StaticBatching(Scheduler):
 
     Args:
         memory: empty; reserves prompt + output.
-        options: see ``Options``; ``max_batch`` is what the engine was found to hold, an input and no result.
+        options: ``max_batch`` is what the engine was found to hold, an input and no result.
         max_model_len: limit on the longest input plus the longest output of a batch, and 8 tokens.
         prices: not looked at.
     """
@@ -131,8 +131,7 @@ class StaticBatching(Scheduler):
         memory, chosen = self.memory, self._next_batch()
         longest, padded_output = self._padded_input, self._padded_output
         for request in chosen:
-            request.order = self._orders
-            self._orders += 1
+            self.enter(request)
             own, request.output = request.output, padded_output
             memory.admit(request, longest)
             request.output = own
@@ -140,8 +139,7 @@ class StaticBatching(Scheduler):
             request.length_offset = request.prompt - memory.steps  # of its own tokens; the others are padding
             request.last_step = memory.steps + padded_output - 1
             self._finishing.append((request.last_step, request.order, request))
-            self.running[request.order] = request
-        self.running_sequences = sequences = sum([request.samples for request in chosen])
+        sequences = self.running_sequences
         self.context = sequences * longest
         batch.prompts = tuple(chosen)
         batch.batched_tokens = batch.tokens = sequences * longest

@@ -20,8 +20,8 @@ class Tier:
     Attributes:
         least_gib: memory from which a GPU is of this tier.
         smaller: parts of the names of GPUs that have the memory and still belong to the smallest tier.
-        max_num_batched_tokens: see `VllmV1Options`.
-        max_num_seqs: see `VllmV1Options`.
+        max_num_batched_tokens: token budget of a step.
+        max_num_seqs: running requests at most.
     """
 
     least_gib: int
@@ -60,22 +60,22 @@ class Release:
         tiers: what its server takes by GPU, the largest first; the last takes all.
     """
 
-    reserves_full_isl: bool
-    spares_single: bool
-    overtakes: bool
-    reuses_unhashed_first: bool
-    bounds_threshold: bool
-    lacks: tuple[str, ...]
-    async_scheduling: bool
-    serves_by_priority: bool
-    speculates: bool
-    groups_layers: bool
-    scales_tokens: bool
-    gpu_memory_utilization: float
-    counts_cuda_graphs: bool
-    prints_whole_requests: bool
-    follows_checkpoint: bool
     tiers: tuple[Tier, ...]
+    lacks: tuple[str, ...] = ()
+    gpu_memory_utilization: float = 0.9
+    reserves_full_isl: bool = False
+    spares_single: bool = False
+    overtakes: bool = False
+    reuses_unhashed_first: bool = False
+    bounds_threshold: bool = False
+    async_scheduling: bool = False
+    serves_by_priority: bool = False
+    speculates: bool = False
+    groups_layers: bool = False
+    scales_tokens: bool = False
+    counts_cuda_graphs: bool = False
+    prints_whole_requests: bool = False
+    follows_checkpoint: bool = False
 
     def tier(self, machine: Machine) -> Tier:
         """Return the tier of a GPU."""
@@ -87,50 +87,23 @@ _LARGE = Tier(70, ("a100",), 8192, 1024)
 
 RELEASES = {
     "0.11.2": Release(
-        reserves_full_isl=False,
-        spares_single=False,
         overtakes=True,
-        reuses_unhashed_first=False,
-        bounds_threshold=False,
         lacks=("scheduler_reserve_full_isl", "watermark", "prefix_cache_retention_interval"),
-        async_scheduling=False,
-        serves_by_priority=False,
-        speculates=False,
-        groups_layers=False,
-        scales_tokens=False,
-        gpu_memory_utilization=0.9,
-        counts_cuda_graphs=False,
-        prints_whole_requests=False,
-        follows_checkpoint=False,
         tiers=(_LARGE, _SMALL),
     ),
     # Logs prove each decision: v1_019_prefix reserves_full_isl and reuses_unhashed_first, v1_019_threshold
     # spares_single, v1_019_unchunked overtakes.
     "0.19.0": Release(
         reserves_full_isl=True,
-        spares_single=False,
-        overtakes=False,
-        reuses_unhashed_first=False,
-        bounds_threshold=False,
         lacks=("watermark", "prefix_cache_retention_interval"),
         async_scheduling=True,
-        serves_by_priority=False,
-        speculates=False,
-        groups_layers=False,
-        scales_tokens=False,
-        gpu_memory_utilization=0.9,
-        counts_cuda_graphs=False,
-        prints_whole_requests=False,
-        follows_checkpoint=False,
         tiers=(_LARGE, _SMALL),
     ),
     "0.33.0": Release(
         reserves_full_isl=True,
         spares_single=True,
-        overtakes=False,
         reuses_unhashed_first=True,
         bounds_threshold=True,
-        lacks=(),
         async_scheduling=True,
         serves_by_priority=True,
         speculates=True,

@@ -22,13 +22,13 @@ from pagesim.workloads.trace import IntColumn
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class VllmV0(Scheduler):
-    """See `Scheduler` for the contract.
+    """vLLM's scheduler before 0.3: iterations of prompts, and of decodes.
 
     Args:
         memory: empty.
-        options: see ``Options``; ``max_num_seqs`` limits running sequences.
+        options: ``max_num_seqs`` limits running sequences.
         max_model_len: a longer prompt is ignored.
-        prices: see `Scheduler`.
+        prices: for preemption ``auto``.
     """
 
     __slots__ = (
@@ -154,7 +154,7 @@ class VllmV0(Scheduler):
             batch.context_tokens += length
             batch.query_key_pairs += length * (length + 1) // 2
             if request.generated_before:
-                batch.leaked += (request,)
+                batch.never_freed += (request,)
             self.admit(request, batch)
 
     def _drops(self, request: EngineRequest) -> bool:

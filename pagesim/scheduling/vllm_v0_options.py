@@ -33,7 +33,7 @@ RELEASES = {
 
 
 class VllmV0Options(PreemptingOptions):
-    """See `VllmV0`."""
+    """Options of vLLM before 0.3."""
 
     vllm_version: Literal["0.1.7", "0.2.0", "0.2.7"] = Field(
         "0.2.7", description="Release whose scheduler is simulated."

@@ -18,7 +18,7 @@ LARGEST_GRAPH = 512
 
 
 class VllmV1Options(SchedulerOptions):
-    """See `VllmV1`. What depends on the release or the GPU is None until `resolved` has replaced it."""
+    """Options of vLLM v1. What depends on the release or the GPU is None until `resolved` has replaced it."""
 
     vllm_version: Literal["0.11.2", "0.19.0", "0.33.0"] = Field(
         "0.33.0", description="Release whose scheduler is simulated."
@@ -255,7 +255,7 @@ def _check_offloading(options: VllmV1Options) -> None:
 
 
 def _check_speculation(options: VllmV1Options, release: Release, tokens: int) -> None:
-    """Refuse drafts of which something is not said, and what no log of the release shows."""
+    """Refuse drafts whose options are incomplete, and what no log of the release shows."""
     together = ("speculative_method", "speculative_tokens", "acceptance")
     missing = [name for name in together if getattr(options, name) is None]
     if len(missing) == len(together):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import struct
 from math import sqrt
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-TICKS_PER_SECOND = 10**12
+TICKS_PER_SECOND: Final = 10**12
 """Costs are rounded to this grid once, when a cost model is made; afterwards time is exact arithmetic."""
 
 LONGEST_S = 4.6e6

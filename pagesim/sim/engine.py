@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import Counter, deque
 from collections.abc import Sequence
+from typing import Final
 
 import simpy
 
@@ -29,7 +30,7 @@ from pagesim.sim.copies import TierCopies
 from pagesim.sim.executor import Executor
 from pagesim.sim.process import drive
 
-NAP = TICKS_PER_SECOND // 1000
+NAP: Final = TICKS_PER_SECOND // 1000
 """Ticks for which the engine process sleeps after an empty schedule while it has requests."""
 
 
@@ -295,7 +296,7 @@ class Engine:
             return None
         while True:
             batch = scheduler.plan(now)
-            gives_up = batch.unschedulable or batch.ignored or batch.leaked
+            gives_up = batch.unschedulable or batch.ignored or batch.never_freed
             if batch.recomputed or batch.swapped_out or gives_up:
                 self.events.departed(batch, now)
                 if gives_up:
@@ -407,7 +408,9 @@ class Engine:
         run.draining = draining
         run.end = end
         self._first_at = now
-        self._end_run()
+        self.over_at = end
+        if ahead:
+            self._end_run()
 
     def _end_run(self) -> None:
         """Let the turn at hand end when what follows the fast-forward is decided."""
@@ -436,7 +439,7 @@ class Engine:
         for request, failure_mode in batch.unschedulable:
             self._count_failure(failure_mode, request.row, now)
             self.events.left(request.row, now, Status.UNSCHEDULABLE)
-        for request in batch.leaked:
+        for request in batch.never_freed:
             self._count_failure(FailureMode.LEAK, request.row, now)
         for request in batch.ignored:
             self.events.left(request.row, now, Status.IGNORED)

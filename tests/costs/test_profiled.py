@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import pagesim as ps
-from pagesim.costs import EngineTime, IterationShape, Profiled, parse_cost
+from pagesim.costs import EngineTime, IterationShape, Profiled, parse_cost, step_shape
 from pagesim.costs.profiles import DecodeAttention, Launching, Profile, Range, analytic_profile
 from pagesim.costs.specs import gpu, model
 from pagesim.errors import PagesimError
@@ -31,10 +31,6 @@ def profile() -> Profile:
     }
     terms = analytic.terms.model_copy(update={"decode": {16: rounds}})
     return analytic.model_copy(update={"terms": terms, "ranges": ranges})
-
-
-def decode(sequences: int, context: int) -> IterationShape:
-    return IterationShape(sequences, sequences, context, context, 0, 0, 0, 0, sequences, sequences)
 
 
 def test_an_iteration_is_the_sum_of_its_terms(profile: Profile) -> None:
@@ -69,7 +65,9 @@ def test_a_run_of_decode_steps_adds_up_to_its_iterations_and_ends_where_splits_c
     for _ in range(6):
         first, increment, steps = cost.decode(sequences, context)
         steps = min(steps, 400)
-        one_by_one = [cost.iteration(decode(sequences, context + j * sequences)) for j in range(steps + 1)]
+        one_by_one = [
+            cost.iteration(step_shape(sequences, context + j * sequences)) for j in range(steps + 1)
+        ]
         assert span_of(first, increment, steps) == sum(one_by_one[:-1])
         ends += one_by_one[-1] != first + steps * increment
         context += steps * sequences
@@ -98,10 +96,10 @@ def test_fast_forward_changes_nothing_under_a_profile(profile: Profile, tmp_path
 
 def test_what_lies_beyond_the_measurements_is_said_with_its_axis(profile: Profile) -> None:
     cost = Profiled(profile, OPT)
-    cost.iteration(decode(32, 32 * 2000))
+    cost.iteration(step_shape(32, 32 * 2000))
     assert not cost.beyond
-    cost.iteration(decode(33, 33 * 2001))
-    cost.iteration(decode(50, 50 * 10))
+    cost.iteration(step_shape(33, 33 * 2001))
+    cost.iteration(step_shape(50, 50 * 10))
     cost.iteration(IterationShape(100, 100, 100, 0, 5050, 9, 0, 0, 0, 1))
     assert dict(cost.beyond) == {
         "sequences that decode": 50,
@@ -138,8 +136,8 @@ def test_an_overhead_that_was_not_measured_can_be_given() -> None:
     def cost(text: str) -> Profiled:
         return parse_cost(text, model=OPT, gpu=A100, tp=1, block_size=16, kv_dtype="fp16")
 
-    more = cost("profile:analytic-a100-40gb,overhead_s=0.013").iteration(decode(1, 10))
-    assert more - cost("profile:analytic-a100-40gb").iteration(decode(1, 10)) == pytest.approx(1e10)
+    more = cost("profile:analytic-a100-40gb,overhead_s=0.013").iteration(step_shape(1, 10))
+    assert more - cost("profile:analytic-a100-40gb").iteration(step_shape(1, 10)) == pytest.approx(1e10)
     for text, said in (
         ("profile:analytic-a100-40gb,overhead_s=99", "from 0 to 10 s"),
         ("profile:analytic-a100-40gb,speed=1", "takes overhead_s, sequence_s, not 'speed'"),
@@ -154,7 +152,7 @@ def test_the_engines_own_time_of_each_sequence_that_gets_a_token_can_be_given() 
     def ticks(options: str, sequences: int) -> int:
         text = f"profile:analytic-a100-40gb{options}"
         cost = parse_cost(text, model=OPT, gpu=A100, tp=1, block_size=16, kv_dtype="fp16")
-        return cost.iteration(decode(sequences, 10 * sequences))
+        return cost.iteration(step_shape(sequences, 10 * sequences))
 
     both = ",overhead_s=0.001,sequence_s=2e-4"
     for sequences in (1, 7, 300):
@@ -172,8 +170,8 @@ def test_where_the_host_launches_for_longer_than_the_device_computes_the_host_co
     slow = profile.model_copy(update={"terms": terms.model_copy(update={"launching": launching})})
     cost, free = (Profiled(each, OPT, engine=ENGINE) for each in (slow, profile))
     overhead = to_ticks(ENGINE.iteration_s + 4 * ENGINE.sequence_s)
-    assert cost.iteration(decode(4, 400)) == to_ticks(host) + overhead
-    assert cost.iteration(decode(4, 4 * 600)) == free.iteration(decode(4, 4 * 600))
+    assert cost.iteration(step_shape(4, 400)) == to_ticks(host) + overhead
+    assert cost.iteration(step_shape(4, 4 * 600)) == free.iteration(step_shape(4, 4 * 600))
     prompt = IterationShape(8, 8, 8, 0, 36, 0, 0, 0, 0, 4)
     assert cost.iteration(prompt) == to_ticks(2 * host) + overhead
     mixed = IterationShape(12, 12, 412, 400, 36, 3, 0, 0, 4, 4)
@@ -191,23 +189,19 @@ def test_runs_add_up_to_their_iterations_whoever_is_slower(profile, host_s):
         steps = min(linear, 700)
         assert steps >= 1
         for step in range(steps):
-            assert first + step * increment == cost.iteration(decode(5, context + 5 * step))
+            assert first + step * increment == cost.iteration(step_shape(5, context + 5 * step))
         context += 5 * steps
 
 
 def test_a_quantized_release_takes_profiles_of_its_base_in_its_weight_dtype() -> None:
     base, release = model("llama-3.1-8b"), model("llama-3.1-8b-fp8")
     of_base = analytic_profile(A100, base.with_weights("fp8")).model_copy(update={"kind": "measured"})
-    shape = decode(8, 4000)
+    shape = step_shape(8, 4000)
     assert Profiled(of_base, release).iteration(shape) == Profiled(
         of_base, base.with_weights("fp8")
     ).iteration(shape)
     with pytest.raises(PagesimError, match="is of weights in fp8, not bf16"):
         Profiled(of_base, base)
-
-
-def prompt(tokens: int) -> IterationShape:
-    return IterationShape(tokens, tokens, 0, 0, tokens * (tokens + 1) // 2, 0, 0, 0, 0, 1)
 
 
 def test_the_host_launches_a_prompt_that_no_graph_does(profile: Profile) -> None:
@@ -218,12 +212,13 @@ def test_the_host_launches_a_prompt_that_no_graph_does(profile: Profile) -> None
     with_graphs, without = Profiled(slow, OPT, engine=graphed), Profiled(slow, OPT, engine=ENGINE)
     plain = Profiled(profile, OPT, engine=ENGINE)
     own = to_ticks(ENGINE.iteration_s + ENGINE.sequence_s)
-    assert with_graphs.iteration(prompt(48)) == plain.iteration(prompt(48))
-    assert with_graphs.iteration(prompt(49)) == without.iteration(prompt(49)) == own + to_ticks(0.5)
-    assert with_graphs.iteration(decode(4, 400)) == plain.iteration(decode(4, 400))
+    graphed_prompt, longer = step_shape(0, 0, prompt=48), step_shape(0, 0, prompt=49)
+    assert with_graphs.iteration(graphed_prompt) == plain.iteration(graphed_prompt)
+    assert with_graphs.iteration(longer) == without.iteration(longer) == own + to_ticks(0.5)
+    assert with_graphs.iteration(step_shape(4, 400)) == plain.iteration(step_shape(4, 400))
     always = profile.model_copy(
         update={"terms": profile.terms.model_copy(update={"launching": Launching(prompt_s=0.5)})}
     )
-    assert Profiled(always, OPT, engine=graphed).iteration(prompt(48)) == own + to_ticks(0.5), (
+    assert Profiled(always, OPT, engine=graphed).iteration(graphed_prompt) == own + to_ticks(0.5), (
         "a machine that was measured without such graphs has none"
     )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.util import module_from_spec, spec_from_file_location
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,21 +11,9 @@ from pagesim.costs.specs import BlockPlan, plan_blocks
 from pagesim.costs.specs.gpus import GIB
 from pagesim.costs.specs.layers import WindowLayer
 from pagesim.experiments.plan import blocks_behind
+from tests.pages import module_of
 
-SCRIPT = Path(__file__).parents[2] / "docs" / "make_hybrid_plan.py"
-
-
-def make_hybrid_plan() -> Any:
-    """Return the script that makes the table of the logs; its folder is no package."""
-    spec = spec_from_file_location("make_hybrid_plan", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-PAGE = make_hybrid_plan()
+PAGE = module_of("docs/make_hybrid_plan.py")
 POSTED = PAGE.posted()
 WINDOWS = [
     log

@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "docs" / "make_hybrid.py"
+from tests.pages import module_of
 
-
-def make_hybrid() -> Any:
-    """Return the script that makes the tables; its folder is no package."""
-    spec = spec_from_file_location("make_hybrid", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-MADE = make_hybrid()
+MADE = module_of("docs/make_hybrid.py")
 TEXT = MADE.PAGE.read_text("utf-8")
 
 

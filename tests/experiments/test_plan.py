@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib.util import module_from_spec, spec_from_file_location
 from itertools import pairwise
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,21 +17,9 @@ from pagesim.costs.specs.gpus import GIB
 from pagesim.errors import CapacityError, PagesimError
 from pagesim.experiments.plan import blocks_behind, plan
 from pagesim.setup.system import System
+from tests.pages import module_of
 
-SCRIPT = Path(__file__).parents[2] / "docs" / "make_plan.py"
-
-
-def make_plan() -> Any:
-    """Return the script that makes the table of the logs; its folder is no package."""
-    spec = spec_from_file_location("make_plan", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-PAGE = make_plan()
+PAGE = module_of("docs/make_plan.py")
 POSTED = PAGE.posted()
 STARTED = [log for log in POSTED if float(log.row.get("concurrency", 1)) >= 1]
 ESTIMATED = [log for log in POSTED if "gpu" in log.row]

@@ -7,16 +7,16 @@ import base64
 import re
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
 
+from tests.pages import module_of
+
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-API = FOLDER.parent / "docs" / "make_api.py"
 LARGEST_PLOT = 100_000
 A_PATH = re.compile(r"(?:^|[\s'\"(=])/(?:[\w.-]+/)+[\w.-]+|[A-Z]:\\\\")
 
@@ -24,21 +24,6 @@ TIMES = "4-from-timings-to-a-profile"
 """The notebook that measures something: its numbers are others each time."""
 
 pytestmark = pytest.mark.parametrize("file", NOTEBOOKS, ids=[file.stem for file in NOTEBOOKS])
-
-
-def script() -> Any:
-    """Return the module that executes and stores notebooks."""
-    return module_of(FOLDER / "store.py")
-
-
-def module_of(file: Path) -> Any:
-    """Return a script as a module; its folder is no package."""
-    spec = spec_from_file_location(file.stem, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def cells(file: Path) -> list[Any]:
@@ -62,7 +47,7 @@ def test_there_are_nine(file: Path) -> None:
 def test_its_outputs_are_stored_and_small_and_tell_nothing_of_a_machine(file: Path) -> None:
     notebook = nbformat.read(file, as_version=4)
     nbformat.validate(notebook)
-    assert notebook.metadata == script().METADATA
+    assert notebook.metadata == module_of("notebooks/store.py").METADATA
     assert [cell.execution_count for cell in cells(file)] == list(range(1, len(cells(file)) + 1))
     shown = [output for cell in cells(file) for output in outputs(cell)]
     assert {kind for kind, _ in shown} <= {"stdout", "text/plain", "text/html", "image/png"}
@@ -95,13 +80,13 @@ def test_it_needs_nothing_that_is_not_public(file: Path) -> None:
                 used.append((modules[node.value.id], node.attr))
     assert "ps" in modules
     assert len(used) >= 5
-    public = module_of(API).PUBLIC
+    public = module_of("docs/make_api.py").PUBLIC
     assert not [f"{home.__name__}.{name}" for home, name in used if name not in public[home.__name__]]
 
 
 @pytest.mark.slow
 def test_it_runs_and_prints_what_is_stored(file: Path) -> None:
-    now = [cell for cell in script().executed(file).cells if cell.cell_type == "code"]
+    now = [cell for cell in module_of("notebooks/store.py").executed(file).cells if cell.cell_type == "code"]
     for cell, stored in zip(now, cells(file), strict=True):
         shows, showed = ([kind for kind, _ in outputs(each)] for each in (cell, stored))
         assert shows == showed

@@ -33,7 +33,7 @@ from serve_lines import listed_flags, refusal
 
 import pagesim as ps
 from pagesim.experiments.plan import plan
-from pagesim.setup.serve import Served, read_serve
+from pagesim.setup.serve import ServeLine, read_serve
 from pagesim.setup.system import System, checked
 
 FIRM = ("decides", "memory", "feature", "unknown", "mode")
@@ -75,7 +75,7 @@ def labels(release: str) -> dict[str, dict[str, str]]:
         return {row["flag"]: row for row in csv.DictReader(file)}
 
 
-def read_or_refused(line: str) -> Served | str:
+def read_or_refused(line: str) -> ServeLine | str:
     try:
         return read_serve(line)
     except ps.PagesimError as refused:
@@ -180,7 +180,7 @@ def test_every_flag_that_says_the_largest_graph_says_it() -> None:
 
 def test_a_server_without_graphs_leaves_no_memory_for_them() -> None:
     def graphs(line: str) -> int:
-        system = checked(System, read_serve(line).over({"gpu": "h100", "max_model_len": 8192}))
+        system = checked(System, read_serve(line).merged_with({"gpu": "h100", "max_model_len": 8192}))
         return {part.name: part.bytes for part in plan(system).parts}.get("CUDA graphs", 0)
 
     assert graphs("vllm serve llama-3.1-8b") > 0

@@ -109,11 +109,14 @@ def test_no_part_of_the_engine_is_replaced_beside_its_line(name: str) -> None:
     for line, engine in (("vllm serve opt-13b", "vLLM"), ("sglang serve opt-13b", "SGLang")):
         served = read_serve(line)
         with pytest.raises(ps.PagesimError) as caught:
-            served.over({"gpu": "h100", name: "other"})
+            served.merged_with({"gpu": "h100", name: "other"})
         assert str(caught.value) == f"--serve is about {engine} as it is; leave {name} other out"
         # The engine's own name says nothing new, and neither does what was left out.
-        assert served.over({"gpu": "h100", name: served.options["policy"]})[name] == served.options["policy"]
-        assert served.over({"gpu": "h100", name: None, "model": None})["model"] == "opt-13b"
+        assert (
+            served.merged_with({"gpu": "h100", name: served.options["policy"]})[name]
+            == served.options["policy"]
+        )
+        assert served.merged_with({"gpu": "h100", name: None, "model": None})["model"] == "opt-13b"
 
 
 @pytest.mark.parametrize("command", ["wllm serve", "ullm serve", "vllm run", "rglang serve", "tglang serve"])

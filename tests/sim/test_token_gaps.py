@@ -32,7 +32,7 @@ def test_mean_and_percentiles_are_those_of_all_gaps(seed):
         taken = chunk(rng, 40)
         engines[number % 3].add(taken)
         every += [
-            np.repeat(taken.ticks, taken.spread("continuing")),
+            np.repeat(taken.ticks, taken.rows.spread("continuing")),
             np.repeat(taken.late, taken.late_counts),
         ]
     whole = TokenGaps()

@@ -70,7 +70,7 @@ class PoolReplica(Replica):
         self._leave(row, now, status, False)
 
     def next_look(self) -> int:
-        return self.connector.polls.next_look
+        return self.connector.completions.next_look
 
     def _rest(self, now: int, again_at: int) -> Events:
         if self._computes or not self.scheduler.has_work:
@@ -82,7 +82,7 @@ class PoolReplica(Replica):
         scheduler = self.scheduler
         if not scheduler.has_work:
             self._poll(now)
-        if scheduler.has_work or self.connector.polls.next_look != NEVER:
+        if scheduler.has_work or self.connector.completions.next_look != NEVER:
             yield from self._sleep(now)
         else:
             yield from super()._wait(now)
@@ -97,7 +97,7 @@ class PoolReplica(Replica):
         scheduler, environment = self.scheduler, self._environment
         wake_at = now
         if scheduler.awaits and not (scheduler.must_replan or scheduler.running or scheduler.unreported):
-            wake_at = min(self.connector.polls.next_look, self.engine.next_abort)
+            wake_at = min(self.connector.completions.next_look, self.engine.next_abort)
         self._idle = environment.event()
         events = [self._idle]
         if wake_at != NEVER:
@@ -122,7 +122,7 @@ class Prefiller(PoolReplica):
 
         What happens at the very instant at which a batch is launched is reported with the next one.
         """
-        self.connector.polls.expect(row, now + 1)
+        self.connector.completions.expect(row, now + 1)
         if self._busy:
             self._replan_at(now + 1)
         elif self._idle is not None:

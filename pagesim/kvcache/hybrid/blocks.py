@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from pagesim.setup.compiled import mypyc_attr
 
-NULL = -1
+NULL: Final = -1
 """Stands in a block table where a group has no block: vLLM's null block."""
 
 
@@ -62,6 +63,8 @@ class Blocks:
     def take(self, count: int) -> list[int]:
         """Take so many free blocks (at least 1), which there are; cached content among them is evicted."""
         free = self.unhashed_free
+        if count == 1 and free:
+            return [free.pop()]
         blocks = free[: -count - 1 : -1]
         del free[-count:]
         if len(blocks) < count:
@@ -116,15 +119,16 @@ class Blocks:
         self.references[block] += 1
         return held
 
-    def register(self, blocks: Sequence[int], key: int) -> None:
-        """Give blocks their hashes, which follow one another, unless they have one."""
+    def register(self, rows: Iterable[tuple[int, Sequence[int]]]) -> None:
+        """Give the blocks of each row the hashes that count up from the row's, unless they have one."""
         keys, found = self.keys, self.found
-        for block in blocks:
-            if keys[block] is None:
-                keys[block] = key
-                if found.setdefault(key, block) != block:
-                    self.duplicates.setdefault(key, []).append(block)
-            key += 1
+        for key, blocks in rows:
+            for block in blocks:
+                if keys[block] is None:
+                    keys[block] = key
+                    if found.setdefault(key, block) != block:
+                        self.duplicates.setdefault(key, []).append(block)
+                key += 1
         self.version += 1
 
     def forget(self, block: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from pagesim.kvcache.groups import ChunkedLocal, KVGroup, SlidingWindow
 from pagesim.kvcache.hybrid.blocks import NULL, Blocks
@@ -18,10 +19,10 @@ from pagesim.setup.compiled import mypyc_attr
 Hits = list[list[int] | None]
 """The blocks of a hit by position, one of each group; None where the groups need none."""
 
-DENSE = -1
+DENSE: Final = -1
 """A retention interval: all content that can be found again is kept findable."""
 
-NEVER = 1 << 62
+NEVER: Final = (1 << 62) - 1
 """More tokens than a sequence has, and more blocks than a pool."""
 
 
@@ -226,13 +227,14 @@ class FullFamily:
         if start >= end:
             return
         table.passed = end
-        blocks, width, size = table.blocks, self.width, self.size
+        blocks, width, size, of, first = table.blocks, self.width, self.size, self.of, self.first
+        rows: list[tuple[int, list[int]]] = []
         for place in self.findable(request, start, end):
             at = place * width
             if blocks[at] != NULL:
                 table.hashed = place + 1
-                key = content.key_at((place + 1) * size) * self.of + self.first
-                self.blocks.register(blocks[at : at + width], key)
+                rows.append((content.key_at((place + 1) * size) * of + first, blocks[at : at + width]))
+        self.blocks.register(rows)
 
     def findable(self, request: SequenceGroup, start: int, end: int) -> Sequence[int]:
         """Return which positions from one to another (not included) are to be found, in order."""

@@ -7,17 +7,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 from itertools import pairwise
 from operator import itemgetter
+from typing import Final
 
 ChunkRun = tuple[int, int, int]
 """Chunks in a row of one segment: the `segment`, the number of the first, and that behind the last. Chunks
 are numbered from the first of the sequence, not of the segment."""
 
-_GROUPS = 8
-_SIZES = 32
-NAMED = _GROUPS + _SIZES
+_GROUPS: Final = 8
+_SIZES: Final = 32
+NAMED: Final = _GROUPS + _SIZES
 """A segment is its name, shifted by so many bits, and the segment of name 0."""
 
-_KIND = (1 << NAMED) - 1  # of a segment: the group and the tokens of a chunk
+_KIND: Final = (1 << NAMED) - 1  # of a segment: the group and the tokens of a chunk
 END = itemgetter(2)
 """Returns the number of the chunk behind a run."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from pagesim.kvcache.tiers.chunks import ChunkRun, count
 from pagesim.kvcache.tiers.store import ChunkStore
@@ -12,7 +13,7 @@ ENTRIES = ("pending", "pinned", "duplicate", "kept", "free")
 """Of each tier, in chunks: being written; read by a load or a copy on to another tier; of what is neither,
 what the device holds as well, and what it does not; and room."""
 
-UNLIMITED = 1 << 62
+UNLIMITED: Final = (1 << 62) - 1
 """The capacity in chunks of a tier without a limit."""
 
 

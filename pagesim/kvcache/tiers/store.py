@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from pagesim.kvcache.tiers.chunks import ChunkRun, count, joined, singles
 from pagesim.kvcache.tiers.eviction import ChunkBatch, Eviction, MayGo, RequestUse
 from pagesim.kvcache.tiers.spans import Spans, of_runs
 from pagesim.setup.compiled import mypyc_attr
 
-WRITING = -1
+WRITING: Final = -1
 """In place of a count of readers: the chunk is being written."""
 
 _NONE: Sequence[ChunkRun] = ()
 
-TRACKED = 64_000
+TRACKED: Final = 64_000
 """vLLM's default of chunks that are counted for a threshold (``max_tracker_size``)."""
 
 

@@ -1,4 +1,4 @@
-"""Prefill apart from decode: how a prefiller's blocks are held, and how a decoder pulls them.
+"""Disaggregated prefill: how a prefiller's blocks are held, and how a decoder pulls them.
 
 Source: vLLM 0.33.0, distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py.
 """
@@ -34,27 +34,27 @@ class PolledConnector(KVConnector):
         in_flight: batches that are scheduled before the outcome of the first of them is known.
 
     Attributes:
-        polls: of the transfers.
+        completions: of the transfers.
     """
 
     def __init__(self, memory: BlockManager, in_flight: int) -> None:
         check_memory(memory)
         super().__init__(memory)
-        self.polls = TransferCompletions(in_flight)
+        self.completions = TransferCompletions(in_flight)
         self._now = 0
 
     def begin_plan(self, now: int) -> None:
         super().begin_plan(now)
         self._now = now
-        self.over(self.polls.known())
+        self.over(self.completions.known())
 
     def build_connector_meta(self, batch: Batch, scheduler: VllmV1) -> bool:
-        self.polls.launch(self._now)
-        return self.polls.unknown
+        self.completions.launch(self._now)
+        return self.completions.unknown
 
     def idle(self, now: int) -> None:
         """Take back what transfers do not need any more, while the engine has nothing to do."""
-        self.over(self.polls.drain(now))
+        self.over(self.completions.drain(now))
 
     def over(self, rows: Sequence[int]) -> None:
         """Note that transfers of requests are over."""
@@ -68,8 +68,8 @@ class PrefillConnector(PolledConnector):
     or that their lease is over; a request that is aborted before it is over frees its blocks at once.
 
     Args:
-        memory: see `PolledConnector`.
-        in_flight: see `PolledConnector`.
+        memory: the device's, of layers that keep every token alike.
+        in_flight: batches that are scheduled before the outcome of the first of them is known.
 
     Attributes:
         holds: whether blocks stay held; if not, they are free when a request is over.
@@ -114,11 +114,11 @@ class PullConnector(PolledConnector):
     that is aborted while it waits are free once the pull is over.
 
     Args:
-        memory: see `PolledConnector`.
-        in_flight: see `PolledConnector`.
+        memory: the device's, of layers that keep every token alike.
+        in_flight: batches that are scheduled before the outcome of the first of them is known.
 
     Attributes:
-        pull: see `Pull`; at once unless another is put here before anything is planned.
+        pull: begins a transfer and returns when it is over: at once, unless another one is set.
     """
 
     parks = ("landing", "fenced")
@@ -142,7 +142,7 @@ class PullConnector(PolledConnector):
         cached = request.length - num_external_tokens
         request.cached = cached
         missing = self.memory.held_blocks(request) - cached // self.memory.block_size
-        self.polls.expect(request.row, self.pull(request, missing, self._now))
+        self.completions.expect(request.row, self.pull(request, missing, self._now))
 
     def over(self, rows: Sequence[int]) -> None:
         waiting = {each.row: each for each in (*self.loading, *self.leaving)}

@@ -1,4 +1,4 @@
-"""Polls: transfers that are over, and when the scheduler gets to know."""
+"""Transfer completions: which transfers are over, and when the scheduler learns of it."""
 
 from __future__ import annotations
 

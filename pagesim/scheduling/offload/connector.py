@@ -64,7 +64,7 @@ class Connector:
         self._tracked: dict[EngineRequest, Tracked] = {}
         self._offering: dict[EngineRequest, Tracked] = {}  # those with chunks that were not offered
         self._loading: Spans[bool] = Spans()
-        self._fences = PendingReads(memory)
+        self._pending_reads = PendingReads(memory)
         self._over: list[EngineRequest] = []  # since the last plan
         self._admitted: list[EngineRequest] = []  # in the plan at hand
         self._plan = Transfers()
@@ -73,7 +73,9 @@ class Connector:
     @property
     def waits(self) -> bool:
         """Whether the next plan may differ though no request comes or goes, and no copy ends."""
-        return bool(self._fences.jobs) or self._retries or not self._prompt_only or self.backing.moves_on
+        return (
+            bool(self._pending_reads.jobs) or self._retries or not self._prompt_only or self.backing.moves_on
+        )
 
     def tiers(self) -> Sequence[TierCounts]:
         """Return the tiers, that next to the device first: a name, a capacity and entries in chunks of each.
@@ -86,7 +88,7 @@ class Connector:
     # While an iteration is planned
 
     def match(self, request: EngineRequest, local: int) -> int | None:
-        """Look a waiting request up, of which the device has ``local`` tokens; see `LookUp.tokens`."""
+        """Look a waiting request up, of which the device has ``local`` tokens; return the tokens to load."""
         tracked = self._tracked.get(request)
         if tracked is None:
             tracked = self._tracked[request] = Tracked(
@@ -193,15 +195,15 @@ class Connector:
         taken: set[int] = set()
         offering = self._offering
         over = self._over
-        stand = bool(self._fences.jobs)
-        if stand or self._others or (over and not offering.keys().isdisjoint(over)):
+        reads = bool(self._pending_reads.jobs)
+        if reads or self._others or (over and not offering.keys().isdisjoint(over)):
             taken = self._blocks_taken(served, after)
         elif offering:
             after = {request: known for request, _, known in served(offering)}
         for request in preempted:
             plan.flushed.update(dict.fromkeys([job for job in self._tracked[request].jobs if job.is_store]))
-        if stand:
-            plan.flushed.update(dict.fromkeys(self._fences.of(taken)))
+        if reads:
+            plan.flushed.update(dict.fromkeys(self._pending_reads.of(taken)))
         self._retries = False
         if self._has_states:
             self._offer_states(plan)
@@ -228,7 +230,7 @@ class Connector:
 
     def gives_back(self, request: EngineRequest) -> None:
         """Say that a request is about to give its blocks back, because it lost its place."""
-        self._fences.gives_back(self._tracked[request])
+        self._pending_reads.gives_back(self._tracked[request])
 
     def finished(self, request: EngineRequest) -> None:
         """Say that a request is over, or was aborted; it still has its blocks."""
@@ -242,7 +244,7 @@ class Connector:
             if tracked.is_served:
                 offers = [group.number for group in self._groups if group.keeps_all]
         if offers or tracked.jobs:
-            self._fences.finished(tracked, offers)
+            self._pending_reads.finished(tracked, offers)
         self._over.append(request)
 
     def over(self, jobs: Iterable[Job]) -> list[EngineRequest]:
@@ -254,7 +256,7 @@ class Connector:
             del tracked.jobs[job]
             self.backing.over(job.copy)
             if job.is_store:
-                self._fences.lift(job)
+                self._pending_reads.lift(job)
             else:
                 for run in job.copy.runs:
                     self._loading.remove(run)
@@ -266,7 +268,7 @@ class Connector:
     def _begin(self, job: Job) -> None:
         self.jobs[job] = None
         job.tracked.jobs[job] = None
-        self._fences.begun(job)
+        self._pending_reads.begun(job)
 
     def _blocks_taken(self, served: Served, after: dict[EngineRequest, int]) -> set[int]:
         """Return the blocks that were taken, or taken over, in the plan at hand; note what it serves."""
@@ -350,7 +352,7 @@ class Connector:
             job = self._store_job(tracked, copy)
             self._begin(job)
             plan.stores.append(job)
-            if tracked.is_over and self._fences.begun_late(job, taken):
+            if tracked.is_over and self._pending_reads.begun_late(job, taken):
                 plan.flushed[job] = None
 
     def _store_job(self, tracked: Tracked, copy: Copy) -> Job:

@@ -30,8 +30,8 @@ _order = attrgetter("order")
 class OffloadingConnector(KVConnector):
     """The connector of an engine with a tier on the host, or a chain of tiers.
 
-    What is stored and loaded is decided by ``connector_scheduler``. Here stands when the next plan may differ
-    though no request comes or goes, and what is loaded or stored where that is worth its time only.
+    What is stored and loaded is decided by ``connector_scheduler``. This class says when the next plan may
+    differ though no request comes or goes, and what is loaded or stored where that is worth its time only.
 
     Args:
         memory: empty; its blocks have numbers.
@@ -43,7 +43,7 @@ class OffloadingConnector(KVConnector):
     Attributes:
         connector_scheduler: as vLLM's of that name.
         backing: where chunks are stored.
-        jobs: see `Connector`.
+        jobs: copies that are not over, or of which the scheduler does not know that they are.
     """
 
     parks = ("loading", "fenced")
@@ -83,6 +83,9 @@ class OffloadingConnector(KVConnector):
         # Requests of the last plan that were passed over or found no room, and of which the device may evict
         # what it has while others decode: what is found of them then, in either place, is another thing.
         self._losing: list[EngineRequest] = []
+        # The request that found no room in the last plan, and the tokens that were found of it in tiers.
+        self._refused: EngineRequest | None = None
+        self._external = 0
         # Whether any request of the last plan waits for a copy, its own or another's.
         self._awaits = False
 
@@ -97,6 +100,7 @@ class OffloadingConnector(KVConnector):
     ) -> int | None:
         connector = self.connector_scheduler
         tokens = connector.match(request, num_computed_tokens)
+        self._external = tokens or 0
         if not tokens or not self._chooses:
             return tokens
         blocks = connector.blocks_by_tier(request, num_computed_tokens, tokens)
@@ -124,6 +128,7 @@ class OffloadingConnector(KVConnector):
         return load < compute
 
     def not_admitted(self, request: EngineRequest, num_computed_tokens: int) -> None:
+        self._refused = request
         # What others hold, too, is not evicted.
         if num_computed_tokens and self.memory.blocks_to_admit(request, num_computed_tokens):
             self._losing.append(request)
@@ -131,17 +136,26 @@ class OffloadingConnector(KVConnector):
     def begin_plan(self, now: int) -> None:
         super().begin_plan(now)
         self._losing = []
+        self._refused = None
 
     def build_connector_meta(self, batch: Batch, scheduler: VllmV1) -> bool:
         connector = self.connector_scheduler
         self._awaits = bool(self.leaving) or self.passes_over
         served = partial(self._served, batch, scheduler.running)
         batch.transfers = connector.close(served, batch.recomputed)
-        # A request that found no room waits for a chunk from the next plan on if this one begins to write it.
-        is_waiting = bool(scheduler.queue.waiting)
-        copies = is_waiting and bool(batch.transfers.stores or (self.jobs and (self._awaits or self._always)))
+        copies = bool(self.jobs and scheduler.queue.waiting and (self._awaits or self._always))
         # After a preemption, what a look at the head of the queue says may differ in the next plan.
-        return connector.waits or copies or bool(batch.recomputed)
+        return connector.waits or copies or bool(batch.recomputed) or self._changes_what_is_found(batch)
+
+    def _changes_what_is_found(self, batch: Batch) -> bool:
+        """Say whether stores that begin write or evict a chunk of the request that found no room.
+
+        From the next plan on it waits for a chunk that is being written, and others overtake it.
+        """
+        refused, transfers = self._refused, batch.transfers
+        if refused is None or transfers is None or not transfers.stores:
+            return False
+        return self._external > 0 or self.connector_scheduler.knows(refused)
 
     def update_connector_output(self, jobs: Sequence[Job]) -> bool:
         loaded = self.connector_scheduler.over(jobs)
@@ -188,7 +202,7 @@ class OffloadingConnector(KVConnector):
     def _served(
         self, batch: Batch, running: dict[int, EngineRequest], among: Collection[EngineRequest] | None
     ) -> list[tuple[EngineRequest, int, int]]:
-        """Return the requests that get tokens in the plan at hand, as `Connector.close` asks for them."""
+        """Return the requests that get tokens in the plan at hand: request, tokens before, tokens known."""
         memory, computed = self.memory, self.computed
         served: list[tuple[EngineRequest, int, int]] = []
         if among is None:
@@ -203,7 +217,7 @@ class OffloadingConnector(KVConnector):
                 served.append((request, computed[request], length))
             elif request.decodes:
                 # Of one that comes back nothing was in flight, so that the token that it computes is known.
-                unknown = 0 if request in batch.caught_up else request.uncommitted_tokens
+                unknown = 0 if request in batch.served_again else request.uncommitted_tokens
                 served.append((request, length - 1, length - unknown))
         return served
 

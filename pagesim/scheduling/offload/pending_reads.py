@@ -1,4 +1,4 @@
-"""Fences: blocks of the device that a store still reads though nothing else holds them."""
+"""Pending reads: blocks of the device that a store still reads though nothing else holds them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class PendingReads:
         memory: of the device; its blocks have numbers.
 
     Attributes:
-        jobs: of each block that has a fence the jobs that read it.
+        jobs: of each block that is being read the jobs that read it.
     """
 
     __slots__ = ("_memory", "jobs")
@@ -35,7 +35,7 @@ class PendingReads:
             job.places = []
 
     def finished(self, tracked: Tracked, offers: Sequence[int]) -> None:
-        """Put fences around what the jobs of a request read that is over; it still has its blocks.
+        """Note what the jobs of a request read that is over; it still has its blocks.
 
         Args:
             tracked: the request.
@@ -49,12 +49,12 @@ class PendingReads:
                 self._put(job, job.read_when_over)
 
     def begun(self, job: Job) -> None:
-        """Put fences around what a job reads that must not be taken from now on."""
+        """Note what a job reads that must not be taken from now on."""
         if job.read_at_once:
             self._put(job, job.read_at_once)
 
     def begun_late(self, job: Job, taken: Collection[int]) -> bool:
-        """Put fences around what a job reads of a request that is over; say if any was taken in this plan."""
+        """Note what a job reads of a request that is over; say if any was taken in this plan."""
         tables = job.tracked.tables
         job.read_when_over = [
             block for number, first, end in job.places for block in tables[number][first:end]
@@ -64,12 +64,12 @@ class PendingReads:
         return any(block in taken for block in job.read_when_over)
 
     def of(self, taken: Collection[int]) -> list[Job]:
-        """Return the jobs with a fence around any block that was taken in this plan."""
-        fenced = self.jobs
-        return [job for block in taken if block in fenced for job in fenced[block]]
+        """Return the jobs that read any block that was taken in this plan."""
+        readers = self.jobs
+        return [job for block in taken if block in readers for job in readers[block]]
 
     def lift(self, job: Job) -> None:
-        """Take the fences of a job away."""
+        """Forget what a job reads, which is over."""
         if not self.jobs:
             return
         for block in (*job.read_at_once, *job.read_when_over):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from pagesim.kvcache.tiers import ChunkRun, within
 from pagesim.kvcache.tiers.chunks import END
@@ -13,7 +13,7 @@ from pagesim.scheduling.offload.jobs import Job
 from pagesim.scheduling.request import EngineRequest
 from pagesim.setup.compiled import mypyc_attr
 
-_ANY = 1 << 31  # more tokens than any request has
+_ANY: Final = 1 << 31  # more tokens than any request has
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -54,7 +54,7 @@ LATENT_GRAPHS = 8192
 """Tokens of the largest iteration of prompts that a CUDA graph launches under MLA."""
 
 LLAMA_2_GRAPHS = 4096
-"""The same for what is called llama-2."""
+"""Tokens of the largest such iteration for models called llama-2."""
 
 
 def tier_of(machine: Machine) -> Tier:

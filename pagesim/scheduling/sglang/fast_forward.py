@@ -31,7 +31,7 @@ def steps_until_next_decision(scheduler: Sglang) -> int:
         steps = pool.steps_alike(steps, decoding, running.reqs, overlaps=scheduler.overlaps)
         scheduler.must_replan = not steps
         return steps
-    # They can rest in a step, if that is known of all of them.
+    # They can drain in a step, if that is known of all of them.
     scheduler.must_replan = bool(results.ending) or not _end_by_length(scheduler)
     return 0
 

@@ -18,7 +18,7 @@ _BY_GPU = "Defaults to a value by the GPU."
 
 
 class SglangOptions(SchedulerOptions):
-    """See `Sglang`; ``block_size`` is SGLang's page size."""
+    """Options of SGLang; ``block_size`` is SGLang's page size."""
 
     schedule_policy: PolicyName = Field("fcfs", description="Order of the waiting queue.")
     schedule_conservativeness: float = Field(

@@ -56,7 +56,7 @@ class TokenPool:
 
     @property
     def available_swa_tokens(self) -> int:
-        """The same of the window pool."""
+        """Tokens of the window pool that no request holds, those included that can be evicted."""
         return 0 if self._swa is None else self._swa.free_window_blocks * self.page_size
 
     def evict(self, pages: int) -> int:

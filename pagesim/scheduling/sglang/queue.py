@@ -14,7 +14,7 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SglangQueue(WaitingQueue):
-    """See `WaitingQueue`. A request that lost its place goes to the end.
+    """A waiting queue that a policy sorts; a request that lost its place goes to the end.
 
     Args:
         prepare: called once with each request, before anything else looks at it.

@@ -26,7 +26,7 @@ class PendingResults:
 
     Attributes:
         launched: requests whose prompt, or its last chunk, runs in the iteration in flight.
-        computed: the same of the iteration whose result comes next.
+        computed: requests whose prompt, or its last chunk, ran in the iteration whose result comes next.
         ending: requests whose last token comes with that result, in the order of their batch.
         decodes: whether a token of each running request is not known when the next iteration is decided.
     """

@@ -33,7 +33,7 @@ from pagesim.workloads.trace import IntColumn
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Sglang(Scheduler):
-    """See `Scheduler` for the contract.
+    """SGLang's ``Scheduler``; `plan` is its ``get_next_batch_to_run``.
 
     An iteration is one of prompts or one of decodes; with ``enable_mixed_chunk`` it may be both. Prompts
     come first. Which request runs next follows from what is free, less a share of what running ones may still
@@ -171,7 +171,7 @@ class Sglang(Scheduler):
     # An iteration
 
     def plan(self, now: int) -> Batch:
-        """Decide the next iteration, as ``get_next_batch_to_run`` does."""
+        """Decide the next iteration."""
         batch = Batch()
         chunked = self.chunked_req
         if chunked is not None and chunked.extend_end > chunked.prefix_len:
@@ -292,12 +292,9 @@ class Sglang(Scheduler):
 
     def _enter(self, req: SglangRequest) -> None:
         """Give a request that was admitted a place and its memory."""
-        req.order = order = self._orders
-        self._orders = order + 1
+        self.enter(req)
         req.cached = req.prefix_len
         self.memory.admit(req, req.extend_end)
-        self.running[order] = req
-        self.running_sequences += 1
         self.context += req.extend_end
 
     def _decode_beside(self, batch: Batch) -> list[SglangRequest]:
@@ -341,7 +338,7 @@ class Sglang(Scheduler):
             self.waiting_queue.processed += running.extend_num_tokens
 
     def _filter_ending(self) -> int:
-        """Let those rest whose last token is known to be in flight; return how many do."""
+        """Let requests drain whose last token is known to be in flight; return how many do."""
         memory = self.memory
         for req in self.results.ending:
             if req.decodes and req.output >= req.max_new_tokens:

@@ -1,4 +1,4 @@
-"""TensorRT-LLM's scheduler, under its default capacity policy: see `GuaranteedNoEvict`."""
+"""TensorRT-LLM's scheduler, under its default capacity policy."""
 
 from pagesim.scheduling.trtllm.capacity import GuaranteedNoEvict
 from pagesim.scheduling.trtllm.options import TrtllmOptions

@@ -72,7 +72,7 @@ class MaxUtilization(Trtllm):
         return self.memory.blocks_for(request.length)
 
     def _fit_in_turn(self, batch: Batch) -> list[EngineRequest]:
-        """As `fit`, where a request that has started stands behind one that has not.
+        """Return who fits where a request that has started is behind one that has not.
 
         That comes of a prompt that was so short that it took what was left of an iteration's tokens. The one
         ahead of it, too, gets room at its cost.
@@ -108,7 +108,7 @@ class MaxUtilization(Trtllm):
                 waiting.append(head)
 
     def _latest_at_work(self) -> EngineRequest:
-        """Return the last request that runs and does not rest; a step that needs a block has one."""
+        """Return the last request that runs and does not drain; a step that needs a block has one."""
         return next(each for each in reversed(self.running.values()) if each.order not in self._draining)
 
     def _free(self) -> int:

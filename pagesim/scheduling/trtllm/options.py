@@ -14,7 +14,7 @@ CapacityPolicy = Literal["GUARANTEED_NO_EVICT", "MAX_UTILIZATION"]
 
 
 class TrtllmOptions(SchedulerOptions):
-    """See `Trtllm`; ``block_size`` is its ``tokens_per_block``, ``max_model_len`` its ``max_seq_len``."""
+    """Options of TensorRT-LLM, whose blocks are of ``tokens_per_block`` and requests of ``max_seq_len``."""
 
     capacity_scheduler_policy: CapacityPolicy = Field(
         "GUARANTEED_NO_EVICT",

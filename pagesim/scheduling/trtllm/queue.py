@@ -12,7 +12,7 @@ _index = attrgetter("index")
 
 
 class PlaceQueue(WaitingQueue):
-    """See `WaitingQueue`; one that comes back stands ahead of all behind it in the trace."""
+    """A waiting queue in the order of the trace, also for requests that come back."""
 
     __slots__ = ()
 

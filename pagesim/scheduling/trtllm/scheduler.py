@@ -19,7 +19,7 @@ from pagesim.scheduling.trtllm.queue import PlaceQueue
 
 
 class Trtllm(DrainingScheduler):
-    """See `Scheduler` for the contract; what the two capacity policies share.
+    """What schedulers of the two capacity policies share.
 
     Requests are served in the order of their arrival, paused ones at the place that they always had. Every
     decoding request gets a token, prompts share what is left of ``max_num_tokens``. A prompt takes all its
@@ -28,7 +28,7 @@ class Trtllm(DrainingScheduler):
 
     Args:
         memory: empty.
-        options: see ``Options``.
+        options: TensorRT-LLM's, under its own names.
         max_model_len: tokens; no request is longer.
         prices: not looked at.
 
@@ -215,15 +215,10 @@ class Trtllm(DrainingScheduler):
     def _enter(self, request: EngineRequest, tokens: int) -> None:
         """Let a request start, with room for its first tokens."""
         self.memory.admit(request, tokens)
-        request.order = order = self._orders
-        self._orders = order + 1
-        request.last_step = -1
-        running = self.running
-        overtaken = bool(running) and self.latest().index > request.index
-        running[order] = request
+        overtaken = bool(self.running) and self.latest().index > request.index
+        self.enter(request)
         if overtaken:
             self.reorder(lambda each: each.index)
-        self.running_sequences += 1
 
     def _compute(self, request: EngineRequest, computed: int, tokens: int, batch: Batch) -> bool:
         """Run a chunk that memory has room for; say whether the prompt goes on after it."""

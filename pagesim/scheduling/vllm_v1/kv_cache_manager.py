@@ -10,13 +10,13 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class KVCacheManager:
-    """vLLM's of that name, over a memory of pagesim. It serves requests that rest.
+    """Allocates slots in a block manager, for requests that are not decoding in step with all others.
 
     Source: vLLM 0.33.0, v1/core/kv_cache_manager.py, ``allocate_slots``, 380 to 627.
 
     Args:
         memory: empty.
-        drafts: see `VllmV1`.
+        drafts: what is known of requests under speculative decoding; None without.
         full_isl: whether a request is admitted only if there is room for all of it.
     """
 

@@ -12,8 +12,10 @@ from pagesim.kvcache import BlockManager
 from pagesim.kvcache.tiers import TierChain
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.disaggregated import PrefillConnector, PullConnector
 from pagesim.scheduling.disaggregated.refusals import check_options
 from pagesim.scheduling.draining import DrainingScheduler
+from pagesim.scheduling.offload.offloading import OffloadingConnector
 from pagesim.scheduling.options import Machine, MemoryKind, Prices
 from pagesim.scheduling.priority_queue import PriorityQueue
 from pagesim.scheduling.queue import WaitingQueue
@@ -21,7 +23,6 @@ from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.scheduling.traits import Pool
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v0 import check_paged
-from pagesim.scheduling.vllm_v1.connectors import make_connector
 from pagesim.scheduling.vllm_v1.kv_cache_manager import KVCacheManager
 from pagesim.scheduling.vllm_v1.speculation import Drafts
 from pagesim.scheduling.vllm_v1_options import VllmV1Options, resolved
@@ -35,11 +36,11 @@ class VllmV1Base(DrainingScheduler):
 
     Args:
         memory: empty, without the null block; prompts are looked up in it if it caches prefixes.
-        options: see ``Options``; what they leave open is as on a GPU that vLLM does not know.
+        options: what they leave open is as on a GPU that vLLM does not know.
         max_model_len: tokens; no sequence is longer.
         prices: what it costs to load and to compute, where a tier's connector chooses.
         chain: of tiers behind the device, in place of the one that vLLM has.
-        pool: what the engine does where prefill is apart from decode; None where it does both.
+        pool: what the engine does where prefill is disaggregated from decode; None where it does both.
 
     Attributes:
         release: whose decisions.
@@ -176,9 +177,13 @@ class VllmV1Base(DrainingScheduler):
                 hash_ahead=self.hash_lookahead(options),
             )
             self.speculation = self.drafts.counts
-        self.connector = make_connector(
-            options, memory, in_flight=self.in_flight, chain=chain, pool=pool, prices=prices
-        )
+        if pool is not None:
+            kind = PrefillConnector if pool == "prefill" else PullConnector
+            self.connector = kind(memory, self.in_flight)
+        elif options.offloads:
+            self.connector = OffloadingConnector(
+                memory, options, in_flight=self.in_flight, chain=chain, prices=prices
+            )
         if self.connector is not None:
             self.parks = self.connector.parks
         full_isl = bool(options.scheduler_reserve_full_isl)

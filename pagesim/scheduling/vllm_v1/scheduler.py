@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.chunks import cut
 from pagesim.scheduling.failure_modes import FailureMode
@@ -9,13 +11,13 @@ from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.vllm_v1.lifecycle import VllmV1Base
 from pagesim.setup.compiled import mypyc_attr
 
-UNLIMITED = 1 << 40
+UNLIMITED: Final = 1 << 40
 """A token budget that no prompt exceeds."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class VllmV1(VllmV1Base):
-    """vLLM's ``Scheduler``; see `Scheduler` for the contract. `plan` is its ``schedule()``.
+    """vLLM's ``Scheduler``; `plan` is its ``schedule()``.
 
     Every step gives tokens to running requests, in the order of their admission, then to waiting ones, until
     the token budget is used up. A request whose prompt has not run whole gets a chunk of it, any other one
@@ -23,7 +25,7 @@ class VllmV1(VllmV1Base):
     urgent, possibly itself; nothing is ever swapped.
 
     A request that decodes takes its blocks with all others, by ``grow``. Where a step must look at each
-    request (`_schedule_running`), all of them rest, are served in turn, and decode again.
+    request (`_schedule_running`), all of them stop decoding together, are served in turn, and decode again.
 
     Its arguments are those of `VllmV1Base`.
     """
@@ -70,7 +72,7 @@ class VllmV1(VllmV1Base):
     def _schedule_together(self, batch: Batch, token_budget: int) -> bool:
         """Serve all running requests at once, if the loop of `_schedule_running` would serve them all.
 
-        It would where the budget reaches, prompts in chunks come last, and there are blocks for all. Where
+        It would where the budget suffices, prompts in chunks come last, and there are blocks for all. Where
         all decode and memory gives no blocks back in a step, the loop preempts the last request as long as
         the blocks do not suffice; the requests ahead of it have taken every free block by then.
 
@@ -123,7 +125,7 @@ class VllmV1(VllmV1Base):
         Source: vLLM 0.33.0, v1/core/sched/scheduler.py, ``schedule``, 793 to 1004.
         """
         drafts, allocate_slots = self.drafts, self.kv_cache_manager.allocate_slots
-        self._rest()
+        self._stop_decoding()
         running = list(self.running.values())
         scheduled: dict[EngineRequest, int] = {}
         index = 0
@@ -157,11 +159,11 @@ class VllmV1(VllmV1Base):
                 index += 1
             elif request.order in self.running:
                 break  # no request can make room: the others get nothing either
-        self.memory.allocate_step(1)  # all rest: this only counts the step
+        self.memory.allocate_step(1)  # none decodes: this only counts the step
         self._update_after_schedule(running, scheduled, batch)
 
-    def _rest(self) -> None:
-        """Let all running requests rest, so that each takes its blocks when its turn comes."""
+    def _stop_decoding(self) -> None:
+        """Let no request decode together with others, so that each takes its blocks when its turn comes."""
         for request in self.running.values():
             if request.decodes:
                 self.events.interval_ended(request)
@@ -228,7 +230,7 @@ class VllmV1(VllmV1Base):
             request.inflight_tokens = memory.steps_in_flight
             self.start_decoding(request)
         batch.skipped = tuple(self._skipped.values())
-        batch.caught_up = tuple(each for each in decoding if each.order in before)
+        batch.served_again = tuple(each for each in decoding if each.order in before)
         batch.decoding = batch.batched_tokens = len(decoding)
         batch.decode_context = sum([memory.length(each) for each in decoding])
         self._unserved_context = self.draining_context + sum([memory.length(each) for each in unserved])
@@ -274,7 +276,7 @@ class VllmV1(VllmV1Base):
         any_runs, chunk_runs = batch.batched_tokens > 0, batch.query_key_pairs > 0
         holding: list[EngineRequest] = []  # those that are passed over and hold blocks
         others: list[EngineRequest] = []  # those that hold none
-        overtaken: list[EngineRequest] = []  # those that the budget does not reach for
+        overtaken: list[EngineRequest] = []  # those that exceed the budget
         while (request := queue.head()) is not None:
             if token_budget <= 0:
                 self.must_replan = True
@@ -379,11 +381,7 @@ class VllmV1(VllmV1Base):
         drafts = self.drafts
         if not holds or request.loaded:
             request.cached = found
-        request.order = order = self._orders
-        self._orders = order + 1
-        request.last_step = -1
-        self.running[order] = request
-        self.running_sequences += 1
+        self.enter(request)
         self.kv_cache_manager.runs(request)
         self.context += request.tokens
         batch.prompts += (request,)

@@ -56,8 +56,9 @@ class Drafts:
     """What `VllmV1` knows of its requests where a decoding one computes drafts beside its last token.
 
     How many of them are accepted is drawn for each request and each of its steps, whatever runs beside it. A
-    request always rests in memory: it is extended by the slots of its tokens and drafts, and slots of drafts
-    that are rejected stay its own. Two batches in flight assume that all drafts of the first are accepted.
+    request never decodes in step with others: it is extended by the slots of its tokens and drafts, and slots
+    of drafts that are rejected stay its own. Two batches in flight assume that all drafts of the first are
+    accepted.
 
     Source: vLLM 0.33.0, v1/core/sched/scheduler.py and async_scheduler.py.
 
@@ -99,7 +100,7 @@ class Drafts:
         self.counts = Speculation()
         self.of: dict[int, Progress] = {}
         self._flights: deque[list[Share]] = deque()  # of each batch in flight what it computes
-        self._shares: list[Share] = []  # the same of the batch at hand
+        self._shares: list[Share] = []  # what the batch at hand computes
         self._scheduled_context = 0  # tokens that its requests have computed once it has run
         self._padding = 0  # drafts of the waiting request at hand
 
@@ -132,10 +133,10 @@ class Drafts:
             tokens: of it that are not computed.
             num_computed_tokens: those that were found.
             token_budget: tokens that are left of the step's.
-            is_padded: whether what runs beside it is as above.
+            is_padded: whether such requests, and no chunk of a prompt, run beside it.
 
         Returns:
-            The tokens; 0 where the budget does not reach for the drafts.
+            The tokens; 0 where the budget does not suffice for the drafts.
         """
         drafts = self._num_speculative_tokens
         self._padding = 0

@@ -12,12 +12,13 @@ from pagesim.costs.engines import EngineTime
 from pagesim.costs.operators import Store, Tables
 from pagesim.costs.operators.assemble import import_operators, operator_profile
 from pagesim.costs.operators.dtypes import dtypes
+from pagesim.costs.operators.iteration import operators
 from pagesim.costs.profiles import ANY_BLOCK, load_profile
 from pagesim.costs.specs import gpu, model
 from pagesim.costs.specs.layers import FullLayer, WindowLayer
 from pagesim.errors import PagesimError
 from pagesim.sim.clock import to_ticks
-from tests.costs.operators.conftest import SYSTEM, decode_ms, gemm_ms, prompt_ms, write_store
+from tests.costs.operators.conftest import SYSTEM, write_store
 
 LLAMA, H100 = model("llama-3.1-8b"), gpu("h100")
 NONE = EngineTime()
@@ -26,20 +27,18 @@ NONE = EngineTime()
 def test_an_iteration_takes_the_sum_of_its_operators(tables: Tables):
     profile = operator_profile(tables, LLAMA, H100, dtypes(LLAMA), tp=2, name="x")
     cost = Profiled(profile, LLAMA, tp=2, block_size=32, kv_dtype="bf16", engine=NONE)
-    shapes = [(3072, 4096), (4096, 2048), (14336, 4096), (4096, 7168)]
+    parts = operators(tables, LLAMA, 2, dtypes(LLAMA))
 
-    def computed(tokens: int, sampled: int) -> float:
-        products = 32 * sum(gemm_ms(tokens, n, k) for n, k in shapes) / 1e3
-        elements = 32 * (2 * 4 * 4096 + 3 * 7168) + 2 * 4096
-        memory = (3 * 32 + 1) * 3e-6 + tokens * elements * 2 / (0.8 * 2e12)
-        return products + memory + gemm_ms(sampled, 16384, 4096) / 1e3 * 64128 / 16384
+    def seconds(tokens: int, sampled: int) -> float:
+        assert parts.linear is not None
+        assert parts.head is not None
+        return parts.linear(tokens) + parts.head(sampled)
 
-    def reduced(tokens: int, ms: float) -> float:
-        return 64 * (ms + 1e-8 * tokens * 4096) / 1e3
-
-    decode = computed(16, 16) + 32 * decode_ms(16, 1000, 4) / 1e3 + reduced(16, 0.004)
+    assert parts.all_reduce is not None
+    assert parts.all_reduce_eager is not None
+    decode = seconds(16, 16) + parts.decode[None](16, 1000) + parts.all_reduce(16)
     assert cost.iteration(step_shape(16, 16_000)) == pytest.approx(to_ticks(decode), rel=0.005)
-    prompt = computed(2048, 1) + 32 * prompt_ms(1, 2048, 16) / 1e3 + reduced(2048, 0.036)
+    prompt = seconds(2048, 1) + parts.prompts[None](1, 2048) + parts.all_reduce_eager(2048)
     assert cost.iteration(step_shape(0, 0, prompt=2048)) == pytest.approx(to_ticks(prompt), rel=0.005)
 
 

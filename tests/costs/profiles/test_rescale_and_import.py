@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pagesim.costs import Efficiency, IterationShape, Profiled, Roofline
+from pagesim.costs import Efficiency, IterationShape, Profiled, Roofline, step_shape
 from pagesim.costs.profiles import LAUNCH_S, Profile, analytic_profile, bundled_profile, import_vidur, rescale
 from pagesim.costs.specs import gpu, model
 from pagesim.errors import PagesimError
@@ -16,12 +16,7 @@ A40, A80, H200 = gpu("a100-40gb"), gpu("a100-80gb"), gpu("h200")
 
 
 def decode(sequences: int, mean: int) -> IterationShape:
-    context = sequences * mean
-    return IterationShape(sequences, sequences, context, context, 0, 0, 0, 0, sequences, sequences)
-
-
-def prompt(tokens: int) -> IterationShape:
-    return IterationShape(tokens, tokens, tokens, 0, tokens * (tokens + 1) // 2, 0, 0, 0, 0, 1)
+    return step_shape(sequences, sequences * mean)
 
 
 @pytest.mark.parametrize("shape", [decode(1, 300), decode(32, 500), decode(200, 800)])
@@ -34,7 +29,9 @@ def test_an_analytic_profile_knows_that_only_the_last_token_of_a_prompt_needs_th
     profile, roofline = Profiled(analytic_profile(A40, OPT), OPT), Roofline(OPT, A40, efficiency=Efficiency())
     head = 2048 * OPT.lm_head_flops_per_token / (0.8 * A40.fp16_flops)
     terms = analytic_profile(A40, OPT).terms
-    saved = (roofline.iteration(prompt(2048)) - profile.iteration(prompt(2048))) / 1e12
+    saved = (
+        roofline.iteration(step_shape(0, 0, prompt=2048)) - profile.iteration(step_shape(0, 0, prompt=2048))
+    ) / 1e12
     # The roofline does not count writes to the cache.
     assert saved == pytest.approx(head - terms.head(1) - terms.write(2048), rel=0.02)
 

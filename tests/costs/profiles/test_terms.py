@@ -16,11 +16,6 @@ TRUE = DecodeAttention(launch_s=2e-5, sequence_s=1e-7, context_s=4e-9, round_s=6
 BATCHES, MEANS = (1, 2, 4, 8, 16, 32, 64, 128), (64, 200, 500, 1000, 2000, 4000)
 
 
-def test_a_curve_is_straight_between_its_knots_and_goes_on_beyond_them() -> None:
-    curve = Curve(at=(1, 11, 21), seconds=(1.0, 2.0, 5.0))
-    assert [curve(size) for size in (0, 1, 6, 11, 16, 21, 31)] == [0, 1, 1.5, 2, 3.5, 5, 8]
-
-
 @pytest.mark.parametrize(
     ("at", "seconds", "why"),
     [
