@@ -12,7 +12,7 @@ from pagesim.setup.system import System
 
 if TYPE_CHECKING:
     from pagesim.costs.specs import TierSpec
-    from pagesim.experiments.offload.loading import Returning, Server
+    from pagesim.experiments.offload.loading import OffloadServer, Returning
 
 GIB = 1 << 30
 
@@ -130,10 +130,10 @@ def offload(*, tier: TIER = None, out: OUT = None, flags: dict[str, Any]) -> Non
     show.stored(out)
 
 
-def _server(text: str, budget: int, flags: dict[str, Any]) -> Server:
+def _server(text: str, budget: int, flags: dict[str, Any]) -> OffloadServer:
     """Return what serves a model that is written as NAME or NAME:TP."""
     from pagesim.errors import PagesimError
-    from pagesim.experiments.offload.loading import Server
+    from pagesim.experiments.offload.loading import OffloadServer
     from pagesim.setup.engine_config import EngineConfig
     from pagesim.setup.system import checked
 
@@ -145,7 +145,7 @@ def _server(text: str, budget: int, flags: dict[str, Any]) -> Server:
     )
     config = EngineConfig(system)
     block, sized = config.block.bytes, config.capacity
-    return Server(
+    return OffloadServer(
         name,
         system.tensor_parallel_size,
         -(-block // sized.block_size),
@@ -156,7 +156,10 @@ def _server(text: str, budget: int, flags: dict[str, Any]) -> Server:
 
 
 def _tiers(
-    texts: list[str] | tuple[str, ...], flags: dict[str, Any], profile: str | None, servers: list[Server]
+    texts: list[str] | tuple[str, ...],
+    flags: dict[str, Any],
+    profile: str | None,
+    servers: list[OffloadServer],
 ) -> tuple[TierSpec, ...]:
     from pagesim.costs.links import host_links
     from pagesim.costs.profiles import find_profile
@@ -173,7 +176,7 @@ def _tiers(
     return parse_tiers(texts, host_links(device, found, spec))
 
 
-def _found_at(server: Server, tiers: tuple[TierSpec, ...], distances: list[int]) -> list[str]:
+def _found_at(server: OffloadServer, tiers: tuple[TierSpec, ...], distances: list[int]) -> list[str]:
     from pagesim.experiments.offload.loading import place_at
 
     places = [place_at(tiers, server.device_bytes, each) for each in distances]
@@ -193,7 +196,7 @@ def _far(reach: int | None) -> str:
     return "any distance" if reach is None else f"up to {reach / GIB:,.0f} GiB"
 
 
-def _label(server: Server) -> str:
+def _label(server: OffloadServer) -> str:
     return f"{server.name}, tp {server.tp}"
 
 

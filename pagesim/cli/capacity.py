@@ -69,8 +69,8 @@ def command(
     """
     from pagesim.cli import show
     from pagesim.experiments.sweeps.figures import capacity_bars
+    from pagesim.experiments.sweeps.run_store import opened
     from pagesim.experiments.sweeps.search import Search, keep, run_search
-    from pagesim.experiments.sweeps.store import opened
     from pagesim.experiments.sweeps.workers import Workers
 
     own = {

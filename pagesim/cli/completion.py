@@ -82,7 +82,7 @@ def _costs() -> Iterable[str]:
 
 
 def _figures() -> Iterable[str]:
-    from pagesim.experiments.paper.catalogue import FIGURES
+    from pagesim.experiments.paper import FIGURES
 
     return [*FIGURES, "all"]
 

@@ -69,14 +69,15 @@ def command(
     from pagesim.cli import show, show_fit
     from pagesim.errors import PagesimError
     from pagesim.experiments.fit import fitting, reading, result
+    from pagesim.experiments.recorded.find import split
     from pagesim.setup.files import check_file
 
     if out is not None and out.suffix != ".json":
         raise PagesimError(f"out is {out}; it must end in .json, or no command would find it")
     if out is not None:
         check_file(out, "profile")
-    logs, server = reading.split(logs)
-    system, loads = reading.read(logs, hold_out or [], flags, server)
+    logs, server = split(logs)
+    system, loads = reading.read(logs, hold_out or [], flags, server.options)
     operators = _start(start, system)
     if operators is not None and "kv_cache_dtype" not in system.model_fields_set:
         system = system.model_copy(update={"kv_cache_dtype": operators.kv_dtype})
@@ -86,9 +87,9 @@ def command(
     if out is not None:
         result.profile(fitted, out.stem, summary).save(out)
     if plots is not None:
-        from pagesim.experiments.fit.plots import measured_against_simulated
+        from pagesim.experiments.recorded.plots import latencies
 
-        show.put_figure(measured_against_simulated(tables), plots, "fit")
+        show.put_figure(latencies(tables, {}), plots, "fit")
     show.say_notes(tuple(dict.fromkeys((*(note for load in loads for note in load.notes), *fitted.notes))))
     if json:
         show.as_json(summary)

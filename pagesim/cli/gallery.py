@@ -10,7 +10,7 @@ from pagesim.cli.options import JSON, OUT
 from pagesim.cli.runs import JOBS
 
 if TYPE_CHECKING:
-    from pagesim.experiments.gallery import Full
+    from pagesim.experiments.gallery import FullMemory
 
 MODELS = Annotated[
     str | None,
@@ -69,7 +69,7 @@ def command(
     show.stored(out)
 
 
-def _show(found: list[Full], gpu: str) -> None:
+def _show(found: list[FullMemory], gpu: str) -> None:
     from pagesim.accounting.fragmentation import categories
     from pagesim.accounting.ledger import HYBRID_ENTRIES
     from pagesim.cli.tables import put_table

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from pagesim.experiments.golden import Comparison
+    from pagesim.experiments.golden import LogComparison
 
 FOLDER = Annotated[
     Path, typer.Argument(metavar="FOLDER", help="Folder of the manifests (*.toml) that name the logs.")
@@ -64,14 +64,14 @@ def command(
         raise typer.Exit(1)
 
 
-def _counts(found: Comparison) -> str:
+def _counts(found: LogComparison) -> str:
     unit = {"steps": "iterations", "batches": "batches   ", "requests": "requests"}
     return "  ".join(f"{rows:>6,} {unit[table]}" for table, rows in found.rows.items())
 
 
-def _seconds(found: list[Comparison]) -> str:
+def _seconds(found: list[LogComparison]) -> str:
     return ", ".join(f"{each.wall_s:.2f} s {_way(each)}" for each in found)
 
 
-def _way(found: Comparison) -> str:
+def _way(found: LogComparison) -> str:
     return "stepping" if found.stepping else "fast-forward"

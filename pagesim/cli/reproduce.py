@@ -43,10 +43,6 @@ BESIDE = Annotated[
     list[Path] | None,
     typer.Option(help="Folder of an earlier run, for another column of the document. Repeatable."),
 ]
-BEFORE = Annotated[
-    Path | None,
-    typer.Option(help="Folder of an earlier version's run; the document shows its misses beside these."),
-]
 DOCUMENT = Annotated[
     Path | None,
     typer.Option(help="File to write the document to. Defaults to reproduction.md in the folder."),
@@ -63,7 +59,6 @@ def command(
     quick: QUICK = False,
     jobs: JOBS = -1,
     beside: BESIDE = None,
-    before: BEFORE = None,
     document: DOCUMENT = None,
 ) -> None:
     """Reproduce figures of the PagedAttention paper.
@@ -74,25 +69,23 @@ def command(
     """
     from pagesim.cli import show, show_bench
     from pagesim.errors import PagesimError
-    from pagesim.experiments.paper import Setting, csv, reproduce
-    from pagesim.experiments.paper.catalogue import chosen
-    from pagesim.experiments.paper.columns import SETTING, check, setting_text, stored
+    from pagesim.experiments.paper import PaperSetting, chosen, csv, reproduce
     from pagesim.experiments.paper.document import document as text_of
+    from pagesim.experiments.paper.reproduce import SETTING, check, setting_text, stored
     from pagesim.experiments.paper.setting import absolute
 
     if jobs == 0 or jobs < -1:
         raise PagesimError(f"jobs is {jobs}; it must be at least 1, or -1 for one a core")
     wanted = chosen(figures)
-    setting = Setting(absolute(trace_sharegpt), absolute(trace_alpaca), cost, quick)
+    setting = PaperSetting(absolute(trace_sharegpt), absolute(trace_alpaca), cost, quick)
     columns = [stored(folder) for folder in beside or ()]
-    earlier = None if before is None else stored(before)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PagesimError(f"{out}: cannot be written ({error.strerror})") from None
     check(out, setting)
     with show_bench.progress() as progress:
-        made = reproduce(wanted, setting, out, cores=jobs, progress=progress)
+        made = reproduce(wanted, setting, out, cores=None if jobs == -1 else jobs, progress=progress)
     show.write_text(out / SETTING, setting_text(setting))
     pictures = {}
     target = document or out / "reproduction.md"
@@ -103,7 +96,7 @@ def command(
         if drawn is not None:
             show.put_figure(drawn, out, name)
             pictures[name] = Path(os.path.relpath(out / f"{name}.png", target.parent)).as_posix()
-    text = text_of(made, setting, beside=columns, before=earlier, pictures=pictures)
+    text = text_of(made, setting, beside=columns, pictures=pictures)
     show.write_text(target, text)
     _show(made)
     show.stored(out)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 if TYPE_CHECKING:
-    from pagesim.experiments.sweeps.replay import ProgressCallback
+    from pagesim.experiments.sweeps.runs import ProgressCallback
 
 SEEDS = Annotated[
     int | None, typer.Option(help="Number of runs at each point, with seed, seed + 1 and so on. [default: 1]")

@@ -53,7 +53,7 @@ def errors(summary: Mapping[str, Any]) -> None:
                 metric.upper(),
                 _seconds(of["mean"]["measured_s"]),
                 _seconds(of["mean"]["simulated_s"]),
-                *(f"{100 * of[name]['error']:+.1f} %" for name in ("mean", "p50", "p95")),
+                *(_percent(of[name]["error"]) for name in ("mean", "p50", "p95")),
             )
             for load, metrics in summary["errors"].items()
             for metric, of in metrics.items()
@@ -68,6 +68,10 @@ def front_end(summary: Mapping[str, Any]) -> str:
     error = of["standard_error"]
     known = error is not None and of["value"] > 2 * error
     return f" --frontend {of['value']:.3g}" if known else ""
+
+
+def _percent(error: float | None) -> str:
+    return "–" if error is None else f"{100 * error:+.1f} %"
 
 
 def _seconds(seconds: float) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from pagesim.cli import show
 from pagesim.cli.tables import put_table
-from pagesim.experiments.recorded.errors import STATISTICS, Comparison, Miss
+from pagesim.experiments.recorded.errors import STATISTICS, Miss, RecordedComparison
 
 OVER_TIME = {"running": "running, requests", "waiting": "waiting, requests", "kv_use": "KV use, %"}
 
@@ -16,7 +16,7 @@ MOST = 12
 """Runs whose preemptions are printed one by one; of more their sum is."""
 
 
-def absolute(found: Sequence[Comparison]) -> dict[str, float]:
+def absolute(found: Sequence[RecordedComparison]) -> dict[str, float]:
     """Return the mean absolute error of each metric's mean over all runs."""
     metrics = dict.fromkeys(metric for each in found for metric in each.misses)
     errors = {
@@ -30,7 +30,7 @@ def absolute(found: Sequence[Comparison]) -> dict[str, float]:
     return {metric: float(np.mean(each)) for metric, each in errors.items() if each}
 
 
-def tables(found: Sequence[Comparison], left_out: Mapping[str, str]) -> None:
+def tables(found: Sequence[RecordedComparison], left_out: Mapping[str, str]) -> None:
     """Print the errors of latencies, what was over time, and the runs that were left out."""
     names = [each.name if len(found) > 1 else "" for each in found]
     put_table(

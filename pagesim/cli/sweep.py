@@ -12,7 +12,7 @@ from pagesim.cli.runs import ADDRESS, EXECUTOR, JOBS, SEEDS, bar, number, say_no
 from pagesim.setup.scenario import Scenario
 
 if TYPE_CHECKING:
-    from pagesim.experiments.sweeps.tables import SweepTables
+    from pagesim.experiments.sweeps.sweep_tables import SweepTables
 
 SHOWN = ("normalized_latency.mean", "ttft.p99", "throughput.tokens_per_s")
 """The metrics that are printed; the tables hold all."""
@@ -68,7 +68,7 @@ def command(
     from pagesim.errors import PagesimError
     from pagesim.experiments.sweeps.figures import check_names, curves
     from pagesim.experiments.sweeps.grid import Sweep, parse_axes
-    from pagesim.experiments.sweeps.store import opened
+    from pagesim.experiments.sweeps.run_store import opened
     from pagesim.experiments.sweeps.sweeping import keep, point_columns, run_sweep
     from pagesim.experiments.sweeps.workers import Workers
 
@@ -104,7 +104,7 @@ def _show(tables: SweepTables, axes: list[str], metrics: list[str]) -> None:
     from pagesim.cli import show
     from pagesim.cli.tables import put_table
     from pagesim.experiments.sweeps.figures import label
-    from pagesim.experiments.sweeps.tables import MARGIN
+    from pagesim.experiments.sweeps.sweep_tables import MARGIN
 
     means = tables.means
     names = [name for name in axes if name != "seed"]

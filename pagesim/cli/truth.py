@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pagesim.errors import PagesimError
-from pagesim.experiments.recorded.errors import Comparison
+from pagesim.experiments.recorded.errors import RecordedComparison
 from pagesim.experiments.recorded.find import read_all
 from pagesim.experiments.recorded.simulate import simulate_recorded
 
@@ -55,7 +55,7 @@ def truth(
     if out is not None:
         check_target(out, "validation")
     runs = read_all(files)
-    found: list[Comparison] = []
+    found: list[RecordedComparison] = []
     left_out: dict[str, str] = {}
     for run in runs:
         try:

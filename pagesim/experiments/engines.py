@@ -44,7 +44,7 @@ With the same bytes memory limits the sequences that run at once, and no engine'
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedLoad:
     """What came of a load under one engine.
 
     Attributes:
@@ -108,7 +108,7 @@ class NotServed:
 
 def serve_engines(
     system: System, trace: Trace, policies: Sequence[str] = POLICIES, *, clients: int | None = None
-) -> Iterator[Served | NotServed]:
+) -> Iterator[ServedLoad | NotServed]:
     """Serve a trace under each engine on each of the `TERMS`; a client sends when its last answer has come.
 
     Args:
@@ -182,7 +182,7 @@ def _slots(result: Result) -> int:
     return int(memory["num_blocks"]) * int(memory["block_size"])
 
 
-def _served(policy: str, sizing: Sizing, loop: Loop, result: Result) -> Served:
+def _served(policy: str, sizing: Sizing, loop: Loop, result: Result) -> ServedLoad:
     steps, requests, summary = result.steps, result.requests, result.summary
     assert steps is not None
     full = steps[(steps["num_waiting"] > 0) & (steps["num_batched_tokens"] > 0)]
@@ -197,7 +197,7 @@ def _served(policy: str, sizing: Sizing, loop: Loop, result: Result) -> Served:
     tokens = model(result.scenario.model).kv_bytes_per_token(
         EngineConfig(result.scenario).kv_dtype, result.scenario.tensor_parallel_size
     )
-    return Served(
+    return ServedLoad(
         policy=policy,
         sizing=sizing,
         loop=loop,

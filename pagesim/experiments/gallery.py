@@ -59,7 +59,7 @@ PARTS = ("not requested", "weights", "activations", "CUDA graphs", "other", *ENT
 
 
 @dataclass(frozen=True, slots=True)
-class Full:
+class FullMemory:
     """The memory of a GPU while the KV cache is full.
 
     Args:
@@ -104,7 +104,7 @@ class Full:
 
 def gallery(
     models: Sequence[str] = MODELS, *, gpu: str = "h100", seed: int = 0, jobs: int | None = None
-) -> Iterator[Full]:
+) -> Iterator[FullMemory]:
     """Yield the memory of each model under each load, in the order in which it is known.
 
     Args:
@@ -121,7 +121,7 @@ def gallery(
         yield from workers.call(full, calls)
 
 
-def full(name: str, load: str, gpu: str, seed: int = 0) -> Full:
+def full(name: str, load: str, gpu: str, seed: int = 0) -> FullMemory:
     """Replay a load that is more than the cache holds, and say where the memory of each GPU was.
 
     Args:
@@ -156,7 +156,7 @@ def full(name: str, load: str, gpu: str, seed: int = 0) -> Full:
     unit = slot_bytes(result)
     entries = [entry for entry in (*ENTRIES, *FREE) if entry in steps]
     held = {entry: int(steps[entry].sum()) * unit // len(steps) for entry in entries}
-    return Full(
+    return FullMemory(
         model=name,
         gpu=gpu,
         tensor_parallel_size=system.tensor_parallel_size,

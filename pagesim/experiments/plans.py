@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pagesim.errors import CapacityError
+from pagesim.errors import CapacityError, PagesimError
 from pagesim.experiments.plan import Plan, plan
 from pagesim.setup.system import System, checked
 
@@ -56,16 +56,21 @@ def plans(
         full_graphs: see `plan`.
 
     Raises:
-        PagesimError: an option is off. A model that does not fit is a point without a plan.
+        PagesimError: an option is off at every point. At some points it is a point without a plan, as is a
+            model that does not fit.
     """
-    found = []
+    found: list[Planned] = []
+    errors: list[PagesimError] = []
     for values in itertools.product(*axes.values()):
         point = dict(zip(axes, values, strict=True))
-        system = checked(System, {**given, **point})
         try:
+            system = checked(System, {**given, **point})
             made = plan(system, cache_bytes=cache_bytes, enforce_eager=enforce_eager, full_graphs=full_graphs)
-        except CapacityError as error:
+        except PagesimError as error:
+            errors.append(error)
             found.append(Planned(point, None, str(error)))
         else:
             found.append(Planned(point, made))
+    if len(errors) == len(found) and not all(isinstance(error, CapacityError) for error in errors):
+        raise next(error for error in errors if not isinstance(error, CapacityError))
     return found

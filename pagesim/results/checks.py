@@ -191,7 +191,7 @@ def _check_numbers(table: str, column: str, values: npt.NDArray[Any], *, may_be_
     if table == "steps" and column == "prompt_tokens":
         least, most = 0, MOST
     # What never happened, and what there is no mean of, is NaN.
-    given = values[~np.isnan(values)] if values.dtype.kind == "f" else values
+    given = values[~np.isnan(values)].astype(np.float64) if values.dtype.kind == "f" else values
     if len(given) < len(values) and not may_be_nan:
         raise ValueError(f"{where} holds NaN")
     if len(given) and not least <= given.min() <= given.max() <= most:

@@ -108,7 +108,7 @@ NARROWEST_LABEL = 0.055
 
 
 class FullMemory(Protocol):
-    """A GPU's memory while its cache is full: `pagesim.experiments.gallery.Full`."""
+    """A GPU's memory while its cache is full: `pagesim.experiments.gallery.FullMemory`."""
 
     @property
     def model(self) -> str:

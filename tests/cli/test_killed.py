@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pagesim.experiments.sweeps.store import Store
+from pagesim.experiments.sweeps.run_store import RunStore
 from pagesim.results.result import load
 
 KILLS = 20
@@ -48,13 +48,11 @@ def check_sweep(out: Path, whole: Path) -> None:
     if not (out / "store.json").exists():
         assert not list(out.glob("runs/*"))
         return
-    store = Store(out)
+    store = RunStore(out)
     kept = [file.stem for file in (out / "runs").glob("[!.]*")]
     for key in kept:
-        ours, theirs = store.run(key), Store(whole).run(key)
+        ours, theirs = store.run(key), RunStore(whole).run(key)
         assert {**ours.summary, "sim": 0} == {**theirs.summary, "sim": 0}
-    for file in (out / "traces").glob("[!.]*"):
-        assert len(store.trace(file.stem).load()) == 100
     for name in ("sweep.toml", "runs.parquet", "means.parquet"):
         if (out / name).exists():
             assert len(kept) == 16

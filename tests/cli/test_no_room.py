@@ -14,7 +14,6 @@ import pytest
 
 from pagesim.costs.profiles import Sample, analytic_profile
 from pagesim.costs.specs import gpu, model
-from pagesim.experiments.sweeps import forked, workers
 
 SMALL = ("--trace", "fixed:100,20", "--num-requests", "5")
 TINY = ("--model", "tiny", "--num-blocks", "60", "--device", "cpu")
@@ -151,16 +150,10 @@ def test_a_real_file_system_that_is_full_or_read_only_is_a_sentence(
     check_sentence(cli(*asked), tmp_path / "mounted" / "out")
 
 
-@pytest.mark.parametrize("forks", [True, False])
-def test_a_machine_without_semaphores_is_a_sentence(forks, cli, monkeypatch, tmp_path):
+def test_a_machine_without_semaphores_is_a_sentence(cli, monkeypatch, tmp_path):
     def no_processes(*_: object, **__: object) -> None:
-        if forks:
-            raise FileNotFoundError(2, "No such file or directory")
         raise AssertionError("ThreadingBackend does not accept setting the inner_max_num_threads argument.")
 
-    monkeypatch.setattr(workers, "can_fork", lambda: forks)
-    monkeypatch.setattr(workers, "cpu_count", lambda: 2)
-    monkeypatch.setattr(forked, "ProcessPoolExecutor", no_processes)
     monkeypatch.setattr(joblib, "parallel_config", no_processes)
     outcome = cli("sweep", *SMALL, "--grid", "num_blocks=300,400", "--out", tmp_path / "out")
     assert outcome.code == 2

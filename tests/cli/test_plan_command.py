@@ -305,6 +305,14 @@ def test_a_point_of_a_grid_is_the_plan_alone(succeeds):
     assert second == {"point": {"tensor_parallel_size": 4}, "plan": alone, "refusal": None}
 
 
+def test_a_point_that_cannot_be_planned_is_a_row_that_says_why(succeeds, refused):
+    grid = ("plan", "--gpu", "h100", "--grid")
+    there, absent = succeeds(*grid, "model=llama-3.1-8b,llama-9-9b", "--json").json
+    assert there["plan"]["model"] == "llama-3.1-8b"
+    assert "no model is named 'llama-9-9b'" in absent["refusal"]
+    assert "no model is named 'llama-9-9b'" in refused(*grid, "model=llama-9-9b")
+
+
 def test_what_a_plan_does_not_depend_on_cannot_vary(refused):
     assert "rate cannot vary in a plan" in refused("plan", "--grid", "rate=1,2")
     many = ",".join(str(size) for size in range(1, 70))

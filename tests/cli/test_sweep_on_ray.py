@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from pagesim.experiments.sweeps import joblib_workers
+from pagesim.experiments.sweeps import workers
 
 CLUSTER = """
 import sys
@@ -104,7 +104,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     for name, module in {**modules, "ray.util.joblib.ray_backend": backend}.items():
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr("joblib.register_parallel_backend", lambda *_: None)
-    monkeypatch.setattr(joblib_workers, "ANSWERS_WITHIN_S", 1.0)
+    monkeypatch.setattr(workers, "ANSWERS_WITHIN_S", 1.0)
     return ray
 
 

@@ -9,7 +9,10 @@ import pytest
 import pagesim as ps
 from pagesim.costs import EngineTime
 from pagesim.errors import PagesimError
-from pagesim.experiments.engine_times import Means, MeasuredRun, fit_engine_time, fit_frontend
+from tests.experiments.test_accuracy import PAGE
+
+Means, MeasuredRun = PAGE.Means, PAGE.MeasuredRun
+fit_engine_time, fit_frontend = PAGE.fit_engine_time, PAGE.fit_frontend
 
 TRUE = EngineTime(1.7e-3, 4.2e-5)
 

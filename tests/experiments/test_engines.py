@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pagesim.errors import PagesimError
-from pagesim.experiments.engines import TERMS, NotServed, Served, serve_engines
+from pagesim.experiments.engines import TERMS, NotServed, ServedLoad, serve_engines
 from pagesim.setup.system import System, checked
 from pagesim.workloads import make_trace
 from pagesim.workloads.trace import Trace
@@ -25,8 +25,8 @@ def trace() -> Trace:
 
 
 @pytest.fixture(scope="module")
-def served(trace: Trace) -> dict[tuple[str, str, str], Served]:
-    found = [one for one in serve_engines(asked(), trace, POLICIES) if isinstance(one, Served)]
+def served(trace: Trace) -> dict[tuple[str, str, str], ServedLoad]:
+    found = [one for one in serve_engines(asked(), trace, POLICIES) if isinstance(one, ServedLoad)]
     return {(one.policy, one.sizing, one.loop): one for one in found}
 
 
@@ -70,7 +70,7 @@ def test_a_reservation_of_the_longest_runs_fewer_requests(served) -> None:
 def test_a_prefix_that_returns_is_hit_where_prefixes_are_cached() -> None:
     trace = make_trace("fixed:256,64", num_requests=300, shared_prefix="4096:0.5")
     runs = serve_engines(asked(), trace, ("vllm-v1", "sglang", "vllm-sosp"), clients=280)
-    found = {one.policy: one for one in runs if isinstance(one, Served)}
+    found = {one.policy: one for one in runs if isinstance(one, ServedLoad)}
     assert found["vllm-sosp"].hit_percent == 0
     assert min(found[policy].hit_percent for policy in ("vllm-v1", "sglang")) > 50
 

@@ -83,7 +83,7 @@ def test_a_bar_is_drawn_of_every_part_and_as_long_as_the_memory() -> None:
     assert sorted(name for names in STACKED.values() for name in names) == sorted(of.PARTS)
     parts = {name: (place + 1) * 2**30 for place, name in enumerate(of.PARTS)}
     memories = [
-        of.Full("gemma3-27b", "h100", gpus, load, 10, 1024, 5.0, 5.0, 100, parts)
+        of.FullMemory("gemma3-27b", "h100", gpus, load, 10, 1024, 5.0, 5.0, 100, parts)
         for load in LOADS
         for gpus in (1, 2)
     ]

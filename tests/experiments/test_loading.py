@@ -9,7 +9,7 @@ from pagesim.costs.specs import Link, TierSpec
 from pagesim.experiments.offload.loading import (
     NAP,
     Beside,
-    Server,
+    OffloadServer,
     path_to_device,
     place_at,
     reaches,
@@ -32,7 +32,7 @@ def tier(name, gib, rate, **more):
 
 
 def server(tp=1, budget=8192):
-    return Server("a model", tp, 100 * KB, 20 * GIB, COST, budget)
+    return OffloadServer("a model", tp, 100 * KB, 20 * GIB, COST, budget)
 
 
 def point(tiers, tokens, *, new=1, beside=ALONE, **of):

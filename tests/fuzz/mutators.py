@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from structured_mutators import deep, json_value, npz_bomb, parquet_bomb, parquet_columns
+from structured_mutators import deep, json_value, parquet_bomb, parquet_columns
 from text_mutators import (
     flip_bits,
     insert,
@@ -43,8 +43,8 @@ def mutate(name: str, data: bytes, rng: random.Random) -> bytes:
     """Return a mutation of a file; the name's suffix says what it is."""
     kind = name.rpartition(".")[2]
     mutators = {"csv": CSV, "json": JSON, "jsonl": JSON, "toml": TOML, "parquet": PARQUET}.get(kind, BYTES)
-    if kind in ("parquet", "npz") and rng.random() < 1 / BOMB_EVERY:
-        return (parquet_bomb if kind == "parquet" else npz_bomb)(data, rng)
+    if kind == "parquet" and rng.random() < 1 / BOMB_EVERY:
+        return parquet_bomb(data, rng)
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         changed = rng.choice(mutators)(data, rng)
         data = changed if len(changed) <= max(len(data), LARGEST_BYTES) else data

@@ -61,7 +61,7 @@ def _scenarios() -> list[Target]:
                 if size > 200:
                     return None
                 grid_toml(chosen)
-                return [check_system(each) for each in chosen.scenarios()[:2]]
+                return [check_system(each) for each in list(chosen.scenarios())[:2]]
             if isinstance(chosen, Search):
                 chosen.parsed_goals()
                 return check_system(chosen.base())

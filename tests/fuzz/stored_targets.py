@@ -7,16 +7,14 @@ import tempfile
 from pathlib import Path
 
 from target import Target, again, of_tests
-from trace_targets import rich_trace
 
 import pagesim as ps
 from pagesim.costs.profiles import import_frontier, import_llmservingsim, import_vidur
 from pagesim.costs.profiles.llmservingsim import HEAD, LAYER, ONCE
 from pagesim.costs.specs import gpu, model
-from pagesim.experiments.paper.columns import SETTING, check, setting_text, stored
-from pagesim.experiments.paper.jobs import _kept
-from pagesim.experiments.paper.setting import Setting
-from pagesim.experiments.sweeps.store import MARKER, Record, Store
+from pagesim.experiments.paper.reproduce import SETTING, check, setting_text, stored
+from pagesim.experiments.paper.setting import PaperSetting
+from pagesim.experiments.sweeps.run_store import MARKER, RunRecord, RunStore
 from pagesim.kernels.bench.store import JOURNAL, RowStore, read_rows
 from pagesim.setup.files import MANIFEST
 from pagesim.setup.scenario import Scenario
@@ -57,20 +55,15 @@ def _stores() -> list[Target]:
     scenario = Scenario(trace="fixed:20,5", num_requests=3)
     summary = ps.api.run(scenario, ps.api.trace_of(scenario)).summary
     with tempfile.TemporaryDirectory() as folder:
-        store = Store(Path(folder) / "s")
-        store.put_run("a" * 32, Record("done", None, summary, ("note",)), scenario.model_dump())
-        store.put_trace("b" * 32, rich_trace())
+        store = RunStore(Path(folder) / "s")
+        store.put_run("a" * 32, RunRecord("done", None, summary, ("note",)), scenario.model_dump())
         base = Path(folder) / "s"
         files = {str(file.relative_to(base)): file.read_bytes() for file in base.rglob("*") if file.is_file()}
 
     def read(folder: Path) -> None:
-        store = Store(folder)
+        store = RunStore(folder)
         record = again(store.run("a" * 32))
         assert record.status in ("done", "failed")
-        trace = store.trace("b" * 32)
-        assert trace is not None
-        trace.digest()
-        assert len(trace.load())
 
     return [
         Target("store of a sweep", files, tuple(files), read),
@@ -95,19 +88,13 @@ def _benches() -> list[Target]:
 
 def _papers() -> list[Target]:
     table = "figure,series,x,paper,certainty,ours,error\nfig2,vLLM,used,96.3,printed,96.2,-0.1\n"
-    files = {SETTING: setting_text(Setting()).encode(), "fig2.csv": table.encode() * 1}
+    files = {SETTING: setting_text(PaperSetting()).encode(), "fig2.csv": table.encode() * 1}
 
     def read(folder: Path) -> None:
         stored(folder)
-        check(folder, Setting())
+        check(folder, PaperSetting())
 
-    def read_outcome(folder: Path) -> None:
-        again(_kept(folder / "o.json"))
-
-    return [
-        Target("paper: column", files, tuple(files), read),
-        Target("paper: outcome", {"o.json": b'{"batch": {"mean": 5.0}}'}, ("o.json",), read_outcome),
-    ]
+    return [Target("paper: column", files, tuple(files), read)]
 
 
 def _vidur() -> list[Target]:

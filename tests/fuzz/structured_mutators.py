@@ -99,13 +99,6 @@ def parquet_bomb(data: bytes, rng: random.Random) -> bytes:
     return out.getvalue()
 
 
-def npz_bomb(data: bytes, rng: random.Random) -> bytes:
-    """Write a small archive of large arrays."""
-    out = io.BytesIO()
-    np.savez_compressed(out, prompt_tokens=np.zeros(rng.choice((10_000_000, 80_000_000)), np.int64))
-    return out.getvalue()
-
-
 def _dump(content: Any) -> bytes:
     return json.dumps(content, ensure_ascii=True).encode()
 

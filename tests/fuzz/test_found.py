@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-import random
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from structured_mutators import npz_bomb
 from targets import targets
 from trial import DATA, REFUSED, read
 
@@ -42,7 +40,7 @@ def columns(name, file, change) -> bytes:
 
 DEEP = b'{"a":' * 100_000
 LLAMA, DEEPSEEK = "config.json: LLAMA_3_8B", "config.json: DEEPSEEK_V3"
-STORE, RUN, TRACE = "store of a sweep", f"runs/{'a' * 32}.json", f"traces/{'b' * 32}.npz"
+STORE, RUN = "store of a sweep", f"runs/{'a' * 32}.json"
 ALWAYS = np.zeros(30_000_000, np.int8)
 LONG = pa.DictionaryArray.from_arrays(pa.array(ALWAYS[:3000]), pa.array(["x" * 1_000_000]))
 LISTS = pa.FixedSizeListArray.from_arrays(pa.array(ALWAYS), 1000)
@@ -133,8 +131,6 @@ FOUND = {
     "a summary with no number": ("result: auto", "summary.json", b'{"requests": NaN}', "no finite number"),
     "a stored run without its summary": (STORE, RUN, b'{"status": "done"}', "the run is repeated"),
     "a stored run nested too deeply": (STORE, RUN, DEEP, "the run is repeated"),
-    "a stored trace that is no archive": (STORE, TRACE, b"PK\x03\x04", "is no trace that a sweep stored"),
-    "a stored trace that is a bomb": (STORE, TRACE, partial(npz_bomb, b"", random.Random(1)), "it claims"),
     "rows of a bench nested too deeply": ("bench rows", "rows.jsonl", DEEP + b"\n", "is no JSON"),
     "a table of figures in no encoding": ("paper: column", "fig2.csv", b"figure\n\xff", "is no table"),
     "a figure's row with a field too many": (

@@ -17,7 +17,6 @@ from mutators import mutate
 from targets import Target, targets
 
 from pagesim.errors import PagesimError
-from pagesim.experiments.sweeps import traces
 
 LONGEST_S = 10.0
 ROOM = 1 << 30
@@ -73,7 +72,6 @@ def carry_out(seed: int, number: int, folder: Path) -> Outcome:
 
 def read(target: Target, folder: Path) -> Outcome:
     """Read a target's files, and say what came of it."""
-    traces._load.cache_clear()  # it knows files by name, and here a name's content changes
     try:
         with _limited(), _silent(), warnings.catch_warnings():
             warnings.simplefilter("error")

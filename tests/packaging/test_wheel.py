@@ -66,6 +66,7 @@ def test_the_wheel_holds_the_bundled_data_and_the_mark_of_typed_code(contents):
     parts = {f.name for f in page.iterdir() if f.suffix in (".css", ".html", ".js")}
     assert {"page.html", "style.css", "main.js"} <= parts
     data |= {f"pagesim/results/report/{name}" for name in parts}
+    data.add("pagesim/experiments/paper/published.csv")
     others = {name for name in contents if not name.endswith(".py") and ".dist-info/" not in name}
     assert others == {*data, "pagesim/py.typed"}
 
@@ -103,7 +104,7 @@ def test_the_base_needs_no_more_than_the_simulator_does():
     names = sorted(requirement.split(">")[0] for requirement in project["dependencies"])
     assert names == [
         *("google-re2", "joblib", "matplotlib", "numpy", "pandas", "plotly"),
-        *("pyarrow", "pydantic", "rich", "simpy", "typer"),
+        *("pyarrow", "pydantic", "rich", "scipy", "simpy", "typer"),
     ]
     assert set(project["optional-dependencies"]) == {
         *("kernels", "calibrate", "operators", "ray", "notebooks", "tokenize", "test")

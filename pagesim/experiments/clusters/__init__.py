@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pagesim.experiments.clusters.apart import run_pools, simulate_pools
+from pagesim.experiments.clusters.cluster import ClusterResult, run_cluster, simulate_cluster
 from pagesim.experiments.clusters.replicas import Replicas
 from pagesim.experiments.clusters.routers import ROUTERS, Router, find_router
-from pagesim.experiments.clusters.run import ClusterResult, run_cluster, simulate_cluster
 
 __all__ = [
     "ROUTERS",

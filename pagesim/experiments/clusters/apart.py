@@ -14,24 +14,23 @@ from pagesim.accounting.metrics import describe
 from pagesim.api import as_trace
 from pagesim.costs.specs import Link, gpu
 from pagesim.errors import PagesimError
-from pagesim.experiments.clusters.handover import Lease, Pulls
-from pagesim.experiments.clusters.links import link_of, parse_pull_link
-from pagesim.experiments.clusters.pool_steps import PoolSteps, tables
-from pagesim.experiments.clusters.pools import PoolOptions, ReplayedPools, check_pools, replay_pools
-from pagesim.experiments.clusters.routers import Router, find_router
-from pagesim.experiments.clusters.run import (
+from pagesim.experiments.clusters.cluster import (
     ClusterResult,
     imbalances,
     name_of,
     replica_table,
     together,
 )
-from pagesim.scheduling.failure_modes import StrictCompatError
+from pagesim.experiments.clusters.handover import Lease, Pulls
+from pagesim.experiments.clusters.links import link_of, parse_pull_link
+from pagesim.experiments.clusters.pool_steps import PoolSteps, tables
+from pagesim.experiments.clusters.pools import PoolOptions, ReplayedPools, check_pools, replay_pools
+from pagesim.experiments.clusters.routers import Router, find_router
 from pagesim.setup.prepare import PreparedSystem, prepare
 from pagesim.setup.scenario import LEASE_S
 from pagesim.setup.server import ProgressCallback
 from pagesim.setup.system import System, checked
-from pagesim.sim.clock import BEYOND_THE_CLOCK, TICKS_PER_SECOND, to_seconds
+from pagesim.sim.clock import TICKS_PER_SECOND, to_seconds
 from pagesim.workloads.trace import Trace
 
 if TYPE_CHECKING:
@@ -128,8 +127,8 @@ def run_pools(
     options = PoolOptions(
         prefill,
         decode,
-        _router(prefill_router),
-        _router(decode_router),
+        find_router(prefill_router),
+        find_router(decode_router),
         parse_pull_link(link) if link is not None else link_of(gpu(system.gpu)),
         Lease(lease),
         handover,
@@ -142,12 +141,7 @@ def run_pools(
         accounts.append(PoolSteps(of, number, routed))
         return accounts[-1].add
 
-    try:
-        replayed = replay_pools(setting, options, progress=progress, account=account if steps else None)
-    except StrictCompatError as error:
-        raise setting.stopped(error) from None
-    except BEYOND_THE_CLOCK:
-        raise setting.too_long() from None
+    replayed = replay_pools(setting, options, progress=progress, account=account if steps else None)
     of_requests, columns = setting.summary(replayed.log)
     columns |= _pull_columns(replayed.pulls)
     pools = {
@@ -187,10 +181,6 @@ def run_pools(
 
 
 LEASE_MOST_S = 10**6
-
-
-def _router(router: str | Router) -> Router:
-    return find_router(router) if isinstance(router, str) else router
 
 
 def _pull_columns(pulls: Pulls) -> dict[str, npt.NDArray[Any]]:

@@ -8,7 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from pagesim.accounting.metrics import VIEWS
-from pagesim.experiments.clusters.run import ClusterResult
+from pagesim.experiments.clusters.cluster import ClusterResult
 from pagesim.results.plots import COLOURS, LABELS
 
 POINTS = 1000

@@ -8,16 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
+import numpy as np
 import simpy
 
+from pagesim.experiments.clusters.fleet import Fleet, ReplicaPool
 from pagesim.experiments.clusters.links import Ports
-from pagesim.experiments.clusters.pool_replicas import Decoder, Prefiller
+from pagesim.experiments.clusters.pool_replicas import Prefiller
 from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.sim.clock import TICKS_PER_SECOND
 from pagesim.sim.process import ArrivalEvent, Events, HandoverEvent, start
-
-Over = Callable[[int, int, Status], None]
-"""Called with the row of a request that is over for its client, the instant, and how it ended."""
+from pagesim.workloads.trace import IntColumn
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Pulls:
     """What became of handovers, by row of the trace, ``[N]``; -1 for what has not happened.
 
     Attributes:
-        prefiller, decoder: the replicas that each request went to.
+        prefiller, decoder: the replicas that each request went to, known at the end.
         prefilled: when its prompt was computed, in ticks.
         begun, over: when its pull began and when it was over, in ticks.
         blocks: that were pulled.
@@ -66,8 +66,8 @@ class Pulls:
             had its ``lease_ended``, and was ``pulled_late``, when its blocks were no longer held.
     """
 
-    prefiller: array[int]
-    decoder: array[int]
+    prefiller: IntColumn
+    decoder: IntColumn
     prefilled: array[int]
     begun: array[int]
     over: array[int]
@@ -81,43 +81,41 @@ class Pulls:
         def nothing() -> array[int]:
             return array("q", [-1]) * requests
 
-        return cls(nothing(), nothing(), nothing(), nothing(), nothing(), nothing())
+        nowhere = np.full(requests, -1, np.int64)
+        return cls(nowhere, nowhere, nothing(), nothing(), nothing(), nothing())
 
 
 class Handover:
     """Takes requests from prefillers to decoders, on one clock.
 
     Args:
-        environment: the clock.
+        fleet: of all replicas.
         pulls: where is noted what happens.
+        prefill: the pool from which requests come.
+        decode: the pool to which they go.
         ports: of the replicas.
         lease: of the blocks that prefillers hold.
         delay: ticks from a prefiller's answer until the decoder has the request.
-        route: chooses a decoder for a row at an instant, and submits the request to it.
-        leaves: when the client of a row goes away, in ticks; None if it does not.
-        over: see `Over`.
+        over: called with the row of a request that is over for its client, the instant, and how it ended.
     """
 
     def __init__(
         self,
-        environment: simpy.Environment,
+        fleet: Fleet,
         pulls: Pulls,
+        prefill: ReplicaPool,
+        decode: ReplicaPool,
         ports: Ports,
         lease: Lease,
         delay: int,
-        route: Callable[[int, int], None],
-        leaves: Callable[[int], int | None],
-        over: Over,
+        over: Callable[[int, int, Status], None],
     ) -> None:
         self.pulls = pulls
-        self.prefillers: list[Prefiller] = []
-        self.decoders: list[Decoder] = []
-        self._environment = environment
+        self._environment = fleet.environment
+        self._fleet, self._prefill, self._decode = fleet, prefill, decode
         self._ports = ports
         self._lease = lease
         self._delay = delay
-        self._route = route
-        self._leaves = leaves
         self._over = over
         self._ready: list[tuple[int, int]] = []  # (instant, row) of those on their way: a heap
         self._held: set[int] = set()  # rows whose blocks a prefiller holds
@@ -142,7 +140,7 @@ class Handover:
         row, pulls = request.row, self.pulls
         if self._lease.holds and row not in self._held:
             pulls.outcomes["pulled_late"] += 1
-        over = self._ports.pull(pulls.prefiller[row], pulls.decoder[row], blocks, now)
+        over = self._ports.pull(int(self._prefill.went_to[row]), int(self._decode.went_to[row]), blocks, now)
         pulls.begun[row], pulls.over[row], pulls.blocks[row] = now, over, blocks
         pulls.outcomes["pulled"] += 1
         ArrivalEvent(self._environment, over - now).callbacks.append(lambda _: self._acknowledge(row))
@@ -162,12 +160,12 @@ class Handover:
         now = int(self._environment.now)
         while self._ready and self._ready[0][0] <= now:
             row = heappop(self._ready)[1]
-            leaves = self._leaves(row)
+            leaves = self._fleet.leaves(row)
             if leaves is not None and leaves <= now:
                 self._over(row, leaves, Status.ABORTED)  # no replica learns of it: the lease ends
             else:
                 self._known.add(row)
-                self._route(row, now)
+                self._decode.route(self._fleet.whole.index_of(row), now)
 
     def _acknowledge(self, row: int) -> None:
         """Let the prefiller know that the blocks of a request are where they belong, or not wanted."""
@@ -178,7 +176,9 @@ class Handover:
         """Let a prefiller hold the blocks of a request no longer."""
         if row in self._held:
             self._held.remove(row)
-            self.prefillers[self.pulls.prefiller[row]].acknowledge(row, int(self._environment.now))
+            prefiller = self._prefill.replicas[self._prefill.went_to[row]]
+            assert isinstance(prefiller, Prefiller)
+            prefiller.acknowledge(row, int(self._environment.now))
 
     def _end_lease(self, row: int) -> Events:
         yield ArrivalEvent(self._environment, self._lease.ticks)

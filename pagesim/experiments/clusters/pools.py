@@ -7,31 +7,25 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import simpy
-
 from pagesim.accounting.request_log import RequestLog
 from pagesim.costs.specs import Link
 from pagesim.errors import PagesimError
+from pagesim.experiments.clusters.fleet import MOST_REPLICAS, Fleet, ReplicaPool
 from pagesim.experiments.clusters.handover import Handover, Lease, Pulls
 from pagesim.experiments.clusters.links import Ports
 from pagesim.experiments.clusters.pool_replicas import Decoder, PoolReplica, Prefiller
-from pagesim.experiments.clusters.replay import chosen
-from pagesim.experiments.clusters.replicas import Replicas
 from pagesim.experiments.clusters.routers import Router
 from pagesim.scheduling.added import AddedArrivals
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.content import Content, Contents
 from pagesim.scheduling.request import Status
-from pagesim.scheduling.traits import Pool
+from pagesim.scheduling.traits import Pool as PoolName
 from pagesim.setup.prepare import PreparedSystem
 from pagesim.setup.server import Consume, ProgressCallback, Server
 from pagesim.sim.clock import to_ticks
-from pagesim.sim.sending import ClosedLoop, send_at
 
 MakeAccount = Callable[[PreparedSystem, int, AddedArrivals], Consume]
 """Makes what takes in a replica's chunks: from its pool's system, its number in the pool, its requests."""
-
-MOST_REPLICAS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,21 +104,13 @@ def replay_pools(
     Raises:
         PagesimError: the policy has no connector, or a router answers nonsense.
     """
-    whole, clients = setting.requests(), setting.clients()
+    log, of_prefill, of_decode = setting.new_log(), setting.new_log(), setting.new_log()
+    fleet = Fleet(setting, log)
+    whole = fleet.whole
     if whole._contents is not None:
         whole._contents = TwiceContents(whole._contents)
-    environment = simpy.Environment()
-    loop = None if clients is None else ClosedLoop(environment, clients)
-    trace = setting.trace
-    log, of_prefill, of_decode = setting.new_log(), setting.new_log(), setting.new_log()
-    if clients is not None:
-        log.sent, log.due = clients.sent, clients.due
-    pulls = Pulls.of(len(trace))
-    leaving = {row: when for when, row in setting.aborts()}
+    pulls = Pulls.of(len(setting.trace))
     over_so_far = 0
-
-    def leaves(row: int) -> int | None:
-        return leaving.get(row) if clients is None else clients.abort_time(row)
 
     def over(row: int, now: int, status: Status) -> None:
         nonlocal over_so_far
@@ -132,62 +118,41 @@ def replay_pools(
         over_so_far += 1
         if progress is not None:
             progress(over_so_far)
-        if loop is not None:
-            loop.request_ended(row, now)
+        if fleet.tell is not None:
+            fleet.tell(row, now)
 
-    def to_decoder(row: int, now: int) -> None:
-        number = chosen(options.decode_router, trace, row, decode_states, now)
-        pulls.decoder[row] = number
-        decoders[number].submit(whole.index_of(row), row, now, leaves(row))
-
+    prefill = ReplicaPool(fleet, options.prefill_router, options.prefill)
+    decode = ReplicaPool(fleet, options.decode_router, options.decode)
     handover = Handover(
-        environment,
+        fleet,
         pulls,
+        prefill,
+        decode,
         Ports(options.link, setting.config.capacity.block_bytes),
         options.lease,
         to_ticks(options.handover_s),
-        to_decoder,
-        leaves,
         over,
     )
-    prefillers: list[Prefiller] = []
-    decoders: list[Decoder] = []
-    servers: dict[Pool, list[Server]] = {"prefill": [], "decode": []}
-    prefill_states, decode_states = Replicas(options.prefill), Replicas(options.decode)
-    prompts = trace.prompt_tokens.tolist()
+    servers: dict[PoolName, list[Server]] = {"prefill": [], "decode": []}
 
-    def add(pool: Pool, replica: PoolReplica, of_pool: RequestLog) -> None:
-        of = replace(setting, pool=pool)
-        accounts = [] if account is None else [account(of, len(servers[pool]), replica.routed)]
-        server = Server(of, of_pool, replica.routed, observers=[replica], consume=accounts)
-        servers[pool].append(server)
-        replica.start(environment, server.engine)
+    def add(name: PoolName, pool: ReplicaPool, replica: PoolReplica, of_pool: RequestLog) -> None:
+        of = replace(setting, pool=name)
+        accounts = [] if account is None else [account(of, len(pool.replicas), replica.routed)]
+        pool.replicas.append(replica)
+        servers[name].append(fleet.add(replica, of, of_pool, consume=accounts))
 
     for number in range(options.prefill):
         routed = AddedArrivals(_only_first_tokens(whole))
-        prefiller = Prefiller(number, prefill_states, routed, prompts, leave=handover.left_prefiller)
-        prefillers.append(prefiller)
-        add("prefill", prefiller, of_prefill)
+        prefiller = Prefiller(number, prefill.states, routed, fleet.prompts, leave=handover.left_prefiller)
+        add("prefill", prefill, prefiller, of_prefill)
         prefiller.connector.holds = options.lease.holds
     for number in range(options.decode):
-        decoder = Decoder(number, decode_states, AddedArrivals(whole), prompts, leave=handover.left_decoder)
-        decoders.append(decoder)
-        add("decode", decoder, of_decode)
+        routed = AddedArrivals(whole)
+        decoder = Decoder(number, decode.states, routed, fleet.prompts, leave=handover.left_decoder)
+        add("decode", decode, decoder, of_decode)
         decoder.connector.pull = handover.pull
-    handover.prefillers, handover.decoders = prefillers, decoders
-
-    def route(index: int, now: int) -> None:
-        row = whole.row[index]
-        pulls.prefiller[row] = number = chosen(options.prefill_router, trace, row, prefill_states, now)
-        prefillers[number].submit(index, row, now, leaves(row))
-
-    if loop is None:
-        send_at(environment, whole.ticks, route)
-    else:
-        loop.start(route)
-    environment.run()
-    for replica in (*prefillers, *decoders):
-        replica.end()
+    fleet.run(prefill)
+    pulls.prefiller, pulls.decoder = prefill.went_to, decode.went_to
     _add_times(log, of_prefill, of_decode)
     return ReplayedPools(servers["prefill"], servers["decode"], pulls, log)
 

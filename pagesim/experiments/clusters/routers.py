@@ -17,9 +17,6 @@ class Router(Protocol):
 
     A router is made anew for each run, without arguments, and asked about requests in the order in which they
     arrive. It may remember what it likes.
-
-    One that never looks at the replicas may say so by an attribute ``oblivious`` that is true. Then each
-    replica is replayed by itself, which changes nothing and takes a third of the time.
     """
 
     def choose(self, request: Request, replicas: Replicas, now: int) -> int:
@@ -34,8 +31,6 @@ class Router(Protocol):
 
 class RoundRobin:
     """One after another, whatever they do."""
-
-    oblivious = True
 
     def __init__(self) -> None:
         self._next = 0
@@ -112,10 +107,10 @@ PLUGINS: Plugins[Callable[[], Router]] = Plugins("router", "pagesim.routers", RO
 """The same, and those that others bring."""
 
 
-def find_router(name: str) -> Router:
-    """Return a new router by its name: one of ``ROUTERS``, or a plug-in's.
+def find_router(router: str | Router) -> Router:
+    """Return a new router by its name, one of ``ROUTERS`` or a plug-in's; or a router as it is.
 
     Raises:
         PagesimError: there is none of this name, or it cannot be made.
     """
-    return PLUGINS.make(name, lambda make: make())
+    return PLUGINS.make(router, lambda make: make()) if isinstance(router, str) else router

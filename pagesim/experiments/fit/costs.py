@@ -13,10 +13,9 @@ from pagesim.costs.profiles import Curve, Profile, Terms, analytic_profile
 from pagesim.costs.specs import gpu, model
 from pagesim.experiments.fit.coefficients import NOTHING, Coefficients, profile_of
 from pagesim.experiments.fit.equations import COLUMNS
-from pagesim.experiments.fit.iterations import AFFINE, PAIRS, RISES, SIZES
-from pagesim.experiments.fit.loads import Floats, Load
+from pagesim.experiments.fit.iterations import AFFINE, PAIRS, RISES, SIZES, prepared
+from pagesim.experiments.recorded.recording import Floats, RecordedRun
 from pagesim.setup.engine_config import EngineConfig
-from pagesim.setup.prepare import prepare
 from pagesim.setup.system import System
 from pagesim.sim.clock import TICKS_PER_SECOND
 
@@ -44,13 +43,13 @@ class Costs:
         return EngineConfig(self.system)
 
     @classmethod
-    def of(cls, system: System, start: Profile | None, load: Load) -> Costs:
+    def of(cls, system: System, start: Profile | None, load: RecordedRun) -> Costs:
         """Return those of a system that served a load.
 
         Raises:
             PagesimError: an option of the system is off, or the profile is not for it.
         """
-        made = cls(system, start, prepare(load.on(system), load.trace()).config.capacity.block_size)
+        made = cls(system, start, prepared(load, system).config.capacity.block_size)
         made.cost(np.full(len(COLUMNS), 1e-3))  # says at once if they do not go together
         return made
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pagesim.experiments.fit.iterations import REGRESSORS, Simulated
-from pagesim.experiments.fit.loads import Floats, Ints, Load, Rows
+from pagesim.experiments.recorded.recording import Floats, Ints, RecordedRun, Rows
 
 COLUMNS = (*REGRESSORS, "front_end")
 """Of what is fitted: the regressors of an iteration's time, and what a TTFT has beside iterations."""
@@ -43,7 +43,9 @@ class Equations(NamedTuple):
     groups: Ints
 
 
-def equations(load: Load, run: Simulated, used: Floats, number: int, first: int | None = None) -> Equations:
+def equations(
+    load: RecordedRun, run: Simulated, used: Floats, number: int, first: int | None = None
+) -> Equations:
     """Return what a load says.
 
     A request's window goes from its first token to its last, and takes what the iterations do that end in it.

@@ -11,9 +11,10 @@ from pagesim.costs.profiles import Profile
 from pagesim.errors import PagesimError
 from pagesim.experiments.fit.costs import Costs
 from pagesim.experiments.fit.equations import COLUMNS, GROUPS
-from pagesim.experiments.fit.loads import Floats, Load
-from pagesim.experiments.fit.search import Found, search
+from pagesim.experiments.fit.iterations import check
+from pagesim.experiments.fit.search import SearchResult, search
 from pagesim.experiments.fit.untold import are_alike, settle
+from pagesim.experiments.recorded.recording import Floats, RecordedRun
 from pagesim.setup.system import System
 
 ODDS = 1.3
@@ -36,9 +37,9 @@ class Fitted:
 
     costs: Costs
     form: tuple[str, ...]
-    found: Found
+    found: SearchResult
     fixed: dict[str, str]
-    loads: tuple[Load, ...]
+    loads: tuple[RecordedRun, ...]
     first: int | None
     notes: tuple[str, ...]
 
@@ -52,7 +53,7 @@ class Fitted:
 
 
 def fit(
-    loads: Sequence[Load], system: System, *, start: Profile | None = None, first: int | None = None
+    loads: Sequence[RecordedRun], system: System, *, start: Profile | None = None, first: int | None = None
 ) -> Fitted:
     """Fit what a server's iterations take to its logs.
 
@@ -71,7 +72,7 @@ def fit(
     if not loads:
         raise PagesimError("there is no log to fit to; give at least one")
     for load in loads:
-        load.check()
+        check(load)
     costs = Costs.of(system, start, loads[0])
     plain, *others = costs.forms
     form, found = plain, search(loads, costs, _first_values(loads, costs), plain, {}, first)
@@ -87,7 +88,7 @@ def fit(
     return Fitted(costs, form, found, sources, tuple(loads), first, notes)
 
 
-def _at_odds(loads: Sequence[Load], found: Found) -> Iterator[str]:
+def _at_odds(loads: Sequence[RecordedRun], found: SearchResult) -> Iterator[str]:
     """Yield of each load that contradicts the others that it does."""
     rows = found.rows
     for number, load in enumerate(loads if len(loads) > 1 else ()):
@@ -101,7 +102,7 @@ def _at_odds(loads: Sequence[Load], found: Found) -> Iterator[str]:
             )
 
 
-def _first_values(loads: Sequence[Load], costs: Costs) -> Floats:
+def _first_values(loads: Sequence[RecordedRun], costs: Costs) -> Floats:
     """Return values to begin with: an idle server's TPOT and TTFT are upper bounds of the first two times."""
     values = np.zeros(len(COLUMNS))
     if costs.start is not None:

@@ -1,4 +1,4 @@
-"""Iterations of a simulated run, each with what its time depends on, and their sums over windows."""
+"""IterationLog of a simulated run, each with what its time depends on, and their sums over windows."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from pagesim.costs import CostModel, Profiled
-from pagesim.experiments.fit.loads import Floats, Ints, Load, Rows
+from pagesim.errors import PagesimError
+from pagesim.experiments.recorded.recording import Floats, Ints, RecordedRun, Rows
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.observer import FastForward, Observer
-from pagesim.setup.prepare import prepare
+from pagesim.setup.prepare import PreparedSystem, prepare
 from pagesim.setup.server import Server
 from pagesim.setup.system import System
 from pagesim.sim.clock import TICKS_PER_SECOND, to_tick_column
@@ -30,7 +31,11 @@ sequences read, tokens of prompts that are computed, and whether there are any; 
 in prompts; and of each interval of ``SIZES`` the share that its tokens fill, of whichever requests."""
 
 
-class Iterations(Observer):
+FEWEST = 20
+"""Requests below which nothing is fitted to a load."""
+
+
+class IterationLog(Observer):
     """Observes a run's iterations.
 
     Args:
@@ -148,7 +153,38 @@ class Simulated(NamedTuple):
         return ttft, decode, ttft + decode
 
 
-def replay(load: Load, system: System, cost: Profiled, kernels: CostModel | None = None) -> Simulated:
+def prepared(load: RecordedRun, system: System) -> PreparedSystem:
+    """Return a system ready for a load, with the options of that run; its cost is left to who replays.
+
+    Raises:
+        PagesimError: the load and the system do not go together.
+    """
+    own = {**load.server, "cost": "affine:1e-3,0,0", "max_concurrency": load.max_concurrency}
+    return prepare(system.model_copy(update=own), load.trace(system.block_size or 16))
+
+
+def check(load: RecordedRun) -> None:
+    """Refuse a load to which nothing can be fitted.
+
+    Raises:
+        PagesimError: it is known by means alone, has too few requests, or none whose tokens came one after
+            the other.
+    """
+    if load.means:
+        raise PagesimError(f"{load.name}: is known by its means; a fit needs the times of single requests")
+    if len(load) < FEWEST:
+        raise PagesimError(
+            f"{load.name}: has {len(load)} requests that were answered; at least {FEWEST} are needed, send "
+            "more"
+        )
+    if not (load.e2e_s > load.ttft_s)[load.output_tokens > 1].any():
+        raise PagesimError(
+            f"{load.name}: every request has its first and its last token at the same instant; a log of "
+            "streamed tokens is needed (a client that streams, with the times of single tokens kept)"
+        )
+
+
+def replay(load: RecordedRun, system: System, cost: Profiled, kernels: CostModel | None = None) -> Simulated:
     """Replay a load on a system, at these costs.
 
     Args:
@@ -160,9 +196,9 @@ def replay(load: Load, system: System, cost: Profiled, kernels: CostModel | None
     Raises:
         PagesimError: the load and the system do not go together.
     """
-    setting = prepare(load.on(system), load.trace())
+    setting = prepared(load, system)
     setting = replace(setting, config=replace(setting.config, other_cost=cost))
-    log, seen = setting.new_log(), Iterations(kernels)
+    log, seen = setting.new_log(), IterationLog(kernels)
     server = Server(setting, log, setting.arrivals(), observers=[seen])
     server.replay()
     sent = to_tick_column(setting.trace.arrival_s) if log.sent is None else np.array(log.sent, np.int64)

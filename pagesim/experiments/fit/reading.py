@@ -8,32 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from pagesim.errors import PagesimError
-from pagesim.experiments.fit.loads import Load
+from pagesim.experiments.fit.iterations import check
 from pagesim.experiments.recorded import find
-from pagesim.experiments.recorded.catalogue import known
+from pagesim.experiments.recorded.recording import RecordedRun
 from pagesim.setup.system import System, checked
 
 OF_ALL = ("model", "gpu", "tensor_parallel_size", "vllm_version", "kv_cache_dtype", "block_size")
 """What must be the same in all logs; the other options may differ from load to load."""
-
-
-def split(files: Sequence[Path]) -> tuple[list[Path], dict[str, Any]]:
-    """Return the files of requests, and what server's logs and dumps of metrics among the others say.
-
-    Raises:
-        PagesimError: a file cannot be read, or there is none of requests.
-    """
-    logs: list[Path] = []
-    said: dict[str, Any] = {}
-    for file in files:
-        about = find.about_server(file)
-        if about is None:
-            logs.append(file)
-        else:
-            said |= about.options
-    if not logs:
-        raise PagesimError(f"{files[0]}: says what the server is, and holds no request; give a load, too")
-    return logs, known(said)
 
 
 def read(
@@ -41,8 +22,8 @@ def read(
     held_out: Sequence[Path],
     flags: Mapping[str, Any],
     server: Mapping[str, Any] | None = None,
-) -> tuple[System, tuple[Load, ...]]:
-    """Return the server, and its loads: those to fit to, and those held out.
+) -> tuple[System, tuple[RecordedRun, ...]]:
+    """Return the server, and its loads: those to fit to, and those held out, each with its own options.
 
     Args:
         logs: files to fit to.
@@ -76,7 +57,7 @@ def read(
         checked(System, {**values, **options}, load.name)
     names = _names((*logs, *held_out))
     return system, tuple(
-        replace(load, name=name, options=options)
+        replace(load, name=name, server=options)
         for name, (load, _), options in zip(names, pairs, own, strict=True)
     )
 
@@ -88,11 +69,11 @@ def _names(files: Sequence[Path]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(file) for file in files]
 
 
-def _one(file: Path) -> tuple[Load, dict[str, Any]]:
+def _one(file: Path) -> tuple[RecordedRun, dict[str, Any]]:
     """Return the load of a file, and what it says of the server, by options' names."""
     runs = find.read(file)
     if len(runs) != 1:
         raise PagesimError(f"{file}: holds {len(runs)} runs; a fit takes a file a load, give each its own")
     (run,) = runs
-    settings = dict(run.server)
-    return Load.of(run, int(settings.get("block_size", 16))), settings
+    check(run)
+    return run, dict(run.server)

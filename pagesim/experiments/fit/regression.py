@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pagesim.costs.profiles.curves import non_negative
-from pagesim.experiments.fit.loads import Floats, Ints, Rows
+from pagesim.experiments.recorded.recording import Floats, Ints, Rows
 
 OUTLIER = 6.0
 """Robust standard deviations beyond which a row is left out: first requests contain compilation."""

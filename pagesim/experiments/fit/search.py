@@ -11,8 +11,8 @@ from pagesim.errors import PagesimError
 from pagesim.experiments.fit.costs import Costs
 from pagesim.experiments.fit.equations import COLUMNS, Equations, equations
 from pagesim.experiments.fit.iterations import RISES, SIZES, Simulated, replay
-from pagesim.experiments.fit.loads import Floats, Load, Rows
 from pagesim.experiments.fit.regression import OUTLIER, TO_SIGMA, regress
+from pagesim.experiments.recorded.recording import Floats, RecordedRun, Rows
 
 ROUNDS = 10
 """At most; three or four are enough unless memory runs short."""
@@ -27,7 +27,7 @@ LEAST_SPREAD = 1e-4
 """Of residuals, which a log without any noise has not."""
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """Values, and what they were fitted with.
 
     Attributes:
@@ -58,7 +58,7 @@ class Found(NamedTuple):
                 logs += of.mean() * np.log(max(LEAST_SPREAD, float(np.sqrt(np.mean(np.square(cut))))))
         return float(np.exp(logs))
 
-    def describes_better(self, other: Found) -> bool:
+    def describes_better(self, other: SearchResult) -> bool:
         """Return whether these values describe the rows so much better that more of them are worth it.
 
         Schwarz's criterion (BIC), and at least by ``WORTH``: windows of one load overlap.
@@ -76,13 +76,13 @@ class Found(NamedTuple):
 
 
 def search(
-    loads: Sequence[Load],
+    loads: Sequence[RecordedRun],
     costs: Costs,
     start: Floats,
     form: Collection[str],
     fixed: Mapping[str, float],
     first: int | None = None,
-) -> Found:
+) -> SearchResult:
     """Return the values with which simulated windows come closest to measured ones.
 
     Args:
@@ -121,7 +121,7 @@ def search(
         )
         spreads = _spreads(found.residuals, rows.of_ttft)
         errors = _spread_out(ties, found.errors)
-        now = Found(values, errors, runs, rows, found.kept, misses)
+        now = SearchResult(values, errors, runs, rows, found.kept, misses)
         # Where memory runs short, who is preempted changes with every value: the best round is taken.
         if best is None or now.miss < best.miss:
             best = now

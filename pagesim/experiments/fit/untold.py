@@ -8,8 +8,8 @@ import numpy as np
 
 from pagesim.experiments.fit.costs import Costs
 from pagesim.experiments.fit.equations import COLUMNS
-from pagesim.experiments.fit.loads import Load
-from pagesim.experiments.fit.search import Found, search
+from pagesim.experiments.fit.search import SearchResult, search
+from pagesim.experiments.recorded.recording import RecordedRun
 
 SURE = 2.0
 """Standard errors by which a value must exceed 0, or what is known of it beforehand."""
@@ -26,12 +26,12 @@ DATASHEET, LEFT_OUT, OTHERS = "datasheet", "counted elsewhere", "other servers"
 
 CONTEXT, SEQUENCES = COLUMNS.index("context"), COLUMNS.index("sequences")
 
-Settled = tuple[Found, dict[str, str], tuple[str, ...]]
+Settled = tuple[SearchResult, dict[str, str], tuple[str, ...]]
 """What was found, where values come from that the logs do not give, and why, a sentence each."""
 
 
 def settle(
-    loads: Sequence[Load], costs: Costs, form: Sequence[str], found: Found, first: int | None
+    loads: Sequence[RecordedRun], costs: Costs, form: Sequence[str], found: SearchResult, first: int | None
 ) -> Settled:
     """Put something else in the place of what logs cannot tell.
 
@@ -43,7 +43,7 @@ def settle(
         first: as in `search`.
     """
 
-    def anew(fixed: dict[str, float]) -> Found:
+    def anew(fixed: dict[str, float]) -> SearchResult:
         return search(loads, costs, found.values, form, fixed, first)
 
     engine, fixed = costs.engine(), {}
@@ -80,7 +80,7 @@ def settle(
     return with_known, sources, tuple(notes)
 
 
-def _context_unknown(loads: Sequence[Load], found: Found, costs: Costs) -> str | None:
+def _context_unknown(loads: Sequence[RecordedRun], found: SearchResult, costs: Costs) -> str | None:
     """Return why the logs cannot tell a time a token of context from a time a sequence; None if they can."""
     value, error = float(found.values[CONTEXT]), float(found.errors[CONTEXT])
     if len(loads) == 1:
@@ -96,7 +96,7 @@ def _context_unknown(loads: Sequence[Load], found: Found, costs: Costs) -> str |
     return None
 
 
-def are_alike(found: Found) -> bool:
+def are_alike(found: SearchResult) -> bool:
     """Return whether all loads have much the same batch, and much the same context a sequence."""
     whole = np.array([run.windows.sums[-1] for run in found.runs])
     iterations, sequences, context = (whole[:, COLUMNS.index(name)] for name in COLUMNS[:3])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pagesim.experiments.golden.compare import CLOCK_TOLERANCE_S, Difference, first_difference
 from pagesim.experiments.golden.manifest import GoldenLog, read_manifest, read_manifests
-from pagesim.experiments.golden.replay import Comparison, compare_log
+from pagesim.experiments.golden.replay import LogComparison, compare_log
 
 __all__ = [
     "CLOCK_TOLERANCE_S",
-    "Comparison",
     "Difference",
     "GoldenLog",
+    "LogComparison",
     "compare_log",
     "first_difference",
     "read_manifest",

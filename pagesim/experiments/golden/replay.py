@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # pandas takes long to import
 
 
 @dataclass(frozen=True)
-class Comparison:
+class LogComparison:
     """What came of a golden log's replay.
 
     Attributes:
@@ -52,7 +52,7 @@ class Comparison:
     wall_s: float
 
 
-def compare_log(log: GoldenLog, *, stepping: bool, tables: bool = False) -> Comparison:
+def compare_log(log: GoldenLog, *, stepping: bool, tables: bool = False) -> LogComparison:
     """Replay a log's trace and compare every iteration and every request with the log's.
 
     Args:
@@ -79,7 +79,7 @@ def compare_log(log: GoldenLog, *, stepping: bool, tables: bool = False) -> Comp
         if table == "steps" and (of_sglang or "scheduled_crc" in theirs):
             ours = details.add_to(ours, theirs)
         difference = difference or first_difference(table, *alike(log, table, ours, theirs))
-    return Comparison(log, stepping, tables, rows, difference, time.perf_counter() - started)
+    return LogComparison(log, stepping, tables, rows, difference, time.perf_counter() - started)
 
 
 def _read(file: Path) -> pd.DataFrame:

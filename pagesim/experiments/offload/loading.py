@@ -10,7 +10,7 @@ from pagesim.costs.specs import TierSpec
 from pagesim.costs.transfers import path_to_device, transfer_ticks
 from pagesim.sim.clock import TICKS_PER_SECOND
 
-__all__ = ["Beside", "Returning", "Server", "place_at", "reaches", "returning"]
+__all__ = ["Beside", "OffloadServer", "Returning", "place_at", "reaches", "returning"]
 
 NAP = TICKS_PER_SECOND // 1000
 """An iteration of vLLM that computes nothing, while it waits for a transfer (`sim.engine`)."""
@@ -34,7 +34,7 @@ class Beside:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class OffloadServer:
     """What computes: a model on GPUs.
 
     Attributes:
@@ -68,7 +68,7 @@ class Returning:
         recompute_s: until the first token if all of its prompt is computed.
     """
 
-    server: Server
+    server: OffloadServer
     tier: TierSpec
     tokens: int
     reach_bytes: int | None
@@ -115,7 +115,12 @@ def place_at(tiers: Sequence[TierSpec], device_bytes: int, distance: int) -> int
 
 
 def returning(
-    server: Server, tiers: Sequence[TierSpec], contexts: Sequence[int], *, new: int = 16, beside: Beside
+    server: OffloadServer,
+    tiers: Sequence[TierSpec],
+    contexts: Sequence[int],
+    *,
+    new: int = 16,
+    beside: Beside,
 ) -> Iterator[Returning]:
     """Yield what each length of prefix takes that comes back from each tier.
 
@@ -150,7 +155,7 @@ def returning(
             )
 
 
-def _prefill(server: Server, history: int, tokens: int, beside: Beside) -> int:
+def _prefill(server: OffloadServer, history: int, tokens: int, beside: Beside) -> int:
     """Return the ticks of the iterations that compute so many tokens behind a history, chunk by chunk."""
     ticks, held = 0, beside.sequences * beside.context
     room = max(1, server.budget - beside.sequences)

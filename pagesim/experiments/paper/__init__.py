@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from pagesim.experiments.paper.catalogue import BEYOND, FIGURES, PAPER, figure
-from pagesim.experiments.paper.figures.base import PaperFigure
+from pagesim.experiments.paper.figure import PaperFigure
 from pagesim.experiments.paper.numbers import CERTAINTIES, Number, csv
-from pagesim.experiments.paper.reproduce import Reproduced, reproduce
-from pagesim.experiments.paper.setting import Setting
+from pagesim.experiments.paper.reproduce import BEYOND, FIGURES, Reproduced, chosen, reproduce
+from pagesim.experiments.paper.setting import PaperSetting
 
 __all__ = [
     "BEYOND",
     "CERTAINTIES",
     "FIGURES",
-    "PAPER",
     "Number",
     "PaperFigure",
+    "PaperSetting",
     "Reproduced",
-    "Setting",
+    "chosen",
     "csv",
-    "figure",
     "reproduce",
 ]

@@ -22,7 +22,7 @@ APART_S = 60.0
 """Seconds between two turns of a conversation, roughly: assumed."""
 
 
-def as_conversations(trace: Trace, scenario: Scenario, *, turns: int = TURNS) -> Trace:
+def as_conversations(trace: Trace, scenario: Scenario) -> Trace:
     """Return a trace whose requests are turns that begin with all that was said before in theirs.
 
     Questions and answers are the trace's prompts and outputs. A prompt is cut to its last `PROMPT` tokens, so
@@ -33,7 +33,6 @@ def as_conversations(trace: Trace, scenario: Scenario, *, turns: int = TURNS) ->
     Args:
         trace: single turns.
         scenario: whose rate says how many conversations go on at a time.
-        turns: of a conversation, at most.
     """
     together = max(1, round(APART_S * (scenario.rate or 1.0)))
     prompts, outputs = trace.prompt_tokens.copy(), np.minimum(trace.output_tokens, OUTPUT)
@@ -45,7 +44,7 @@ def as_conversations(trace: Trace, scenario: Scenario, *, turns: int = TURNS) ->
     for at in range(len(trace)):
         place = at % together
         whole = said[place] + prompts[at]
-        if taken[place] == turns or (scenario.option("enable_prefix_caching") is not None and whole > PROMPT):
+        if taken[place] == TURNS or (scenario.option("enable_prefix_caching") is not None and whole > PROMPT):
             said[place], taken[place], session[place], new = 0, 0, new, new + 1
             whole = prompts[at]
         said[place] = whole + outputs[at]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import csv as csv_reader
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
-
-Certainty = Literal["V", "B", "A", "D", "F", ""]
+from functools import cache
+from pathlib import Path
+from typing import Literal
 
 CERTAINTIES: dict[str, str] = {
     "V": "text of the paper",
@@ -21,79 +22,19 @@ CERTAINTIES: dict[str, str] = {
 READING = 0.15
 """How far a number that was read off a curve by eye may be off."""
 
+FITTED = "fitted"
+"""In place of a bar: a number that the engine was fitted to, and so no prediction."""
+
 Quoted = float | tuple[float, float]
 """A value of the paper, or the range that its text gives."""
 
+Key = tuple[str, str]
+"""The series and the x of a number."""
+
+Values = Mapping[Key, float | None]
+"""Our values of a figure; None where one could not be computed."""
+
 Verdict = Literal["holds", "misses", "fitted", "within reading", "outside reading", "no bar", "not run"]
-
-
-class Bar(Protocol):
-    """What was promised of a number before it was computed. Its text is a clause for a table."""
-
-    def holds(self, paper: Quoted, ours: float) -> bool:
-        """Say whether our value keeps the promise."""
-
-
-@dataclass(frozen=True, slots=True)
-class Points:
-    """Our value differs by no more than so much, in the figure's own unit."""
-
-    most: float
-
-    def holds(self, paper: Quoted, ours: float) -> bool:
-        return abs(off(paper, ours)) <= self.most
-
-    def __str__(self) -> str:
-        return f"± {self.most:g}" if self.most else "exact"
-
-
-@dataclass(frozen=True, slots=True)
-class Percent:
-    """Our value differs by no more than such a share of the paper's, in percent."""
-
-    most: float
-
-    def holds(self, paper: Quoted, ours: float) -> bool:
-        near = paper if isinstance(paper, float | int) else min(paper, key=lambda end: abs(end - ours))
-        return abs(off(paper, ours)) <= self.most / 100 * abs(near)
-
-    def __str__(self) -> str:
-        return f"± {self.most:g} %"
-
-
-@dataclass(frozen=True, slots=True)
-class Printed:
-    """Our value lies within so many percent of some number that is printed as the paper's.
-
-    Args:
-        step: of the last printed digit.
-        percent: beyond half a step.
-    """
-
-    step: float
-    percent: float
-
-    def holds(self, paper: Quoted, ours: float) -> bool:
-        low, high = paper if isinstance(paper, tuple) else (paper, paper)
-        return Percent(self.percent).holds((low - self.step / 2, high + self.step / 2), ours)
-
-    def __str__(self) -> str:
-        return f"± {self.percent:g} % of what rounds to it"
-
-
-@dataclass(frozen=True, slots=True)
-class Inside:
-    """Our value lies in the paper's range."""
-
-    def holds(self, paper: Quoted, ours: float) -> bool:
-        return off(paper, ours) == 0
-
-    def __str__(self) -> str:
-        return "inside"
-
-
-FITTED = "fitted"
-"""In place of a bar: a number that the engine was fitted to, and so no prediction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +48,16 @@ class Number:
         paper: the paper's value or range; None where it gives none.
         certainty: a key of `CERTAINTIES`.
         ours: None where it could not be computed.
-        bar: what was promised; None for nothing.
+        bar: what was promised before it was computed, as `tolerance` reads it; ``fitted``; or "" for nothing.
     """
 
     figure: str
     series: str
     x: str
     paper: Quoted | None
-    certainty: Certainty
+    certainty: str
     ours: float | None
-    bar: Bar | str | None = None
+    bar: str = ""
 
     @property
     def error(self) -> float | None:
@@ -142,12 +83,36 @@ class Number:
             return "no bar"
         if self.bar == FITTED:
             return "fitted"
-        if self.bar is not None and not isinstance(self.bar, str):
-            return "holds" if self.bar.holds(self.paper, self.ours) else "misses"
+        if self.bar:
+            return "holds" if holds(self.bar, self.paper, self.ours) else "misses"
         if self.certainty == "F":
             share = self.relative
             return "within reading" if share is not None and abs(share) <= READING else "outside reading"
         return "no bar"
+
+
+def tolerance(bar: str) -> tuple[float, float]:
+    """Return how far a value may be off: in the figure's unit, and in percent beyond that.
+
+    Args:
+        bar: ``exact``; ``inside`` (a range); ``± 1.5``; ``± 3 %``; or ``± 1 % of what rounds to it``, for a
+            value that the paper prints as a whole number.
+    """
+    if bar in ("exact", "inside"):
+        return 0.0, 0.0
+    size, _, unit = bar.removeprefix("± ").partition(" ")
+    if not unit:
+        return float(size), 0.0
+    return (0.0 if unit == "%" else 0.5), float(size)
+
+
+def holds(bar: str, paper: Quoted, ours: float) -> bool:
+    """Say whether our value keeps what a bar promised of it."""
+    most, percent = tolerance(bar)
+    low, high = paper if isinstance(paper, tuple) else (paper, paper)
+    ends = low - most, high + most
+    near = min(ends, key=lambda end: abs(end - ours))
+    return abs(off(ends, ours)) <= percent / 100 * abs(near)
 
 
 def off(paper: Quoted, ours: float) -> float:
@@ -156,6 +121,26 @@ def off(paper: Quoted, ours: float) -> float:
         return ours - paper
     low, high = paper
     return min(0.0, ours - low) + max(0.0, ours - high)
+
+
+@cache
+def published(figure: str) -> dict[Key, Number]:
+    """Return the numbers that the paper gives of a figure, by series and x, ours not yet known."""
+    rows = csv_reader.DictReader(
+        Path(__file__).with_name("published.csv").read_text(encoding="utf-8").splitlines()
+    )
+    return {
+        (row["series"], row["x"]): Number(
+            figure, row["series"], row["x"], _quoted(row["paper"]), row["certainty"], None, row["bar"]
+        )
+        for row in rows
+        if row["figure"] == figure
+    }
+
+
+def _quoted(text: str) -> Quoted:
+    low, dots, high = text.partition("..")
+    return (float(low), float(high)) if dots else float(text)
 
 
 def shown(value: Quoted | None) -> str:

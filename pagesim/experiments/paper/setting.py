@@ -1,12 +1,14 @@
-"""On what the figures are drawn: whose lengths, whose costs, how long; and the paper's servers."""
+"""The paper's servers and their engine; and whose lengths, whose costs, and how much of a trace to replay."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pagesim.experiments.paper.engine import ENGINES, cost_text, engine_of
+from pagesim.costs import EngineTime, engine_time
+from pagesim.costs.specs import model
+from pagesim.experiments.paper.jobs import Load
 from pagesim.setup.scenario import Scenario
 from pagesim.setup.system import checked
 from pagesim.workloads import workloads
@@ -55,8 +57,49 @@ SYSTEMS = {
 """The systems that the paper compares, by our policy, in its order."""
 
 
+FITTED_TO = {"sharegpt": 30.42, "alpaca": 132.44}
+"""Fig. 13's bars of vLLM, mean number of requests in a batch: nothing else is fitted to."""
+
+RATES = {"sharegpt": 2.0, "alpaca": 30.0}
+"""Requests/s of these bars."""
+
+FITTED_FOR = "opt-13b"
+"""The model of these bars."""
+
+ENGINES = {"imported": engine_time("vllm-sosp"), "analytic": EngineTime(0.0, 3.45e-4)}
+"""The engine of `FITTED_FOR` by where the other costs come from: what these leave to be explained. Fitted in
+steps of 0.1 ms and 5 µs, on the paper's own lengths."""
+
+OUTSIDE = ("static",)
+"""Policies whose tokens do not pass through the engine's loop: FasterTransformer computes a whole batch, from
+its prompts to its last tokens, in one call of C++. The paper's Orca is a scheduler that its authors wrote
+into their own engine, and takes what vLLM takes."""
+
+
+def engine_of(source: str, model_name: str, policy: str) -> EngineTime:
+    """Return the engine's own time of a system of the paper.
+
+    Both numbers are what is left beside kernels that others timed, and kernels run layer by layer; so for
+    other models than `FITTED_FOR` they go with the layers.
+
+    Args:
+        source: of the other costs, a key of `ENGINES`.
+        model_name: what the system serves.
+        policy: ours, of the system.
+    """
+    if policy in OUTSIDE:
+        return EngineTime(0.0, 0.0)
+    fitted, layers = ENGINES[source], model(model_name).layers / model(FITTED_FOR).layers
+    return EngineTime(fitted.iteration_s * layers, fitted.sequence_s * layers, fitted.source)
+
+
+def in_words(engine: EngineTime) -> str:
+    """Return both numbers as people read them."""
+    return f"{engine.iteration_s * 1e3:.1f} ms an iteration and {engine.sequence_s * 1e6:.0f} µs a sequence"
+
+
 @dataclass(frozen=True)
-class Setting:
+class PaperSetting:
     """What a reproduction is made with.
 
     Args:
@@ -92,26 +135,10 @@ class Setting:
         """Of a column: lengths and costs."""
         return f"{self.lengths}, {self.cost} costs{', quick' if self.quick else ''}"
 
-    def seconds(self, full: float) -> float:
-        """Return how long a trace is."""
-        return full * QUICK if self.quick else full
-
-    def window(self, start: float, end: float) -> str:
-        """Return a window of a trace."""
-        return f"{self.seconds(start):g}:{self.seconds(end):g}"
-
     @property
     def fitted(self) -> bool:
         """Say whether the engine of these costs is fitted to the paper."""
         return self.cost in ENGINES
-
-    def profile_on(self, server: Deployment) -> str:
-        """Return the profile of a server's kernels.
-
-        Args:
-            server: whose.
-        """
-        return server.imported if self.cost == "imported" else f"analytic-{server.gpu}"
 
     def cost_on(self, server: Deployment, policy: str, *, block_sizes: bool = False) -> str:
         """Return the cost of a server's iterations.
@@ -124,35 +151,58 @@ class Setting:
         """
         if not self.fitted:
             return self.cost
-        setting = replace(self, cost="analytic") if block_sizes else self
-        return cost_text(setting.profile_on(server), engine_of(setting.cost, server.model, policy))
+        source = "analytic" if block_sizes else self.cost
+        profile = server.imported if source == "imported" else f"analytic-{server.gpu}"
+        engine = engine_of(source, server.model, policy)
+        return f"profile:{profile},overhead_s={engine.iteration_s:.6g},sequence_s={engine.sequence_s:.6g}"
 
-    def scenario(
-        self, server: Deployment, policy: str, workload: str, *, seconds: float | None = None, **options: Any
-    ) -> Scenario:
-        """Return a scenario of the paper: its arrivals, seed 0.
+    def load(
+        self,
+        server: Deployment,
+        policy: str,
+        workload: str,
+        *,
+        seconds: float | None = None,
+        window: tuple[float, float] | None = None,
+        until: float | None = None,
+        rates: tuple[float, ...] = (),
+        conversations: bool = False,
+        copies: bool = False,
+        **options: Any,
+    ) -> Load:
+        """Return a system under a load of the paper: its arrivals, seed 0.
 
         Args:
             server: on which.
             policy: of `SYSTEMS`, or another.
             workload: sharegpt, alpaca, or another text that ``--trace`` takes.
-            seconds: of the whole trace; the server's when left out.
-            **options: further fields.
+            seconds: of arrivals; the server's when left out.
+            window: seconds between which iterations count.
+            until: seconds after which no iteration begins.
+            rates: of a curve.
+            conversations: whether requests become turns of conversations.
+            copies: whether swaps cost what the paper's own did.
+            **options: further fields of the scenario.
 
         Raises:
             PagesimError: a field is off.
         """
+        share = QUICK if self.quick else 1.0
         values: dict[str, Any] = {
             "trace": self.trace(workload) if workload in ("sharegpt", "alpaca") else workload,
             "arrivals": "sosp",
-            "duration": self.seconds(seconds or server.seconds),
+            "duration": (seconds or server.seconds) * share,
             "policy": policy,
             "model": server.model,
             "gpu": server.gpu,
             "tensor_parallel_size": server.tp,
-            "cost": self.cost_on(server, policy),
+            "cost": self.cost_on(server, policy, block_sizes="block_size" in options),
         }
-        return checked(Scenario, {**values, **options})
+        if window is not None:
+            values["window"] = f"{window[0] * share:g}:{window[1] * share:g}"
+        if until is not None:
+            values["until"] = until * share
+        return Load(checked(Scenario, {**values, **options}), rates, conversations, copies)
 
 
 def absolute(text: str) -> str:

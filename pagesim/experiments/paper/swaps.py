@@ -19,8 +19,8 @@ READ_AT_1_S, READ_AT_256_S = 0.135, 0.0345
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096, 16384)
 
 
-def blocks_profile(cost: str, model_name: str, gpu_name: str, tp: int) -> tuple[Profile, str]:
-    """Return a profile that knows all of `SIZES`, as far as there is one, and the text that names it.
+def blocks_profile(cost: str, model_name: str, gpu_name: str, tp: int) -> Profile:
+    """Return a profile that knows all of `SIZES`, as far as there is one.
 
     Args:
         cost: ``profile:NAME[,overhead_s=seconds][,sequence_s=seconds]``.
@@ -42,7 +42,7 @@ def blocks_profile(cost: str, model_name: str, gpu_name: str, tp: int) -> tuple[
     profile = find_profile(name, model=spec, tp=tp)
     if profile.kind == "analytic":
         profile = analytic_profile(gpu(gpu_name), spec, tp=tp, block_sizes=SIZES)
-    return (profile.with_overhead(**engine) if engine else profile), cost
+    return profile.with_overhead(**engine) if engine else profile
 
 
 def copy_by_copy(profile: Profile) -> Profile:

@@ -15,7 +15,7 @@ import numpy as np
 
 from pagesim.experiments.recorded import fields
 from pagesim.experiments.recorded.closed_loop_servers import Row, settings, spread
-from pagesim.experiments.recorded.run import Floats, Ints, RecordedRun
+from pagesim.experiments.recorded.recording import Floats, Ints, RecordedRun
 
 COLUMNS = ("model", "system", "dtype", "release", "isl", "osl", "concurrency", "tp", "ttft_ms", "tpot_ms")
 OF_A_CLIENT = 10

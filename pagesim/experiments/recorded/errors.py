@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pagesim.experiments.recorded.run import Floats, Series
+from pagesim.experiments.recorded.recording import Floats, RecordedRun, Rows, Series
 from pagesim.setup.system import System
 
 STATISTICS: dict[str, Callable[[Floats], float]] = {
@@ -48,7 +48,51 @@ class Pair(NamedTuple):
     simulated: Floats
 
 
-class Curve(NamedTuple):
+def pairs_of(run: RecordedRun, ttft: Floats, e2e: Floats, rows: Rows) -> dict[str, Pair]:
+    """Return TTFT, TPOT and E2E of requests, measured and simulated; measured is empty where means are known.
+
+    Args:
+        run: as measured.
+        ttft: seconds as simulated, ``[N]``.
+        e2e: seconds as simulated, ``[N]``.
+        rows: requests that are looked at, ``[N]``; of one token there is no TPOT.
+    """
+    several, gaps = rows & (run.output_tokens > 1), np.maximum(1, run.output_tokens - 1)
+
+    def pair(measured: Floats, simulated: Floats, of: Rows) -> Pair:
+        return Pair(measured[of] if len(measured) else measured, simulated[of])
+
+    return {
+        "ttft": pair(run.ttft_s, ttft, rows),
+        "tpot": pair(
+            (run.e2e_s - run.ttft_s) / gaps if len(run.ttft_s) else run.ttft_s, (e2e - ttft) / gaps, several
+        ),
+        "e2e": pair(run.e2e_s, e2e, rows),
+    }
+
+
+def misses_of(pairs: Mapping[str, Pair]) -> dict[str, dict[str, Miss]]:
+    """Return by metric and statistic what was measured and what was simulated."""
+    found = {}
+    for metric, both in pairs.items():
+        if len(both.measured):
+            measured, simulated = (statistics_of(each) for each in both)
+            found[metric] = {name: Miss(measured[name], simulated[name]) for name in STATISTICS}
+    return found
+
+
+def as_json(misses: Mapping[str, Mapping[str, Miss]]) -> dict[str, Any]:
+    """Return misses as JSON takes them, in seconds; an error is None where nothing was measured."""
+    return {
+        metric: {
+            name: {"measured_s": miss.measured, "simulated_s": miss.simulated, "error": miss.error}
+            for name, miss in by.items()
+        }
+        for metric, by in misses.items()
+    }
+
+
+class OverTime(NamedTuple):
     """What a server said over time, measured and simulated at the same instants."""
 
     measured: Series
@@ -69,7 +113,7 @@ class Curve(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RecordedComparison:
     """A recorded run beside its simulation.
 
     Attributes:
@@ -89,7 +133,7 @@ class Comparison:
     requests: int
     pairs: Mapping[str, Pair]
     misses: Mapping[str, Mapping[str, Miss]]
-    curve: Curve | None
+    curve: OverTime | None
     preemptions: int
     recorded_preemptions: int | None
     notes: tuple[str, ...] = ()
@@ -105,13 +149,7 @@ class Comparison:
             "run": self.name,
             "requests": self.requests,
             "system": self.system.model_dump(exclude_unset=True),
-            "errors": {
-                metric: {
-                    name: {"measured_s": miss.measured, "simulated_s": miss.simulated, "error": miss.error}
-                    for name, miss in by.items()
-                }
-                for metric, by in self.misses.items()
-            },
+            "errors": as_json(self.misses),
             "over_time": None if self.curve is None else self.curve.means(),
             "preemptions": {"measured": self.recorded_preemptions, "simulated": self.preemptions},
             "notes": list(self.notes),

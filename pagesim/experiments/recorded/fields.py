@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pagesim.errors import PagesimError, brief, reason
-from pagesim.experiments.recorded.run import Floats
+from pagesim.experiments.recorded.recording import Floats
 from pagesim.setup.reading import parse_json, read_file
 from pagesim.sim.clock import LONGEST_S
 from pagesim.workloads.trace import MAX_TOKENS

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pagesim.errors import PagesimError, brief
 from pagesim.experiments.recorded import (
@@ -19,7 +18,7 @@ from pagesim.experiments.recorded import (
     vllm_bench,
 )
 from pagesim.experiments.recorded.catalogue import known
-from pagesim.experiments.recorded.run import RecordedRun
+from pagesim.experiments.recorded.recording import RecordedRun
 from pagesim.experiments.recorded.server_files import ServerFacts
 
 FORMATS = (
@@ -54,22 +53,31 @@ def read_all(files: Sequence[Path]) -> tuple[RecordedRun, ...]:
     Raises:
         PagesimError: a file is of no format that can be read, or there is no run among them.
     """
-    runs: list[RecordedRun] = []
-    facts: dict[str, Any] = {}
-    preempted: int | None = None
+    logs, server = split(files)
+    runs = [run for file in logs for run in read(file)]
+    if server.preemptions is not None and len(runs) == 1:
+        runs = [replace(run, preemptions=server.preemptions) for run in runs]
+    return tuple(replace(run, server={**server.options, **run.server}) for run in runs)
+
+
+def split(files: Sequence[Path]) -> tuple[list[Path], ServerFacts]:
+    """Return the files of requests, and what server's logs and dumps of metrics among the others say.
+
+    Raises:
+        PagesimError: a file cannot be read, or there is none of requests.
+    """
+    logs: list[Path] = []
+    facts = ServerFacts({})
     for file in files:
         about = about_server(file)
         if about is None:
-            runs += read(file)
+            logs.append(file)
         else:
-            facts |= about.options
-            preempted = preempted if about.preemptions is None else about.preemptions
-    if not runs:
+            preempted = facts.preemptions if about.preemptions is None else about.preemptions
+            facts = ServerFacts({**facts.options, **about.options}, preempted)
+    if not logs:
         raise PagesimError(f"{files[0]}: says what the server is, and holds no request; give a run, too")
-    if preempted is not None and len(runs) == 1:
-        runs = [replace(run, preemptions=preempted) for run in runs]
-    about_all = known(facts)
-    return tuple(replace(run, server={**about_all, **run.server}) for run in runs)
+    return logs, facts._replace(options=known(facts.options))
 
 
 def about_server(file: Path) -> ServerFacts | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from pagesim.errors import PagesimError, brief
 from pagesim.experiments.recorded import fields
-from pagesim.experiments.recorded.run import RecordedRun
+from pagesim.experiments.recorded.recording import RecordedRun
 from pagesim.experiments.recorded.vllm_bench import failures
 
 

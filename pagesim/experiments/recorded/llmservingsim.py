@@ -14,7 +14,7 @@ import numpy as np
 
 from pagesim.errors import PagesimError, brief
 from pagesim.experiments.recorded import fields
-from pagesim.experiments.recorded.run import Floats, RecordedRun, Series
+from pagesim.experiments.recorded.recording import Floats, RecordedRun, Series
 
 TIMES = ("queued_ts", "first_token_ts", "last_token_ts")
 LENGTHS = ("input_toks", "output_toks")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pagesim.experiments.recorded.errors import Comparison
+from pagesim.experiments.recorded.errors import OverTime, Pair, RecordedComparison
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,7 +19,7 @@ MOST_ROWS = 12
 """Runs with a row of panels each; more are drawn as points alone."""
 
 
-def measured_against_simulated(found: Sequence[Comparison]) -> Figure:
+def measured_against_simulated(found: Sequence[RecordedComparison]) -> Figure:
     """Draw what was measured and what was simulated.
 
     One to ``MOST_ROWS`` runs whose requests are known have a row each: shares of requests by latency and,
@@ -28,35 +28,50 @@ def measured_against_simulated(found: Sequence[Comparison]) -> Figure:
     Args:
         found: runs, at least one.
     """
-    from matplotlib.figure import Figure
-
     single = [each for each in found if any(len(pair.measured) for pair in each.pairs.values())]
     if not single or len(single) > MOST_ROWS:
         return _points(found)
-    figure = Figure(figsize=(15, 2.6 * len(single)), layout="constrained")
-    panels = figure.subplots(len(single), len(WORDS) + len(OVER_TIME), squeeze=False)
-    for row, each in zip(panels, single, strict=True):
+    return latencies(
+        {each.name: each.pairs for each in single},
+        {each.name: each.curve for each in single if each.curve is not None},
+    )
+
+
+def latencies(found: Mapping[str, Mapping[str, Pair]], over_time: Mapping[str, OverTime]) -> Figure:
+    """Draw shares of requests by latency, a row a run, and what was over time where it was recorded.
+
+    Args:
+        found: by run and metric, seconds of each request.
+        over_time: by run.
+    """
+    from matplotlib.figure import Figure
+
+    columns = len(WORDS) + (len(OVER_TIME) if over_time else 0)
+    figure = Figure(figsize=(2.5 * columns, 2.6 * len(found)), layout="constrained")
+    panels = figure.subplots(len(found), columns, squeeze=False)
+    for row, (name, pairs) in zip(panels, found.items(), strict=True):
+        row[0].set_title(name, fontsize=8, loc="left")
         for axes, (metric, words) in zip(row, WORDS.items(), strict=False):
             axes.set_xlabel(words, fontsize=8)
             axes.tick_params(labelsize=7)
-            for seconds, color in zip(each.pairs[metric], (MEASURED, SIMULATED), strict=True):
+            for seconds, color in zip(pairs.get(metric, ()), (MEASURED, SIMULATED), strict=False):
                 if len(seconds):
                     axes.plot(np.sort(seconds), (np.arange(len(seconds)) + 1) / len(seconds), color=color)
         row[0].set_ylabel("share of requests", fontsize=8)
         row[0].legend(["measured", "simulated"], fontsize=7, frameon=False)
-        for axes, (name, words) in zip(row[len(WORDS) :], OVER_TIME.items(), strict=True):
-            if each.curve is None:
+        for axes, (what, words) in zip(row[len(WORDS) :], OVER_TIME.items(), strict=False):
+            if name not in over_time:
                 axes.set_axis_off()
                 continue
             axes.set_title(words, fontsize=8)
             axes.set_xlabel("s", fontsize=8)
             axes.tick_params(labelsize=7)
-            for series, color in zip(each.curve, (MEASURED, SIMULATED), strict=True):
-                axes.plot(series.t, getattr(series, name), color=color, linewidth=1)
+            for series, color in zip(over_time[name], (MEASURED, SIMULATED), strict=True):
+                axes.plot(series.t, getattr(series, what), color=color, linewidth=1)
     return figure
 
 
-def _points(found: Sequence[Comparison]) -> Figure:
+def _points(found: Sequence[RecordedComparison]) -> Figure:
     """Draw each run's means, simulated over measured, a panel a metric."""
     from matplotlib.figure import Figure
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pagesim.errors import PagesimError
 from pagesim.experiments.recorded import fields, vllm_bench
-from pagesim.experiments.recorded.run import RecordedRun
+from pagesim.experiments.recorded.recording import RecordedRun
 
 
 def fits(data: object) -> bool:

@@ -11,13 +11,15 @@ from pagesim.api import run as replay
 from pagesim.errors import PagesimError
 from pagesim.experiments.recorded.errors import (
     STATISTICS,
-    Comparison,
-    Curve,
     Miss,
+    OverTime,
     Pair,
+    RecordedComparison,
+    misses_of,
+    pairs_of,
     statistics_of,
 )
-from pagesim.experiments.recorded.run import Floats, RecordedRun, Series
+from pagesim.experiments.recorded.recording import Floats, RecordedRun, Series
 from pagesim.results.result import Result
 from pagesim.setup.system import System, checked
 
@@ -55,7 +57,7 @@ def system_of(run: RecordedRun, given: Mapping[str, Any]) -> System:
     return checked(System, {**values, "max_concurrency": run.max_concurrency}, run.name)
 
 
-def simulate_recorded(run: RecordedRun, **system: Any) -> Comparison:
+def simulate_recorded(run: RecordedRun, **system: Any) -> RecordedComparison:
     """Simulate a recorded run and return what was measured beside what was simulated.
 
     Args:
@@ -79,8 +81,11 @@ def simulate_recorded(run: RecordedRun, **system: Any) -> Comparison:
     notes = (*run.notes, *result.notes, *_assumed(run, chosen))
     if lost := int((~answered).sum()):
         notes += (f"{run.name}: {lost} requests were not answered in the simulation and are left out",)
-    pairs = _pairs(run, columns, answered)
-    return Comparison(
+    front = columns.get("frontend_s", 0.0)
+    ttft = columns["first_token_s"] - columns["arrival_s"] + front
+    e2e = columns["finish_s"] - columns["arrival_s"] + front
+    pairs = pairs_of(run, ttft, e2e, answered)
+    return RecordedComparison(
         name=run.name,
         system=chosen,
         requests=len(run),
@@ -106,27 +111,6 @@ def _assumed(run: RecordedRun, system: System) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _pairs(run: RecordedRun, columns: Mapping[str, Any], answered: Any) -> dict[str, Pair]:
-    """Return a metric of each request, measured and simulated; measured is empty where means are known."""
-    front = columns.get("frontend_s", 0.0)
-    ttft = columns["first_token_s"] - columns["arrival_s"] + front
-    e2e = columns["finish_s"] - columns["arrival_s"] + front
-    several = answered & (run.output_tokens > 1)
-    gaps = np.maximum(1, run.output_tokens - 1)
-    nothing: Floats = np.empty(0)
-
-    def pair(measured: Floats, simulated: Floats, rows: Any) -> Pair:
-        return Pair(measured[rows] if len(measured) else nothing, simulated[rows])
-
-    return {
-        "ttft": pair(run.ttft_s, ttft, answered),
-        "tpot": pair(
-            (run.e2e_s - run.ttft_s) / gaps if len(run.ttft_s) else nothing, (e2e - ttft) / gaps, several
-        ),
-        "e2e": pair(run.e2e_s, e2e, answered),
-    }
-
-
 def _misses(run: RecordedRun, pairs: Mapping[str, Pair], result: Result) -> dict[str, dict[str, Miss]]:
     """Return by metric and statistic what was measured and what was simulated."""
     if run.means:
@@ -135,11 +119,7 @@ def _misses(run: RecordedRun, pairs: Mapping[str, Pair], result: Result) -> dict
             for metric, seconds in run.means.items()
             if len(pairs[metric].simulated)
         }
-    found: dict[str, dict[str, Miss]] = {}
-    for metric, both in pairs.items():
-        if len(both.measured):
-            measured, simulated = (statistics_of(each) for each in both)
-            found[metric] = {name: Miss(measured[name], simulated[name]) for name in STATISTICS}
+    found = misses_of(pairs)
     gaps = result.summary.get("itl") or {}
     if run.itl_s is not None and (kept := [each for each in run.itl_s if len(each)]):
         measured = statistics_of(np.concatenate(kept))
@@ -147,7 +127,7 @@ def _misses(run: RecordedRun, pairs: Mapping[str, Pair], result: Result) -> dict
     return found
 
 
-def _curve(series: Series, result: Result) -> Curve:
+def _curve(series: Series, result: Result) -> OverTime:
     """Return what the server said over time beside what the simulated one had at the same instants."""
     steps = result.steps
     assert steps is not None
@@ -162,4 +142,4 @@ def _curve(series: Series, result: Result) -> Curve:
         return found
 
     own = Series(series.t, then(steps["num_running"]), then(steps["num_waiting"]), then(use))
-    return Curve(series, own)
+    return OverTime(series, own)

@@ -14,7 +14,7 @@ import numpy as np
 
 from pagesim.errors import PagesimError, brief
 from pagesim.experiments.recorded import fields
-from pagesim.experiments.recorded.run import Floats, RecordedRun, Rows
+from pagesim.experiments.recorded.recording import Floats, RecordedRun, Rows
 from pagesim.sim.clock import LONGEST_S
 
 LISTS = ("input_lens", "output_lens", "ttfts", "itls")

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pagesim.errors import PagesimError
-from pagesim.experiments.sweeps.tables import MARGIN
+from pagesim.experiments.sweeps.sweep_tables import MARGIN
 from pagesim.results.plots import COLOURS
 
 if TYPE_CHECKING:

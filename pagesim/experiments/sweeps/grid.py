@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,6 +12,8 @@ from pydantic import Field
 
 from pagesim.errors import PagesimError
 from pagesim.setup.comparison import each_policy
+from pagesim.setup.prepare import check
+from pagesim.setup.presets import parts_of
 from pagesim.setup.scenario import Scenario
 from pagesim.setup.scenario_files import absolute_paths, to_toml, toml_value
 from pagesim.setup.system import System, checked
@@ -55,15 +58,15 @@ class Sweep(Scenario):
                     raise PagesimError(f"grid: {name} has the value {value!r} twice; values must be distinct")
         return axes
 
-    def scenarios(self) -> list[Scenario]:
-        """Return the scenario of every run, seeds innermost.
+    def scenarios(self) -> dict[Scenario, str]:
+        """Return the scenario of every run, seeds innermost, and why it cannot run; "" where it can.
 
         Each policy gets the options that it can use, as in a comparison (`each_policy`). A point that asks a
         policy for a value that it cannot use is left out if the policy can use another value of that option;
         if it can use none, all of them are one point at which the option is left out.
 
         Raises:
-            PagesimError: see `axes`; or the points ask for impossible things, or for too many runs.
+            PagesimError: an axis is off (`axes`), there are too many runs, or no point can run.
         """
         axes = self.axes()
         size = self.seeds
@@ -79,25 +82,29 @@ class Sweep(Scenario):
         policies = axes.get("policy", (self.policy,))
         others = [name for name in axes if name != "policy"]
         each = {
-            point: each_policy(base.model_copy(update=dict(zip(others, point, strict=True))), policies)
+            point: _systems(base.model_copy(update=dict(zip(others, point, strict=True))), policies)
             for point in itertools.product(*(axes[name] for name in others))
         }
         used = {
             (policy, name)
             for point, systems in each.items()
-            for policy, system in systems.items()
+            for policy, (system, _) in systems.items()
             for name, value in zip(others, point, strict=True)
             if not _left_out(system, name, value)
         }
-        found: dict[Scenario, None] = {}
+        found: dict[Scenario, str] = {}
         for values in itertools.product(*axes.values()):
             asked = dict(zip(axes, values, strict=True))
             policy = asked.pop("policy", self.policy)
-            system = each[tuple(asked.values())][policy]
+            system, refusal = each[tuple(asked.values())][policy]
             if not any(_left_out(system, n, v) and (policy, n) in used for n, v in asked.items()):
                 seeds = range(self.seed, self.seed + self.seeds) if "seed" not in axes else (system.seed,)
-                found.update((system.model_copy(update={"seed": seed}), None) for seed in seeds)
-        return list(found)
+                found.update((system.model_copy(update={"seed": seed}), refusal) for seed in seeds)
+        if all(found.values()):
+            first, refusal = next(iter(found.items()))
+            point = ", ".join(f"{name}={first.option(name)}" for name in axes if len(axes[name]) > 1)
+            raise PagesimError(f"{point}: {refusal}" if point else refusal)
+        return found
 
     def located(self, beside: Path | None = None) -> Self:
         """Return the sweep with every option that is a path, also in the grid, as an absolute one.
@@ -144,9 +151,27 @@ def grid_toml(plan: Sweep) -> str:
     return "\n".join([to_toml(plan, leave_out="grid"), "[grid]", *lines, ""])
 
 
-def label(scenario: Scenario, axes: Iterable[str]) -> str:
-    """Return a point's name for a message."""
-    return ", ".join(f"{name}={scenario.option(name)}" for name in axes)
+def _systems(system: Scenario, policies: Sequence[str]) -> dict[str, tuple[Scenario, str]]:
+    """Return the system under each policy (`each_policy`), and why it cannot run; "" where it can."""
+    found = {policy: (system.model_copy(update={"policy": policy}), "") for policy in policies}
+    for policy, (asked, _) in found.items():
+        parts = partial(parts_of, policy, system.scheduler, system.reservation, system.allocator)
+        found[policy] = asked, _refusal(parts)
+    able = [policy for policy, (_, refusal) in found.items() if not refusal]
+    try:
+        each = each_policy(system, able)
+    except PagesimError as error:
+        return {**found, **{policy: (found[policy][0], str(error)) for policy in able}}
+    return {**found, **{policy: (one, _refusal(partial(check, one))) for policy, one in each.items()}}
+
+
+def _refusal(attempt: Callable[[], object]) -> str:
+    """Return the sentence with which something is refused; "" where it is not."""
+    try:
+        attempt()
+    except PagesimError as error:
+        return str(error)
+    return ""
 
 
 def _left_out(system: Scenario, name: str, asked: Any) -> bool:

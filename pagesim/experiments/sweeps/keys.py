@@ -32,6 +32,7 @@ OUTSIDE = (
     "kernels/",
     "device/live/",
     "experiments/sweeps/",
+    *(f"experiments/paper/{name}.py" for name in ("drawing", "document", "numbers", "reproduce")),
     "results/plots.py",
     "results/report/",
 )
@@ -62,19 +63,19 @@ def recipe_key(scenario: Scenario) -> str:
     return _hash({"options": options, "contents": contents, "pagesim": simulator()})
 
 
-def run_key(scenario: Scenario, trace: str) -> str:
+def run_key(scenario: Scenario, recipe: str) -> str:
     """Return the key of a run.
 
     Args:
         scenario: what is run.
-        trace: the digest of its trace's content, see `StoredTrace.digest`.
+        recipe: the key of its trace, `recipe_key`.
     """
     options = scenario.model_dump(exclude={"steps"})
     # A model and a profile may be files, and those files others tomorrow.
     kind, _, rest = scenario.cost.partition(":")
     profile = _content(Path(rest.partition(",")[0])) if kind == "profile" else None
     spec = asdict(model(scenario.model))
-    content = {"model": spec, "profile": profile, "trace": trace, "plugins": plugin_sources(scenario)}
+    content = {"model": spec, "profile": profile, "trace": recipe, "plugins": plugin_sources(scenario)}
     return _hash({"options": options, **content, "pagesim": simulator()})
 
 

@@ -14,11 +14,12 @@ from pydantic import Field, field_validator
 from pagesim.errors import PagesimError
 from pagesim.experiments.sweeps.bracket import FOUND, Bracket
 from pagesim.experiments.sweeps.goals import Goal, parse_goal
-from pagesim.experiments.sweeps.replay import ProgressCallback, StoredRun, replay_all
-from pagesim.experiments.sweeps.store import Store, opened
-from pagesim.experiments.sweeps.sweeping import check_all, keep_table
+from pagesim.experiments.sweeps.run_store import RunStore, opened
+from pagesim.experiments.sweeps.runs import ProgressCallback, StoredRun, replay_all
+from pagesim.experiments.sweeps.sweeping import keep_table
 from pagesim.experiments.sweeps.workers import Executor, Workers
 from pagesim.setup.comparison import each_policy
+from pagesim.setup.prepare import check
 from pagesim.setup.scenario import COMPARED, Comparison, Scenario
 from pagesim.setup.scenario_files import absolute_paths
 from pagesim.setup.system import checked
@@ -195,7 +196,7 @@ def capacity(
 
 
 def run_search(
-    plan: Search, store: Store, workers: Workers, *, progress: ProgressCallback | None = None
+    plan: Search, store: RunStore, workers: Workers, *, progress: ProgressCallback | None = None
 ) -> CapacityTables:
     """Search; what `capacity` and the command line call.
 
@@ -205,7 +206,11 @@ def run_search(
 
     goals = plan.parsed_goals()
     systems = each_policy(plan.base(), plan.policies)
-    check_all(systems.values(), ("policy",))
+    for policy, system in systems.items():
+        try:
+            check(system)
+        except PagesimError as error:
+            raise PagesimError(f"policy={policy}: {error}") from None
     seeds = range(plan.seed, plan.seed + plan.seeds)
     brackets = {policy: plan.bracket() for policy in systems}
     probes: list[dict[str, Any]] = []
@@ -247,7 +252,7 @@ def run_search(
     return CapacityTables(pd.DataFrame(rows), pd.DataFrame(probes).astype({"error": "string"}))
 
 
-def keep(tables: CapacityTables, store: Store) -> None:
+def keep(tables: CapacityTables, store: RunStore) -> None:
     """Write a search's tables into its folder, in place of older ones."""
     keep_table(tables.rates, store.folder / "capacity.parquet")
     keep_table(tables.probes, store.folder / "probes.parquet")

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pagesim.api import simulate
-from pagesim.errors import PagesimError
-from pagesim.experiments.sweeps.grid import Sweep, grid_toml, label
-from pagesim.experiments.sweeps.replay import ProgressCallback, replay_all
-from pagesim.experiments.sweeps.store import Store, opened
-from pagesim.experiments.sweeps.tables import MARGIN, SweepTables, metrics_of, tables_of
+from pagesim.experiments.sweeps.grid import Sweep, grid_toml
+from pagesim.experiments.sweeps.keys import recipe_key, run_key
+from pagesim.experiments.sweeps.run_store import RunRecord, RunStore, opened
+from pagesim.experiments.sweeps.runs import ProgressCallback, StoredRun, replay_all
+from pagesim.experiments.sweeps.sweep_tables import MARGIN, SweepTables, metrics_of, tables_of
 from pagesim.experiments.sweeps.workers import Executor, Workers
 from pagesim.setup.files import put, put_text
-from pagesim.setup.prepare import check
-from pagesim.setup.scenario import Scenario
 from pagesim.setup.system import checked
 
 if TYPE_CHECKING:
@@ -50,10 +48,11 @@ def sweep(
         **options: the fields of `Scenario` that do not vary, such as ``num_blocks=983`` or ``duration=60.0``.
 
     Returns:
-        The tables of runs, of means over the seeds, and of timings. A run that failed is a row with an error.
+        The tables of runs, of means over the seeds, and of timings. A point that cannot run and a run that
+        failed are rows with an error.
 
     Raises:
-        PagesimError: an option, a point of the grid, a trace or the folder is off; then nothing is run.
+        PagesimError: an option or the folder is off, or no point can run; then nothing is run.
 
     Example:
         >>> import pagesim as ps
@@ -73,7 +72,7 @@ def sweep(
 
 def run_sweep(
     plan: Sweep,
-    store: Store,
+    store: RunStore,
     workers: Workers,
     *,
     retry_failed: bool = False,
@@ -81,22 +80,16 @@ def run_sweep(
 ) -> SweepTables:
     """Run what a sweep lacks; what `sweep` and the command line call."""
     scenarios = plan.scenarios()
-    check_all(scenarios, plan.grid)
-    return tables_of(replay_all(scenarios, store, workers, retry_failed=retry_failed, progress=progress))
-
-
-def check_all(scenarios: Iterable[Scenario], axes: Iterable[str]) -> None:
-    """Say, before anything is run, if the options of a scenario do not go together.
-
-    Raises:
-        PagesimError: the sentence begins with the point of the grid.
-    """
-    for scenario in dict.fromkeys(s.model_copy(update={"seed": 0}) for s in scenarios):
-        try:
-            check(scenario)
-        except PagesimError as error:
-            point = label(scenario, axes)
-            raise PagesimError(f"{point}: {error}" if point else str(error)) from None
+    able = [scenario for scenario, refusal in scenarios.items() if not refusal]
+    runs = iter(replay_all(able, store, workers, retry_failed=retry_failed, progress=progress))
+    return tables_of(
+        [
+            StoredRun(scenario, run_key(scenario, recipe_key(scenario)), RunRecord("failed", refusal, None))
+            if refusal
+            else next(runs)
+            for scenario, refusal in scenarios.items()
+        ]
+    )
 
 
 def point_columns() -> list[str]:
@@ -105,7 +98,7 @@ def point_columns() -> list[str]:
     return [column for name in metrics_of(summary) for column in (name, f"{name}.{MARGIN}")]
 
 
-def keep(plan: Sweep, tables: SweepTables, store: Store) -> None:
+def keep(plan: Sweep, tables: SweepTables, store: RunStore) -> None:
     """Write a sweep's plan and tables into its folder, in place of older ones."""
     put_text(store.folder / "sweep.toml", grid_toml(plan))
     for name in ("runs", "means", "timings"):

@@ -1,43 +1,41 @@
-"""Workers: the processes that replay, on this machine or on a Ray cluster."""
+"""Workers: the processes that replay, on this machine or on a Ray cluster, by joblib."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
-from functools import lru_cache
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self, TypeVar, get_args
+from typing import Any, Literal, Self, TypeVar, get_args
 
-from pagesim.errors import PagesimError
-from pagesim.experiments.sweeps.forked import ForkedWorkers, can_fork
-from pagesim.experiments.sweeps.joblib_workers import JoblibWorkers, RayWorkers, cpu_count
-from pagesim.experiments.sweeps.traces import KEPT, StoredTrace
-from pagesim.workloads.trace import Trace
+from pagesim.errors import PagesimError, reason
 
 Executor = Literal["local", "ray"]
 
 NO_PROCESSES = AssertionError, OSError, ImportError, NotImplementedError
 """What is raised where there are no semaphores, by joblib and by Python itself."""
 
+ANSWERS_WITHIN_S = 20.0
+"""Seconds in which a Ray cluster must answer."""
+
+IDLE_S = 30
+"""Seconds after which a local worker without work ends."""
+
 R = TypeVar("R")
 
 
-class SharedTrace(Protocol):
-    """A trace that is cheap to send to a worker, which gets it by `load`."""
-
-    def load(self) -> Trace:
-        """Return the trace; a process that calls this again gets the same one."""
-
-
 class Workers:
-    """Processes that calls are handed to, as a context.
-
-    Those of this machine are forked where that is safe, and else joblib's, as those of a cluster are.
+    """Processes that calls are handed to, as a context; one job is this process itself.
 
     Args:
-        jobs: how many, and of this machine's never more than calls; None for one a core, of this machine or
-            of the cluster.
+        jobs: how many; None for one a core, of this machine or of the cluster.
         executor: ``local`` or ``ray``.
         address: of a running Ray cluster; None for the one that this process is connected to, that
             ``RAY_ADDRESS`` names, or else one of this machine's cores.
@@ -53,61 +51,51 @@ class Workers:
             raise PagesimError(f"executor is {executor!r}; it must be one of {', '.join(get_args(Executor))}")
         if address is not None and executor != "ray":
             raise PagesimError(f"address is {address!r}; it is for executor ray, not {executor}")
-        self._executor = executor
-        self._pool: ForkedWorkers | JoblibWorkers
-        if executor == "ray":
-            self._pool = RayWorkers(jobs, address)
-        elif can_fork() and jobs != 1:
-            self._pool = ForkedWorkers(jobs or cpu_count())
-        else:
-            self._pool = JoblibWorkers(jobs or cpu_count())
+        self._jobs = -1 if jobs is None else jobs
+        self._executor, self._address = executor, address
+        self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        try:
-            self._pool.__enter__()
-        except NO_PROCESSES:
-            raise PagesimError(
-                "no worker process can be started: this machine has no semaphores to give, as where "
-                "/dev/shm is full or missing; free it"
-            ) from None
+        import joblib
+
+        with self._open:
+            config: dict[str, Any] = {"backend": "ray", "n_jobs": self._jobs}
+            if self._executor == "ray":
+                self._open.enter_context(_connected(self._address))
+            else:
+                # A replay is one thread; a worker that starts more only gets in the others' way.
+                config |= {"backend": "loky", "inner_max_num_threads": 1, "idle_worker_timeout": IDLE_S}
+                config |= {"initializer": _end_with, "initargs": (os.getpid(),)}
+            try:
+                self._open.enter_context(joblib.parallel_config(**config))
+                # One call a batch: each result is handed over, and stored, as soon as it is there.
+                parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1)
+                self._parallel = self._open.enter_context(parallel)
+            except NO_PROCESSES:
+                raise PagesimError(
+                    "no worker process can be started: this machine has no semaphores to give, as where "
+                    "/dev/shm is full or missing; free it"
+                ) from None
+            self._open = self._open.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._pool.__exit__(kind, error, trace)
+        self._open.__exit__(kind, error, trace)
 
     def call(self, function: Callable[..., R], calls: Iterable[tuple[Any, ...]]) -> Iterator[R]:
-        """Begin what a function does for each of these arguments; yield what it returns as it is done.
+        """Yield what a function returns for each of these arguments, in the order in which it is done.
 
         The arguments are taken from the iterable some calls before workers are free for them.
 
         Raises:
-            PagesimError: a worker was killed, for want of memory perhaps; or one cannot be started.
+            PagesimError: a worker was killed, for want of memory perhaps.
         """
-        try:
-            return self._done(self._pool.call(function, calls))
-        except OSError as error:  # no process or no memory left to fork
-            raise PagesimError(
-                f"a worker process cannot be started ({error.strerror}); ask for fewer jobs"
-            ) from None
+        import joblib
 
-    def call_here(self, function: Callable[..., R], calls: Sequence[tuple[Any, ...]]) -> Iterator[R]:
-        """Do as `call`, but only where this machine's files are: a cluster's nodes may have others."""
-        if calls and self._executor == "local":
-            return self.call(function, calls)
-        return (function(*arguments) for arguments in calls)
-
-    def share(self, trace: StoredTrace) -> SharedTrace:
-        """Return a trace in a form that every worker can get at."""
-        if self._executor == "local":
-            return trace
-        # The nodes of a cluster need not share a disk.
-        import ray
-
-        return _ObjectStore(ray.put(trace.load()))
-
-    def _done(self, results: Iterator[R]) -> Iterator[R]:
+        results = self._parallel(joblib.delayed(function)(*arguments) for arguments in calls)
+        self._open.callback(_cancel, results)
         try:
             yield from results
         except BrokenProcessPool:
@@ -117,19 +105,89 @@ class Workers:
             ) from None
 
 
-@dataclass(frozen=True)
-class _ObjectStore:
-    """A trace in Ray's object store: one copy a node."""
-
-    reference: Any
-
-    def load(self) -> Trace:
-        return _fetch(self.reference)
+def _cancel(results: Any) -> None:
+    """End calls whose results nothing waits for any more: they may take hours."""
+    with warnings.catch_warnings():  # joblib's, of cancelled calls
+        warnings.simplefilter("ignore", UserWarning)
+        results.close()
 
 
-@lru_cache(maxsize=KEPT)
-def _fetch(reference: Any) -> Trace:
-    import ray
+def _end_with(parent: int) -> None:
+    """Let a worker end with the process that started it, whatever it is at."""
 
-    trace: Trace = ray.get(reference)
-    return trace
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@contextmanager
+def _connected(address: str | None) -> Iterator[None]:
+    """Connect to Ray, and make it a backend of joblib; a connection that is opened here ends here."""
+    import joblib
+
+    try:
+        import ray
+        from ray.util.joblib.ray_backend import RayBackend
+    except ImportError:
+        raise PagesimError("executor ray needs Ray; pip install '.[ray]' in the checkout") from None
+
+    class Streaming(RayBackend):
+        """Ray's backend for joblib, handing over each result when it is there.
+
+        joblib switches that off for process pools, because leaving such a generator early may hang when
+        the pool is torn down; Ray's pool ends its actors instead.
+        """
+
+        supports_return_generator = True
+
+    # As `ray.util.joblib.register_ray` does.
+    joblib.register_parallel_backend("ray", Streaming)
+    # It warns each time that joblib passes an option of other pools.
+    logging.getLogger("ray.util.multiprocessing.pool").setLevel(logging.ERROR)
+    if ray.is_initialized():
+        yield
+        return
+    named = address or os.environ.get("RAY_ADDRESS", "local")
+    try:
+        with nullcontext() if named == "local" else _limited(ANSWERS_WITHIN_S):
+            _reach(named)
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (OSError, ValueError, RuntimeError, OverflowError) as error:
+        raise PagesimError(f"address is {named!r}; no Ray cluster there ({reason(error)})") from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _reach(address: str) -> None:
+    """Open a connection to ``HOST:PORT`` and close it: Ray itself tries for minutes.
+
+    Raises:
+        OSError, UnicodeError, OverflowError: there is no such host, or nothing listens there.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), ANSWERS_WITHIN_S / 2).close()
+
+
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """Raise a `TimeoutError` when what is done here takes longer; in a thread but the first, nothing does."""
+
+    def over(*_: object) -> None:
+        raise TimeoutError(f"it does not answer within {seconds:g} s")
+
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGALRM"):
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -15,7 +15,7 @@ from pagesim.accounting.metrics import VIEWS
 from pagesim.errors import PagesimError, reason
 from pagesim.experiments.clusters import ClusterResult
 from pagesim.experiments.clusters.figures import pool_shares
-from pagesim.experiments.clusters.run import MOST_REPLICAS
+from pagesim.experiments.clusters.fleet import MOST_REPLICAS
 from pagesim.results.checks import check_summary, check_table, check_total
 from pagesim.results.plots import COLOURS, LABELS
 from pagesim.results.report.assemble import assembled, options_of

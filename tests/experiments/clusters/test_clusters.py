@@ -57,32 +57,6 @@ def test_round_robin_is_as_many_engines_that_know_nothing_of_one_another(policy:
     assert result.summary["preemptions"]["recompute"] > 0, "memory is meant to be short"
 
 
-class TakingTurns:
-    """As round-robin, which does not say that it looks at nothing."""
-
-    def __init__(self) -> None:
-        self.turn = -1
-
-    def choose(self, request: Request, replicas: Replicas, now: int) -> int:
-        self.turn += 1
-        return self.turn % len(replicas)
-
-
-@pytest.mark.parametrize("policy", ["vllm-sosp", "vllm-v1"])
-def test_replicas_of_an_oblivious_router_may_be_replayed_one_after_the_other(policy: str) -> None:
-    trace = load(size=120, rate=20)
-    trace = trace.with_columns({"abort_s": trace.arrival_s + np.where(np.arange(120) % 5, np.inf, 2.0)})
-    options: dict[str, Any] = {"replicas": 4, "num_blocks": 50, "cost": COST, "until": 8.0}
-    apart = ps.simulate_cluster(trace, policy, router="round-robin", **options)
-    together = ps.simulate_cluster(trace, policy, router=TakingTurns(), **options)
-    pd.testing.assert_frame_equal(apart.requests, together.requests, check_exact=True)
-    pd.testing.assert_frame_equal(apart.replicas, together.replicas, check_exact=True)
-    for result in (apart, together):
-        del result.summary["sim"], result.summary["cluster"]["router"]
-    assert apart.summary == together.summary
-    assert apart.summary["requests"]["aborted"] > 0 < apart.summary["requests"]["unfinished"]
-
-
 def test_strict_compat_stops_at_the_first_dead_end_of_all_replicas() -> None:
     # The first replica is busy until 4 s with the first request; the fourth has the second one for itself.
     trace = ps.Trace([0.0, 0.0, 1.0, 1.5], [20, 20, 384, 384], [200, 5, 5, 5])

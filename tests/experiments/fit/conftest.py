@@ -12,7 +12,7 @@ import pytest
 from pagesim.costs import CostModel, parse_cost
 from pagesim.costs.specs import gpu, model
 from pagesim.experiments.fit.iterations import replay
-from pagesim.experiments.fit.loads import Load
+from pagesim.experiments.recorded.recording import RecordedRun
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.system import System
 
@@ -41,7 +41,7 @@ def cost_of(text: str, system: System = SYSTEM) -> CostModel:
     )
 
 
-Served = Callable[..., Load]
+Served = Callable[..., RecordedRun]
 
 
 def served(
@@ -55,7 +55,7 @@ def served(
     rate: float = 4.0,
     front_end_s: float = 0.0,
     lengths: tuple[int, int] | None = None,
-) -> Load:
+) -> RecordedRun:
     """Return what clients of a simulated server measured: two times a request, a normal error on each."""
     draw = np.random.default_rng((seed, concurrency or 0))
     prompt = np.clip(draw.lognormal(6, 1, requests), 16, 4000).astype(np.int64)
@@ -64,22 +64,23 @@ def served(
         prompt, output = (np.full(requests, each) for each in lengths)
     arrival = np.zeros(requests) if concurrency else np.cumsum(draw.exponential(1 / rate, requests))
     name = f"{concurrency} at once" if concurrency else f"{rate:g}/s"
-    asked = Load(name, arrival, prompt, output, arrival, arrival, max_concurrency=concurrency)
+    nothing = np.zeros(requests)
+    asked = RecordedRun(name, arrival, prompt, output, nothing, nothing, max_concurrency=concurrency)
     run = replay(asked, system, cost)
     ttft, decode, _ = run.seconds()
     sent = run.arrival / 1e12
-    first = sent + front_end_s + ttft * (1 + noise * draw.standard_normal(requests))
+    first = front_end_s + ttft * (1 + noise * draw.standard_normal(requests))
     last = first + decode * (1 + noise * draw.standard_normal(requests))
-    return replace(asked, arrival_s=sent, first_s=first, last_s=last)
+    return replace(asked, arrival_s=sent, ttft_s=first, e2e_s=last)
 
 
 @pytest.fixture(scope="session")
-def affine_loads() -> list[Load]:
+def affine_loads() -> list[RecordedRun]:
     """Return logs of an affine server at three concurrencies."""
     return [served(concurrency, cost_of(AFFINE)) for concurrency in (4, 16, 48)]
 
 
-def bench_json(load: Load, *, noise: float = 0.0, seed: int = 0) -> dict[str, Any]:
+def bench_json(load: RecordedRun, *, noise: float = 0.0, seed: int = 0) -> dict[str, Any]:
     """Return a load as ``vllm bench serve --save-detailed`` writes it, with an error on each gap."""
     draw = np.random.default_rng(seed)
     gaps = []

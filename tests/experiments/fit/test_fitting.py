@@ -15,8 +15,8 @@ from pagesim.costs.specs import gpu, model
 from pagesim.errors import PagesimError
 from pagesim.experiments.fit.coefficients import Coefficients, profile_of
 from pagesim.experiments.fit.fitting import Fitted, fit
-from pagesim.experiments.fit.loads import Load
 from pagesim.experiments.fit.result import profile, report, tables
+from pagesim.experiments.recorded.recording import RecordedRun
 from pagesim.setup.system import System
 
 from .conftest import AFFINE, CONTEXT_S, STEP_S, SYSTEM, TOKEN_S, cost_of, served
@@ -25,7 +25,7 @@ MODEL = model(SYSTEM.model)
 
 
 @pytest.fixture(scope="module")
-def of_three(affine_loads: list[Load]) -> Fitted:
+def of_three(affine_loads: list[RecordedRun]) -> Fitted:
     """Return the fit to three loads of an affine server."""
     return fit(affine_loads, SYSTEM)
 
@@ -120,7 +120,7 @@ def test_an_affine_server_is_not_bent_by_noise(of_three: Fitted) -> None:
     assert report(of_three, tables(of_three))["tokens"] is None
 
 
-def test_one_load_alone_does_not_tell_a_sequence_from_its_context(affine_loads: list[Load]) -> None:
+def test_one_load_alone_does_not_tell_a_sequence_from_its_context(affine_loads: list[RecordedRun]) -> None:
     fitted = fit(affine_loads[1:2], SYSTEM)
     assert "one load alone does not tell a time a sequence from a time a token of context" in fitted.notes[0]
     assert "the latter is that of the h100's datasheet" in fitted.notes[0]
@@ -131,7 +131,7 @@ def test_one_load_alone_does_not_tell_a_sequence_from_its_context(affine_loads: 
     assert set(fitted.notes) <= set(made.notes)
 
 
-def test_without_a_gpu_context_counts_with_the_sequences(affine_loads: list[Load]) -> None:
+def test_without_a_gpu_context_counts_with_the_sequences(affine_loads: list[RecordedRun]) -> None:
     fields = SYSTEM.model_dump(exclude_unset=True, exclude={"gpu"})
     fitted = fit(affine_loads[1:2], type(SYSTEM)(**fields))
     assert fitted.value("context") == 0
@@ -140,14 +140,14 @@ def test_without_a_gpu_context_counts_with_the_sequences(affine_loads: list[Load
     assert any("copies and swaps of blocks take no time" in note for note in made.notes)
 
 
-def test_swaps_are_those_of_the_datasheet(affine_loads: list[Load]) -> None:
+def test_swaps_are_those_of_the_datasheet(affine_loads: list[RecordedRun]) -> None:
     fitted = fit(affine_loads[1:2], SYSTEM)
     made = profile(fitted, "mine", report(fitted, tables(fitted)))
     assert made.terms.swap_out == find_profile("analytic-h100", model=MODEL).terms.swap_out
     assert made.origins["swap_out"] == "datasheet"
 
 
-def test_loads_that_are_alike_tell_no_more_than_one(affine_loads: list[Load]) -> None:
+def test_loads_that_are_alike_tell_no_more_than_one(affine_loads: list[RecordedRun]) -> None:
     again = [served(16, cost_of(AFFINE), seed=seed, requests=60) for seed in (1, 2)]
     assert any("do not tell" in note for note in fit(again, SYSTEM).notes)
 
@@ -158,10 +158,10 @@ def test_a_front_end_adds_to_ttft_and_not_to_iterations() -> None:
     check(fitted, iterations=STEP_S, front_end=0.015)
 
 
-def test_first_requests_that_wait_for_compilation_are_left_out(affine_loads: list[Load]) -> None:
-    def compiled(load: Load) -> Load:
+def test_first_requests_that_wait_for_compilation_are_left_out(affine_loads: list[RecordedRun]) -> None:
+    def compiled(load: RecordedRun) -> RecordedRun:
         late = np.where(np.arange(len(load)) < 4, 8.0, 0.0)
-        return replace(load, first_s=load.first_s + late, last_s=load.last_s + 2 * late)
+        return replace(load, ttft_s=load.ttft_s + late, e2e_s=load.e2e_s + 2 * late)
 
     fitted = fit([compiled(load) for load in affine_loads], SYSTEM)
     check(fitted, iterations=STEP_S, prompt_tokens=TOKEN_S + CONTEXT_S)
@@ -181,7 +181,9 @@ def test_first_requests_predict_the_others() -> None:
     assert all(abs(by["mean"]["error"]) < 0.05 for by in others.values())
 
 
-def test_a_fitted_profile_is_a_cost(of_three: Fitted, affine_loads: list[Load], tmp_path: Path) -> None:
+def test_a_fitted_profile_is_a_cost(
+    of_three: Fitted, affine_loads: list[RecordedRun], tmp_path: Path
+) -> None:
     made = profile(of_three, "mine", report(of_three, tables(of_three)))
     made.save(tmp_path / "mine.json")
     options = SYSTEM.model_dump(exclude_unset=True, exclude={"policy"})
@@ -211,9 +213,9 @@ def test_requests_of_one_length_leave_wide_errors_that_are_right() -> None:
     assert all(abs(by["mean"]["error"]) < 0.05 for by in found.values())
 
 
-def test_a_load_that_contradicts_the_others_is_named(affine_loads: list[Load]) -> None:
+def test_a_load_that_contradicts_the_others_is_named(affine_loads: list[RecordedRun]) -> None:
     odd = affine_loads[2]
-    halved = replace(odd, last_s=odd.first_s + (odd.last_s - odd.first_s) / 2)
+    halved = replace(odd, e2e_s=odd.ttft_s + (odd.e2e_s - odd.ttft_s) / 2)
     alike = [served(many, cost_of(AFFINE)) for many in (32, 40)]
     notes = fit([*affine_loads[:2], *alike, halved], SYSTEM).notes
     assert any(note.startswith("48 at once: its requests took 0.5") for note in notes), notes
@@ -225,7 +227,7 @@ def test_nothing_is_fitted_to_no_log() -> None:
         fit([], SYSTEM)
 
 
-def test_a_server_that_answers_nothing_is_refused(affine_loads: list[Load]) -> None:
+def test_a_server_that_answers_nothing_is_refused(affine_loads: list[RecordedRun]) -> None:
     small = SYSTEM.model_copy(update={"max_model_len": 16})
     with pytest.raises(PagesimError, match="look at the server's settings"):
         fit(affine_loads[:1], small)

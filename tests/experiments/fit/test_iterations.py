@@ -11,8 +11,8 @@ from pagesim.costs import Profiled
 from pagesim.costs.profiles import find_profile
 from pagesim.costs.specs import model
 from pagesim.errors import PagesimError
-from pagesim.experiments.fit.iterations import replay
-from pagesim.experiments.fit.loads import Load
+from pagesim.experiments.fit.iterations import check, replay
+from pagesim.experiments.recorded.recording import RecordedRun
 
 from .conftest import AFFINE, CONTEXT_S, STEP_S, SYSTEM, TOKEN_S, cost_of, served
 
@@ -52,32 +52,32 @@ def test_tokens_found_in_the_prefix_cache_are_not_computed() -> None:
     prompts = replace(
         load,
         prompt_tokens=np.full(30, 160),
-        hash_ids=[(*range(8), 1000 + row, 2000 + row) for row in range(30)],
+        prompt_ids=[[*range(128), *range(1000 * row, 1000 * row + 32)] for row in range(30)],
     )
     run = replay(prompts, SYSTEM.model_copy(update={"enable_prefix_caching": True}), cost_of(AFFINE))
     assert run.cached_tokens[1:].min() == 128
     assert run.windows.sums[-1, 3] == 160 * 30 - run.cached_tokens.sum()
 
 
-def load_of(**columns: object) -> Load:
+def load_of(**columns: object) -> RecordedRun:
     size = 30
     plain = {
         "name": "run.json",
         "arrival_s": np.arange(size, dtype=float),
         "prompt_tokens": np.full(size, 10),
         "output_tokens": np.full(size, 5),
-        "first_s": np.arange(size) + 0.1,
-        "last_s": np.arange(size) + 0.5,
+        "ttft_s": np.full(size, 0.1),
+        "e2e_s": np.full(size, 0.5),
     }
-    return Load(**{**plain, **columns})
+    return RecordedRun(**{**plain, **columns})
 
 
 def test_a_load_of_answers_that_came_at_once_is_refused() -> None:
     with pytest.raises(PagesimError, match="a log of streamed tokens is needed"):
-        load_of(last_s=np.arange(30) + 0.1).check()
+        check(load_of(e2e_s=np.full(30, 0.1)))
 
 
 def test_a_load_of_few_requests_is_refused() -> None:
-    few = {name: getattr(load_of(), name)[:5] for name in ("arrival_s", "first_s", "last_s")}
+    few = {name: getattr(load_of(), name)[:5] for name in ("arrival_s", "ttft_s", "e2e_s")}
     with pytest.raises(PagesimError, match="has 5 requests that were answered; at least 20 are needed"):
-        load_of(**few, prompt_tokens=np.full(5, 10), output_tokens=np.full(5, 5)).check()
+        check(load_of(**few, prompt_tokens=np.full(5, 10), output_tokens=np.full(5, 5)))

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from pagesim.errors import PagesimError
-from pagesim.experiments.fit.loads import Load
-from pagesim.experiments.fit.reading import read, split
+from pagesim.experiments.fit.reading import read
+from pagesim.experiments.recorded.find import split
+from pagesim.experiments.recorded.recording import RecordedRun
 
 from .conftest import AFFINE, bench_json, cost_of, served
 
@@ -21,13 +22,13 @@ FLAGS = {"model": "llama-3.1-8b", "gpu": "h100"}
 
 
 @pytest.fixture(scope="module")
-def load() -> Load:
+def load() -> RecordedRun:
     """Return a small load of a closed loop."""
     return served(8, cost_of(AFFINE), requests=40, noise=0.0)
 
 
 @pytest.fixture
-def write(tmp_path: Path, load: Load) -> Write:
+def write(tmp_path: Path, load: RecordedRun) -> Write:
     """Return what writes the load as a client's file, some of its fields replaced, or left out where None."""
 
     def writing(name: str = "c8.json", **fields: Any) -> Path:
@@ -39,7 +40,7 @@ def write(tmp_path: Path, load: Load) -> Write:
     return writing
 
 
-def test_a_clients_file_is_the_load(write: Write, load: Load) -> None:
+def test_a_clients_file_is_the_load(write: Write, load: RecordedRun) -> None:
     system, (found,) = read([write()], [], {"gpu": "h100"})
     assert (system.model, system.policy) == ("llama-3.1-8b", "vllm-v1")
     assert (found.name, found.max_concurrency, found.notes) == ("c8", 8, ())
@@ -47,7 +48,7 @@ def test_a_clients_file_is_the_load(write: Write, load: Load) -> None:
         assert getattr(found, name) == pytest.approx(getattr(load, name)), name
 
 
-def test_a_closed_loop_without_starts_is_dealt_out_to_its_clients(write: Write, load: Load) -> None:
+def test_a_closed_loop_without_starts_is_dealt_out_to_its_clients(write: Write, load: RecordedRun) -> None:
     _, (found,) = read([write(start_times=None)], [], FLAGS)
     assert found.arrival_s == pytest.approx(load.arrival_s)
 
@@ -57,7 +58,7 @@ def test_requests_at_a_rate_without_starts_are_refused(write: Write) -> None:
         read([write(start_times=None, request_rate=4.0)], [], FLAGS)
 
 
-def test_halved_gaps_are_refused_by_the_files_own_summary(write: Write, load: Load) -> None:
+def test_halved_gaps_are_refused_by_the_files_own_summary(write: Write, load: RecordedRun) -> None:
     halved = [[gap / 2 for gap in gaps] for gaps in bench_json(load)["itls"]]
     with pytest.raises(PagesimError, match=r"mean_tpot_ms is .* 0\.50 times that: the lists are not whole"):
         read([write(itls=halved)], [], FLAGS)
@@ -67,7 +68,7 @@ def test_halved_gaps_are_refused_by_the_files_own_summary(write: Write, load: Lo
         read([write(itls=halved, mean_tpot_ms=None)], [], FLAGS)
 
 
-def test_gaps_of_empty_chunks_change_nothing_and_are_noted(write: Write, load: Load) -> None:
+def test_gaps_of_empty_chunks_change_nothing_and_are_noted(write: Write, load: RecordedRun) -> None:
     doubled = [[part for gap in gaps for part in (gap / 2, gap / 2)] for gaps in bench_json(load)["itls"]]
     _, (found,) = read([write(itls=doubled)], [], FLAGS)
     assert "itls has 2.00 gaps a token" in found.notes[0]
@@ -80,7 +81,7 @@ def test_a_missing_field_is_named(write: Write, field: str) -> None:
         read([write(**{field: None})], [], FLAGS)
 
 
-def test_failed_requests_are_left_out_and_many_of_them_refused(write: Write, load: Load) -> None:
+def test_failed_requests_are_left_out_and_many_of_them_refused(write: Write, load: RecordedRun) -> None:
     def failing(count: int) -> dict[str, Any]:
         whole = bench_json(load)
         for row in range(count):
@@ -96,7 +97,7 @@ def test_failed_requests_are_left_out_and_many_of_them_refused(write: Write, loa
 
 
 @pytest.mark.parametrize("field", ["ttfts", "itls", "start_times"])
-def test_a_clock_that_runs_backwards_is_refused(write: Write, load: Load, field: str) -> None:
+def test_a_clock_that_runs_backwards_is_refused(write: Write, load: RecordedRun, field: str) -> None:
     values = bench_json(load)[field]
     values[3] = [-0.01, *values[3]] if field == "itls" else -0.01
     with pytest.raises(PagesimError, match=rf"request 3: {field} is .*a clock that never runs backwards"):
@@ -143,7 +144,7 @@ def test_another_file_is_no_log(tmp_path: Path) -> None:
         read([tmp_path / "none.json"], [], FLAGS)
 
 
-def rows(load: Load) -> list[dict[str, Any]]:
+def rows(load: RecordedRun) -> list[dict[str, Any]]:
     """Return a load as an engine's own log."""
     times = zip(
         load.arrival_s, load.first_s, load.last_s, load.prompt_tokens, load.output_tokens, strict=True
@@ -160,7 +161,7 @@ def rows(load: Load) -> list[dict[str, Any]]:
     ]
 
 
-def test_an_engines_log_has_its_settings_and_prefixes(tmp_path: Path, load: Load) -> None:
+def test_an_engines_log_has_its_settings_and_prefixes(tmp_path: Path, load: RecordedRun) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     meta = {
@@ -181,16 +182,16 @@ def test_an_engines_log_has_its_settings_and_prefixes(tmp_path: Path, load: Load
     (tmp_path / "prompts.jsonl").write_text(text)
     system, (found,) = read([folder / "requests.jsonl"], [], {})
     assert (system.model, system.gpu, system.vllm_version) == ("llama-3.1-8b", "a100-80gb", "0.19.0")
-    assert found.options == {"max_num_seqs": 64, "num_blocks": 2000, "enable_prefix_caching": True}
+    assert found.server == {"max_num_seqs": 64, "num_blocks": 2000, "enable_prefix_caching": True}
     assert found.name == "run"
     assert found.notes == ("recorded of vLLM '0.19.1', which is simulated as 0.19.0",)
     assert found.first_s == pytest.approx(load.first_s)
-    ids = found.hash_ids or []
+    ids = found.trace(16).hash_ids or []
     assert len({own[:2] for own in ids}) == 1
     assert len({own[2] for own in ids}) == len(load)
 
 
-def test_an_engines_log_that_is_off_is_refused(tmp_path: Path, load: Load) -> None:
+def test_an_engines_log_that_is_off_is_refused(tmp_path: Path, load: RecordedRun) -> None:
     file = tmp_path / "requests.jsonl"
     whole = rows(load)
     whole[4]["last_token_ts"] = 1.0
@@ -222,8 +223,8 @@ def test_a_servers_own_log_says_what_clients_do_not(write: Write, tmp_path: Path
     )
     logs, server = split([write(), file])
     assert [each.name for each in logs] == ["c8.json"]
-    system, (found,) = read(logs, [], {}, server)
+    system, (found,) = read(logs, [], {}, server.options)
     assert system.vllm_version == "0.19.0"
-    assert found.options == {"num_blocks": 2000, "max_num_batched_tokens": 4096}
-    with pytest.raises(PagesimError, match="holds no request; give a load, too"):
+    assert found.server == {"num_blocks": 2000, "max_num_batched_tokens": 4096}
+    with pytest.raises(PagesimError, match="holds no request; give a run, too"):
         split([file])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pagesim.experiments.paper.jobs import NARROW, Curve, around_knee, knee
+from pagesim.experiments.paper.jobs import NARROW, Load, around_knee, knee
 from pagesim.setup.scenario import Scenario
 
 # One server of 0.1 s a request: it keeps up with 10 requests/s.
@@ -31,7 +31,7 @@ def test_a_curve_that_stays_on_one_side_has_no_knee(latency: float) -> None:
 
 @pytest.mark.parametrize("rates", [(1.0, 2.0), (40.0, 80.0), (9.0, 12.0)])
 def test_a_curve_looks_for_its_knee_wherever_it_begins(rates: tuple[float, float]) -> None:
-    points = Curve(SERVER, rates).run()["points"]
+    points = Load(SERVER, rates).run()["points"]
     assert set(rates) <= {rate for rate, *_ in points}
     assert [rate for rate, *_ in points] == sorted({rate for rate, *_ in points})
     below, above = around_knee(points) or pytest.fail("it was not found")

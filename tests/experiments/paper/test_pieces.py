@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 
 import pagesim as ps
 from pagesim.costs.specs import model
 from pagesim.experiments.ablations import undo
-from pagesim.experiments.paper import FIGURES, Setting
-from pagesim.experiments.paper.beyond.swap_map import CONTEXTS, LINKS, MODELS, ratio
-from pagesim.experiments.paper.catalogue import chosen, figure
+from pagesim.experiments.paper import FIGURES, PaperSetting, chosen
+from pagesim.experiments.paper.beyond import CONTEXTS, LINKS, MODELS, ratio
 from pagesim.experiments.paper.conversations import PROMPT, as_conversations
-from pagesim.experiments.paper.discrepancies import DISCREPANCIES
-from pagesim.experiments.paper.engine import ENGINES, engine_of
-from pagesim.experiments.paper.fit_engine import nearest
-from pagesim.experiments.paper.jobs import CHANGES
-from pagesim.experiments.paper.setting import OPT_13B, SERVERS, SYSTEMS
+from pagesim.experiments.paper.numbers import published
+from pagesim.experiments.paper.setting import ENGINES, OPT_13B, SERVERS, SYSTEMS, engine_of
 from pagesim.experiments.paper.swaps import (
     READ_AT_1_S,
     READ_AT_256_S,
@@ -27,7 +21,6 @@ from pagesim.experiments.paper.swaps import (
     blocks_profile,
     copy_by_copy,
 )
-from pagesim.experiments.paper.trials import TRIALS
 from pagesim.setup.scenario import Scenario
 
 
@@ -54,7 +47,7 @@ def test_conversations_take_turns() -> None:
 
 
 def test_swaps_copy_by_copy_go_through_both_ends_of_the_papers_curve() -> None:
-    profile, _ = blocks_profile("profile:analytic-a100-40gb", "opt-13b", "a100-40gb", 1)
+    profile = blocks_profile("profile:analytic-a100-40gb", "opt-13b", "a100-40gb", 1)
     found = undo(copy_by_copy(profile), model("opt-13b"), SIZES, TOKENS)
     swaps = {each.block_size: each.swap_s for each in found}
     assert swaps[1] == pytest.approx(READ_AT_1_S)
@@ -64,21 +57,21 @@ def test_swaps_copy_by_copy_go_through_both_ends_of_the_papers_curve() -> None:
 
 def test_a_cost_that_knows_no_block_sizes_is_refused() -> None:
     with pytest.raises(ps.PagesimError, match="'affine:1,0,0', which knows no block sizes"):
-        figure("fig19a").jobs(Setting(cost="affine:1,0,0"))
+        FIGURES["fig19a"].loads(PaperSetting(cost="affine:1,0,0"))
     with pytest.raises(ps.PagesimError, match="'affine:1,0,0', which knows no block sizes"):
-        figure("fig19b").jobs(Setting(cost="affine:1,0,0"))
+        FIGURES["fig19b"].loads(PaperSetting(cost="affine:1,0,0"))
 
 
 @pytest.mark.parametrize("source", ENGINES)
 def test_the_fitted_engine_goes_with_the_layers(source: str) -> None:
     fitted = ENGINES[source]
     for server in SERVERS:
-        _, _, text = Setting(cost=source).cost_on(server, "vllm-sosp").partition(",")
+        _, _, text = PaperSetting(cost=source).cost_on(server, "vllm-sosp").partition(",")
         numbers = {name: float(value) for name, value in (part.split("=") for part in text.split(","))}
         layers = model(server.model).layers / 40
         assert numbers["overhead_s"] == pytest.approx(fitted.iteration_s * layers)
         assert numbers["sequence_s"] == pytest.approx(fitted.sequence_s * layers)
-    assert Setting(cost="affine:1,0,0").cost_on(OPT_13B, "vllm-sosp") == "affine:1,0,0"
+    assert PaperSetting(cost="affine:1,0,0").cost_on(OPT_13B, "vllm-sosp") == "affine:1,0,0"
 
 
 def test_orca_runs_in_the_papers_engine_and_fastertransformer_in_none() -> None:
@@ -88,16 +81,11 @@ def test_orca_runs_in_the_papers_engine_and_fastertransformer_in_none() -> None:
 
 
 def test_a_block_size_that_no_measured_profile_knows_takes_the_engine_of_the_analytic_one() -> None:
-    cost = Setting(cost="imported").cost_on(OPT_13B, "vllm-sosp", block_sizes=True)
-    assert cost == Setting(cost="analytic").cost_on(OPT_13B, "vllm-sosp")
-    profile, _ = blocks_profile(cost, "opt-13b", "a100-40gb", 1)
+    cost = PaperSetting(cost="imported").cost_on(OPT_13B, "vllm-sosp", block_sizes=True)
+    assert cost == PaperSetting(cost="analytic").cost_on(OPT_13B, "vllm-sosp")
+    profile = blocks_profile(cost, "opt-13b", "a100-40gb", 1)
     analytic = ENGINES["analytic"]
     assert profile.terms.overhead(10) == pytest.approx(analytic.iteration_s + 10 * analytic.sequence_s)
-
-
-@pytest.mark.parametrize(("to", "expected"), [(-5, 0), (0.4, 0), (7.4, 7), (7.6, 8), (99, 10)])
-def test_a_bar_that_grows_is_fitted_to_the_nearest_step(to: float, expected: int) -> None:
-    assert nearest(float, to, 10) == expected
 
 
 def test_a_faster_link_and_a_longer_context_speak_for_swapping() -> None:
@@ -110,20 +98,15 @@ def test_a_faster_link_and_a_longer_context_speak_for_swapping() -> None:
             assert ratios == sorted(ratios, reverse=True)
 
 
-def test_each_trial_stands_behind_a_reason_and_each_reason_names_one_that_there_is() -> None:
-    named = {name for each in DISCREPANCIES for name in re.findall(r"trial `(\w+)`", each.text)}
-    assert named == set(TRIALS)
-
-
-def test_conversations_of_fewer_turns_begin_anew_sooner() -> None:
-    trace = ps.make_trace("fixed:10,10", arrivals="constant", rate=0.01, num_requests=7)
-    made = CHANGES["conversations of 3 turns"](trace, Scenario(rate=0.01))
-    assert made.prompt_tokens.tolist() == [10, 30, 50, 10, 30, 50, 10]
-
-
-def test_every_figure_has_jobs_with_names_of_their_own() -> None:
+def test_every_figure_has_the_same_loads_with_a_shorter_trace() -> None:
     for each in FIGURES.values():
-        assert each.jobs(Setting(quick=True)).keys() == each.jobs(Setting()).keys()
+        assert each.loads(PaperSetting(quick=True)).keys() == each.loads(PaperSetting()).keys()
         assert (each.draw is None) == bool(each.missing)
     assert chosen(["all"]) == list(FIGURES.values())
     assert [each.name for each in chosen(["fig2", "table1", "fig2"])] == ["fig2", "table1"]
+
+
+@pytest.mark.parametrize("name", ["fig2", "fig13", "fig15", "fig18b"])
+def test_a_load_stands_for_numbers_of_the_paper(name: str) -> None:
+    series = {series for series, _ in published(name)}
+    assert {series for series, _ in FIGURES[name].loads(PaperSetting())} <= series

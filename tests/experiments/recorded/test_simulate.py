@@ -11,7 +11,7 @@ import pytest
 import pagesim as ps
 from pagesim.errors import PagesimError
 from pagesim.experiments.recorded.find import read
-from pagesim.experiments.recorded.run import RecordedRun, Series
+from pagesim.experiments.recorded.recording import RecordedRun, Series
 from pagesim.experiments.recorded.simulate import simulate_recorded
 
 SERVER = {

@@ -116,18 +116,42 @@ def test_a_grid_that_is_off_is_named(plan, said):
     assert str(caught.value).startswith(said)
 
 
-def test_a_point_whose_options_do_not_go_together_is_named_and_nothing_runs(tmp_path):
+def test_a_point_whose_options_do_not_go_together_is_a_row_that_says_why(tmp_path):
     out = tmp_path / "out"
     grid = {"rate": [1.0], "preemption": ["default", "swap"]}
-    with pytest.raises(ps.PagesimError, match=r"^rate=1.0, preemption=swap: preemption swap is not for"):
-        ps.sweep(grid=grid, policy="virtual-contiguous", num_requests=5, out=out)
-    assert list((out / "runs").iterdir()) == list((out / "traces").iterdir()) == []
+    tables = ps.sweep(grid=grid, policy="virtual-contiguous", num_requests=5, out=out, jobs=1, seeds=2)
+    assert tables.runs["preemption"].tolist() == ["default", "default", "swap", "swap"]
+    assert tables.runs["status"].tolist() == ["done", "done", "failed", "failed"]
+    assert tables.runs["error"][3].startswith("preemption swap is not for")
+    assert tables.means[["runs", "failed"]].values.tolist() == [[2, 0], [0, 2]]
+    assert len(list((out / "runs").iterdir())) == 2, "what cannot run is checked again, and not stored"
 
 
-def test_a_trace_that_cannot_be_made_ends_the_sweep_before_anything_runs(tmp_path):
+def test_a_policy_that_there_is_not_spoils_no_other():
+    tables = ps.sweep("fixed:9,9", grid={"policy": ["vllm", "orca-max"]}, num_requests=5, jobs=1)
+    assert tables.runs["policy"].tolist() == ["vllm", "orca-max"]
+    assert tables.runs["error"][0].startswith("policy is 'vllm'; it must be one of")
+    assert tables.runs["status"].tolist() == ["failed", "done"]
+
+
+def test_a_grid_of_which_no_point_can_run_is_refused_by_its_first(tmp_path):
+    grid = {"rate": [1.0, 2.0], "preemption": ["swap"]}
+    with pytest.raises(ps.PagesimError, match=r"^rate=1.0: preemption swap is not for"):
+        ps.sweep(grid=grid, policy="virtual-contiguous", num_requests=5, out=tmp_path / "out")
+    assert list((tmp_path / "out" / "runs").iterdir()) == []
+
+
+def test_traces_that_cannot_be_made_end_the_sweep_before_anything_runs(tmp_path):
     with pytest.raises(ps.PagesimError, match="has no arrivals to cut"):
         ps.sweep("fixed:10,10", grid={"block_size": [8, 16]}, duration=5.0, out=tmp_path / "out")
     assert list((tmp_path / "out" / "runs").iterdir()) == []
+
+
+def test_one_trace_that_cannot_be_made_is_a_row_that_says_why(tmp_path):
+    grid = {"trace": [str(tmp_path / "none.csv"), "fixed:10,10"]}
+    tables = ps.sweep(grid=grid, num_requests=5, jobs=1)
+    assert tables.runs["status"].tolist() == ["failed", "done"]
+    assert "there is no such file" in tables.runs["error"][0]
 
 
 def test_the_file_of_a_sweep_makes_it_again():

@@ -11,7 +11,7 @@ import pytest
 
 import pagesim as ps
 from pagesim.experiments.sweeps.keys import simulator
-from pagesim.experiments.sweeps.tables import PARAMETERS, metrics_of
+from pagesim.experiments.sweeps.sweep_tables import PARAMETERS, metrics_of
 
 GRID = {"policy": ["orca-max", "vllm-sosp"], "rate": [1.0, 4.0]}
 LOAD = {"num_requests": 40, "num_blocks": 300}
@@ -113,8 +113,16 @@ def test_half_a_file_is_no_run(swept, tmp_path):
     assert json.loads(file.read_text())["status"] == "done"
 
 
-def test_each_distinct_trace_is_stored_once(swept):
-    assert len(list((swept[0] / "traces").iterdir())) == 2 * 3, "a rate and a seed each, whatever the policy"
+def test_each_distinct_trace_is_made_once(monkeypatch):
+    made = []
+
+    def counted(scenario):
+        made.append((scenario.rate, scenario.seed))
+        return ps.api.trace_of(scenario)
+
+    monkeypatch.setattr("pagesim.experiments.sweeps.runs.trace_of", counted)
+    ps.sweep(grid=GRID, seeds=3, jobs=1, **{**LOAD, "num_requests": 41})
+    assert sorted(made) == [(rate, seed) for rate in (1.0, 4.0) for seed in range(3)], "whatever the policy"
 
 
 def test_a_run_is_another_when_the_trace_changes_or_pagesim_does(tmp_path, monkeypatch):
@@ -158,7 +166,7 @@ def test_a_mistake_of_ours_in_one_run_is_recorded_too(monkeypatch):
     def broken(*_, **__):
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("pagesim.experiments.sweeps.replay.run", broken)
+    monkeypatch.setattr("pagesim.experiments.sweeps.runs.run", broken)
     # In this process, where the patch is.
     tables = ps.sweep("fixed:10,10", grid={"block_size": [8, 16]}, num_requests=2, jobs=1)
     assert tables.runs["error"].tolist() == ["ZeroDivisionError: a bug"] * 2

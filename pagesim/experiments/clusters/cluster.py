@@ -16,22 +16,19 @@ import numpy.typing as npt
 from pagesim.accounting.metrics import TokenGaps, latencies, throughput
 from pagesim.api import as_trace, peak_rss_mb
 from pagesim.errors import PagesimError
-from pagesim.experiments.clusters.replay import replay_apart, replay_together
+from pagesim.experiments.clusters.fleet import MOST_REPLICAS, replay_together
 from pagesim.experiments.clusters.routers import Router, find_router
 from pagesim.results.result import Stored
 from pagesim.scheduling.drafts import Speculation
-from pagesim.scheduling.failure_modes import FailureMode, StrictCompatError
+from pagesim.scheduling.failure_modes import FailureMode
 from pagesim.setup.offload import total_traffic
 from pagesim.setup.prepare import PreparedSystem, prepare
 from pagesim.setup.server import ProgressCallback, Server
 from pagesim.setup.system import System, checked
-from pagesim.sim.clock import BEYOND_THE_CLOCK
 from pagesim.workloads.trace import Trace
 
 if TYPE_CHECKING:
     import pandas as pd
-
-MOST_REPLICAS = 4096
 
 
 @dataclass(frozen=True)
@@ -115,19 +112,9 @@ def run_cluster(
     started = time.perf_counter()
     if not 1 <= replicas <= MOST_REPLICAS:
         raise PagesimError(f"replicas is {replicas}; it must be from 1 to {MOST_REPLICAS}")
-    chosen = find_router(router) if isinstance(router, str) else router
     setting = prepare(system, trace)
     log = setting.new_log()
-    # With strict_compat the first failure mode of all replicas counts; in a closed loop, a request that ends
-    # at one replica is followed by a request at another.
-    apart = getattr(chosen, "oblivious", False) and not system.strict_compat and not setting.is_closed
-    replay = replay_apart if apart else replay_together
-    try:
-        servers, replica_of = replay(setting, log, chosen, replicas, progress)
-    except StrictCompatError as error:
-        raise setting.stopped(error) from None
-    except BEYOND_THE_CLOCK:
-        raise setting.too_long() from None
+    servers, replica_of = replay_together(setting, log, find_router(router), replicas, progress)
     of_requests, columns = setting.summary(log)
     columns = {**columns, "replica": replica_of}
     table = replica_table(servers, columns, replica_of)

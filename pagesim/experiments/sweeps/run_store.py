@@ -1,4 +1,4 @@
-"""Store: a folder of runs that are over and of the traces that they replayed, each in a file of its own."""
+"""RunStore: a folder of runs that are over, each in a file of its own."""
 
 from __future__ import annotations
 
@@ -14,11 +14,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from pagesim.errors import PagesimError
-from pagesim.experiments.sweeps import traces
-from pagesim.experiments.sweeps.traces import StoredTrace
-from pagesim.setup.files import put, put_text
+from pagesim.setup.files import put_text
 from pagesim.setup.reading import parse_json, read_text
-from pagesim.workloads.trace import Trace
 
 MARKER = "store.json"
 """A folder that holds this is a store of ours; there results are added and tables replaced."""
@@ -27,7 +24,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class Record:
+class RunRecord:
     """How a run ended.
 
     Attributes:
@@ -43,7 +40,7 @@ class Record:
     notes: tuple[str, ...] = ()
 
 
-_ENDED = tuple(field.name for field in fields(Record))
+_ENDED = tuple(field.name for field in fields(RunRecord))
 
 SEAL = "sha256"
 """The field of a stored run that holds a hash of how it ended."""
@@ -53,8 +50,8 @@ def _seal(ended: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(ended, sort_keys=True).encode()).hexdigest()
 
 
-class Store:
-    """Runs by key, traces by recipe.
+class RunStore:
+    """Runs by key.
 
     A file appears whole or not at all, so that a process that is killed, or writes at the
     same time, does no harm.
@@ -69,7 +66,7 @@ class Store:
     def __init__(self, folder: Path) -> None:
         # Workers get paths, and may work in another folder.
         self.folder = folder.absolute()
-        self._runs, self._traces = self.folder / "runs", self.folder / "traces"
+        self._runs = self.folder / "runs"
         marker = self.folder / MARKER
         try:
             if folder.exists() and not folder.is_dir():
@@ -82,13 +79,12 @@ class Store:
                 raise PagesimError(
                     f"{folder}: is not empty and holds no sweep of pagesim; choose another folder or empty it"
                 )
-            for part in (self._runs, self._traces):
-                part.mkdir(parents=True, exist_ok=True)
+            self._runs.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise PagesimError(f"{folder}: cannot be written ({error.strerror})") from None
         put_text(marker, json.dumps({"schema": SCHEMA}))
 
-    def run(self, key: str) -> Record | None:
+    def run(self, key: str) -> RunRecord | None:
         """Return how a run ended; None if it has not.
 
         Raises:
@@ -105,42 +101,33 @@ class Store:
             )
         return _record(found)
 
-    def put_run(self, key: str, record: Record, scenario: dict[str, Any]) -> None:
+    def put_run(self, key: str, record: RunRecord, scenario: dict[str, Any]) -> None:
         """Keep how a run ended; ``scenario`` is for readers of the file."""
         readable = {name: "inf" if value == inf else value for name, value in scenario.items()}
         ended = {name: getattr(record, name) for name in _ENDED}
         text = json.dumps({"scenario": readable, **ended, SEAL: _seal(ended)}, allow_nan=False)
         put_text(self._runs / f"{key}.json", text)
 
-    def trace(self, recipe: str) -> StoredTrace | None:
-        """Return the trace of a recipe; None if it was not made yet."""
-        file = self._traces / f"{recipe}.npz"
-        return StoredTrace(file) if file.exists() else None
-
-    def put_trace(self, recipe: str, trace: Trace) -> None:
-        """Keep a trace."""
-        put(self._traces / f"{recipe}.npz", lambda out: traces.write(trace, out))
-
 
 @contextmanager
-def opened(folder: str | PathLike[str] | None) -> Iterator[Store]:
+def opened(folder: str | PathLike[str] | None) -> Iterator[RunStore]:
     """Give the store of a folder; without one a store that goes when it is left."""
     if folder is not None:
-        yield Store(Path(folder))
+        yield RunStore(Path(folder))
         return
     with TemporaryDirectory(prefix="pagesim-") as temporary:
-        yield Store(Path(temporary))
+        yield RunStore(Path(temporary))
 
 
-def _record(found: dict[str, Any]) -> Record | None:
+def _record(found: dict[str, Any]) -> RunRecord | None:
     """Return how a run ended; None where the file does not say so, and then the run is repeated."""
     status, error, summary, notes = (found.get(name) for name in ("status", "error", "summary", "notes"))
     if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
         return None
     if status == "done" and error is None and isinstance(summary, dict):
-        return Record("done", None, summary, tuple(notes))
+        return RunRecord("done", None, summary, tuple(notes))
     if status == "failed" and isinstance(error, str) and summary is None:
-        return Record("failed", error, None, tuple(notes))
+        return RunRecord("failed", error, None, tuple(notes))
     return None
 
 

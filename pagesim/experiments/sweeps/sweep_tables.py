@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
+import numpy.typing as npt
 
-from pagesim.experiments.sweeps.confidence import mean_and_margin
-from pagesim.experiments.sweeps.replay import StoredRun
+from pagesim.experiments.sweeps.runs import StoredRun
 from pagesim.setup.scenario import Scenario
 from pagesim.setup.system import plugin_fields
 
@@ -97,6 +97,24 @@ def _means(runs: Sequence[StoredRun], found: Sequence[Mapping[str, Any]]) -> pd.
         columns[name] = [mean for mean, _ in both]
         columns[f"{name}.{MARGIN}"] = [margin for _, margin in both]
     return pd.DataFrame(columns)
+
+
+def mean_and_margin(values: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """Return the mean of what is not NaN, and half the width of its 95 % confidence interval (Student's t).
+
+    Args:
+        values: one a seed, ``[N]``.
+
+    Returns:
+        Both NaN where there is no value, the margin also where there is one.
+    """
+    from scipy.special import stdtrit
+
+    values = values[~np.isnan(values)]
+    if len(values) < 2:
+        return (float(values[0]) if len(values) else np.nan), np.nan
+    error = float(values.std(ddof=1)) / len(values) ** 0.5
+    return float(values.mean()), float(stdtrit(len(values) - 1, 0.975)) * error
 
 
 def _parameters(scenarios: Sequence[Scenario]) -> list[str]:

@@ -1,6 +1,6 @@
 """How far simulated closed loops are off: engines' own times fitted to half of the runs, the rest predicted.
 
-    python -m pagesim.experiments.accuracy closed_loop_runs.csv --tables DIR --out docs/accuracy
+    python docs/make_accuracy.py closed_loop_runs.csv --tables DIR --out accuracy.csv
 
 Two numbers of the engine and one of its front end are fitted for each release, whatever the model; runs are
 halved by a hash of model, GPU, degree of parallelism and lengths. Beside it stands what comes of the engine's
@@ -12,23 +12,24 @@ from __future__ import annotations
 import argparse
 import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import nnls
 
 from pagesim.costs import EngineTime
 from pagesim.costs.operators import Store, Tables
 from pagesim.costs.operators.assemble import GPUS, import_operators
 from pagesim.costs.specs import model as model_of
 from pagesim.errors import PagesimError
-from pagesim.experiments.engine_times import Means, MeasuredRun, fit_engine_time, fit_frontend
 from pagesim.experiments.recorded.catalogue import known
 from pagesim.experiments.recorded.closed_loop_table import read
-from pagesim.experiments.recorded.run import RecordedRun
+from pagesim.experiments.recorded.recording import RecordedRun
 from pagesim.experiments.recorded.simulate import simulate_recorded, system_of
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.system import System
@@ -235,6 +236,103 @@ def summed(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
         ttft_median_abs=("ttft_error", lambda each: 100 * np.abs(each).median()),
         ttft_bias=("ttft_error", lambda each: 100 * each.median()),
     )
+
+
+STEP = EngineTime(1e-3, 2e-5)
+"""How far the numbers are moved to see what they change."""
+
+ROUNDS = 3
+"""Times that the numbers are corrected: a time per output token is nearly linear in them."""
+
+
+MOST_CONDITION = 200.0
+"""Of the two numbers' effects on the runs: beyond it a percent of noise is more than all of one of them."""
+
+
+class Means(NamedTuple):
+    """What a run took in the mean.
+
+    Attributes:
+        tpot_s: seconds per output token.
+        ttft_s: seconds to the first token.
+    """
+
+    tpot_s: float
+    ttft_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRun:
+    """A run of a server, and the same run simulated.
+
+    Attributes:
+        name: for tables.
+        measured: what the server took.
+        simulate: what it takes in the simulator, with an engine's own time; no front end.
+    """
+
+    name: str
+    measured: Means
+    simulate: Callable[[EngineTime], Means]
+
+
+def fit_engine_time(runs: Sequence[MeasuredRun]) -> EngineTime:
+    """Return the own time with which simulated times per output token come nearest to the measured ones.
+
+    Least squares of relative errors, neither number below 0.
+
+    Args:
+        runs: of one engine, at several concurrencies: one alone does not tell the two numbers apart.
+
+    Raises:
+        PagesimError: there are too few runs, or the two numbers cannot be told apart.
+    """
+    if len(runs) < 2:
+        raise PagesimError(
+            f"{len(runs)} runs do not tell seconds an iteration from seconds a sequence; give two"
+        )
+    at = EngineTime()
+    measured = np.array([run.measured.tpot_s for run in runs])
+    for _ in range(ROUNDS):
+        here, more, longer = (
+            np.array([run.simulate(engine).tpot_s for run in runs])
+            for engine in (
+                at,
+                EngineTime(at.iteration_s + STEP.iteration_s, at.sequence_s),
+                EngineTime(at.iteration_s, at.sequence_s + STEP.sequence_s),
+            )
+        )
+        slopes = np.stack(
+            [(more - here) / STEP.iteration_s, (longer - here) / STEP.sequence_s], axis=1
+        )  # [N, 2]
+        rest = measured - here + slopes @ [at.iteration_s, at.sequence_s]
+        # In units of the steps both columns are of one size.
+        weighed = slopes * [STEP.iteration_s, STEP.sequence_s] / measured[:, None]
+        if np.linalg.cond(weighed) > MOST_CONDITION:
+            raise PagesimError(
+                "the runs do not tell seconds an iteration from seconds a sequence: their batches are alike; "
+                "give runs of other concurrencies"
+            )
+        (iteration, sequence), _ = nnls(weighed, rest / measured)
+        at = EngineTime(
+            iteration * STEP.iteration_s, sequence * STEP.sequence_s, f"fitted to {len(runs)} runs"
+        )
+    return at
+
+
+def fit_frontend(runs: Sequence[MeasuredRun], engine: EngineTime) -> float:
+    """Return the seconds beside the engine with which times to first token miss by the least in the mean.
+
+    Args:
+        runs: of one engine.
+        engine: its own time.
+    """
+    measured = np.array([run.measured.ttft_s for run in runs])
+    missing = measured - [run.simulate(engine).ttft_s for run in runs]
+    # The sum of |missing - f| / measured is least at the weighted median.
+    order = np.argsort(missing)
+    weights = np.cumsum(1 / measured[order])
+    return max(0.0, float(missing[order][np.searchsorted(weights, weights[-1] / 2)]))
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,6 +74,16 @@ class RecordedRun:
         return len(self.arrival_s)
 
     @property
+    def first_s(self) -> Floats:
+        """When the first token of each request came, seconds from the first arrival, ``[N]``."""
+        return self.arrival_s + self.ttft_s
+
+    @property
+    def last_s(self) -> Floats:
+        """When the last token of each request came, seconds from the first arrival, ``[N]``."""
+        return self.arrival_s + self.e2e_s
+
+    @property
     def tpot_s(self) -> Floats:
         """Seconds a token after the first, of requests with several, ``[≤ N]``."""
         if not len(self.ttft_s):
@@ -92,9 +103,19 @@ class RecordedRun:
             arrival_s=np.zeros(len(self)) if closed else self.arrival_s,
             prompt_tokens=self.prompt_tokens,
             output_tokens=self.output_tokens,
-            hash_ids=None if self.prompt_ids is None else named(self.prompt_ids, block_size),
+            hash_ids=self._named(block_size),
             hash_block_size=block_size,
         )
+
+    def _named(self, block_size: int) -> Sequence[tuple[int, ...]] | None:
+        """Return names of the blocks of each prompt; None where prompts are not known."""
+        if self.prompt_ids is not None and block_size not in self._names:
+            self._names[block_size] = named(self.prompt_ids, block_size)
+        return self._names.get(block_size)
+
+    @cached_property
+    def _names(self) -> dict[int, Sequence[tuple[int, ...]]]:
+        return {}
 
     def check(self) -> RecordedRun:
         """Return the run, if a server can have done what it says.

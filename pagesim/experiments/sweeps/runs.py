@@ -1,0 +1,113 @@
+"""Runs: many scenarios on many workers, each result stored when it is there, nothing done twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pagesim.api import run, trace_of
+from pagesim.errors import PagesimError
+from pagesim.experiments.sweeps.keys import recipe_key, run_key, simulator
+from pagesim.experiments.sweeps.run_store import RunRecord, RunStore
+from pagesim.experiments.sweeps.workers import Workers
+from pagesim.setup.scenario import Scenario
+from pagesim.workloads.trace import Trace
+
+ProgressCallback = Callable[[int, int], None]
+"""Called with how many runs are over, and of how many; at first with those that were over before."""
+
+MOST_TRACES = 4
+"""Traces that are kept in memory; runs come trace by trace, so few are in use at a time."""
+
+_traces: dict[str, Trace] = {}
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A scenario and how its run ended; ``key`` is its name in the store."""
+
+    scenario: Scenario
+    key: str
+    record: RunRecord
+
+
+def replay_all(
+    scenarios: Sequence[Scenario],
+    store: RunStore,
+    workers: Workers,
+    *,
+    retry_failed: bool = False,
+    progress: ProgressCallback | None = None,
+) -> list[StoredRun]:
+    """Replay scenarios, or find in the store what came of them; return how each ended, in their order.
+
+    Args:
+        scenarios: what to run; the options of each must go together (`prepare.check`).
+        store: what is found is kept there at once, also how a run failed.
+        workers: what replays.
+        retry_failed: whether runs that failed before are run again.
+        progress: for a bar.
+
+    Raises:
+        PagesimError: no trace can be made, or the store cannot be written.
+    """
+    recipes = {scenario: recipe_key(scenario) for scenario in scenarios}
+    keys = {scenario: run_key(scenario, recipe) for scenario, recipe in recipes.items()}
+    records: dict[str, RunRecord] = {}
+    for key in keys.values():
+        record = store.run(key)
+        if record is not None and not (retry_failed and record.status == "failed"):
+            records[key] = record
+    # Trace by trace, so that each is made once.
+    order = {recipe: place for place, recipe in enumerate(dict.fromkeys(recipes.values()))}
+    left = [scenario for scenario, key in keys.items() if key not in records]
+    left.sort(key=lambda scenario: order[recipes[scenario]])
+    total = len(keys)
+    without_trace: dict[str, PagesimError] = {}
+
+    def calls() -> Iterator[tuple[str, Scenario, Trace, str]]:
+        for scenario in left:
+            try:
+                trace = _trace(recipes[scenario], scenario)
+            except PagesimError as error:
+                without_trace[keys[scenario]] = error
+            else:
+                yield keys[scenario], scenario, trace, simulator()
+
+    if progress is not None:
+        progress(len(records), total)
+    owners = {keys[scenario]: scenario for scenario in left}
+    for key, record in workers.call(_replay, calls()):
+        store.put_run(key, record, owners[key].model_dump(exclude={"steps"}, exclude_none=True))
+        records[key] = record
+        if progress is not None:
+            progress(len(records), total)
+    if without_trace and not records:
+        raise next(iter(without_trace.values()))
+    records |= {key: RunRecord("failed", str(error), None) for key, error in without_trace.items()}
+    return [StoredRun(scenario, keys[scenario], records[keys[scenario]]) for scenario in scenarios]
+
+
+def _trace(recipe: str, scenario: Scenario) -> Trace:
+    """Return the trace of a recipe, of the last ones from memory."""
+    if recipe not in _traces:
+        made = trace_of(scenario)
+        while len(_traces) >= MOST_TRACES:
+            del _traces[next(iter(_traces))]
+        _traces[recipe] = made
+    return _traces[recipe]
+
+
+def _replay(key: str, scenario: Scenario, trace: Trace, version: str) -> tuple[str, RunRecord]:
+    if simulator() != version:
+        raise PagesimError(f"a worker has pagesim {simulator()}, and this is {version}; install the same")
+    try:
+        result = run(scenario, trace, steps="none")
+        return key, RunRecord("done", None, result.summary, result.notes)
+    except PagesimError as error:
+        return key, RunRecord("failed", str(error), None)
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # a mistake of ours, or a plug-in's, in one run: the others go on
+        return key, RunRecord("failed", f"{type(error).__name__}: {error}", None)
