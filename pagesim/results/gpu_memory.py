@@ -11,18 +11,7 @@ from matplotlib.figure import Figure
 
 from pagesim.accounting.ledger import HYBRID_ENTRIES
 from pagesim.costs.specs.gpus import GIB
-from pagesim.results.plots import COLOURS, DARK, LABELS
-
-RESTS = {
-    "weights": "#B9B2A6",
-    "weights and all else": "#B9B2A6",
-    "activations": "#8C8373",
-    "CUDA graphs": "#A9BFB7",
-    "other": "#DAD5CB",
-    "all else": "#DAD5CB",
-    "not requested": "#FFFFFF",
-}
-"""Colours of what is no cache: paler than the entries of the ledger."""
+from pagesim.results.style import PARTS, ink
 
 
 def gpu_memory_bar(parts: Mapping[str, float], title: str) -> Figure:
@@ -74,7 +63,7 @@ def plan_bars(plans: Sequence[tuple[str, Mapping[str, float] | None, str]], titl
                 if width > NARROWEST_LABEL * whole:
                     axes.text(
                         left + width / 2, place, f"{width:.1f}", ha="center", va="center", fontsize=8,
-                        color="white" if name == "KV cache" else "black",
+                        color=ink(PARTS[name].colour),
                     )  # fmt: skip
             left += width
         axes.text(1.02 * whole if parts else 0.01 * whole, place, behind, va="center", fontsize=8)
@@ -99,9 +88,6 @@ STACKED: dict[str, tuple[str, ...]] = {
     "not requested": ("not requested",),
 }
 """The parts of a bar, from left to right, and of what they are made."""
-
-NAMES = {"all else": "activations, CUDA graphs, other", "used": "used by tokens"}
-"""What parts are called that `LABELS` does not name, or not in so few words."""
 
 NARROWEST_LABEL = 0.055
 """Of a bar's length; a narrower part gets no number."""
@@ -158,7 +144,7 @@ def gallery_bars(memories: Sequence[FullMemory], gpu: str) -> Figure:
     names = [name if gpus == 1 else f"{name}\n1 of {gpus} GPUs" for name, gpus in models]
     panels[0].set_yticks(range(len(models)), names)
     order = [part for part in STACKED if part in drawn]
-    labels = [NAMES.get(part, LABELS.get(part, part)) for part in order]
+    labels = [PARTS[part].label for part in order]
     figure.legend(
         [drawn[part] for part in order],
         labels,
@@ -172,10 +158,9 @@ def gallery_bars(memories: Sequence[FullMemory], gpu: str) -> Figure:
 
 
 def _look(part: str) -> dict[str, Any]:
-    """Return the looks of a part, the same in every figure; a whole cache looks as its used slots."""
-    colour = COLOURS["used"] if part == "KV cache" else RESTS.get(part) or COLOURS[part]
+    """Return the looks of a part; a whole cache looks as its used slots."""
     edge = "#9A9A9A" if part == "not requested" else "white"
-    return {"color": colour, "edgecolor": edge, "linewidth": 0.5}
+    return {"color": PARTS[part].colour, "edgecolor": edge, "linewidth": 0.5}
 
 
 def _bar(axes: Axes, place: int, memory: FullMemory, whole: float) -> dict[str, Any]:
@@ -190,7 +175,7 @@ def _bar(axes: Axes, place: int, memory: FullMemory, whole: float) -> dict[str, 
         if width > NARROWEST_LABEL * whole:
             axes.text(
                 left + width / 2, place, f"{width:.1f}", ha="center", va="center", fontsize=8,
-                color="white" if part in DARK else "black",
+                color=ink(PARTS[part].colour),
             )  # fmt: skip
         left += width
     axes.text(1.02 * whole, place, f"{memory.running:,.0f}", va="center", fontsize=8)

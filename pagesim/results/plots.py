@@ -13,12 +13,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
-from pagesim.accounting.fragmentation import INTERNAL
-from pagesim.accounting.fragmentation import LABELS as ENTRY_LABELS
 from pagesim.accounting.metrics import capacity_in, entries_in
 from pagesim.costs.profiles import Profile, predict
 from pagesim.errors import PagesimError
 from pagesim.results.result import Result
+from pagesim.results.style import LINE_COLOURS, PARTS, ink
 from pagesim.results.tier_plots import tiers_over_time
 
 __all__ = [
@@ -36,56 +35,13 @@ __all__ = [
     "service_bars",
 ]
 
-COLOURS = {
-    # Okabe and Ito's palette: told apart by colour-blind people.
-    "used": "#0072B2",
-    "token_states": "#0072B2",
-    "reserved": "#56B4E9",
-    "reservation": "#56B4E9",
-    "unused_reservation": "#D55E00",
-    "internal": "#D55E00",
-    "rounding": "#E69F00",
-    "held_for_transfer": "#8F2D56",
-    "landing": "#F4A6C0",
-    "loading": "#B5A3E0",
-    "fenced": "#4D3B7A",
-    "external": "#CC79A7",
-    "cached": "#009E73",
-    "free": "#E8E8E8",
-    "state": "#004166",
-    "out_of_window": "#F0E442",
-    "padding": "#8C8C8C",
-}
-"""By entry of the ledger and category of the paper: a part has the same colour in every figure and page."""
+COLOURS = {name: part.colour for name, part in PARTS.items()}
+"""By entry of the ledger and category of the paper."""
 
-DARK = (
-    "used",
-    "token_states",
-    "state",
-    "unused_reservation",
-    "internal",
-    "cached",
-    "padding",
-    "held_for_transfer",
-    "fenced",
-)
-"""Entries on whose colours a label is white."""
-
-LABELS = {
-    **ENTRY_LABELS,
-    **{entry: f"internal fragmentation: {ENTRY_LABELS[entry]}" for entry in INTERNAL},
-    "landing": "landing (being filled)",
-    "loading": "loading (being filled)",
-    "fenced": "fenced (a batch still writes)",
-    "token_states": "token states",
-    "reservation": "reservation",
-    "internal": "internal fragmentation",
-}
+LABELS = {name: part.label for name, part in PARTS.items()}
 """What figures and pages call the entries of the ledger and the categories of the paper's Fig. 2."""
 
 ITERATION_COLOURS = {"prefill": "#D55E00", "decode": "#0072B2", "mixed": "#009E73", "with swap": "#CC79A7"}
-
-LINE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 def memory_bars(summaries: Mapping[str, dict[str, Any]], view: str = "strict") -> Figure:
@@ -111,10 +67,9 @@ def memory_bars(summaries: Mapping[str, dict[str, Any]], view: str = "strict") -
         axes.bar(names, heights, bottom=bottom, label=label, color=colour, edgecolor="white", linewidth=0.6)
         for x, (height, low) in enumerate(zip(heights, bottom, strict=True)):
             if height >= 4:
-                dark = entry in DARK
                 axes.text(
                     x, low + height / 2, f"{height:.1f}", ha="center", va="center", fontsize=8,
-                    color="white" if dark else "black",
+                    color=ink(colour),
                 )  # fmt: skip
         bottom += heights
     axes.set_ylim(0, 100)

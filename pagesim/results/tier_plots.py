@@ -10,12 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from pagesim.results.style import TIERS
+
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "TIER_COLOURS",
-    "TIER_LABELS",
     "hit_rate_over_capacity",
     "loading_map",
     "over_tier_sizes",
@@ -23,22 +23,6 @@ __all__ = [
 ]
 
 GIB = 1 << 30
-
-TIER_LABELS = {
-    "pending": "pending (being written)",
-    "pinned": "pinned (being read)",
-    "duplicate": "duplicate (on the device, too)",
-    "kept": "kept (not on the device)",
-    "free": "free",
-}
-
-TIER_COLOURS = {
-    "pending": "#E69F00",
-    "pinned": "#D55E00",
-    "duplicate": "#56B4E9",
-    "kept": "#0072B2",
-    "free": "#E8E8E8",
-}
 
 _STYLES = {
     "belady": ("Belady (the bound)", "black", "--"),
@@ -129,14 +113,14 @@ def tiers_over_time(axes: Axes, table: pd.DataFrame, capacity: int | None) -> No
         table: rows of `Result.tiers`, of one tier.
         capacity: chunks; None without a limit, where percent are of the most that the tier had.
     """
-    entries = [entry for entry in TIER_LABELS if entry != "free" or capacity is not None]
+    entries = [entry for entry in TIERS if entry != "free" or capacity is not None]
     chunks = table[entries].to_numpy(float).T
     scale = capacity or max(1.0, chunks.sum(axis=0).max(initial=1.0))
     axes.stackplot(
         table["clock"].to_numpy(),
         100 * chunks / scale,
-        labels=[TIER_LABELS[entry] for entry in entries],
-        colors=[TIER_COLOURS[entry] for entry in entries],
+        labels=[TIERS[entry].label for entry in entries],
+        colors=[TIERS[entry].colour for entry in entries],
         step="post",
         linewidth=0,
     )

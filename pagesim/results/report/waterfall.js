@@ -2,14 +2,6 @@
 
 const MOST_LINES = 250;
 
-const PHASES = [
-  { key: "queued", label: "queued", colour: "#999999", shape: "" },
-  { key: "prefill", label: "prefill (until the first token)", colour: "#D55E00", shape: "x" },
-  { key: "decode", label: "decode", colour: "#0072B2", shape: "" },
-  { key: "preempted", label: "preempted, to be recomputed", colour: "#E69F00", shape: "/" },
-  { key: "swapped", label: "swapped out", colour: "#CC79A7", shape: "|" },
-];
-
 class Waterfall {
   constructor(data) {
     this.data = data;
@@ -110,7 +102,7 @@ class Waterfall {
     byId("fall-from").value = String(Math.round(from * 1000) / 1000);
     byId("fall-to").value = String(Math.round(to * 1000) / 1000);
     this.say(found.length, lines);
-    const bars = new Map(PHASES.map(({ key }) => [key, { x: [], base: [], y: [], text: [] }]));
+    const bars = new Map(STYLE.phases.map(({ key }) => [key, { x: [], base: [], y: [], text: [] }]));
     shown.forEach((i, line) => {
       const tokens = `${count(fall.prompt_tokens[i])} prompt and ${count(fall.output_tokens[i])} output tokens, ${fall.statuses[fall.status[i]]}`;
       for (const [phase, start, end, price] of this.phases(i)) {
@@ -118,13 +110,13 @@ class Waterfall {
         bar.x.push(end - start);
         bar.base.push(start);
         bar.y.push(line);
-        bar.text.push(`<b>request ${plain(fall.names[i])}</b>: ${PHASES.find((p) => p.key === phase).label}<br>` +
+        bar.text.push(`<b>request ${plain(fall.names[i])}</b>: ${STYLE.phases.find((p) => p.key === phase).label}<br>` +
           `${instant(start)} to ${instant(end)}, ${seconds(end - start)}<br>${price ? `${price}<br>` : ""}${tokens}`);
       }
     });
-    const traces = PHASES.filter(({ key }) => bars.get(key).x.length).map(({ key, label, colour, shape }) => ({
-      ...bars.get(key), type: "bar", orientation: "h", name: label, hovertemplate: "%{text}<extra></extra>", textposition: "none",
-      marker: { color: colour, line: { width: 0 }, pattern: { shape, bgcolor: colour, fgcolor: "rgba(255,255,255,.6)", size: 5, solidity: 0.3 } },
+    const traces = STYLE.phases.filter(({ key }) => bars.get(key).x.length).map((phase) => ({
+      ...bars.get(phase.key), type: "bar", orientation: "h", name: phase.label, hovertemplate: "%{text}<extra></extra>", textposition: "none",
+      ...barLook(phase),
     }));
     const few = lines <= 30;
     Plotly.react(byId("fall"), traces, layoutOf({
