@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from pagesim.results.report.assemble import assembled, options_of
 from pagesim.results.report.frames import frames
 from pagesim.results.report.pack import pack
 from pagesim.results.report.page import rows_of
-from pagesim.results.report.replay import snapshots_of
+from pagesim.results.report.replay import ProgressCallback, requests_over, snapshots_of
 from pagesim.results.result import load
 from pagesim.results.style import drawn_categories
 from pagesim.setup.files import put_text
@@ -42,7 +42,7 @@ def write_allocators_page(
     *,
     window: tuple[float, float],
     instants: int = INSTANTS,
-    progress: Callable[[str], object] = lambda _: None,
+    progress: ProgressCallback = lambda _: None,
 ) -> None:
     """Write a page that plays the memory of several results over the same seconds, with their fragmentation.
 
@@ -64,8 +64,8 @@ def write_allocators_page(
     results = {name: load(folder) for name, folder in folders.items()}
     systems = []
     for name, result in results.items():
-        progress(f"replaying {name}")
-        snapshots = snapshots_of(result, to_tick_column(seconds).tolist())
+        over = requests_over(name, result, progress)
+        snapshots = snapshots_of(result, to_tick_column(seconds).tolist(), over)
         systems.append(
             {
                 "name": name,

@@ -22,7 +22,7 @@ from pagesim.results.report.pack import pack, pack_times
 from pagesim.results.report.tables import distributions
 from pagesim.results.result import REQUEST_COLUMNS, read_result, read_table
 from pagesim.results.style import PARTS, drawn
-from pagesim.setup.files import put_text, read_manifest
+from pagesim.setup.files import put_text
 from pagesim.setup.reading import parse_json
 from pagesim.setup.scenario import Cluster, System
 from pagesim.setup.scenario_files import read_scenario, read_toml
@@ -43,16 +43,6 @@ POINTS, MOST_CELLS = 400, 100_000
 SECTIONS = ("headline", "replicas", "load", "replica-memory", "latency", "scenario")
 
 SCRIPTS = ("data.js", "parts.js", "headline.js", "charts.js", "theme.js", "cluster.js")
-
-
-def is_cluster(folder: Path) -> bool:
-    """Say whether a folder holds what ``pagesim cluster`` stored.
-
-    Raises:
-        PagesimError: its manifest is damaged.
-    """
-    sealed = read_manifest(folder)
-    return (folder / "replicas.parquet").exists() if sealed is None else sealed[0] == "cluster"
 
 
 def read_cluster(folder: Path) -> ClusterResult:

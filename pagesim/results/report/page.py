@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,11 @@ from pagesim.errors import PagesimError
 from pagesim.results.replay import NotReplayed
 from pagesim.results.report import tables
 from pagesim.results.report.assemble import assembled, options_of
-from pagesim.results.report.clusters import is_cluster, write_cluster_report
 from pagesim.results.report.frames import frames
 from pagesim.results.report.pack import pack
-from pagesim.results.report.replay import snapshots_of
+from pagesim.results.report.replay import ProgressCallback, requests_over, snapshots_of
 from pagesim.results.report.snapshots import Snapshots
-from pagesim.results.report.sources import Source, find
+from pagesim.results.report.sources import Source, find, is_cluster
 from pagesim.results.report.trees import tree_instants, trees
 from pagesim.results.result import Result, end_of
 from pagesim.results.style import PARTS, drawn, key_of
@@ -65,9 +64,6 @@ SCRIPTS = (
 )
 """One after another in one function, so that they share their names and keep them to themselves."""
 
-ProgressCallback = Callable[[str], object]
-"""Called with what is being done."""
-
 
 def write_report(
     folders: Sequence[Path],
@@ -101,6 +97,8 @@ def write_report(
             raise PagesimError(
                 f"{clusters[0]}: is the result of a cluster, and others are not; make a page of each kind"
             )
+        from pagesim.results.report.clusters import write_cluster_report
+
         write_cluster_report(folders, out)
         return
     sources = find(folders)
@@ -114,8 +112,7 @@ def write_report(
     for source in sources:
         shown: Snapshots | TreeSnapshots | str = "it was not asked for"
         if instants:
-            progress(f"replaying {source.name}")
-            shown = _looked_at(source.result, ticks)
+            shown = _looked_at(source, ticks, progress)
         systems.append(_system(source, shown))
     progress("writing the page")
     entries = entries_in([source.result.summary for source in sources])
@@ -140,12 +137,15 @@ def rows_of(entries: Sequence[str]) -> list[dict[str, Any]]:
     ]
 
 
-def _looked_at(result: Result, ticks: list[int]) -> Snapshots | TreeSnapshots | str:
+def _looked_at(
+    source: Source, ticks: list[int], progress: ProgressCallback
+) -> Snapshots | TreeSnapshots | str:
     """Replay a run; return snapshots of its memory, or of its tree, or why there are none."""
+    result, over = source.result, requests_over(source.name, source.result, progress)
     try:
         if has_tree(result):
-            return trees_of(result, tree_instants(ticks))
-        return snapshots_of(result, ticks)
+            return trees_of(result, tree_instants(ticks), over)
+        return snapshots_of(result, ticks, over)
     except NotReplayed as reason:
         return str(reason)
 

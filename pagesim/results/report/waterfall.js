@@ -1,6 +1,6 @@
 // Waterfall: when each request waited, was computed, answered, and was preempted.
 
-const MOST_LINES = 250;
+const MOST_LINES = 40;
 
 class Waterfall {
   constructor(data) {
@@ -9,7 +9,7 @@ class Waterfall {
     data.systems.forEach((each, i) => system.append(make("option", { value: String(i) }, each.name)));
     system.value = String(data.systems.length - 1);
     byId("fall-name").addEventListener("input", () => this.draw());
-    byId("fall-kind").addEventListener("change", () => this.draw());
+    for (const id of ["fall-kind", "fall-lines"]) byId(id).addEventListener("change", () => this.draw());
     system.addEventListener("change", () => { this.kinds(); this.draw(); });
     for (const id of ["fall-from", "fall-to"]) {
       byId(id).addEventListener("change", () => this.zoom([Number(byId("fall-from").value), Number(byId("fall-to").value)]));
@@ -21,13 +21,14 @@ class Waterfall {
     this.range = [0, data.end];
   }
 
-  // Begin where some dozens of requests are there, around a time.
+  // Begin around a time with a stretch of which the median request takes a quarter; with all where that is little.
   around(at) {
-    let half = this.data.end / 2;
-    do {
-      this.range = [Math.max(0, at - half), Math.min(this.data.end, at + half)];
-      half /= 2;
-    } while (half > 1e-3 && this.chosen().length > 120);
+    if (this.chosen().length <= MOST_LINES) return;
+    const { arrival_s: arrivals, finish_s: finishes } = this.system.waterfall;
+    const took = arrivals.map((arrival, i) => finishes[i] - arrival).filter((s) => s > 0).sort();
+    const half = took.length ? 2 * took[Math.floor(took.length / 2)] : this.data.end / 2;
+    const from = Math.max(0, Math.min(at - half, this.data.end - 2 * half));
+    this.range = [from, Math.min(this.data.end, from + 2 * half)];
   }
 
   get system() { return this.data.systems[Number(byId("fall-system").value)]; }
@@ -97,7 +98,7 @@ class Waterfall {
 
   draw() {
     const fall = this.system.waterfall, found = this.chosen(), [from, to] = this.range;
-    const lines = Math.min(found.length, MOST_LINES);
+    const lines = Math.min(found.length, Number(byId("fall-lines").value));
     const shown = Array.from({ length: lines }, (_, k) => found[Math.floor(k * found.length / lines)]);
     byId("fall-from").value = String(Math.round(from * 1000) / 1000);
     byId("fall-to").value = String(Math.round(to * 1000) / 1000);
@@ -118,14 +119,14 @@ class Waterfall {
       ...bars.get(phase.key), type: "bar", orientation: "h", name: phase.label, hovertemplate: "%{text}<extra></extra>", textposition: "none",
       ...barLook(phase),
     }));
-    const few = lines <= 30;
+    const few = lines <= MOST_LINES;
     Plotly.react(byId("fall"), traces, layoutOf({
       barmode: "overlay", bargap: few ? 0.25 : 0.08, hovermode: "closest", showlegend: true, dragmode: "zoom",
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, traceorder: "normal" }, margin: { l: 60, r: 12, t: 34, b: 40 },
       xaxis: { title: { text: "time (s)", standoff: 6 }, range: [from, to] },
       yaxis: {
         range: [Math.max(lines, 1) - 0.5, -0.5], fixedrange: true, ticks: "", zeroline: false, showgrid: false, showticklabels: few,
-        title: { text: few ? "" : "requests, by arrival" },
+        title: { text: few ? "" : "requests, by arrival" }, tickfont: { size: 10 },
         ...(few ? { tickvals: shown.map((_, k) => k), ticktext: shown.map((i) => plain(fall.names[i].slice(0, 24))) } : {}),
       },
     }), SETTINGS);
@@ -141,7 +142,7 @@ class Waterfall {
   say(found, lines) {
     const { total, names, absences } = this.system.waterfall;
     const texts = [`${count(found)} requests are there between ${instant(this.range[0])} and ${instant(this.range[1])}.`];
-    if (lines < found) texts.push(`${lines} of them are shown, evenly spaced: zoom in or filter to see the others.`);
+    if (lines < found) texts.push(`${lines} of them are shown, evenly spaced: zoom in, filter or ask for more lines to see others.`);
     if (names.length < total) texts.push(`The page holds ${count(names.length)} of the ${count(total)} requests, evenly spaced.`);
     if (!absences) texts.push("When requests were preempted is not known without a replay.");
     byId("fall-left-out").textContent = texts.join(" ");
