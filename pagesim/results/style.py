@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from pagesim.accounting.fragmentation import INTERNAL, LABELS, Category, categories
 
 __all__ = [
+    "ITERATIONS",
     "LINE_COLOURS",
     "LOADS",
     "PARTS",
@@ -77,6 +78,7 @@ PARTS: dict[str, Part] = {
     # Categories of the PagedAttention paper's Fig. 2.
     "token_states": Part("token states", BLUE),
     "reservation": Part("reservation", SKY, "/"),
+    "others": Part("external fragmentation & others", PURPLE),
     # A GPU's memory beside the cache: paler than what is in it.
     "KV cache": Part("KV cache", BLUE),
     "weights": Part("weights", "#B9B2A6"),
@@ -106,6 +108,14 @@ PHASES: dict[str, Part] = {
     "swapped": Part("swapped out", PURPLE, "|"),
 }
 """What a request is in the middle of."""
+
+ITERATIONS: dict[str, Part] = {
+    "prefill": Part("prefill", VERMILION),
+    "decode": Part("decode", BLUE),
+    "mixed": Part("mixed", GREEN),
+    "with swap": Part("with swap", PURPLE),
+}
+"""Kinds of iterations: a prompt is computed, or a token of each request, or both, or blocks are moved."""
 
 LOADS: dict[str, Part] = {
     "num_running": Part("running", LINE_COLOURS[0]),

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WORDS = {"ttft": "TTFT, s", "tpot": "TPOT, ms", "e2e": "E2E, s"}
-SHARE = 0.1
-"""Of the measured value: the grey band around equality."""
 
 
 def measured_against_simulated(of: dict[str, dict[str, Pairs]]) -> Figure:
@@ -22,9 +20,10 @@ def measured_against_simulated(of: dict[str, dict[str, Pairs]]) -> Figure:
     Args:
         of: by load, by metric, seconds of each request.
     """
-    from matplotlib.figure import Figure
+    from pagesim.results.drawing import empty, equality, head
+    from pagesim.results.style import BLUE
 
-    figure = Figure(figsize=(3.2 * len(WORDS), 3.0 * len(of)), layout="constrained")
+    figure = empty(3.2 * len(WORDS), 3.0 * len(of) + 0.3)
     panels = figure.subplots(len(of), len(WORDS), squeeze=False)
     for row, (load, metrics) in zip(panels, of.items(), strict=True):
         for axes, (metric, label) in zip(row, WORDS.items(), strict=True):
@@ -37,11 +36,8 @@ def measured_against_simulated(of: dict[str, dict[str, Pairs]]) -> Figure:
             scale = 1e3 if metric == "tpot" else 1.0
             measured, simulated = (scale * each for each in metrics[metric])
             ends = np.array([0.0, 1.05 * max(measured.max(), simulated.max())])
-            axes.fill_between(
-                ends, (1 - SHARE) * ends, (1 + SHARE) * ends, color="black", alpha=0.08, linewidth=0
-            )
-            axes.plot(ends, ends, color="black", linewidth=0.6)
-            axes.plot(measured, simulated, ".", color="#0072B2", markersize=3)
+            equality(axes, ends, band=True)
+            axes.plot(measured, simulated, ".", color=BLUE, markersize=3)
             axes.set_xlim(*ends)
             axes.set_ylim(*ends)
-    return figure
+    return head(figure, "Each request, as simulated and as measured")

@@ -6,21 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from pagesim.experiments.paper.jobs import BEARABLE, Point
 from pagesim.experiments.paper.numbers import Number
-
-BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#E69F00",
-    "#CC79A7",
-    "#56B4E9",
-)
-"""Okabe and Ito's palette, as in `pagesim.results.plots`."""
+from pagesim.results.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
 
 STYLES = {
     "vllm-sosp": (BLUE, "o"),
@@ -30,17 +20,6 @@ STYLES = {
     "static": (PURPLE, "D"),
 }
 """Colour and marker of each system."""
-
-
-def panels(rows: int, columns: int, width: float = 4.0, height: float = 3.2) -> tuple[Figure, list[Axes]]:
-    """Return an empty figure of ``rows × columns`` panels, each of this size in inches, and the panels."""
-    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = [figure.add_subplot(rows, columns, place) for place in range(1, rows * columns + 1)]
-    for each in axes:
-        each.spines[["top", "right"]].set_visible(False)
-        each.tick_params(labelsize=8)
-    return figure, axes
 
 
 def pairs(axes: Axes, numbers: Sequence[Number], labels: Sequence[str], label: str) -> None:
@@ -126,15 +105,6 @@ def hollow(axes: Axes, label: str) -> None:
 def legend(axes: Axes) -> None:
     """Put a legend into a panel; lines that it cannot avoid are dimmed behind it."""
     axes.legend(fontsize=7, framealpha=0.85, edgecolor="none")
-
-
-def over_sizes(axes: Axes, sizes: Sequence[int], label: str) -> None:
-    """Make the x axis one of block sizes."""
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(list(sizes), [str(size) for size in sizes])
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("block size (tokens)", fontsize=8)
-    axes.set_ylabel(label, fontsize=8)
 
 
 def legend_below(figure: Figure, axes: Axes) -> None:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pagesim.experiments.recorded.errors import Comparison
+from pagesim.results.style import BLUE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WORDS = {"ttft": "TTFT, s", "tpot": "TPOT, s", "e2e": "E2E, s"}
 OVER_TIME = {"running": "running", "waiting": "waiting", "kv_use": "KV use"}
-MEASURED, SIMULATED = "#555555", "#0072B2"
+MEASURED, SIMULATED = "#555555", BLUE
 MOST_ROWS = 12
 """Runs with a row of panels each; more are drawn as points alone."""
 
@@ -28,12 +29,12 @@ def measured_against_simulated(found: Sequence[Comparison]) -> Figure:
     Args:
         found: runs, at least one.
     """
-    from matplotlib.figure import Figure
+    from pagesim.results.drawing import empty, head
 
     single = [each for each in found if any(len(pair.measured) for pair in each.pairs.values())]
     if not single or len(single) > MOST_ROWS:
         return _points(found)
-    figure = Figure(figsize=(15, 2.6 * len(single)), layout="constrained")
+    figure = empty(15, 2.6 * len(single) + 0.3)
     panels = figure.subplots(len(single), len(WORDS) + len(OVER_TIME), squeeze=False)
     for row, each in zip(panels, single, strict=True):
         for axes, (metric, words) in zip(row, WORDS.items(), strict=False):
@@ -53,22 +54,22 @@ def measured_against_simulated(found: Sequence[Comparison]) -> Figure:
             axes.tick_params(labelsize=7)
             for series, color in zip(each.curve, (MEASURED, SIMULATED), strict=True):
                 axes.plot(series.t, getattr(series, name), color=color, linewidth=1)
-    return figure
+    return head(figure, "Recorded runs beside their simulations")
 
 
 def _points(found: Sequence[Comparison]) -> Figure:
     """Draw each run's means, simulated over measured, a panel a metric."""
-    from matplotlib.figure import Figure
+    from pagesim.results.drawing import empty, equality, head
 
     metrics = list(dict.fromkeys(metric for each in found for metric in each.misses))
-    figure = Figure(figsize=(3.6 * len(metrics), 3.4), layout="constrained")
+    figure = empty(3.6 * len(metrics), 3.7)
     for axes, metric in zip(figure.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
         means = [each.misses[metric]["mean"] for each in found if metric in each.misses]
         ends = [1e-4, 1.5 * max(max(mean.measured, mean.simulated) for mean in means)]
         ends[0] = 0.7 * min(min(mean.measured, mean.simulated) for mean in means) or ends[0]
-        axes.plot(ends, ends, color="black", linewidth=0.6)
+        equality(axes, ends)
         axes.plot([mean.measured for mean in means], [mean.simulated for mean in means], ".", color=SIMULATED)
         axes.set(
             xscale="log", yscale="log", title=WORDS.get(metric, metric), xlabel="measured", ylabel="simulated"
         )
-    return figure
+    return head(figure, "Means of recorded runs, as simulated and as measured")

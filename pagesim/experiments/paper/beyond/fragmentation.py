@@ -74,7 +74,9 @@ def numbers(_: Setting, found: Outcomes) -> list[Number]:
 
 def draw(_: Setting, __: Outcomes, numbers: Sequence[Number]) -> Figure:
     """Draw both, over block sizes."""
-    from pagesim.experiments.paper.drawing import BLUE, GREEN, VERMILION, legend, over_sizes, panels
+    from pagesim.experiments.paper.drawing import legend
+    from pagesim.results.drawing import over_sizes, panels
+    from pagesim.results.style import BLUE, GREEN, VERMILION
 
     figure, axes = panels(1, 2)
     colours = dict(zip(SERVERS, (VERMILION, BLUE, GREEN), strict=True))

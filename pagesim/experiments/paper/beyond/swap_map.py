@@ -59,19 +59,13 @@ def numbers(_: Setting, __: Outcomes) -> list[Number]:
 
 def draw(_: Setting, __: Outcomes, numbers: Sequence[Number]) -> Figure:
     """Draw a map a link: purple where swapping is cheaper, orange where recomputing is."""
-    from pagesim.experiments.paper.drawing import panels
+    from pagesim.results.drawing import panels, ratios
 
     figure, axes = panels(1, len(LINKS), 3.9, 2.6)
     for each, link in zip(axes, LINKS, strict=True):
         values = np.array([n.ours for n in numbers if n.series.endswith(link)], float)
-        table = values.reshape(len(MODELS), len(CONTEXTS))
-        # Purple to orange can be told apart with any eyes; 1 is white.
-        each.imshow(np.log10(table), cmap="PuOr_r", vmin=-1.5, vmax=1.5, aspect="auto")
-        for (row, column), value in np.ndenumerate(table):
-            colour = "white" if abs(np.log10(value)) > 1 else "black"
-            each.text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=8, color=colour)
-        each.set_xticks(range(len(CONTEXTS)), [str(tokens) for tokens in CONTEXTS])
-        each.set_yticks(range(len(MODELS)), [f"{name}, tp {tp}" for name, tp in MODELS.items()])
+        rows = [f"{name}, tp {tp}" for name, tp in MODELS.items()]
+        ratios(each, values.reshape(len(MODELS), len(CONTEXTS)), rows, [str(tokens) for tokens in CONTEXTS])
         each.set_xlabel("context (tokens)", fontsize=8)
         each.set_title(f"swap / recompute, {link}", fontsize=9)
     return figure

@@ -51,7 +51,9 @@ def numbers(setting: Setting, _: Outcomes) -> list[Number]:
 
 def draw(setting: Setting, _: Outcomes, numbers: Sequence[Number]) -> Figure:
     """Draw a histogram a workload, with the paper's means dotted and ours solid."""
-    from pagesim.experiments.paper.drawing import BLUE, VERMILION, legend, panels
+    from pagesim.experiments.paper.drawing import legend
+    from pagesim.results.drawing import panels
+    from pagesim.results.style import BLUE, VERMILION
 
     figure, axes = panels(1, 2)
     for each, workload in zip(axes, PAPER, strict=True):

@@ -57,7 +57,8 @@ def numbers(setting: Setting, found: Outcomes) -> list[Number]:
 
 def draw(_: Setting, __: Outcomes, numbers: Sequence[Number]) -> Figure:
     """Draw a panel a workload, two bars a system."""
-    from pagesim.experiments.paper.drawing import legend, pairs, panels
+    from pagesim.experiments.paper.drawing import legend, pairs
+    from pagesim.results.drawing import panels
 
     figure, axes = panels(1, 2)
     for each, panel in zip(axes, PANELS.values(), strict=True):

@@ -66,7 +66,8 @@ def numbers(_: Setting, found: Outcomes) -> list[Number]:
 
 def draw(_: Setting, __: Outcomes, numbers: Sequence[Number]) -> Figure:
     """Draw a panel for samples and one for beams, on Alpaca."""
-    from pagesim.experiments.paper.drawing import legend, pairs, panels
+    from pagesim.experiments.paper.drawing import legend, pairs
+    from pagesim.results.drawing import panels
 
     figure, axes = panels(1, 2)
     for each, name in zip(axes, KINDS.values(), strict=True):

@@ -64,7 +64,9 @@ def numbers(_: Setting, found: Outcomes) -> list[Number]:
 
 def draw(_: Setting, found: Outcomes, __: Sequence[Number]) -> Figure:
     """Draw latency over block sizes; what the paper calls best is shaded."""
-    from pagesim.experiments.paper.drawing import BLUE, VERMILION, legend, over_sizes, panels
+    from pagesim.experiments.paper.drawing import legend
+    from pagesim.results.drawing import over_sizes, panels
+    from pagesim.results.style import BLUE, VERMILION
 
     figure, axes = panels(1, 2)
     for each, (workload, title), colour in zip(axes, TITLES.items(), (BLUE, VERMILION), strict=True):

@@ -76,7 +76,9 @@ def numbers(setting: Setting, _: Outcomes) -> list[Number]:
 
 def draw(setting: Setting, _: Outcomes, __: Sequence[Number]) -> Figure:
     """Draw both ways over block sizes, and the ends of the paper's curves."""
-    from pagesim.experiments.paper.drawing import BLUE, GREEN, VERMILION, legend, over_sizes, panels
+    from pagesim.experiments.paper.drawing import legend
+    from pagesim.results.drawing import over_sizes, panels
+    from pagesim.results.style import BLUE, GREEN, VERMILION
 
     ours, copies = measured(setting)
     sizes = [each.block_size for each in ours]

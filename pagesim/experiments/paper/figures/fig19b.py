@@ -83,7 +83,9 @@ def numbers(_: Setting, found: Outcomes) -> list[Number]:
 
 def draw(_: Setting, found: Outcomes, __: Sequence[Number]) -> Figure:
     """Draw latency over block sizes, a line a way."""
-    from pagesim.experiments.paper.drawing import BLUE, GREEN, VERMILION, legend, over_sizes, panels
+    from pagesim.experiments.paper.drawing import legend
+    from pagesim.results.drawing import over_sizes, panels
+    from pagesim.results.style import BLUE, GREEN, VERMILION
 
     figure, (axes,) = panels(1, 1, 5.4, 3.8)
     for name, colour, style in zip(WAYS, (VERMILION, BLUE, GREEN), ("^-", "o-", "s--"), strict=True):

@@ -68,10 +68,10 @@ def numbers(_: Setting, found: Outcomes) -> list[Number]:
 
 def draw(_: Setting, __: Outcomes, numbers: Sequence[Number]) -> Figure:
     """Draw two stacked bars a system."""
-    from pagesim.experiments.paper.drawing import panels
-    from pagesim.results.plots import COLOURS
+    from pagesim.results.drawing import panels
+    from pagesim.results.style import PARTS, ink
 
-    colours = {label: COLOURS[entry] for entry, label in ENTRIES.items()}
+    colours = {label: PARTS[entry].colour for entry, label in ENTRIES.items()}
     figure, (axes,) = panels(1, 1, 7.4, 4.0)
     systems = [SYSTEMS[policy] for policy in PAPER]
     low = {(system, side): 0.0 for system in systems for side in (0, 1)}
@@ -94,7 +94,7 @@ def draw(_: Setting, __: Outcomes, numbers: Sequence[Number]) -> Figure:
             if height >= 5:
                 axes.text(
                     place, bottom + height / 2, f"{height:.1f}", ha="center", va="center", fontsize=7,
-                    color="white" if side and number.x == "token states" else "black",
+                    color=ink(colours[number.x]) if side else "black",
                 )  # fmt: skip
             low[number.series, side] = bottom + height
     axes.set_xticks(range(len(systems)), [f"{system}\npaper | ours" for system in systems], fontsize=8)

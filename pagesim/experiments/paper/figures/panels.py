@@ -192,7 +192,7 @@ def panel_figure(
 def draw_panels(found: Outcomes, panels: Sequence[Panel], columns: int) -> Figure:
     """Draw the curves of each panel, cut at 1 s/token, the paper's knees as hollow markers on the edge."""
     from pagesim.experiments.paper.drawing import curves, hollow, legend, legend_below
-    from pagesim.experiments.paper.drawing import panels as empty
+    from pagesim.results.drawing import panels as empty
 
     figure, axes = empty(-(-len(panels) // columns), columns, 3.6, 2.9)
     shown: list[str] = []

@@ -60,7 +60,8 @@ def numbers(_: Setting, __: Outcomes) -> list[Number]:
 
 def draw(_: Setting, __: Outcomes, numbers: Sequence[Number]) -> Figure:
     """Draw weights and KV slots, two bars a server."""
-    from pagesim.experiments.paper.drawing import legend, pairs, panels
+    from pagesim.experiments.paper.drawing import legend, pairs
+    from pagesim.results.drawing import panels
 
     figure, axes = panels(1, 2)
     for each, row in zip(axes, (WEIGHTS, SLOTS), strict=True):
