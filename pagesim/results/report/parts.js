@@ -38,7 +38,9 @@ let entries = [];
 // What an entry has of amounts by entry of the ledger.
 const amountOf = (entry, amounts) => entry.keys.reduce((sum, key) => sum + (amounts[key] || 0), 0);
 
-const colourOf = (entry) => (entry.key === "free" ? style("--free") : entry.colour);
+const OF_THE_THEME = { free: "--free", "not requested": "--back" };
+
+const colourOf = (entry) => (entry.key in OF_THE_THEME ? style(OF_THE_THEME[entry.key]) : entry.colour);
 
 function hatch(context, shape, colour) {
   const tile = make("canvas", { width: 8, height: 8 });

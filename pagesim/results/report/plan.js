@@ -37,7 +37,7 @@ function drawPlanCharts(data) {
   byId("bars").style.height = `${110 + 34 * plans.length}px`;
   Plotly.react(byId("bars"), names.map((name) => ({
     y, x: plans.map(({ parts }) => (parts.find((part) => part.name === name) || { bytes: 0 }).bytes / GIB), name, type: "bar", orientation: "h",
-    marker: { color: STYLE.parts[name].colour, line: { width: 1, color: style("--line") } }, hovertemplate: "%{x:.2f} GiB",
+    marker: { color: colourOf(STYLE.parts[name]), line: { width: 1, color: style("--line") } }, hovertemplate: "%{x:.2f} GiB",
   })), layoutOf({
     barmode: "stack", hovermode: "y unified", bargap: 0.3, showlegend: true, legend: { orientation: "h", traceorder: "normal", y: -0.5 },
     xaxis: { title: { text: "GiB", standoff: 6 } }, yaxis: { type: "category", autorange: "reversed" },
