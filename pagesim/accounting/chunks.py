@@ -75,7 +75,8 @@ class Rows:
     """The rows of a chunk, and the iterations that they stand for.
 
     Args:
-        columns: the columns named in ``ROW_FIELDS`` and ``RARE_FIELDS``, ``[S]`` each.
+        columns: the columns named in ``ROW_FIELDS`` and ``RARE_FIELDS``, ``[S]`` each, ``iteration``, the
+            number of a row's first, and ``context_growth``, tokens of context a step.
 
     Attributes:
         firsts: of each row, the place of its first iteration among those of the chunk, ``[S]``.
@@ -114,10 +115,7 @@ class Chunk:
     """Some consecutive rows, iteration by iteration.
 
     Attributes:
-        rows: for each row, ``[S]``: the columns named in ``ROW_FIELDS`` and ``RARE_FIELDS``, ``iteration``,
-            the number of its first, and ``context_growth``, tokens of context a step.
-        stretch: for each iteration the index of its row, ``[I]``.
-        offset: for each iteration its place in its row, ``[I]``.
+        rows: the rows.
         clock: when each iteration was decided, ``[I]``, in ticks.
         start: when it was carried out.
         ticks: how long it took.
@@ -129,9 +127,7 @@ class Chunk:
             when to when, in ticks, and the blocks of each of `Scheduler.parks`.
     """
 
-    rows: dict[str, Column]
-    stretch: Column
-    offset: Column
+    rows: Rows
     clock: Column
     start: Column
     ticks: Column
@@ -139,10 +135,6 @@ class Chunk:
     late: Column
     late_counts: Column
     gaps: Column
-
-    def spread(self, name: str) -> Column:
-        """Return a column of rows over the iterations, ``[I]``."""
-        return np.repeat(self.rows[name], self.rows["iterations"])
 
 
 def keep_freed() -> None:

@@ -138,7 +138,7 @@ class GroupResidency(Residency):
             return
         if self.scheduler.parks:
             others = list(chain(*self.scheduler.held_without_running()))
-            only_theirs = self.memory.exclusive_in_groups(others)
+            only_theirs = self.memory.exclusive_blocks(others)
             held = [blocks - less for blocks, less in zip(held, only_theirs, strict=True)]
         self._counts.fromlist(list(held))
 

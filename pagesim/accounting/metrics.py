@@ -86,7 +86,7 @@ class MemoryMeans:
         busy, iterations = int(lasting.sum()), len(clock[counted])
         self._busy += busy
         self._iterations += iterations
-        self._running += int(chunk.spread("running_groups")[counted].sum())
+        self._running += int(chunk.rows.spread("running_groups")[counted].sum())
         ledger = chunk.ledger
         of_groups = [part.entries for part in ledger.groups]
         for view, columns in (("strict", ledger.entries), *zip(self.shape.groups, of_groups, strict=True)):
@@ -217,7 +217,7 @@ class TokenGaps:
 
     def add(self, chunk: Chunk) -> None:
         """Take the tokens of a chunk's iterations into account."""
-        self._add(chunk.ticks, chunk.spread("continuing"))
+        self._add(chunk.ticks, chunk.rows.spread("continuing"))
         self._add(chunk.late, chunk.late_counts)
 
     def include(self, others: TokenGaps) -> None:

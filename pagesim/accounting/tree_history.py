@@ -70,7 +70,7 @@ class TreeHistory(Observer):
         memory = scheduler.memory
         assert isinstance(memory, RadixManager)
         tree, page = memory.tree, memory.block_size
-        blank = memory.blank_blocks * page
+        blank = memory.available_blocks * page
         own = memory.num_blocks * page - blank - tree.evictable - tree.protected
         # fmt: off
         self._counts.fromlist([
@@ -79,11 +79,11 @@ class TreeHistory(Observer):
         ])
         # fmt: on
         if isinstance(memory, WindowedRadixManager):
-            blank = memory.blank_window_blocks * page
+            blank = memory.available_window_blocks * page
             windows = memory.tree
             live = windows.window_tokens
             own = memory.windows.num_blocks * page - blank - live
             dead = windows.evictable + windows.protected - live
             self._windows.fromlist([blank, windows.window_evictable, windows.window_protected, own, dead])
-        self._ratios.append(scheduler.new_token_ratio)
+        self._ratios.append(scheduler.new_token_ratio.current)
         self._evicted, self._retracted = memory.evicted, 0

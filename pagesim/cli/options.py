@@ -12,8 +12,9 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 
 from pagesim.cli.completion import complete
-from pagesim.setup.scenario import SCHEDULER_FIELDS, Scenario, System, checked, plugin_fields
+from pagesim.setup.scenario import Scenario
 from pagesim.setup.scenario_files import absolute_paths, check_needs, read_scenario
+from pagesim.setup.system import SCHEDULER_FIELDS, System, checked, plugin_fields
 
 SCENARIO = Annotated[
     Path | None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pagesim.cli.options import FORCE, JSON, with_fields
-from pagesim.setup.scenario import System, checked
+from pagesim.setup.system import System, checked
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

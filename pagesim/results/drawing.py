@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
 from pagesim.results.style import PARTS, Part, ink
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 
 SMALL = 8
 """Size of all text but titles and labels of axes, in points."""

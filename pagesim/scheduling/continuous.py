@@ -15,6 +15,7 @@ from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.continuous_options import OrcaOptions, SospOptions
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.failure_modes import FailureMode
+from pagesim.scheduling.growth import keep_running
 from pagesim.scheduling.options import Prices
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest
@@ -66,9 +67,6 @@ class ContinuousBatching(Scheduler):
         super().expect(arrivals)
         self.spare_blocks = self.widest  # the rule asks for them even where no new block is due
 
-    def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
-        return not self.refusal(prompt_tokens, output_tokens, samples)
-
     def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
         memory = self.memory
         if prompt_tokens + output_tokens > self.max_model_len:
@@ -95,14 +93,16 @@ class ContinuousBatching(Scheduler):
         if self.memory.grows:
             return False
         head = self.queue.head()
-        return head is not None and self.memory.fits_elsewhere(head, head.length)
+        if head is None or self.memory.can_admit(head, head.length):
+            return False
+        return self.memory.blocks_to_admit(head, head.length) <= self.memory.free_blocks
 
     def plan(self, now: int) -> Batch:
         batch = Batch()
         # A: every running request stays, if there is room. B: swapped ones come back. C: others join.
-        self.keep_running(batch)
+        keep_running(self, batch)
         if self.swapped and not batch.swapped_out:
-            self.swap_in(batch)
+            self.swap_space.swap_in(self, batch)
         batch.batched_tokens = batch.tokens = batch.decoding = self.running_sequences
         batch.decode_context = self.context
         self.must_replan = bool(batch.swapped_out)

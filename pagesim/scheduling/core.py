@@ -10,29 +10,25 @@ from abc import abstractmethod
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
-from pagesim.errors import PagesimError
 from pagesim.kvcache import BlockManager
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.attention_spans import AttentionSpans
-from pagesim.scheduling.batch import Batch, Choice
+from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.drafts import Speculation
-from pagesim.scheduling.failure_modes import FailureMode
 from pagesim.scheduling.forks import Forks
 from pagesim.scheduling.observer import Observer
-from pagesim.scheduling.options import Preemption, Prices, SchedulerOptions
+from pagesim.scheduling.options import Prices, SchedulerOptions
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest
+from pagesim.scheduling.swapping import SwapSpace
 from pagesim.scheduling.traits import SchedulerTraits
-from pagesim.setup.compiled import mypyc_attr, refuse_abstract
+from pagesim.setup.compiled import mypyc_attr
 
 if TYPE_CHECKING:  # both are of requests, too
     from pagesim.scheduling.kv_connector import KVConnector
     from pagesim.scheduling.offload.jobs import Job
-
-Pool = Literal["prefill", "decode"]
-"""What a replica does where prefill is apart from decode."""
 
 _NONE: list[EngineRequest] = []
 _ORDER = attrgetter("order")
@@ -66,6 +62,7 @@ class Scheduler(SchedulerTraits):
         draining: sequences that run and get no further token, because their last one is in flight.
         draining_context: tokens that those hold.
         in_flight: batches that are scheduled before the outcome of the first of them is known.
+        swap_space: the requests that are swapped out, which are ``swapped``.
         spare_blocks: that must be free after a step for every running request to go on without a decision.
         widest: samples of the widest request that is expected.
         must_replan: whether the next iteration must be planned, whatever it does.
@@ -73,6 +70,7 @@ class Scheduler(SchedulerTraits):
         unreported: whether requests are over of which no plan has told the workers, where an engine makes one
             for that alone, an empty one.
         connector: what moves KV between its blocks and other places; None where nothing does.
+        forks: the requests whose beams fork.
         events: the observers, called for changes that no batch holds.
         spans: what layers read that look back on some tokens only, where costs ask for it.
         speculation: what became of drafts, where a request's step verifies some; it is then known when the
@@ -81,8 +79,6 @@ class Scheduler(SchedulerTraits):
 
     __slots__ = (
         "_finishing",
-        "_forks",
-        "_may_swap",
         "_orders",
         "_out_of_order",
         "connector",
@@ -90,41 +86,24 @@ class Scheduler(SchedulerTraits):
         "draining",
         "draining_context",
         "events",
+        "forks",
         "in_flight",
         "max_model_len",
         "memory",
         "must_replan",
         "parks",
-        "preemption",
-        "prices",
         "queue",
         "running",
         "running_sequences",
         "spans",
         "spare_blocks",
         "speculation",
+        "swap_space",
         "swapped",
         "unreported",
         "watermark_blocks",
         "widest",
     )
-
-    @classmethod
-    def kind_for(cls, options: Any) -> type[Scheduler]:
-        """Return the class that decides under these options: this one, or one that derives from it."""
-        return cls
-
-    @classmethod
-    def kind_in_pool(cls, options: Any, pool: Pool) -> Callable[..., Scheduler]:
-        """Return what makes the scheduler of a pool of replicas that only prefill, or only decode.
-
-        Raises:
-            PagesimError: the scheduler has no connector between such pools, or not under these options.
-        """
-        raise PagesimError(
-            "this policy has no connector between replicas that prefill and replicas that decode; choose "
-            "policy vllm-v1"
-        )
 
     def __init__(
         self,
@@ -136,14 +115,11 @@ class Scheduler(SchedulerTraits):
         watermark: float = 0.0,
         prices: Prices | None = None,
     ) -> None:
-        refuse_abstract(self)
         self.memory = memory
         self.queue = queue
         self.max_model_len = max_model_len
         self.watermark_blocks = int(watermark * (memory.num_blocks + self.null_blocks))
-        self.preemption: Preemption = getattr(options, "preemption", "default")
-        self._may_swap = self.preemption in ("swap", "auto")
-        self.prices = prices
+        self.swap_space = SwapSpace(memory, getattr(options, "preemption", "default"), prices)
         self.in_flight = 1
         self.connector: KVConnector | None = None
         self.events = Observer()
@@ -157,10 +133,10 @@ class Scheduler(SchedulerTraits):
         self.must_replan = False
         self.parks: tuple[str, ...] = ()
         self.unreported = False
-        self.swapped: list[EngineRequest] = []
+        self.swapped = self.swap_space.requests
         # Decoding requests by the step at which one of their samples is over.
         self._finishing: list[tuple[int, int, EngineRequest]] = []
-        self._forks = Forks()
+        self.forks = Forks()
         self._orders = 0
         self._out_of_order = (
             False  # whether requests may run in another order than that of `SequenceGroup.order`
@@ -174,19 +150,12 @@ class Scheduler(SchedulerTraits):
         """Decide the next iteration; the requests that have arrived by ``now`` are in the queue."""
 
     @abstractmethod
-    def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
-        """Say whether an empty system could ever serve such a request; if not, it is rejected.
-
-        With a shorter output, what is accepted must be accepted, too: it is not asked again.
-        """
-
     def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
-        """Return which limit such a request exceeds, with its option and its value; empty where it is served.
+        """Return why such a request is rejected: the limit that it exceeds, with its option and its value.
 
-        The sentence is the same for all requests that exceed the same limit.
+        Empty where an empty system could serve it; then it must be empty with a shorter output, too. The
+        sentence is the same for all requests that exceed the same limit.
         """
-        accepted = self.accepts(prompt_tokens, output_tokens, samples)
-        return "" if accepted else f"the scheduler, {type(self).__name__}, does not accept it"
 
     def never_fits(self, prompt_tokens: int) -> bool:
         """Whether the engine takes such a prompt in, never has room for it, and serves none behind it."""
@@ -208,10 +177,7 @@ class Scheduler(SchedulerTraits):
         """
         self.queue.expect(arrivals)
         self.widest = arrivals.widest
-        if self.preemption == "recompute" and self.widest > 1 and self.memory.shares:
-            raise PagesimError(
-                "preemption recompute cannot be forced on requests of several samples: the engine swaps them"
-            )
+        self.swap_space.expect(self.widest)
 
     @property
     def has_work(self) -> bool:
@@ -234,21 +200,18 @@ class Scheduler(SchedulerTraits):
             return 0
         memory = self.memory
         steps = finishing[0][0] - memory.steps
-        forks = self._forks
+        forks = self.forks
         if forks.heap:
             steps = min(steps, forks.next_step() - memory.steps)
         if steps <= 0 or forks.copied:
             return 0
-        if memory.releases and (self.queue.waiting or self.swapped) and self.may_admit():
-            return 0
+        if memory.releases:  # blocks that running requests give back might let one in
+            head = self.queue.head()
+            if self.swapped or (head is not None and self.may_join(head)):
+                return 0
         if self.connector is not None and self.connector.next_plan_differs(self.queue.holding):
             return 0
         return memory.steps_that_fit(steps, self.spare_blocks)
-
-    def may_admit(self) -> bool:
-        """Say whether blocks that running requests give back might let a request in before one leaves."""
-        head = self.queue.head()
-        return bool(self.swapped) or (head is not None and self.may_join(head))
 
     def ran_dry(self) -> None:
         """Learn that nothing runs and nothing is in flight; told before the engine waits for an arrival."""
@@ -300,8 +263,8 @@ class Scheduler(SchedulerTraits):
                     self._over(request, now)
                 else:
                     self._end_some(request, now)
-        if self._forks.heap:
-            self._forks.fork(step, self.memory, self.events)
+        if self.forks.heap:
+            self.forks.fork(step, self.memory, self.events)
         return done
 
     def end_in_flight(self, now: int) -> list[EngineRequest]:
@@ -324,13 +287,8 @@ class Scheduler(SchedulerTraits):
         for request in self.running.values():
             if request.row == row:
                 return self._abort_running(request)
-        for place, request in enumerate(self.swapped):
-            if request.row == row:
-                del self.swapped[place]
-                self.memory.drop_swapped(request)
-                return request.generated_waiting
-        waiting = self.queue.abort(row)
-        return 0 if waiting is None else waiting.generated_waiting
+        left = self.swap_space.abort(row) or self.queue.abort(row)
+        return 0 if left is None else left.generated_waiting
 
     def blocked_externally(self) -> bool:
         """Say whether the head of the queue cannot be placed though enough blocks are free."""
@@ -363,7 +321,7 @@ class Scheduler(SchedulerTraits):
         request.last_step = last = memory.steps + last
         insort(self._finishing, (last, request.order, request))
         if family is not None and family.beams is not None:
-            self._forks.expect(request)
+            self.forks.expect(request)
 
     def start(self, request: EngineRequest) -> None:
         """Let a request run that was just admitted whole, behind those that run or in order of arrival."""
@@ -399,43 +357,6 @@ class Scheduler(SchedulerTraits):
         """Return the request that is preempted first: the last of those that run."""
         return self.running[next(reversed(self.running))]
 
-    def keep_running(self, batch: Batch) -> None:
-        """Give every running request room for the token sampled last; the latest make room for the others."""
-        memory = self.memory
-        while (copies := memory.try_allocate_step(self.widest)) < 0:
-            if not self.running or self.all_fit():
-                copies = memory.allocate_step(1)
-                break
-            self.preempt(self.latest(), batch)
-        if copies:
-            batch.blocks_copied = copies
-        if self._forks.copied:
-            batch.blocks_copied += self._forks.take_copied()
-        self.context += self.running_sequences * self.tokens_per_step
-
-    def all_fit(self) -> bool:
-        """Say whether every request in turn finds a free block for each of its samples.
-
-        The rule asks for that block even where no new one is due. It goes through the requests in order and
-        preempts from the end until the one at hand fits; so it keeps the longest prefix in which all fit, and
-        preempting from the end while one does not comes to the same.
-        """
-        memory = self.memory
-        left = memory.free_blocks - memory.blocks_needed(1)
-        if left >= self.widest:
-            return True
-        if left < 0:
-            return False
-        if self.widest == 1:
-            # All but the last have theirs; a free block is left for it, or it takes the last one itself.
-            return left > 0 or memory.blocks_needed_by(self.latest()) > 0
-        free = memory.free_blocks
-        for request in self.running.values():
-            if free < request.samples:
-                return False
-            free -= memory.blocks_needed_by(request)
-        return True
-
     def preempt(self, request: EngineRequest, batch: Batch) -> None:
         """Take a running request's place, and its memory: it is recomputed or swapped out."""
         memory = self.memory
@@ -443,39 +364,12 @@ class Scheduler(SchedulerTraits):
         self.context -= request.samples * held
         self._stop(request)
         request.length = held + 1
-        single = request.samples == 1
-        if not memory.shares or (single and not (self._may_swap and self._swaps(request, batch))):
+        if self.swap_space.takes(request, batch, self.running_sequences, self.context):
+            self.swap_space.swap_out(request, batch)
+        else:
             memory.release(request)
             self.queue.requeue(request)
             batch.recomputed += (request,)
-        elif memory.held_blocks(request) <= memory.free_cpu_blocks:
-            batch.blocks_out += memory.swap_out(request)
-            self.swapped.append(request)
-            batch.swapped_out += (request,)
-        else:
-            memory.release(request)
-            batch.unschedulable += ((request, FailureMode.SWAP_SPACE_FULL),)
-
-    def swap_in(self, batch: Batch) -> None:
-        """Bring requests back from the swap space, first come first served, as far as there is room."""
-        memory = self.memory
-        self.swapped.sort(key=lambda request: request.arrival)
-        while self.swapped:
-            request = self.swapped[0]
-            blocks = memory.held_blocks(request) + request.samples
-            if memory.free_blocks - blocks < self.watermark_blocks:
-                if self.running or memory.free_blocks < memory.num_blocks:
-                    return
-                memory.drop_swapped(request)  # the device is empty and still too small
-                batch.unschedulable += ((self.swapped.pop(0), FailureMode.NEVER_SWAPPED_IN),)
-                continue
-            if not self.may_join(request):
-                return
-            del self.swapped[0]
-            batch.blocks_in += memory.swap_in(request)
-            batch.blocks_copied += memory.append(request)
-            batch.resumed += (request,)
-            self.start(request)
 
     @abstractmethod
     def may_join(self, request: EngineRequest) -> bool:
@@ -487,17 +381,6 @@ class Scheduler(SchedulerTraits):
         """
 
     # Inside
-
-    def _swaps(self, request: EngineRequest, batch: Batch) -> bool:
-        """Say whether a victim of one sample is swapped out, where it may be."""
-        if self.preemption == "swap":
-            return True
-        assert self.prices is not None
-        blocks = self.memory.held_blocks(request)
-        swap, recompute = self.prices(request.length, blocks, self.running_sequences, self.context)
-        swaps = swap < recompute and blocks <= self.memory.free_cpu_blocks
-        batch.choices += (Choice(request, swaps, blocks, swap, recompute),)
-        return swaps
 
     def _stop(self, request: EngineRequest) -> None:
         """Take a request out of those that run; it still has its memory."""
@@ -529,7 +412,7 @@ class Scheduler(SchedulerTraits):
 
     def _drop(self, request: EngineRequest) -> None:
         """Take back what a request holds whose client went away while it ran."""
-        self.memory.release(request)
+        self._let_go(request)
 
     def _let_go(self, request: EngineRequest) -> None:
         """Take back what a request holds that has its last token."""

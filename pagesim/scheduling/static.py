@@ -8,6 +8,7 @@ from pagesim.errors import PagesimError
 from pagesim.kvcache import BlockManager, SequenceGroup
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.growth import keep_running
 from pagesim.scheduling.options import MOST, MemoryKind, Prices, SchedulerOptions
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest
@@ -85,9 +86,6 @@ class StaticBatching(Scheduler):
         self._padded_input = 0
         self._padded_output = 0
 
-    def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
-        return not self.refusal(prompt_tokens, output_tokens, samples)
-
     def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
         if prompt_tokens + output_tokens > self.max_length:
             return (
@@ -103,7 +101,7 @@ class StaticBatching(Scheduler):
     def plan(self, now: int) -> Batch:
         batch = Batch()
         if self.running:
-            self.keep_running(batch)
+            keep_running(self, batch)
             batch.batched_tokens = batch.tokens = batch.decoding = self.running_sequences
             batch.decode_context = self.context
         elif self.queue.waiting:

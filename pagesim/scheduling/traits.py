@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -13,6 +14,9 @@ from pagesim.kvcache.radix import WindowPool
 from pagesim.scheduling.options import Machine, MemoryKind, SchedulerOptions
 from pagesim.setup.compiled import mypyc_attr
 from pagesim.workloads.trace import IntColumn
+
+Pool = Literal["prefill", "decode"]
+"""What a replica does where prefill is disaggregated from decode."""
 
 SampleMode = Literal["together", "apart", "requests", "one"]
 
@@ -78,6 +82,23 @@ class SchedulerTraits:
 
     sizing: ClassVar[Literal["paper", "vllm", "sglang"]] = "paper"
     """How the number of blocks is worked out where a system leaves it open."""
+
+    @classmethod
+    def kind_for(cls, options: Any) -> type[Any]:
+        """Return the class that decides under these options: this one, or one that derives from it."""
+        return cls
+
+    @classmethod
+    def kind_in_pool(cls, options: Any, pool: Pool) -> Callable[..., Any]:
+        """Return what makes the scheduler of a pool of replicas that only prefill, or only decode.
+
+        Raises:
+            PagesimError: the scheduler has no connector between such pools, or not under these options.
+        """
+        raise PagesimError(
+            "this policy has no connector between replicas that prefill and replicas that decode; choose "
+            "policy vllm-v1"
+        )
 
     @classmethod
     def check_memory(cls, memory: MemoryKind) -> None:

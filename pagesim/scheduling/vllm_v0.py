@@ -6,11 +6,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.errors import PagesimError
-from pagesim.kvcache import BlockManager, SequenceGroup
+from pagesim.kvcache import BlockManager
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.failure_modes import FailureMode
+from pagesim.scheduling.growth import keep_running
 from pagesim.scheduling.options import MemoryKind, Prices
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest
@@ -87,22 +88,8 @@ class VllmV0(Scheduler):
         super().expect(arrivals)
         self.spare_blocks = self.widest  # the rule asks for them even where no new block is due
 
-    def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
-        return True  # no request is rejected at submission: what cannot be served is ignored in its turn
-
     def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
-        option = "max_model_len" if self.prompt_limit == self.max_model_len else "max_num_batched_tokens"
-        probe = SequenceGroup(1, output_tokens, samples)
-        # One that was preempted is looked at again, with what it had generated.
-        for what, length in (
-            ("the prompt exceeds", prompt_tokens),
-            ("preempted, the prompt and what was generated exceed", prompt_tokens + output_tokens),
-        ):
-            if length > self.prompt_limit:
-                return f"{what} {option}, {self.prompt_limit} tokens"
-            if self.release.gives_up and not self.memory.could_admit(probe, length, self.watermark_blocks):
-                return self.no_room()
-        return ""
+        return ""  # no request is rejected at submission: what cannot be served is ignored in its turn
 
     def plan(self, now: int) -> Batch:
         batch = Batch()
@@ -171,10 +158,10 @@ class VllmV0(Scheduler):
     def _decode(self, batch: Batch) -> None:
         """Give every running request a token; bring swapped ones back unless a request lost its place."""
         waited = bool(self.swapped)
-        self.keep_running(batch)
+        keep_running(self, batch)
         preempted = bool(batch.recomputed or batch.swapped_out)
         if self.swapped and not preempted:
-            self.swap_in(batch)
+            self.swap_space.swap_in(self, batch)
         batch.batched_tokens = batch.tokens = batch.sequences = batch.decoding = self.running_sequences
         batch.context_tokens = batch.decode_context = self.context
         batch.launches = bool(batch.blocks_in or batch.blocks_out)

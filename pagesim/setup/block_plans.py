@@ -21,7 +21,7 @@ from pagesim.scheduling.sglang import SglangOptions
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.presets import BLOCK_SIZE
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 
 if TYPE_CHECKING:
     from pagesim.setup.engine_config import EngineConfig

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 MODULES = (
     "accounting.group_residency",
@@ -21,7 +20,6 @@ MODULES = (
     "kvcache.sequence_group",
     "kvcache.hybrid.blocks",
     "kvcache.hybrid.counted",
-    "kvcache.hybrid.decoding",
     "kvcache.hybrid.in_turn",
     "kvcache.hybrid.families",
     "kvcache.hybrid.lookup",
@@ -55,6 +53,7 @@ MODULES = (
     "scheduling.core",
     "scheduling.forks",
     "scheduling.kv_connector",
+    "scheduling.growth",
     "scheduling.observer",
     "scheduling.offload.chunking",
     "scheduling.offload.connector",
@@ -70,6 +69,7 @@ MODULES = (
     "scheduling.draining",
     "scheduling.sglang.adder",
     "scheduling.sglang.batch",
+    "scheduling.sglang.fast_forward",
     "scheduling.sglang.new_token_ratio",
     "scheduling.sglang.policy",
     "scheduling.sglang.pool",
@@ -77,6 +77,7 @@ MODULES = (
     "scheduling.sglang.request",
     "scheduling.sglang.results",
     "scheduling.sglang.scheduler",
+    "scheduling.swapping",
     "scheduling.traits",
     "scheduling.vllm_v0",
     "scheduling.vllm_v1.kv_cache_manager",
@@ -86,7 +87,7 @@ MODULES = (
     "sim.clock",
     "sim.copies",
     "sim.engine",
-    "sim.executors.predicted",
+    "sim.executor",
 )
 """What is compiled where pagesim is installed with ``PAGESIM_COMPILE=1``, as ``setup.py`` reads it here."""
 
@@ -97,27 +98,6 @@ else:
     def mypyc_attr(**attributes):
         """Say something of a class to mypyc, which reads it in the source; Python does nothing with it."""
         return lambda kind: kind
-
-
-def refuse_abstract(instance: object) -> None:
-    """Refuse an instance of a class of which methods are abstract still.
-
-    ``ABC`` does that, too, but classes that derive from it share what ``isinstance`` remembers once they are
-    compiled. What is abstract in a compiled class cannot be seen.
-
-    Raises:
-        TypeError: it names the methods.
-    """
-    kind: Any = type(instance)
-    if names := _abstract(kind):
-        raise TypeError(f"class {kind.__name__} needs a method {names}, abstract in its base class")
-
-
-@cache
-def _abstract(kind: Any) -> str:
-    """Return the names of a class's abstract methods."""
-    names = [name for name in dir(kind) if getattr(getattr(kind, name), "__isabstractmethod__", False)]
-    return ", ".join(names)
 
 
 def form() -> str:

@@ -8,9 +8,10 @@ from pagesim.costs import Assuming, ReadsSpans
 from pagesim.costs.specs import BlockPlan, divide_statically
 from pagesim.costs.specs.gpus import GIB
 from pagesim.costs.specs.layers import LatentLayer, StateLayer
+from pagesim.errors import CapacityError
 from pagesim.scheduling.sglang import SglangOptions, most_running
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
-from pagesim.setup.block_plans import refused_graphs
+from pagesim.setup.block_plans import block_plan, check_longest, refused_graphs
 from pagesim.setup.engine_config import DEFAULT_KV_DTYPE, EngineConfig
 
 
@@ -47,6 +48,7 @@ def system_notes(config: EngineConfig) -> tuple[str, ...]:
         *config.model.notes,
         *kv_notes(config),
         *(kernel_notes(config) if isinstance(plan, BlockPlan) else ()),
+        *_length_notes(config),
         *_graph_notes(config),
         *(cost.notes if isinstance(cost, Assuming) else ()),
         *_reach_notes(config),
@@ -83,6 +85,18 @@ def kernel_notes(config: EngineConfig) -> tuple[str, ...]:
         else "no gpu is named"
     )
     return (f"{named}, by which vLLM chooses kernels: blocks are planned as on a Hopper GPU",)
+
+
+def _length_notes(config: EngineConfig) -> tuple[str, ...]:
+    """Return that the engine does not start with so few blocks as are given; nothing where it does."""
+    system, options = config.system, config.options
+    if system.policy != "vllm-v1" or system.num_blocks is None or not isinstance(options, VllmV1Options):
+        return ()
+    try:
+        check_longest(system, block_plan(config).holding(system.num_blocks))
+    except CapacityError as refusal:
+        return (f"vLLM does not start so: {refusal}",)
+    return ()
 
 
 def _graph_notes(config: EngineConfig) -> tuple[str, ...]:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from pagesim.costs.specs.type_plan import Layout
 from pagesim.errors import PagesimError
 from pagesim.scheduling.options import MemoryKind, SchedulerOptions
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.plugins import Plugins
-from pagesim.setup.registry import ALLOCATORS, SCHEDULERS
+from pagesim.setup.registry import ALLOCATORS, SCHEDULERS, layout_of
 
 ReservationName = Literal["max", "pow2", "oracle", "on-demand"]
 PageSize = Literal["64K", "128K", "256K", "2M"]
 
 BLOCK_SIZE = 16
 """Token slots of a block where nothing else is said."""
-
-TYPED: dict[str, Layout] = {"two-level": "large-pages", "pools": "pools"}
-"""Allocators in which layer types take pages of their own, and how they share memory."""
 
 PAGE_BYTES: dict[str, int] = {"64K": 64 << 10, "128K": 128 << 10, "256K": 256 << 10, "2M": 2 << 20}
 """The pages that vAttention maps, by name; 2M is what an unmodified driver has, and the default."""
@@ -54,20 +49,6 @@ class Policy:
     default_block_size: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     note: str = ""
-
-    def with_own(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return options of the scheduler that were given, and those that are the policy's own.
-
-        Raises:
-            PagesimError: one that was given contradicts the policy.
-        """
-        for name, own in self.options.items():
-            if given.get(name, own) != own:
-                raise PagesimError(
-                    f"{name} is {json.dumps(given[name])}; it must be {json.dumps(own)} or left out: this "
-                    "policy is about it"
-                )
-        return {**given, **self.options}
 
     @property
     def has_own_blocks(self) -> bool:
@@ -213,7 +194,7 @@ def parts_of(
         known = ", ".join(get_args(ReservationName))
         raise PagesimError(f"reservation is {policy.reservation!r}; it must be one of {known}")
     scheduler_kind = SCHEDULERS.find(policy.scheduler)
-    ALLOCATORS.find(policy.allocator)
+    by_type = layout_of(policy.allocator) is not None
     if policy.reservation == "on-demand" and policy.allocator in CONTIGUOUS:
         raise PagesimError(
             f"reservation on-demand needs allocator paged or virtual, not {policy.allocator}: "
@@ -224,7 +205,6 @@ def parts_of(
             f"allocator virtual needs reservation on-demand, not {policy.reservation}: it reserves "
             "addresses, and maps memory as a sequence grows"
         )
-    by_type = policy.allocator in TYPED
     if by_type and not issubclass(scheduler_kind.Options, VllmV1Options):
         raise PagesimError(
             f"allocator {policy.allocator} needs scheduler vllm-v1, not {policy.scheduler}: only that one "

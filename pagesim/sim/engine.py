@@ -26,7 +26,7 @@ from pagesim.scheduling.request import Status
 from pagesim.setup.compiled import mypyc_attr
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, span_of, steps_before
 from pagesim.sim.copies import TierCopies
-from pagesim.sim.executors import Executor
+from pagesim.sim.executor import Executor
 from pagesim.sim.process import drive
 
 NAP = TICKS_PER_SECOND // 1000

@@ -11,8 +11,7 @@ from pagesim.scheduling.added import AddedArrivals
 from pagesim.scheduling.arrivals import NEVER, Arrivals
 from pagesim.sim.clients import Clients
 from pagesim.sim.engine import Engine
-from pagesim.sim.instants import ArrivalEvent
-from pagesim.sim.process import EngineProcess, start
+from pagesim.sim.process import ArrivalEvent, EngineProcess, start
 
 Route = Callable[[int, int], None]
 """Called with the index of a request among the accepted ones, and the instant at which it is sent."""

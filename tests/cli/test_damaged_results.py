@@ -21,7 +21,8 @@ import pagesim as ps
 from pagesim.experiments.clusters import run_pools
 from pagesim.results.checks import MOST
 from pagesim.results.replay import NotReplayed, replayed
-from pagesim.setup.scenario import Scenario, System
+from pagesim.setup.scenario import Scenario
+from pagesim.setup.system import System
 
 LOAD = {"trace": "sharegpt", "rate": 5.0, "num_requests": 12}
 

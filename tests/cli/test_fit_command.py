@@ -14,7 +14,7 @@ from pagesim.costs.profiles import load_profile
 from pagesim.costs.specs import gpu, model
 from pagesim.experiments.fit.iterations import replay
 from pagesim.experiments.fit.loads import Load
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 
 SERVER = ("--gpu", "h100", "--vllm-version", "0.19.0", "--max-num-seqs", "128")
 TRUE = {"iteration_s": 7e-3, "sequence_s": 5e-5, "context_s": 2e-8, "prompt_token_s": 5e-5}

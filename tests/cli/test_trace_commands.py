@@ -253,6 +253,12 @@ def test_why_a_record_is_no_trace_is_said_by_its_own_reader(case, refused, tmp_p
     assert "not recognised" not in sentence
 
 
+def test_why_a_table_is_no_trace_is_said_by_the_reader_of_traces(refused, tmp_path):
+    (tmp_path / "t.csv").write_text("foo,bar\n1,2\n")
+    sentence = refused("trace", "convert", tmp_path / "t.csv", tmp_path / "t.parquet")
+    assert "the format is not recognised: its columns are foo, bar" in sentence
+
+
 def test_runs_that_vllm_appended_to_a_file_are_traces_of_their_own(succeeds, tmp_path):
     # vllm/benchmarks/serve.py: --append-result writes a newline and one more object.
     (tmp_path / "bench.json").write_text("\n".join(json.dumps(vllm()) for _ in range(3)))

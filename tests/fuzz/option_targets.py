@@ -20,8 +20,9 @@ from pagesim.experiments.sweeps.grid import Sweep, grid_toml
 from pagesim.experiments.sweeps.search import Search
 from pagesim.setup.comparison import scenarios_of
 from pagesim.setup.prepare import check as check_system
-from pagesim.setup.scenario import Cluster, Comparison, Scenario, System, checked
+from pagesim.setup.scenario import Cluster, Comparison, Scenario
 from pagesim.setup.serve import read_serve
+from pagesim.setup.system import System, checked
 
 SYSTEM = """trace = "sharegpt"
 policy = "vllm-sosp"

@@ -95,7 +95,7 @@ HEAVY = ("pandas", "matplotlib", "pyarrow", "simpy", "scipy", "torch")
     ("arguments", "heavy"),
     [
         pytest.param("['run', '--help']", HEAVY, id="of a command"),
-        pytest.param("['--help']", (*HEAVY, "numpy", "pydantic", "pagesim.setup.scenario"), id="of pagesim"),
+        pytest.param("['--help']", (*HEAVY, "numpy", "pydantic", "pagesim.setup.system"), id="of pagesim"),
     ],
 )
 def test_help_waits_for_no_heavy_library(arguments, heavy, tmp_path):

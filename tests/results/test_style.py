@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from pagesim.accounting.metrics import STRICT_ENTRIES
 from pagesim.results.drawing import areas, load_of, stacks
 from pagesim.results.style import LOADS, PARTS, PHASES, TIERS, Part, drawn_categories, ink
-from pagesim.setup.scenario import Scenario, System
+from pagesim.setup.scenario import Scenario
+from pagesim.setup.system import System
 
 ROOT = Path(__file__).parents[2]
 

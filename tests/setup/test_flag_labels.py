@@ -33,9 +33,9 @@ from serve_lines import listed_flags, refusal
 
 from pagesim.experiments.plan import plan
 from pagesim.setup import serve_sglang, serve_vllm
-from pagesim.setup.scenario import System, checked
 from pagesim.setup.serve import read_serve
 from pagesim.setup.serve_words import FlagTable
+from pagesim.setup.system import System, checked
 
 FIRM = ("decides", "memory", "feature", "unknown", "mode")
 LOOSE = ("experts", "graphs", "images", "device", "text", "seconds", "none")
@@ -52,12 +52,12 @@ def misplaced(table: FlagTable, release: str) -> list[str]:
     """Return the flags that the table passes over though they matter, or refuses though they do not."""
     found = []
     for flag, row in labels(release).items():
-        passed = flag in table.noted and flag not in table.layered
+        passed, layered = flag in table.noted, flag in table.layered
         refused = flag in table.refused or flag in table.harmless
         if row["label"] in LOOSE:
-            wrong = refused or flag in table.layered
+            wrong = refused or layered
         else:
-            wrong = passed if row["label"] == "layers" else flag in table.noted
+            wrong = passed if row["label"] == "layers" else passed or layered
         found += [flag] if wrong else []
     return found
 
@@ -91,7 +91,9 @@ def test_a_refused_flag_moved_to_those_without_an_effect_is_found(release: str) 
         )
         assert misplaced(moved, release) == [flag]
     for flag in table.layered:
-        assert misplaced(replace(table, layered=table.layered - {flag}), release) == [flag]
+        left = {name: arity for name, arity in table.layered.items() if name != flag}
+        noted = {**table.noted, flag: table.arity(flag)}
+        assert misplaced(replace(table, noted=noted, layered=left), release) == [flag]
 
 
 @pytest.mark.parametrize(

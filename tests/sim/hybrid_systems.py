@@ -30,10 +30,10 @@ from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.content import Contents
 from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.vllm_v1 import VllmV1, VllmV1Options
-from pagesim.setup.prepare import follow_reach
+from pagesim.setup.build import count_spans
 from pagesim.sim.clock import to_ticks
 from pagesim.sim.engine import Engine
-from pagesim.sim.executors import PredictedExecutor
+from pagesim.sim.executor import PredictedExecutor
 from pagesim.workloads.trace import Trace
 
 LONGEST = 400
@@ -235,12 +235,12 @@ def replay(
     served = [
         row
         for row in rows
-        if scheduler.accepts(int(trace.prompt_tokens[row]), int(trace.output_tokens[row]), 1)
+        if not scheduler.refusal(int(trace.prompt_tokens[row]), int(trace.output_tokens[row]), 1)
     ]
     contents = Contents(trace, rows, min(group.block_size for group in case.groups)) if case.caches else None
     scheduler.expect(Arrivals(trace, np.array(served), contents=contents))
     cost = Affine(0.01, 1e-4, 1e-6) if cost is None else cost
-    follow_reach(scheduler, cost)
+    count_spans(scheduler, cost)
     ahead = None if scheduler.spans is None else scheduler.spans.ahead
     log = RequestLog(len(trace))
     chunks: list[Chunk] = []

@@ -30,7 +30,7 @@ from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.vllm_v1 import VllmV1, VllmV1Options
 from pagesim.sim.engine import Engine
-from pagesim.sim.executors import PredictedExecutor
+from pagesim.sim.executor import PredictedExecutor
 from pagesim.workloads.trace import Trace
 from tests.sim.hybrid_systems import LONGEST, make_memory, random_case, random_groups, random_trace
 from tests.sim.hybrid_systems import replay as replay_case

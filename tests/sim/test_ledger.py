@@ -16,8 +16,8 @@ from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import Observer
 from pagesim.setup.prepare import prepare
-from pagesim.setup.scenario import System, checked
 from pagesim.setup.server import Server
+from pagesim.setup.system import System, checked
 
 OPTIONS: dict[str, Any] = {"steps": "iterations", "fast_forward": False, "cost": "affine:0.02,1e-4,1e-6"}
 

@@ -30,7 +30,7 @@ from pagesim.scheduling.continuous_options import SospOptions
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.request import EngineRequest
 from pagesim.sim.engine import Engine
-from pagesim.sim.executors import PredictedExecutor
+from pagesim.sim.executor import PredictedExecutor
 from pagesim.workloads.trace import Trace
 
 
@@ -125,8 +125,8 @@ def replay(
         growth = "context_growth" if name == "context_tokens" else None
         columns[name] = np.concatenate(
             [
-                chunk.rows[name][chunk.stretch]
-                + (chunk.offset * chunk.rows[growth][chunk.stretch] if growth else 0)
+                chunk.rows[name][chunk.rows.stretch]
+                + (chunk.rows.offset * chunk.rows[growth][chunk.rows.stretch] if growth else 0)
                 for chunk in chunks
             ]
         )

@@ -37,6 +37,9 @@ def test_many_random_systems_decide_the_same_in_four_ways(part: int) -> None:
         pytest.param(31092, id="what an aborted request generated is found while a copy reads it"),
         pytest.param(308646, id="the last chunk of a prompt makes room for a load"),
         pytest.param(120921, id="what the device has of a request that waits is evicted beside a copy"),
+        pytest.param(
+            200114, id="a request that found no room waits for a chunk that another begins to store"
+        ),
     ],
 )
 def test_systems_with_a_tier_that_once_differed_decide_the_same(seed: int) -> None:

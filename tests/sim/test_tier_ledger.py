@@ -10,8 +10,8 @@ import pytest
 from pagesim.scheduling.content import name_and_tokens
 from pagesim.scheduling.observer import Observer
 from pagesim.setup.prepare import prepare
-from pagesim.setup.scenario import System, checked
 from pagesim.setup.server import Server
+from pagesim.setup.system import System, checked
 from pagesim.workloads.trace import Trace
 
 SYSTEM = {

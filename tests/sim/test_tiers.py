@@ -12,8 +12,8 @@ import pagesim as ps
 from pagesim.costs.transfers import LinkQueue
 from pagesim.scheduling.observer import Observer
 from pagesim.setup.prepare import prepare
-from pagesim.setup.scenario import System, checked
 from pagesim.setup.server import Server
+from pagesim.setup.system import System, checked
 from pagesim.sim.clock import TICKS_PER_SECOND
 from pagesim.sim.copies import TierCopies
 from pagesim.workloads.trace import Trace

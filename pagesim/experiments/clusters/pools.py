@@ -21,8 +21,8 @@ from pagesim.experiments.clusters.routers import Router
 from pagesim.scheduling.added import AddedArrivals
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.content import Content, Contents
-from pagesim.scheduling.core import Pool
 from pagesim.scheduling.request import Status
+from pagesim.scheduling.traits import Pool
 from pagesim.setup.prepare import PreparedSystem
 from pagesim.setup.server import Consume, ProgressCallback, Server
 from pagesim.sim.clock import to_ticks

@@ -51,7 +51,7 @@ class SglangDetails(Observer):
                 "sum_context_tokens": batch.context_tokens,
                 "num_retracted": len(self._retracted),
                 "num_aborted": len(batch.unschedulable),
-                "new_token_ratio": scheduler.new_token_ratio,
+                "new_token_ratio": scheduler.new_token_ratio.current,
                 "batch_is_full": scheduler.running_batch.batch_is_full,
                 "chunked": "" if chunked is None else str(chunked.row),
                 "prefill": str(prompts),
@@ -62,7 +62,7 @@ class SglangDetails(Observer):
 
     def fast_forwarded(self, run: FastForward) -> None:
         scheduler = self.scheduler
-        for step, ratio in enumerate(scheduler.ratio.over(run.steps)):
+        for step, ratio in enumerate(scheduler.new_token_ratio.over(run.steps)):
             self._steps.append(
                 {
                     "mode": "decode",
@@ -103,16 +103,16 @@ class SglangDetails(Observer):
     def _memory(self, steps: int) -> dict[str, int]:
         """Return what is free, cached and held in the tree, that many steps of growth from now."""
         memory, tree = self.scheduler.memory, self.scheduler.pool.tree_cache
-        blank = memory.free_blocks - memory.cached_blocks - memory.blocks_needed(steps)
+        available = memory.free_blocks - memory.cached_blocks - memory.blocks_needed(steps)
         found = {
-            "free_tokens": blank * memory.block_size,
+            "free_tokens": available * memory.block_size,
             "evictable_tokens": 0 if tree is None else tree.tree.evictable,
             "protected_tokens": 0 if tree is None else tree.tree.protected,
         }
         if isinstance(memory, WindowedRadixManager):
-            blank = memory.blank_window_blocks - memory.blocks_needed(steps)
+            available = memory.available_window_blocks - memory.blocks_needed(steps)
             found |= {
-                "free_swa_tokens": blank * memory.block_size,
+                "free_swa_tokens": available * memory.block_size,
                 "evictable_swa_tokens": memory.tree.window_evictable,
                 "protected_swa_tokens": memory.tree.window_protected,
             }

@@ -20,12 +20,13 @@ class InTurnManager(SingleSampleManager):
 
     Args:
         num_blocks: on the device.
-        groups: see `BlockManager`.
-        registers: whether blocks are made findable as they are filled, see `Turns`.
+        groups: the KV groups of the model.
+        registers: whether requests are looked at, too, when all blocks whose tokens are known end together,
+            to make them findable.
 
     Attributes:
-        changes: what growth changed since they were last taken: for each step in which blocks were taken or
-            given back the step, the cached blocks, and `held_by_groups` after it.
+        changes: for each decode step in which blocks were taken or given back, since they were last handed
+            over: the step, the cached blocks, and `held_by_groups` after it.
     """
 
     def __init__(self, num_blocks: int, groups: Sequence[KVGroup], *, registers: bool = False) -> None:
@@ -41,8 +42,16 @@ class InTurnManager(SingleSampleManager):
         self._release_skipped(request, self.length(request) - request.inflight_tokens)
         self._count()
 
+    def start_decoding(self, request: SequenceGroup) -> None:
+        super().start_decoding(request)
+        self._turns.enter(request, self.steps, self.steps_in_flight)
+
+    def stop_decoding(self, request: SequenceGroup) -> None:
+        super().stop_decoding(request)
+        self._turns.leave(request)
+
     def allocate_step(self, steps: int = 1) -> int:
-        self._check_steps(steps)
+        self._check_room(self.blocks_needed(steps))
         due, serve, changes = self._turns.due, self._serve, self.changes
         for step in range(self.steps + 1, self.steps + steps + 1):
             requests = due(step)
@@ -75,12 +84,6 @@ class InTurnManager(SingleSampleManager):
     def _count(self) -> None:
         """Bring the counts of free, cached and shared blocks up to date, where they are not at once."""
         return
-
-    def _enter(self, request: SequenceGroup) -> None:
-        self._turns.enter(request, self.steps, self.steps_in_flight)
-
-    def _leave(self, request: SequenceGroup) -> None:
-        self._turns.leave(request)
 
     def _serve(self, request: SequenceGroup, before: int) -> None:
         """Let a request of so many tokens release and take what its next step does."""

@@ -52,11 +52,11 @@ class Turns:
         self._newest = -1  # the first step of those that entered last
 
     def enter(self, request: SequenceGroup, steps: int, steps_in_flight: int) -> None:
-        """Let a request take its turns, which begins to decode after so many steps.
+        """Let a request take its turns, which begins to decode.
 
         Args:
-            request: which.
-            steps: see above.
+            request: resting until now.
+            steps: decode steps that were taken before.
             steps_in_flight: steps that are in flight when another one is planned.
         """
         self._enter_ring(request, 1)

@@ -158,7 +158,7 @@ class TierChain:
     # Inside
 
     def _places(self, run: ChunkRun, place: int) -> list[tuple[ChunkRun, int | None]]:
-        """As ``places``, from a tier on."""
+        """Cut a run by the nearest tier, from a place in the chain on, in which its chunks are ready."""
         if place == len(self.tiers):
             return [(run, None)]
         found: list[tuple[ChunkRun, int | None]] = []
@@ -171,7 +171,7 @@ class TierChain:
         return found
 
     def _cut(self, run: ChunkRun, place: int) -> list[tuple[int, int, int | None]]:
-        """As ``cut``, from a tier on."""
+        """Cut a run where its chunks differ in the tiers from a place in the chain on; answers as ``cut``."""
         if place == len(self.tiers):
             return [(run[1], run[2], None)]
         found: list[tuple[int, int, int | None]] = []

@@ -13,7 +13,7 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LruByRequest(Eviction):
-    """See `Eviction`.
+    """Evicts the tail of the request that was active longest ago.
 
     A request's chunks have the rank of its first use of the tier while it lives, and a fresh one when it is
     over; a chunk of several requests has the greatest of theirs.

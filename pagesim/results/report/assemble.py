@@ -12,7 +12,7 @@ from typing import Any
 
 from pagesim.results.report.pack import deflated, embed
 from pagesim.results.style import LINE_COLOURS, PARTS, PHASES, TIERS, drawn
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 
 CHARTS = "charts.js"
 """The script that draws with plotly.js."""

@@ -137,7 +137,9 @@ class OffloadingConnector(KVConnector):
         self._awaits = bool(self.leaving) or self.passes_over
         served = partial(self._served, batch, scheduler.running)
         batch.transfers = connector.close(served, batch.recomputed)
-        copies = bool(self.jobs and scheduler.queue.waiting and (self._awaits or self._always))
+        # A request that found no room waits for a chunk from the next plan on if this one begins to write it.
+        is_waiting = bool(scheduler.queue.waiting)
+        copies = is_waiting and bool(batch.transfers.stores or (self.jobs and (self._awaits or self._always)))
         # After a preemption, what a look at the head of the queue says may differ in the next plan.
         return connector.waits or copies or bool(batch.recomputed)
 

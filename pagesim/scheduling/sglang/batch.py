@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+from pagesim.scheduling.sglang.new_token_ratio import RETRACT_STEPS
+from pagesim.scheduling.sglang.pool import TokenPool
 from pagesim.scheduling.sglang.request import SglangRequest
 from pagesim.setup.compiled import mypyc_attr
 
@@ -34,3 +36,36 @@ class ScheduleBatch:
         """Let the requests of another batch join behind these."""
         self.reqs += other.reqs
         self.is_prefill_only = self.is_prefill_only and other.is_prefill_only
+
+    def retract_decode(
+        self,
+        pool: TokenPool,
+        known_outputs: Callable[[SglangRequest], int],
+        release: Callable[[SglangRequest], None],
+    ) -> tuple[list[SglangRequest], list[SglangRequest]]:
+        """Take requests out until the others fit: those with the fewest tokens, of these the longest prompt.
+
+        Source: SGLang 0.5.23, ``ScheduleBatch.retract_decode``.
+
+        Args:
+            pool: the token pool.
+            known_outputs: returns the generated tokens of a request that are known.
+            release: takes a request's place and memory.
+
+        Returns:
+            The requests that are retracted; and the last one, where it is alone and finds no room.
+        """
+        keep = sorted(self.reqs, key=lambda req: (known_outputs(req), -req.prompt), reverse=True)
+        retracted: list[SglangRequest] = []
+        aborted: list[SglangRequest] = []
+        while len(keep) > 1:
+            retracted.append(keep.pop())
+            release(retracted[-1])
+            pool.evict(-(-len(keep) * RETRACT_STEPS // pool.page_size))
+            if pool.check_decode_mem():
+                break
+        if len(keep) == 1 and not pool.check_decode_mem():
+            aborted.append(keep.pop())
+            release(aborted[-1])
+        self.reqs = keep
+        return retracted, aborted

@@ -6,7 +6,7 @@ Source: SGLang 0.5.23, ``srt/managers/schedule_policy.py``, ``SchedulePolicy``.
 from __future__ import annotations
 
 from pagesim.kvcache.radix import Node, RadixManager, RadixTree
-from pagesim.scheduling.sglang.options import CACHE_AWARE, PolicyName
+from pagesim.scheduling.sglang.options import CACHE_AWARE, PolicyName, SglangOptions
 from pagesim.scheduling.sglang.queue import SglangQueue
 from pagesim.scheduling.sglang.request import SglangRequest
 from pagesim.setup.compiled import mypyc_attr
@@ -31,19 +31,17 @@ class SchedulePolicy:
     """Sorts the waiting queue, once in every pass of admission.
 
     Args:
-        name: the order that is asked for.
+        options: with the order that is asked for, and the eviction policy of the tree.
         memory: with the tree; None where no prefix is cached.
         queue: what is sorted.
-        touches: whether what waits is touched now and then where nothing is looked up: under ``lru``.
     """
 
-    def __init__(
-        self, name: PolicyName, memory: RadixManager | None, queue: SglangQueue, *, touches: bool
-    ) -> None:
+    def __init__(self, options: SglangOptions, memory: RadixManager | None, queue: SglangQueue) -> None:
+        name = options.schedule_policy
         self.name: PolicyName = "fcfs" if memory is None and name in CACHE_AWARE else name
         self._memory = memory
         self._queue = queue
-        self._touches = touches
+        self._touches = options.radix_eviction_policy == "lru"  # what waits, where nothing is looked up
         self._passes = 0
 
     def calc_priority(self) -> None:

@@ -6,11 +6,15 @@ Source: SGLang 0.5.23, ``Scheduler.event_loop_overlap``, ``process_batch_result`
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.sglang.pool import TokenPool
 from pagesim.scheduling.sglang.request import SglangRequest
 from pagesim.setup.compiled import mypyc_attr
+
+if TYPE_CHECKING:  # which has this
+    from pagesim.scheduling.sglang.scheduler import Sglang
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -72,6 +76,28 @@ class PendingResults:
         if len(ending) > 1:
             ending = [req for req in running if req in ending]
         self.ending = dict.fromkeys(ending)
+
+    def process(self, scheduler: Sglang, now: int) -> list[EngineRequest]:
+        """Take in the oldest result in flight: cache its prompts, and return those that are over."""
+        ending = self.ending
+        if not ending:
+            self.cache_computed()
+            return []
+        # In the order of their batches: first that of prompts, if it was one.
+        for req in [*self.computed, *ending]:
+            if req not in ending:
+                self._pool.cache_unfinished_req(req)
+            elif req.order in scheduler.running and req.is_refused:
+                scheduler.give_up(req, now)
+            elif req.order in scheduler.running:
+                scheduler._over(req, now)
+        self.computed, self.ending = [], {}
+        scheduler.draining = scheduler.draining_context = 0
+        scheduler.merge_last_batch()  # as the real engine does before it drops those that are over
+        running = scheduler.running_batch
+        running.reqs = [req for req in running.reqs if req not in ending]
+        running.batch_is_full = False
+        return list(ending)
 
     def cache_computed(self) -> None:
         """Cache the prompts whose result is there, of requests that go on."""

@@ -15,10 +15,11 @@ from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.failure_modes import FailureMode
 from pagesim.scheduling.options import Machine, MemoryKind, Prices
 from pagesim.scheduling.request import EngineRequest, Status
+from pagesim.scheduling.sglang import fast_forward
 from pagesim.scheduling.sglang.adder import AddReqResult, PrefillAdder
 from pagesim.scheduling.sglang.batch import ScheduleBatch
 from pagesim.scheduling.sglang.defaults import most_running, page_size, resolved
-from pagesim.scheduling.sglang.new_token_ratio import RETRACT_STEPS, NewTokenRatio
+from pagesim.scheduling.sglang.new_token_ratio import NewTokenRatio
 from pagesim.scheduling.sglang.options import SglangOptions
 from pagesim.scheduling.sglang.policy import SchedulePolicy
 from pagesim.scheduling.sglang.pool import TokenPool
@@ -50,7 +51,7 @@ class Sglang(Scheduler):
         policy: sorts the queue.
         pool: the memory, as this loop sees it.
         results: what is due of iterations in flight.
-        ratio: the share of the tokens to come for which an admission leaves room.
+        new_token_ratio: the share of the tokens to come for which an admission leaves room.
         running_batch: the requests that decode.
         last_batch: those whose prompts ran in the iteration before, and join; None where none ran.
         chunked_req: the request whose prompt runs in chunks, and goes on.
@@ -63,11 +64,11 @@ class Sglang(Scheduler):
         "limits",
         "max_running_requests",
         "mixes",
+        "new_token_ratio",
         "options",
         "overlaps",
         "policy",
         "pool",
-        "ratio",
         "results",
         "running_batch",
         "waiting_queue",
@@ -148,27 +149,18 @@ class Sglang(Scheduler):
         memory.steps_in_flight = self.in_flight - 1
         self.pool = TokenPool(memory, options)
         self.results = PendingResults(self.pool)
-        touches = options.radix_eviction_policy == "lru"
-        self.policy = SchedulePolicy(options.schedule_policy, self.pool.tree_cache, queue, touches=touches)
-        self.ratio = NewTokenRatio(options.schedule_conservativeness)
+        self.policy = SchedulePolicy(options, self.pool.tree_cache, queue)
+        self.new_token_ratio = NewTokenRatio(options.schedule_conservativeness)
         self.running_batch = ScheduleBatch()
         self.last_batch: ScheduleBatch | None = None
         self.chunked_req: SglangRequest | None = None
 
-    @property
-    def new_token_ratio(self) -> float:
-        """The share of the tokens to come for which an admission leaves room."""
-        return self.ratio.current
-
     # Requests
-
-    def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
-        return samples == 1
 
     def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
         if samples > 1:
             return "it is of several samples, which this engine serves as requests of their own"
-        return self.limits.refusal(prompt_tokens)
+        return ""  # a prompt that is too long is answered with one token
 
     def never_fits(self, prompt_tokens: int) -> bool:
         return self.limits.never_fits(prompt_tokens)
@@ -184,7 +176,7 @@ class Sglang(Scheduler):
             chunked.prefix_len = chunked.extend_end
         if self.overlaps:
             self._note_ending()
-        self._merge_last_batch()
+        self.merge_last_batch()
         prefills = self._get_new_batch_prefill(batch)
         if not prefills and self.running_batch.reqs and not self.running_batch.is_prefill_only:
             self._update_running_batch(batch)
@@ -193,7 +185,7 @@ class Sglang(Scheduler):
         batch.sequences = self.running_sequences
         return batch
 
-    def _merge_last_batch(self) -> None:
+    def merge_last_batch(self) -> None:
         """Let the requests join the running batch whose prompts ran in the iteration before."""
         last, self.last_batch = self.last_batch, None
         if last is None:
@@ -230,7 +222,7 @@ class Sglang(Scheduler):
         """Admit requests, the first ones of the queue, and hold what of them is cached."""
         running, queue, options = self.running_batch, self.waiting_queue, self.options
         mixed = len(running.reqs) if self.mixes else 0
-        ratio = 1.0 if options.ignore_eos else self.ratio.current
+        ratio = 1.0 if options.ignore_eos else self.new_token_ratio.current
         to_come = self.results.tokens_to_come(running.reqs)
         adder = PrefillAdder(self.pool, options, running.reqs, to_come, ratio, mixed)
         admitted, chunked = adder.can_run_list, self.chunked_req
@@ -283,10 +275,9 @@ class Sglang(Scheduler):
         beside = self._decode_beside(batch) if self.mixes else []
         batch.tokens = tokens + batch.decoding
         chunked = self.chunked_req
-        whole = prompts
-        if chunked is not None or len(fresh) < len(prompts):
-            whole = [req for req in prompts if req is not chunked]
-            batch.incomplete = tuple([req for req in fresh if req is chunked])
+        whole = [req for req in prompts if req is not chunked]
+        batch.incomplete = tuple([req for req in fresh if req is chunked])
+        if len(fresh) < len(prompts):
             batch.completed = tuple([req for req in whole if req not in fresh])
         for req in whole:
             self.start_decoding(req)
@@ -331,7 +322,7 @@ class Sglang(Scheduler):
             running.batch_is_full = False
             return
         if self.pool.check_decode_mem():
-            self.ratio.decay()
+            self.new_token_ratio.decay()
         elif ended:
             running.batch_is_full = False  # what they hold comes back before the next turn
             return
@@ -375,24 +366,13 @@ class Sglang(Scheduler):
             batch.decode_context -= self.chunked_req.tokens
 
     def _retract_decode(self, batch: Batch) -> None:
-        """Take requests out of the running batch until the others fit: those with the fewest tokens."""
-        running, pool, known_outputs = self.running_batch, self.pool, self.results.known_outputs
-        keep = sorted(running.reqs, key=lambda req: (known_outputs(req), -req.prompt), reverse=True)
-        retracted: list[SglangRequest] = []
-        while len(keep) > 1:
-            req = keep.pop()
-            retracted.append(req)
-            self._release_req(req)
-            pool.evict(-(-len(keep) * RETRACT_STEPS // pool.page_size))
-            if pool.check_decode_mem():
-                break
-        if len(keep) == 1 and not pool.check_decode_mem():
-            req = keep.pop()
-            self._release_req(req)
-            batch.unschedulable += ((req, FailureMode.NEVER_ADMITTED),)
-        running.reqs = keep
-        generated = sum([known_outputs(req) for req in keep])
-        self.ratio.retract(generated, sum([req.max_new_tokens for req in keep]), len(keep))
+        """Retract requests of the running batch where memory is short; one that is alone is given up."""
+        running, results = self.running_batch, self.results
+        retracted, aborted = running.retract_decode(self.pool, results.known_outputs, self._release_req)
+        batch.unschedulable += tuple([(req, FailureMode.NEVER_ADMITTED) for req in aborted])
+        generated = sum([results.known_outputs(req) for req in running.reqs])
+        most = sum([req.max_new_tokens for req in running.reqs])
+        self.new_token_ratio.retract(generated, most, len(running.reqs))
         for req in retracted:
             self.queue.requeue(req)
         batch.recomputed += tuple(retracted)
@@ -418,30 +398,10 @@ class Sglang(Scheduler):
         """Take in the oldest result in flight: cache its prompts, let those go that are over."""
         if not self.overlaps:
             self._note_ending()
-        results, ending = self.results, self.results.ending
-        if not ending:
-            results.cache_computed()
-            return []
-        # In the order of their batches: first that of prompts, if it was one.
-        for req in [*results.computed, *ending]:
-            if req not in ending:
-                self.pool.cache_unfinished_req(req)
-            elif req.order in self.running:
-                self._end(req, now)
-        results.computed, results.ending = [], {}
-        self.draining = self.draining_context = 0
-        self._merge_last_batch()  # as the real engine does before it drops those that are over
-        for req in ending:
-            if req in self.running_batch.reqs:
-                self.running_batch.reqs.remove(req)
-        self.running_batch.batch_is_full = False
-        return list(ending)
+        return self.results.process(self, now)
 
-    def _end(self, req: SglangRequest, now: int) -> None:
-        """Let a request go whose last token is known."""
-        if not req.is_refused:
-            self._over(req, now)
-            return
+    def give_up(self, req: SglangRequest, now: int) -> None:
+        """Let a request go that was refused, and got the one token with which it is answered."""
         self.context -= self.memory.length(req)
         self._stop(req)
         self._let_go(req)
@@ -451,9 +411,6 @@ class Sglang(Scheduler):
         assert isinstance(request, SglangRequest)
         self.pool.cache_finished_req(request)
 
-    def _drop(self, request: EngineRequest) -> None:
-        self._let_go(request)
-
     def start_draining(self) -> None:
         self._note_ending()
         if self._filter_ending():
@@ -461,7 +418,7 @@ class Sglang(Scheduler):
 
     def ran_dry(self) -> None:
         if not (self.running or self.queue.waiting):
-            self.ratio.reset()
+            self.new_token_ratio.reset()
 
     def _abort_running(self, request: EngineRequest) -> int:
         assert isinstance(request, SglangRequest)
@@ -483,56 +440,10 @@ class Sglang(Scheduler):
     # Fast-forward
 
     def steps_until_next_decision(self) -> int:
-        finishing, running, results = self._finishing, self.running_batch, self.results
-        self.must_replan = True
-        if not finishing or self.chunked_req is not None or results.computed:
-            return 0
-        if self.queue.waiting and (not running.batch_is_full or self.pool.is_hybrid_swa):
-            return 0
-        if len(results.ending) > self.draining:
-            return 0
-        steps = finishing[0][0] - self.memory.steps
-        if (results.launched or self.last_batch is not None) and (steps <= 0 or not self._joins_quietly()):
-            return 0
-        if steps > 0:
-            steps = self.pool.steps_alike(
-                steps, self.running_sequences - self.draining, running.reqs, overlaps=self.overlaps
-            )
-            self.must_replan = not steps
-            return steps
-        # They can rest in a step, if that is known of all of them.
-        self.must_replan = bool(results.ending) or not self._end_by_length()
-        return 0
-
-    def _joins_quietly(self) -> bool:
-        """Say whether nothing is decided where those join whose prompt runs in the iteration in flight.
-
-        That is so if what is cached of their prompts while the next step runs changes no count of memory.
-        """
-        running = self.running_batch
-        stays_full = bool(running.reqs) or not running.batch_is_full
-        return stays_full and not self.results.ending and self.pool.caches_apart(self.results.launched)
-
-    def _end_by_length(self) -> bool:
-        """Say whether the requests whose last token is in flight are known to end with it."""
-        for step, _, request in self._finishing:
-            if step > self.memory.steps:
-                return True
-            assert isinstance(request, SglangRequest)
-            if request.output < request.max_new_tokens:
-                return False
-        return True
+        return fast_forward.steps_until_next_decision(self)
 
     def advance(self, steps: int) -> None:
-        if self.last_batch is not None or self.results.launched:
-            self._merge_last_batch()
-            self.results.launch()
-            if steps > 1 or not self.overlaps:
-                self.results.cache_computed()
-        Scheduler.advance(self, steps)
-        self.ratio.decay(steps)
-        self.waiting_queue.processed += self.running_batch.extend_num_tokens * steps
-        self.results.decodes = self.overlaps
+        fast_forward.advance(self, steps)
 
     def arrival_matters(self) -> bool:
         is_full = self.running_batch.batch_is_full

@@ -52,10 +52,6 @@ class GuaranteedNoEvict(Trtllm):
         super()._let_go(request)
         self._promised -= self.blocks_to_start(request)
 
-    def _drop(self, request: EngineRequest) -> None:
-        super()._drop(request)
-        self._promised -= self.blocks_to_start(request)
-
 
 class MaxUtilization(Trtllm):
     """A request starts if its prompt fits; where blocks run short, those that arrived last are paused.
@@ -92,7 +88,7 @@ class MaxUtilization(Trtllm):
                 head = None
             own = started[place] if place < len(started) else None
             if own is not None and (head is None or own.index < head.index):
-                head, needed = None, memory.blocks_needed_by(own) if own.decodes else 0
+                head, needed = None, memory.blocks_to_extend(own, own.tokens_per_step) if own.decodes else 0
             elif head is not None:
                 needed = self.blocks_to_start(head)
             else:

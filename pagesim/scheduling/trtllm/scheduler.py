@@ -83,9 +83,6 @@ class Trtllm(DrainingScheduler):
         self.in_flight = 1 if options.disable_overlap_scheduler else 2
         memory.steps_in_flight = self.in_flight - 1
 
-    def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
-        return not self.refusal(prompt_tokens, output_tokens, samples)
-
     def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
         if samples > 1:
             return "it is of several samples, and this engine serves one"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pagesim.kvcache import BlockManager
 from pagesim.kvcache.tiers import TierChain
-from pagesim.scheduling.core import Pool
 from pagesim.scheduling.disaggregated import PrefillConnector, PullConnector
 from pagesim.scheduling.kv_connector import KVConnector
 from pagesim.scheduling.offload.offloading import OffloadingConnector
 from pagesim.scheduling.options import Prices
+from pagesim.scheduling.traits import Pool
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 
 

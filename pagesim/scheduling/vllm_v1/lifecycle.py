@@ -11,13 +11,14 @@ import numpy.typing as npt
 from pagesim.kvcache import BlockManager
 from pagesim.kvcache.tiers import TierChain
 from pagesim.scheduling.batch import Batch
-from pagesim.scheduling.core import Pool, Scheduler
+from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.disaggregated.refusals import check_options
 from pagesim.scheduling.draining import DrainingScheduler
 from pagesim.scheduling.options import Machine, MemoryKind, Prices
 from pagesim.scheduling.priority_queue import PriorityQueue
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest, Status
+from pagesim.scheduling.traits import Pool
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v0 import check_paged
 from pagesim.scheduling.vllm_v1.connectors import make_connector
@@ -192,9 +193,6 @@ class VllmV1Base(DrainingScheduler):
 
     def may_join(self, request: EngineRequest) -> bool:
         return len(self.running) < self.max_num_seqs
-
-    def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
-        return not self.refusal(prompt_tokens, output_tokens, samples)
 
     def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
         # The front end rejects what leaves no room for a token; the check at start-up, a cache that is

@@ -14,7 +14,7 @@ import pagesim as ps
 from pagesim.errors import PagesimError
 from pagesim.experiments.clusters import ROUTERS, Replicas, find_router, run_cluster
 from pagesim.experiments.clusters.replicas import Says, steps_begun
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 from pagesim.sim.clock import steps_before
 from pagesim.workloads.trace import Request
 

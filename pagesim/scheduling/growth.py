@@ -1,0 +1,48 @@
+"""Growth: running requests get a slot for the token sampled last, and the latest make room for the others.
+
+This is the rule of the PagedAttention paper's artifact and of vLLM before v1.
+"""
+
+from __future__ import annotations
+
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.core import Scheduler
+
+
+def keep_running(scheduler: Scheduler, batch: Batch) -> None:
+    """Give every running request a slot; preempt the latest as long as not all fit."""
+    memory, forks = scheduler.memory, scheduler.forks
+    while (copies := memory.try_allocate_step(scheduler.widest)) < 0:
+        if not scheduler.running or _all_fit(scheduler):
+            copies = memory.allocate_step(1)
+            break
+        scheduler.preempt(scheduler.latest(), batch)
+    if copies:
+        batch.blocks_copied = copies
+    if forks.copied:
+        batch.blocks_copied += forks.take_copied()
+    scheduler.context += scheduler.running_sequences * scheduler.tokens_per_step
+
+
+def _all_fit(scheduler: Scheduler) -> bool:
+    """Say whether every request in turn finds a free block for each of its samples.
+
+    The rule asks for that block even where no new one is due. It goes through the requests in order and
+    preempts from the end until the one at hand fits; so it keeps the longest prefix in which all fit, and
+    preempting from the end while one does not comes to the same.
+    """
+    memory = scheduler.memory
+    left = memory.free_blocks - memory.blocks_needed(1)
+    if left >= scheduler.widest:
+        return True
+    if left < 0:
+        return False
+    if scheduler.widest == 1:
+        # All but the last have theirs; a free block is left for it, or it takes the last one itself.
+        return left > 0 or memory.blocks_to_extend(scheduler.latest(), scheduler.tokens_per_step) > 0
+    free = memory.free_blocks
+    for request in scheduler.running.values():
+        if free < request.samples:
+            return False
+        free -= memory.blocks_to_extend(request, request.tokens_per_step)
+    return True

@@ -1,0 +1,71 @@
+"""How far SGLang's loop can be fast-forwarded: for how many steps the running batch decodes alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.sglang.request import SglangRequest
+
+if TYPE_CHECKING:  # a scheduler asks
+    from pagesim.scheduling.sglang.scheduler import Sglang
+
+
+def steps_until_next_decision(scheduler: Sglang) -> int:
+    """Return for how many iterations no decision can differ without an arrival; set ``must_replan``."""
+    running, results, pool = scheduler.running_batch, scheduler.results, scheduler.pool
+    finishing, memory = scheduler._finishing, scheduler.memory
+    scheduler.must_replan = True
+    if not finishing or scheduler.chunked_req is not None or results.computed:
+        return 0
+    if scheduler.queue.waiting and (not running.batch_is_full or pool.is_hybrid_swa):
+        return 0
+    if len(results.ending) > scheduler.draining:
+        return 0
+    steps = finishing[0][0] - memory.steps
+    joins = bool(results.launched) or scheduler.last_batch is not None
+    if joins and (steps <= 0 or not _joins_quietly(scheduler)):
+        return 0
+    if steps > 0:
+        decoding = scheduler.running_sequences - scheduler.draining
+        steps = pool.steps_alike(steps, decoding, running.reqs, overlaps=scheduler.overlaps)
+        scheduler.must_replan = not steps
+        return steps
+    # They can rest in a step, if that is known of all of them.
+    scheduler.must_replan = bool(results.ending) or not _end_by_length(scheduler)
+    return 0
+
+
+def advance(scheduler: Sglang, steps: int) -> None:
+    """Run so many iterations that only decode."""
+    results = scheduler.results
+    if scheduler.last_batch is not None or results.launched:
+        scheduler.merge_last_batch()
+        results.launch()
+        if steps > 1 or not scheduler.overlaps:
+            results.cache_computed()
+    Scheduler.advance(scheduler, steps)
+    scheduler.new_token_ratio.decay(steps)
+    scheduler.waiting_queue.processed += scheduler.running_batch.extend_num_tokens * steps
+    results.decodes = scheduler.overlaps
+
+
+def _joins_quietly(scheduler: Sglang) -> bool:
+    """Say whether nothing is decided where those join whose prompt runs in the iteration in flight.
+
+    That is so if what is cached of their prompts while the next step runs changes no count of memory.
+    """
+    running, results = scheduler.running_batch, scheduler.results
+    stays_full = bool(running.reqs) or not running.batch_is_full
+    return stays_full and not results.ending and scheduler.pool.caches_apart(results.launched)
+
+
+def _end_by_length(scheduler: Sglang) -> bool:
+    """Say whether the requests whose last token is in flight are known to end with it."""
+    for step, _, request in scheduler._finishing:
+        if step > scheduler.memory.steps:
+            return True
+        assert isinstance(request, SglangRequest)
+        if request.output < request.max_new_tokens:
+            return False
+    return True
