@@ -406,7 +406,7 @@ class Recorder(Observer):
         return others.further_names()
 
     def _note_shared_tails(self) -> None:
-        """Note what last blocks that several samples share hold too often: see `ledger.Sharing`."""
+        """Note the slots of last blocks that several samples share, which no token fills yet or ever will."""
         memory, size = self.memory, self.memory.block_size
         slack = rounding = 0
         for request in self.scheduler.running.values():

@@ -100,7 +100,7 @@ class Timeline(Observer):
             for at in range(0, len(flat), width)
         }
 
-    def reached(self, iteration: int) -> tuple[int, ...]:
+    def span_tokens(self, iteration: int) -> tuple[int, ...]:
         """Return what was within each span in an iteration of a fast-forward, if costs look at that."""
         if self._spans is None:
             return ()

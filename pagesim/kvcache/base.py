@@ -280,6 +280,9 @@ class BlockManager:
         Raises:
             OutOfBlocks: there are too few blocks, or the reservation is full.
         """
+        if self.grows:
+            self.extend(request, 1)
+            return 0
         _, reserved = self.held_and_reserved(request) or (0, 0)
         slots = -(-reserved // self.block_size) * self.block_size
         if request.tokens >= slots:

@@ -145,10 +145,6 @@ class PrefixManager(BlockManager):
         request.tokens += tokens
         self.cache_full_blocks(request)
 
-    def append(self, request: SequenceGroup) -> int:
-        self.extend(request, 1)
-        return 0
-
     def start_decoding(self, request: SequenceGroup) -> None:
         super().start_decoding(request)
         self._ring.enter(request.length_offset)

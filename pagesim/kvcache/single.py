@@ -18,32 +18,19 @@ class SingleSampleManager(BlockManager):
     Args:
         num_blocks: on the device.
         groups: the KV groups of the model.
-
-    Attributes:
-        changes: what `BlockManager.take_changes` hands over next; for memory of which lengths do not tell
-            what a group holds.
     """
 
-    __slots__ = ("changes",)
+    __slots__ = ()
 
     def __init__(self, num_blocks: int, groups: Sequence[KVGroup]) -> None:
         super().__init__(num_blocks, groups, shares=False)
         self.releases = self.is_hybrid = True
         self.is_plain = False
-        self.changes: list[tuple[int, ...]] = []
 
     def extend(self, request: SequenceGroup, tokens: int) -> None:
         self.free_skipped_blocks(request)
         self._check_room(self.blocks_to_extend(request, tokens))
         self._take_for(request, request.tokens + tokens)
-
-    def append(self, request: SequenceGroup) -> int:
-        self.extend(request, 1)
-        return 0
-
-    def take_changes(self) -> Sequence[tuple[int, ...]]:
-        changes, self.changes = self.changes, []
-        return changes
 
     # For subclasses
 

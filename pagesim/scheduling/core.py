@@ -153,9 +153,16 @@ class Scheduler(SchedulerTraits):
     def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
         """Return why such a request is rejected: the limit that it exceeds, with its option and its value.
 
-        Empty where an empty system could serve it; then it must be empty with a shorter output, too. The
-        sentence is the same for all requests that exceed the same limit.
+        Empty where an empty system could serve it. The sentence is the same for all requests that exceed the
+        same limit.
         """
+
+    def later_refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
+        """Return the limit by which the engine ignores, in its turn, such a request that it took in.
+
+        Empty where it serves the request.
+        """
+        return ""
 
     def never_fits(self, prompt_tokens: int) -> bool:
         """Whether the engine takes such a prompt in, never has room for it, and serves none behind it."""

@@ -35,7 +35,7 @@ from pagesim.setup.block_plans import block_plan, check_kv_dtype, pool_plan, typ
 from pagesim.setup.offload import tier_specs, with_chunks
 from pagesim.setup.options import refuse_unknown, sentence
 from pagesim.setup.presets import BLOCK_SIZE, PAGE_BYTES, POLICY_PLUGINS, Policy, parts_of
-from pagesim.setup.registry import SCHEDULERS, layout_of
+from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.system import MOST_BLOCKS, System
 
 DEFAULT_KV_DTYPE = "fp16"
@@ -209,7 +209,7 @@ class EngineConfig:
     @cached_property
     def blocks(self) -> BlockPlan | PoolPlan | TypePlan | None:
         """The plan of its blocks, of a cache that is empty yet; None where all layers keep alike."""
-        layout, options, spec = layout_of(self.policy.allocator), self.options, self.model
+        layout, options, spec = self.policy.layout, self.options, self.model
         if KV_DTYPE_BYTES[self.kv_dtype] < KV_DTYPE_BYTES[DEFAULT_KV_DTYPE]:
             check_kv_dtype(self)
         if spec.is_plain and layout is None:

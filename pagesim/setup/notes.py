@@ -15,7 +15,7 @@ from pagesim.setup.block_plans import block_plan, check_longest, refused_graphs
 from pagesim.setup.engine_config import DEFAULT_KV_DTYPE, EngineConfig
 
 
-def settled_options(config: EngineConfig) -> dict[str, dict[str, Any]]:
+def resolved_options(config: EngineConfig) -> dict[str, dict[str, Any]]:
     """Return the options that decide on memory and scheduling: those ``given``, and the ``defaults``."""
     system = config.system
     values: dict[str, Any] = {
@@ -51,7 +51,7 @@ def system_notes(config: EngineConfig) -> tuple[str, ...]:
         *_length_notes(config),
         *_graph_notes(config),
         *(cost.notes if isinstance(cost, Assuming) else ()),
-        *_reach_notes(config),
+        *_span_notes(config),
         *[
             f"cost {config.system.cost} was measured for fewer {axis} than the {size:,} here: extrapolated"
             for axis, size in cost.beyond.items()
@@ -92,6 +92,8 @@ def _length_notes(config: EngineConfig) -> tuple[str, ...]:
     system, options = config.system, config.options
     if system.policy != "vllm-v1" or system.num_blocks is None or not isinstance(options, VllmV1Options):
         return ()
+    if config.blocks is None and config.max_model_len <= config.capacity.slots:
+        return ()
     try:
         check_longest(system, block_plan(config).holding(system.num_blocks))
     except CapacityError as refusal:
@@ -108,7 +110,7 @@ def _graph_notes(config: EngineConfig) -> tuple[str, ...]:
     return (refusal,) if refusal else ()
 
 
-def _reach_notes(config: EngineConfig) -> tuple[str, ...]:
+def _span_notes(config: EngineConfig) -> tuple[str, ...]:
     """Return that a scheduler does not tell a cost model what layers attend to, if it asks for that."""
     asks = isinstance(config.cost, ReadsSpans) and config.cost.spans
     if config.scheduler.follows_reach or not asks:
@@ -121,7 +123,7 @@ def _reach_notes(config: EngineConfig) -> tuple[str, ...]:
 
 def _default_notes(config: EngineConfig) -> tuple[str, ...]:
     """Return the options whose default depends on the machine, which not every scheduler has."""
-    defaults = settled_options(config)["defaults"]
+    defaults = resolved_options(config)["defaults"]
     taken = [name for name in defaults if getattr(config.given_options, name, ...) is None]
     if not taken:
         return ()

@@ -105,7 +105,7 @@ class Plugins(Generic[T]):
             part = point.load()
         except ENDS as error:
             raise PagesimError(
-                f"{self.option} {name}: {point.value} cannot be loaded ({_shown(error)})"
+                f"{self.option} {name}: {point.value} cannot be loaded ({_in_words(error)})"
             ) from error
         return self._checked(name, part)
 
@@ -124,7 +124,7 @@ class Plugins(Generic[T]):
         except PagesimError:
             raise
         except ENDS as error:
-            raise PagesimError(f"{self.option} {name} cannot be made: {_shown(error)}") from error
+            raise PagesimError(f"{self.option} {name} cannot be made: {_in_words(error)}") from error
         for method in self._methods:
             if not callable(getattr(made, method, None)):
                 raise PagesimError(
@@ -244,7 +244,7 @@ def needs(used: Iterable[tuple[str, str]]) -> dict[str, dict[str, str]]:
     return found
 
 
-def _shown(error: BaseException) -> str:
+def _in_words(error: BaseException) -> str:
     return f"{type(error).__name__}: {reason(error)}"
 
 

@@ -22,7 +22,7 @@ from pagesim.scheduling.request import Status
 from pagesim.scheduling.traits import Pool
 from pagesim.setup.build import new_scheduler
 from pagesim.setup.engine_config import EngineConfig
-from pagesim.setup.notes import settled_options, system_notes
+from pagesim.setup.notes import resolved_options, system_notes
 from pagesim.setup.offload import copies_of
 from pagesim.setup.requests import aborts, accepted_rows, blocking, take_in
 from pagesim.setup.system import System
@@ -159,7 +159,7 @@ class PreparedSystem:
             "rejections": self._rejections(
                 np.flatnonzero((status == Status.REJECTED) | (status == Status.IGNORED))
             ),
-            "options": settled_options(self.config),
+            "options": resolved_options(self.config),
             **latencies(columns),
             "throughput": throughput(columns),
             "prefix": prefix_hits(columns),
@@ -174,7 +174,7 @@ class PreparedSystem:
             samples = np.maximum(trace.n, trace.beam_width)
             shapes = (trace.prompt_tokens, trace.output_tokens, samples)
             for shape, count in Counter(zip(*(each[rows].tolist() for each in shapes), strict=True)).items():
-                found[scheduler.refusal(*shape)] += count
+                found[scheduler.refusal(*shape) or scheduler.later_refusal(*shape)] += count
         return dict(found)
 
     def notes(self) -> tuple[str, ...]:
@@ -226,6 +226,6 @@ def check(system: System) -> None:
     """Say at once, before any trace is made, if the options of a system do not go together.
 
     Raises:
-        PagesimError: as `prepare` would; what only a trace can show is not looked for.
+        PagesimError: an option is off, or some do not go together.
     """
     new_scheduler(EngineConfig(system))

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
+from pagesim.costs.specs.type_plan import Layout
 from pagesim.errors import PagesimError
+from pagesim.kvcache import LayerTypePages
 from pagesim.scheduling.options import MemoryKind, SchedulerOptions
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.plugins import Plugins
-from pagesim.setup.registry import ALLOCATORS, SCHEDULERS, layout_of
+from pagesim.setup.registry import ALLOCATORS, SCHEDULERS
 
 ReservationName = Literal["max", "pow2", "oracle", "on-demand"]
 PageSize = Literal["64K", "128K", "256K", "2M"]
@@ -36,7 +38,7 @@ class Policy:
             ``two-level``, ``pools``, or a plug-in's.
         sentence: what it is, for a listing.
         block_size: token slots of its blocks, if that is part of what it is.
-        default_block_size: the same, where it is a choice; None for ``BLOCK_SIZE``.
+        default_block_size: token slots of its blocks where a user gives none; None for ``BLOCK_SIZE``.
         options: those of its scheduler that are part of what it is, by name.
         note: what is to be known of its results where layers differ in what they keep.
     """
@@ -49,6 +51,18 @@ class Policy:
     default_block_size: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     note: str = ""
+
+    @property
+    def layout(self) -> Layout | None:
+        """How layer types share memory under its allocator; None where their blocks are alike.
+
+        Raises:
+            PagesimError: there is no such allocator.
+        """
+        part = ALLOCATORS.find(self.allocator)
+        if not isinstance(part, LayerTypePages):
+            return None
+        return "pools" if part.is_divided else "large-pages"
 
     @property
     def has_own_blocks(self) -> bool:
@@ -194,7 +208,7 @@ def parts_of(
         known = ", ".join(get_args(ReservationName))
         raise PagesimError(f"reservation is {policy.reservation!r}; it must be one of {known}")
     scheduler_kind = SCHEDULERS.find(policy.scheduler)
-    by_type = layout_of(policy.allocator) is not None
+    by_type = policy.layout is not None
     if policy.reservation == "on-demand" and policy.allocator in CONTIGUOUS:
         raise PagesimError(
             f"reservation on-demand needs allocator paged or virtual, not {policy.allocator}: "

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import cast
 
 from pagesim.allocators import Allocator, BestFit, Buddy, FirstFit
-from pagesim.costs.specs.type_plan import Layout
 from pagesim.kvcache import (
     BlockManager,
     JengaManager,
@@ -26,7 +25,7 @@ from pagesim.scheduling.vllm_v0 import VllmV0
 from pagesim.scheduling.vllm_v1 import VllmV1
 from pagesim.setup.plugins import Plugins
 
-__all__ = ["ALLOCATORS", "SCHEDULERS", "layout_of", "memory_of"]
+__all__ = ["ALLOCATORS", "SCHEDULERS", "memory_of"]
 
 
 def _paged(pool: Pool, *, shares: bool = True) -> BlockManager:
@@ -64,18 +63,6 @@ def memory_of(part: type[Allocator] | MakeBlockManager, pool: Pool) -> BlockMana
     if isinstance(part, type) and issubclass(part, Allocator):
         return contiguous(part)(pool)
     return cast(MakeBlockManager, part)(pool)
-
-
-def layout_of(allocator: str) -> Layout | None:
-    """Return how layer types share memory under the allocator of a name; None where their blocks are alike.
-
-    Raises:
-        PagesimError: there is no such allocator.
-    """
-    part = ALLOCATORS.find(allocator)
-    if not isinstance(part, LayerTypePages):
-        return None
-    return "pools" if part.is_divided else "large-pages"
 
 
 ALLOCATORS: Plugins[type[Allocator] | MakeBlockManager] = Plugins(

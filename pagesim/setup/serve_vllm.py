@@ -53,7 +53,7 @@ def read(variables: list[str], words: list[str]) -> tuple[dict[str, Any], tuple[
         words: that follow the command.
 
     Raises:
-        PagesimError: see `read_serve`.
+        PagesimError: a flag is unknown or not modelled, or a value is off; the sentence names it.
     """
     options, flags, notes = _TABLE.options(variables, words)
     options |= _graphs(flags, options.pop("enforce_eager", False))

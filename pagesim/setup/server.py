@@ -62,7 +62,7 @@ class Server:
         log: where requests' times go.
         arrivals: the requests that it serves.
         consume: called with each chunk of its records.
-        aborts: when clients go away that do not send them, see `Engine`.
+        aborts: when clients go away of requests that are sent at their arrival: (ticks, row), in order.
         executor: what carries out the iterations; left out, the system's cost model predicts them. One that
             is an `Observer` is one of them.
         observers: further ones, called after the recorder.
@@ -140,7 +140,7 @@ class Server:
             self.tiers.end(self.means.end)
 
     def traffic(self) -> dict[str, Any]:
-        """Return what each tier of the engine did, by name, as `traffic_of` counts it; empty without one."""
+        """Return the chunks and bytes that each tier of the engine moved, by name; empty without one."""
         return {} if self.tiers is None else traffic_of(self.setting.config, self.scheduler)
 
     def summary(self) -> dict[str, Any]:

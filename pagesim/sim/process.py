@@ -201,12 +201,12 @@ class EngineProcess(Observer):
     # What becomes of requests
 
     def finished(self, request: EngineRequest, now: int) -> None:
-        self._over(request.row, now)
+        self._ended(request.row, now)
 
     def left(self, row: int, now: int, status: Status) -> None:
-        self._over(row, now)
+        self._ended(row, now)
 
-    def _over(self, row: int, now: int) -> None:
+    def _ended(self, row: int, now: int) -> None:
         if self._tell is not None:
             self._tell(row, now)
             self.engine.scheduler.queue.announce()  # when the next one is sent may have changed

@@ -41,7 +41,7 @@ def pools(reservation: str | None = "oracle") -> list[Pool]:
 def check_block_manager(make: Callable[[Pool], BlockManager], reservation: str | None = "oracle") -> None:
     """Check that memory keeps the contract of ``pagesim.kvcache.BlockManager``.
 
-    Holders live random lives in it, the same in every run. After each change all answers are compared with
+    Requests come and go at random, the same in every run. After each change all answers are compared with
     one another, and, where blocks have numbers, every token is read back through the block tables. At some
     points a life is copied, with `copied`, and what the memory promises is tried on the copies.
 

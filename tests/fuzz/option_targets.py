@@ -109,7 +109,7 @@ def _serve_lines() -> list[Target]:
 
     def read(folder: Path) -> None:
         text = (folder / "line").read_bytes().decode("utf-8", "surrogateescape")
-        check_system(checked(System, read_serve(text).over({"gpu": "h100"})))
+        check_system(checked(System, read_serve(text).merged_with({"gpu": "h100"})))
 
     lines = {"vllm serve": of_vllm, "sglang serve": of_sglang}
     return [Target(name, {"line": line.encode()}, ("line",), read) for name, line in lines.items()]

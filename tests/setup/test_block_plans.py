@@ -14,7 +14,7 @@ from pagesim.api import run
 from pagesim.costs.specs import BlockPlan, capacity, gpu, model, paged_block
 from pagesim.errors import CapacityError, PagesimError
 from pagesim.experiments.plan import Plan, plan
-from pagesim.setup.block_plans import block_plan, check_served
+from pagesim.setup.block_plans import block_plan, check_serve_line
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.prepare import prepare
 from pagesim.setup.serve import read_serve
@@ -200,14 +200,14 @@ LINE = "vllm serve llama-3.1-8b --max-model-len 8192 --num-gpu-blocks-override"
 
 def served(line: str) -> tuple[System, bool]:
     read = read_serve(line)
-    return checked(System, read.over({"gpu": "h200"})), read.full_graphs
+    return checked(System, read.merged_with({"gpu": "h200"})), read.full_graphs
 
 
 def test_a_served_override_too_small_for_a_longest_request_is_refused():
     of, graphs = served(f"{LINE} 100")
     with pytest.raises(CapacityError, match="can have at most 1584 in the 100 KV blocks"):
-        check_served(EngineConfig(of), full_graphs=graphs)
-    check_served(EngineConfig(served(f"{LINE} 513")[0]), full_graphs=graphs)
+        check_serve_line(EngineConfig(of), full_graphs=graphs)
+    check_serve_line(EngineConfig(served(f"{LINE} 513")[0]), full_graphs=graphs)
 
 
 def test_a_run_with_an_override_too_small_for_a_longest_request_says_that_the_engine_does_not_start():
@@ -261,9 +261,9 @@ def test_a_line_says_whether_cuda_graphs_hold_whole_iterations(flags, full):
     assert graphs is full
     if full:
         with pytest.raises(CapacityError, match="max_num_seqs is 1024, more than the 876 KV blocks"):
-            check_served(EngineConfig(of), full_graphs=graphs)
+            check_serve_line(EngineConfig(of), full_graphs=graphs)
         of = served(f"{line} --max-num-seqs 876")[0]
-    check_served(EngineConfig(of), full_graphs=graphs)
+    check_serve_line(EngineConfig(of), full_graphs=graphs)
 
 
 @pytest.mark.parametrize(

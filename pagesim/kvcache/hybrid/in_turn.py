@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from pagesim.kvcache.groups import KVGroup
@@ -32,11 +33,15 @@ class InTurnManager(SingleSampleManager):
     def __init__(self, num_blocks: int, groups: Sequence[KVGroup], *, registers: bool = False) -> None:
         super().__init__(num_blocks, groups)
         self._turns = Turns(self.groups, registers=registers)
+        self.changes: list[tuple[int, ...]] = []
 
     def steps_that_fit(self, steps: int, spare: int) -> int:
         if self.steps_in_flight and self._turns.begins(self.steps + 1):
             return 0  # what is in flight is a prompt's: what is released follows no rule of the length
-        return self._steps_with(self.free_blocks - spare, steps)
+        needed, room = self.blocks_needed, self.free_blocks - spare
+        if needed(steps) <= room:
+            return steps
+        return bisect_right(range(1, steps + 1), room, key=needed)
 
     def free_skipped_blocks(self, request: SequenceGroup) -> None:
         self._release_skipped(request, self.length(request) - request.inflight_tokens)
@@ -63,15 +68,15 @@ class InTurnManager(SingleSampleManager):
         self._count()
         return 0
 
+    def take_changes(self) -> Sequence[tuple[int, ...]]:
+        changes, self.changes = self.changes, []
+        return changes
+
     @abstractmethod
     def held_by_groups(self) -> Sequence[int]:
         """Return the distinct blocks that all requests together have in each group."""
 
     # For subclasses
-
-    @abstractmethod
-    def _steps_with(self, room: int, steps: int) -> int:
-        """Return for how many of the next steps so many blocks last, what is given back not counted."""
 
     @abstractmethod
     def _release_skipped(self, request: SequenceGroup, processed: int) -> None:

@@ -152,7 +152,7 @@ class HybridManager(InTurnManager):
         return sum([family.most(tokens) * family.width for family in self._families])
 
     def blocks_needed(self, steps: int = 1) -> int:
-        return self._turns.blocks_needed(self.steps, steps)
+        return self._turns.takes.total(self.steps, steps)
 
     def blocks_to_extend(self, request: SequenceGroup, tokens: int, computed: int | None = None) -> int:
         length = self.length(request) + tokens
@@ -333,9 +333,6 @@ class HybridManager(InTurnManager):
         request.tokens = length
         self._register(request, length - request.uncommitted_tokens)
         self._count()
-
-    def _steps_with(self, room: int, steps: int) -> int:
-        return self._turns.steps_that_fit(self.steps, steps, room)
 
     def _reach(self, request: SequenceGroup, length: int) -> None:
         for family, table in request.block_state.of:

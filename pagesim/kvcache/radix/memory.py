@@ -148,10 +148,6 @@ class RadixManager(PagedManager):
         super().extend(request, tokens)
         self._evict_overdraft()
 
-    def append(self, request: SequenceGroup) -> int:
-        self.extend(request, 1)
-        return 0
-
     def allocate_step(self, steps: int = 1) -> int:
         PagedManager.allocate_step(self, steps)
         self._evict_overdraft()

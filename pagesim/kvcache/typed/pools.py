@@ -45,9 +45,6 @@ class PooledManager(TypedManager):
     def blocks_of(self, pages: Sequence[int]) -> int:
         return _counted(pages, self.free)
 
-    def blocks_of_all(self, pages: Sequence[int]) -> int:
-        return _counted(pages, self.free)
-
     def blocks_when_empty(self, pages: Sequence[int]) -> int:
         return _counted(pages, self.sizes)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from bisect import bisect_right
 from collections.abc import Sequence
 
 from pagesim.kvcache.groups import KVGroup, State
@@ -72,12 +71,12 @@ class TypedManager(InTurnManager):
         More than are free where there is no room for them.
         """
 
-    @abstractmethod
     def blocks_of_all(self, pages: Sequence[int]) -> int:
         """Return the most blocks that several requests take for so many pages in all, whichever takes which.
 
         More than are free where there may be no room for them.
         """
+        return self.blocks_of(pages)
 
     @abstractmethod
     def blocks_when_empty(self, pages: Sequence[int]) -> int:
@@ -174,9 +173,6 @@ class TypedManager(InTurnManager):
     def _take_for(self, request: SequenceGroup, length: int) -> None:
         self._reach(request, length)
         request.tokens = length
-
-    def _steps_with(self, room: int, steps: int) -> int:
-        return bisect_right(range(1, steps + 1), room, key=self.blocks_needed)
 
     def _reach(self, request: SequenceGroup, length: int) -> None:
         missing = self._missing(request, length)
