@@ -28,13 +28,16 @@ fast: | $(BIN)/python
 	rm -f $(VENV)/.base $(VENV)/.test
 	cd / && $(CURDIR)/$(BIN)/pagesim doctor | grep compiled
 
-# The figure in docs/report.md, of the page about what the demo stores.
+SCREENSHOT := chromium --headless=new --no-sandbox --disable-gpu --hide-scrollbars --virtual-time-budget=8000
+
+# The first figure of the README, of the demo's page; and that of docs/report.md, of the page about what it stores.
 picture: demo
-	$(BIN)/pagesim report out/demo --out out/demo.html
-	chromium --headless=new --no-sandbox --disable-gpu --hide-scrollbars --virtual-time-budget=8000 \
-	    --window-size=1200,985 --screenshot=docs/report.png file://$(CURDIR)/out/demo.html
-	$(BIN)/python -c "from PIL import Image; file = 'docs/report.png'; \
-	    Image.open(file).convert('RGB').quantize(256, Image.Quantize.MAXCOVERAGE).save(file, optimize=True)"
+	$(SCREENSHOT) --window-size=1330,856 --screenshot=docs/pictures/allocators.png file://$(CURDIR)/out/demo.html
+	$(BIN)/pagesim report out/demo --out out/report.html
+	$(SCREENSHOT) --window-size=1200,985 --screenshot=docs/report.png file://$(CURDIR)/out/report.html
+	$(BIN)/python -c "from PIL import Image; \
+	    [Image.open(file).convert('RGB').quantize(256, Image.Quantize.MAXCOVERAGE).save(file, optimize=True) \
+	    for file in ('docs/pictures/allocators.png', 'docs/report.png')]"
 
 # The figure of docs/hybrid.md and its numbers.
 gallery: $(VENV)/.base

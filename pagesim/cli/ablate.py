@@ -103,6 +103,7 @@ def block_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
     from pagesim.cli import show
     from pagesim.cli.runs import counted
     from pagesim.experiments.ablations import best, notes_on, serve
+    from pagesim.results.drawing import load_of
 
     lines: dict[str, dict[int, float]] = {}
     rows = []
@@ -121,7 +122,7 @@ def block_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
     _show("Over block sizes", rows)
     show.say(said)
     show.say_notes(tuple(dict.fromkeys(notes)))
-    _store(folder, asked.profile, "block_size", rows, lines, SECONDS_A_TOKEN, marked)
+    _store(folder, asked.profile, "block_size", rows, lines, SECONDS_A_TOKEN, marked, load_of(chosen))
     show.stored(out)
 
 
@@ -140,6 +141,7 @@ def preemption(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
     from pagesim.cli import show
     from pagesim.cli.runs import counted
     from pagesim.experiments.ablations import PREEMPTIONS, crossover, notes_on, serve, undo
+    from pagesim.results.drawing import load_of
     from pagesim.setup.engine_config import EngineConfig
 
     alone = undo(asked.profile, EngineConfig(chosen).model, asked.sizes, tokens)
@@ -180,8 +182,9 @@ def preemption(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
         )
     show.say_notes(tuple(dict.fromkeys(notes)))
     label = f"to undo the preemption of {tokens} tokens (s)"
-    _store(folder, asked.profile, "preemption_alone", micro_rows, micro, label, crossing)
-    _store(folder, asked.profile, "preemption", rows, lines, SECONDS_A_TOKEN, marked)
+    on = f"{chosen.model}, {asked.profile.name}"
+    _store(folder, asked.profile, "preemption_alone", micro_rows, micro, label, crossing, on)
+    _store(folder, asked.profile, "preemption", rows, lines, SECONDS_A_TOKEN, marked, load_of(chosen))
     show.stored(out)
 
 
@@ -320,6 +323,7 @@ def _store(
     lines: Mapping[str, Mapping[int, float]],
     label: str,
     marked: int | None,
+    load: str,
 ) -> None:
     if folder is None:
         return
@@ -330,4 +334,4 @@ def _store(
 
     table = pd.DataFrame(list(rows)).assign(profile=profile.name, profile_kind=profile.kind)
     show.write_text(folder / f"{stem}.csv", table.to_csv(index=False))
-    show.put_figure(over_block_sizes(lines, label, marked=marked), folder, stem)
+    show.put_figure(over_block_sizes(lines, label, marked=marked, load=load), folder, stem)

@@ -66,6 +66,7 @@ def hit_rate(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any
         hit_rates,
         prompt_chunks,
     )
+    from pagesim.results.drawing import load_of
     from pagesim.results.tier_plots import hit_rate_over_capacity
     from pagesim.setup.engine_config import EngineConfig
 
@@ -128,9 +129,9 @@ def hit_rate(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any
             possible_pct=possible,
             working_set_gib=working_set / GIB,
         )
-        show.put_figure(
-            hit_rate_over_capacity(lines, possible=possible, working_set=working_set), out, "hit_rate"
-        )
+        load = load_of(chosen, ("rate", "gpu"))
+        figure = hit_rate_over_capacity(lines, possible=possible, working_set=working_set, load=load)
+        show.put_figure(figure, out, "hit_rate")
         show.write_text(out / CSV, frame.to_csv(index=False))
     show.stored(out)
 

@@ -41,6 +41,7 @@ def tier_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, An
     from pagesim.costs.specs import model
     from pagesim.experiments.offload.hit_rate import chunk_bytes, prompt_chunks
     from pagesim.experiments.offload.sizes import serve_sizes
+    from pagesim.results.drawing import load_of
     from pagesim.results.tier_plots import over_tier_sizes
     from pagesim.setup.engine_config import EngineConfig
 
@@ -90,7 +91,7 @@ def tier_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, An
     )
     say_notes(notes)
     if out is not None:
-        show.put_figure(over_tier_sizes(rows, working_set), out, "tier_size")
+        show.put_figure(over_tier_sizes(rows, working_set, load_of(chosen)), out, "tier_size")
         frame = pd.DataFrame(rows).assign(model=chosen.model, working_set_gib=working_set)
         show.write_text(out / "tier_size.csv", frame.to_csv(index=False))
     show.stored(out)

@@ -72,6 +72,7 @@ def command(
     from pagesim.experiments.sweeps.run_store import opened
     from pagesim.experiments.sweeps.search import Search, keep, run_search
     from pagesim.experiments.sweeps.workers import Workers
+    from pagesim.results.drawing import load_of
 
     own = {
         "find": find and find.replace("-", "_"),
@@ -90,7 +91,9 @@ def command(
             tables = run_search(chosen, store, workers, progress=progress)
         if out is not None:
             keep(tables, store)
-            show.put_figure(capacity_bars(tables.rates), out, "capacity")
+            show.put_figure(
+                capacity_bars(tables.rates, load_of(chosen, ("rate", "max_concurrency"))), out, "capacity"
+            )
     say_notes(tables.probes["notes"])
     _show(tables)
     show.stored(out)

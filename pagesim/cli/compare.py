@@ -26,6 +26,7 @@ def command(
     chosen = scenario_from(Comparison, scenario, flags)
     from pagesim.cli import show
     from pagesim.cli.runs import all_rejected
+    from pagesim.results.drawing import load_of
     from pagesim.results.plots import save_comparison_figures
     from pagesim.results.result import to_json
     from pagesim.setup.files import check_target, publish, seal
@@ -43,7 +44,7 @@ def command(
             (folder / policy).mkdir()
             result.write(folder / policy)
             seal(folder / policy, "run")
-        save_comparison_figures(summaries["runs"], folder)
+        save_comparison_figures(summaries["runs"], folder, load_of(chosen))
 
     if out is not None:
         publish(out, store, "comparison")

@@ -20,18 +20,35 @@ LOAD = {
 }
 """The options of ``pagesim compare`` that it stands for."""
 
-OUT = Annotated[Path, typer.Option("--out", metavar="DIR", help="Store the result in this folder.")]
+ALLOCATORS = {"contiguous max-length": "contiguous-max", "buddy": "orca-pow2", "paged": "vllm-sosp"}
+"""The policies that the page plays, by what it calls them."""
+
+WINDOW = (0.0, 900.0)
+"""The seconds that it plays."""
+
+OUT = Annotated[
+    Path, typer.Option("--out", metavar="DIR", help="Store the result in this folder, and a page beside it.")
+]
 
 
 def command(*, out: OUT = Path("out/demo")) -> None:
-    """Compare five memory systems on a ShareGPT-like load.
+    """Compare five memory systems on a ShareGPT-like load, and play three of them side by side.
 
-    It shows where the KV cache goes, and what that does to latency.
+    It shows where the KV cache goes, and what that does to latency. DIR.html plays the memory of contiguous
+    max-length, buddy and paged allocation over the same seconds, slot by slot.
 
     Example: pagesim demo
     """
     from pagesim.cli import show
+    from pagesim.results.report import write_allocators_page
+    from pagesim.setup.files import check_file
 
+    page = out.with_name(f"{out.name}.html")
+    check_file(page, "page")
     flags = " ".join(f"--{name} {value}" for name, value in LOAD.items())
     show.say_notes((f"this is pagesim compare {flags} --out {out}",))
     compare.command(out=out, scenario=None, json=False, **LOAD)
+    folders = {name: out / policy for name, policy in ALLOCATORS.items()}
+    with show.doing("reading") as progress:
+        write_allocators_page(folders, page, window=WINDOW, progress=progress)
+    show.say(f"{page}: {', '.join(ALLOCATORS)}, played side by side; open it in any browser")

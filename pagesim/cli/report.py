@@ -45,8 +45,6 @@ def command(
 
     Example: pagesim report out/first --out report.html
     """
-    from rich.console import Console
-
     from pagesim.cli import show
     from pagesim.results.report import write_report
     from pagesim.setup.files import check_file
@@ -56,10 +54,6 @@ def command(
     seconds = None if window is None else checked(System, {"window": window}).window_s
     if seconds is not None and seconds[0] == seconds[1]:
         raise PagesimError(f"window is {window!r}: it must have a length")
-    console = Console(stderr=True)
-    if console.is_terminal:
-        with console.status("reading") as status:
-            write_report(folders, out, window=seconds, instants=instants, progress=status.update)
-    else:
-        write_report(folders, out, window=seconds, instants=instants)
+    with show.doing("reading") as progress:
+        write_report(folders, out, window=seconds, instants=instants, progress=progress)
     show.say(f"{out}: {out.stat().st_size / 1e6:.1f} MB, opens in any browser")

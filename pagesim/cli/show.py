@@ -23,6 +23,7 @@ from pagesim.costs.specs.gpu_spec import GIB
 from pagesim.errors import PagesimError, escaped
 from pagesim.experiments.clusters import ClusterResult, run_cluster, run_pools
 from pagesim.results.result import Result, to_json
+from pagesim.results.style import PARTS
 from pagesim.setup.comparison import scenarios_of
 from pagesim.setup.files import check_file, put, put_text
 from pagesim.setup.scenario import APART, Cluster, Comparison, Scenario
@@ -98,6 +99,17 @@ def stored(out: Path | None) -> None:
     """Say where the result is."""
     if out is not None:
         say(f"stored in {out}")
+
+
+@contextmanager
+def doing(first: str) -> Iterator[Callable[[str], None]]:
+    """Say on a terminal what is being done, while it lasts; yield what is told of each further step."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status(first) as status:
+        yield lambda step: status.update(escaped(step))
 
 
 def put_figure(figure: Figure, folder: Path, name: str, force: bool | None = None) -> None:
@@ -287,7 +299,7 @@ def side_by_side(summaries: dict[str, Summary]) -> None:
 
 
 def _bars(summaries: dict[str, Summary]) -> None:
-    """Print a stacked bar a policy, one character for each two percent of the cache."""
+    """Print a stacked bar a policy, a character for each two percent, told apart by shape without colours."""
     longest = max(map(len, summaries))
     for policy, summary in summaries.items():
         means = summary["memory"]["strict"]["per_iteration"]
@@ -295,7 +307,7 @@ def _bars(summaries: dict[str, Summary]) -> None:
         for entry in entries_in([summary]):
             done += means[entry] or 0.0
             upto = round(done / 100 * _BAR)
-            bar += _GLYPHS[entry] * (upto - drawn)
+            bar += PARTS[entry].glyph * (upto - drawn)
             drawn = upto
         say(f"  {policy:>{longest}} {bar}")
     shown = [
@@ -303,7 +315,7 @@ def _bars(summaries: dict[str, Summary]) -> None:
         for e in entries_in(summaries.values())
         if any(s["memory"]["strict"]["per_iteration"].get(e) for s in summaries.values())
     ]
-    legend = " ".join(f"{_GLYPHS[entry]} {LABELS[entry]}".replace(" ", "\xa0") for entry in shown)
+    legend = " ".join(f"{PARTS[entry].glyph} {LABELS[entry]}".replace(" ", "\xa0") for entry in shown)
     for line in wrap(legend, max(_BAR, 80 - 3 - longest), break_on_hyphens=False):
         say(f"  {'':>{longest}} {line}".replace("\xa0", " "))
     say("")
@@ -315,24 +327,6 @@ def _broken(policies: Iterable[str]) -> list[str]:
 
 
 _BAR = 50
-# Told apart by shape, so that they need no colour.
-_GLYPHS = {
-    "used": "█",
-    "state": "▓",
-    "reserved": "▒",
-    "unused_reservation": "x",
-    "rounding": "o",
-    "padding": "/",
-    "out_of_window": "-",
-    "held_for_transfer": "h",
-    "landing": "l",
-    "loading": "l",
-    "fenced": "f",
-    "external": "#",
-    "cached": "+",
-    "free": "·",
-}
-
 _LATENCIES = {
     "normalized_latency": "per output token",
     "latency": "end to end",

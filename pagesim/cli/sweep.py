@@ -71,6 +71,7 @@ def command(
     from pagesim.experiments.sweeps.run_store import opened
     from pagesim.experiments.sweeps.sweeping import keep, point_columns, run_sweep
     from pagesim.experiments.sweeps.workers import Workers
+    from pagesim.results.drawing import load_of
 
     varied = {"grid": parse_axes(grid) if grid else None, "seeds": seeds}
     given = {**flags, **{name: value for name, value in varied.items() if value is not None}}
@@ -89,7 +90,7 @@ def command(
         if out is not None:
             keep(chosen, tables, store)
             for metric in metrics:
-                figure = curves(tables.means, axes, x=x or "", y=metric, hue=hue)
+                figure = curves(tables.means, axes, x=x or "", y=metric, hue=hue, load=load_of(chosen, axes))
                 show.put_figure(figure, out, f"{metric}_by_{x}".replace(".", "_"))
     say_notes(tables.runs["notes"])
     _show(tables, axes, list(dict.fromkeys((*SHOWN, *metrics))))

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from pagesim.accounting.metrics import STRICT_ENTRIES
-from pagesim.results.plots import COLOURS, LABELS
+from pagesim.results.drawing import SMALL, bare, below, empty, head, stacks
 
 LOOPS = {"none": ("loops take no time", "#B5B5B5"), "own": ("each engine's loop takes its time", "#3C3C3C")}
 """Label and colour by how long loops take."""
@@ -32,8 +31,7 @@ def engine_bars(loads: Mapping[str, Iterable[Mapping[str, Any]]], sizing: str = 
         for name, rows in loads.items()
     }
     policies = list(dict.fromkeys(policy for rows in tables.values() for policy, _ in rows))
-    figure = Figure(figsize=(11, 0.9 + len(loads) * (0.7 + 0.3 * len(policies))), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = empty(11, 1.1 + len(loads) * (0.7 + 0.3 * len(policies)))
     panels = figure.subplots(len(loads), 3, sharey=True, squeeze=False, width_ratios=(2.2, 1, 1))
     drawn: dict[str, Any] = {}
     for (name, rows), (memory, speed, wait) in zip(tables.items(), panels, strict=True):
@@ -46,31 +44,25 @@ def engine_bars(loads: Mapping[str, Iterable[Mapping[str, Any]]], sizing: str = 
         memory.set_ylim(len(policies) - 0.4, -0.6)
     for axes in panels.flat:
         axes.tick_params(axis="y", length=0)
-        axes.spines[["top", "left", "right"]].set_visible(False)
-    figure.legend(
-        list(drawn.values()), list(drawn), loc="outside lower center", ncols=5, frameon=False, fontsize=8
+    bare(*panels.flat, but=("bottom",))
+    below(figure, drawn)
+    return head(
+        figure, "Engines at saturation: where the memory is, how much they serve, how long requests wait"
     )
-    return figure
 
 
 def _memory(axes: Axes, rows: Rows, policies: list[str]) -> dict[str, Any]:
     """Draw the ledger of each engine as a bar, and its batch as a number; return what was drawn by label."""
-    drawn: dict[str, Any] = {}
-    for place, policy in enumerate(policies):
-        row = rows[policy, "none"]
-        if "batch" not in row:
-            continue
-        left = 0.0
-        for entry in STRICT_ENTRIES:
-            width = row.get(f"{entry}_percent", 0.0)
-            if not width > 0:  # NaN where an engine has no such entry
-                continue
-            drawn[LABELS[entry]] = axes.barh(
-                place, width, 0.75, left=left, color=COLOURS[entry], edgecolor="white", linewidth=0.5
-            )
-            left += width
-        axes.text(101, place, f"{row['batch']:.0f}", va="center", fontsize=8)
-    axes.text(101, -0.75, "batch", fontsize=8)
+    own = [rows[policy, "none"] for policy in policies]
+    table = {
+        entry: [row.get(f"{entry}_percent", 0.0) if "batch" in row else 0.0 for row in own]
+        for entry in STRICT_ENTRIES
+    }
+    drawn = stacks(axes, table)
+    for place, row in enumerate(own):
+        if "batch" in row:
+            axes.text(101, place, f"{row['batch']:.0f}", va="center", fontsize=SMALL)
+    axes.text(101, -0.75, "batch", fontsize=SMALL)
     axes.set(xlim=(0, 108), xlabel="% of the KV cache, while requests wait")
     return drawn
 

@@ -5,24 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from pagesim.accounting.ledger import HYBRID_ENTRIES
 from pagesim.costs.specs.gpus import GIB
-from pagesim.results.plots import COLOURS, DARK, LABELS
+from pagesim.results.drawing import SMALL, bare, below, empty, head, stacks
+from pagesim.results.style import PARTS
 
-RESTS = {
-    "weights": "#B9B2A6",
-    "weights and all else": "#B9B2A6",
-    "activations": "#8C8373",
-    "CUDA graphs": "#A9BFB7",
-    "other": "#DAD5CB",
-    "all else": "#DAD5CB",
-    "not requested": "#FFFFFF",
-}
-"""Colours of what is no cache: paler than the entries of the ledger."""
+NARROWEST_LABEL = 0.055
+"""Of a bar's length; a narrower part gets no number."""
 
 
 def gpu_memory_bar(parts: Mapping[str, float], title: str) -> Figure:
@@ -33,19 +24,15 @@ def gpu_memory_bar(parts: Mapping[str, float], title: str) -> Figure:
             use.
         title: above the bar.
     """
-    figure = Figure(figsize=(7.5, 2.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = empty(7.5, 2.2)
     axes = figure.add_subplot()
-    left = 0.0
-    for name in (*list(parts)[1:], next(iter(parts))):
-        width = parts[name]
-        axes.barh(0, width, left=left, label=f"{name} {width:.2f}", **_look(name))
-        left += width
-    axes.set(xlim=(0, left), xlabel="GiB", yticks=())
-    axes.set_title(title, fontsize=9, loc="left")
-    axes.spines[["top", "left", "right"]].set_visible(False)
-    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
-    return figure
+    last, *others = parts
+    drawn = stacks(axes, {name: [parts[name]] for name in (*others, last)})
+    axes.set(xlim=(0, sum(parts.values())), xlabel="GiB", yticks=())
+    bare(axes, but=("bottom",))
+    gib = {PARTS[name].label: f"{PARTS[name].label} {width:.2f}" for name, width in parts.items()}
+    below(figure, {gib[label]: bar for label, bar in drawn.items()}, 3)
+    return head(figure, title)
 
 
 def plan_bars(plans: Sequence[tuple[str, Mapping[str, float] | None, str]], title: str) -> Figure:
@@ -56,41 +43,32 @@ def plan_bars(plans: Sequence[tuple[str, Mapping[str, float] | None, str]], titl
             stands behind the bar. The first part is what the engine may not use.
         title: what the labels are values of.
     """
-    figure = Figure(figsize=(8.0, 1.5 + 0.36 * len(plans)), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = empty(8.0, 1.5 + 0.36 * len(plans))
     axes = figure.add_subplot()
     whole = max((sum(parts.values()) for _, parts, _ in plans if parts), default=1.0)
-    names = [
-        name for name in ("weights", "weights and all else") if any(name in (p or ()) for _, p, _ in plans)
-    ]
-    names += ["activations", "CUDA graphs", "other", "KV cache", "not requested"]
-    drawn: dict[str, Any] = {}
+    table = {name: [(parts or {}).get(name, 0.0) for _, parts, _ in plans] for name in IN_A_PLAN}
+    drawn = stacks(axes, table, numbers_from=NARROWEST_LABEL * whole)
     for place, (_, parts, behind) in enumerate(plans):
-        left = 0.0
-        for name in names:
-            width = (parts or {}).get(name, 0.0)
-            if width:
-                drawn[name] = axes.barh(place, width, 0.74, left=left, **_look(name))
-                if width > NARROWEST_LABEL * whole:
-                    axes.text(
-                        left + width / 2, place, f"{width:.1f}", ha="center", va="center", fontsize=8,
-                        color="white" if name == "KV cache" else "black",
-                    )  # fmt: skip
-            left += width
-        axes.text(1.02 * whole if parts else 0.01 * whole, place, behind, va="center", fontsize=8)
-    axes.text(1.02 * whole, -0.75, "at once", fontsize=8, va="center")
+        axes.text(1.02 * whole if parts else 0.01 * whole, place, behind, va="center", fontsize=SMALL)
+    axes.text(1.02 * whole, -0.75, "at once", fontsize=SMALL, va="center")
     axes.set(xlim=(0, 1.1 * whole), ylim=(len(plans) - 0.4, -1.1), xlabel="GiB of each GPU")
     axes.set_yticks(range(len(plans)), [label for label, _, _ in plans])
-    axes.set_title(title, fontsize=9, loc="left")
     axes.tick_params(axis="y", length=0)
-    axes.spines[["top", "left", "right"]].set_visible(False)
-    order = [name for name in names if name in drawn]
-    figure.legend(
-        [drawn[name] for name in order], order,
-        loc="outside lower center", ncols=5, frameon=False, fontsize=8,
-    )  # fmt: skip
-    return figure
+    bare(axes, but=("bottom",))
+    below(figure, drawn)
+    return head(figure, title)
 
+
+IN_A_PLAN = (
+    "weights",
+    "weights and all else",
+    "activations",
+    "CUDA graphs",
+    "other",
+    "KV cache",
+    "not requested",
+)
+"""The parts of a plan's bar, from left to right."""
 
 STACKED: dict[str, tuple[str, ...]] = {
     "weights": ("weights",),
@@ -99,12 +77,6 @@ STACKED: dict[str, tuple[str, ...]] = {
     "not requested": ("not requested",),
 }
 """The parts of a bar, from left to right, and of what they are made."""
-
-NAMES = {"all else": "activations, CUDA graphs, other", "used": "used by tokens"}
-"""What parts are called that `LABELS` does not name, or not in so few words."""
-
-NARROWEST_LABEL = 0.055
-"""Of a bar's length; a narrower part gets no number."""
 
 
 class FullMemory(Protocol):
@@ -140,58 +112,31 @@ def gallery_bars(memories: Sequence[FullMemory], gpu: str) -> Figure:
     """
     loads = list(dict.fromkeys(memory.load for memory in memories))
     models = list(dict.fromkeys((memory.model, memory.tensor_parallel_size) for memory in memories))
-    figure = Figure(figsize=(9.6, 1.6 + 0.36 * len(models)), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = empty(9.6, 1.6 + 0.36 * len(models))
     panels = figure.subplots(1, len(loads), sharey=True, squeeze=False)[0]
     drawn: dict[str, Any] = {}
     whole = max(sum(memory.bytes.values()) for memory in memories) / GIB
     for axes, load in zip(panels, loads, strict=True):
-        for memory in memories:
-            if memory.load == load:
-                place = models.index((memory.model, memory.tensor_parallel_size))
-                drawn |= _bar(axes, place, memory, whole)
+        own = {
+            (memory.model, memory.tensor_parallel_size): memory for memory in memories if memory.load == load
+        }
+        table = {
+            part: [
+                sum(own[each].bytes.get(name, 0) for name in names) / GIB if each in own else 0.0
+                for each in models
+            ]
+            for part, names in STACKED.items()
+        }
+        drawn |= stacks(axes, table, numbers_from=NARROWEST_LABEL * whole)
+        for each, memory in own.items():
+            axes.text(1.02 * whole, models.index(each), f"{memory.running:,.0f}", va="center", fontsize=SMALL)
         axes.set(xlim=(0, 1.13 * whole), ylim=(len(models) - 0.4, -0.85), xlabel="GiB of each GPU")
         axes.set_title(load, fontsize=10, loc="left")
-        axes.text(1.02 * whole, -0.6, "running", fontsize=8, va="center")
+        axes.text(1.02 * whole, -0.6, "running", fontsize=SMALL, va="center")
         axes.tick_params(axis="y", length=0)
-        axes.spines[["top", "left", "right"]].set_visible(False)
+    bare(*panels, but=("bottom",))
     names = [name if gpus == 1 else f"{name}\n1 of {gpus} GPUs" for name, gpus in models]
     panels[0].set_yticks(range(len(models)), names)
-    order = [part for part in STACKED if part in drawn]
-    labels = [NAMES.get(part, LABELS.get(part, part)) for part in order]
-    figure.legend(
-        [drawn[part] for part in order],
-        labels,
-        loc="outside lower center",
-        ncols=5,
-        frameon=False,
-        fontsize=8,
-    )
-    figure.suptitle(f"Where the memory of a full {gpu} goes", fontsize=11)
-    return figure
-
-
-def _look(part: str) -> dict[str, Any]:
-    """Return the looks of a part, the same in every figure; a whole cache looks as its used slots."""
-    colour = COLOURS["used"] if part == "KV cache" else RESTS.get(part) or COLOURS[part]
-    edge = "#9A9A9A" if part == "not requested" else "white"
-    return {"color": colour, "edgecolor": edge, "linewidth": 0.5}
-
-
-def _bar(axes: Axes, place: int, memory: FullMemory, whole: float) -> dict[str, Any]:
-    """Draw a bar with its numbers; return the parts that were drawn."""
-    drawn: dict[str, Any] = {}
-    left = 0.0
-    for part, names in STACKED.items():
-        width = sum(memory.bytes.get(name, 0) for name in names) / GIB
-        if not width:
-            continue
-        drawn[part] = axes.barh(place, width, 0.74, left=left, **_look(part))
-        if width > NARROWEST_LABEL * whole:
-            axes.text(
-                left + width / 2, place, f"{width:.1f}", ha="center", va="center", fontsize=8,
-                color="white" if part in DARK else "black",
-            )  # fmt: skip
-        left += width
-    axes.text(1.02 * whole, place, f"{memory.running:,.0f}", va="center", fontsize=8)
-    return drawn
+    labels = [PARTS[part].label for part in STACKED if PARTS[part].label in drawn]
+    below(figure, {label: drawn[label] for label in labels})
+    return head(figure, f"Where the memory of a full {gpu} goes")

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
-from pagesim.accounting.fragmentation import INTERNAL
-from pagesim.accounting.fragmentation import LABELS as ENTRY_LABELS
 from pagesim.accounting.metrics import capacity_in, entries_in
 from pagesim.costs.profiles import Profile, predict
 from pagesim.errors import PagesimError
+from pagesim.results.drawing import (
+    SMALL,
+    against,
+    areas,
+    bare,
+    beside,
+    empty,
+    head,
+    load_of,
+    over_sizes,
+    panels,
+    save,
+    stacks,
+)
 from pagesim.results.result import Result
+from pagesim.results.style import ITERATIONS, LINE_COLOURS, LOADS, PARTS
 from pagesim.results.tier_plots import tiers_over_time
 
 __all__ = [
@@ -36,104 +46,49 @@ __all__ = [
     "service_bars",
 ]
 
-COLOURS = {
-    # Okabe and Ito's palette: told apart by colour-blind people.
-    "used": "#0072B2",
-    "token_states": "#0072B2",
-    "reserved": "#56B4E9",
-    "reservation": "#56B4E9",
-    "unused_reservation": "#D55E00",
-    "internal": "#D55E00",
-    "rounding": "#E69F00",
-    "held_for_transfer": "#8F2D56",
-    "landing": "#F4A6C0",
-    "loading": "#B5A3E0",
-    "fenced": "#4D3B7A",
-    "external": "#CC79A7",
-    "cached": "#009E73",
-    "free": "#E8E8E8",
-    "state": "#004166",
-    "out_of_window": "#F0E442",
-    "padding": "#8C8C8C",
+COLOURS = {name: part.colour for name, part in PARTS.items()}
+LABELS = {name: part.label for name, part in PARTS.items()}
+"""Of `PARTS`, for figures of one's own."""
+
+VIEWS = {
+    "strict": "Where the KV cache goes, mean over iterations",
+    "paper": "Where the KV cache goes, in the categories of the PagedAttention paper",
 }
-"""By entry of the ledger and category of the paper: a part has the same colour in every figure and page."""
-
-DARK = (
-    "used",
-    "token_states",
-    "state",
-    "unused_reservation",
-    "internal",
-    "cached",
-    "padding",
-    "held_for_transfer",
-    "fenced",
-)
-"""Entries on whose colours a label is white."""
-
-LABELS = {
-    **ENTRY_LABELS,
-    **{entry: f"internal fragmentation: {ENTRY_LABELS[entry]}" for entry in INTERNAL},
-    "landing": "landing (being filled)",
-    "loading": "loading (being filled)",
-    "fenced": "fenced (a batch still writes)",
-    "token_states": "token states",
-    "reservation": "reservation",
-    "internal": "internal fragmentation",
-}
-"""What figures and pages call the entries of the ledger and the categories of the paper's Fig. 2."""
-
-ITERATION_COLOURS = {"prefill": "#D55E00", "decode": "#0072B2", "mixed": "#009E73", "with swap": "#CC79A7"}
-
-LINE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
-def memory_bars(summaries: Mapping[str, dict[str, Any]], view: str = "strict") -> Figure:
+def memory_bars(summaries: Mapping[str, dict[str, Any]], view: str = "strict", load: str = "") -> Figure:
     """Draw where the KV cache went under each policy, as stacked bars, % of capacity, mean over iterations.
 
     Args:
         summaries: summaries of results by policy.
         view: ``strict``, or ``paper`` for the categories of the PagedAttention paper's Fig. 2.
+        load: what was served, for the title.
     """
-    figure = _figure(max(5.0, 1.5 * len(summaries) + 3.2), 4.2)
+    figure = empty(max(5.0, 1.5 * len(summaries) + 3.2), 4.4)
     axes = figure.add_subplot()
-    names = list(summaries)
-    bottom = np.zeros(len(names))
     means = [summary["memory"][view]["per_iteration"] for summary in summaries.values()]
-    for entry in entries_in(summaries.values(), view):
-        heights = np.array([mean.get(entry) or 0.0 for mean in means])
-        if not heights.any():
-            continue
-        if view == "paper" and entry == "external":
-            label, colour = "external fragmentation & others", COLOURS["external"]
-        else:
-            label, colour = LABELS[entry], COLOURS[entry]
-        axes.bar(names, heights, bottom=bottom, label=label, color=colour, edgecolor="white", linewidth=0.6)
-        for x, (height, low) in enumerate(zip(heights, bottom, strict=True)):
-            if height >= 4:
-                dark = entry in DARK
-                axes.text(
-                    x, low + height / 2, f"{height:.1f}", ha="center", va="center", fontsize=8,
-                    color="white" if dark else "black",
-                )  # fmt: skip
-        bottom += heights
+    renamed = {"external": "others"} if view == "paper" else {}
+    shares = {
+        renamed.get(entry, entry): [mean.get(entry) or 0.0 for mean in means]
+        for entry in entries_in(summaries.values(), view)
+    }
+    stacks(axes, shares, numbers_from=4, upwards=True, thick=0.8)
+    axes.set_xticks(range(len(summaries)), list(summaries))
     axes.set_ylim(0, 100)
     axes.set_ylabel("KV cache (%)")
-    axes.spines[["top", "right"]].set_visible(False)
-    handles, labels = axes.get_legend_handles_labels()
-    axes.legend(
-        handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8
-    )
-    return figure
+    bare(axes)
+    beside(axes, upwards=True)
+    return head(figure, VIEWS[view], load)
 
 
-def service_bars(summaries: Mapping[str, dict[str, Any]]) -> Figure:
+def service_bars(summaries: Mapping[str, dict[str, Any]], load: str = "") -> Figure:
     """Draw the mean batch and the mean normalized latency of each policy.
 
     Args:
         summaries: summaries of results by policy.
+        load: what was served, for the title.
     """
-    figure = _figure(max(6.0, 2.2 * len(summaries)), 3.4)
+    figure = empty(max(6.0, 2.2 * len(summaries)), 3.6)
     names = list(summaries)
     panels = (
         ("requests in a batch, mean", [summaries[name]["batch"]["mean"] or 0.0 for name in names]),
@@ -144,12 +99,12 @@ def service_bars(summaries: Mapping[str, dict[str, Any]]) -> Figure:
     )
     for place, (label, values) in enumerate(panels, 1):
         axes = figure.add_subplot(1, 2, place)
-        bars = axes.barh(names[::-1], values[::-1], color=COLOURS["used"])
-        axes.bar_label(bars, fmt=lambda value: f"{value:.3g}", padding=3, fontsize=8)
+        bars = axes.barh(names[::-1], values[::-1], color=LINE_COLOURS[0])
+        axes.bar_label(bars, fmt=lambda value: f"{value:.3g}", padding=3, fontsize=SMALL)
         axes.set_xlabel(label)
         axes.margins(x=0.18)
-        axes.spines[["top", "right"]].set_visible(False)
-    return figure
+        bare(axes)
+    return head(figure, "How large batches are, and how long requests take", load)
 
 
 def memory_over_time(result: Result) -> Figure:
@@ -165,7 +120,7 @@ def memory_over_time(result: Result) -> Figure:
     if kept is None or not kept.rows:
         raise ValueError("the result holds no steps; replay with steps='stretches'")
     tiers = result.summary["memory"].get("tiers", {}) if result.tiers is not None else {}
-    figure = _figure(8.0, 5.4 + 1.7 * len(tiers))
+    figure = empty(8.0, 5.6 + 1.7 * len(tiers))
     heights = (3.0, *[1.6] * len(tiers), 1.3)
     top, *middle, bottom = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
     for axes, (name, known) in zip(middle, tiers.items(), strict=True):
@@ -176,29 +131,18 @@ def memory_over_time(result: Result) -> Figure:
     clock = rows["clock"].to_numpy()
     percent = 100 / capacity_in(result.summary["memory"])
     entries = [entry for entry in entries_in([result.summary]) if rows[entry].any()]
-    top.stackplot(
-        clock,
-        [rows[entry].to_numpy() * percent for entry in entries],
-        labels=[LABELS[entry] for entry in entries],
-        colors=[COLOURS[entry] for entry in entries],
-        step="post",
-        linewidth=0,
-    )
-    top.set_ylim(0, 100)
+    areas(top, clock, {entry: rows[entry].to_numpy() * percent for entry in entries})
     top.set_ylabel("KV cache (%)")
-    top.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8)
-    for name, label, colour in (
-        ("num_running", "running", LINE_COLOURS[0]),
-        ("num_waiting", "waiting", LINE_COLOURS[1]),
-        ("num_swapped", "swapped out", LINE_COLOURS[2]),
-    ):
+    for name, part in LOADS.items():
         if rows[name].any():
-            bottom.step(clock, rows[name], where="post", label=label, color=colour, linewidth=1)
+            bottom.step(clock, rows[name], where="post", label=part.label, color=part.colour, linewidth=1)
     bottom.set_ylabel("requests")
     bottom.set_xlabel("time (s)")
-    bottom.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8)
-    _open(top, *middle, bottom)
-    return figure
+    bottom.margins(x=0)
+    bare(bottom)
+    beside(bottom)
+    title = f"Where the KV cache goes over time under {result.scenario.policy}"
+    return head(figure, title, load_of(result.scenario))
 
 
 def profile_fit(profile: Profile) -> Figure:
@@ -214,9 +158,11 @@ def profile_fit(profile: Profile) -> Figure:
     held_out = np.zeros(len(profile.samples), bool)
     held_out[list(profile.held_out)] = True
     terms = list(dict.fromkeys(sample.term for sample in profile.samples))
-    figure = _figure(2.4 * min(5, len(terms)), 2.5 * -(-len(terms) // 5))
-    for place, term in enumerate(terms, 1):
-        axes = figure.add_subplot(-(-len(terms) // 5), min(5, len(terms)), place)
+    figure, all_axes = panels(-(-len(terms) // 5), min(5, len(terms)), 2.4, 2.5)
+    for term, axes in zip_longest(terms, all_axes):
+        if term is None:
+            axes.set_axis_off()
+            continue
         of = np.array([sample.term == term for sample in profile.samples])
         measured = np.array([sample.seconds for sample in profile.samples])
         predicted = np.array(
@@ -230,11 +176,10 @@ def profile_fit(profile: Profile) -> Figure:
             (of & held_out, LINE_COLOURS[1], "held out"),
         ):
             axes.plot(measured[chosen], predicted[chosen], ".", color=colour, label=label, markersize=5)
-        _compare(axes, measured[of], predicted[of])
+        against(axes, measured[of], predicted[of])
         axes.set_title(term.replace("_", " "), fontsize=9)
-        if place == 1:
-            axes.legend(frameon=False, fontsize=8)
-    return figure
+    all_axes[0].legend(frameon=False, fontsize=SMALL)
+    return head(figure, f"{profile.name}: seconds as predicted and as measured")
 
 
 def predicted_iterations(cases: Mapping[str, Mapping[str, Sequence[Any]]]) -> Figure:
@@ -244,26 +189,25 @@ def predicted_iterations(cases: Mapping[str, Mapping[str, Sequence[Any]]]) -> Fi
         cases: by name ``kinds``, ``measured_s`` and ``predicted_s`` of its iterations, ``[I]`` each.
     """
     columns = min(3, len(cases))
-    figure = _figure(3.2 * columns, 3.3 * -(-len(cases) // columns))
-    for place, (name, case) in enumerate(cases.items(), 1):
-        axes = figure.add_subplot(-(-len(cases) // columns), columns, place)
+    figure, all_axes = panels(-(-len(cases) // columns), columns, 3.2, 3.3)
+    for axes in all_axes[len(cases) :]:
+        axes.set_axis_off()
+    for axes, (name, case) in zip(all_axes, cases.items(), strict=False):
         kinds = np.array(case["kinds"], dtype=object)
         measured, predicted = (np.array(case[each]) for each in ("measured_s", "predicted_s"))
-        for kind, colour in ITERATION_COLOURS.items():
+        for kind, part in ITERATIONS.items():
             of = kinds == kind
             if of.any():
-                axes.plot(measured[of], predicted[of], ".", color=colour, label=kind, markersize=4)
+                axes.plot(measured[of], predicted[of], ".", color=part.colour, label=part.label, markersize=4)
         if len(measured):
-            _compare(axes, measured, predicted)
-            ends = np.array(axes.get_xlim())
-            axes.fill_between(ends, 0.9 * ends, 1.1 * ends, color="black", alpha=0.08, linewidth=0)
+            against(axes, measured, predicted, band=True)
         axes.set_title(name, fontsize=9)
-        axes.legend(frameon=False, fontsize=8)
-    return figure
+        axes.legend(frameon=False, fontsize=SMALL)
+    return head(figure, "Seconds of iterations, as predicted and as measured")
 
 
 def over_block_sizes(
-    lines: Mapping[str, Mapping[int, float]], label: str, *, marked: int | None = None
+    lines: Mapping[str, Mapping[int, float]], label: str, *, marked: int | None = None, load: str = ""
 ) -> Figure:
     """Draw something over block sizes, a line for each name.
 
@@ -271,22 +215,18 @@ def over_block_sizes(
         lines: by name, by block size, the value.
         label: of the values.
         marked: a block size to mark.
+        load: what was served, for the title.
     """
-    figure = _figure(5.4, 3.8)
+    figure = empty(5.4, 4.0)
     axes = figure.add_subplot()
     for (name, line), colour in zip(lines.items(), LINE_COLOURS, strict=False):
         axes.plot(list(line), list(line.values()), "o-", label=name, color=colour, markersize=4)
     sizes = sorted({size for line in lines.values() for size in line})
     if marked is not None:
         axes.axvline(marked, color="black", linewidth=0.6, linestyle=":")
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(sizes, [str(size) for size in sizes])
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("block size (tokens)")
-    axes.set_ylabel(label)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8)
-    return figure
+    over_sizes(axes, sizes, label)
+    axes.legend(frameon=False, fontsize=SMALL)
+    return head(figure, "Over block sizes", load)
 
 
 def save_run_figures(result: Result, folder: Path) -> None:
@@ -295,63 +235,14 @@ def save_run_figures(result: Result, folder: Path) -> None:
         save(memory_over_time(result), folder / "memory")
 
 
-def save_comparison_figures(summaries: Mapping[str, dict[str, Any]], folder: Path) -> None:
-    """Draw summaries by policy into a folder: ``memory``, ``memory_paper_view`` and ``service``."""
-    save(memory_bars(summaries), folder / "memory")
-    save(memory_bars(summaries, "paper"), folder / "memory_paper_view")
-    save(service_bars(summaries), folder / "service")
+def save_comparison_figures(summaries: Mapping[str, dict[str, Any]], folder: Path, load: str = "") -> None:
+    """Draw summaries by policy into a folder: ``memory``, ``memory_paper_view`` and ``service``.
 
-
-DPI = 150
-"""Of a PNG."""
-
-
-def save(figure: Figure, stem: Path) -> None:
-    """Write a figure as PNG and SVG, ``stem`` with two suffixes; the same bytes each time."""
-    png, svg = (stem.with_name(f"{stem.name}.{suffix}") for suffix in ("png", "svg"))  # stems may have dots
-    figure.set_dpi(DPI)
-    with (
-        mpl.rc_context({"svg.hashsalt": "pagesim", "svg.fonttype": "path"}),
-        # No layout but the figure's own, whatever a user's matplotlibrc says.
-        mpl.rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}),
-    ):
-        if (layout := figure.get_layout_engine()) is not None:
-            # Laid out once: matplotlib would do it, and draw for it, once a file.
-            layout.execute(figure)
-            figure.set_layout_engine(None)
-        figure.savefig(png, dpi=DPI, metadata={"Software": None})
-        figure.savefig(svg, metadata={"Date": None, "Creator": None})
-
-
-def _figure(width: float, height: float) -> Figure:
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _open(*all_axes: Axes) -> None:
-    for axes in all_axes:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.margins(x=0)
-
-
-def _compare(axes: Axes, measured: Any, predicted: Any) -> None:
-    """Give both axes the same range of seconds, three times at least, named as ``200 µs``, and a diagonal."""
-    both = np.concatenate([measured, predicted])
-    both = both[both > 0]
-    least, most = (both.min(), both.max()) if len(both) else (1e-3, 1e-3)
-    wider = max(1.2, (3 * least / most) ** 0.5)
-    limits = least / wider, most * wider
-    decades = np.log10(limits[1] / limits[0])
-    subs = (1, 2, 5) if decades < 1.2 else (1, 3) if decades < 2.2 else (1,)
-    # Limits first: points that are all 0, as of a term that is lost in the noise, have none on such an axis.
-    axes.set(xlim=limits, ylim=limits, xscale="log", yscale="log", box_aspect=1)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(subs=subs, numticks=20))
-        axis.set_major_formatter(EngFormatter("s"))
-        axis.set_minor_formatter(NullFormatter())
-        axis.set_tick_params(labelsize=7)
-    axes.plot(limits, limits, color="black", linewidth=0.6)
-    axes.set_xlabel("measured", fontsize=8)
-    axes.set_ylabel("predicted", fontsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
+    Args:
+        summaries: summaries of results by policy.
+        folder: it is there.
+        load: what was served, for the titles.
+    """
+    save(memory_bars(summaries, load=load), folder / "memory")
+    save(memory_bars(summaries, "paper", load), folder / "memory_paper_view")
+    save(service_bars(summaries, load), folder / "service")

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+
+from pagesim.results.drawing import areas, bare, beside, empty, head
+from pagesim.results.drawing import ratios as draw_ratios
+from pagesim.results.style import BLUE, GREEN, TIERS, VERMILION
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "TIER_COLOURS",
-    "TIER_LABELS",
     "hit_rate_over_capacity",
     "loading_map",
     "over_tier_sizes",
@@ -24,32 +25,16 @@ __all__ = [
 
 GIB = 1 << 30
 
-TIER_LABELS = {
-    "pending": "pending (being written)",
-    "pinned": "pinned (being read)",
-    "duplicate": "duplicate (on the device, too)",
-    "kept": "kept (not on the device)",
-    "free": "free",
-}
-
-TIER_COLOURS = {
-    "pending": "#E69F00",
-    "pinned": "#D55E00",
-    "duplicate": "#56B4E9",
-    "kept": "#0072B2",
-    "free": "#E8E8E8",
-}
-
 _STYLES = {
     "belady": ("Belady (the bound)", "black", "--"),
-    "lru": ("LRU by request (vLLM)", "#0072B2", "-"),
-    "arc": ("ARC", "#D55E00", "-"),
-    "lru-chunk": ("LRU by chunk", "#009E73", "-"),
+    "lru": ("LRU by request (vLLM)", BLUE, "-"),
+    "arc": ("ARC", VERMILION, "-"),
+    "lru-chunk": ("LRU by chunk", GREEN, "-"),
 }
 
 
 def hit_rate_over_capacity(
-    lines: Mapping[str, Mapping[int, float]], *, possible: float, working_set: int
+    lines: Mapping[str, Mapping[int, float]], *, possible: float, working_set: int, load: str = ""
 ) -> Figure:
     """Draw hit rates over the capacity of a tier, a line an eviction.
 
@@ -57,9 +42,9 @@ def hit_rate_over_capacity(
         lines: by the eviction's name, by capacity in bytes, percent.
         possible: percent without a limit, a level line.
         working_set: bytes from which on all possible hits can be had, marked.
+        load: what was served, for the title.
     """
-    figure = Figure(figsize=(6.0, 3.8), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = empty(6.0, 4.0)
     axes = figure.add_subplot()
     for name, line in lines.items():
         label, colour, style = _STYLES.get(name, (name, None, "-"))
@@ -82,9 +67,9 @@ def hit_rate_over_capacity(
     axes.set_ylim(0, 1.12 * possible)
     axes.set_xlabel("capacity of the tier (GiB)")
     axes.set_ylabel("hit rate (% of prompts' chunks)")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))
-    return figure
+    bare(axes)
+    beside(axes)
+    return head(figure, "Prefixes found in a tier, by its eviction", load)
 
 
 def loading_map(
@@ -100,25 +85,16 @@ def loading_map(
     rows = max(len(models) for models in ratios.values())
     columns = min(3, len(ratios))
     lines = -(-len(ratios) // columns)
-    figure = Figure(figsize=(0.42 * len(contexts) * columns + 1.9, lines * (0.36 * rows + 1.2)),
-                    layout="constrained")  # fmt: skip
-    FigureCanvasAgg(figure)
+    figure = empty(0.42 * len(contexts) * columns + 1.9, lines * (0.36 * rows + 1.2))
     for place, (name, models) in enumerate(ratios.items(), 1):
         axes = figure.add_subplot(lines, columns, place)
-        table = np.array([list(values) for values in models.values()], float)
-        # Purple to orange can be told apart with any eyes; 1 is white.
-        axes.imshow(np.log10(table), cmap="PuOr_r", vmin=-1.5, vmax=1.5, aspect="auto")
-        for (row, column), value in np.ndenumerate(table):
-            colour = "white" if abs(np.log10(value)) > 1 else "black"
-            axes.text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=7, color=colour)
-        axes.set_xticks(range(len(contexts)), [_tokens(tokens) for tokens in contexts], fontsize=7)
-        labels = list(models) if (place - 1) % columns == 0 else []
-        axes.set_yticks(range(len(models)), labels or [""] * len(models), fontsize=7)
+        labels = list(models) if (place - 1) % columns == 0 else [""] * len(models)
+        table_of_ratios = [list(values) for values in models.values()]
+        draw_ratios(axes, table_of_ratios, labels, [_tokens(tokens) for tokens in contexts])
         axes.set_title(name, fontsize=8)
         if place > len(ratios) - columns:
             axes.set_xlabel("tokens that hit", fontsize=8)
-    figure.suptitle(label, fontsize=9)
-    return figure
+    return head(figure, label)
 
 
 def tiers_over_time(axes: Axes, table: pd.DataFrame, capacity: int | None) -> None:
@@ -129,35 +105,26 @@ def tiers_over_time(axes: Axes, table: pd.DataFrame, capacity: int | None) -> No
         table: rows of `Result.tiers`, of one tier.
         capacity: chunks; None without a limit, where percent are of the most that the tier had.
     """
-    entries = [entry for entry in TIER_LABELS if entry != "free" or capacity is not None]
+    entries = [entry for entry in TIERS if entry != "free" or capacity is not None]
     chunks = table[entries].to_numpy(float).T
     scale = capacity or max(1.0, chunks.sum(axis=0).max(initial=1.0))
-    axes.stackplot(
-        table["clock"].to_numpy(),
-        100 * chunks / scale,
-        labels=[TIER_LABELS[entry] for entry in entries],
-        colors=[TIER_COLOURS[entry] for entry in entries],
-        step="post",
-        linewidth=0,
-    )
-    axes.set_ylim(0, 100)
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8)
+    areas(axes, table["clock"].to_numpy(), dict(zip(entries, 100 * chunks / scale, strict=True)), TIERS)
 
 
-def over_tier_sizes(rows: Sequence[Mapping[str, Any]], working_set: float) -> Figure:
+def over_tier_sizes(rows: Sequence[Mapping[str, Any]], working_set: float, load: str = "") -> Figure:
     """Draw hit rate, time to the first token and throughput over the size of a tier.
 
     Args:
         rows: a size each: ``tier_gib``, ``device_gib``, ``hit_pct``, ``bound_pct``, ``ttft_p50_s``,
             ``ttft_p99_s``, ``tokens_per_s``.
         working_set: GiB of tier and device together from which on all hits are possible, marked.
+        load: what was served, for the title.
     """
-    figure = Figure(figsize=(9.6, 3.0), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = empty(9.6, 3.3)
     panels: tuple[tuple[str, dict[str, tuple[str, str]]], ...] = (
-        ("% of prompt tokens", {"hit_pct": ("hit", "#0072B2"), "bound_pct": ("the bound", "black")}),
-        ("first token (s)", {"ttft_p50_s": ("p50", "#0072B2"), "ttft_p99_s": ("p99", "#D55E00")}),
-        ("tokens/s", {"tokens_per_s": ("generated", "#009E73")}),
+        ("% of prompt tokens", {"hit_pct": ("hit", BLUE), "bound_pct": ("the bound", "black")}),
+        ("first token (s)", {"ttft_p50_s": ("p50", BLUE), "ttft_p99_s": ("p99", VERMILION)}),
+        ("tokens/s", {"tokens_per_s": ("generated", GREEN)}),
     )
     sizes = [row["tier_gib"] for row in rows]
     for axes, (label, lines) in zip(figure.subplots(1, len(panels)), panels, strict=True):
@@ -174,9 +141,9 @@ def over_tier_sizes(rows: Sequence[Mapping[str, Any]], working_set: float) -> Fi
         axes.set_ylim(0, 1.15 * axes.get_ylim()[1])
         axes.set_xlabel("tier (GiB); dotted: with the device the working set", fontsize=7)
         axes.set_ylabel(label, fontsize=8)
-        axes.spines[["top", "right"]].set_visible(False)
+        bare(axes)
         axes.legend(frameon=False, fontsize=7)
-    return figure
+    return head(figure, "What a larger tier brings", load)
 
 
 def _tokens(tokens: int) -> str:

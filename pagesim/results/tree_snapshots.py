@@ -160,12 +160,13 @@ def has_tree(result: Result) -> bool:
     return EngineConfig(result.scenario).caches_in_tree
 
 
-def trees_of(result: Result, instants: Sequence[int]) -> TreeSnapshots:
+def trees_of(result: Result, instants: Sequence[int], *observers: Observer) -> TreeSnapshots:
     """Replay a stored run; return its radix tree at some instants.
 
     Args:
         result: as `pagesim.load` returns it.
         instants: ticks, rising.
+        observers: further ones of the replay.
 
     Raises:
         NotReplayed: the run cannot be replayed, what comes of it is not what was stored, or it has no tree.
@@ -175,7 +176,9 @@ def trees_of(result: Result, instants: Sequence[int]) -> TreeSnapshots:
         if not setting.config.caches_in_tree:
             raise NotReplayed(f"policy {result.scenario.policy} caches no prefixes in a radix tree")
         trees = TreeSnapshots(instants)
-        server = Server(setting, log, setting.arrivals(), aborts=setting.aborts(), observers=[trees])
+        server = Server(
+            setting, log, setting.arrivals(), aborts=setting.aborts(), observers=[trees, *observers]
+        )
         server.replay()
         trees.idle(server.engine.over_at, NEVER)
         return trees

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from pagesim.accounting.metrics import VIEWS
 from pagesim.experiments.clusters.cluster import ClusterResult
-from pagesim.results.plots import COLOURS, LABELS
+from pagesim.results.drawing import areas, empty, head, load_of
 
 POINTS = 1000
 """Instants at which a figure looks."""
@@ -26,36 +25,16 @@ def pools_over_time(result: ClusterResult) -> Figure:
     """
     if result.steps is None or result.steps.empty:
         raise ValueError("the result holds no steps; replay two pools with steps=True")
-    figure = Figure(figsize=(8.0, 6.0), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = empty(8.0, 6.2)
     clock = np.linspace(0.0, float((result.steps["start"] + result.steps["step_s"]).max()), POINTS)
     panels = figure.subplots(2, 1, sharex=True)
     for axes, pool in zip(panels, ("prefill", "decode"), strict=True):
         shares = pool_shares(result, pool, clock)
         shown = [entry for entry in VIEWS["strict"] if entry in shares and shares[entry].any()]
-        axes.stackplot(
-            clock,
-            [shares[entry] for entry in shown],
-            labels=[LABELS[entry] for entry in shown],
-            colors=[COLOURS[entry] for entry in shown],
-            step="post",
-            linewidth=0,
-        )
-        axes.set_ylim(0, 100)
+        areas(axes, clock, {entry: shares[entry] for entry in shown})
         axes.set_ylabel(f"{pool}: KV cache (%)")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.margins(x=0)
-        handles, labels = axes.get_legend_handles_labels()
-        axes.legend(
-            handles[::-1],
-            labels[::-1],
-            loc="center left",
-            bbox_to_anchor=(1.01, 0.5),
-            frameon=False,
-            fontsize=8,
-        )
     panels[1].set_xlabel("time (s)")
-    return figure
+    return head(figure, "Where the KV cache of each pool goes over time", load_of(result.scenario))
 
 
 def pool_shares(

@@ -14,17 +14,8 @@ from matplotlib.figure import Figure
 from pagesim.experiments.paper.jobs import BEARABLE
 from pagesim.experiments.paper.numbers import Key, Number, Quoted
 from pagesim.results.plots import COLOURS
+from pagesim.results.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
 from pagesim.workloads.trace import Trace
-
-BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#E69F00",
-    "#CC79A7",
-    "#56B4E9",
-)
-"""Okabe and Ito's palette, as in `pagesim.results.plots`."""
 
 STYLES = {
     "vLLM": (BLUE, "o"),

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pagesim.experiments.recorded.errors import OverTime, Pair, RecordedComparison
+from pagesim.results.style import BLUE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WORDS = {"ttft": "TTFT, s", "tpot": "TPOT, s", "e2e": "E2E, s"}
 OVER_TIME = {"running": "running", "waiting": "waiting", "kv_use": "KV use"}
-MEASURED, SIMULATED = "#555555", "#0072B2"
+MEASURED, SIMULATED = "#555555", BLUE
 MOST_ROWS = 12
 """Runs with a row of panels each; more are drawn as points alone."""
 
@@ -44,10 +45,10 @@ def latencies(found: Mapping[str, Mapping[str, Pair]], over_time: Mapping[str, O
         found: by run and metric, seconds of each request.
         over_time: by run.
     """
-    from matplotlib.figure import Figure
+    from pagesim.results.drawing import empty, head
 
     columns = len(WORDS) + (len(OVER_TIME) if over_time else 0)
-    figure = Figure(figsize=(2.5 * columns, 2.6 * len(found)), layout="constrained")
+    figure = empty(2.5 * columns, 2.6 * len(found) + 0.3)
     panels = figure.subplots(len(found), columns, squeeze=False)
     for row, (name, pairs) in zip(panels, found.items(), strict=True):
         row[0].set_title(name, fontsize=8, loc="left")
@@ -68,22 +69,22 @@ def latencies(found: Mapping[str, Mapping[str, Pair]], over_time: Mapping[str, O
             axes.tick_params(labelsize=7)
             for series, color in zip(over_time[name], (MEASURED, SIMULATED), strict=True):
                 axes.plot(series.t, getattr(series, what), color=color, linewidth=1)
-    return figure
+    return head(figure, "Recorded runs beside their simulations")
 
 
 def _points(found: Sequence[RecordedComparison]) -> Figure:
     """Draw each run's means, simulated over measured, a panel a metric."""
-    from matplotlib.figure import Figure
+    from pagesim.results.drawing import empty, equality, head
 
     metrics = list(dict.fromkeys(metric for each in found for metric in each.misses))
-    figure = Figure(figsize=(3.6 * len(metrics), 3.4), layout="constrained")
+    figure = empty(3.6 * len(metrics), 3.7)
     for axes, metric in zip(figure.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
         means = [each.misses[metric]["mean"] for each in found if metric in each.misses]
         ends = [1e-4, 1.5 * max(max(mean.measured, mean.simulated) for mean in means)]
         ends[0] = 0.7 * min(min(mean.measured, mean.simulated) for mean in means) or ends[0]
-        axes.plot(ends, ends, color="black", linewidth=0.6)
+        equality(axes, ends)
         axes.plot([mean.measured for mean in means], [mean.simulated for mean in means], ".", color=SIMULATED)
         axes.set(
             xscale="log", yscale="log", title=WORDS.get(metric, metric), xlabel="measured", ylabel="simulated"
         )
-    return figure
+    return head(figure, "Means of recorded runs, as simulated and as measured")

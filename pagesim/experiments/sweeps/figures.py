@@ -12,13 +12,13 @@ from matplotlib.figure import Figure
 
 from pagesim.errors import PagesimError
 from pagesim.experiments.sweeps.sweep_tables import MARGIN
-from pagesim.results.plots import COLOURS
+from pagesim.results.drawing import SMALL, bare, empty, head
+from pagesim.results.style import LINE_COLOURS
 
 if TYPE_CHECKING:
     import pandas as pd
 
-HUES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's palette, but for its yellow, which is hard to see on white."""
+HUES = (*LINE_COLOURS, "#000000")
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 """As many as go through all pairs with a colour, so that many curves stay apart."""
@@ -34,7 +34,9 @@ UNITS = {
 """Units of options and metrics, by the beginnings of their names."""
 
 
-def curves(means: pd.DataFrame, axes: Sequence[str], *, x: str, y: str, hue: str | None = None) -> Figure:
+def curves(
+    means: pd.DataFrame, axes: Sequence[str], *, x: str, y: str, hue: str | None = None, load: str = ""
+) -> Figure:
     """Draw a metric's mean with its 95 % confidence interval, a panel for each point of the other axes.
 
     Where a curve has no x, because its policy cannot use that option, it is drawn as a level line.
@@ -45,6 +47,7 @@ def curves(means: pd.DataFrame, axes: Sequence[str], *, x: str, y: str, hue: str
         x: an option that varies, or a metric.
         y: a metric.
         hue: an option that varies, a colour for each of its values; None for one curve.
+        load: what was served, for the title.
 
     Raises:
         PagesimError: there is no such option or metric, or there are too many panels.
@@ -60,7 +63,7 @@ def curves(means: pd.DataFrame, axes: Sequence[str], *, x: str, y: str, hue: str
         )
     hues = _values(means, hue) if hue else [None]
     ticks = [] if _numeric(means[x]) else _values(means, x)
-    figure = Figure(figsize=(4.4 * len(panels) + 1.6, 3.8), layout="constrained")
+    figure = empty(4.4 * len(panels) + 1.6, 4.0)
     places = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for place, panel in zip(places, panels, strict=True):
         rows = means
@@ -74,7 +77,7 @@ def curves(means: pd.DataFrame, axes: Sequence[str], *, x: str, y: str, hue: str
         if ticks:
             place.set_xticks(range(len(ticks)), [str(value) for value in ticks], rotation=20, ha="right")
         place.set_xlabel(label(x))
-        place.spines[["top", "right"]].set_visible(False)
+        bare(place)
     places[0].set_ylabel(f"{label(y)}\nmean over seeds")
     if hue:
         # A panel may lack a value; the legend has all that any panel has, in the table's order.
@@ -86,9 +89,9 @@ def curves(means: pd.DataFrame, axes: Sequence[str], *, x: str, y: str, hue: str
         names = [str(value) for value in hues if str(value) in found]
         places[-1].legend(
             [found[name] for name in names], names, title=hue,
-            loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8,
+            loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=SMALL,
         )  # fmt: skip
-    return figure
+    return head(figure, f"{label(y)} over {label(x)}", load)
 
 
 def check_names(known: Sequence[str], axes: Sequence[str], *, x: str, y: str, hue: str | None) -> None:
@@ -115,23 +118,28 @@ def check_names(known: Sequence[str], axes: Sequence[str], *, x: str, y: str, hu
         raise PagesimError(f"hue is {hue!r}; it must be an option of the grid ({options})")
 
 
-def capacity_bars(rates: pd.DataFrame) -> Figure:
-    """Draw the highest rate, or concurrency, of each policy, from the table of a capacity search."""
+def capacity_bars(rates: pd.DataFrame, load: str = "") -> Figure:
+    """Draw the highest rate, or concurrency, of each policy, from the table of a capacity search.
+
+    Args:
+        rates: the table.
+        load: what was served, for the title.
+    """
     found = rates.columns[1]
-    figure = Figure(figsize=(7.0, 1.2 + 0.42 * len(rates)), layout="constrained")
+    figure = empty(7.0, 1.5 + 0.42 * len(rates))
     axes = figure.add_subplot()
     heights = rates[found].fillna(0.0).to_numpy(np.float64)[::-1]
-    bars = axes.barh(rates["policy"].tolist()[::-1], heights, color=COLOURS["used"])
+    bars = axes.barh(rates["policy"].tolist()[::-1], heights, color=LINE_COLOURS[0])
     texts = [
         f"≥ {rate:.4g}" if verdict.startswith("holds") else f"{rate:.4g}" if rate == rate else verdict
         for rate, verdict in zip(rates[found], rates["verdict"], strict=True)
     ]
-    axes.bar_label(bars, texts[::-1], padding=3, fontsize=8)
+    axes.bar_label(bars, texts[::-1], padding=3, fontsize=SMALL)
     unit = "highest rate that keeps the goal (requests/s)"
     axes.set_xlabel(unit if found == "rate" else "most outstanding requests at which the goal is kept")
     axes.margins(x=0.18)
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure
+    bare(axes)
+    return head(figure, "What each policy sustains", load)
 
 
 def _panel(

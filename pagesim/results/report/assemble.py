@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from importlib.resources import files
 from math import inf
 from typing import Any
 
 from pagesim.results.report.pack import deflated, embed
+from pagesim.results.style import LINE_COLOURS, PARTS, PHASES, TIERS, drawn
 from pagesim.setup.system import System
 
+CHARTS = "charts.js"
+"""The script that draws with plotly.js."""
 
-def assembled(data: dict[str, Any], sections: str, scripts: Sequence[str], *, title: str, first: str) -> str:
+
+def assembled(
+    data: dict[str, Any], sections: Sequence[str], scripts: Sequence[str], *, title: str, first: str
+) -> str:
     """Return a page's text.
 
     Its content security policy lets nothing be fetched, and no script run but these, by their hashes.
 
     Args:
         data: what the scripts draw.
-        sections: the file with the page's sections.
-        scripts: files that go one after another into one function, so that they share their names.
+        sections: those of ``sections.html`` that the page has, by their ids, from top to bottom.
+        scripts: files that go one after another into one function, so that they share their names. The page
+            holds plotly.js if ``CHARTS`` is one of them.
         title: the page's heading.
         first: the section that a keyboard may skip to, by its id.
     """
@@ -32,14 +40,15 @@ def assembled(data: dict[str, Any], sections: str, scripts: Sequence[str], *, ti
     def read(name: str) -> str:
         return (here / name).read_text(encoding="utf-8")
 
-    own = '"use strict";\n(() => {\n' + "\n".join(read(name) for name in scripts) + "\n})();\n"
-    plotly = get_plotlyjs()
-    hashes = " ".join(f"'sha256-{_hash(script)}'" for script in (own, plotly))
+    style = f"const STYLE = {embed(_style())};\n"
+    own = '"use strict";\n(() => {\n' + style + "\n".join(read(name) for name in scripts) + "\n})();\n"
+    plotly = get_plotlyjs() if CHARTS in scripts else ""
+    hashes = " ".join(f"'sha256-{_hash(script)}'" for script in (own, plotly) if script)
     policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
     page = read("frame.html")
     parts = {
         **{"POLICY": policy, "STYLE": read("style.css"), "FIRST": first, "TITLE": title},
-        **{"SECTIONS": read(sections), "DATA": embed(data)},
+        **{"SECTIONS": _body(read("sections.html"), sections), "DATA": embed(data)},
         **{"PLOTLY": deflated(plotly.encode("utf-8")), "OWN": own},
     }
     # One cut for each mark: what is put in is never searched for marks.
@@ -48,6 +57,27 @@ def assembled(data: dict[str, Any], sections: str, scripts: Sequence[str], *, ti
         before, page = page.split(f"@{name}@")
         text += before + parts[name]
     return text + page
+
+
+def _style() -> dict[str, Any]:
+    """Return names, colours and hatchings for the scripts."""
+    return {
+        "parts": {part["key"]: part for part in drawn(PARTS, PARTS)},
+        "tiers": drawn(TIERS, TIERS),
+        "phases": drawn(PHASES, PHASES),
+        "lines": LINE_COLOURS,
+    }
+
+
+_SECTION = re.compile(r'<section id="([\w-]+)".*?<h2[^>]*>(.*?)</h2>.*?</section>\n', re.DOTALL)
+
+
+def _body(text: str, ids: Sequence[str]) -> str:
+    """Return sections of a text, by their ids, behind a list of links to them by their headings."""
+    found = {section[1]: section for section in _SECTION.finditer(text)}
+    links = "".join(f'  <a id="{name}-link" href="#{name}">{found[name][2]}</a>\n' for name in ids)
+    body = "".join(found[name][0] for name in ids)
+    return f'<nav aria-label="Sections">\n{links}</nav>\n<main>\n{body}</main>\n'
 
 
 def options_of(scenario: System, summary: dict[str, Any]) -> dict[str, Any]:

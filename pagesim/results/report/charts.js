@@ -41,8 +41,8 @@ class Charts {
   layOut() {
     const { systems } = this.data;
     const kept = systems.filter((system) => system.over_time);
-    const shown = new Set(entries.map((e) => e.key).filter((key) =>
-      key === "free" || kept.some((system) => (system.over_time[key] || []).some((amount) => amount))));
+    const shown = entries.filter(({ key }) =>
+      key === "free" || kept.some((system) => (system.over_time[key] || []).some((amount) => amount)));
     this.drawers.push(() => drawKey(byId("ledger-key"), shown));
     systems.forEach((system, i) => {
       if (!system.over_time) {
@@ -91,11 +91,9 @@ class Charts {
     const t = system.over_time, { memory } = system.summary;
     const percent = 100 / (memory.capacity_bytes || memory.num_blocks * memory.block_size);
     const x = Array.from(t.clock);
-    const traces = entries.filter((entry) => shown.has(entry.key) && t[entry.key]).map((entry) => ({
+    const traces = shown.filter((entry) => t[entry.key]).map((entry) => ({
       x, y: Array.from(t[entry.key], (amount) => amount * percent), name: entry.label.split(" (")[0], type: "scatter", mode: "lines",
-      stackgroup: "memory", line: { width: 0, shape: "hv" }, fillcolor: colourOf(entry),
-      fillpattern: { shape: HATCHES[entry.key] || "", bgcolor: colourOf(entry), fgcolor: "rgba(255,255,255,.45)", size: 7, solidity: 0.2 },
-      hovertemplate: "%{y:.1f} %",
+      stackgroup: "memory", ...areaLook(entry), hovertemplate: "%{y:.1f} %",
     }));
     this.timeChart(chart, traces, { title: "% of the cache", range: [0, 100] });
   }

@@ -32,6 +32,10 @@ function drawCluster(data) {
   });
   byId("subtitle").textContent = data.systems.map((cluster) =>
     `${cluster.name}: ${count(cluster.summary.requests.total)} requests`).join(" · ");
+  byId("headline-note").textContent = "Imbalance: the most of any replica over the mean of its pool. 1 is even.";
+  byId("load-note").textContent = "Over all replicas of a cluster: requests that wait for the first of their iterations, and " +
+    "those that are past it and not over.";
+  byId("load-note").hidden = false;
   document.title = `pagesim report: ${data.systems.map((cluster) => cluster.name).join(", ")}`;
   byId("made").textContent =
     `Made by pagesim ${data.version}. What each number means: docs/clusters.md, docs/metrics.md. This page fetches nothing.`;
@@ -51,11 +55,11 @@ class ClusterCharts extends Charts {
       for (const [pool, over_time] of Object.entries(cluster.pools || {})) {
         const chart = place(byId("memories"), `${cluster.name}: ${pool}`, lineMark(i));
         const system = { over_time, summary: { memory: { capacity_bytes: 100 } } };
-        this.drawers.push(() => this.ledger(chart, system, new Set(Object.keys(over_time))));
+        this.drawers.push(() => this.ledger(chart, system, entries));
       }
     });
-    const shown = new Set(entries.map(({ key }) => key).filter((key) =>
-      key === "free" || systems.some(({ replicas }) => (replicas[`${key}_percent`] || []).some((share) => share))));
+    const shown = entries.filter(({ key }) =>
+      key === "free" || systems.some(({ replicas }) => (replicas[`${key}_percent`] || []).some((share) => share)));
     this.drawers.push(() => drawKey(byId("memory-key"), shown));
     for (const [key, title] of [["num_running", "Running requests"], ["num_waiting", "Waiting requests"]]) {
       const chart = place(byId("loads"), title);
@@ -88,9 +92,7 @@ class ClusterCharts extends Charts {
     chart.style.height = `${Math.max(160, Math.min(640, 60 + 22 * y.length))}px`;
     const traces = entries.filter(({ key }) => (replicas[`${key}_percent`] || []).some((share) => share)).map((entry) => ({
       y, x: Array.from(replicas[`${entry.key}_percent`]), name: entry.label.split(" (")[0], type: "bar", orientation: "h",
-      marker: { color: colourOf(entry), line: { width: 0 },
-        pattern: { shape: HATCHES[entry.key] || "", fgcolor: "rgba(255,255,255,.45)", size: 7, solidity: 0.2, fillmode: "overlay" } },
-      hovertemplate: "%{x:.1f} %",
+      ...barLook(entry), hovertemplate: "%{x:.1f} %",
     }));
     Plotly.react(chart, traces, layoutOf({
       barmode: "stack", hovermode: "y unified", bargap: 0.25,

@@ -17,12 +17,12 @@ from pagesim.experiments.clusters import ClusterResult
 from pagesim.experiments.clusters.figures import pool_shares
 from pagesim.experiments.clusters.fleet import MOST_REPLICAS
 from pagesim.results.checks import check_summary, check_table, check_total
-from pagesim.results.plots import COLOURS, LABELS
 from pagesim.results.report.assemble import assembled, options_of
 from pagesim.results.report.pack import pack, pack_times
 from pagesim.results.report.tables import distributions
 from pagesim.results.result import REQUEST_COLUMNS, read_result, read_table
-from pagesim.setup.files import put_text, read_manifest
+from pagesim.results.style import PARTS, drawn
+from pagesim.setup.files import put_text
 from pagesim.setup.reading import parse_json
 from pagesim.setup.scenario import Cluster
 from pagesim.setup.scenario_files import read_scenario, read_toml
@@ -41,17 +41,9 @@ _TABLES = ("requests", "replicas", "steps")
 POINTS, MOST_CELLS = 400, 100_000
 """Instants of a chart over time, and how many numbers a map of replicas over time has at most."""
 
+SECTIONS = ("headline", "replicas", "load", "replica-memory", "latency", "scenario")
+
 SCRIPTS = ("data.js", "parts.js", "headline.js", "charts.js", "theme.js", "cluster.js")
-
-
-def is_cluster(folder: Path) -> bool:
-    """Say whether a folder holds what ``pagesim cluster`` stored.
-
-    Raises:
-        PagesimError: its manifest is damaged.
-    """
-    sealed = read_manifest(folder)
-    return (folder / "replicas.parquet").exists() if sealed is None else sealed[0] == "cluster"
 
 
 def read_cluster(folder: Path) -> ClusterResult:
@@ -115,16 +107,14 @@ def write_cluster_report(folders: Sequence[Path], out: Path) -> None:
     results = [read_cluster(folder) for folder in folders]
     names = [folder.resolve().name for folder in folders]
     systems = [_cluster(name, result) for name, result in zip(names, results, strict=True)]
-    entries = [name for name in LABELS if any(f"{name}_percent" in each.replica_columns for each in results)]
+    entries = [name for name in PARTS if any(f"{name}_percent" in each.replica_columns for each in results)]
     data = {
         "version": pagesim.__version__,
         "end": max(_end(result) for result in results),
-        "entries": [{"key": name, "label": LABELS[name], "colour": COLOURS[name]} for name in entries],
+        "entries": drawn(PARTS, entries),
         "systems": systems,
     }
-    text = assembled(
-        data, "cluster.html", SCRIPTS, title="How evenly the replicas were loaded", first="replicas"
-    )
+    text = assembled(data, SECTIONS, SCRIPTS, title="How evenly the replicas were loaded", first="replicas")
     put_text(out, text)
 
 

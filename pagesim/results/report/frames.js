@@ -75,7 +75,7 @@ class Frames {
     this.lengths = new Int32Array(data.stays.final.length);
     this.needed = new Int32Array(data.stays.final.length);
     this.unit = data.page || data.block_size; // what the states of a block sum to: bytes, or token slots
-    this.index = Object.fromEntries(entries.map((entry, i) => [entry.key, i]));
+    this.index = Object.fromEntries(entries.flatMap(({ keys }, i) => keys.map((key) => [key, i])));
     this.starts = new Int32Array(data.clock.length + 1);
     data.present.sizes.forEach((size, i) => { this.starts[i + 1] = this.starts[i] + size; });
     this.frame = -1;
@@ -110,8 +110,8 @@ class Frames {
   // The ledger in the order of `entries`; a system has no more of them than its memory needs.
   get ledger() {
     const own = this.data.entries, first = own.length * this.frame;
-    const amounts = new Map(own.map((key, i) => [key, this.data.ledger[first + i]]));
-    return entries.map(({ key }) => amounts.get(key) || 0);
+    const amounts = Object.fromEntries(own.map((key, i) => [key, this.data.ledger[first + i]]));
+    return entries.map((entry) => amountOf(entry, amounts));
   }
 
   // The KV group that a block belongs to, held or cached; null where there is none, or only one kind of block.

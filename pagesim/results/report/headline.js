@@ -53,12 +53,13 @@ function drawHeadline(data) {
     bar.parentElement.className = "bar";
     const means = data.systems[i].summary.memory.strict.per_iteration;
     bar.setAttribute("role", "img");
-    bar.setAttribute("aria-label", entries.filter((e) => e.key in means).map((e) => `${e.label} ${digits(means[e.key])} %`).join(", "));
-    bar.title = entries.filter((e) => means[e.key]).map((e) => `${e.label} ${digits(means[e.key])} %`).join("\n");
+    const told = entries.map((e) => [e.label, amountOf(e, means)]).filter(([, share]) => share).map(([label, share]) => `${label} ${digits(share)} %`);
+    bar.setAttribute("aria-label", told.join(", "));
+    bar.title = told.join("\n");
   });
   const draw = () => bars.forEach((bar, i) => {
     const means = data.systems[i].summary.memory.strict.per_iteration;
-    drawStack(bar, entries.map((entry) => means[entry.key] || 0));
+    drawStack(bar, entries.map((entry) => amountOf(entry, means)));
   });
   draw();
   return draw;
@@ -132,12 +133,14 @@ function drawPercentiles(data) {
   const rows = data.systems.map((system, i) =>
     [named(system, i), ...LATENCIES.flatMap(([key]) => points.map((p) => digits(system.summary[key][p])))]);
   table(byId("percentiles"), ["seconds", ...LATENCIES.flatMap(() => points)], rows);
-  const groups = LATENCIES.map(([, label]) => make("th", { colSpan: points.length, scope: "colgroup" }, label));
-  byId("percentiles").tHead.prepend(make("tr", { className: "groups" }, make("th"), ...groups));
-  for (const row of byId("percentiles").rows) {
-    if (row.className === "groups") continue;
-    LATENCIES.forEach((_, k) => row.cells[1 + k * points.length].classList.add("first"));
-  }
+  groupColumns(byId("percentiles"), LATENCIES.map(([, label]) => label), points.length);
+}
+
+// Put headings above a table's columns but the first, one above so many.
+function groupColumns(holder, labels, span) {
+  const heads = labels.map((label) => make("th", { colSpan: span, scope: "colgroup" }, label));
+  for (const row of holder.rows) labels.forEach((_, k) => row.cells[1 + k * span].classList.add("first"));
+  holder.tHead.prepend(make("tr", { className: "groups" }, make("th"), ...heads));
 }
 
 function drawPreemptions(data) {

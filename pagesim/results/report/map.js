@@ -9,7 +9,8 @@ class MemoryMap {
     this.playing = null;
     this.pointed = null;
     this.by = "state";
-    this.large = false;
+    this.size = data.cells || byId("size").value;
+    byId("size").value = this.size;
     this.panes = [];
     this.made = new Map(); // a pane a system and side: winding its frames costs
     for (const system of data.systems.filter((each) => each.no_frames)) {
@@ -18,15 +19,17 @@ class MemoryMap {
     byId("map-body").hidden = !this.systems.length;
     if (!this.systems.length) return;
     const names = this.systems.map((system) => system.name);
-    this.choices = ["left", "right"].map((side) => byId(side));
+    // A page that is about what it compares shows all of it; on others two systems are chosen.
+    this.choices = data.beside ? [] : ["left", "right"].map((side) => byId(side));
     this.choices.forEach((choice, k) => {
       names.forEach((name, i) => choice.append(make("option", { value: String(i) }, name)));
       if (k) choice.append(make("option", { value: "-1" }, "nothing"));
       choice.addEventListener("change", () => this.choose());
     });
     // The first beside the last: a comparison mostly ends with what it is about.
-    this.choices[1].value = String(this.systems.length > 1 ? this.systems.length - 1 : -1);
-    byId("right-label").hidden = this.systems.length < 2;
+    if (!data.beside) this.choices[1].value = String(this.systems.length > 1 ? this.systems.length - 1 : -1);
+    byId("left-label").hidden = data.beside;
+    byId("right-label").hidden = data.beside || this.systems.length < 2;
     const slider = byId("time");
     slider.max = String(data.instants.length - 1);
     slider.addEventListener("input", () => this.seek(Number(slider.value)));
@@ -35,7 +38,7 @@ class MemoryMap {
       radio.addEventListener("change", () => { this.by = radio.value; this.draw(); this.drawKey(); });
     }
     byId("by-group").hidden = !this.systems.some((system) => system.frames.groups);
-    byId("size").addEventListener("change", () => { this.large = byId("size").value === "large"; this.draw(); });
+    byId("size").addEventListener("change", () => { this.size = byId("size").value; this.draw(); this.drawKey(); });
     this.sayWhatIsLeftOut();
     this.choose();
     // Half way through the shortest run, when all systems are at work.
@@ -57,28 +60,31 @@ class MemoryMap {
   }
 
   choose() {
-    this.panes = this.choices.map((choice, side) => [Number(choice.value), side]).filter(([i]) => i >= 0)
+    const chosen = this.data.beside ? [...this.systems.keys()] : this.choices.map((choice) => Number(choice.value));
+    this.panes = chosen.map((system, side) => [system, side]).filter(([i]) => i >= 0)
       .map(([i, side]) => {
         const key = `${side} ${i}`;
         if (!this.made.has(key)) this.made.set(key, new Pane(this.systems[i], this));
         return this.made.get(key);
       });
     byId("panes").replaceChildren(...this.panes.map((pane) => pane.element));
-    const has = ({ entries: own, ledger }, key) => ledger.some((amount, k) => amount && own[k % own.length] === key);
-    const shown = new Set(entries.map((e) => e.key).filter((key) =>
-      key === "free" || this.panes.some((pane) => has(pane.system.frames, key))));
-    this.shownKeys = shown;
+    const has = ({ entries: own, ledger }, keys) => ledger.some((amount, k) => amount && keys.includes(own[k % own.length]));
+    this.shown = entries.filter(({ key, keys }) =>
+      key === "free" || this.panes.some((pane) => has(pane.system.frames, keys)));
     this.seek(this.slot);
     this.drawKey();
   }
 
   drawKey() {
     const shares = this.panes.some((pane) => pane.system.frames.cells.references.some((n) => n > 1));
-    const extra = [["a run or a table begins", (pen) => {
-      pen.fillStyle = style("--free"); pen.fillRect(0, 0, 22, 14);
-      pen.fillStyle = style("--edge"); pen.fillRect(10, 0, 1.5, 14);
-    }]];
-    if (shares) {
+    const bySlot = this.size === "slot", extra = [];
+    if (!bySlot) {
+      extra.push(["a run or a table begins", (pen) => {
+        pen.fillStyle = style("--free"); pen.fillRect(0, 0, 22, 14);
+        pen.fillStyle = style("--edge"); pen.fillRect(10, 0, 1.5, 14);
+      }]);
+    }
+    if (shares && !bySlot) {
       extra.push(["shared by several sequences", (pen) => {
         pen.fillStyle = colourOf(entries[0]); pen.fillRect(0, 0, 22, 14);
         pen.fillStyle = "#000"; pen.fillRect(7, 3, 8, 8);
@@ -102,7 +108,7 @@ class MemoryMap {
     }
     // A cache whose blocks are alike shows states beside one that has groups.
     const states = this.by === "state" || (this.by === "group" && this.panes.some((pane) => !pane.system.frames.groups));
-    drawKey(byId("key"), states ? this.shownKeys : new Set(["free"]), extra);
+    drawKey(byId("key"), states ? this.shown : entries.filter(({ key }) => key === "free"), extra, !bySlot);
   }
 
   seek(slot) {

@@ -16,6 +16,9 @@ NEVER, NOT_KNOWN = -2, -1
 
 _MOST = (1 << 31) - 1
 
+LEVEL = 6
+"""Of zlib: on columns of blocks, 9 takes up to twenty times as long and saves 3 %."""
+
 
 def pack(column: npt.ArrayLike) -> dict[str, Any]:
     """Return whole numbers as 32 bits if they fit, all others as 64-bit floats, deflated, in base64.
@@ -60,7 +63,7 @@ def _deflated(values: npt.NDArray[Any]) -> dict[str, Any]:
 
 def deflated(raw: bytes) -> str:
     """Return bytes deflated, in base64."""
-    return base64.b64encode(zlib.compress(raw, 9)).decode("ascii")
+    return base64.b64encode(zlib.compress(raw, LEVEL)).decode("ascii")
 
 
 def embed(value: Any) -> str:

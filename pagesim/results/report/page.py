@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +12,17 @@ import pagesim
 from pagesim.accounting.fragmentation import categories
 from pagesim.accounting.metrics import entries_in
 from pagesim.errors import PagesimError
-from pagesim.results.plots import COLOURS, LABELS
 from pagesim.results.replay import NotReplayed
 from pagesim.results.report import tables
 from pagesim.results.report.assemble import assembled, options_of
-from pagesim.results.report.clusters import is_cluster, write_cluster_report
 from pagesim.results.report.frames import frames
 from pagesim.results.report.pack import pack
-from pagesim.results.report.replay import snapshots_of
+from pagesim.results.report.replay import ProgressCallback, requests_over, snapshots_of
 from pagesim.results.report.snapshots import Snapshots
-from pagesim.results.report.sources import Source, find
+from pagesim.results.report.sources import Source, find, is_cluster
 from pagesim.results.report.trees import tree_instants, trees
 from pagesim.results.result import Result, end_of
-from pagesim.results.tier_plots import TIER_COLOURS, TIER_LABELS
+from pagesim.results.style import PARTS, drawn, key_of
 from pagesim.results.tree_snapshots import TreeSnapshots, has_tree, trees_of
 from pagesim.setup.files import put_text
 from pagesim.sim.clock import LONGEST_S, to_tick_column
@@ -36,6 +34,19 @@ MOST_CHANGES = 150_000
 """Blocks that frames may show in another state than the one before, in all; some 3 bytes of the page each."""
 
 MOST_INSTANTS = 5000
+
+SECTIONS = (
+    "headline",
+    "map",
+    "tree",
+    "ledger",
+    "load",
+    "latency",
+    "preemptions",
+    "requests",
+    "scenario",
+)
+"""From top to bottom, by their ids."""
 
 SCRIPTS = (
     "data.js",
@@ -52,9 +63,6 @@ SCRIPTS = (
     "main.js",
 )
 """One after another in one function, so that they share their names and keep them to themselves."""
-
-ProgressCallback = Callable[[str], object]
-"""Called with what is being done."""
 
 
 def write_report(
@@ -89,6 +97,8 @@ def write_report(
             raise PagesimError(
                 f"{clusters[0]}: is the result of a cluster, and others are not; make a page of each kind"
             )
+        from pagesim.results.report.clusters import write_cluster_report
+
         write_cluster_report(folders, out)
         return
     sources = find(folders)
@@ -100,41 +110,44 @@ def write_report(
     ticks = to_tick_column(seconds).tolist()
     systems = []
     for source in sources:
-        shown: Snapshots | TreeSnapshots | str
-        if instants == 0:
-            shown = "it was not asked for"
-        else:
-            progress(f"replaying {source.name}")
-            try:
-                if has_tree(source.result):
-                    shown = trees_of(source.result, tree_instants(ticks))
-                else:
-                    shown = snapshots_of(source.result, ticks)
-            except NotReplayed as reason:
-                shown = str(reason)
+        shown: Snapshots | TreeSnapshots | str = "it was not asked for"
+        if instants:
+            shown = _looked_at(source, ticks, progress)
         systems.append(_system(source, shown))
     progress("writing the page")
+    entries = entries_in([source.result.summary for source in sources])
     data = {
         "version": pagesim.__version__,
         "end": end,
         "window": window,
         "instants": pack(seconds),
-        "entries": [
-            {"key": entry, "label": LABELS[entry], "colour": COLOURS[entry]}
-            for entry in entries_in([source.result.summary for source in sources])
-        ],
-        "categories": [
-            {"label": row.label, "keys": row.entries, "part": row.is_part}
-            for row in categories(entries_in([source.result.summary for source in sources]))
-        ],
-        "tier_entries": [
-            {"key": entry, "label": TIER_LABELS[entry], "colour": TIER_COLOURS[entry]}
-            for entry in TIER_LABELS
-        ],
+        "entries": drawn(PARTS, entries),
+        "categories": rows_of(entries),
         "systems": systems,
     }
-    text = assembled(data, "page.html", SCRIPTS, title="Where the KV cache went", first="map")
+    text = assembled(data, SECTIONS, SCRIPTS, title="Where the KV cache went", first="map")
     put_text(out, text)
+
+
+def rows_of(entries: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the rows of a table about memory as a page draws them, see `categories`."""
+    return [
+        {"key": key_of(row), "label": row.label, "keys": row.entries, "part": row.is_part}
+        for row in categories(entries)
+    ]
+
+
+def _looked_at(
+    source: Source, ticks: list[int], progress: ProgressCallback
+) -> Snapshots | TreeSnapshots | str:
+    """Replay a run; return snapshots of its memory, or of its tree, or why there are none."""
+    result, over = source.result, requests_over(source.name, source.result, progress)
+    try:
+        if has_tree(result):
+            return trees_of(result, tree_instants(ticks), over)
+        return snapshots_of(result, ticks, over)
+    except NotReplayed as reason:
+        return str(reason)
 
 
 def _system(source: Source, shown: Snapshots | TreeSnapshots | str) -> dict[str, Any]:

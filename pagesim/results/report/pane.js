@@ -1,8 +1,8 @@
 // Pane: one system's pool at one instant, as a canvas of cells.
 
 const REQUEST_COLOURS = (() => {
-  // Okabe and Ito's hues at three lightnesses: neighbours differ in more than hue.
-  const hues = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00"];
+  // The hues of lines at three lightnesses, ordered so that neighbours differ in more than hue.
+  const hues = [0, 4, 2, 3, 5, 1].map((i) => STYLE.lines[i]);
   const mix = (hex, towards, share) => "#" + [1, 3, 5].map((i) => {
     const value = parseInt(hex.slice(i, i + 2), 16);
     return Math.round(value + (towards - value) * share).toString(16).padStart(2, "0");
@@ -10,7 +10,7 @@ const REQUEST_COLOURS = (() => {
   return [...hues, ...hues.map((h) => mix(h, 255, 0.38)), ...hues.map((h) => mix(h, 0, 0.35))];
 })();
 
-const TALLEST = 330, FILL_FROM = 5, CORNER_FROM = 6;
+const TALLEST = 330, TALLEST_OF_SLOTS = 520, FILL_FROM = 5, CORNER_FROM = 6;
 
 class Pane {
   constructor(system, map) {
@@ -41,9 +41,22 @@ class Pane {
     this.canvas.addEventListener("keydown", (event) => this.key(event));
   }
 
+  // A square of whole pixels for each slot: as large as fits. Null where there are too many.
+  layoutOfSlots(blocks, width) {
+    const size = this.system.frames.block_size;
+    let best = null;
+    for (let columns = 1; columns * size <= width; columns *= 2) {
+      const side = Math.floor(width / (columns * size)), rows = Math.ceil(blocks / columns);
+      if (rows * side <= TALLEST_OF_SLOTS && (!best || side > best.h)) best = { columns, rows, w: side * size, h: side, bySlot: true };
+    }
+    return best;
+  }
+
   // As many columns, a power of two (a buddy's chunks are then whole rows), as make cells nearly square.
   layout(blocks, width) {
-    const large = this.map.large;
+    const bySlot = this.map.size === "slot" ? this.layoutOfSlots(blocks, width) : null;
+    if (bySlot) return bySlot;
+    const large = this.map.size === "large";
     let best = null;
     for (let columns = 16; columns <= 1024; columns *= 2) {
       const w = large ? Math.max(10, Math.floor(width / columns)) : width / columns;
@@ -74,10 +87,10 @@ class Pane {
     this.canvas.style.width = `${w}px`;
     this.canvas.style.height = `${h}px`;
     const pen = prepare(this.canvas, w, h);
-    const gap = grid.w >= 5 && grid.h >= 4.5 ? 1 : 0;
-    const split = grid.w >= FILL_FROM && grid.h >= 4;
-    const fill = fills(pen), plain = entries.map(colourOf);
-    const free = style("--free"), held = [frames.index.used, frames.index.state];
+    const gap = !grid.bySlot && grid.w >= 5 && grid.h >= 4.5 ? 1 : 0;
+    const split = grid.bySlot || (grid.w >= FILL_FROM && grid.h >= 4);
+    const fill = split && !grid.bySlot ? fills(pen) : entries.map(colourOf);
+    const held = [frames.index.used, frames.index.state];
     // Rectangles by what they are filled with: a canvas is slow to change its pen.
     const groups = new Map();
     const put = (look, x, y, u, v) => {
@@ -103,8 +116,7 @@ class Pane {
       }
     }
     for (const [look, boxes] of groups) {
-      pen.fillStyle = typeof look === "number" ? (split ? fill[look] : plain[look]) : look;
-      if (typeof look === "number" && entries[look].key === "free") pen.fillStyle = free;
+      pen.fillStyle = typeof look === "number" ? fill[look] : look;
       for (let i = 0; i < boxes.length; i += 4) pen.fillRect(boxes[i], boxes[i + 1], boxes[i + 2], boxes[i + 3]);
     }
     this.marks(pen, grid, gap);
@@ -124,7 +136,7 @@ class Pane {
   // Where runs begin, what is shared, whose cells are pointed at.
   marks(pen, grid, gap) {
     const cells = this.frames.device, edge = style("--edge"), data = this.frames.data;
-    if (grid.w >= 3) {
+    if (grid.w >= 3 && !grid.bySlot) {
       pen.fillStyle = edge;
       for (let block = 0; block < cells.size; block += 1) {
         if (cells.place[block] === 0) {
@@ -187,7 +199,8 @@ class Pane {
     this.when.textContent = frames.iteration < 0 ? `nothing is scheduled, since ${instant(frames.clock)}`
       : `iteration ${count(frames.iteration)} at ${instant(frames.clock)}`;
     const { ledger } = frames;
-    drawStack(this.stack, ledger);
+    this.stack.style.width = this.canvas.style.width;
+    drawStack(this.stack, ledger, !this.grid.bySlot);
     const facts = [["running", running], ["waiting", waiting], ["swapped out", swapped]]
       .filter(([label, n]) => n || label !== "swapped out").map(([label, n]) => [label, count(n)]);
     entries.forEach((entry, i) => {

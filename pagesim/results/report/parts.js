@@ -30,14 +30,17 @@ const instant = (value) => `${value.toLocaleString("en-US", { minimumFractionDig
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// The states of a slot, or of bytes where groups of layers share the blocks, each with a colour and a hatching: colours need not be told apart.
-
-const HATCHES = { reserved: "/", unused_reservation: "x", rounding: ".", external: "\\", cached: "|", out_of_window: "-", padding: "+",
-  loading: "-", fenced: "x", held_for_transfer: "/", landing: "\\" };
+// The states of a slot, or of bytes where groups of layers share the blocks. Each has a colour and a hatching, so that colours
+// need not be told apart, and the entries of the ledger (keys) that it stands for.
 
 let entries = [];
 
-const colourOf = (entry) => (entry.key === "free" ? style("--free") : entry.colour);
+// What an entry has of amounts by entry of the ledger.
+const amountOf = (entry, amounts) => entry.keys.reduce((sum, key) => sum + (amounts[key] || 0), 0);
+
+const OF_THE_THEME = { free: "--free", "not requested": "--back" };
+
+const colourOf = (entry) => (entry.key in OF_THE_THEME ? style(OF_THE_THEME[entry.key]) : entry.colour);
 
 function hatch(context, shape, colour) {
   const tile = make("canvas", { width: 8, height: 8 });
@@ -55,11 +58,17 @@ function hatch(context, shape, colour) {
   return context.createPattern(tile, "repeat");
 }
 
-// What to fill with, by state, in the present theme.
-function fills(context) {
-  return entries.map((entry) =>
-    entry.key in HATCHES ? hatch(context, HATCHES[entry.key], colourOf(entry)) : colourOf(entry));
-}
+// What to fill a part with in the present theme.
+const fillOf = (context, part) => (part.hatch ? hatch(context, part.hatch, colourOf(part)) : colourOf(part));
+
+const fills = (context) => entries.map((entry) => fillOf(context, entry));
+
+// The same for plotly.js: an area, and a bar.
+const patternOf = (part) => ({ shape: part.hatch, bgcolor: colourOf(part), fgcolor: "rgba(255,255,255,.45)", size: 7, solidity: 0.2 });
+
+const areaLook = (part) => ({ line: { width: 0, shape: "hv" }, fillcolor: colourOf(part), fillpattern: patternOf(part) });
+
+const barLook = (part) => ({ marker: { color: colourOf(part), line: { width: 0 }, pattern: patternOf(part) } });
 
 function prepare(canvas, width, height) {
   const scale = window.devicePixelRatio || 1;
@@ -70,9 +79,9 @@ function prepare(canvas, width, height) {
   return context;
 }
 
-function drawStack(canvas, shares) {
+function drawStack(canvas, shares, hatched = true) {
   const width = canvas.clientWidth || 200, height = canvas.clientHeight || 18;
-  const context = prepare(canvas, width, height), fill = fills(context);
+  const context = prepare(canvas, width, height), fill = hatched ? fills(context) : entries.map(colourOf);
   const total = shares.reduce((sum, share) => sum + share, 0) || 1;
   let x = 0;
   shares.forEach((share, i) => {
@@ -87,22 +96,17 @@ function drawStack(canvas, shares) {
   });
 }
 
-function drawKey(holder, shown, extra = []) {
-  holder.replaceChildren();
-  const swatches = entries.map((entry, i) => [entry.label, (pen) => fills(pen)[i], entry.key]);
-  for (const [label, fill, key] of swatches) {
-    if (!shown.has(key)) continue;
-    const canvas = make("canvas");
-    const pen = prepare(canvas, 22, 14);
-    pen.fillStyle = fill(pen);
+// Draw a key: the parts that are shown, then others, each a label and what draws its swatch; hatched if the chart is.
+function drawKey(holder, shown, extra = [], hatched = true) {
+  const fill = (part) => (pen) => {
+    pen.fillStyle = hatched ? fillOf(pen, part) : colourOf(part);
     pen.fillRect(0, 0, 22, 14);
-    holder.append(make("span", {}, canvas, label));
-  }
-  for (const [label, draw] of extra) {
+  };
+  holder.replaceChildren(...[...shown.map((part) => [part.label, fill(part)]), ...extra].map(([label, draw]) => {
     const canvas = make("canvas");
     draw(prepare(canvas, 22, 14));
-    holder.append(make("span", {}, canvas, label));
-  }
+    return make("span", {}, canvas, label);
+  }));
 }
 
 // Lines beside the pointer.
@@ -116,12 +120,11 @@ function showTip(lines, event) {
   tip.style.top = `${y}px`;
 }
 
-// Systems: a colour of Okabe and Ito's and a dash each.
+// Systems: a colour and a dash each.
 
-const LINES = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"];
 const DASHES = ["solid", "7px,4px", "2px,2px", "7px,2px,2px,2px", "14px,3px", "14px,2px,2px,2px"];
 
-const lineOf = (i) => ({ color: LINES[i % LINES.length], dash: DASHES[(i + Math.floor(i / 6)) % 6], width: 1.8 });
+const lineOf = (i) => ({ color: STYLE.lines[i % STYLE.lines.length], dash: DASHES[(i + Math.floor(i / 6)) % 6], width: 1.8 });
 
 function lineMark(i) {
   const ns = "http://www.w3.org/2000/svg";

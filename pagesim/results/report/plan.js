@@ -1,7 +1,6 @@
 // Plan: where each GPU's memory goes before anything is served, and how many requests fit, plan beside plan.
 
 const GIB = 2 ** 30;
-const PARTS = { "not requested": "rgba(0,0,0,0)", weights: "#B9B2A6", "weights and all else": "#B9B2A6", "KV cache": "#0072B2" };
 const gib = (bytes) => (bytes / GIB).toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
 
 function drawPlans(data) {
@@ -36,9 +35,9 @@ function drawPlanCharts(data) {
   const plans = data.systems, lengths = lengthsOf(plans), y = plans.map((plan) => plain(plan.name));
   const names = [...new Set(plans.flatMap(({ parts }) => parts.map(({ name }) => name)))];
   byId("bars").style.height = `${110 + 34 * plans.length}px`;
-  Plotly.react(byId("bars"), names.map((name, k) => ({
+  Plotly.react(byId("bars"), names.map((name) => ({
     y, x: plans.map(({ parts }) => (parts.find((part) => part.name === name) || { bytes: 0 }).bytes / GIB), name, type: "bar", orientation: "h",
-    marker: { color: PARTS[name] || LINES[k % LINES.length], line: { width: 1, color: style("--line") } }, hovertemplate: "%{x:.2f} GiB",
+    marker: { color: colourOf(STYLE.parts[name]), line: { width: 1, color: style("--line") } }, hovertemplate: "%{x:.2f} GiB",
   })), layoutOf({
     barmode: "stack", hovermode: "y unified", bargap: 0.3, showlegend: true, legend: { orientation: "h", traceorder: "normal", y: -0.5 },
     xaxis: { title: { text: "GiB", standoff: 6 } }, yaxis: { type: "category", autorange: "reversed" },

@@ -17,6 +17,8 @@ from pagesim.setup.files import put_text
 SHORTEST = 512
 """Tokens of the shortest requests that a page counts; from these on lengths double."""
 
+SECTIONS = ("memory", "lengths", "log", "groups-section", "scenario")
+
 SCRIPTS = ("data.js", "parts.js", "headline.js", "charts.js", "theme.js", "plan.js")
 
 
@@ -34,7 +36,7 @@ def write_plan_page(plans: Mapping[str, Plan], out: Path) -> None:
         "version": pagesim.__version__,
         "systems": [_plan(name, plan) for name, plan in plans.items()],
     }
-    text = assembled(data, "plan.html", SCRIPTS, title="Where the GPU's memory goes", first="memory")
+    text = assembled(data, SECTIONS, SCRIPTS, title="Where the GPU's memory goes", first="memory")
     put_text(out, text)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pagesim.errors import PagesimError, reason
 from pagesim.results.result import Result, load
+from pagesim.setup.files import read_manifest
 from pagesim.setup.reading import parse_json, read_text
 
 MOST_SYSTEMS = 12
@@ -20,6 +21,16 @@ class Source:
 
     name: str
     result: Result
+
+
+def is_cluster(folder: Path) -> bool:
+    """Say whether a folder holds what ``pagesim cluster`` stored.
+
+    Raises:
+        PagesimError: its manifest is damaged.
+    """
+    sealed = read_manifest(folder)
+    return (folder / "replicas.parquet").exists() if sealed is None else sealed[0] == "cluster"
 
 
 def find(folders: Sequence[Path]) -> list[Source]:

@@ -161,10 +161,9 @@ class TreeView {
         return [RECENCY[i][1], i < 3 ? "#000" : "#fff"];
       };
     }
-    const entry = (name) => entries.findIndex(({ key: own }) => own === name);
-    const fill = (on, name) => (name in HATCHES ? hatch(on, HATCHES[name], colourOf(entries[entry(name)])) : colourOf(entries[entry(name)]));
-    key(["protected: a running request holds it", (on) => fill(on, "used")], ["evictable", (on) => fill(on, "cached")]);
-    const [held, free] = [fill(pen, "used"), fill(pen, "cached")];
+    const { used, cached } = STYLE.parts;
+    key(["protected: a running request holds it", (on) => fillOf(on, used)], ["evictable", (on) => fillOf(on, cached)]);
+    const [held, free] = [fillOf(pen, used), fillOf(pen, cached)];
     return (node) => [tree.locks[node] ? held : free, tree.locks[node] ? "#fff" : "#000"];
   }
 

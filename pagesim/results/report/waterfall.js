@@ -1,14 +1,6 @@
 // Waterfall: when each request waited, was computed, answered, and was preempted.
 
-const MOST_LINES = 250;
-
-const PHASES = [
-  { key: "queued", label: "queued", colour: "#999999", shape: "" },
-  { key: "prefill", label: "prefill (until the first token)", colour: "#D55E00", shape: "x" },
-  { key: "decode", label: "decode", colour: "#0072B2", shape: "" },
-  { key: "preempted", label: "preempted, to be recomputed", colour: "#E69F00", shape: "/" },
-  { key: "swapped", label: "swapped out", colour: "#CC79A7", shape: "|" },
-];
+const MOST_LINES = 40;
 
 class Waterfall {
   constructor(data) {
@@ -17,7 +9,7 @@ class Waterfall {
     data.systems.forEach((each, i) => system.append(make("option", { value: String(i) }, each.name)));
     system.value = String(data.systems.length - 1);
     byId("fall-name").addEventListener("input", () => this.draw());
-    byId("fall-kind").addEventListener("change", () => this.draw());
+    for (const id of ["fall-kind", "fall-lines"]) byId(id).addEventListener("change", () => this.draw());
     system.addEventListener("change", () => { this.kinds(); this.draw(); });
     for (const id of ["fall-from", "fall-to"]) {
       byId(id).addEventListener("change", () => this.zoom([Number(byId("fall-from").value), Number(byId("fall-to").value)]));
@@ -29,13 +21,14 @@ class Waterfall {
     this.range = [0, data.end];
   }
 
-  // Begin where some dozens of requests are there, around a time.
+  // Begin around a time with a stretch of which the median request takes a quarter; with all where that is little.
   around(at) {
-    let half = this.data.end / 2;
-    do {
-      this.range = [Math.max(0, at - half), Math.min(this.data.end, at + half)];
-      half /= 2;
-    } while (half > 1e-3 && this.chosen().length > 120);
+    if (this.chosen().length <= MOST_LINES) return;
+    const { arrival_s: arrivals, finish_s: finishes } = this.system.waterfall;
+    const took = arrivals.map((arrival, i) => finishes[i] - arrival).filter((s) => s > 0).sort();
+    const half = took.length ? 2 * took[Math.floor(took.length / 2)] : this.data.end / 2;
+    const from = Math.max(0, Math.min(at - half, this.data.end - 2 * half));
+    this.range = [from, Math.min(this.data.end, from + 2 * half)];
   }
 
   get system() { return this.data.systems[Number(byId("fall-system").value)]; }
@@ -105,12 +98,12 @@ class Waterfall {
 
   draw() {
     const fall = this.system.waterfall, found = this.chosen(), [from, to] = this.range;
-    const lines = Math.min(found.length, MOST_LINES);
+    const lines = Math.min(found.length, Number(byId("fall-lines").value));
     const shown = Array.from({ length: lines }, (_, k) => found[Math.floor(k * found.length / lines)]);
     byId("fall-from").value = String(Math.round(from * 1000) / 1000);
     byId("fall-to").value = String(Math.round(to * 1000) / 1000);
     this.say(found.length, lines);
-    const bars = new Map(PHASES.map(({ key }) => [key, { x: [], base: [], y: [], text: [] }]));
+    const bars = new Map(STYLE.phases.map(({ key }) => [key, { x: [], base: [], y: [], text: [] }]));
     shown.forEach((i, line) => {
       const tokens = `${count(fall.prompt_tokens[i])} prompt and ${count(fall.output_tokens[i])} output tokens, ${fall.statuses[fall.status[i]]}`;
       for (const [phase, start, end, price] of this.phases(i)) {
@@ -118,22 +111,22 @@ class Waterfall {
         bar.x.push(end - start);
         bar.base.push(start);
         bar.y.push(line);
-        bar.text.push(`<b>request ${plain(fall.names[i])}</b>: ${PHASES.find((p) => p.key === phase).label}<br>` +
+        bar.text.push(`<b>request ${plain(fall.names[i])}</b>: ${STYLE.phases.find((p) => p.key === phase).label}<br>` +
           `${instant(start)} to ${instant(end)}, ${seconds(end - start)}<br>${price ? `${price}<br>` : ""}${tokens}`);
       }
     });
-    const traces = PHASES.filter(({ key }) => bars.get(key).x.length).map(({ key, label, colour, shape }) => ({
-      ...bars.get(key), type: "bar", orientation: "h", name: label, hovertemplate: "%{text}<extra></extra>", textposition: "none",
-      marker: { color: colour, line: { width: 0 }, pattern: { shape, bgcolor: colour, fgcolor: "rgba(255,255,255,.6)", size: 5, solidity: 0.3 } },
+    const traces = STYLE.phases.filter(({ key }) => bars.get(key).x.length).map((phase) => ({
+      ...bars.get(phase.key), type: "bar", orientation: "h", name: phase.label, hovertemplate: "%{text}<extra></extra>", textposition: "none",
+      ...barLook(phase),
     }));
-    const few = lines <= 30;
+    const few = lines <= MOST_LINES;
     Plotly.react(byId("fall"), traces, layoutOf({
       barmode: "overlay", bargap: few ? 0.25 : 0.08, hovermode: "closest", showlegend: true, dragmode: "zoom",
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, traceorder: "normal" }, margin: { l: 60, r: 12, t: 34, b: 40 },
       xaxis: { title: { text: "time (s)", standoff: 6 }, range: [from, to] },
       yaxis: {
         range: [Math.max(lines, 1) - 0.5, -0.5], fixedrange: true, ticks: "", zeroline: false, showgrid: false, showticklabels: few,
-        title: { text: few ? "" : "requests, by arrival" },
+        title: { text: few ? "" : "requests, by arrival" }, tickfont: { size: 10 },
         ...(few ? { tickvals: shown.map((_, k) => k), ticktext: shown.map((i) => plain(fall.names[i].slice(0, 24))) } : {}),
       },
     }), SETTINGS);
@@ -149,7 +142,7 @@ class Waterfall {
   say(found, lines) {
     const { total, names, absences } = this.system.waterfall;
     const texts = [`${count(found)} requests are there between ${instant(this.range[0])} and ${instant(this.range[1])}.`];
-    if (lines < found) texts.push(`${lines} of them are shown, evenly spaced: zoom in or filter to see the others.`);
+    if (lines < found) texts.push(`${lines} of them are shown, evenly spaced: zoom in, filter or ask for more lines to see others.`);
     if (names.length < total) texts.push(`The page holds ${count(names.length)} of the ${count(total)} requests, evenly spaced.`);
     if (!absences) texts.push("When requests were preempted is not known without a replay.");
     byId("fall-left-out").textContent = texts.join(" ");

@@ -380,6 +380,37 @@ def test_the_waterfall_is_filtered_and_zoomed(opened, page):
     assert opened.complaints == []
 
 
+LINES = "new Set(document.getElementById('fall').data.flatMap(({ y }) => y)).size"
+RANGE = "['fall-from', 'fall-to'].map((id) => Number(document.getElementById(id).value))"
+
+
+def test_the_requests_of_a_busy_server_open_on_lines_that_can_be_read(browser, tmp_path):
+    """Hundreds run at a time: some are drawn, evenly spaced, as long as a quarter of the chart."""
+    busy = {"rate": 40.0, "num_requests": 2000, "num_blocks": 20_000, "max_model_len": 2048}
+    folder = stored(tmp_path / "busy", cost="affine:0.03,0,0", policy="vllm-sosp", **busy)
+    requests = ps.load(folder).requests
+    write_report([folder], tmp_path / "report.html", instants=20)
+    browser.open(tmp_path / "report.html")
+    start, end = browser.run(RANGE)
+    there = requests[(requests["arrival_s"] <= end) & (requests["finish_s"] >= start)]
+    assert len(there) > 200
+    assert browser.run(LINES) == 40
+    told = browser.run("document.getElementById('fall-left-out').innerText")
+    assert told.startswith(f"{len(there):,} requests are there between {start:.2f} s")
+    assert "40 of them are shown" in told
+    took = (requests["finish_s"] - requests["arrival_s"]).median()
+    assert end - start == pytest.approx(4 * took, rel=0.01)
+    browser.choose("fall-lines", "250")
+    assert browser.run(LINES) == min(250, len(there))
+    browser.run("document.getElementById('fall-out').click()")
+    wider = browser.run(RANGE)
+    assert wider[0] < start
+    assert wider[1] > end
+    browser.run("document.getElementById('fall-all').click()")
+    assert browser.run("document.getElementById('fall-left-out').innerText").startswith("2,000 requests")
+    assert browser.complaints == []
+
+
 def test_hostile_names_do_not_run(browser, tmp_path):
     table = pd.DataFrame(
         {"request_id": [HOSTILE, LINK, "c"], "prompt_tokens": [900, 300, 20], "output_tokens": 50}

@@ -6,6 +6,8 @@ import base64
 import hashlib
 import json
 import re
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,9 @@ from pagesim.results.report.pack import embed, pack
 from pagesim.results.report.sources import find
 from pagesim.setup.scenario import Scenario
 from tests.results.report.reading import data_of, unpacked
+
+MOST_S = 5
+"""Seconds of processor that a page about 20,000 requests takes."""
 
 HOSTILE = "</script><script>alert(1)</script><!-- <img src=x onerror=alert(1)> & \"'\u2028"
 
@@ -48,15 +53,30 @@ def test_a_page_holds_each_result_its_numbers_and_its_requests(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_page_about_many_requests_has_fewer_pictures_and_stays_small(tmp_path: Path) -> None:
+def test_a_page_about_many_requests_has_fewer_pictures_and_stays_small(
+    tmp_path: Path, slowdown: Callable[[], float]
+) -> None:
     options = {"cost": "affine:0.024,1e-4,8.2e-7", "model": "opt-13b", "sizing": "paper"}
     folder = stored(
         tmp_path / "out", trace="sharegpt", num_requests=20_000, rate=1.95, num_blocks=983, **options
     )
+    begun = time.process_time()
     write_report([folder], tmp_path / "report.html")
+    assert time.process_time() - begun < MOST_S * slowdown()
     system = data_of(tmp_path / "report.html")["systems"][0]
     assert len(unpacked(system["frames"]["shown"])) == 150_000 // 983
     assert (tmp_path / "report.html").stat().st_size < 3e6
+
+
+def test_it_says_how_far_the_replay_is(tmp_path: Path) -> None:
+    folders = [
+        stored(tmp_path / policy, policy=policy, num_requests=1000, rate=100.0)
+        for policy in ("orca-max", "sglang")
+    ]
+    said: list[str] = []
+    write_report(folders, tmp_path / "report.html", instants=2, progress=said.append)
+    told = [f"replaying {name}: {share} %" for name in ("orca-max", "sglang") for share in (0, 50, 100)]
+    assert said == [*told, "writing the page"]
 
 
 def test_events_between_pictures_add_up_to_all_there_were(tmp_path: Path) -> None:

@@ -1,0 +1,33 @@
+// Allocators: one load under several of them, played side by side, and where the memory of each went.
+
+const percent = (share) => (share === undefined || share === null ? "–"
+  : (100 * share).toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 }));
+
+function drawFragmentation(data) {
+  const columns = Object.keys(data.systems[0].fragmentation), holder = byId("fragmented");
+  const swatch = (part) => make("span", { className: "swatch", style: `background: ${part.colour}` });
+  table(holder, ["% of the cache", ...data.systems.flatMap(() => columns.map((column) => column.replace(" over ", "\nover ")))],
+    data.categories.map(({ key, label, part }) => [
+      make("span", { className: part ? "part" : "" }, swatch(STYLE.parts[key]), label),
+      ...data.systems.flatMap(({ fragmentation }) => columns.map((column) => percent(fragmentation[column][label])))]));
+  groupColumns(holder, data.systems.map(({ name }) => name), columns.length);
+}
+
+async function beginAllocators() {
+  const data = await unpackAll(JSON.parse(byId("data").textContent));
+  entries = data.entries;
+  const bars = drawHeadline(data);
+  drawFragmentation(data);
+  drawScenario(data);
+  const map = new MemoryMap(data, () => {});
+  const again = () => {
+    bars();
+    map.draw();
+    if (map.systems.length) map.drawKey();
+  };
+  followTheme(again);
+  addEventListener("resize", again);
+  window.pagesimReport = { data, map, interactive: performance.now(), drawn: performance.now() };
+}
+
+start(beginAllocators);

@@ -1,0 +1,94 @@
+"""Allocators on a page: one load under several of them, played side by side, slot by slot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+import pagesim
+from pagesim.accounting.fragmentation import fragmentation_of
+from pagesim.accounting.metrics import entries_in
+from pagesim.results.report.assemble import assembled, options_of
+from pagesim.results.report.frames import frames
+from pagesim.results.report.pack import pack
+from pagesim.results.report.page import rows_of
+from pagesim.results.report.replay import ProgressCallback, requests_over, snapshots_of
+from pagesim.results.result import load
+from pagesim.results.style import drawn_categories
+from pagesim.setup.files import put_text
+from pagesim.sim.clock import to_tick_column
+
+INSTANTS = 300
+
+SECTIONS = ("map", "fragmentation", "headline", "scenario")
+
+SCRIPTS = (
+    "data.js",
+    "parts.js",
+    "headline.js",
+    "frames.js",
+    "pane.js",
+    "map.js",
+    "theme.js",
+    "allocators.js",
+)
+
+
+def write_allocators_page(
+    folders: Mapping[str, Path],
+    out: Path,
+    *,
+    window: tuple[float, float],
+    instants: int = INSTANTS,
+    progress: ProgressCallback = lambda _: None,
+) -> None:
+    """Write a page that plays the memory of several results over the same seconds, with their fragmentation.
+
+    A slot is used, reserved, lost to internal or to external fragmentation, cached or free.
+
+    Args:
+        folders: results of ``pagesim run`` or ``compare`` whose blocks have numbers, by what the page calls
+            them, from left to right.
+        out: the HTML file; it appears whole or not at all.
+        window: first and last second that is played.
+        instants: frames of the memory map, 2 at least, spread evenly over the window.
+        progress: called with what is being done.
+
+    Raises:
+        PagesimError: a folder holds no result, or the file cannot be written.
+        NotReplayed: a run cannot be replayed as it was.
+    """
+    seconds = np.linspace(*window, instants)
+    results = {name: load(folder) for name, folder in folders.items()}
+    systems = []
+    for name, result in results.items():
+        over = requests_over(name, result, progress)
+        snapshots = snapshots_of(result, to_tick_column(seconds).tolist(), over)
+        systems.append(
+            {
+                "name": name,
+                "scenario": options_of(result.scenario, result.summary),
+                "summary": {key: value for key, value in result.summary.items() if key != "sim"},
+                "fragmentation": fragmentation_of(result.summary["memory"]),
+                "frames": frames(snapshots, result),
+            }
+        )
+    progress("writing the page")
+    entries = entries_in([result.summary for result in results.values()])
+    data = {
+        "version": pagesim.__version__,
+        "instants": pack(seconds),
+        "entries": drawn_categories(entries),
+        "categories": rows_of(entries),
+        "systems": systems,
+        "beside": True,
+        "cells": "slot",
+    }
+    put_text(out, assembled(data, SECTIONS, SCRIPTS, title=_title(len(systems)), first="map"))
+
+
+def _title(systems: int) -> str:
+    number = {2: "two", 3: "three", 4: "four"}.get(systems, str(systems))
+    return f"One load, {number} allocators"
