@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pagesim.cli import compare
+from pagesim.cli import run
 
 LOAD = {
     "trace": "sharegpt",
@@ -18,7 +18,7 @@ LOAD = {
     "rate": 2,
     "duration": 900,
 }
-"""The options of ``pagesim compare`` that it stands for."""
+"""The options of ``pagesim run`` that it stands for."""
 
 OUT = Annotated[Path, typer.Option("--out", metavar="DIR", help="Store the result in this folder.")]
 
@@ -33,5 +33,5 @@ def command(*, out: OUT = Path("out/demo")) -> None:
     from pagesim.cli import show
 
     flags = " ".join(f"--{name} {value}" for name, value in LOAD.items())
-    show.say_notes((f"this is pagesim compare {flags} --out {out}",))
-    compare.command(out=out, scenario=None, json=False, **LOAD)
+    show.say_notes((f"this is pagesim run {flags} --out {out}",))
+    run.command(scenario=None, serve=None, out=out, json=False, trace_events=False, **LOAD)

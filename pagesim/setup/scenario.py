@@ -43,12 +43,10 @@ class SystemFields(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
-    policy: str = Field(
-        "vllm-v1", description="Named bundle of scheduler and memory (pagesim list policies)."
-    )
+    policy: str = Field("vllm-v1", description="Bundle of scheduler and memory (pagesim list policies).")
     scheduler: str | None = Field(
         None,
-        description="Replace the policy's scheduler: static, orca, vllm-sosp, vllm-v0, vllm-v1 or your own.",
+        description="Replace the policy's scheduler (pagesim list options names them).",
     )
     reservation: ReservationName | None = Field(None, description="Replace the policy's reservation.")
     allocator: str | None = Field(
@@ -58,33 +56,30 @@ class SystemFields(BaseModel):
     model: str = Field(
         "opt-13b",
         min_length=1,
-        description="Model by name, or a path to a Hugging Face config.json or a file of layers.",
+        description="Model by name, or a path to its config.json or a file of layers.",
     )
     gpu: str = Field("a100-40gb", description="GPU by name.")
     tensor_parallel_size: int = Field(
         1, ge=1, le=1024, description="Number of GPUs in a tensor-parallel group."
     )
     weight_dtype: WeightDtypeName | None = Field(
-        None, description="Data type of the linear layers' weights. Defaults to the released checkpoint's."
+        None, description="Data type of linear layers' weights. Defaults to the checkpoint's."
     )
     kv_cache_dtype: Literal["fp16", "bf16", "fp8", "int8_per_token_head", "fp8_per_token_head"] | None = (
         Field(
             None,
-            description="Data type of the KV cache; the last two have a scale per token and head. Defaults "
-            "to the checkpoint's under vllm-v1, else to fp16.",
+            description="Data type of the KV cache. Defaults to the checkpoint's, or to fp16.",
         )
     )
     sizing: Literal["paper", "vllm", "sglang"] | None = Field(
         None,
-        description="Rule that sizes the KV cache. Defaults to vllm under vllm-v1, to sglang under "
-        "sglang, else to paper.",
+        description="Rule that sizes the KV cache. Defaults to the policy's engine's.",
     )
     gpu_memory_utilization: float | None = Field(
         None,
         gt=0,
         le=1,
-        description="Fraction of GPU memory to use, under sizing vllm. Defaults to the vllm-v1 "
-        "release's value, else to 0.9.",
+        description="Fraction of GPU memory to use, under sizing vllm. Defaults to the release's.",
     )
     flashinfer_sampler: bool = Field(
         True, description="Sample with FlashInfer, under sizing vllm; PyTorch's sorting takes more memory."
@@ -101,8 +96,7 @@ class SystemFields(BaseModel):
         None,
         ge=1,
         le=MOST_BLOCKS,
-        description="Number of blocks on the GPU, instead of sizing; a comparison gives all policies "
-        "the same memory.",
+        description="Number of blocks on the GPU, instead of sizing.",
     )
     cpu_blocks: int | None = Field(
         None, ge=0, le=MOST_BLOCKS, description="Number of blocks of swap space. Defaults to 20 GiB per GPU."
@@ -111,7 +105,7 @@ class SystemFields(BaseModel):
         None, ge=1, le=MOST, description="Maximum length of a request, in tokens. Defaults to the model's."
     )
     beam_drop: float = Field(
-        BEAM_DROP, gt=0, lt=1, description="Probability per token that a beam is dropped for a fork."
+        BEAM_DROP, gt=0, lt=1, description="Probability per token that a beam forks over another."
     )
     strict_compat: bool = Field(
         False, description="Stop with an error where the real engine hangs, leaks or dies."
@@ -124,7 +118,7 @@ class SystemFields(BaseModel):
         None,
         ge=1,
         le=MOST,
-        description="Maximum number of outstanding requests; the next one is sent when one finishes.",
+        description="Maximum number of outstanding requests: a closed loop.",
     )
     cost: str = Field(
         "auto",
@@ -133,8 +127,7 @@ class SystemFields(BaseModel):
     )
     frontend: str | None = Field(
         None,
-        description="Add SECONDS[,PER_PROMPT_TOKEN] for HTTP and the tokenizer to the latencies that a "
-        "client sees.",
+        description="Add SECONDS[,PER_PROMPT_TOKEN] for HTTP and the tokenizer to latencies.",
     )
     kv_offloading_link: str | None = Field(
         None,
@@ -143,13 +136,13 @@ class SystemFields(BaseModel):
     )
     window: str | None = Field(
         None,
-        description="START:END in seconds: average memory and batch over the iterations scheduled in it.",
+        description="Average memory and batch over START:END, in seconds.",
     )
     until: float | None = Field(
         None, ge=0, le=LONGEST_S, description="Schedule no iteration after this instant, in seconds."
     )
     fast_forward: bool = Field(
-        True, description="Fast-forward iterations between scheduling events; results are bit-identical."
+        True, description="Fast-forward between scheduling events; results are bit-identical."
     )
 
     @field_validator("window", "frontend", "kv_offloading_link")
@@ -248,7 +241,7 @@ class Scenario(System):
     n: int | None = Field(None, ge=1, le=1024, description="Number of parallel samples per request.")
     beam_width: int | None = Field(None, ge=1, le=1024, description="Beam width of every request.")
     shared_prefix: str | None = Field(
-        None, description="Prepend a system prompt of TOKENS[:SHARE] to all prompts, or to a share of them."
+        None, description="Prepend a system prompt of TOKENS[:SHARE] to all, or a share of, the prompts."
     )
     turns: Literal["first", "all", "after-completion"] = Field(
         "first",
@@ -257,7 +250,7 @@ class Scenario(System):
     )
     think: str | None = Field(
         None,
-        description="Think time between turns, under turns after-completion: SECONDS or exponential:SECONDS.",
+        description="Think time, under turns after-completion: SECONDS or exponential:SECONDS.",
     )
     tokenizer: str | None = Field(None, description="Hugging Face tokenizer for traces that hold text.")
     on_bad_row: Literal["error", "skip"] = Field("error", description="What to do with an invalid row.")
@@ -277,7 +270,7 @@ class Cluster(Scenario):
     """A scenario served by several replicas of the system."""
 
     replicas: int | None = Field(
-        None, ge=1, le=4096, description="Number of engines, each with GPUs of its own. Defaults to 2."
+        None, ge=1, le=4096, description="Number of engines, each with its own GPUs. Defaults to 2."
     )
     router: str | None = Field(
         None,
@@ -288,39 +281,38 @@ class Cluster(Scenario):
         None,
         ge=1,
         le=4096,
-        description="Number of engines that only prefill, instead of replicas; needs --decode.",
+        description="Number of engines that only prefill; needs --decode.",
     )
     decode: int | None = Field(
         None,
         ge=1,
         le=4096,
-        description="Number of engines that only decode, instead of replicas; needs --prefill.",
+        description="Number of engines that only decode; needs --prefill.",
     )
     prefill_router: str | None = Field(
         None,
-        description="Router that sends arriving requests to prefill engines; takes the values of --router.",
+        description="Router of arriving requests to prefill engines.",
     )
     decode_router: str | None = Field(
         None,
-        description="Router that sends computed prompts to decode engines; takes the values of --router.",
+        description="Router of computed prompts to decode engines.",
     )
     link: str | None = Field(
         None,
-        description="RATE[:LATENCY] from each GPU to those of the other pool, such as 25GB/s:20us, or "
-        "infinite. Defaults to the link between GPUs in its datasheet.",
+        description="RATE[:LATENCY] between GPUs of the pools, such as 25GB/s:20us, or infinite. Defaults "
+        "to the datasheet's.",
     )
     lease: int | None = Field(
         None,
         ge=0,
         le=10**6,
-        description="Seconds to hold blocks for a decoder that has not asked for them; 0 holds none. "
-        "Defaults to 30.",
+        description="Seconds to hold blocks for a decoder that has not asked for them. Defaults to 30.",
     )
     handover: float | None = Field(
         None,
         ge=0,
         le=10**6,
-        description="Seconds from the end of a prefill until a decode engine gets the request.",
+        description="Seconds from a prefill's end until a decode engine gets the request.",
     )
 
     @model_validator(mode="after")
@@ -351,7 +343,9 @@ APART = ("prefill", "decode", "prefill_router", "decode_router", "link", "lease"
 class Comparison(Scenario):
     """A scenario replayed under several policies."""
 
-    policies: tuple[str, ...] = Field(COMPARED, min_length=1, description="Comma-separated policies.")
+    policies: tuple[str, ...] = Field(
+        COMPARED, min_length=1, description="Compare these policies, comma-separated, side by side."
+    )
 
     @field_validator("policies", mode="before")
     @classmethod

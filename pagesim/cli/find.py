@@ -1,0 +1,83 @@
+"""``pagesim sweep --find``: the highest request rate, or concurrency, at which each policy keeps a goal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pagesim.cli.options import scenario_from
+from pagesim.cli.runs import bar, number, say_notes
+
+if TYPE_CHECKING:
+    from pagesim.experiments.sweeps.search import CapacityTables
+
+
+def find_highest(
+    scenario: Path | None,
+    given: dict[str, Any],
+    *,
+    out: Path | None,
+    jobs: int | None,
+    executor: str,
+    address: str | None,
+) -> None:
+    """Find the highest load at which each policy keeps its goals, and show it.
+
+    Args:
+        scenario: a file of options.
+        given: flags over them, those of the search among them.
+        out: folder of the tables, the figure and the runs.
+        jobs: parallel runs.
+        executor: ``local`` or ``ray``.
+        address: of a Ray cluster.
+    """
+    from pagesim.cli import show
+    from pagesim.experiments.sweeps.figures import capacity_bars
+    from pagesim.experiments.sweeps.search import Search, keep, run_search
+    from pagesim.experiments.sweeps.store import opened
+    from pagesim.experiments.sweeps.workers import Workers
+
+    chosen = scenario_from(Search, scenario, given)
+    chosen.parsed_goals()
+    with opened(out) as store, Workers(jobs, executor, address) as workers:
+        with bar("capacity") as progress:
+            tables = run_search(chosen, store, workers, progress=progress)
+        if out is not None:
+            keep(tables, store)
+            show.put_figure(capacity_bars(tables.rates), out, "capacity")
+    say_notes(tables.probes["notes"])
+    _show(tables)
+    show.stored(out)
+
+
+def _show(tables: CapacityTables) -> None:
+    from pandas import isna
+
+    from pagesim.cli import show
+    from pagesim.cli.tables import put_table
+    from pagesim.experiments.sweeps.figures import label
+
+    metrics = list(tables.rates.columns[4:])
+    found = tables.rates.columns[1]
+    put_table(
+        "Highest rate that keeps the goal, requests/s"
+        if found == "rate"
+        else "Most outstanding requests at which the goal is kept",
+        ["policy", "keeps at", "fails at", *(label(name).replace(".", "\n") for name in metrics), ""],
+        [
+            [
+                *(row["policy"], number(row[found]), number(row["fails_at"])),
+                *(number(row[name]) for name in metrics),
+                row["verdict"],
+            ]
+            for _, row in tables.rates.iterrows()
+        ],
+        texts=(0, 3 + len(metrics)),
+    )
+    for policy, own in tables.probes.groupby("policy", sort=False):
+        lowest_that_fails = own[~own["hold"]].head(1)
+        for error, unserved in zip(lowest_that_fails["error"], lowest_that_fails["unserved"], strict=True):
+            if not isna(error):
+                show.say(f"{policy}: a run failed: {error}")
+            elif unserved:
+                show.say(f"{policy}: {unserved} requests got no answer, so the goal is not kept there")
