@@ -44,7 +44,7 @@ SCRIPTS = ("data.js", "parts.js", "headline.js", "charts.js", "theme.js", "clust
 
 
 def is_cluster(folder: Path) -> bool:
-    """Say whether a folder holds what ``pagesim cluster`` stored.
+    """Say whether a folder holds what ``pagesim run --replicas`` stored.
 
     Raises:
         PagesimError: its manifest is damaged.
@@ -59,7 +59,7 @@ def read_cluster(folder: Path) -> ClusterResult:
     Raises:
         PagesimError: the folder holds none, or not the whole of one.
     """
-    what = "is no result of pagesim cluster"
+    what = "is no result of pagesim run --replicas"
     names = tuple(f"{name}.parquet" for name in _TABLES)
     files = read_result(folder, ("scenario.toml", "summary.json", *names), names[:2], what)
     try:
@@ -103,7 +103,7 @@ def write_cluster_report(folders: Sequence[Path], out: Path) -> None:
     """Write a page about one or several clusters, which shows them side by side.
 
     Args:
-        folders: results of ``pagesim cluster``.
+        folders: results of ``pagesim run --replicas``.
         out: the HTML file; it appears whole or not at all.
 
     Raises:

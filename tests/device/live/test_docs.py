@@ -13,7 +13,9 @@ import pagesim as ps
 from pagesim.cli.main import app
 
 PAGE = (Path(__file__).parents[3] / "docs" / "live.md").read_text(encoding="utf-8")
-COMMANDS = [command.strip() for command in re.findall(r"^    (pagesim live [^#\n]*)", PAGE, re.MULTILINE)]
+COMMANDS = [
+    command.strip() for command in re.findall(r"^    (pagesim run --device [^#\n]*)", PAGE, re.MULTILINE)
+]
 
 
 @pytest.mark.slow_but("command1")

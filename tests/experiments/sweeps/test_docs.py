@@ -69,7 +69,7 @@ def test_its_file_and_its_flags_are_the_same_sweep(tmp_path, monkeypatch):
 
 def test_its_search_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (command,) = [command for command in COMMANDS if command.startswith("pagesim capacity")]
+    (command,) = [command for command in COMMANDS if command.startswith("pagesim sweep --find")]
     run(command, monkeypatch)
     assert {"capacity.parquet", "probes.parquet", "capacity.png"} <= {
         p.name for p in Path("out/sweep").iterdir()
