@@ -255,11 +255,17 @@ def _flag(name: str, field: FieldInfo) -> Any:
     option = typer.Option(
         flag,
         help=text,
+        metavar="<int>" if kinds == [int] else None,
+        parser=_whole if kinds == [int] else None,
         rich_help_panel=panel,
         autocompletion=_completing(name, kinds, choices),
     )
-    kind = kinds[0] if kinds in ([int], [float]) else str
-    return Annotated[kind | None, option]
+    return Annotated[(int if kinds == [int] else float if kinds == [float] else str) | None, option]
+
+
+def _whole(text: str) -> int | str:
+    """Return a whole number; what else is given for one, such as 8k, is read with the scenario."""
+    return int(text) if text.removeprefix("-").isdecimal() else text
 
 
 def _completing(name: str, kinds: list[Any], choices: list[str]) -> Any:

@@ -46,8 +46,7 @@ def command(
 ) -> None:
     """Replay a trace: memory and latency of one system, of several, or of a cluster.
 
-    --policies compares policies; --replicas makes a cluster; --device carries every iteration out on this
-    machine, and the exit code is 1 if --check finds a sequence whose keys and values are not its own.
+    --policies compares policies, --replicas makes a cluster, --device runs every iteration on this machine.
 
     Example: pagesim run --trace sharegpt --rate 2 --duration 900 --policy vllm-sosp
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -28,6 +28,7 @@ from pagesim.setup.presets import (
     ReservationName,
 )
 from pagesim.setup.registry import SCHEDULERS
+from pagesim.setup.sizes import GIB_OPTIONS, size_of
 from pagesim.sim.clock import LONGEST_S
 
 WeightDtypeName = Literal["bf16", "fp16", "fp8", "fp8_block", "int8", "int4", "nvfp4", "mxfp4", "mxfp4_mxfp8"]
@@ -43,10 +44,10 @@ class SystemFields(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
-    policy: str = Field("vllm-v1", description="Bundle of scheduler and memory (pagesim list policies).")
+    policy: str = Field("vllm-v1", description="Scheduler and memory (pagesim list policies).")
     scheduler: str | None = Field(
         None,
-        description="Replace the policy's scheduler (pagesim list options names them).",
+        description="Replace the policy's scheduler (pagesim list options).",
     )
     reservation: ReservationName | None = Field(None, description="Replace the policy's reservation.")
     allocator: str | None = Field(
@@ -56,14 +57,14 @@ class SystemFields(BaseModel):
     model: str = Field(
         "opt-13b",
         min_length=1,
-        description="Model by name, or a path to its config.json or a file of layers.",
+        description="Model by name, or its config.json or file of layers.",
     )
     gpu: str = Field("a100-40gb", description="GPU by name.")
     tensor_parallel_size: int = Field(
         1, ge=1, le=1024, description="Number of GPUs in a tensor-parallel group."
     )
     weight_dtype: WeightDtypeName | None = Field(
-        None, description="Data type of linear layers' weights. Defaults to the checkpoint's."
+        None, description="Data type of the weights. Defaults to the checkpoint's."
     )
     kv_cache_dtype: Literal["fp16", "bf16", "fp8", "int8_per_token_head", "fp8_per_token_head"] | None = (
         Field(
@@ -79,7 +80,7 @@ class SystemFields(BaseModel):
         None,
         gt=0,
         le=1,
-        description="Fraction of GPU memory to use, under sizing vllm. Defaults to the release's.",
+        description="Fraction of GPU memory to use. Defaults to the release's.",
     )
     flashinfer_sampler: bool = Field(
         True, description="Sample with FlashInfer, under sizing vllm; PyTorch's sorting takes more memory."
@@ -141,9 +142,15 @@ class SystemFields(BaseModel):
     until: float | None = Field(
         None, ge=0, le=LONGEST_S, description="Schedule no iteration after this instant, in seconds."
     )
-    fast_forward: bool = Field(
-        True, description="Fast-forward between scheduling events; results are bit-identical."
-    )
+    fast_forward: bool = Field(True, description="Fast-forward; results are bit-identical.")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _sizes(cls, value: object, info: ValidationInfo) -> object:
+        """Take 8k or 40GiB where a number is wanted."""
+        name = info.field_name or ""
+        wanted = cls.model_fields[name].annotation
+        return size_of(name, value) if name in GIB_OPTIONS or int in (wanted, *get_args(wanted)) else value
 
     @field_validator("window", "frontend", "kv_offloading_link")
     @classmethod
@@ -245,8 +252,7 @@ class Scenario(System):
     )
     turns: Literal["first", "all", "after-completion"] = Field(
         "first",
-        description="Turns of a conversation to send; after-completion sends each one when the last "
-        "has finished.",
+        description="Turns of a conversation to send, after-completion when the last has finished.",
     )
     think: str | None = Field(
         None,

@@ -28,8 +28,7 @@ def find(folders: Sequence[Path]) -> list[Source]:
     Each is called by its policy, and, where several have the same, by its folder, too.
 
     Raises:
-        PagesimError: a folder holds no result of ``pagesim run`` or ``pagesim run --policies``, or there are too
-            many of them.
+        PagesimError: a folder holds no result of ``pagesim run``, or there are too many of them.
     """
     found: list[tuple[Path, Result]] = []
     for folder in folders:
