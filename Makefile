@@ -41,7 +41,7 @@ picture: demo
 
 # The figure of docs/hybrid.md and its numbers.
 gallery: $(VENV)/.base
-	$(BIN)/pagesim gallery --out out/gallery
+	$(BIN)/pagesim plan --saturate --out out/gallery
 	cp out/gallery/gallery.csv docs/pictures/
 	$(BIN)/python -c "from PIL import Image; \
 	    Image.open('out/gallery/gallery.png').convert('RGB').quantize(256, Image.Quantize.MAXCOVERAGE) \

@@ -90,7 +90,7 @@ class _Asked:
 
 
 @cli.command("block-size", cls=Command)
-@with_fields({**Ablation.model_fields, **_FIELDS}, of_scenario=True)
+@with_fields({**Ablation.model_fields, **_FIELDS}, engine=True)
 def block_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]) -> None:
     """Replay a trace over block sizes (the paper's figure 18b).
 
@@ -127,7 +127,7 @@ def block_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
 
 
 @cli.command("preemption", cls=Command)
-@with_fields({**Undoing.model_fields, **_FIELDS}, of_scenario=True)
+@with_fields({**Undoing.model_fields, **_FIELDS}, engine=True)
 def preemption(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]) -> None:
     """Compare swapping with recomputing (the paper's figure 19).
 

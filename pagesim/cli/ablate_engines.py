@@ -46,7 +46,7 @@ _HEADS = {
 """Columns of the tables, and their heads."""
 
 
-@with_fields({**Compared.model_fields, **_FIELDS}, of_scenario=True)
+@with_fields({**Compared.model_fields, **_FIELDS}, engine=True)
 def engines(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]) -> None:
     """Compare engines on one load at saturation.
 

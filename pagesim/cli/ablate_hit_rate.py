@@ -39,7 +39,7 @@ _FIELDS = {
 }
 
 
-@with_fields({**Capacities.model_fields, **_FIELDS}, of_scenario=True)
+@with_fields({**Capacities.model_fields, **_FIELDS}, engine=True)
 def hit_rate(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]) -> None:
     """Compute the hit rate of a tier against its capacity.
 

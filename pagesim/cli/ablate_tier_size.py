@@ -22,7 +22,7 @@ _LEFT_OUT = ("policy", "steps", "kv_offloading_size", "kv_offloading_chunks", "e
 _FIELDS = {name: field for name, field in Scenario.model_fields.items() if name not in _LEFT_OUT}
 
 
-@with_fields({**Sizes.model_fields, **_FIELDS}, of_scenario=True)
+@with_fields({**Sizes.model_fields, **_FIELDS}, engine=True)
 def tier_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]) -> None:
     """Replay a trace over sizes of vLLM's tier on the host.
 

@@ -3,79 +3,54 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from pagesim.cli.groups import Entry, LazyCommands
+from pagesim.errors import PagesimError
 
 TABLE = (
-    Entry(
-        "demo",
-        "Compare five memory systems on a ShareGPT-like load.",
-    ),
-    Entry("run", "Replay a trace under one policy: its memory and latency."),
-    Entry("compare", "Replay a trace under several policies, side by side."),
-    Entry("cluster", "Replay a trace on several replicas behind a router."),
-    Entry(
-        "plan",
-        "Plan a GPU's memory under vLLM, and how many requests fit.",
-    ),
-    Entry(
-        "gallery",
-        "Show where the memory of a full GPU goes, model by model.",
-    ),
-    Entry("report", "Write one HTML page about one or several results."),
-    Entry(
-        "tree",
-        "Show the radix tree of a run at an instant.",
-    ),
-    Entry(
-        "sweep",
-        "Replay a scenario at every point of a grid.",
-    ),
-    Entry(
-        "capacity",
-        "Find the highest load at which each policy keeps its goals.",
-    ),
-    Entry(
-        "live",
-        "Run a trace on this machine's device: memory and latency.",
-    ),
-    Entry("calibrate", "Measure what a model's iterations cost; write a profile."),
-    Entry(
-        "validate",
-        "Compare simulated runs with recorded or live ones.",
-    ),
-    Entry(
-        "fit",
-        "Fit a profile to the logs of a server's requests.",
-    ),
-    Entry(
-        "golden",
-        "Replay the golden logs and compare every iteration.",
-    ),
-    Entry(
-        "reproduce",
-        "Reproduce figures of the PagedAttention paper.",
-    ),
-    Entry("doctor", "Show what is installed and usable, and how to get the rest."),
-    Entry("trace", "Describe, convert, fit and make traces."),
-    Entry("bench", "Time the kernels on a GPU or the reference path on a CPU."),
-    Entry(
-        "profile",
-        "Show, compare, check, import and rescale cost profiles.",
-    ),
+    Entry("demo", "Compare five memory systems on a ShareGPT-like load."),
+    Entry("run", "Replay a trace: memory and latency of one system, of several, or of a cluster."),
+    Entry("plan", "Plan a GPU's memory under vLLM, and how many requests fit."),
+    Entry("sweep", "Replay a scenario at every point of a grid, or find the highest load that it bears."),
     Entry("ablate", "Ablate the block size, preemption, a tier or the engine."),
-    Entry("list", "List policies, models, GPUs, workloads or profiles.", module="listing"),
+    Entry("report", "Write one HTML page about one or several results."),
+    Entry("trace", "Describe, convert, fit and make traces."),
+    Entry("fit", "Fit a profile to the logs of a server's requests."),
+    Entry("validate", "Compare simulated runs with recorded or live ones."),
+    Entry("calibrate", "Measure what a model's iterations cost; write a profile."),
+    Entry("bench", "Time the kernels on a GPU or the reference path on a CPU."),
+    Entry("profile", "Show, compare, check, import and rescale cost profiles."),
+    Entry("list", "List policies, options, models, GPUs, workloads or profiles.", module="listing"),
+    Entry("doctor", "Show what is installed and usable, and how to get the rest."),
+    Entry("reproduce", "Reproduce figures of the PagedAttention paper."),
+    Entry("golden", "Replay the golden logs and compare every iteration."),
 )
 """All commands, in the order in which ``--help`` lists them."""
+
+
+RENAMED = {
+    "compare": "run --policies A,B",
+    "cluster": "run --replicas N",
+    "live": "run --device auto",
+    "gallery": "plan --models A,B --saturate",
+    "capacity": "sweep --find rate --slo 'p99_ttft<=2s'",
+    "tree": "report RESULT_DIR --tree-at SECONDS",
+}
+"""What commands of earlier releases are called now."""
 
 
 class Pagesim(LazyCommands):
     """The commands of ``pagesim``."""
 
     table = TABLE
+
+    def resolve_command(self, ctx: Any, args: Any) -> Any:
+        if args and args[0] in RENAMED:
+            raise PagesimError(f"pagesim {args[0]} is now: pagesim {RENAMED[args[0]]}")
+        return super().resolve_command(ctx, args)
 
 
 cli = typer.Typer(

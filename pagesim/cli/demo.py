@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pagesim.cli import compare
+from pagesim.cli import run
 
 LOAD = {
     "trace": "sharegpt",
@@ -18,7 +18,7 @@ LOAD = {
     "rate": 2,
     "duration": 900,
 }
-"""The options of ``pagesim compare`` that it stands for."""
+"""The options of ``pagesim run`` that it stands for."""
 
 ALLOCATORS = {"contiguous max-length": "contiguous-max", "buddy": "orca-pow2", "paged": "vllm-sosp"}
 """The policies that the page plays, by what it calls them."""
@@ -46,8 +46,8 @@ def command(*, out: OUT = Path("out/demo")) -> None:
     page = out.with_name(f"{out.name}.html")
     check_file(page, "page")
     flags = " ".join(f"--{name} {value}" for name, value in LOAD.items())
-    show.say_notes((f"this is pagesim compare {flags} --out {out}",))
-    compare.command(out=out, scenario=None, json=False, **LOAD)
+    show.say_notes((f"this is pagesim run {flags} --out {out}",))
+    run.command(scenario=None, serve=None, out=out, json=False, trace_events=False, **LOAD)
     folders = {name: out / policy for name, policy in ALLOCATORS.items()}
     with show.doing("reading") as progress:
         write_allocators_page(folders, page, window=WINDOW, progress=progress)

@@ -22,7 +22,7 @@ LEFT_OUT = (
 _FIELDS = {name: field for name, field in System.model_fields.items() if name not in LEFT_OUT}
 
 
-@with_fields(_FIELDS, of_scenario=True)
+@with_fields(_FIELDS, engine=True)
 def command(
     *,
     logs: Annotated[

@@ -26,17 +26,10 @@ class Entry(NamedTuple):
 
 
 class Commands(TyperGroup):
-    """Commands, which take each flag in any of its spellings.
-
-    Those of a scenario also take the options of others' schedulers. These are looked for when such a command
-    is asked for: no other command waits for their imports.
-    """
+    """Commands, which take each flag in any of its spellings."""
 
     def resolve_command(self, ctx: Any, args: Any) -> Any:
-        name, command, rest = super().resolve_command(ctx, respelled(args))
-        with_more = getattr(getattr(command, "callback", None), "with_more", None)
-        more = None if with_more is None else with_more()
-        return name, command if more is None else _made(name, more), rest
+        return super().resolve_command(ctx, respelled(args))
 
 
 class LazyCommands(Commands):
@@ -94,7 +87,10 @@ class _Imported(Mapping[str, Any]):
 def _made(name: str | None, run: Callable[..., None]) -> Any:
     """Return the command that typer makes of a function: of the function's own class, if it names one."""
     app = typer.Typer(
-        add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, context_settings={}
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"max_content_width": 100},
     )
     app.command(name, cls=getattr(run, "cls", None))(run)
     return typer.main.get_command(app)

@@ -1,8 +1,8 @@
-"""``pagesim list policies|models|gpus|workloads|profiles``: what there is, with a sentence each."""
+"""``pagesim list policies|options|models|gpus|workloads|profiles``: what there is, with a sentence each."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,8 +11,13 @@ from pagesim.cli.options import JSON
 if TYPE_CHECKING:
     from pagesim.costs.specs import ModelSpec
 
+SCHEDULER = Annotated[
+    str | None,
+    typer.Argument(metavar="SCHEDULER", help="Scheduler of the options. Defaults to all."),
+]
+
 cli = typer.Typer(
-    help="List policies, models, GPUs, workloads or profiles.\n\nExample: pagesim list policies",
+    help="List policies, options, models, GPUs, workloads or profiles.\n\nExample: pagesim list policies",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -33,6 +38,36 @@ def policies() -> None:
         ("policy", "scheduler", "reservation", "allocator", ""),
         [(name, p.scheduler, p.reservation, p.allocator, p.sentence) for name, p in every.items()],
         texts=range(5),
+    )
+
+
+@cli.command("options")
+def options(scheduler: SCHEDULER = None) -> None:
+    """List the options of the engines' schedulers, those of plug-ins among them.
+
+    Every command that takes a scenario takes them, as --max-num-seqs 64.
+
+    Example: pagesim list options vllm-v1
+    """
+    from pagesim.cli.tables import put_table
+    from pagesim.setup.options import declared
+    from pagesim.setup.registry import SCHEDULERS
+
+    names = SCHEDULERS.names() if scheduler is None else (scheduler,)
+    put_table(
+        "",
+        ("option", "scheduler", "default", ""),
+        [
+            (
+                "--" + option.replace("_", "-"),
+                name,
+                "" if field.default is None else str(field.default),
+                field.description or "",
+            )
+            for option, having in declared(names).items()
+            for name, field in having
+        ],
+        texts=range(4),
     )
 
 

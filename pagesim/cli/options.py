@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import typer
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 
 from pagesim.cli.completion import complete
-from pagesim.setup.scenario import Scenario
+from pagesim.setup.scenario import APART, Scenario
 from pagesim.setup.scenario_files import absolute_paths, check_needs, read_scenario
 from pagesim.setup.system import SCHEDULER_FIELDS, System, checked, plugin_fields
 
@@ -22,17 +23,30 @@ SCENARIO = Annotated[
 ]
 OUT = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Store the result in this folder.")]
 FORCE = Annotated[bool, typer.Option("--force", help="Replace a file even if it is of another kind.")]
+SERVE = Annotated[
+    str | None,
+    typer.Option(
+        "--serve",
+        metavar="LINE",
+        help="Command that serves the model: 'vllm serve MODEL …', of release 0.33.0, or "
+        "'sglang serve MODEL …', of 0.5.23; needs --gpu.",
+    ),
+]
 JSON = Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")]
 
-TRACE, SYSTEM, MEMORY, SCHEDULER, COSTS, OUTPUT = PANELS = (
+TRACE, SYSTEM, MEMORY, CLUSTER, DEVICE, COSTS, OUTPUT = PANELS = (
     "Trace",
     "System",
     "Memory",
-    "Scheduler (each option only for those named)",
+    "Replicas",
+    "Device",
     "Costs",
     "Output",
 )
 """The headings under which a command's help shows flags, in order; what has none comes last."""
+
+ENGINE_FIELDS = frozenset((*SCHEDULER_FIELDS, "flashinfer_sampler", "kv_offloading_link", "page_size"))
+"""Fields of a scenario that are an engine's own options: help does not list them, ``list options`` does."""
 
 _MEMORY = {
     *(
@@ -42,11 +56,7 @@ _MEMORY = {
         "kv_cache_dtype",
         "sizing",
         "gpu_memory_utilization",
-        "mem_fraction_static",
-        "max_total_tokens",
-        "flashinfer_sampler",
         "block_size",
-        "page_size",
     ),
     *("num_blocks", "cpu_blocks"),
 }
@@ -54,18 +64,16 @@ _OF_TRACE = {name for name in Scenario.model_fields if name not in System.model_
 _PANEL_OF = {
     **dict.fromkeys(Scenario.model_fields, SYSTEM),
     **dict.fromkeys((*_OF_TRACE, "seed", "client_timeout", "max_concurrency", "beam_drop"), TRACE),
-    **dict.fromkeys(SCHEDULER_FIELDS, SCHEDULER),
     **dict.fromkeys(_MEMORY, MEMORY),
-    **dict.fromkeys(("serve",), SYSTEM),
+    **dict.fromkeys(("policies", "serve"), SYSTEM),
+    **dict.fromkeys(("replicas", "router", *APART), CLUSTER),
+    **dict.fromkeys(("device", "attention", "cuda_graphs", "swap", "swap_by_layer", "check"), DEVICE),
     **dict.fromkeys(("cost", "frontend"), COSTS),
     **dict.fromkeys(("steps", "window", "out", "json", "trace_events"), OUTPUT),
 }
 
 if TYPE_CHECKING:
     from pagesim.setup.serve import ServeLine
-
-ALIASES = {"rate": ("--request-rate",), "tiers": ("--tier",)}
-"""Further names of flags: what ``vllm bench serve`` calls them, and one of several values."""
 
 REPEATED = {"tiers"}
 """Options whose flags may be given several times, once a value."""
@@ -75,11 +83,14 @@ Run = Callable[..., None]
 Decorator = Callable[[Run], Run]
 
 
-def with_flags(kind: type[Scenario], leave_out: tuple[str, ...] = ()) -> Decorator:
-    """Give a command a flag for every field of a scenario; it receives those given as ``flags``."""
-    names = sorted(kind.model_fields, key=lambda name: name in System.model_fields)
-    fields = {name: kind.model_fields[name] for name in names if name not in leave_out}
-    return with_fields(fields, of_scenario=True)
+def with_flags(*kinds: type[BaseModel], leave_out: tuple[str, ...] = ()) -> Decorator:
+    """Give a command a flag for every field of scenarios; it receives those given as ``flags``.
+
+    An engine's own options are taken as the engine spells them: ``--max-num-seqs 64``.
+    """
+    fields = {name: field for kind in kinds for name, field in kind.model_fields.items()}
+    names = sorted(fields, key=lambda name: name in System.model_fields)
+    return with_fields({name: fields[name] for name in names if name not in leave_out}, engine=True)
 
 
 def workload_flags(names: tuple[str, ...]) -> Decorator:
@@ -107,60 +118,48 @@ def scenario_from(
     return scenario.model_copy(update=absolute_paths(scenario))
 
 
-def with_fields(
-    fields: Mapping[str, FieldInfo], *, check: bool = False, of_scenario: bool = False
-) -> Decorator:
+def with_fields(fields: Mapping[str, FieldInfo], *, check: bool = False, engine: bool = False) -> Decorator:
     """Give a command a flag for each of these fields; it receives those given as ``flags``.
 
     Args:
         fields: by name.
         check: whether the values are checked as a scenario's.
-        of_scenario: whether the options of schedulers are among the fields: those of others' schedulers are
-            added, and the help shows the flags under headings.
+        engine: whether the options of engines are taken, too; its help does not list them.
     """
 
     def decorate(command: Run) -> Run:
-        own = {
-            name: p
-            for name, p in inspect.signature(command, eval_str=True).parameters.items()
-            if name != "flags"
-        }
+        parameters = inspect.signature(command, eval_str=True).parameters
+        own = {name: each for name, each in parameters.items() if name != "flags"}
 
-        def with_these(fields: Mapping[str, FieldInfo], more: Mapping[str, FieldInfo]) -> Run:
-            def run(**values: Any) -> None:
-                mine = {name: values.pop(name) for name in own}
-                flags = {name: value for name, value in values.items() if value is not None and value != []}
-                if check:
-                    checked(Scenario, flags)
-                command(**mine, flags=flags)
+        def run(context: typer.Context | None = None, **values: Any) -> None:
+            mine = {name: values.pop(name) for name in own}
+            flags = {name: value for name, value in values.items() if value is not None}
+            if context is not None:
+                flags |= context.meta.get(_ENGINE, {})
+            if check:
+                checked(Scenario, flags)
+            command(**mine, flags=flags)
 
-            flags = {
-                **{name: _flag(name, field, _PANEL_OF.get(name)) for name, field in fields.items()},
-                **{name: _flag(name, field, SCHEDULER) for name, field in more.items()},
-            }
-            parameters = [
+        listed = {name: field for name, field in fields.items() if not (engine and name in ENGINE_FIELDS)}
+        flags = {name: _flag(name, field) for name, field in listed.items()}
+        signature = inspect.Signature(
+            [
+                inspect.Parameter(
+                    "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
+                ),
                 *own.values(),
                 *(
                     inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=flag)
                     for name, flag in flags.items()
                 ),
             ]
-            run.__name__ = command.__name__
-            run.__doc__ = command.__doc__
-            run.cls = Command  # type: ignore[attr-defined]
-            # typer reads both.
-            run.__annotations__ = {p.name: p.annotation for p in parameters}
-            run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-            return run
-
-        def with_more() -> Run | None:
-            """Return the command with the options of others' schedulers; None where there are none."""
-            more = _more()
-            return with_these(fields, more) if more else None
-
-        run = with_these(fields, {})
-        if of_scenario:
-            run.with_more = with_more  # type: ignore[attr-defined]
+        )
+        run.__name__ = command.__name__
+        run.__doc__ = command.__doc__
+        run.cls = EngineCommand if engine else Command  # type: ignore[attr-defined]
+        # typer reads both.
+        run.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}
+        run.__signature__ = signature  # type: ignore[attr-defined]
         return run
 
     return decorate
@@ -183,38 +182,93 @@ class Command(TyperCommand):
                     formatter.write_dl(own)
 
 
-def _more() -> dict[str, FieldInfo]:
-    """Return the options of others' schedulers, each with its type in its field."""
-    found = plugin_fields()
-    for annotation, field in found.values():
-        field.annotation = annotation
-    return {name: field for name, (_, field) in found.items()}
+class EngineCommand(Command):
+    """A command that also takes the options of engines, which its help does not list."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            ctx.meta[_ENGINE], rest = engine_options(args)
+        except ValueError as error:
+            ctx.fail(str(error))
+        return super().parse_args(ctx, rest)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        formatter.write_paragraph()
+        formatter.write_text(
+            "Options of engines are taken as the engines spell them, such as --max-num-seqs 64; "
+            "pagesim list options shows them."
+        )
 
 
-def _flag(name: str, field: FieldInfo, panel: str | None) -> Any:
+_ENGINE = "pagesim.engine_options"
+"""Where a command's context keeps the engine's options that were given."""
+
+
+def engine_options(args: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Part the words of a command line into options of engines, by field, and the others.
+
+    Raises:
+        ValueError: such an option lacks its value, or has one and takes none.
+    """
+    kinds = _engine_fields()
+    switches = {name for name, kind in kinds.items() if bool in _parts(kind)}
+    found: dict[str, Any] = {}
+    rest: list[str] = []
+    words = iter(args)
+    for word in words:
+        flag, sign, value = word.partition("=")
+        name = flag[2:].replace("-", "_") if flag.startswith("--") else ""
+        switch = name if name in switches else name.removeprefix("no_")
+        if switch in switches:
+            if sign:
+                raise ValueError(f"Option '{flag}' does not take a value.")
+            found[switch] = switch == name
+        elif name in kinds:
+            if not sign and (value := next(words, "")) == "":
+                raise ValueError(f"Option '{flag}' requires an argument.")
+            found[name] = [*found.get(name, ()), value] if name in REPEATED else value
+        else:
+            rest.append(word)
+            if word == "--":
+                rest += words
+    return found, rest
+
+
+def _engine_fields() -> dict[str, Any]:
+    """Return the types of the options of engines by name, those of plug-ins among them."""
+    own = {name: Scenario.model_fields[name].annotation for name in ENGINE_FIELDS}
+    return own | {name: annotation for name, (annotation, _) in plugin_fields().items()}
+
+
+def _flag(name: str, field: FieldInfo) -> Any:
     """Return a typer annotation; bounds and choices are checked with the scenario, not here."""
     kinds = [part for part in _parts(field.annotation) if part is not type(None)]
     flag = "--" + name.replace("_", "-")
-    text = field.description or ""
+    text, panel = field.description or "", _PANEL_OF.get(name)
     choices = [str(choice) for part in kinds for choice in get_args(part) if get_origin(part) is Literal]
     if choices:
         text = f"{text} [{'|'.join(dict.fromkeys(choices))}]"
-    elif field.default is not None and not isinstance(field.default, tuple):
+    elif field.default not in (None, False) and not isinstance(field.default, tuple):
         text = f"{text} [default: {field.default}]"
+    if kinds == [bool] and name not in Scenario.model_fields:
+        return Annotated[bool | None, typer.Option(flag, help=text, rich_help_panel=panel)]
     if kinds == [bool]:
         of_bool = typer.Option(f"{flag}/--no-{flag[2:]}", help=text, rich_help_panel=panel)
         return Annotated[bool | None, of_bool]
     option = typer.Option(
         flag,
-        *ALIASES.get(name, ()),
         help=text,
+        metavar="<int>" if kinds == [int] else None,
+        parser=_whole if kinds == [int] else None,
         rich_help_panel=panel,
         autocompletion=_completing(name, kinds, choices),
     )
-    if name in REPEATED:
-        return Annotated[list[str] | None, option]
-    kind = kinds[0] if kinds in ([int], [float]) else str
-    return Annotated[kind | None, option]
+    return Annotated[(int if kinds == [int] else float if kinds == [float] else str) | None, option]
+
+
+def _whole(text: str) -> int | str:
+    """Return a whole number; what else is given for one, such as 8k, is read with the scenario."""
+    return int(text) if text.removeprefix("-").isdecimal() else text
 
 
 def _completing(name: str, kinds: list[Any], choices: list[str]) -> Any:

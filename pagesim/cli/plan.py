@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pagesim.cli.options import FORCE, JSON, with_fields
+from pagesim.cli.options import FORCE, JSON, OUT, SERVE, with_fields
+from pagesim.cli.runs import JOBS
 from pagesim.setup.system import System, checked
 
 if TYPE_CHECKING:
@@ -38,14 +39,6 @@ AVAILABLE = Annotated[
     ),
 ]
 EAGER = Annotated[bool, typer.Option("--enforce-eager", help="Capture no CUDA graphs.")]
-SERVE = Annotated[
-    str | None,
-    typer.Option(
-        "--serve",
-        metavar="LINE",
-        help="Command that serves the model: 'vllm serve MODEL …', of release 0.33.0; needs --gpu.",
-    ),
-]
 GRID = Annotated[
     list[str] | None,
     typer.Option(
@@ -65,11 +58,28 @@ PAGE = Annotated[
 ]
 
 
+SATURATE = Annotated[
+    bool,
+    typer.Option("--saturate", help="Serve models until requests wait for blocks; show where memory goes."),
+]
+MODELS = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODEL,…",
+        help="Comma-separated models, or their files, under --saturate. Defaults to the documentation's.",
+    ),
+]
+
+
 @with_fields({name: System.model_fields[name] for name in FIELDS})
 def command(
     *,
     serve: SERVE = None,
     grid: GRID = None,
+    saturate: SATURATE = False,
+    models: MODELS = None,
+    jobs: JOBS = None,
+    out: OUT = None,
     available_gib: AVAILABLE = None,
     enforce_eager: EAGER = False,
     plot: PLOT = None,
@@ -85,6 +95,9 @@ def command(
 
     With --grid there is a row for every point, and a model that does not fit says so.
 
+    With --saturate, models serve ShareGPT's questions and conversations from twice as many clients as their
+    caches hold; --out gets gallery.csv, and the figure as PNG and SVG.
+
     Example: pagesim plan --model llama-3.1-8b --gpu h100 --max-model-len 32768
     """
     from pagesim.cli import show
@@ -93,6 +106,16 @@ def command(
     from pagesim.experiments.plan import POLICY, plan
     from pagesim.setup.files import check_file
 
+    if saturate:
+        from pagesim.cli.saturate import saturate as serve_all
+
+        if others := sorted(set(flags) - {"gpu"}):
+            raise PagesimError(f"{others[0]} is not for --saturate, which takes --models and --gpu")
+        serve_all(models, flags.get("gpu", "h100"), jobs, out, json=json)
+        return
+    for name, value in (("models", models), ("jobs", jobs), ("out", out)):
+        if value is not None:
+            raise PagesimError(f"{name} is for --saturate; give it, too")
     if page is not None:
         check_file(page, "page", force=force)
     if available_gib is not None and not 0 < available_gib < float("inf"):

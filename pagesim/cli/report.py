@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pagesim.cli.options import FORCE
+from pagesim.cli.options import FORCE, JSON
 from pagesim.errors import PagesimError
 
 FOLDERS = Annotated[
@@ -32,12 +32,29 @@ PICTURES = Annotated[
 ]
 
 
+TREE_AT = Annotated[
+    float | None,
+    typer.Option(
+        "--tree-at",
+        metavar="SECONDS",
+        help="Print the radix tree at this instant of a run under sglang instead of writing a page.",
+        min=0,
+    ),
+]
+NODES = Annotated[
+    int, typer.Option("--nodes", help="Number of nodes to print under --tree-at, the largest first.", min=1)
+]
+
+
 def command(
     folders: FOLDERS,
     out: OUT = Path("report.html"),
     window: WINDOW = None,
     instants: PICTURES = None,
     force: FORCE = False,
+    tree_at: TREE_AT = None,
+    nodes: NODES = 20,
+    json: JSON = False,
 ) -> None:
     """Write one HTML page about one or several results.
 
@@ -50,6 +67,13 @@ def command(
     from pagesim.setup.files import check_file
     from pagesim.setup.system import System, checked
 
+    if tree_at is not None:
+        from pagesim.cli.tree import show_tree
+
+        if len(folders) > 1:
+            raise PagesimError("tree_at is of one result; give one folder")
+        show_tree(folders[0], tree_at, nodes, json=json)
+        return
     check_file(out, "page", force=force)
     seconds = None if window is None else checked(System, {"window": window}).window_s
     if seconds is not None and seconds[0] == seconds[1]:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 _SPELLINGS = {
     "placement": "allocator",
+    "request-rate": "rate",
+    "tier": "tiers",
     "tp": "tensor-parallel-size",
     "tp-size": "tensor-parallel-size",
     "context-length": "max-model-len",
@@ -19,13 +21,17 @@ _SPELLINGS = {
     "no-reserve-full-isl": "no-scheduler-reserve-full-isl",
 }
 
+_SHORT = {"-tp": "--tensor-parallel-size"}
+
 
 def respelled(args: Sequence[str]) -> list[str]:
     """Return the words of a command line with each flag as ``--help`` spells it."""
     words = []
     for word in args:
         flag, sign, value = word.partition("=")
-        if flag.startswith("--") and flag[2:] in _SPELLINGS:
+        if word in _SHORT:
+            word = _SHORT[word]
+        elif flag.startswith("--") and flag[2:] in _SPELLINGS:
             word = f"--{_SPELLINGS[flag[2:]]}{sign}{value}"
         words.append(word)
     return words

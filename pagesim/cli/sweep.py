@@ -1,4 +1,4 @@
-"""``pagesim sweep``: a scenario at every point of a grid, under several seeds."""
+"""``pagesim sweep``: a scenario at every point of a grid, or the highest load that it bears."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from pagesim.cli.options import OUT, scenario_from, with_flags
 from pagesim.cli.runs import ADDRESS, EXECUTOR, JOBS, SEEDS, bar, number, say_notes
-from pagesim.setup.scenario import Scenario
+from pagesim.setup.scenario import Comparison, Scenario
 
 if TYPE_CHECKING:
     from pagesim.experiments.sweeps.sweep_tables import SweepTables
@@ -38,9 +38,32 @@ X = Annotated[str | None, typer.Option(help="Plot over this option of the grid, 
 Y = Annotated[list[str] | None, typer.Option(help="Plot this metric, such as ttft.p99. Repeatable.")]
 HUE = Annotated[str | None, typer.Option(help="Draw a colour for each value of this option of the grid.")]
 RETRY = Annotated[bool, typer.Option("--retry-failed", help="Run again what failed before.")]
+FIND = Annotated[
+    str | None,
+    typer.Option(
+        metavar="OPTION",
+        help="Find the highest value of this option at which every --slo holds. [rate|max_concurrency]",
+    ),
+]
+SLO = Annotated[
+    list[str] | None,
+    typer.Option("--slo", metavar="BOUND", help="Bound on a latency, such as p99_ttft<=2s. Repeatable."),
+]
+LOWEST = Annotated[
+    float | None,
+    typer.Option(help="Lowest value to try, in requests per second or requests. [default: 0.1, or 1]"),
+]
+HIGHEST = Annotated[
+    float | None,
+    typer.Option(help="Highest value to try, in requests per second or requests. [default: 1000, or 4096]"),
+]
+TOLERANCE = Annotated[
+    float | None,
+    typer.Option(help="Relative distance of the value that holds to one that fails. [default: 0.02]"),
+]
 
 
-@with_flags(Scenario, leave_out=("steps",))
+@with_flags(Scenario, Comparison, leave_out=("steps",))
 def command(
     *,
     plan: PLAN = None,
@@ -51,16 +74,22 @@ def command(
     executor: EXECUTOR = "local",
     address: ADDRESS = None,
     retry_failed: RETRY = False,
+    find: FIND = None,
+    slo: SLO = None,
+    lowest: LOWEST = None,
+    highest: HIGHEST = None,
+    tolerance: TOLERANCE = None,
     x: X = None,
     y: Y = None,
     hue: HUE = None,
     flags: dict[str, Any],
 ) -> None:
-    """Replay a scenario at every point of a grid.
+    """Replay a scenario at every point of a grid, or find the highest load that it bears.
 
-    Several seeds run at each point, on all cores or on a Ray cluster.
+    Several seeds run at each point, on all cores or on a Ray cluster. With --out each run is kept as soon as
+    it is over, and no run is ever repeated.
 
-    With --out each run is kept as soon as it is over, and no run is ever repeated.
+    --find doubles the load, then bisects, and sends the same requests each time, under each of --policies.
 
     Example: pagesim sweep --grid policy=orca-max,vllm-sosp --grid rate=0.5,1,2 --duration 300 --out out/sweep
     """
@@ -73,6 +102,22 @@ def command(
     from pagesim.experiments.sweeps.workers import Workers
     from pagesim.results.drawing import load_of
 
+    search = {"goals": slo and tuple(slo), "lowest": lowest, "highest": highest, "tolerance": tolerance}
+    search = {name: value for name, value in search.items() if value is not None}
+    if find is not None:
+        from pagesim.cli.find import find_highest
+
+        if grid or x or y or hue:
+            raise PagesimError(
+                "--find takes no --grid and draws its own figure: leave --x, --y and --hue out"
+            )
+        seeds_given = {} if seeds is None else {"seeds": seeds}
+        given = {**flags, **search, **seeds_given, "find": find.replace("-", "_")}
+        find_highest(plan, given, out=out, jobs=jobs, executor=executor, address=address)
+        return
+    if search or "policies" in flags:
+        name = "--policies" if "policies" in flags else f"--{next(iter(search)).replace('goals', 'slo')}"
+        raise PagesimError(f"{name} is for a search: give --find rate, too; a grid has --grid policy=A,B")
     varied = {"grid": parse_axes(grid) if grid else None, "seeds": seeds}
     given = {**flags, **{name: value for name, value in varied.items() if value is not None}}
     chosen = scenario_from(Sweep, plan, given).located(plan.parent if plan else None)

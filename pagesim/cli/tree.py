@@ -1,46 +1,31 @@
-"""``pagesim tree``: the radix tree of a stored run at an instant."""
+"""``pagesim report --tree-at``: the radix tree of a stored run at an instant."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
-
-from pagesim.cli.options import JSON
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pandas as pd
-
-FOLDER = Annotated[
-    Path,
-    typer.Argument(metavar="RESULT_DIR", help="Folder that pagesim run or compare wrote with --out."),
-]
-AT = Annotated[
-    float | None,
-    typer.Option("--at", help="Instant to show, in seconds. Defaults to the middle of the run.", min=0),
-]
-NODES = Annotated[int, typer.Option("--nodes", help="Number of nodes to show, the largest first.", min=1)]
 
 NAMED = 3
 """Requests that are named beside a node."""
 
 
-def command(folder: FOLDER, at: AT = None, nodes: NODES = 20, json: JSON = False) -> None:
-    """Show the radix tree of a run at an instant.
+def show_tree(folder: Path, at: float, nodes: int, *, json: bool) -> None:
+    """Print which prefixes a run's radix tree holds at an instant, which requests hold them, and since when.
 
-    It shows which prefixes are cached, which requests hold them, and since when.
-
-    The run is replayed. --json prints every node; pagesim report draws the tree.
-
-    Example: pagesim tree out/sglang --at 30
+    Args:
+        folder: a stored run under sglang, which is replayed.
+        at: the instant, in seconds.
+        nodes: that are printed, the largest first; JSON has all.
+        json: whether JSON is printed.
     """
     from pagesim.cli import show
-    from pagesim.results.result import end_of, load
+    from pagesim.results.result import load
     from pagesim.results.tree_snapshots import tree_at
 
-    result = load(folder)
-    tree = tree_at(result, end_of(result) / 2 if at is None else at)
+    tree = tree_at(load(folder), at)
     if json:
         show.as_json({**tree.attrs, "nodes": tree.to_dict("records")})
     else:

@@ -49,7 +49,7 @@ class Validation(BaseModel):
 _FIELDS = {**Validation.model_fields, **Scenario.model_fields}
 
 
-@with_fields(_FIELDS, of_scenario=True)
+@with_fields(_FIELDS, engine=True)
 def command(
     *,
     files: Annotated[

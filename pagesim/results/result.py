@@ -180,7 +180,7 @@ def load(directory: str | Path) -> Result:
 
     Args:
         directory: a folder that `Result.save` or ``--out`` of ``pagesim run`` wrote, or one that ``--out`` of
-            ``pagesim compare`` made for a policy.
+            ``pagesim run --policies`` made for a policy.
 
     Raises:
         PagesimError: the folder is no result, or not the whole of one.

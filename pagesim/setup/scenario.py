@@ -28,16 +28,15 @@ class Scenario(System):
     n: int | None = Field(None, ge=1, le=1024, description="Number of parallel samples per request.")
     beam_width: int | None = Field(None, ge=1, le=1024, description="Beam width of every request.")
     shared_prefix: str | None = Field(
-        None, description="Prepend a system prompt of TOKENS[:SHARE] to all prompts, or to a share of them."
+        None, description="Prepend a system prompt of TOKENS[:SHARE] to all, or a share of, the prompts."
     )
     turns: Literal["first", "all", "after-completion"] = Field(
         "first",
-        description="Turns of a conversation to send; after-completion sends each one when the last "
-        "has finished.",
+        description="Turns of a conversation to send, after-completion when the last has finished.",
     )
     think: str | None = Field(
         None,
-        description="Think time between turns, under turns after-completion: SECONDS or exponential:SECONDS.",
+        description="Think time, under turns after-completion: SECONDS or exponential:SECONDS.",
     )
     tokenizer: str | None = Field(None, description="Hugging Face tokenizer for traces that hold text.")
     on_bad_row: Literal["error", "skip"] = Field("error", description="What to do with an invalid row.")
@@ -57,7 +56,7 @@ class Cluster(Scenario):
     """A scenario served by several replicas of the system."""
 
     replicas: int | None = Field(
-        None, ge=1, le=4096, description="Number of engines, each with GPUs of its own. Defaults to 2."
+        None, ge=1, le=4096, description="Number of engines, each with its own GPUs. Defaults to 2."
     )
     router: str | None = Field(
         None,
@@ -68,39 +67,38 @@ class Cluster(Scenario):
         None,
         ge=1,
         le=4096,
-        description="Number of engines that only prefill, instead of replicas; needs --decode.",
+        description="Number of engines that only prefill; needs --decode.",
     )
     decode: int | None = Field(
         None,
         ge=1,
         le=4096,
-        description="Number of engines that only decode, instead of replicas; needs --prefill.",
+        description="Number of engines that only decode; needs --prefill.",
     )
     prefill_router: str | None = Field(
         None,
-        description="Router that sends arriving requests to prefill engines; takes the values of --router.",
+        description="Router of arriving requests to prefill engines.",
     )
     decode_router: str | None = Field(
         None,
-        description="Router that sends computed prompts to decode engines; takes the values of --router.",
+        description="Router of computed prompts to decode engines.",
     )
     link: str | None = Field(
         None,
-        description="RATE[:LATENCY] from each GPU to those of the other pool, such as 25GB/s:20us, or "
-        "infinite. Defaults to the link between GPUs in its datasheet.",
+        description="RATE[:LATENCY] between GPUs of the pools, such as 25GB/s:20us, or infinite. Defaults "
+        "to the datasheet's.",
     )
     lease: int | None = Field(
         None,
         ge=0,
         le=10**6,
-        description="Seconds to hold blocks for a decoder that has not asked for them; 0 holds none. "
-        "Defaults to 30.",
+        description="Seconds to hold blocks for a decoder that has not asked for them. Defaults to 30.",
     )
     handover: float | None = Field(
         None,
         ge=0,
         le=10**6,
-        description="Seconds from the end of a prefill until a decode engine gets the request.",
+        description="Seconds from a prefill's end until a decode engine gets the request.",
     )
 
     @model_validator(mode="after")
@@ -131,7 +129,9 @@ APART = ("prefill", "decode", "prefill_router", "decode_router", "link", "lease"
 class Comparison(Scenario):
     """A scenario replayed under several policies."""
 
-    policies: tuple[str, ...] = Field(COMPARED, min_length=1, description="Comma-separated policies.")
+    policies: tuple[str, ...] = Field(
+        COMPARED, min_length=1, description="Compare these policies, comma-separated, side by side."
+    )
 
     @field_validator("policies", mode="before")
     @classmethod

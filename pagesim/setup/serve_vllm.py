@@ -20,6 +20,7 @@ from pagesim.setup.serve_vllm_flags import (
     TAKEN,
 )
 from pagesim.setup.serve_words import FlagTable, Reader, choice, number
+from pagesim.setup.sizes import readable
 
 RELEASE = "0.33.0"
 """Whose flags a line is read with."""
@@ -30,8 +31,6 @@ FIXED = {"policy": "vllm-v1", "vllm_version": RELEASE}
 MODULE = "vllm.entrypoints.openai.api_server"
 """The module that ``python -m`` runs."""
 
-_READABLE = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
-_SUFFIXES = "kmgt"
 _GRAPH_MODE = re.compile(r"cudagraph_mode\W{1,8}(\w+)")
 
 
@@ -85,20 +84,6 @@ def _graphs(flags: Mapping[str, list[str]], eager: bool) -> dict[str, int]:
             "start so: leave one of them out"
         )
     return {"max_cudagraph_capture_size": max(sizes)}
-
-
-def readable(text: str) -> int:
-    """Return a whole number as vLLM reads it: 32k is 32,000 and 32K is 32,768.
-
-    Raises:
-        ValueError: it is none.
-    """
-    found = _READABLE.fullmatch(text.strip())
-    if found is None:
-        return int(text)
-    number, suffix = found.groups()
-    power = _SUFFIXES.index(suffix.lower()) + 1
-    return int(number) * 1024**power if suffix.isupper() else int(float(number) * 1000**power)
 
 
 def _retention(text: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -25,6 +25,7 @@ from pagesim.scheduling.options import MOST
 from pagesim.setup.options import converted, declared, declared_by_plugins, fields_of, sentence
 from pagesim.setup.presets import PageSize, ReservationName
 from pagesim.setup.registry import SCHEDULERS
+from pagesim.setup.sizes import GIB_OPTIONS, size_of
 from pagesim.sim.clock import LONGEST_S
 
 WeightDtypeName = Literal["bf16", "fp16", "fp8", "fp8_block", "int8", "int4", "nvfp4", "mxfp4", "mxfp4_mxfp8"]
@@ -38,12 +39,10 @@ class SystemFields(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
-    policy: str = Field(
-        "vllm-v1", description="Named bundle of scheduler and memory (pagesim list policies)."
-    )
+    policy: str = Field("vllm-v1", description="Scheduler and memory (pagesim list policies).")
     scheduler: str | None = Field(
         None,
-        description="Replace the policy's scheduler: static, orca, vllm-sosp, vllm-v0, vllm-v1 or your own.",
+        description="Replace the policy's scheduler (pagesim list options).",
     )
     reservation: ReservationName | None = Field(None, description="Replace the policy's reservation.")
     allocator: str | None = Field(
@@ -53,33 +52,30 @@ class SystemFields(BaseModel):
     model: str = Field(
         "opt-13b",
         min_length=1,
-        description="Model by name, or a path to a Hugging Face config.json or a file of layers.",
+        description="Model by name, or its config.json or file of layers.",
     )
     gpu: str = Field("a100-40gb", description="GPU by name.")
     tensor_parallel_size: int = Field(
         1, ge=1, le=1024, description="Number of GPUs in a tensor-parallel group."
     )
     weight_dtype: WeightDtypeName | None = Field(
-        None, description="Data type of the linear layers' weights. Defaults to the released checkpoint's."
+        None, description="Data type of the weights. Defaults to the checkpoint's."
     )
     kv_cache_dtype: Literal["fp16", "bf16", "fp8", "int8_per_token_head", "fp8_per_token_head"] | None = (
         Field(
             None,
-            description="Data type of the KV cache; the last two have a scale per token and head. Defaults "
-            "to the checkpoint's under vllm-v1, else to fp16.",
+            description="Data type of the KV cache. Defaults to the checkpoint's, or to fp16.",
         )
     )
     sizing: Literal["paper", "vllm", "sglang"] | None = Field(
         None,
-        description="Rule that sizes the KV cache. Defaults to vllm under vllm-v1, to sglang under "
-        "sglang, else to paper.",
+        description="Rule that sizes the KV cache. Defaults to the policy's engine's.",
     )
     gpu_memory_utilization: float | None = Field(
         None,
         gt=0,
         le=1,
-        description="Fraction of GPU memory to use, under sizing vllm. Defaults to the vllm-v1 "
-        "release's value, else to 0.9.",
+        description="Fraction of GPU memory to use. Defaults to the release's.",
     )
     flashinfer_sampler: bool = Field(
         True, description="Sample with FlashInfer, under sizing vllm; PyTorch's sorting takes more memory."
@@ -96,8 +92,7 @@ class SystemFields(BaseModel):
         None,
         ge=1,
         le=MOST_BLOCKS,
-        description="Number of blocks on the GPU, instead of sizing; a comparison gives all policies "
-        "the same memory.",
+        description="Number of blocks on the GPU, instead of sizing.",
     )
     cpu_blocks: int | None = Field(
         None, ge=0, le=MOST_BLOCKS, description="Number of blocks of swap space. Defaults to 20 GiB per GPU."
@@ -106,7 +101,7 @@ class SystemFields(BaseModel):
         None, ge=1, le=MOST, description="Maximum length of a request, in tokens. Defaults to the model's."
     )
     beam_drop: float = Field(
-        BEAM_DROP, gt=0, lt=1, description="Probability per token that a beam is dropped for a fork."
+        BEAM_DROP, gt=0, lt=1, description="Probability per token that a beam forks over another."
     )
     strict_compat: bool = Field(
         False, description="Stop with an error where the real engine hangs, leaks or dies."
@@ -119,7 +114,7 @@ class SystemFields(BaseModel):
         None,
         ge=1,
         le=MOST,
-        description="Maximum number of outstanding requests; the next one is sent when one finishes.",
+        description="Maximum number of outstanding requests: a closed loop.",
     )
     cost: str = Field(
         "auto",
@@ -128,8 +123,7 @@ class SystemFields(BaseModel):
     )
     frontend: str | None = Field(
         None,
-        description="Add SECONDS[,PER_PROMPT_TOKEN] for HTTP and the tokenizer to the latencies that a "
-        "client sees.",
+        description="Add SECONDS[,PER_PROMPT_TOKEN] for HTTP and the tokenizer to latencies.",
     )
     kv_offloading_link: str | None = Field(
         None,
@@ -138,14 +132,20 @@ class SystemFields(BaseModel):
     )
     window: str | None = Field(
         None,
-        description="START:END in seconds: average memory and batch over the iterations scheduled in it.",
+        description="Average memory and batch over START:END, in seconds.",
     )
     until: float | None = Field(
         None, ge=0, le=LONGEST_S, description="Schedule no iteration after this instant, in seconds."
     )
-    fast_forward: bool = Field(
-        True, description="Fast-forward iterations between scheduling events; results are bit-identical."
-    )
+    fast_forward: bool = Field(True, description="Fast-forward; results are bit-identical.")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _sizes(cls, value: object, info: ValidationInfo) -> object:
+        """Take 8k or 40GiB where a number is wanted."""
+        name = info.field_name or ""
+        wanted = cls.model_fields[name].annotation
+        return size_of(name, value) if name in GIB_OPTIONS or int in (wanted, *get_args(wanted)) else value
 
     @field_validator("window", "frontend", "kv_offloading_link")
     @classmethod

@@ -1,4 +1,4 @@
-"""``pagesim cluster``: replicas behind a router, in the terminal and in a folder."""
+"""``pagesim run --replicas``: replicas behind a router, in the terminal and in a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``pagesim gallery``: a table, a figure and a file of where all memory of a GPU goes."""
+"""``pagesim plan --saturate``: a table, a figure and a file of where all memory of a GPU goes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``pagesim sweep`` and ``pagesim capacity``: files, flags, figures, and what is refused."""
+"""``pagesim sweep`` and ``pagesim sweep --find``: files, flags, figures, and what is refused."""
 
 from __future__ import annotations
 

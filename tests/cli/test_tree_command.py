@@ -1,4 +1,4 @@
-"""``pagesim tree``: the largest nodes of a stored run's radix tree, or all of them as JSON."""
+"""``pagesim report --tree-at``: the largest nodes of a stored run's radix tree, or all of them as JSON."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Harness: a model, a cache and random batches on a device, and each part of an iteration as a callable.
 
-The parts are those of `pagesim live`: the same model, the same kernels over the same tables, layer after
-layer, each part by itself. As there, the model and what it calls run in inference mode, in which small ops
+The parts are those of a live run: the same model, the same kernels over the same tables, layer after layer,
+each part by itself. As there, the model and what it calls run in inference mode, in which small ops
 take a fifth less.
 """
 

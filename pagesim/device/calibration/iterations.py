@@ -1,4 +1,4 @@
-"""Whole iterations, carried out by `pagesim live`'s executor on batches that are planned for it."""
+"""Whole iterations, carried out by `pagesim run --device`'s executor on batches that are planned for it."""
 
 from __future__ import annotations
 

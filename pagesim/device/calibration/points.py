@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pagesim.costs.profiles import Sample
 
 ITERATION = "iteration"
-"""A whole iteration that decodes, as `pagesim live` carries it out: what is beyond its parts is overhead."""
+"""A whole iteration that decodes, as a live run carries it out: what is beyond its parts is overhead."""
 
 LAUNCH = "launch"
 """Launching an iteration's kernels from the host, without waiting for them; ``size`` says of which kind."""

@@ -50,23 +50,21 @@ def check_options(
         )
     if system.tensor_parallel_size != 1:
         raise PagesimError(
-            f"tensor_parallel_size is {system.tensor_parallel_size}; pagesim live runs on one device, so it "
+            f"tensor_parallel_size is {system.tensor_parallel_size}; a live run runs on one device, so it "
             "must be 1"
         )
     if system.weight_dtype not in (None, "bf16", "fp16"):
         raise PagesimError(
-            f"weight_dtype is {system.weight_dtype}; pagesim live has fp16 or bf16 (and fp32 on a CPU)"
+            f"weight_dtype is {system.weight_dtype}; a live run has fp16 or bf16 (and fp32 on a CPU)"
         )
     kv_dtype = EngineConfig(system).kv_dtype
     if kv_dtype not in ("fp16", "bf16"):
-        raise PagesimError(
-            f"kv_cache_dtype is {kv_dtype}; pagesim live keeps fp16 or bf16 (and fp32 on a CPU)"
-        )
+        raise PagesimError(f"kv_cache_dtype is {kv_dtype}; a live run keeps fp16 or bf16 (and fp32 on a CPU)")
     if system.option("speculative_tokens") is not None:
-        raise PagesimError("pagesim live has no drafts to verify: leave speculative_tokens out")
+        raise PagesimError("a live run has no drafts to verify: leave speculative_tokens out")
     if policy.allocator == "virtual":
         raise PagesimError(
-            f"policy {system.policy} maps pages into virtual addresses; pagesim live reads the cache through "
+            f"policy {system.policy} maps pages into virtual addresses; a live run reads the cache through "
             "block tables: choose a policy with another allocator"
         )
     if spec.head_dim not in HEAD_DIMS:

@@ -205,15 +205,15 @@ def check_model(spec: ModelSpec, longest: int) -> None:
             for fewer than ``longest`` tokens.
     """
     if spec.moe is not None:
-        raise PagesimError(f"model {spec.name} is a mixture of experts; pagesim live runs dense models only")
+        raise PagesimError(f"model {spec.name} is a mixture of experts; a live run runs dense models only")
     if spec.mla is not None:
         raise PagesimError(
-            f"model {spec.name} has latent attention (MLA); pagesim live runs models with a key and a value "
+            f"model {spec.name} has latent attention (MLA); a live run runs models with a key and a value "
             "a head only"
         )
     if spec.cached:
         raise PagesimError(
-            f"model {spec.name} has layers of other kinds ({spec.layers_in_words}); pagesim live runs "
+            f"model {spec.name} has layers of other kinds ({spec.layers_in_words}); a live run runs "
             "models of full attention only"
         )
     rows = spec.position_rows - max(0, spec.position_rows - spec.max_model_len)

@@ -52,7 +52,7 @@ def read_cluster(folder: Path) -> ClusterResult:
     Raises:
         PagesimError: the folder holds none, or not the whole of one.
     """
-    what = "is no result of pagesim cluster"
+    what = "is no result of pagesim run --replicas"
     names = tuple(f"{name}.parquet" for name in _TABLES)
     files = read_result(folder, ("scenario.toml", "summary.json", *names), names[:2], what)
     try:
@@ -96,7 +96,7 @@ def write_cluster_report(folders: Sequence[Path], out: Path) -> None:
     """Write a page about one or several clusters, which shows them side by side.
 
     Args:
-        folders: results of ``pagesim cluster``.
+        folders: results of ``pagesim run --replicas``.
         out: the HTML file; it appears whole or not at all.
 
     Raises:

@@ -76,8 +76,8 @@ def write_report(
     """Write a page about one or several results, which shows them side by side.
 
     Args:
-        folders: results of ``pagesim run``, ``pagesim compare`` or `Result.save`; or all of
-            ``pagesim cluster``, of which a page has no memory map.
+        folders: results of ``pagesim run``, ``pagesim run --policies`` or `Result.save`; or all of
+            ``pagesim run --replicas``, of which a page has no memory map.
         out: the HTML file; it appears whole or not at all.
         window: first and last second that the memory map shows; the whole run when left out.
         instants: frames of the memory map, 2 to 5000; 0 leaves it out, and nothing is replayed. None for 400,

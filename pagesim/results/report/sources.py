@@ -39,8 +39,7 @@ def find(folders: Sequence[Path]) -> list[Source]:
     Each is called by its policy, and, where several have the same, by its folder, too.
 
     Raises:
-        PagesimError: a folder holds no result of ``pagesim run`` or ``pagesim compare``, or there are too
-            many of them.
+        PagesimError: a folder holds no result of ``pagesim run``, or there are too many of them.
     """
     found: list[tuple[Path, Result]] = []
     for folder in folders:
@@ -64,9 +63,9 @@ def _parts(folder: Path) -> list[Path]:
     try:
         runs = parse_json(read_text(folder / "summary.json")).get("runs")
     except (OSError, ValueError, AttributeError) as error:
-        raise PagesimError(
-            f"{folder}: is no result of pagesim run or pagesim compare ({reason(error)})"
-        ) from None
+        raise PagesimError(f"{folder}: is no result of pagesim run ({reason(error)})") from None
     if runs is not None and not isinstance(runs, dict):
-        raise PagesimError(f"{folder}: is no result of pagesim compare (runs of summary.json is no table)")
+        raise PagesimError(
+            f"{folder}: is no result of pagesim run --policies (runs of summary.json is no table)"
+        )
     return [folder] if runs is None else [folder / policy for policy in runs]

@@ -1,4 +1,4 @@
-"""``pagesim live``: what it prints, what it stores, and one sentence for whatever cannot be done."""
+"""``pagesim run --device``: what it prints, what it stores, and one sentence for whatever cannot be done."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_check_that_fails_is_an_exit_code(cli, monkeypatch):
     [
         (
             ("--tensor-parallel-size", "2"),
-            "tensor_parallel_size is 2; pagesim live runs on one device, so it must be 1",
+            "tensor_parallel_size is 2; pagesim run --device runs on one device, so it must be 1",
         ),
         (("--model", "deepseek-v3"), "model deepseek-v3 is a mixture of experts"),
         (("--policy", "virtual-contiguous"), "policy virtual-contiguous maps pages into virtual addresses"),

@@ -10,7 +10,7 @@ import pagesim as ps
 from tests.pages import check_programs, commands_in, text_of
 
 PAGE = text_of("docs/live.md")
-COMMANDS = [words for words in commands_in(PAGE) if words[0] == "live" and "--cuda-graphs" not in words]
+COMMANDS = [words for words in commands_in(PAGE) if "--device" in words and "--cuda-graphs" not in words]
 
 
 @pytest.mark.slow_but("command1")

@@ -1,71 +1,35 @@
-"""``pagesim capacity``: the highest request rate, or concurrency, at which each policy keeps a goal."""
+"""``pagesim sweep --find``: the highest request rate, or concurrency, at which each policy keeps a goal."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from pagesim.cli.options import OUT, SCENARIO, scenario_from, with_flags
-from pagesim.cli.runs import ADDRESS, EXECUTOR, JOBS, SEEDS, bar, number, say_notes
-from pagesim.setup.scenario import Comparison
+from pagesim.cli.options import scenario_from
+from pagesim.cli.runs import bar, number, say_notes
 
 if TYPE_CHECKING:
     from pagesim.experiments.sweeps.search import CapacityTables
 
-GOALS = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--goal", metavar="GOAL", help="Bound on a latency, such as p99_ttft<=2s. Repeatable; all must hold."
-    ),
-]
-FIND = Annotated[
-    str | None,
-    typer.Option(
-        metavar="OPTION",
-        help="Load that is raised until a goal fails. [rate|max_concurrency] [default: rate]",
-    ),
-]
-LOWEST = Annotated[
-    float | None,
-    typer.Option(help="Lowest load to try, in requests per second or requests. [default: 0.1, or 1]"),
-]
-HIGHEST = Annotated[
-    float | None,
-    typer.Option(help="Highest load to try, in requests per second or requests. [default: 1000, or 4096]"),
-]
-TOLERANCE = Annotated[
-    float | None,
-    typer.Option(
-        help="Relative distance between the load that holds and the one that fails. [default: 0.02]"
-    ),
-]
 
-
-@with_flags(Comparison, leave_out=("policy", "rate", "duration", "steps"))
-def command(
+def find_highest(
+    scenario: Path | None,
+    given: dict[str, Any],
     *,
-    scenario: SCENARIO = None,
-    goal: GOALS = None,
-    find: FIND = None,
-    seeds: SEEDS = None,
-    lowest: LOWEST = None,
-    highest: HIGHEST = None,
-    tolerance: TOLERANCE = None,
-    out: OUT = None,
-    jobs: JOBS = None,
-    executor: EXECUTOR = "local",
-    address: ADDRESS = None,
-    flags: dict[str, Any],
+    out: Path | None,
+    jobs: int | None,
+    executor: str,
+    address: str | None,
 ) -> None:
-    """Find the highest load at which each policy keeps its goals.
+    """Find the highest load at which each policy keeps its goals, and show it.
 
-    The search doubles the load, then bisects.
-
-    With --find max_concurrency, the most outstanding requests. The same requests are sent each time. With
-    --out, which may be a sweep's, no run is ever repeated.
-
-    Example: pagesim capacity --goal 'p99_ttft<=2s' --policies orca-max,vllm-sosp --num-requests 500
+    Args:
+        scenario: a file of options.
+        given: flags over them, those of the search among them.
+        out: folder of the tables, the figure and the runs.
+        jobs: parallel runs.
+        executor: ``local`` or ``ray``.
+        address: of a Ray cluster.
     """
     from pagesim.cli import show
     from pagesim.experiments.sweeps.figures import capacity_bars
@@ -74,16 +38,6 @@ def command(
     from pagesim.experiments.sweeps.workers import Workers
     from pagesim.results.drawing import load_of
 
-    own = {
-        "find": find and find.replace("-", "_"),
-        "seeds": seeds,
-        "lowest": lowest,
-        "highest": highest,
-        "tolerance": tolerance,
-    }
-    given = {**flags, **{name: value for name, value in own.items() if value is not None}}
-    if goal:
-        given["goals"] = tuple(goal)
     chosen = scenario_from(Search, scenario, given)
     chosen.parsed_goals()
     with opened(out) as store, Workers(jobs, executor, address) as workers:

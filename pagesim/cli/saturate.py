@@ -1,56 +1,35 @@
-"""``pagesim gallery``: where all memory of a GPU goes while models serve as much as their caches hold."""
+"""``pagesim plan --saturate``: where a GPU's memory goes while models serve as much as their caches hold."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
-import typer
-
-from pagesim.cli.options import JSON, OUT
-from pagesim.cli.runs import JOBS
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pagesim.experiments.gallery import FullMemory
 
-MODELS = Annotated[
-    str | None,
-    typer.Option(
-        metavar="MODEL,…",
-        help="Comma-separated models, or their files. Defaults to those of the documentation.",
-    ),
-]
-GPU = Annotated[str, typer.Option(help="GPU by name, the same for all models (pagesim list gpus).")]
-SEED = Annotated[int, typer.Option(help="Random seed of the loads.")]
 
-
-def command(
-    *,
-    models: MODELS = None,
-    gpu: GPU = "h100",
-    seed: SEED = 0,
-    jobs: JOBS = None,
-    out: OUT = None,
-    json: JSON = False,
-) -> None:
+def saturate(models: str | None, gpu: str, jobs: int | None, out: Path | None, *, json: bool) -> None:
     """Show where the memory of a full GPU goes, model by model.
 
-    vLLM serves, and requests wait for blocks.
-
     Each model serves single questions and then conversations, of ShareGPT's lengths, from twice as many
-    clients as its cache holds requests. --out gets gallery.csv, and the figure as PNG and SVG.
+    clients as its cache holds requests.
 
-    Example: pagesim gallery --models llama-3.1-8b,gemma3-27b --out out/gallery
+    Args:
+        models: comma-separated; None takes those of the documentation.
+        gpu: the same for all.
+        jobs: parallel runs.
+        out: folder for ``gallery.csv`` and the figure.
+        json: whether rows are printed as JSON.
     """
     from pagesim.cli import show
     from pagesim.cli.runs import counted
     from pagesim.costs.specs import model
     from pagesim.experiments import gallery as of
     from pagesim.experiments.loads import LOADS
-    from pagesim.workloads.arrivals import check_seed
 
-    check_seed(seed)
     names = of.MODELS if models is None else tuple(dict.fromkeys(models.split(",")))
-    runs = of.gallery(names, gpu=gpu, seed=seed, jobs=jobs)
+    runs = of.gallery(names, gpu=gpu, jobs=jobs)
     found = list(counted("models", runs, len(names) * len(LOADS)))
     found.sort(key=lambda each: (names.index(each.model), list(LOADS).index(each.load)))
     show.say_notes(tuple(note for name in names for note in model(name).notes))

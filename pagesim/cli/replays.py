@@ -1,0 +1,155 @@
+"""Replays of ``pagesim run``: what is replayed, what of it is stored, and how it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pagesim.accounting.metrics import capacity_in
+from pagesim.accounting.timeline import Timeline
+from pagesim.api import run
+from pagesim.cli import show
+from pagesim.experiments.clusters import ClusterResult
+from pagesim.results.result import Result, to_json
+from pagesim.setup.files import seal
+from pagesim.setup.scenario import Cluster, Comparison, Scenario
+from pagesim.setup.scenario_files import to_toml
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a replay came to.
+
+    Attributes:
+        summary: what ``--json`` prints.
+        runs: the summary of each policy's run.
+        notes: what was assumed.
+        store: writes everything into an empty folder.
+        show: prints tables.
+        failed: whether a check failed.
+    """
+
+    summary: dict[str, Any]
+    runs: list[dict[str, Any]]
+    notes: tuple[str, ...]
+    store: Callable[[Path], None]
+    show: Callable[[], None]
+    failed: bool = False
+
+
+def replay(scenario: Scenario, *, stored: bool, live: dict[str, Any], trace_events: bool) -> Replayed:
+    """Replay a scenario, a comparison or a cluster with a progress bar.
+
+    Args:
+        scenario: of one of these kinds.
+        stored: whether the result is going to be stored.
+        live: options of a run on a device; none simulates.
+        trace_events: whether a time line is stored, too.
+    """
+    if isinstance(scenario, Comparison):
+        return _comparison(scenario, stored=stored)
+    if isinstance(scenario, Cluster):
+        return _cluster(scenario, stored=stored)
+    if live:
+        return _live(scenario, live)
+    timeline = Timeline(every=scenario.steps) if trace_events else None
+    result = show.replay(scenario, stored=stored, run=partial(run, timeline=timeline))
+    return Replayed(
+        result.summary,
+        [result.summary],
+        result.notes,
+        lambda folder: _store(result, folder, timeline),
+        lambda: show.one(result),
+    )
+
+
+def _live(scenario: Scenario, how: dict[str, Any]) -> Replayed:
+    from pagesim.cli import show_live
+    from pagesim.device.live import run_live
+
+    if how["device"] == "auto":
+        how = {**how, "device": None}
+
+    def carry_out(system: Any, trace: Any, *, progress: Any, steps: Any) -> Any:
+        return run_live(system, trace, progress=progress, **how)
+
+    result = show.replay(scenario, stored=True, run=carry_out)
+
+    def tables() -> None:
+        show.one(result)
+        show_live.measured(result)
+
+    return Replayed(
+        result.summary,
+        [result.summary],
+        result.notes,
+        lambda folder: _store(result, folder),
+        tables,
+        failed=bool(how.get("check")) and not result.summary["live"]["check"]["passed"],
+    )
+
+
+def _store(result: Result, folder: Path, timeline: Timeline | None = None) -> None:
+    from pagesim.results import trace_events
+    from pagesim.results.plots import save_run_figures
+
+    result.write(folder)
+    save_run_figures(result, folder)
+    steps: Any = result.steps
+    if timeline is not None:
+        trace_events.write(
+            folder / trace_events.FILE,
+            timeline,
+            steps,
+            title=result.scenario.policy,
+            capacity=capacity_in(result.summary["memory"]),
+        )
+
+
+def _comparison(comparison: Comparison, *, stored: bool) -> Replayed:
+    results = show.replay_all(comparison, stored=stored)
+    summaries = {policy: result.summary for policy, result in results.items()}
+
+    def store(folder: Path) -> None:
+        from pagesim.results.drawing import load_of
+        from pagesim.results.plots import save_comparison_figures
+
+        (folder / "scenario.toml").write_text(to_toml(comparison), encoding="utf-8")
+        (folder / "summary.json").write_text(to_json({"runs": summaries}), encoding="utf-8")
+        for policy, result in results.items():
+            (folder / policy).mkdir()
+            result.write(folder / policy)
+            seal(folder / policy, "run")
+        save_comparison_figures(summaries, folder, load_of(comparison))
+
+    return Replayed(
+        {"runs": summaries},
+        list(summaries.values()),
+        tuple(dict.fromkeys(note for result in results.values() for note in result.notes)),
+        store,
+        lambda: show.side_by_side(summaries),
+    )
+
+
+def _cluster(cluster: Cluster, *, stored: bool) -> Replayed:
+    result = show.replay_cluster(cluster, stored=stored)
+    return Replayed(
+        result.summary,
+        [result.summary],
+        result.notes,
+        lambda folder: _store_cluster(result, folder),
+        lambda: show.cluster(result),
+    )
+
+
+def _store_cluster(result: ClusterResult, folder: Path) -> None:
+    """Write a cluster's result, of two pools with a figure."""
+    result.write(folder)
+    if result.steps is not None:
+        from pagesim.experiments.clusters.figures import pools_over_time
+        from pagesim.results.plots import save
+
+        save(pools_over_time(result), folder / "pools")

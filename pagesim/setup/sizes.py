@@ -1,0 +1,37 @@
+"""Sizes as people write them: 8k and 8K tokens, 40GiB of memory."""
+
+from __future__ import annotations
+
+import re
+
+from pagesim.costs.specs.tier_spec import parse_capacity
+
+GIB_OPTIONS = frozenset({"kv_offloading_size"})
+"""Options whose number is GiB."""
+
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
+_SUFFIXES = "kmgt"
+
+
+def readable(text: str) -> int:
+    """Return a whole number as vLLM reads it: 32k is 32,000 and 32K is 32,768.
+
+    Raises:
+        ValueError: it is none.
+    """
+    found = _COUNT.fullmatch(text.strip())
+    if found is None:
+        return int(text)
+    number, suffix = found.groups()
+    power = _SUFFIXES.index(suffix.lower()) + 1
+    return int(number) * 1024**power if suffix.isupper() else int(float(number) * 1000**power)
+
+
+def size_of(option: str, value: object) -> object:
+    """Return the number behind a size with a suffix or a unit; any other value as it is."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if option in GIB_OPTIONS and text.endswith("B"):
+        return parse_capacity(option, text) / 2**30
+    return readable(text) if _COUNT.fullmatch(text) else value
