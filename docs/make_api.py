@@ -100,7 +100,7 @@ PUBLIC: dict[str, dict[str, str]] = {
     },
     "pagesim.setup.system": {"System": "the fields that `simulate` takes as options"},
     "pagesim.setup.serve": {
-        "Served": "what `read_serve` returns",
+        "ServeLine": "what `read_serve` returns",
         "read_serve": "reads the command of a server",
     },
     "pagesim.costs": {

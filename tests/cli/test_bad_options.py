@@ -121,19 +121,19 @@ def test_options_that_contradict_one_another_are_refused(case, refused, tmp_path
     if flags[0] == "--policy":
         policy, compared, flags = flags[:2], ("--policies", flags[1]), flags[2:]
     assert said in refused("run", *SMALL, *policy, *flags, "--out", tmp_path / "out")
-    assert said in refused("compare", *SMALL, *compared, *flags, "--out", tmp_path / "out")
+    assert said in refused("run", *SMALL, *compared, *flags, "--out", tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_option_that_no_policy_of_a_comparison_can_use_is_refused(refused):
     reserving = ("--policies", "orca-max,orca-oracle")
-    assert "preemption is for" in refused("compare", *SMALL, *reserving, "--preemption", "swap")
-    assert "max_batch" in refused("compare", *SMALL, *reserving, "--max-batch", "3")
+    assert "preemption is for" in refused("run", *SMALL, *reserving, "--preemption", "swap")
+    assert "max_batch" in refused("run", *SMALL, *reserving, "--max-batch", "3")
 
 
 def test_memory_that_is_not_one_block_of_a_compared_policy_is_refused(refused):
     few = ("--policies", "vllm-sosp,virtual-contiguous", "--num-blocks", "12")
-    sentence = refused("compare", *SMALL, *few)
+    sentence = refused("run", *SMALL, *few)
     assert "num_blocks is 12; that many blocks of 16 tokens are 0 of virtual-contiguous's own" in sentence
 
 
@@ -146,7 +146,7 @@ def test_costs_that_no_clock_can_count_are_refused(cost, policy, refused):
 
 @pytest.mark.parametrize("policies", ["vllm-sosp,vllm-sosp", "", "vllm-sosp,", "nosuch", "../x"])
 def test_policies_are_known_and_distinct(policies, refused):
-    sentence = refused("compare", *SMALL, "--policies", policies)
+    sentence = refused("run", *SMALL, "--policies", policies)
     assert "must be distinct" in sentence or "it must be one of static, contiguous-max" in sentence
 
 
@@ -233,7 +233,7 @@ def test_a_window_is_two_times(value, refused):
         ("run", "--rate", "fast"),
         ("run", "--out"),
         ("run", "--policies", "vllm-sosp"),
-        ("compare", "--policy", "vllm-sosp"),
+        ("run", "--policy", "vllm-sosp"),
         ("run", "one.toml", "two.toml"),
         ("nosuch",),
         ("trace", "nosuch"),

@@ -61,7 +61,7 @@ def test_a_file_that_cannot_be_read_is_named(name, refused, tmp_path):
 @pytest.mark.parametrize("command", ["run", "compare", "cluster", "sweep", "capacity"])
 def test_a_fifo_or_a_device_is_not_waited_for(command, refused, tmp_path):
     os.mkfifo(tmp_path / "s.toml")
-    goal = ("--goal", "p99_ttft<=2s") if command == "capacity" else ()
+    goal = ("--slo", "p99_ttft<=2s") if command == "capacity" else ()
     assert "it is a FIFO and no regular file" in refused(command, tmp_path / "s.toml", *goal)
     assert "it is a device" in refused(command, "/dev/zero", *goal)
 
@@ -76,14 +76,14 @@ def test_a_file_of_100_gib_is_not_read(refused, tmp_path):
 def test_policies_are_a_list_of_names(policies, refused, tmp_path):
     file = tmp_path / "s.toml"
     file.write_text(f"policies = {policies}")
-    assert refused("compare", file).startswith(f"{file}: policies is ")
+    assert refused("run", file).startswith(f"{file}: policies is ")
 
 
 @pytest.mark.parametrize("policies", ['["orca-max", "vllm-sosp"]', '"orca-max,vllm-sosp"'])
 def test_policies_are_listed_or_separated_by_commas(policies, succeeds, tmp_path):
     file = tmp_path / "s.toml"
     file.write_text(f'trace = "fixed:5,5"\nnum_requests = 2\npolicies = {policies}\n')
-    assert list(succeeds("compare", file, "--json").json["runs"]) == ["orca-max", "vllm-sosp"]
+    assert list(succeeds("run", file, "--json").json["runs"]) == ["orca-max", "vllm-sosp"]
 
 
 def test_a_whole_number_is_a_number(succeeds, tmp_path):

@@ -54,12 +54,12 @@ def test_a_run_that_ends_before_all_is_sent_is_stored_reported_and_drawn(succeed
 
 def test_a_comparison_bounds_every_policy_and_a_cluster_all_replicas(succeeds):
     compared = succeeds(
-        "compare", *LOAD, "--max-concurrency", "3", "--policies", "static,vllm-sosp", "--json"
+        "run", *LOAD, "--max-concurrency", "3", "--policies", "static,vllm-sosp", "--json"
     ).json
     assert all(own["batch"]["mean"] <= 3 for own in compared["runs"].values())
     flags = ("--policy", "vllm-sosp", "--max-concurrency", "3", "--replicas", "3")
     flags += ("--router", "least-loaded", "--json")
-    together = succeeds("cluster", *LOAD, *flags).json
+    together = succeeds("run", *LOAD, *flags).json
     assert together["requests"]["finished"] == 30
     assert together["batch"]["mean"] == 1.0
 
@@ -83,8 +83,8 @@ def test_concurrency_is_an_axis_of_a_sweep_and_so_is_the_infinite_rate(succeeds,
 
 def test_capacity_finds_the_concurrency(succeeds, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
-    flags = ("--goal", "mean_latency<=1.2s", "--find", "max-concurrency", "--policies", "orca-oracle,vllm-v1")
-    out = succeeds("capacity", *LOAD, *flags, "--jobs", "1", "--out", tmp_path / "out").out
+    flags = ("--slo", "mean_latency<=1.2s", "--find", "max-concurrency", "--policies", "orca-oracle,vllm-v1")
+    out = succeeds("sweep", "--find", "rate", *LOAD, *flags, "--jobs", "1", "--out", tmp_path / "out").out
     assert "Most outstanding requests at which the goal is kept" in out
     rates = pd.read_parquet(tmp_path / "out" / "capacity.parquet")
     assert list(rates.columns) == ["policy", "max_concurrency", "fails_at", "verdict", "latency.mean"]

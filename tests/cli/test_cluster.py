@@ -19,48 +19,44 @@ LOAD = (
 
 
 def test_a_cluster_is_stored_whole(succeeds, tmp_path):
-    outcome = succeeds(
-        "cluster", *LOAD, "--replicas", "3", "--router", "least-loaded", "--out", tmp_path / "c"
-    )
+    outcome = succeeds("run", *LOAD, "--replicas", "3", "--router", "least-loaded", "--out", tmp_path / "c")
     assert "3 replicas behind least-loaded" in outcome.out
     files = sorted(file.name for file in (tmp_path / "c").iterdir())
     assert files == ["manifest.json", "replicas.parquet", "requests.parquet", "scenario.toml", "summary.json"]
     requests = pd.read_parquet(tmp_path / "c" / "requests.parquet")
     replicas = pd.read_parquet(tmp_path / "c" / "replicas.parquet")
     assert requests["replica"].value_counts().sort_index().tolist() == replicas["requests"].tolist()
-    again = succeeds("cluster", tmp_path / "c" / "scenario.toml", "--json").json
+    again = succeeds("run", tmp_path / "c" / "scenario.toml", "--json").json
     assert again["cluster"]["router"] == "least-loaded"
     assert again["requests"]["finished"] == len(requests)
 
 
 def test_a_router_that_is_not_there_is_refused(refused):
-    assert refused("cluster", *LOAD, "--router", "psychic").startswith(
-        "router is 'psychic'; it must be one of"
-    )
-    assert "replicas" in refused("cluster", *LOAD, "--replicas", "0")
+    assert refused("run", *LOAD, "--router", "psychic").startswith("router is 'psychic'; it must be one of")
+    assert "replicas" in refused("run", *LOAD, "--replicas", "0")
 
 
 def test_two_pools_are_stored_whole_with_a_figure(succeeds, tmp_path):
     pools = ("--policy", "vllm-v1", "--prefill", "1", "--decode", "2", "--decode-router", "least-loaded")
-    outcome = succeeds("cluster", *LOAD, *pools, "--link", "25GB/s:20us", "--out", tmp_path / "c")
+    outcome = succeeds("run", *LOAD, *pools, "--link", "25GB/s:20us", "--out", tmp_path / "c")
     for shown in ("prefill: 1 replicas behind round-robin", "held for transfer", "landing"):
         assert shown in outcome.out
     files = {file.name for file in (tmp_path / "c").iterdir()}
     assert {"replicas.parquet", "steps.parquet", "pools.png", "pools.svg"} <= files
     replicas = pd.read_parquet(tmp_path / "c" / "replicas.parquet")
     assert replicas["pool"].tolist() == ["prefill", "decode", "decode"]
-    again = succeeds("cluster", tmp_path / "c" / "scenario.toml", "--json").json
+    again = succeeds("run", tmp_path / "c" / "scenario.toml", "--json").json
     assert again["cluster"]["decode"]["router"] == "least-loaded"
     assert again["pulls"]["link_latency_s"] == 20e-6
 
 
 def test_options_of_one_pool_and_of_two_do_not_go_together(refused):
-    assert refused("cluster", *LOAD, "--prefill", "1").startswith("decode is left out")
-    assert refused("cluster", *LOAD, "--lease", "10").startswith("prefill is left out")
-    both = refused("cluster", *LOAD, "--prefill", "1", "--decode", "1", "--replicas", "3")
+    assert refused("run", *LOAD, "--prefill", "1").startswith("decode is left out")
+    assert refused("run", *LOAD, "--lease", "10").startswith("prefill is left out")
+    both = refused("run", *LOAD, "--prefill", "1", "--decode", "1", "--replicas", "3")
     assert both.startswith("replicas is 3, and prefill is 1")
     assert "must be one of" in refused(
-        "cluster",
+        "run",
         *LOAD,
         "--policy",
         "vllm-v1",

@@ -23,7 +23,7 @@ def offered(cli, monkeypatch):
     [
         (("cap",), ["capacity"]),
         (("run", "--policy", "orca-"), ["orca-max", "orca-pow2", "orca-oracle"]),
-        (("compare", "--policies", "static,vllm-s"), ["static,vllm-sosp"]),
+        (("run", "--policies", "static,vllm-s"), ["static,vllm-sosp"]),
         (("run", "--model", "opt-1"), ["opt-125m", "opt-1.3b", "opt-13b", "opt-175b"]),
         (("run", "--gpu", "h"), ["h100", "h200", "h20"]),
         (("run", "--trace", "s"), ["sharegpt"]),
@@ -32,7 +32,7 @@ def offered(cli, monkeypatch):
         (("run", "--preemption", "re"), ["recompute"]),
         (("run", "--allocator", "b"), ["best-fit", "buddy"]),
         (("run", "--scheduler", "vllm-v"), ["vllm-v0", "vllm-v1"]),
-        (("cluster", "--router", "l"), ["least-loaded"]),
+        (("run", "--router", "l"), ["least-loaded"]),
         (("reproduce", "fig18"), ["fig18a", "fig18b"]),
     ],
 )

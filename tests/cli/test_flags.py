@@ -92,7 +92,7 @@ def test_a_flag_does_what_it_says_and_the_same_in_a_comparison(flag, succeeds):
     old = succeeds(*run).json
     new = succeeds(*run, *given).json
     assert does(new, old)
-    compared = succeeds("compare", *LOAD, *given, "--policies", "vllm-sosp", "--json").json
+    compared = succeeds("run", *LOAD, *given, "--policies", "vllm-sosp", "--json").json
     assert result(compared["runs"]["vllm-sosp"]) == result(new)
 
 
@@ -188,7 +188,7 @@ def test_without_fast_forwards_every_iteration_is_a_row(succeeds, policy):
 def test_a_comparison_gives_an_option_to_the_policies_that_know_it(succeeds):
     flags = ("--max-batch", "3", "--preemption", "swap")
     policies = ("static", "orca-oracle", "vllm-sosp")
-    runs = succeeds("compare", *LOAD, *flags, "--policies", ",".join(policies), "--json").json["runs"]
+    runs = succeeds("run", *LOAD, *flags, "--policies", ",".join(policies), "--json").json["runs"]
     assert runs["static"]["batch"]["mean"] <= 3
     assert runs["vllm-sosp"]["preemptions"]["swap"] > 0
     assert result(runs["orca-oracle"]) == result(
@@ -198,7 +198,7 @@ def test_a_comparison_gives_an_option_to_the_policies_that_know_it(succeeds):
 
 def test_a_comparison_swaps_under_the_policies_that_can(succeeds):
     flags = ("--preemption", "swap", "--policies", "vllm-sosp,virtual-contiguous", "--json")
-    runs = succeeds("compare", *LOAD, *flags).json["runs"]
+    runs = succeeds("run", *LOAD, *flags).json["runs"]
     assert runs["vllm-sosp"]["preemptions"]["swap"] > 0 == runs["vllm-sosp"]["preemptions"]["recompute"]
     assert runs["virtual-contiguous"]["preemptions"]["recompute"] > 0
 
@@ -206,7 +206,7 @@ def test_a_comparison_swaps_under_the_policies_that_can(succeeds):
 def test_a_comparison_gives_a_size_to_the_policies_that_leave_the_choice(succeeds):
     flags = ("--block-size", "32", "--page-size", "64K", "--cpu-blocks", "50")
     policies = ("vllm-sosp", "token-granular", "virtual-contiguous")
-    runs = succeeds("compare", *LOAD, *flags, "--policies", ",".join(policies), "--json").json["runs"]
+    runs = succeeds("run", *LOAD, *flags, "--policies", ",".join(policies), "--json").json["runs"]
     # 300 blocks of 32 tokens, in each policy's own blocks: the same memory for all.
     memories = [runs[policy]["memory"] for policy in policies]
     assert [m["block_size"] for m in memories] == [32, 1, 6]
@@ -217,12 +217,12 @@ def test_a_comparison_gives_a_size_to_the_policies_that_leave_the_choice(succeed
 
 
 def test_policies_may_be_listed_with_spaces(succeeds):
-    compared = succeeds("compare", *LOAD, "--policies", "orca-max, vllm-sosp", "--json").json
+    compared = succeeds("run", *LOAD, "--policies", "orca-max, vllm-sosp", "--json").json
     assert list(compared["runs"]) == ["orca-max", "vllm-sosp"]
 
 
 def test_a_comparison_takes_five_policies_when_none_are_named(succeeds):
-    compared = succeeds("compare", *LOAD, "--num-requests", "5", "--json").json
+    compared = succeeds("run", *LOAD, "--num-requests", "5", "--json").json
     assert list(compared["runs"]) == ["contiguous-max", "orca-max", "orca-pow2", "orca-oracle", "vllm-sosp"]
 
 

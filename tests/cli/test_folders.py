@@ -43,8 +43,8 @@ def test_an_older_result_is_replaced_and_nothing_of_it_stays(succeeds, tmp_path)
 
 COMMANDS = {
     "run": ("run", *SMALL),
-    "compare": ("compare", *SMALL, "--policies", "orca-max,vllm-sosp"),
-    "cluster": ("cluster", *SMALL, "--replicas", "2"),
+    "compare": ("run", *SMALL, "--policies", "orca-max,vllm-sosp"),
+    "cluster": ("run", *SMALL, "--replicas", "2"),
     "sweep": ("sweep", *SMALL, "--grid", "num_blocks=300", "--jobs", "1"),
 }
 
@@ -255,7 +255,7 @@ def test_a_run_that_fails_leaves_nothing_behind_and_the_older_result_alone(
 def test_a_comparison_with_one_unknown_policy_fails_before_any_work(refused, tmp_path):
     # Ten million requests would take minutes under the first.
     many = ("--trace", "sharegpt", "--rate", "10", "--duration", "1000000")
-    assert "nosuch" in refused("compare", *many, "--policies", "vllm-sosp,nosuch", "--out", tmp_path / "o")
+    assert "nosuch" in refused("run", *many, "--policies", "vllm-sosp,nosuch", "--out", tmp_path / "o")
     assert everything(tmp_path) == {}
 
 

@@ -16,7 +16,9 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_prints_a_table_a_load_and_stores_the_figure_and_its_numbers(succeeds, tmp_path) -> None:
-    said = succeeds("gallery", "--models", "gemma3-27b", "--jobs", "1", "--out", tmp_path / "o").out
+    said = succeeds(
+        "plan", "--saturate", "--models", "gemma3-27b", "--jobs", "1", "--out", tmp_path / "o"
+    ).out
     assert "GiB of each h100, chats" in said
     assert "GiB of each h100, conversations" in said
     assert {file.name for file in (tmp_path / "o").iterdir()} == {"gallery.csv", "gallery.png", "gallery.svg"}
@@ -26,7 +28,9 @@ def test_it_prints_a_table_a_load_and_stores_the_figure_and_its_numbers(succeeds
 
 
 def test_json_holds_the_same(succeeds) -> None:
-    chats, conversations = succeeds("gallery", "--models", "gemma3-27b", "--jobs", "1", "--json").json
+    chats, conversations = succeeds(
+        "plan", "--saturate", "--models", "gemma3-27b", "--jobs", "1", "--json"
+    ).json
     assert chats["running"] > conversations["running"] > 1
     assert chats["tensor_parallel_size"] == 1
 
@@ -42,4 +46,4 @@ def test_json_holds_the_same(succeeds) -> None:
     ],
 )
 def test_what_it_cannot_do_is_said_in_a_sentence(refused, flags, sentence) -> None:
-    assert sentence in refused("gallery", "--jobs", "1", *flags)
+    assert sentence in refused("plan", "--saturate", "--jobs", "1", *flags)

@@ -52,9 +52,7 @@ def test_where_the_memory_went_adds_up_to_all_of_it(policy, mean, succeeds):
 
 
 def test_json_of_a_comparison_is_a_summary_a_policy(succeeds, tmp_path):
-    outcome = succeeds(
-        "compare", *SMALL, "--policies", "orca-max,vllm-sosp", "--json", "--out", tmp_path / "c"
-    )
+    outcome = succeeds("run", *SMALL, "--policies", "orca-max,vllm-sosp", "--json", "--out", tmp_path / "c")
     assert list(outcome.json) == ["runs"]
     assert list(outcome.json["runs"]) == ["orca-max", "vllm-sosp"]
     assert json.loads((tmp_path / "c" / "summary.json").read_text()) == outcome.json

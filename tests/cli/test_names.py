@@ -77,8 +77,8 @@ COMMANDS = {
         *("--trace-events", "--out", "out/x"),
     ),
     "run, static": ("run", "--trace", "t.jsonl", "--policy", "static", "--out", "out/x"),
-    "compare": ("compare", "--trace", "t.jsonl", "--policies", "orca-max,vllm-sosp", "--out", "out/x"),
-    "cluster": ("cluster", "--trace", "t.jsonl", "--replicas", "2", "--out", "out/x"),
+    "compare": ("run", "--trace", "t.jsonl", "--policies", "orca-max,vllm-sosp", "--out", "out/x"),
+    "cluster": ("run", "--trace", "t.jsonl", "--replicas", "2", "--out", "out/x"),
     "sweep": (
         *("sweep", "--trace", "t.jsonl", "--grid", "num_blocks=300,400", "--jobs", "1"),
         *("--x", "num_blocks", "--y", "ttft.p50", "--out", "out/x"),
@@ -139,6 +139,6 @@ def test_names_of_options_write_nothing_at_all(option, name, outside, refused):
         (home / "s.toml").write_text(f'trace = "fixed:5,5"\nnum_requests = 2\n[grid]\n{grid}\n')
         assert refused("sweep", "s.toml", "--out", "out/y")
         (home / "s.toml").write_text(f"policies = [{json.dumps(name)}]\n")
-        assert refused("compare", "s.toml", "--out", "out/z")
+        assert refused("run", "s.toml", "--out", "out/z")
     (home / "s.toml").write_text(f"{option} = {json.dumps(name)}\n")
     assert outside["everything"]() == before

@@ -20,11 +20,11 @@ TINY = ("--model", "tiny", "--num-blocks", "60", "--device", "cpu")
 
 WRITERS = {
     "run": ("run", *SMALL, "--trace-events", "--out", "{}"),
-    "compare": ("compare", *SMALL, "--policies", "orca-max,vllm-sosp", "--out", "{}"),
-    "cluster": ("cluster", *SMALL, "--replicas", "2", "--out", "{}"),
+    "compare": ("run", *SMALL, "--policies", "orca-max,vllm-sosp", "--out", "{}"),
+    "cluster": ("run", *SMALL, "--replicas", "2", "--out", "{}"),
     "sweep": ("sweep", *SMALL, "--grid", "num_blocks=300,400", "--jobs", "1", "--out", "{}"),
     "capacity": (
-        *("capacity", "--goal", "p99_ttft<=2s", "--policies", "orca-max", "--jobs", "1", "--highest", "1"),
+        *("sweep", "--find", "rate", "--slo", "p99_ttft<=2s", "--policies", "orca-max", "--jobs", "1", "--highest", "1"),
         *("--trace", "fixed:100,20", "--num-requests", "20", "--out", "{}"),
     ),
     "ablate": (
@@ -39,7 +39,7 @@ WRITERS = {
     "profile show": ("profile", "show", "{profile}", "--out", "{}"),
     "profile rescale": ("profile", "rescale", "llama-2-7b-a100-tp1", "{}.json", "--model", "opt-13b"),
     "bench copy": ("bench", "copy", "--device", "cpu", "--quick", "--seconds", "0.001", "--out", "{}"),
-    "live": ("live", *TINY, "--trace", "fixed:30,4", "--num-requests", "2", "--out", "{}"),
+    "live": ("run", "--device", "auto", *TINY, "--trace", "fixed:30,4", "--num-requests", "2", "--out", "{}"),
     "validate": ("validate", "--live", *TINY, "--profile", "{profile}", "--trace", "fixed:30,4",
                  "--num-requests", "2", "--policies", "vllm-sosp", "--out", "{}"),
 }  # fmt: skip

@@ -46,7 +46,7 @@ def piped(tmp_path) -> Iterator[Callable[[Callable[[int], object]], Path]]:
     "command",
     [
         ("run",),
-        ("compare", "--policies", "orca-max,vllm-sosp"),
+        ("run", "--policies", "orca-max,vllm-sosp"),
         ("sweep", "--grid", "num_blocks=300,400", "--jobs", "2"),
         ("trace", "describe"),
     ],

@@ -182,7 +182,7 @@ def test_each_kind_of_part_is_found_by_its_name(succeeds):
     sized = ("run", *LOAD[:-2], "--model", "opt-6.7b", "--gpu")
     tiny, l4 = (succeeds(*sized, gpu, "--json").json["memory"] for gpu in ("tiny-gpu", "l4"))
     assert tiny["num_blocks"] == l4["num_blocks"]
-    routed = succeeds("cluster", *LOAD, "--replicas", "2", "--router", "first", "--json").json
+    routed = succeeds("run", *LOAD, "--replicas", "2", "--router", "first", "--json").json
     assert routed["cluster"]["imbalance"]["requests"] == 2
     assert "eight at a time" in succeeds("list", "policies").out
     assert "tiny-gpu" in succeeds("list", "gpus").out
@@ -205,7 +205,7 @@ def test_a_schedulers_options_are_flags_and_stored_with_the_scenario(succeeds, r
     assert succeeds("run", stored, "--crowd", "8", "--no-shy", "--json").json["batch"]["mean"] > 2
     assert refused(*command, "--crowd", "0").startswith("crowd is 0: under scheduler eight input should be")
     assert refused("run", *LOAD, "--crowd", "3") == "crowd is for scheduler eight, not vllm-v1"
-    compared = succeeds("compare", *LOAD, "--policies", "orca-oracle,tiny", "--crowd", "3", "--json").json
+    compared = succeeds("run", *LOAD, "--policies", "orca-oracle,tiny", "--crowd", "3", "--json").json
     assert compared["runs"]["tiny"]["batch"]["mean"] <= 3 < compared["runs"]["orca-oracle"]["batch"]["mean"]
 
 
@@ -253,11 +253,11 @@ def test_a_stored_scenario_says_what_it_needs(succeeds, refused, gone, tmp_path)
 
 def test_a_stored_comparison_and_cluster_say_it_too(succeeds, refused, gone, tmp_path):
     compared, routed = tmp_path / "compared", tmp_path / "routed"
-    succeeds("compare", *LOAD, "--policies", "orca-oracle,tiny", "--out", compared)
-    succeeds("cluster", *LOAD, "--router", "first", "--out", routed)
+    succeeds("run", *LOAD, "--policies", "orca-oracle,tiny", "--out", compared)
+    succeeds("run", *LOAD, "--router", "first", "--out", routed)
     gone()
-    assert "policy tiny is a plug-in" in refused("compare", compared / "scenario.toml")
-    assert "router first is a plug-in" in refused("cluster", routed / "scenario.toml")
+    assert "policy tiny is a plug-in" in refused("run", compared / "scenario.toml")
+    assert "router first is a plug-in" in refused("run", routed / "scenario.toml")
 
 
 @pytest.mark.usefixtures("installed")

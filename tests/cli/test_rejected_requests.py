@@ -70,7 +70,7 @@ def test_a_table_without_rows_has_the_columns_of_any_other(cli, trace_file, tmp_
 def test_a_rejection_is_said(succeeds, trace_file):
     trace = trace_file("a,0,100,10\nb,0,50000,5\n")
     assert "1 rejected" in succeeds("run", "--trace", trace).out
-    assert "vllm-sosp: 1 of 2 requests finished, 1 rejected" in succeeds("compare", "--trace", trace).out
+    assert "vllm-sosp: 1 of 2 requests finished, 1 rejected" in succeeds("run", "--trace", trace).out
 
 
 TP2 = ("--model", "qwen3-14b", "--gpu", "l40s", "--tensor-parallel-size", "2")
@@ -139,7 +139,7 @@ def test_an_output_that_ends_early_is_said_with_the_limit_that_ends_it(succeeds,
     assert "1 outputs cut: the engine ends a sequence at 40960 tokens, by max_model_len, 40960" in done.err
 
 
-@pytest.mark.parametrize("command", [("run",), ("compare", "--policies", "orca-max,vllm-sosp"), ("cluster",)])
+@pytest.mark.parametrize("command", [("run",), ("run", "--policies", "orca-max,vllm-sosp"), ("cluster",)])
 def test_a_run_that_rejects_every_request_says_so_first_and_ends_with_1(command, cli, trace_file):
     trace = trace_file("a,0,8000,10\nb,1,8000,10\n")
     policy = () if "--policies" in command else ("--policy", "vllm-sosp")
@@ -150,7 +150,7 @@ def test_a_run_that_rejects_every_request_says_so_first_and_ends_with_1(command,
 
 def test_a_comparison_in_which_one_policy_serves_ends_with_0(succeeds, trace_file):
     trace = trace_file("a,0,8000,10\n")
-    succeeds("compare", *TP2, "--policies", "vllm-sosp,vllm-v1", "--trace", trace)
+    succeeds("run", *TP2, "--policies", "vllm-sosp,vllm-v1", "--trace", trace)
 
 
 def test_a_sweeps_tables_have_the_same_columns_whatever_is_rejected(succeeds, trace_file, tmp_path):

@@ -63,8 +63,8 @@ def test_a_run_is_made_again_from_its_own_scenario(case, succeeds, tmp_path, mon
 
 def test_a_comparison_is_made_again_from_its_own_scenario(succeeds, tmp_path):
     policies = ("--policies", "static,orca-max,vllm-sosp", "--max-batch", "4", "--steps")
-    succeeds("compare", "--trace", "sharegpt", *LOAD, *policies, "--out", tmp_path / "first")
-    succeeds("compare", tmp_path / "first" / "scenario.toml", "--out", tmp_path / "second")
+    succeeds("run", "--trace", "sharegpt", *LOAD, *policies, "--out", tmp_path / "first")
+    succeeds("run", tmp_path / "first" / "scenario.toml", "--out", tmp_path / "second")
     assert files(tmp_path / "first") == files(tmp_path / "second")
     assert {"memory.svg", "static/batches.parquet", "vllm-sosp/scenario.toml"} <= set(
         files(tmp_path / "first")
@@ -75,7 +75,7 @@ def test_a_comparison_is_made_again_from_its_own_scenario(succeeds, tmp_path):
 @pytest.mark.parametrize("policy", ["static", "orca-max", "vllm-sosp"])
 def test_a_policy_of_a_comparison_is_made_again_by_a_run(policy, succeeds, tmp_path):
     flags = ("--policies", "static,orca-max,vllm-sosp", "--max-batch", "4", "--preemption", "swap")
-    succeeds("compare", "--trace", "sharegpt", *LOAD, *flags, "--out", tmp_path / "c")
+    succeeds("run", "--trace", "sharegpt", *LOAD, *flags, "--out", tmp_path / "c")
     succeeds("run", tmp_path / "c" / policy / "scenario.toml", "--out", tmp_path / "r")
     compared, made = files(tmp_path / "c" / policy), files(tmp_path / "r")
     assert compared == {name: made[name] for name in compared}
@@ -127,7 +127,7 @@ def test_a_file_called_like_a_workload_does_not_take_its_place(succeeds, tmp_pat
 def test_one_seed_gives_one_result_in_every_process(in_a_process, tmp_path):
     for hash_seed in ("1", "2"):
         outcome = in_a_process(
-            *("compare", "--trace", "sharegpt", *LOAD, "--policies", "static,vllm-sosp"),
+            *("run", "--trace", "sharegpt", *LOAD, "--policies", "static,vllm-sosp"),
             *("--out", tmp_path / hash_seed),
             env={"PYTHONHASHSEED": hash_seed},
         )
@@ -165,7 +165,7 @@ def test_a_flag_wins_over_the_file(succeeds, tmp_path):
 
 @pytest.mark.parametrize("kind", [Scenario, Comparison])
 def test_every_flag_is_a_field_of_a_scenario_and_every_field_a_flag(kind, succeeds):
-    command, other = ("run", set()) if kind is Scenario else ("compare", {"policy"})
+    command, other = ("run", set()) if kind is Scenario else ("run", {"policy"})
     flags = set(re.findall(r"^  --([a-z][a-z-]*)", succeeds(command, "--help").out, re.MULTILINE)) - {
         "out",
         "json",
@@ -179,7 +179,7 @@ def test_every_flag_is_a_field_of_a_scenario_and_every_field_a_flag(kind, succee
 @pytest.mark.slow
 def test_figures_hold_no_date_and_no_machine(succeeds, tmp_path):
     succeeds("run", "--trace", "sharegpt", *LOAD, "--out", tmp_path / "r")
-    succeeds("compare", "--trace", "sharegpt", *LOAD, "--policies", "vllm-sosp", "--out", tmp_path / "c")
+    succeeds("run", "--trace", "sharegpt", *LOAD, "--policies", "vllm-sosp", "--out", tmp_path / "c")
     figures = [*tmp_path.rglob("*.svg"), *tmp_path.rglob("*.png")]
     assert len(figures) == 2 + 6
     for figure in figures:

@@ -119,8 +119,19 @@ def test_a_file_with_a_text_for_a_number_is_refused(refused, tmp_path):
 
 def test_a_capacity_is_printed_drawn_and_stored(succeeds, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
-    flags = ("--goal", "p99_ttft<=2s", "--goal", "tpot<=50ms", "--policies", "orca-max,vllm-sosp")
-    search = ("capacity", *flags, "--num-requests", "60", "--jobs", "2", "--out", tmp_path / "out")
+    flags = ("--slo", "p99_ttft<=2s", "--slo", "tpot<=50ms", "--policies", "orca-max,vllm-sosp")
+    search = (
+        "sweep",
+        "--find",
+        "rate",
+        *flags,
+        "--num-requests",
+        "60",
+        "--jobs",
+        "2",
+        "--out",
+        tmp_path / "out",
+    )
     out = succeeds(*search).out
     rates = pd.read_parquet(tmp_path / "out" / "capacity.parquet")
     assert list(rates.columns) == ["policy", "rate", "fails_at", "verdict", "ttft.p99", "tpot.mean"]
@@ -135,10 +146,13 @@ def test_a_capacity_is_printed_drawn_and_stored(succeeds, tmp_path, monkeypatch)
 def test_a_capacity_without_an_answer_says_why(succeeds, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     flags = ("--policies", "vllm-sosp", "--num-requests", "20", "--jobs", "1")
-    assert "fails at the lowest rate" in succeeds("capacity", "--goal", "ttft<=1ms", *flags).out
+    assert "fails at the lowest rate" in succeeds("sweep", "--find", "rate", "--slo", "ttft<=1ms", *flags).out
     bounds = ("--lowest", "1", "--highest", "2")
-    assert "holds at the highest rate" in succeeds("capacity", "--goal", "ttft<=9s", *flags, *bounds).out
-    out = succeeds("capacity", "--goal", "ttft<=9s", *flags, "--client-timeout", "0.5").out
+    assert (
+        "holds at the highest rate"
+        in succeeds("sweep", "--find", "rate", "--slo", "ttft<=9s", *flags, *bounds).out
+    )
+    out = succeeds("sweep", "--find", "rate", "--slo", "ttft<=9s", *flags, "--client-timeout", "0.5").out
     assert "vllm-sosp: 20 requests got no answer, so the goal is not kept there" in out
 
 
@@ -146,17 +160,17 @@ def test_a_capacity_without_an_answer_says_why(succeeds, monkeypatch):
     ("arguments", "said"),
     [
         ((), "goals is empty; a capacity search needs a goal"),
-        (("--goal", "p99_tfft<=2"), "goal 'p99_tfft<=2': the latency tfft is unknown"),
-        (("--goal", "ttft<=2", "--tolerance", "0"), "tolerance is 0.0"),
+        (("--slo", "p99_tfft<=2"), "goal 'p99_tfft<=2': the latency tfft is unknown"),
+        (("--slo", "ttft<=2", "--tolerance", "0"), "tolerance is 0.0"),
         (
-            ("--goal", "ttft<=2", "--lowest", "9", "--highest", "8"),
+            ("--slo", "ttft<=2", "--lowest", "9", "--highest", "8"),
             "lowest is 9; it must be below highest, 8",
         ),
-        (("--goal", "ttft<=2", "--policies", "vllm"), "policy is 'vllm'"),
+        (("--slo", "ttft<=2", "--policies", "vllm"), "policy is 'vllm'"),
     ],
 )
 def test_a_search_that_is_off_is_refused(arguments, said, refused):
-    assert refused("capacity", *arguments).startswith(said)
+    assert refused("sweep", "--find", "rate", *arguments).startswith(said)
 
 
 def test_what_was_assumed_is_said_and_kept(succeeds, tmp_path, trace_file):

@@ -72,7 +72,17 @@ def test_two_nodes_give_the_table_of_this_machine(address, in_a_process, tmp_pat
 
 @pytest.mark.slow
 def test_a_capacity_search_runs_there_too(address, in_a_process, tmp_path):
-    search = ("capacity", "--goal", "ttft<=1s", "--policies", "orca-max,vllm-sosp", "--num-requests", "40")
+    search = (
+        "sweep",
+        "--find",
+        "rate",
+        "--slo",
+        "ttft<=1s",
+        "--policies",
+        "orca-max,vllm-sosp",
+        "--num-requests",
+        "40",
+    )
     for where in (("local",), ("ray", "--address", address)):
         outcome = in_a_process(*search, "--executor", *where, "--out", tmp_path / where[0])
         assert outcome.code == 0, outcome.err

@@ -111,7 +111,7 @@ def test_batches_are_those_of_the_golden_log(shared, stored):
 
 
 def test_a_comparison_is_drawn_as_bars_in_the_terminal(succeeds):
-    out = succeeds("compare", "--num-requests", "30", "--policies", "orca-max,vllm-sosp").out
+    out = succeeds("run", "--num-requests", "30", "--policies", "orca-max,vllm-sosp").out
     bars = [line.split() for line in out.splitlines() if "█" in line and "used" not in line]
     assert [name for name, _ in bars] == ["orca-max", "vllm-sosp"]
     assert all(len(bar) == 50 for _, bar in bars)
@@ -121,7 +121,7 @@ def test_a_comparison_is_drawn_as_bars_in_the_terminal(succeeds):
 def test_many_policies_are_printed_in_several_tables_and_no_digit_is_cut_off(succeeds, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     policies = "static,contiguous-max,orca-max,orca-pow2,orca-oracle,vllm-sosp,vllm-v0,vllm-v1,token-granular"
-    printed = succeeds("compare", *SMALL, "--policies", policies).out
+    printed = succeeds("run", *SMALL, "--policies", policies).out
     used = [line.split()[1:] for line in printed.splitlines() if line.startswith("  used  ")]
     assert len(used) > 1
     assert sum(map(len, used)) == len(policies.split(","))
@@ -144,7 +144,7 @@ def test_the_demo_is_the_comparison_that_it_names(cli, tmp_path):
 
 def test_a_comparison_is_printed_without_escapes(succeeds):
     flags = ("--trace", "fixed:50,10", "--num-requests", "5", "--rate", "1")
-    said = succeeds("compare", *flags, "--policies", "orca-max,vllm-sosp").out
+    said = succeeds("run", *flags, "--policies", "orca-max,vllm-sosp").out
     assert "█ used" in said
     assert "\\" not in said
 

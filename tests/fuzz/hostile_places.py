@@ -16,7 +16,7 @@ COMMANDS = (
     ("--version",),
     ("run", "--trace", "nö–×.csv"), ("plan", "--model", "nö–×"), ("trace", "describe", "fixed:5,5"),
     ("run", "--trace", "fixed:20,5", "--num-requests", "5", "--json"), ("run", "--zzz"), ("list", "profiles"),
-    ("compare", "--policies", "orca-max,vllm-sosp", "--trace", "fixed:20,5", "--num-requests", "5"),
+    ("run", "--policies", "orca-max,vllm-sosp", "--trace", "fixed:20,5", "--num-requests", "5"),
 )  # fmt: skip
 
 
@@ -147,7 +147,7 @@ def _out(rng: random.Random) -> Case:
         )
     )  # fmt: skip
     path = target if target.startswith("/") or not target else "{}/" + target
-    command = rng.choice((RUN, RUN, RUN, ("compare", "--policies", "orca-max,vllm-sosp", *RUN[1:])))
+    command = rng.choice((RUN, RUN, RUN, ("run", "--policies", "orca-max,vllm-sosp", *RUN[1:])))
     return _case("what is in the way", (*command, "--out", path), files=files, fresh=False, may_change=tuple(
         name for name in files if name.split("/")[-1] in ("scenario.toml", "summary.json", "requests.parquet")
         and not any("mine.txt" in each for each in files)))  # fmt: skip
@@ -264,7 +264,7 @@ def _plugin(rng: random.Random) -> Case:
             f"[pagesim.{_GROUPS[option]}]\nhostile = hostile_part:part\n".encode()
         ),
     }
-    command = ("cluster", "--replicas", "2") if option == "router" else ("run",)
+    command = ("run", "--replicas", "2") if option == "router" else ("run",)
     argv = (*command, "--trace", "fixed:20,5", "--num-requests", "5", "--rate", "2", f"--{option}", "hostile")
     return _case("a plug-in", argv, "refused", files=files, env={"PYTHONPATH": "{}/site:{PYTHONPATH}"})
 

@@ -29,10 +29,10 @@ RUNS = {
     "sglang": ("run", "--policy", "sglang", "--num-blocks", "4000", *_RUN),
     "samples": ("run", "--policy", "vllm-sosp", "--preemption", "auto", "--n", "2", "--num-blocks", "120",
                 *_RUN),
-    "cluster": ("cluster", "--policy", "vllm-sosp", "--replicas", "2", *_RUN),
-    "apart": ("cluster", "--policy", "vllm-v1", "--prefill", "1", "--decode", "2", "--num-blocks", "300",
+    "cluster": ("run", "--policy", "vllm-sosp", "--replicas", "2", *_RUN),
+    "apart": ("run", "--policy", "vllm-v1", "--prefill", "1", "--decode", "2", "--num-blocks", "300",
               *_RUN),
-    "compare": ("compare", "--policies", "orca-max,vllm-sosp", *_RUN),
+    "compare": ("run", "--policies", "orca-max,vllm-sosp", *_RUN),
 }  # fmt: skip
 """Good ones, made by the ``pagesim`` that is tried."""
 

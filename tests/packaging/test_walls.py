@@ -88,9 +88,16 @@ def test_the_simulator_runs_without_torch_and_triton(program, tmp_path):
     assert done.stdout.endswith("done\n")
 
 
-@pytest.mark.slow_but("live", "bench all --device cuda")
+@pytest.mark.slow_but("run --device auto", "bench all --device cuda")
 @pytest.mark.parametrize(
-    "command", ["live", "calibrate p.json", "bench all", "bench all --device cpu", "bench all --device cuda"]
+    "command",
+    [
+        "run --device auto",
+        "calibrate p.json",
+        "bench all",
+        "bench all --device cpu",
+        "bench all --device cuda",
+    ],
 )
 def test_what_needs_torch_says_so_in_one_sentence(command, tmp_path):
     run = f"from pagesim.cli.main import app\nsys.argv = ['pagesim', *{command.split()}]\napp()\n"
@@ -104,14 +111,14 @@ def test_what_needs_torch_says_so_in_one_sentence(command, tmp_path):
 HEAVY = ("pandas", "matplotlib", "pyarrow", "simpy", "scipy", "torch", "triton")
 
 
-@pytest.mark.slow_but("pagesim", "run", "live")
+@pytest.mark.slow_but("pagesim", "run")
 @pytest.mark.parametrize(
     ("command", "heavy"),
     [
         pytest.param(command, heavy, id=command or "pagesim")
         for command, heavy in {
             "": (*HEAVY, "numpy", "pydantic", "pagesim.setup.system"),
-            **dict.fromkeys(("run", "live", "calibrate", "validate", "ablate preemption"), HEAVY),
+            **dict.fromkeys(("run", "calibrate", "validate", "ablate preemption"), HEAVY),
             **dict.fromkeys(("bench", "bench attention", "doctor"), HEAVY),
         }.items()
     ],

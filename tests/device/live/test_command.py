@@ -35,7 +35,7 @@ FEW = (
 
 
 def test_a_run_is_shown_checked_and_stored(succeeds, tmp_path):
-    shown = succeeds("live", *FEW, "--check", "--out", tmp_path / "out").out
+    shown = succeeds("run", "--device", "auto", *FEW, "--check", "--out", tmp_path / "out").out
     for part in ("5 of 5 requests finished", "fp32, paged attention", "whole iteration", "all within 0.001"):
         assert part in shown
     result = ps.load(tmp_path / "out")
@@ -44,13 +44,15 @@ def test_a_run_is_shown_checked_and_stored(succeeds, tmp_path):
 
 
 def test_json_is_all_that_is_printed(succeeds):
-    outcome = succeeds("live", *FEW, "--policy", "vllm-v1", "--attention", "gather", "--json")
+    outcome = succeeds(
+        "run", "--device", "auto", *FEW, "--policy", "vllm-v1", "--attention", "gather", "--json"
+    )
     assert outcome.json["live"]["attention"] == "gather"
 
 
 def test_a_check_that_fails_is_an_exit_code(cli, monkeypatch):
     monkeypatch.setattr(pools.KvPools, "copy", lambda self, copies: None)
-    outcome = cli("live", *FEW, "--policy", "vllm-sosp", "--n", 2, "--check")
+    outcome = cli("run", "--device", "auto", *FEW, "--policy", "vllm-sosp", "--n", 2, "--check")
     assert outcome.code == 1
     assert "NOT RIGHT: iteration " in outcome.out
 
@@ -77,7 +79,7 @@ def test_a_check_that_fails_is_an_exit_code(cli, monkeypatch):
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(flags, said, cli):
-    outcome = cli("live", *FEW, *flags)
+    outcome = cli("run", "--device", "auto", *FEW, *flags)
     assert outcome.code == 2
     assert outcome.out == ""
     assert said in outcome.err
@@ -85,7 +87,7 @@ def test_what_cannot_be_done_is_one_sentence(flags, said, cli):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_missing_gpu_is_one_sentence(refused):
-    assert refused("live", *FEW, "--device", "cuda").startswith("device is 'cuda', but torch ")
+    assert refused("run", "--device", "cuda", *FEW).startswith("device is 'cuda', but torch ")
 
 
 def test_heads_that_the_kernels_do_not_take_are_refused(system_of):

@@ -91,7 +91,18 @@ def test_events_between_pictures_add_up_to_all_there_were(tmp_path: Path) -> Non
 
 
 def test_a_comparison_is_its_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = ["pagesim", "compare", "--trace", "fixed:10,10", "--num-requests", "3", "--out", "out"]
+    command = [
+        "pagesim",
+        "run",
+        "--policies",
+        "orca-max,vllm-sosp",
+        "--trace",
+        "fixed:10,10",
+        "--num-requests",
+        "3",
+        "--out",
+        "out",
+    ]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", [*command, "--policies", "static,vllm-sosp"])
     with pytest.raises(SystemExit):
