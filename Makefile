@@ -72,7 +72,8 @@ notebooks: $(VENV)/.test
 	$(BIN)/python notebooks/store.py
 
 fuzz: $(VENV)/.test
-	$(BIN)/python tests/fuzz/run.py --files 100000 --seed 1
+	FUZZ_ROUNDS=$(or $(ROUNDS),1400) FUZZ_SEED=$(or $(SEED),1) $(BIN)/pytest -n 2 -m slow -k changed_file \
+	    -o faulthandler_timeout=60 tests/fuzz/test_readers.py
 
 # CHECKOUT=folder tries another one.
 hostile: $(VENV)/.test

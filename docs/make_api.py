@@ -98,7 +98,7 @@ PUBLIC: dict[str, dict[str, str]] = {
         "VllmV0": "a scheduler to derive from",
         "VllmV1": "a scheduler to derive from",
     },
-    "pagesim.setup.scenario": {"System": "the fields that `simulate` takes as options"},
+    "pagesim.setup.system": {"System": "the fields that `simulate` takes as options"},
     "pagesim.setup.serve": {
         "Served": "what `read_serve` returns",
         "read_serve": "reads the command of a server",

@@ -16,7 +16,7 @@ from pagesim.costs.specs.gpus import GIB
 from pagesim.experiments.holdings import ANY_COST, holding
 from pagesim.experiments.loads import conversations
 from pagesim.experiments.plan import Plan, plan
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "hybrid.md"

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from pagesim.costs.specs.gpus import GIB
 from pagesim.errors import CapacityError
 from pagesim.experiments.plan import Plan, plan
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "plan.md"

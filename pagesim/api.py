@@ -22,8 +22,9 @@ from pagesim.scheduling.failure_modes import StrictCompatError
 from pagesim.scheduling.observer import Observer
 from pagesim.setup.comparison import each_policy
 from pagesim.setup.prepare import prepare
-from pagesim.setup.scenario import COMPARED, Scenario, System, checked
+from pagesim.setup.scenario import COMPARED, Scenario
 from pagesim.setup.server import MakeExecutor, ProgressCallback, ProgressObserver, Server
+from pagesim.setup.system import System, checked
 from pagesim.sim.clock import BEYOND_THE_CLOCK
 from pagesim.workloads import decode_as, make_trace
 from pagesim.workloads.trace import Trace

@@ -16,6 +16,7 @@ import typer
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from pagesim.setup import plugins
+from tests.commands import cli, refused, succeeds  # noqa: F401
 
 # The same examples in every run: a few in `make test`, many in `make test-all`, which asks for --hypothesis-
 # profile=thorough; with it every Hypothesis test is slow, too. --hypothesis-profile=search looks for others.

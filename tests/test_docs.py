@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-import shlex
-import sys
 from pathlib import Path
 
 import pytest
 
-from pagesim.cli.main import app
+from tests import commands as command_line
+from tests.pages import COMMAND, ROOT, text_of, words_of
 
-ROOT = Path(__file__).parents[1]
 PAGES = (
     "docs/clusters.md",
     "docs/extending.md",
@@ -37,8 +35,6 @@ WALKS = (
 """Pages whose steps are taken one after another in one folder, and whose outputs are compared."""
 
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-COMMAND = re.compile(r"^    (pagesim (?:[^\n]*\\\n)*[^\n]*)$", re.MULTILINE)
-
 STEP = re.compile(rf"{COMMAND.pattern}|{FENCE.pattern}|^```\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 NEEDS = {
@@ -47,44 +43,36 @@ NEEDS = {
 """What some commands need that is not here."""
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands that pages show take minutes."""
+    monkeypatch.setattr(command_line, "HANGS_AFTER_S", 600)
+
+
 def commands() -> list[tuple[str, str]]:
-    found = [
-        (page, command)
-        for page in PAGES
-        for command in COMMAND.findall((ROOT / page).read_text(encoding="utf-8"))
-    ]
+    found = [(page, command) for page in PAGES for command in COMMAND.findall(text_of(page))]
     assert len(found) > 5
     return found
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if FENCE.search((ROOT / page).read_text("utf-8"))])
+@pytest.mark.parametrize("page", [page for page in PAGES if FENCE.search(text_of(page))])
 def test_its_programs_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     globals_: dict[str, object] = {"__name__": "documentation"}
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
-        for block in FENCE.findall((ROOT / page).read_text(encoding="utf-8")):
+        for block in FENCE.findall(text_of(page)):
             exec(compile(block, page, "exec"), globals_)
     assert output.getvalue(), "a program of the documentation prints something"
 
 
 @pytest.mark.parametrize(("page", "command"), commands())
-def test_its_commands_run(page, command, tmp_path, monkeypatch, capsys) -> None:
+def test_its_commands_run(page, command, tmp_path, monkeypatch, succeeds) -> None:
     for beginning, reason in NEEDS.items():
         if command.startswith(beginning):
             pytest.skip(f"{beginning} {reason}")
     monkeypatch.chdir(tmp_path)
-    assert run(command, monkeypatch, capsys)
-
-
-def run(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    """Run a command, which must end well, and return what it printed."""
-    monkeypatch.setattr(sys, "argv", shlex.split(command.replace("\\\n", " ")))
-    with pytest.raises(SystemExit) as end:
-        app()
-    printed = capsys.readouterr()
-    assert not end.value.code, printed.err
-    return printed.out
+    assert succeeds(*words_of(command)).out
 
 
 def lines_of(text: str) -> str:
@@ -93,14 +81,14 @@ def lines_of(text: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", WALKS)
-def test_its_steps_print_what_it_shows(page, tmp_path, monkeypatch, capsys) -> None:
+def test_its_steps_print_what_it_shows(page, tmp_path, monkeypatch, capsys, succeeds) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     globals_: dict[str, object] = {"__name__": "documentation"}
     printed, steps = None, 0
-    for command, program, shown in STEP.findall((ROOT / page).read_text("utf-8")):
+    for command, program, shown in STEP.findall(text_of(page)):
         if command:
-            printed = run(command, monkeypatch, capsys)
+            printed = succeeds(*words_of(command)).out
         elif program:
             exec(compile(program, page, "exec"), globals_)
             printed = capsys.readouterr().out
@@ -139,7 +127,7 @@ def test_its_links_lead_somewhere(page: Path) -> None:
 def test_every_file_that_it_names_is_there(page: str) -> None:
     places = (ROOT, ROOT / "pagesim")
     rooms = [folder for place in places for folder in place.rglob("*") if folder.is_dir()]
-    named = re.findall(r"`([\w/]+(?:\.(?:py|js|html)|/))`", (ROOT / page).read_text(encoding="utf-8"))
+    named = re.findall(r"`([\w/]+(?:\.(?:py|js|html)|/))`", text_of(page))
     assert len(named) > 40
     for name in named:
         # A file that is named after its neighbour stands without its folder.

@@ -40,10 +40,12 @@ ROW_FIELDS = (
     growth: steps of growth that memory had taken in the first.
     running_sequences, waiting: how many.
     free_blocks: on the device; of a fast-forward, just before it.
-    batched_tokens, tokens, context_tokens: of the first, see `Batch`.
+    batched_tokens: of the first, as the scheduler's own limit counts them.
+    tokens: that the first computes.
+    context_tokens: over its sequences, tokens whose KV exists once it has run.
     continuing: sequences that also got a token in the iteration before.
     preempted: requests that lost their place.
-    shared_blocks: see `ledger.Sharing`; a fast-forward does not change it.
+    shared_blocks: names of blocks beyond each one's first; a fast-forward does not change it.
     cached_blocks: free blocks whose content can still be found; of a fast-forward, just before it.
 """
 
@@ -66,7 +68,8 @@ RARE_FIELDS = (
     free_cpu_blocks: blocks of the swap space in use, taken from all of them when columns are made.
     swapped_in, swapped_out, copied: blocks moved.
     external_blocks: free but unusable for the head of the queue.
-    shared_slack, shared_rounding: see `ledger.Sharing`; a fast-forward changes neither.
+    shared_slack, shared_rounding: slots of shared last blocks that no token fills yet, and those of them that
+        none ever will; a fast-forward changes neither.
     held_for_transfer, landing: blocks that only requests hold that do not run; a fast-forward changes none.
 """
 
@@ -75,7 +78,8 @@ class Rows:
     """The rows of a chunk, and the iterations that they stand for.
 
     Args:
-        columns: the columns named in ``ROW_FIELDS`` and ``RARE_FIELDS``, ``[S]`` each.
+        columns: the columns named in ``ROW_FIELDS`` and ``RARE_FIELDS``, ``[S]`` each, ``iteration``, the
+            number of a row's first, and ``context_growth``, tokens of context a step.
 
     Attributes:
         firsts: of each row, the place of its first iteration among those of the chunk, ``[S]``.
@@ -114,10 +118,7 @@ class Chunk:
     """Some consecutive rows, iteration by iteration.
 
     Attributes:
-        rows: for each row, ``[S]``: the columns named in ``ROW_FIELDS`` and ``RARE_FIELDS``, ``iteration``,
-            the number of its first, and ``context_growth``, tokens of context a step.
-        stretch: for each iteration the index of its row, ``[I]``.
-        offset: for each iteration its place in its row, ``[I]``.
+        rows: the rows.
         clock: when each iteration was decided, ``[I]``, in ticks.
         start: when it was carried out.
         ticks: how long it took.
@@ -129,9 +130,7 @@ class Chunk:
             when to when, in ticks, and the blocks of each of `Scheduler.parks`.
     """
 
-    rows: dict[str, Column]
-    stretch: Column
-    offset: Column
+    rows: Rows
     clock: Column
     start: Column
     ticks: Column
@@ -139,10 +138,6 @@ class Chunk:
     late: Column
     late_counts: Column
     gaps: Column
-
-    def spread(self, name: str) -> Column:
-        """Return a column of rows over the iterations, ``[I]``."""
-        return np.repeat(self.rows[name], self.rows["iterations"])
 
 
 def keep_freed() -> None:

@@ -71,14 +71,14 @@ def expand_groups(
 
     Args:
         stays: rows of `Stay`, ``[S, 6]``; iterations count from the first of these.
-        held_stays: rows of `HeldStay`, ``[H, 5 + 2 G]``, likewise.
+        held_stays: rows of `HeldStay`, ``[H, 5 + 2 G]``; iterations count from the first of these.
         growth: how many steps of growth had been taken at each iteration, ``[I]``, never falling.
         groups: the KV groups.
         page_bytes: of a block.
         group_bytes: of each group's blocks, ``[G]``; not ``page_bytes`` where blocks are cut into them.
         capacity: bytes of the cache.
         steps_in_flight: steps that are in flight when the next one is planned.
-        held: see `Held`; None where nothing is shared and no state is kept.
+        held: what memory counts itself; None where nothing is shared and no state is kept.
         held_without_running: by entry, blocks that only requests hold that do not run, ``[I]`` each; they
             are in no group's part.
     """
@@ -149,7 +149,7 @@ def _entries(
         length: tokens of all sequences, ``[I]``.
         blocks: distinct blocks that they hold, ``[I]``.
         names: what they hold, each by itself.
-        shared: see `Held`.
+        shared: slots that names of blocks beyond the first count as out of window, ``[I]``; None for none.
     """
     entries = {"padding": blocks * (page_bytes - group.filled)} if page_bytes > group.filled else {}
     if isinstance(group.rule, State):

@@ -26,7 +26,7 @@ _pack_stay = Struct(f"{len(Stay._fields)}q").pack
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class GroupResidency(Residency):
-    """Of a hybrid cache, on demand.
+    """Notes the stays in a hybrid cache, which is taken on demand.
 
     What a decoding request holds follows from its length. What one holds whose prompt runs or that rests is
     noted: its windows give back what its next step does not attend to when that step is planned. So is what
@@ -138,7 +138,7 @@ class GroupResidency(Residency):
             return
         if self.scheduler.parks:
             others = list(chain(*self.scheduler.held_without_running()))
-            only_theirs = self.memory.exclusive_in_groups(others)
+            only_theirs = self.memory.exclusive_blocks(others)
             held = [blocks - less for blocks, less in zip(held, only_theirs, strict=True)]
         self._counts.fromlist(list(held))
 

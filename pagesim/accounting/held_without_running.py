@@ -45,7 +45,7 @@ class HeldWithoutRunning:
             return
         self.requests = list(chain(*requests))
         exclusive = self._scheduler.memory.exclusive_blocks
-        self.blocks = [exclusive(each) if each else 0 for each in requests]
+        self.blocks = [sum(exclusive(each)) if each else 0 for each in requests]
 
     def further_names(self) -> int:
         """Return how often these requests name a block beyond once each that only they have."""

@@ -1,6 +1,7 @@
 """The ledger: every token slot of the KV cache under one name, at every iteration, in exact integers.
 
-This is the ledger of a cache whose blocks are the same for all layers; ``group_ledger.py`` has the other.
+This is the ledger of a cache whose blocks are the same for all layers; that of a hybrid cache is in
+``group_ledger.py``.
 
 An engine that fast-forwards does not look at memory in between. It leaves *stays* behind: from which
 iteration to which a sequence held memory, how long it was then, and by what rule its memory follows from its
@@ -47,7 +48,7 @@ HYBRID_ENTRIES = (*GROUP_ENTRIES, "external", "cached", "free")
 """The strict view's entries of a hybrid cache, in bytes."""
 
 HELD_WITHOUT_RUNNING = ("held_for_transfer", "landing", "loading", "fenced")
-"""Entries of blocks that only requests hold that do not run: see `Scheduler.parks`."""
+"""Entries of blocks that only requests hold that do not run, by what those wait for."""
 
 ON_DEMAND = -1
 """Of blocks held throughout: memory is taken block by block as the sequence grows."""

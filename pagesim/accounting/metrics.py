@@ -25,7 +25,7 @@ PERCENTILES = (50, 90, 95, 99)
 PAPER_ENTRIES = ("token_states", "reservation", "internal", "external")
 STRICT_ENTRIES = (*GROUP_ENTRIES, *HELD_WITHOUT_RUNNING, *HYBRID_ENTRIES[len(GROUP_ENTRIES) :])
 VIEWS = {"strict": STRICT_ENTRIES, "paper": PAPER_ENTRIES}
-"""The entries of each view that there may be, in their order; see `entries_in`."""
+"""The entries that each view may have, in their order; a plain cache has fewer than a hybrid one."""
 
 _IDLE_ENTRY = {"strict": "free", "paper": "external"}
 
@@ -45,7 +45,7 @@ class MemoryMeans:
 
     Args:
         shape: of the ledger.
-        reserves: whether memory is reserved ahead (see `ledger.paper_view`).
+        reserves: whether memory is reserved ahead; the paper's view shows reservations only then.
         window: first and last instant, in ticks, both included; None for the whole run.
     """
 
@@ -86,7 +86,7 @@ class MemoryMeans:
         busy, iterations = int(lasting.sum()), len(clock[counted])
         self._busy += busy
         self._iterations += iterations
-        self._running += int(chunk.spread("running_groups")[counted].sum())
+        self._running += int(chunk.rows.spread("running_groups")[counted].sum())
         ledger = chunk.ledger
         of_groups = [part.entries for part in ledger.groups]
         for view, columns in (("strict", ledger.entries), *zip(self.shape.groups, of_groups, strict=True)):
@@ -212,12 +212,12 @@ class TokenGaps:
 
     def __init__(self) -> None:
         self._common = np.zeros(_COMMON, np.int64)  # sequences, by microseconds
-        self._rare: Counter[int] = Counter()  # the same of longer gaps
+        self._rare: Counter[int] = Counter()  # sequences, by microseconds of longer gaps
         self._sum = 0
 
     def add(self, chunk: Chunk) -> None:
         """Take the tokens of a chunk's iterations into account."""
-        self._add(chunk.ticks, chunk.spread("continuing"))
+        self._add(chunk.ticks, chunk.rows.spread("continuing"))
         self._add(chunk.late, chunk.late_counts)
 
     def include(self, others: TokenGaps) -> None:

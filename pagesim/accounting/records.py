@@ -121,7 +121,7 @@ class Recorder(Observer):
         self._joined_at: dict[int, tuple[int, EngineRequest]] = {}
         # Where iterations give tokens that are known only when they are over: when requests had their last.
         self._answered_at: dict[int, int] = {}
-        self._held_without_running = HeldWithoutRunning(scheduler)
+        self._held_without_running = HeldWithoutRunning(scheduler) if scheduler.parks else None
 
     # Iterations
 
@@ -213,7 +213,8 @@ class Recorder(Observer):
             self.log.choices.append((request.row, now, swaps, request.length, blocks, swap, recompute))
 
     def held_without_running_changes(self, now: int) -> None:
-        self._held_without_running.changes(now)
+        if self._held_without_running is not None:
+            self._held_without_running.changes(now)
 
     # Requests
 
@@ -275,13 +276,18 @@ class Recorder(Observer):
         self.blocks_in += int(columns["swapped_in"].sum())
         self.blocks_out += int(columns["swapped_out"].sum())
         columns["iteration"] = self._chunk_start + np.cumsum(columns["iterations"]) - columns["iterations"]
+        columns["context_growth"] = np.where(
+            columns["planned"] == 1, 0, columns["running_sequences"] * self.scheduler.tokens_per_step
+        )
         late = np.array(self._late, np.int64).reshape(-1, 2)
         self.rows += len(table)
         self._rows, self._late = array("q"), array("q")
         self._rare = {name: array("q") for name in RARE_FIELDS}
         begin, self._chunk_start = self._chunk_start, self.iterations
         self.full_at = self.iterations + self._chunk_iterations
-        self.consume(self._expand(Rows(columns), begin, late, self._held_without_running.take_gaps()))
+        others = self._held_without_running
+        gaps = np.empty((0, 2), np.int64) if others is None else others.take_gaps()
+        self.consume(self._expand(Rows(columns), begin, late, gaps))
 
     # Inside
 
@@ -388,10 +394,10 @@ class Recorder(Observer):
         self._note("running_groups", sequences - len(scheduler.running))
         self._note("free_cpu_blocks", memory.cpu_blocks - memory.free_cpu_blocks)
         self._note("swapped", len(scheduler.swapped))
-        if memory.shared_blocks and memory.copies_on_write:
+        if memory.shared_blocks and not memory.steps_that_fit(1, 0):
             self._note_shared_tails()
         others = self._held_without_running
-        if not others.names:
+        if others is None:
             return 0
         others.count()
         others.written_until(end)
@@ -400,7 +406,7 @@ class Recorder(Observer):
         return others.further_names()
 
     def _note_shared_tails(self) -> None:
-        """Note what last blocks that several samples share hold too often: see `ledger.Sharing`."""
+        """Note the slots of last blocks that several samples share, which no token fills yet or ever will."""
         memory, size = self.memory, self.memory.block_size
         slack = rounding = 0
         for request in self.scheduler.running.values():
@@ -416,8 +422,8 @@ class Recorder(Observer):
         self._note("shared_rounding", rounding)
 
     def _expand(self, rows: Rows, begin: int, late: Column, gaps: Column) -> Chunk:
-        offset, firsts, spread = rows.offset, rows.firsts, rows.spread
-        ticks = spread("ticks") + offset * spread("increment")
+        firsts, spread = rows.firsts, rows.spread
+        ticks = spread("ticks") + rows.offset * spread("increment")
         # The iterations of a row follow one another without a gap.
         passed = np.cumsum(ticks) - ticks
         start = passed + rows.spread_out(rows["start"] - passed[firsts])
@@ -438,8 +444,4 @@ class Recorder(Observer):
                 f"iteration {rows['iteration'][planned[at]]}: memory holds {held[at]} blocks, "
                 f"the ledger counts {counted[at]}"
             )
-        columns = rows.columns
-        columns["context_growth"] = np.where(
-            rows["planned"] == 1, 0, rows["running_sequences"] * self.scheduler.tokens_per_step
-        )
-        return Chunk(columns, rows.stretch, offset, clock, start, ticks, ledger, late[:, 0], late[:, 1], gaps)
+        return Chunk(rows, clock, start, ticks, ledger, late[:, 0], late[:, 1], gaps)

@@ -25,7 +25,8 @@ class RequestLog:
         first_scheduled, first_token, finish: ticks; -1 for what has not happened.
         recomputes, swaps: how often each was preempted.
         status: a `Status` each.
-        choices: how victims were preempted where that was free to choose: see `Recorder.choose`.
+        choices: of each victim whose preemption was free to choose: row, ticks, whether it was swapped, its
+            tokens and blocks, and the ticks that swapping and recomputing were to take.
         cached_tokens: of prompts, found in the cache when they were admitted first, by row.
         loaded_tokens: tokens that were loaded from another tier when any were last, by row; None where there
             is no tier.

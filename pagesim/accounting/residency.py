@@ -62,13 +62,13 @@ class Residency:
 
 
 class PlainResidency(Residency):
-    """Of a cache whose blocks are the same for all layers."""
+    """Notes the stays in a cache whose blocks are the same for all layers."""
 
     __slots__ = ("_stays",)
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__(scheduler)
-        self._stays = array("q")  # see `expand`
+        self._stays = array("q")  # flat: `Stay`, then blocks held throughout and tokens reserved
 
     def note(self, request: EngineRequest, first: int, last: int) -> None:
         memory = self.memory

@@ -134,9 +134,10 @@ class SharedOutOfWindow:
         """Return the sharers of blocks but their owners, as far as slots are out of their window in a row.
 
         Args:
-            span: see `HybridManager.window_spans`.
+            span: the place of a group in ``HybridManager.window_spans``.
             steps: iterations of the row.
-            processed: see `_note`.
+            processed: of each request that shares blocks, its tokens before its step in the first iteration,
+                and those that each further step adds.
         """
         memory = self._memory
         group = memory.groups[memory.window_spans[span][0]]

@@ -90,7 +90,7 @@ class Stays:
 
     def from_length(self, length: Column, amounts: Column) -> Column:
         """Return the sum of amounts, each from when its sequence is so long, ``[I]``."""
-        turn = np.maximum(self._reach(length, self.base, self.rate), self.first)
+        turn = np.maximum(self._first_at(length, self.base, self.rate), self.first)
         turn = np.where(self.end >= length, turn, self.last + 1)
         amounts = amounts * self.sequences
         return sum_changes(len(self.growth), (turn, amounts), (self.last + 1, -amounts))
@@ -115,7 +115,7 @@ class Stays:
         which = np.repeat(np.arange(len(counts)), counts)
         nth = np.arange(1, len(which) + 1) + np.repeat(start - (np.cumsum(counts) - counts), counts)
         feet = foot if isinstance(foot, int) else foot[which]
-        at = self._reach(feet + nth * width, self.base[which], self.rate[which])
+        at = self._first_at(feet + nth * width, self.base[which], self.rate[which])
         climbed = nth * rise // per - (nth - 1) * rise // per
         return sum_changes(
             len(self.growth),
@@ -124,7 +124,7 @@ class Stays:
             (self.last + 1, -(ground + end * rise // per) * self.sequences),
         )
 
-    def _reach(self, length: Column, base: Column, rate: Column) -> Column:
+    def _first_at(self, length: Column, base: Column, rate: Column) -> Column:
         """Return the first iterations at which sequences are so long, if they ever are."""
         found: Column = np.searchsorted(self.growth, -(-(length - base) // np.maximum(rate, 1)))
         return found

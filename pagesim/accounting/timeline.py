@@ -19,7 +19,7 @@ from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
 from pagesim.scheduling.request import Status
 from pagesim.sim.clock import to_tick_column
-from pagesim.sim.executors import shape_of
+from pagesim.sim.executor import shape_of
 from pagesim.workloads.trace import Trace
 
 _NUMBERS = IterationShape._fields.index("reached")
@@ -83,7 +83,7 @@ class Timeline(Observer):
         ends = chunk.start + chunk.ticks
         if not self.every:
             # A stretch ends where its last iteration does: the one before the next stretch's first.
-            last = np.append(np.flatnonzero(chunk.offset == 0)[1:] - 1, len(ends) - 1)
+            last = np.append(np.flatnonzero(chunk.rows.offset == 0)[1:] - 1, len(ends) - 1)
             ends = ends[last]
         self._ends.append(ends)
 
@@ -100,7 +100,7 @@ class Timeline(Observer):
             for at in range(0, len(flat), width)
         }
 
-    def reached(self, iteration: int) -> tuple[int, ...]:
+    def span_tokens(self, iteration: int) -> tuple[int, ...]:
         """Return what was within each span in an iteration of a fast-forward, if costs look at that."""
         if self._spans is None:
             return ()

@@ -70,7 +70,7 @@ class TreeHistory(Observer):
         memory = scheduler.memory
         assert isinstance(memory, RadixManager)
         tree, page = memory.tree, memory.block_size
-        blank = memory.blank_blocks * page
+        blank = memory.available_blocks * page
         own = memory.num_blocks * page - blank - tree.evictable - tree.protected
         # fmt: off
         self._counts.fromlist([
@@ -79,7 +79,7 @@ class TreeHistory(Observer):
         ])
         # fmt: on
         if isinstance(memory, WindowedRadixManager):
-            blank = memory.blank_window_blocks * page
+            blank = memory.available_window_blocks * page
             windows = memory.tree
             live = windows.window_tokens
             own = memory.windows.num_blocks * page - blank - live

@@ -8,7 +8,7 @@ import typer
 from pydantic import BaseModel, Field
 
 from pagesim.cli.options import OUT, with_fields
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 
 if TYPE_CHECKING:
     from pagesim.costs.specs import TierSpec
@@ -67,7 +67,7 @@ def offload(*, tier: TIER = None, out: OUT = None, flags: dict[str, Any]) -> Non
 
     Example: pagesim ablate offload --gpu h100 --tier host:256GiB --tier ssd:4TiB:6.5GB/s --out out/offload
     """
-    from pagesim.setup.scenario import checked
+    from pagesim.setup.system import checked
 
     flags.setdefault("gpu", GPU)
     asked = checked(Loads, {name: flags.pop(name) for name in Loads.model_fields if name in flags})
@@ -135,7 +135,7 @@ def _server(text: str, budget: int, flags: dict[str, Any]) -> Server:
     from pagesim.errors import PagesimError
     from pagesim.experiments.offload.loading import Server
     from pagesim.setup.engine_config import EngineConfig
-    from pagesim.setup.scenario import checked
+    from pagesim.setup.system import checked
 
     name, _, tp = text.partition(":")
     if tp and not tp.isdecimal():
@@ -144,7 +144,7 @@ def _server(text: str, budget: int, flags: dict[str, Any]) -> Server:
         System, {"policy": "vllm-v1", "model": name, "tensor_parallel_size": int(tp or 1), **flags}
     )
     config = EngineConfig(system)
-    block, sized = config.block_bytes, config.capacity
+    block, sized = config.block.bytes, config.capacity
     return Server(
         name,
         system.tensor_parallel_size,

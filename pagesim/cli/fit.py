@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pagesim.cli.options import JSON, with_fields
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 
 if TYPE_CHECKING:
     from pagesim.costs.profiles import Profile

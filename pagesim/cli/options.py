@@ -12,8 +12,9 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 
 from pagesim.cli.completion import complete
-from pagesim.setup.scenario import SCHEDULER_FIELDS, Scenario, System, checked, plugin_fields
+from pagesim.setup.scenario import Scenario
 from pagesim.setup.scenario_files import absolute_paths, check_needs, read_scenario
+from pagesim.setup.system import SCHEDULER_FIELDS, System, checked, plugin_fields
 
 SCENARIO = Annotated[
     Path | None,
@@ -61,7 +62,7 @@ _PANEL_OF = {
 }
 
 if TYPE_CHECKING:
-    from pagesim.setup.serve import Served
+    from pagesim.setup.serve import ServeLine
 
 ALIASES = {"rate": ("--request-rate",), "tiers": ("--tier",)}
 """Further names of flags: what ``vllm bench serve`` calls them, and one of several values."""
@@ -86,21 +87,23 @@ def workload_flags(names: tuple[str, ...]) -> Decorator:
     return with_fields({name: Scenario.model_fields[name] for name in names}, check=True)
 
 
-def scenario_from(kind: type[S], file: Path | None, flags: dict[str, Any], served: Served | None = None) -> S:
+def scenario_from(
+    kind: type[S], file: Path | None, flags: dict[str, Any], served: ServeLine | None = None
+) -> S:
     """Return the scenario of a file with the flags that were given, and a server's line, put over it."""
     values = {}
     if file:
         written = read_scenario(kind, file)
         values = {**written.model_dump(exclude_unset=True), **absolute_paths(written, file.parent)}
     given = {**values, **flags}
-    scenario = checked(kind, given if served is None else served.over(given))
+    scenario = checked(kind, given if served is None else served.merged_with(given))
     if file:
         check_needs(file, scenario)
     if served is not None:
-        from pagesim.setup.block_plans import check_served
+        from pagesim.setup.block_plans import check_serve_line
         from pagesim.setup.engine_config import EngineConfig
 
-        check_served(EngineConfig(scenario), full_graphs=served.full_graphs)
+        check_serve_line(EngineConfig(scenario), full_graphs=served.full_graphs)
     return scenario.model_copy(update=absolute_paths(scenario))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pagesim.cli.options import FORCE, JSON, with_fields
-from pagesim.setup.scenario import System, checked
+from pagesim.setup.system import System, checked
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -104,7 +104,7 @@ def command(
         from pagesim.setup.serve import read_serve
 
         served = read_serve(serve)
-        given, lines, full_graphs = served.over(flags), served.notes, served.full_graphs
+        given, lines, full_graphs = served.merged_with(flags), served.notes, served.full_graphs
     cache_bytes = None if available_gib is None else int(available_gib * GIB)
     if grid:
         how = {"cache_bytes": cache_bytes, "enforce_eager": enforce_eager, "full_graphs": full_graphs}

@@ -50,7 +50,7 @@ def command(
     from pagesim.cli import show
     from pagesim.results.report import write_report
     from pagesim.setup.files import check_file
-    from pagesim.setup.scenario import System, checked
+    from pagesim.setup.system import System, checked
 
     check_file(out, "page", force=force)
     seconds = None if window is None else checked(System, {"window": window}).window_s

@@ -92,13 +92,15 @@ def _recorded(source: Path, target: Path, error: TraceError) -> dict[Path, Trace
         PagesimError: what is wrong with the runs, or, where there are none, with the trace.
     """
     from pagesim.errors import PagesimError
+    from pagesim.experiments.recorded.fields import CUT_OFF
     from pagesim.experiments.recorded.find import FORMATS, read
     from pagesim.workloads.formats import UNKNOWN
 
     try:
         runs = read(source)
     except PagesimError as why:
-        if UNKNOWN in str(error) and not str(why).endswith(FORMATS):
+        # What is no JSON is no record of a client's either: the trace's reader knows better what it lacks.
+        if UNKNOWN in str(error) and not str(why).endswith((FORMATS, CUT_OFF)):
             raise
         raise error from None
     files = (

@@ -64,7 +64,7 @@ def _show(tree: pd.DataFrame, most: int) -> None:
             str(number),
             "" if node["parent"] < 0 else str(node["parent"]),
             *(f"{node[name]:,}" for name in ("tokens", "start", "end")),
-            _named(node["requests"]),
+            _named(node["holders"]),
             str(node["inserted_by"]),
             f"{clock - node['used_s']:.2f}",
             str(node["hits"]),

@@ -11,7 +11,8 @@ from pydantic import BaseModel, Field
 
 from pagesim.cli.options import JSON, OUT, scenario_from, with_fields
 from pagesim.errors import PagesimError
-from pagesim.setup.scenario import Scenario, System
+from pagesim.setup.scenario import Scenario
+from pagesim.setup.system import System
 
 if TYPE_CHECKING:
     from pagesim.costs.profiles import Profile

@@ -117,11 +117,11 @@ class Roofline:
             *of_experts(model, "roofline"),
             *of_layers(model, "roofline"),
         )
-        reduces = ALL_REDUCES_PER_LAYER * model.layers if tp > 1 else 0
-        self._reduce_latency_s = reduces * gpu.peer.latency_s
-        self._reduce_s = (
-            reduces * all_reduce_bytes_per_token(model, tp) / (gpu.peer.bytes_per_s * efficiency.link)
-        )
+        self._reduce_latency_s = self._reduce_s = 0.0
+        if tp > 1:
+            reduces, link = ALL_REDUCES_PER_LAYER * model.layers, gpu.peer.bytes_per_s * efficiency.link
+            self._reduce_latency_s = reduces * gpu.peer.latency_s
+            self._reduce_s = reduces * all_reduce_bytes_per_token(model, tp) / link
         self._swap_latency_s = gpu.host.latency_s
         self._swap_s = kv_bytes * block_size / (gpu.host.bytes_per_s * efficiency.link)
         self._copy_s = 2 * kv_bytes * block_size / hbm

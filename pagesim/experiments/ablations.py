@@ -12,7 +12,7 @@ from pagesim.costs.profiles import Profile
 from pagesim.costs.specs import ModelSpec
 from pagesim.errors import PagesimError
 from pagesim.results.result import Result
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 from pagesim.sim.clock import TICKS_PER_SECOND
 from pagesim.workloads.trace import Trace
 

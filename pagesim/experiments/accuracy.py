@@ -31,7 +31,7 @@ from pagesim.experiments.recorded.closed_loop_table import read
 from pagesim.experiments.recorded.run import RecordedRun
 from pagesim.experiments.recorded.simulate import simulate_recorded, system_of
 from pagesim.setup.engine_config import EngineConfig
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 
 BUDGET = 8192
 """Tokens of a batch where a run does not record them: what vLLM takes on GPUs of 70 GiB and more."""

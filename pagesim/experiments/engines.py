@@ -17,7 +17,7 @@ from pagesim.setup.comparison import each_policy
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.presets import BLOCK_SIZE, parts_of
 from pagesim.setup.registry import SCHEDULERS
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 from pagesim.workloads.trace import Trace
 
 POLICIES = (

@@ -15,7 +15,7 @@ from pagesim.experiments.holdings import ANY_COST, ENTRIES, FREE, holding, slot_
 from pagesim.experiments.loads import LOADS
 from pagesim.experiments.plan import POLICY, Plan, plan
 from pagesim.experiments.sweeps.workers import Workers
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 from pagesim.workloads.trace import Trace
 
 MODELS = (

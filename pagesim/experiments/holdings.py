@@ -12,7 +12,7 @@ from pagesim.costs.specs import model
 from pagesim.errors import PagesimError
 from pagesim.results.result import Result
 from pagesim.setup.engine_config import EngineConfig
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 from pagesim.workloads.trace import Trace
 
 ENTRIES = GROUP_ENTRIES

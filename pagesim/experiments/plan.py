@@ -19,7 +19,7 @@ from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.block_plans import block_plan, check_graphs, check_longest
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.notes import kernel_notes, kv_notes
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 from pagesim.workloads.trace import Trace
 
 POLICY = "vllm-v1"

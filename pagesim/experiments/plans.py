@@ -9,7 +9,7 @@ from typing import Any
 
 from pagesim.errors import CapacityError
 from pagesim.experiments.plan import Plan, plan
-from pagesim.setup.scenario import System, checked
+from pagesim.setup.system import System, checked
 
 MOST_PLANS = 60
 """More than these do not fit a table or a figure."""

@@ -11,7 +11,7 @@ from pagesim.kvcache.hybrid import (
 )
 from pagesim.kvcache.paged import PagedManager
 from pagesim.kvcache.paged_tables import PagedTables
-from pagesim.kvcache.pool import Pool
+from pagesim.kvcache.pool import LayerTypePages, MakeBlockManager, Pool
 from pagesim.kvcache.prefix import PrefixManager
 from pagesim.kvcache.prefix_tables import NumberedPrefixManager
 from pagesim.kvcache.reservation import RESERVATIONS, Reservation
@@ -30,6 +30,8 @@ __all__ = [
     "HybridManager",
     "JengaManager",
     "KVGroup",
+    "LayerTypePages",
+    "MakeBlockManager",
     "NumberedPrefixManager",
     "PagedManager",
     "PagedTables",

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 from pagesim.allocators import OutOfBlocks
 from pagesim.kvcache.groups import Full, KVGroup, are_hybrid, check_groups, page_bytes_of
 from pagesim.kvcache.sequence_group import SequenceGroup
-from pagesim.setup.compiled import mypyc_attr, refuse_abstract
+from pagesim.setup.compiled import mypyc_attr
 
 
 class StateChunks(NamedTuple):
@@ -17,7 +17,8 @@ class StateChunks(NamedTuple):
 
     Attributes:
         block_size: tokens; chunks end where blocks do.
-        checkpoint: see `groups.State`.
+        checkpoint: tokens; within a chunk the kernels can leave a state behind at every multiple of them from
+            its start. None where they cannot.
     """
 
     block_size: int
@@ -49,12 +50,12 @@ class BlockManager:
         shares: whether samples of a request share the blocks of their prompt; if not, each has its own.
 
     Attributes:
-        steps: steps of growth taken so far.
+        steps: decode steps taken so far.
         free_blocks: blocks that no request has.
-        free_cpu_blocks: the same of the swap space.
+        free_cpu_blocks: blocks of the swap space that no request has.
         shared_blocks: over the blocks on the device, the requests' tables that name one beyond the first.
         block_size: tokens a block, of the first group.
-        page_bytes: of each block, on each GPU; see `KVGroup`.
+        page_bytes: bytes of each block on each GPU; of the largest, where groups do not say.
         group_bytes: of what each group takes at a time: a block, unless ``equal_blocks`` is False.
         capacity_bytes: of all memory, on each GPU.
         is_hybrid: whether a block is not the same for all layers and for good: several groups, windows,
@@ -111,7 +112,6 @@ class BlockManager:
     def __init__(
         self, num_blocks: int, groups: Sequence[KVGroup], cpu_blocks: int = 0, *, shares: bool = True
     ) -> None:
-        refuse_abstract(self)
         if num_blocks < 1:
             raise ValueError(f"num_blocks is {num_blocks}; at least 1 is needed")
         if cpu_blocks < 0:
@@ -137,7 +137,7 @@ class BlockManager:
         self.free_cpu_blocks = cpu_blocks
         self.shared_blocks = 0
         self.state_chunks: StateChunks | None = None
-        self._cached = 0  # of a prefix cache, see ``cached_blocks``
+        self._cached = 0  # ``cached_blocks`` of a prefix cache
 
     # Questions
 
@@ -158,17 +158,20 @@ class BlockManager:
         blocks = sum([group.blocks_at_admission(tokens, request.output) for group in self.groups])
         return blocks if self.shares else blocks * request.samples
 
-    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
-        """Say whether a request could be admitted now, with ``spare`` blocks left free (a watermark)."""
-        return self.blocks_to_admit(request, tokens) + spare <= self.free_blocks
+    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0, length: int = 0) -> bool:
+        """Say whether a request could be admitted now.
+
+        Args:
+            request: to be admitted.
+            tokens: its first ones.
+            spare: blocks that are left free (a watermark).
+            length: tokens, all of which must fit as memory is now; 0 where only the first ones must.
+        """
+        return self.blocks_to_admit(request, max(tokens, length)) + spare <= self.free_blocks
 
     def could_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
         """Say whether a request could be admitted to empty memory, with ``spare`` blocks left free."""
         return self.blocks_to_admit(request, tokens) + spare <= self.num_blocks
-
-    def can_admit_whole(self, request: SequenceGroup, tokens: int, length: int, spare: int = 0) -> bool:
-        """Say whether a request could be admitted with its first tokens, and all ``length`` of them fit."""
-        return self.can_admit(request, length, spare)
 
     def match_prefix(self, request: SequenceGroup, tokens: int) -> int:
         """Look a request's first tokens up, all but the last; return how many are cached: whole blocks."""
@@ -178,13 +181,9 @@ class BlockManager:
     def held_blocks(self, request: SequenceGroup) -> int:
         """Return the distinct blocks that a request has, on the device or, swapped out, in the swap space."""
 
-    def exclusive_blocks(self, requests: Sequence[SequenceGroup]) -> int:
-        """Return the distinct blocks that only these requests have, and no other."""
-        return sum([self.held_blocks(request) for request in requests])
-
-    def exclusive_in_groups(self, requests: Sequence[SequenceGroup]) -> list[int]:
-        """Return those of each KV group."""
-        return [self.exclusive_blocks(requests)]
+    def exclusive_blocks(self, requests: Sequence[SequenceGroup]) -> list[int]:
+        """Return of each KV group the distinct blocks that only these requests have, and no other."""
+        return [sum([self.held_blocks(request) for request in requests])]
 
     def length(self, request: SequenceGroup) -> int:
         """Return the tokens of each sample whose KV is held or, for a window, has been."""
@@ -199,35 +198,15 @@ class BlockManager:
         """Return the blocks that decoding requests take over the next steps, not less what they release."""
 
     @abstractmethod
-    def blocks_needed_by(self, request: SequenceGroup) -> int:
-        """Return those that one decoding request takes in the next step."""
-
-    @abstractmethod
-    def blocks_to_extend(self, request: SequenceGroup, tokens: int) -> int:
-        """Return the blocks that a resting request takes for further tokens, what it releases not counted."""
-
-    def blocks_to_complete(self, request: SequenceGroup, length: int, computed: int) -> int:
-        """Return the blocks that a resting request takes at most until it has so many tokens.
+    def blocks_to_extend(self, request: SequenceGroup, tokens: int, computed: int | None = None) -> int:
+        """Return the blocks that a request takes for further tokens of each sample, and to copy on write.
 
         Args:
-            request: one that takes no part in steps of growth.
-            length: tokens.
-            computed: those of its tokens that were computed before the step at hand, or found.
+            request: resting or decoding.
+            tokens: how many more it is going to have.
+            computed: those of a resting request that were computed before the step at hand, or found. Given,
+                what it releases on the way to them all is counted; left out, it is not.
         """
-        return self.blocks_to_extend(request, length - request.tokens)
-
-    def blocks_needed_with(self, chunks: Sequence[tuple[SequenceGroup, int]]) -> int:
-        """Return the blocks of the next step of decoding requests and of further tokens for resting ones.
-
-        More than are free where there may be no room for all.
-
-        Args:
-            chunks: of each resting request its further tokens.
-        """
-        blocks = self.blocks_needed(1)
-        for request, tokens in chunks:
-            blocks += self.blocks_to_extend(request, tokens)
-        return blocks
 
     @abstractmethod
     def steps_that_fit(self, steps: int, spare: int) -> int:
@@ -238,15 +217,6 @@ class BlockManager:
         unless what it holds then follows from its length. Memory that gives blocks back may count on it, or
         say fewer steps.
         """
-
-    @property
-    def copies_on_write(self) -> bool:
-        """Whether the next step copies blocks that samples still share."""
-        return False
-
-    def fits_elsewhere(self, request: SequenceGroup, tokens: int) -> bool:
-        """Say whether a request cannot be placed though enough blocks are free: external fragmentation."""
-        return False
 
     def copies_due(self, request: SequenceGroup) -> int:
         """Return the blocks that the next step of a decoding request copies on write."""
@@ -261,12 +231,12 @@ class BlockManager:
         return None
 
     def take_changes(self) -> Sequence[tuple[int, ...]]:
-        """Hand over what growth changed since the last call, where lengths do not tell.
+        """Hand over what decode steps changed since the last call, where lengths do not tell.
 
         Returns:
-            Of steps of growth after which they differ, and maybe of others, in order, the step, the cached
-            blocks, and `held_by_groups` unless that is None, as they were after it. None of cached blocks
-            where steps take them only when nothing else is free, from which their number follows.
+            In order of the steps, for each after which the counts differ, and maybe for others: the step, the
+            cached blocks and, unless `held_by_groups` is None, these counts, as they were after it. No step
+            is named for cached blocks that are taken only when nothing else is free: their number follows.
         """
         return ()
 
@@ -291,7 +261,6 @@ class BlockManager:
             OutOfBlocks: there are too few blocks, or no place for them.
         """
 
-    @abstractmethod
     def extend(self, request: SequenceGroup, tokens: int) -> None:
         """Make room for further tokens of a resting request of one sample: the next chunk of a prompt.
 
@@ -301,8 +270,8 @@ class BlockManager:
             OutOfBlocks: there are too few blocks.
             BlockManagerError: everything was taken at admission.
         """
+        raise BlockManagerError("this memory takes all of a prompt at once; chunks need memory on demand")
 
-    @abstractmethod
     def append(self, request: SequenceGroup) -> int:
         """Make room for one more token of each sample of a resting request; return the blocks copied for it.
 
@@ -311,14 +280,25 @@ class BlockManager:
         Raises:
             OutOfBlocks: there are too few blocks, or the reservation is full.
         """
+        if self.grows:
+            self.extend(request, 1)
+            return 0
+        _, reserved = self.held_and_reserved(request) or (0, 0)
+        slots = -(-reserved // self.block_size) * self.block_size
+        if request.tokens >= slots:
+            raise OutOfBlocks(f"a reservation of {slots} tokens is full")
+        request.tokens += 1
+        return 0
 
-    @abstractmethod
     def start_decoding(self, request: SequenceGroup) -> None:
-        """From now on ``grow`` gives this request its tokens."""
+        """Let ``allocate_step`` give this request its tokens from now on."""
+        request.length_offset = request.tokens - request.tokens_per_step * self.steps
+        request.decodes = True
 
-    @abstractmethod
     def stop_decoding(self, request: SequenceGroup) -> None:
         """Let a decoding request rest at its present length."""
+        request.tokens = self.length(request)
+        request.decodes = False
 
     def free_skipped_blocks(self, request: SequenceGroup) -> None:
         """Release now what the next chunk of a resting request would release at its beginning."""
@@ -346,7 +326,7 @@ class BlockManager:
         """
 
     def try_allocate_step(self, spare: int) -> int:
-        """Grow by one step if that leaves ``spare`` blocks free, what it releases not counted.
+        """Take one decode step if that leaves ``spare`` blocks free, what it releases not counted.
 
         Returns:
             The blocks copied on write; -1 if it would leave fewer, and then nothing has changed. Memory that
@@ -360,14 +340,17 @@ class BlockManager:
     def release(self, request: SequenceGroup) -> None:
         """Take everything back that a request has on the device."""
 
-    @abstractmethod
     def end_samples(self, request: SequenceGroup, samples: Sequence[int]) -> None:
         """Take back what some samples of a request have; at least one other remains.
 
         Args:
             request: its ``samples`` is lowered here.
             samples: their places among those that are not over, rising.
+
+        Raises:
+            BlockManagerError: the memory has no request of several samples.
         """
+        raise BlockManagerError("this memory serves every sample as a request of its own")
 
     def swap_out(self, request: SequenceGroup) -> int:
         """Move a request to the swap space, sharing preserved; return the distinct blocks moved.
@@ -402,30 +385,9 @@ class BlockManager:
         """
         raise BlockManagerError("this memory cannot fork samples; beams need block tables")
 
-    # For subclasses
+    # Used by subclasses
 
     def _check_room(self, blocks: int) -> None:
         """Refuse to take more blocks than are free."""
         if blocks > self.free_blocks:
             raise OutOfBlocks(f"{blocks} blocks are needed, {self.free_blocks} are free")
-
-    def _check_steps(self, steps: int) -> int:
-        """Refuse to take more steps than the free blocks last; return the blocks that they take."""
-        blocks = self.blocks_needed(steps)
-        if blocks > self.free_blocks:
-            raise OutOfBlocks(f"{steps} more steps take {blocks} blocks, {self.free_blocks} are free")
-        return blocks
-
-    def _check_extends(self) -> None:
-        """Refuse chunks where everything is taken at admission."""
-        if not self.grows:
-            raise BlockManagerError("this memory takes all of a prompt at once; chunks need memory on demand")
-
-    def _fill_reserved(self, request: SequenceGroup) -> int:
-        """Give a resting request one more of the tokens that its reserved blocks hold; nothing is copied."""
-        _, reserved = self.held_and_reserved(request) or (0, 0)
-        slots = -(-reserved // self.block_size) * self.block_size
-        if request.tokens >= slots:
-            raise OutOfBlocks(f"a reservation of {slots} tokens is full")
-        request.tokens += 1
-        return 0

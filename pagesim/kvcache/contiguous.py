@@ -54,7 +54,7 @@ class ContiguousManager(BlockManager):
     def held_blocks(self, request: SequenceGroup) -> int:
         return sum([len(run) for run in request.block_state.of])
 
-    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
+    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0, length: int = 0) -> bool:
         blocks, samples = self._blocks(request, tokens), request.samples
         taken = self.allocator.rounded(blocks) * samples
         return taken + spare <= self.free_blocks and self.allocator.can_allocate(blocks, samples)
@@ -65,18 +65,10 @@ class ContiguousManager(BlockManager):
             return False
         return self.free_blocks < self.num_blocks or self.allocator.can_allocate(blocks, samples)
 
-    def fits_elsewhere(self, request: SequenceGroup, tokens: int) -> bool:
-        blocks = self._blocks(request, tokens) * request.samples
-        return blocks <= self.free_blocks and not self.can_admit(request, tokens)
-
     def blocks_needed(self, steps: int = 1) -> int:
         return 0
 
-    def blocks_needed_by(self, request: SequenceGroup) -> int:
-        return 0
-
-    def blocks_to_extend(self, request: SequenceGroup, tokens: int) -> int:
-        self._check_extends()
+    def blocks_to_extend(self, request: SequenceGroup, tokens: int, computed: int | None = None) -> int:
         return 0
 
     def steps_that_fit(self, steps: int, spare: int) -> int:
@@ -97,20 +89,6 @@ class ContiguousManager(BlockManager):
         self.free_blocks -= self.held_blocks(request)
         request.tokens = tokens
         self._requests[request] = None
-
-    def extend(self, request: SequenceGroup, tokens: int) -> None:
-        self.blocks_to_extend(request, tokens)
-
-    def append(self, request: SequenceGroup) -> int:
-        return self._fill_reserved(request)
-
-    def start_decoding(self, request: SequenceGroup) -> None:
-        request.length_offset = request.tokens - request.tokens_per_step * self.steps
-        request.decodes = True
-
-    def stop_decoding(self, request: SequenceGroup) -> None:
-        request.tokens = self.length(request)
-        request.decodes = False
 
     def allocate_step(self, steps: int = 1) -> int:
         # That none grows past its reservation is the scheduler's care: no request is looked at here.

@@ -117,7 +117,7 @@ class State(_OnDemand):
     Source: vLLM 0.33.0, ``MambaManager``.
 
     Attributes:
-        aligned: see above.
+        aligned: whether prefixes are cached, so that the state at the end of a block can be found.
         checkpoint: where the kernels can leave a state behind within a chunk of a prompt: at every multiple
             of so many tokens from its start; None where they cannot.
     """

@@ -82,16 +82,12 @@ class PagedManager(BlockManager):
             blocks += sum([self.copies_due(request) for request in self._tails])
         return blocks
 
-    def blocks_needed_by(self, request: SequenceGroup) -> int:
+    def blocks_to_extend(self, request: SequenceGroup, tokens: int, computed: int | None = None) -> int:
         if not self.grows:
             return 0
-        before = self.length(request)
-        opened = self.blocks_for(before + request.tokens_per_step) - self.blocks_for(before)
-        return opened * request.samples + self.copies_due(request)
-
-    def blocks_to_extend(self, request: SequenceGroup, tokens: int) -> int:
-        self._check_extends()
-        return self.blocks_for(request.tokens + tokens) - self.blocks_for(request.tokens)
+        length, size = self.length(request), self.block_size
+        opened = -(-(length + tokens) // size) - -(-length // size)
+        return opened if request.samples == 1 else opened * request.samples + self.copies_due(request)
 
     def steps_that_fit(self, steps: int, spare: int) -> int:
         if self._tails:
@@ -99,10 +95,6 @@ class PagedManager(BlockManager):
         if not self.grows:
             return steps
         return self._ring.steps_that_fit(self.steps, steps, self.free_blocks - spare)
-
-    @property
-    def copies_on_write(self) -> bool:
-        return bool(self._tails)
 
     def copies_due(self, request: SequenceGroup) -> int:
         if request.samples == 1 or not request.tail_shared:
@@ -134,6 +126,8 @@ class PagedManager(BlockManager):
             self.shared_blocks += self._saved(request, tokens)
 
     def extend(self, request: SequenceGroup, tokens: int) -> None:
+        if not self.grows:
+            super().extend(request, tokens)
         blocks = self.blocks_to_extend(request, tokens)
         self._check_room(blocks)
         self._take(request, blocks)
@@ -141,18 +135,17 @@ class PagedManager(BlockManager):
 
     def append(self, request: SequenceGroup) -> int:
         if not self.grows:
-            return self._fill_reserved(request)
-        opened, copies = self.blocks_to_extend(request, 1), self.copies_due(request)
-        self._check_room(opened * request.samples + copies)
+            return super().append(request)
+        blocks, copies = self.blocks_to_extend(request, 1), self.copies_due(request)
+        self._check_room(blocks)
         if copies:
             self._copy_tail(request, copies)
-        self._take(request, opened)
+        self._take(request, (blocks - copies) // request.samples)
         request.tokens += 1
         return copies
 
     def start_decoding(self, request: SequenceGroup) -> None:
-        request.length_offset = request.tokens - request.tokens_per_step * self.steps
-        request.decodes = True
+        super().start_decoding(request)
         if self.grows:
             self._ring.enter(request.length_offset, request.tokens_per_step, request.samples)
             if self.tables is not None:
@@ -161,8 +154,7 @@ class PagedManager(BlockManager):
             self._tails[request] = None
 
     def stop_decoding(self, request: SequenceGroup) -> None:
-        request.tokens = self.length(request)
-        request.decodes = False
+        super().stop_decoding(request)
         if self.grows:
             self._ring.leave(request.length_offset, request.tokens_per_step, request.samples)
             if self.tables is not None:
@@ -172,7 +164,7 @@ class PagedManager(BlockManager):
     def allocate_step(self, steps: int = 1) -> int:
         before, blocks = self.free_blocks, self._ring.total(self.steps, steps)
         if blocks > before or self._tails:
-            self._check_steps(steps)
+            self._check_room(self.blocks_needed(steps))
         if self._tails and steps:
             for request in self._tails:
                 self._copy_tail(request, self.copies_due(request))

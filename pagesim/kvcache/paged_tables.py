@@ -91,8 +91,8 @@ class PagedTables:
 
     Attributes:
         device, host: the blocks on the device and those of the swap space.
-        on_device: of each request there, the table of each sample.
-        swapped: the same of each request in the swap space.
+        on_device: of each request on the device, the table of each sample.
+        swapped: of each request in the swap space, the table of each sample.
         notes_moves: whether the following are kept; whatever asks for it must take them.
         copies: blocks copied on write since they were last taken, as (from, to).
         swaps_in, swaps_out: blocks moved between device and swap space since then, as (from, to).
@@ -139,14 +139,14 @@ class PagedTables:
             table += self.device.allocate(blocks)
 
     def start_decoding(self, request: SequenceGroup) -> None:
-        """Let a request take the blocks of its next tokens in ``grow``."""
+        """Let a request take the blocks of its next tokens in ``allocate_step``."""
         size = self._block_size
         self._decoding.enter(
             request, passing_steps((request.length_offset - 1) % size, size, request.tokens_per_step, size)
         )
 
     def stop_decoding(self, request: SequenceGroup) -> None:
-        """Let a request take no blocks in ``grow``."""
+        """Let a request take no blocks in ``allocate_step``."""
         self._decoding.leave(request)
 
     def allocate_step(self, after: int, steps: int) -> None:

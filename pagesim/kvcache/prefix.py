@@ -70,7 +70,7 @@ class PrefixManager(BlockManager):
     def held_blocks(self, request: SequenceGroup) -> int:
         return -(-self.length(request) // self.block_size)
 
-    def exclusive_blocks(self, requests: Sequence[SequenceGroup]) -> int:
+    def exclusive_blocks(self, requests: Sequence[SequenceGroup]) -> list[int]:
         own = {id(request.block_state) for request in requests}
         blocks = 0
         runs: dict[int, Run] = {}
@@ -81,17 +81,14 @@ class PrefixManager(BlockManager):
         for run in runs.values():
             if all(id(prefix) in own for prefix in run.holders):
                 blocks += run.count
-        return blocks
+        return [blocks]
 
     def blocks_needed(self, steps: int = 1) -> int:
         return self._ring.total(self.steps, steps)
 
-    def blocks_needed_by(self, request: SequenceGroup) -> int:
-        return int(self.length(request) % self.block_size == 0)
-
-    def blocks_to_extend(self, request: SequenceGroup, tokens: int) -> int:
-        size = self.block_size
-        return -(-(request.tokens + tokens) // size) - -(-request.tokens // size)
+    def blocks_to_extend(self, request: SequenceGroup, tokens: int, computed: int | None = None) -> int:
+        length, size = self.length(request), self.block_size
+        return -(-(length + tokens) // size) - -(-length // size)
 
     def steps_that_fit(self, steps: int, spare: int) -> int:
         return self._ring.steps_that_fit(self.steps, steps, self.free_blocks - spare)
@@ -112,7 +109,9 @@ class PrefixManager(BlockManager):
         blocks = -(-tokens // self.block_size)
         return blocks - sum([blocks for run, blocks in hits if run.holders]) if hits else blocks
 
-    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
+    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0, length: int = 0) -> bool:
+        if length > tokens:
+            tokens = length
         # Where there is room for all blocks, what was found tells no more.
         blocks = -(-tokens // self.block_size) + spare
         return blocks <= self.free_blocks or self.blocks_to_admit(request, tokens) + spare <= self.free_blocks
@@ -146,18 +145,12 @@ class PrefixManager(BlockManager):
         request.tokens += tokens
         self.cache_full_blocks(request)
 
-    def append(self, request: SequenceGroup) -> int:
-        self.extend(request, 1)
-        return 0
-
     def start_decoding(self, request: SequenceGroup) -> None:
-        request.length_offset = request.tokens - self.steps
-        request.decodes = True
+        super().start_decoding(request)
         self._ring.enter(request.length_offset)
 
     def stop_decoding(self, request: SequenceGroup) -> None:
-        request.tokens = self.length(request)
-        request.decodes = False
+        super().stop_decoding(request)
         self._ring.leave(request.length_offset)
 
     def reserve_free(self) -> None:
@@ -171,7 +164,7 @@ class PrefixManager(BlockManager):
     def allocate_step(self, steps: int = 1) -> int:
         blocks = self._ring.total(self.steps, steps)
         if blocks > self.free_blocks:
-            self._check_steps(steps)
+            self._check_room(blocks)
         if self.reuses_unhashed_first:
             if blocks:
                 self._take(blocks)
@@ -210,9 +203,6 @@ class PrefixManager(BlockManager):
                 self._queue.append(run)
                 self._cached += run.count
                 self.free_blocks += run.count
-
-    def end_samples(self, request: SequenceGroup, samples: Sequence[int]) -> None:
-        raise BlockManagerError("a prefix cache serves every sample as a request of its own")
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless the counts are those of the runs."""

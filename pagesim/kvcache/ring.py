@@ -72,7 +72,7 @@ class Ring:
         """
         size = block_size or self.period
         if growth == 1 and size == self.period:
-            self.counts[(1 - base) % size] += blocks  # see `opening_step`
+            self.counts[(1 - base) % size] += blocks  # at its `opening_step`
             self.whole += blocks
             return
         for step in passing_steps((base - 1) % size, size, growth, self.period):
@@ -112,29 +112,6 @@ class Ring:
             return 0
         rounds, room = divmod(room, self.whole)
         return rounds * self.period + bisect_right(list(accumulate(self.in_turn(after))), room)
-
-
-def lasts(changes: Sequence[int], later: int, steps: int, room: int) -> int:
-    """Return how many leading steps keep a sum of changes within some room.
-
-    Args:
-        changes: of each step of the first period, ``[period]``, summed up here.
-        later: what the sum is higher by in each further period, at the same step.
-        steps: as many as are asked for.
-        room: what the sum may be.
-    """
-    sums = list(accumulate(changes))
-    most, period = max(sums), len(sums)
-    rounds = 0
-    if most <= room:
-        if later <= 0 or steps <= period:
-            return steps
-        rounds = (room - most) // later + 1
-        room -= rounds * later
-    for step, reached in enumerate(sums):
-        if reached > room:
-            return min(steps, rounds * period + step)
-    raise AssertionError("the step that has no room left is one of the period after the last that has it all")
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -36,8 +36,8 @@ class SequenceGroup:
         block_state: what a memory keeps with its request.
         shared: set by memory for a request of several samples: leading blocks that all of them share for
             good, the full ones of the prompt.
-        tail_shared: likewise, whether they share the last, partly filled block as well, until one of them
-            writes to it.
+        tail_shared: set by memory for a request of several samples: whether they share the last block, which
+            is partly filled, until one of them writes to it.
     """
 
     __slots__ = (

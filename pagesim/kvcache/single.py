@@ -17,45 +17,20 @@ class SingleSampleManager(BlockManager):
 
     Args:
         num_blocks: on the device.
-        groups: see `BlockManager`.
-
-    Attributes:
-        changes: what growth changed since they were last taken, see `BlockManager.take_changes`; for memory
-            of which lengths do not tell what a group holds.
+        groups: the KV groups of the model.
     """
 
-    __slots__ = ("changes",)
+    __slots__ = ()
 
     def __init__(self, num_blocks: int, groups: Sequence[KVGroup]) -> None:
         super().__init__(num_blocks, groups, shares=False)
         self.releases = self.is_hybrid = True
         self.is_plain = False
-        self.changes: list[tuple[int, ...]] = []
 
     def extend(self, request: SequenceGroup, tokens: int) -> None:
         self.free_skipped_blocks(request)
         self._check_room(self.blocks_to_extend(request, tokens))
         self._take_for(request, request.tokens + tokens)
-
-    def append(self, request: SequenceGroup) -> int:
-        self.extend(request, 1)
-        return 0
-
-    def start_decoding(self, request: SequenceGroup) -> None:
-        request.length_offset = request.tokens - request.tokens_per_step * self.steps
-        request.decodes = True
-        self._enter(request)
-
-    def stop_decoding(self, request: SequenceGroup) -> None:
-        request.tokens = self.length(request)
-        self._rest(request)
-
-    def end_samples(self, request: SequenceGroup, samples: Sequence[int]) -> None:
-        self._refuse_samples()
-
-    def take_changes(self) -> Sequence[tuple[int, ...]]:
-        changes, self.changes = self.changes, []
-        return changes
 
     # For subclasses
 
@@ -63,23 +38,6 @@ class SingleSampleManager(BlockManager):
     def _take_for(self, request: SequenceGroup, length: int) -> None:
         """Take blocks for a resting request of that length, which there are; it has so many tokens then."""
 
-    @abstractmethod
-    def _enter(self, request: SequenceGroup) -> None:
-        """Count a request, which begins to decode, among those that do."""
-
-    @abstractmethod
-    def _leave(self, request: SequenceGroup) -> None:
-        """Count a decoding request no longer among those that do."""
-
-    def _rest(self, request: SequenceGroup) -> None:
-        """Let a request decode no longer, if it does."""
-        if request.decodes:
-            self._leave(request)
-            request.decodes = False
-
     def _check_single(self, request: SequenceGroup) -> None:
         if request.samples > 1:
-            self._refuse_samples()
-
-    def _refuse_samples(self) -> None:
-        raise BlockManagerError("memory of several KV groups serves every sample as a request of its own")
+            raise BlockManagerError("memory of several KV groups serves every sample as a request of its own")

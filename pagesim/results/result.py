@@ -23,8 +23,9 @@ from pagesim.results.step_table import STEP_COLUMNS
 from pagesim.scheduling.request import Status
 from pagesim.setup.files import MARKERS, publish, read_sealed
 from pagesim.setup.reading import parse_json, read_parquet
-from pagesim.setup.scenario import Scenario, System
+from pagesim.setup.scenario import Scenario
 from pagesim.setup.scenario_files import read_scenario, read_toml, to_toml
+from pagesim.setup.system import System
 from pagesim.sim.clock import to_seconds, to_tick_column
 from pagesim.workloads.trace import Trace
 

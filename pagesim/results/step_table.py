@@ -69,8 +69,8 @@ class StepTable:
 
     def add(self, chunk: Chunk) -> None:
         """Take a chunk's rows."""
-        rows = np.arange(len(chunk.clock)) if self.every else np.flatnonzero(chunk.offset == 0)
-        stretches = {name: column[chunk.stretch[rows]] for name, column in chunk.rows.items()}
+        rows = np.arange(len(chunk.clock)) if self.every else np.flatnonzero(chunk.rows.offset == 0)
+        stretches = {name: column[chunk.rows.stretch[rows]] for name, column in chunk.rows.columns.items()}
         clock = chunk.clock[rows]
         # Arrivals join the queue while the engine fast-forwards.
         assert self._arrivals is not None
@@ -80,7 +80,7 @@ class StepTable:
         )
         entries = {name: column[rows] for name, column in chunk.ledger.entries.items()}
         paper = paper_view(entries, reserves=self.reserves)
-        offset = chunk.offset[rows]
+        offset = chunk.rows.offset[rows]
         physical = chunk.ledger.physical_blocks[rows]
         columns = {
             "step": stretches["iteration"] + offset,

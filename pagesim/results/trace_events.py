@@ -130,11 +130,11 @@ def _iteration(
 ) -> Iterator[Event]:
     sequences, context = row["num_running_seqs"], row["sum_context_tokens"]
     step, more = row["step"], count - 1
-    first = shape or step_shape(sequences, context)._replace(reached=timeline.reached(step))
+    first = shape or step_shape(sequences, context)._replace(reached=timeline.span_tokens(step))
     last = first
     if more:
         last = step_shape(sequences, context + more * sequences)
-        last = last._replace(reached=timeline.reached(step + more))
+        last = last._replace(reached=timeline.span_tokens(step + more))
     arguments = {
         "batch": row["num_running"],
         "sequences": sequences,

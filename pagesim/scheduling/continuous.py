@@ -94,7 +94,9 @@ class ContinuousBatching(Scheduler):
         if self.memory.grows:
             return False
         head = self.queue.head()
-        return head is not None and self.memory.fits_elsewhere(head, head.length)
+        if head is None or self.memory.can_admit(head, head.length):
+            return False
+        return self.memory.blocks_to_admit(head, head.length) <= self.memory.free_blocks
 
     def plan(self, now: int) -> Batch:
         batch = Batch()

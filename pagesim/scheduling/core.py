@@ -22,9 +22,8 @@ from pagesim.scheduling.options import Prices, SchedulerOptions
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.swapping import SwapSpace
-from pagesim.scheduling.traits import Pool as Pool
 from pagesim.scheduling.traits import SchedulerTraits
-from pagesim.setup.compiled import mypyc_attr, refuse_abstract
+from pagesim.setup.compiled import mypyc_attr
 
 if TYPE_CHECKING:  # both are of requests, too
     from pagesim.scheduling.kv_connector import KVConnector
@@ -115,7 +114,6 @@ class Scheduler(SchedulerTraits):
         watermark: float = 0.0,
         prices: Prices | None = None,
     ) -> None:
-        refuse_abstract(self)
         self.memory = memory
         self.queue = queue
         self.max_model_len = max_model_len
@@ -148,17 +146,19 @@ class Scheduler(SchedulerTraits):
     def plan(self, now: int) -> Batch:
         """Decide the next iteration; the requests that have arrived by ``now`` are in the queue."""
 
-    def accepts(self, prompt_tokens: int, output_tokens: int, samples: int) -> bool:
-        """Say whether an empty system could ever serve such a request; if not, it is rejected."""
-        return not self.refusal(prompt_tokens, output_tokens, samples)
-
     @abstractmethod
     def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
         """Return which limit such a request exceeds, with its option and its value; empty where it is served.
 
-        The sentence is the same for all requests that exceed the same limit; with a shorter output, what is
-        served must be served, too.
+        The sentence is the same for all requests that exceed the same limit.
         """
+
+    def later_refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
+        """Return the limit by which the engine ignores, in its turn, such a request that it took in.
+
+        Empty where it serves the request.
+        """
+        return ""
 
     def never_fits(self, prompt_tokens: int) -> bool:
         """Whether the engine takes such a prompt in, never has room for it, and serves none behind it."""

@@ -39,10 +39,10 @@ def _all_fit(scheduler: Scheduler) -> bool:
         return False
     if scheduler.widest == 1:
         # All but the last have theirs; a free block is left for it, or it takes the last one itself.
-        return left > 0 or memory.blocks_needed_by(scheduler.latest()) > 0
+        return left > 0 or memory.blocks_to_extend(scheduler.latest(), scheduler.tokens_per_step) > 0
     free = memory.free_blocks
     for request in scheduler.running.values():
         if free < request.samples:
             return False
-        free -= memory.blocks_needed_by(request)
+        free -= memory.blocks_to_extend(request, request.tokens_per_step)
     return True

@@ -140,10 +140,10 @@ class KVConnector:
 
         They are not given to a request that is loaded, because such a one cannot make room.
         """
-        computed, blocks_to_complete = self.computed, self.memory.blocks_to_complete
+        computed, blocks_to_extend = self.computed, self.memory.blocks_to_extend
         return sum(
             [
-                blocks_to_complete(each, each.length, computed.get(each, each.tokens))
+                blocks_to_extend(each, each.length - each.tokens, computed.get(each, each.tokens))
                 for each in (*chunked, *self.loading)
             ]
         )

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.errors import PagesimError
-from pagesim.kvcache import BlockManager
+from pagesim.kvcache import BlockManager, SequenceGroup
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
@@ -90,6 +90,20 @@ class VllmV0(Scheduler):
 
     def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
         return ""  # no request is rejected at submission: what cannot be served is ignored in its turn
+
+    def later_refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
+        option = "max_model_len" if self.prompt_limit == self.max_model_len else "max_num_batched_tokens"
+        probe = SequenceGroup(1, output_tokens, samples)
+        # One that was preempted is looked at again, with what it had generated.
+        for what, length in (
+            ("the prompt exceeds", prompt_tokens),
+            ("preempted, the prompt and what was generated exceed", prompt_tokens + output_tokens),
+        ):
+            if length > self.prompt_limit:
+                return f"{what} {option}, {self.prompt_limit} tokens"
+            if self.release.gives_up and not self.memory.could_admit(probe, length, self.watermark_blocks):
+                return self.no_room()
+        return ""
 
     def plan(self, now: int) -> Batch:
         batch = Batch()

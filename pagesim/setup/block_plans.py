@@ -21,7 +21,7 @@ from pagesim.scheduling.sglang import SglangOptions
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.presets import BLOCK_SIZE
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 
 if TYPE_CHECKING:
     from pagesim.setup.engine_config import EngineConfig
@@ -245,15 +245,16 @@ def refused_graphs(options: VllmV1Options, blocks: BlockPlan) -> str:
     return f"{refusal}, or give --enforce-eager" if refusal and captures else ""
 
 
-def check_served(config: EngineConfig, *, full_graphs: bool) -> None:
-    """Refuse what the engine of a served line refuses when it knows its blocks.
+def check_serve_line(config: EngineConfig, *, full_graphs: bool) -> None:
+    """Refuse what the engine of a server's command refuses when it knows its blocks.
 
     Args:
         config: that the line describes.
         full_graphs: whether CUDA graphs hold whole iterations.
 
     Raises:
-        PagesimError: an option is off, a longest request does not fit, or see `check_graphs`.
+        PagesimError: an option is off, a longest request does not fit, or there are more sequences than the
+            engine starts with where it captures full CUDA graphs.
     """
     options = config.options
     if not isinstance(options, VllmV1Options):

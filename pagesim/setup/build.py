@@ -1,11 +1,13 @@
-"""Building: the memory and the scheduler of a policy."""
+"""Building: the scheduler of an engine over its empty memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from pagesim.costs.specs import BlockPlan, PoolPlan, TypePlan
+from pagesim.costs import CostModel, PreemptionPrices, ReadsSpans
+from pagesim.costs.specs import PoolPlan, TypePlan
 from pagesim.errors import PagesimError
 from pagesim.kvcache import (
     RESERVATIONS,
@@ -13,46 +15,66 @@ from pagesim.kvcache import (
     CountedHybridManager,
     Full,
     HybridManager,
-    JengaManager,
     NumberedPrefixManager,
     Pool,
-    PooledManager,
     PrefixManager,
 )
 from pagesim.kvcache.radix import WindowPool
-from pagesim.kvcache.tiers import TierChain
-from pagesim.scheduling.core import Pool as ReplicaPool
+from pagesim.scheduling.attention_spans import AttentionSpans, LastTokens, SinceChunk
 from pagesim.scheduling.core import Scheduler
-from pagesim.scheduling.options import Prices, SchedulerOptions
+from pagesim.scheduling.traits import Pool as ReplicaPool
 from pagesim.setup.block_plans import kv_groups, type_groups
-from pagesim.setup.presets import Policy, check_preemption
+from pagesim.setup.engine_config import EngineConfig
+from pagesim.setup.offload import chain_of, load_time
+from pagesim.setup.presets import check_preemption
 from pagesim.setup.registry import ALLOCATORS, SCHEDULERS, memory_of
 
 
-def build_memory(
-    policy: Policy,
-    options: SchedulerOptions,
-    *,
-    num_blocks: int,
-    block_size: int,
-    cpu_blocks: int,
-    max_model_len: int,
-    plan: BlockPlan | PoolPlan | TypePlan | None = None,
-    tables: bool = False,
-) -> BlockManager:
-    """Return the empty memory of a policy.
+def new_scheduler(
+    config: EngineConfig, *, tables: bool = False, pool: ReplicaPool | None = None
+) -> Scheduler:
+    """Return a scheduler with empty memory.
 
     Args:
-        policy: its parts.
-        options: of its scheduler.
-        num_blocks: that sequences can hold, null blocks left out.
-        block_size: token slots a block.
-        cpu_blocks: of swap space.
-        max_model_len: tokens.
-        plan: of the blocks, where layers differ in what they keep.
+        config: what its engine starts with.
         tables: whether blocks must have numbers, because something is going to look at them.
+        pool: in which its engine is, where prefill is apart from decode.
+
+    Raises:
+        PagesimError: an option does not go with the memory, or with such a pool.
     """
-    scheduler = SCHEDULERS.find(policy.scheduler)
+    options = config.sized_options
+    memory = new_memory(config, tables=tables)
+    check_preemption(config.policy, options)
+    prices = None
+    if config.offloads or getattr(options, "preemption", None) == "auto":
+        prices = PreemptionPrices(config.cost, load_time(config) if config.offloads else None)
+
+    def made(kind: type[Any]) -> Scheduler:
+        decides: Callable[..., Scheduler] = (
+            kind.kind_for(options) if pool is None else kind.kind_in_pool(options, pool)
+        )
+        more = {"chain": chain_of(config)} if config.tiers else {}
+        return decides(memory, options, max_model_len=config.max_model_len, prices=prices, **more)
+
+    scheduler = SCHEDULERS.make(config.policy.scheduler, made)
+    count_spans(scheduler, config.cost)
+    return scheduler
+
+
+def new_memory(config: EngineConfig, *, tables: bool = False) -> BlockManager:
+    """Return empty memory.
+
+    Args:
+        config: what its engine starts with.
+        tables: whether blocks must have numbers, because something is going to look at them.
+
+    Raises:
+        PagesimError: the allocator does not go with caching of prefixes or with the scheduler.
+    """
+    policy, options, scheduler = config.policy, config.sized_options, config.scheduler
+    sized, max_model_len = config.capacity, config.max_model_len
+    num_blocks, block_size, plan = sized.num_blocks, sized.block_size, sized.plan
     caches = scheduler.caches_prefixes(options)
     tables = tables or scheduler.needs_tables(options)
     if caches and policy.allocator != "paged":
@@ -60,9 +82,9 @@ def build_memory(
             f"enable_prefix_caching needs allocator paged, not {policy.allocator}: it brings its own "
             "memory; give --no-enable-prefix-caching"
         )
+    windows, types = None, None
     if isinstance(plan, TypePlan):
-        return _typed_memory(plan.holding(num_blocks))
-    windows = None
+        types, plan = plan.holding(num_blocks), None
     if isinstance(plan, PoolPlan):
         pools, plan = plan.holding(num_blocks), None
         windows = WindowPool(pools.window, pools.window_blocks)
@@ -79,33 +101,41 @@ def build_memory(
     if caches:
         kind = NumberedPrefixManager if tables else PrefixManager
         first = scheduler.reuses_unhashed_first(options)
-        return kind(num_blocks, block_size, cpu_blocks, reuses_unhashed_first=first)
+        return kind(num_blocks, block_size, sized.cpu_blocks, reuses_unhashed_first=first)
     on_demand = policy.reservation == "on-demand"
     pool = Pool(
         num_blocks,
         block_size,
         max_model_len,
         None if on_demand else RESERVATIONS[policy.reservation](max_model_len),
-        cpu_blocks,
+        sized.cpu_blocks,
         tables,
     )
+    if types is not None:
+        pool = _with_layer_types(pool, types)
     memory = ALLOCATORS.make(policy.allocator, lambda part: memory_of(part, pool))
     if not ALLOCATORS.owns(policy.allocator):
-        _check_foreign(policy, memory, pool)
+        _check_foreign(config, memory, pool)
     return memory
 
 
-def _typed_memory(plan: TypePlan) -> BlockManager:
-    """Return memory in which layer types take pages of their own."""
-    groups = type_groups(plan)
-    how = {"longest": plan.max_model_len, "in_flight": plan.in_flight_tokens}
-    if plan.layout == "large-pages":
-        return JengaManager(plan.num_blocks, groups, **how)
-    return PooledManager(plan.pools, groups, capacity_bytes=plan.num_blocks * plan.bytes_per_block, **how)
+def _with_layer_types(pool: Pool, plan: TypePlan) -> Pool:
+    """Return a pool in which layer types take pages of their own, as planned."""
+    groups, pages = type_groups(plan), plan.pools if plan.layout == "pools" else ()
+    return replace(
+        pool,
+        num_blocks=sum(pages) if pages else plan.num_blocks,
+        block_size=groups[0].block_size,
+        layer_types=groups,
+        pages=pages,
+        capacity_bytes=plan.num_blocks * plan.bytes_per_block,
+        in_flight_tokens=plan.in_flight_tokens,
+    )
 
 
-def _check_foreign(policy: Policy, memory: BlockManager, pool: Pool) -> None:
+def _check_foreign(config: EngineConfig, memory: BlockManager, pool: Pool) -> None:
     """Refuse a plug-in's memory that is not what the rest of the policy takes it for."""
+    policy = config.policy
     where = f"allocator {policy.allocator}"
     if not isinstance(memory, BlockManager):
         raise PagesimError(f"{where} makes a {type(memory).__name__}; it must make a BlockManager")
@@ -120,44 +150,18 @@ def _check_foreign(policy: Policy, memory: BlockManager, pool: Pool) -> None:
             f"which does not go with reservation {policy.reservation}; choose "
             f"{'on-demand' if memory.grows else 'max, pow2 or oracle'}"
         )
-    if SCHEDULERS.find(policy.scheduler).needs_sharing and not memory.shares:
+    # Samples are requests of their own where layer types differ.
+    shares = memory.shares or pool.layer_types
+    if config.scheduler.needs_sharing and not shares:
         raise PagesimError(
             f"scheduler {policy.scheduler} needs memory that shares blocks, and {where} does not; "
             "choose vllm-sosp or orca"
         )
 
 
-def build_scheduler(
-    policy: Policy,
-    memory: BlockManager,
-    options: SchedulerOptions,
-    *,
-    max_model_len: int,
-    prices: Prices,
-    pool: ReplicaPool | None = None,
-    chain: TierChain | None = None,
-) -> Scheduler:
-    """Return the scheduler of a policy over its memory.
-
-    Args:
-        policy: its parts.
-        memory: empty.
-        options: of its scheduler.
-        max_model_len: tokens.
-        prices: by which it preempts under ``auto``.
-        pool: what its engine does where prefill is apart from decode.
-        chain: of tiers behind the device; None where there is none that the options do not describe alone.
-
-    Raises:
-        PagesimError: an option does not go with the memory, or with such a pool.
-    """
-    check_preemption(policy, options)
-
-    def made(kind: type[Any]) -> Scheduler:
-        decides: Callable[..., Scheduler] = (
-            kind.kind_for(options) if pool is None else kind.kind_in_pool(options, pool)
-        )
-        more = {} if chain is None else {"chain": chain}
-        return decides(memory, options, max_model_len=max_model_len, prices=prices, **more)
-
-    return SCHEDULERS.make(policy.scheduler, made)
+def count_spans(scheduler: Scheduler, cost: CostModel) -> None:
+    """Let a scheduler count the tokens that layers with a window or chunks read, if the cost asks for it."""
+    spans = cost.spans if isinstance(cost, ReadsSpans) else None
+    if spans is not None and scheduler.follows_reach:
+        counters = [SinceChunk(size) if kind == "chunk" else LastTokens(size) for kind, size in spans]
+        scheduler.spans = AttentionSpans(counters, scheduler.memory)

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 from pagesim.costs.specs import model
 from pagesim.errors import PagesimError
 from pagesim.scheduling.sglang import SglangOptions
-from pagesim.setup.engine_config import EngineConfig
-from pagesim.setup.options import chosen
+from pagesim.setup.engine_config import EngineConfig, options_of
 from pagesim.setup.presets import BLOCK_SIZE, Policy, check_preemption, parts_of
 from pagesim.setup.registry import SCHEDULERS
-from pagesim.setup.scenario import MOST_BLOCKS, Comparison, Scenario, System
+from pagesim.setup.scenario import Comparison, Scenario
+from pagesim.setup.system import MOST_BLOCKS, System
 
 S = TypeVar("S", bound=System)
 
@@ -67,7 +67,7 @@ def each_policy(system: S, policies: Sequence[str]) -> dict[str, S]:
     }
     if system.num_blocks is None and system.cpu_blocks is None:
         return each
-    of_blocks = {policy: EngineConfig(one).block_bytes for policy, one in each.items()}
+    of_blocks = {policy: EngineConfig(one).block.bytes for policy, one in each.items()}
     if len(set(of_blocks.values())) == 1:
         return each
     return {
@@ -106,7 +106,7 @@ def can_use(policy: Policy, option: str, value: Any) -> bool:
     if option not in SCHEDULERS.find(policy.scheduler).Options.model_fields:
         return False
     try:
-        check_preemption(policy, chosen(policy.scheduler, policy.with_own({option: value})))
+        check_preemption(policy, options_of(policy, {option: value}))
     except PagesimError:
         return False
     return True

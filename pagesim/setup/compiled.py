@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 MODULES = (
     "accounting.group_residency",
@@ -21,7 +20,6 @@ MODULES = (
     "kvcache.sequence_group",
     "kvcache.hybrid.blocks",
     "kvcache.hybrid.counted",
-    "kvcache.hybrid.decoding",
     "kvcache.hybrid.in_turn",
     "kvcache.hybrid.families",
     "kvcache.hybrid.lookup",
@@ -89,7 +87,7 @@ MODULES = (
     "sim.clock",
     "sim.copies",
     "sim.engine",
-    "sim.executors.predicted",
+    "sim.executor",
 )
 """What is compiled where pagesim is installed with ``PAGESIM_COMPILE=1``, as ``setup.py`` reads it here."""
 
@@ -100,27 +98,6 @@ else:
     def mypyc_attr(**attributes):
         """Say something of a class to mypyc, which reads it in the source; Python does nothing with it."""
         return lambda kind: kind
-
-
-def refuse_abstract(instance: object) -> None:
-    """Refuse an instance of a class of which methods are abstract still.
-
-    ``ABC`` does that, too, but classes that derive from it share what ``isinstance`` remembers once they are
-    compiled. What is abstract in a compiled class cannot be seen.
-
-    Raises:
-        TypeError: it names the methods.
-    """
-    kind: Any = type(instance)
-    if names := _abstract(kind):
-        raise TypeError(f"class {kind.__name__} needs a method {names}, abstract in its base class")
-
-
-@cache
-def _abstract(kind: Any) -> str:
-    """Return the names of a class's abstract methods."""
-    names = [name for name in dir(kind) if getattr(getattr(kind, name), "__isabstractmethod__", False)]
-    return ", ".join(names)
 
 
 def form() -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
+
+from pydantic import ValidationError
 
 from pagesim.costs import CostModel, EngineTime, engine_time, parse_cost
 from pagesim.costs.specs import (
@@ -18,9 +22,8 @@ from pagesim.costs.specs import (
     capacity,
     gpu,
     model,
-    paged_block,
 )
-from pagesim.costs.specs.capacity import Sizing
+from pagesim.costs.specs.kv_blocks import KVBlock, Sizing, cache_of, kv_block
 from pagesim.costs.specs.layers import KV_DTYPE_BYTES
 from pagesim.errors import PagesimError
 from pagesim.scheduling.core import Scheduler
@@ -30,10 +33,10 @@ from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.block_plans import block_plan, check_kv_dtype, pool_plan, type_plan
 from pagesim.setup.offload import tier_specs, with_chunks
-from pagesim.setup.options import chosen
-from pagesim.setup.presets import BLOCK_SIZE, PAGE_BYTES, POLICY_PLUGINS, TYPED, Policy, parts_of
+from pagesim.setup.options import refuse_unknown, sentence
+from pagesim.setup.presets import BLOCK_SIZE, PAGE_BYTES, POLICY_PLUGINS, Policy, parts_of
 from pagesim.setup.registry import SCHEDULERS
-from pagesim.setup.scenario import MOST_BLOCKS, System
+from pagesim.setup.system import MOST_BLOCKS, System
 
 DEFAULT_KV_DTYPE = "fp16"
 """Where neither a user nor a checkpoint says one: 16 bits, as the model has."""
@@ -128,14 +131,14 @@ class EngineConfig:
     @cached_property
     def given_options(self) -> SchedulerOptions:
         """The options of its scheduler that were given, and those that are its policy's own."""
-        given = self.policy.with_own(self.system.scheduler_options)
+        given = self.system.scheduler_options
         if given.get("tiers") and "tiers" not in self.scheduler.Options.model_fields:
             raise PagesimError(
                 f"tiers is {' '.join(given['tiers'])}; scheduler {self.policy.scheduler} stores nothing in "
                 "tiers: choose policy vllm-v1, or, for the paper's swap space, preemption swap with "
                 "cpu_blocks under vllm-sosp"
             )
-        return chosen(self.policy.scheduler, given)
+        return options_of(self.policy, given)
 
     @cached_property
     def options(self) -> SchedulerOptions:
@@ -206,7 +209,7 @@ class EngineConfig:
     @cached_property
     def blocks(self) -> BlockPlan | PoolPlan | TypePlan | None:
         """The plan of its blocks, of a cache that is empty yet; None where all layers keep alike."""
-        layout, options, spec = TYPED.get(self.policy.allocator), self.options, self.model
+        layout, options, spec = self.policy.layout, self.options, self.model
         if KV_DTYPE_BYTES[self.kv_dtype] < KV_DTYPE_BYTES[DEFAULT_KV_DTYPE]:
             check_kv_dtype(self)
         if spec.is_plain and layout is None:
@@ -222,16 +225,19 @@ class EngineConfig:
             )
         return None
 
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of a block on each GPU."""
-        if self.blocks is not None:
-            return self.blocks.bytes_per_block
+    @cached_property
+    def block(self) -> KVBlock:
+        """A block of its cache, on each GPU."""
         block_size, page_bytes = self.granularity
-        tp = self.system.tensor_parallel_size
-        if page_bytes is not None:
-            return paged_block(self.model, page_bytes, kv_dtype=self.kv_dtype, tp=tp).bytes
-        return block_size * self.model.kv_bytes_per_token(self.kv_dtype, tp)
+        return kv_block(
+            self.model,
+            block_size=block_size,
+            page_bytes=page_bytes,
+            kv_dtype=self.kv_dtype,
+            tp=self.system.tensor_parallel_size,
+            sizing=self.sizing,
+            plan=self.blocks,
+        )
 
     @property
     def vllm_memory(self) -> dict[str, Any]:
@@ -248,48 +254,54 @@ class EngineConfig:
             "flashinfer_sampler": self.system.flashinfer_sampler,
         }
 
-    @cached_property
+    @property
     def sglang_memory(self) -> dict[str, Any]:
         """What decides how much memory SGLang's rule gives its cache, as `capacity` takes it.
 
         Empty where another rule sizes the cache, or the number of blocks is given.
         """
+        options = self.options
+        if not isinstance(options, SglangOptions) or not self._is_sized_by_sglang:
+            return {}
+        share = static_fraction(options, self.machine)
+        return {"mem_fraction_static": share, "max_total_tokens": options.max_total_tokens}
+
+    @property
+    def _is_sized_by_sglang(self) -> bool:
+        return self.sizing == "sglang" and self.system.num_blocks is None
+
+    def _check_sizing(self) -> None:
+        """Refuse options that another rule of sizing goes by, or another scheduler."""
         system, options = self.system, self.options
-        by_sglang = self.sizing == "sglang"
         if not isinstance(options, SglangOptions):
-            if by_sglang:
+            if self.sizing == "sglang":
                 raise PagesimError(
                     f"sizing is sglang, and scheduler {self.policy.scheduler} has none of the options that "
                     "it goes by: choose policy sglang, or sizing paper or vllm"
                 )
-            return {}
-        if by_sglang and system.gpu_memory_utilization is not None:
+            return
+        if self.sizing == "sglang" and system.gpu_memory_utilization is not None:
             raise PagesimError(
                 f"gpu_memory_utilization is {system.gpu_memory_utilization}; it is for sizing vllm, and "
                 "SGLang has another share: give mem_fraction_static"
             )
-        if by_sglang and system.num_blocks is None:
-            share = static_fraction(options, self.machine)
-            return {"mem_fraction_static": share, "max_total_tokens": options.max_total_tokens}
         beside = f"num_blocks is {system.num_blocks}" if system.num_blocks else f"sizing is {self.sizing}"
-        for name in ("mem_fraction_static", "max_total_tokens"):
+        for name in () if self._is_sized_by_sglang else ("mem_fraction_static", "max_total_tokens"):
             if (value := getattr(options, name)) is not None:
                 raise PagesimError(
                     f"{name} is {value}, and {beside}, beside which it has no effect: leave one of them out"
                 )
-        return {}
 
     @cached_property
-    def capacity(self) -> Capacity:
-        """Its memory; the null block, which no sequence ever holds, is left out."""
-        system, spec, blocks = self.system, self.model, self.blocks
+    def fitting_capacity(self) -> Capacity:
+        """Its memory by the rule that sizes it, with the null block: what fits beside the weights."""
+        system, blocks = self.system, self.blocks
         # The engines of the paper's time start with a cache shorter than the longest request; vLLM's later
         # ones refuse to.
         checks_length = self.sizing == "vllm" and system.num_blocks is None
         block_size, page_bytes = self.granularity
-        self._check_chunk(block_size)
         sized = capacity(
-            spec,
+            self.model,
             self.gpu,
             **self.vllm_memory,
             **self.sglang_memory,
@@ -301,9 +313,25 @@ class EngineConfig:
             num_blocks=system.num_blocks,
             blocks=blocks,
         )
-        if blocks is not None and (checks_length or isinstance(blocks, PoolPlan)):
+        if blocks is not None and checks_length:
             blocks.holding(sized.num_blocks).check_start()
-        if page_bytes is not None and system.cpu_blocks:
+        return sized
+
+    @cached_property
+    def capacity(self) -> Capacity:
+        """Its memory; the null block, which no sequence ever holds, is left out."""
+        system, spec, blocks = self.system, self.model, self.blocks
+        has_pages = self.granularity[1] is not None
+        self._check_chunk()
+        self._check_sizing()
+        if system.num_blocks is None:
+            sized = self.fitting_capacity
+        else:
+            tp = system.tensor_parallel_size
+            sized = cache_of(system.num_blocks, self.block, tp=tp, has_swap=not has_pages, plan=blocks)
+        if isinstance(blocks, PoolPlan):
+            blocks.holding(sized.num_blocks).check_start()
+        if has_pages and system.cpu_blocks:
             raise PagesimError(
                 f"cpu_blocks is {system.cpu_blocks}; allocator virtual has no swap space: its pages are "
                 "unmapped and never moved to the host"
@@ -323,9 +351,9 @@ class EngineConfig:
         cpu_blocks = min(sized.cpu_blocks, MOST_BLOCKS) if system.cpu_blocks is None else system.cpu_blocks
         return replace(sized, num_blocks=sized.num_blocks - null_blocks, cpu_blocks=cpu_blocks)
 
-    def _check_chunk(self, block_size: int) -> None:
+    def _check_chunk(self) -> None:
         """Refuse a chunk that is no whole number of pages, as SGLang does."""
-        options = self.options
+        options, block_size = self.options, self.granularity[0]
         chunk = options.chunked_prefill_size or 0 if isinstance(options, SglangOptions) else 0
         if chunk > 0 and chunk % block_size:
             raise PagesimError(
@@ -364,3 +392,30 @@ class EngineConfig:
             engine=self.engine_time,
             release=f"vllm {release}" if release else "",
         )
+
+
+def options_of(policy: Policy, given: Mapping[str, Any]) -> SchedulerOptions:
+    """Return the options of a policy's scheduler: those that were given, and the policy's own.
+
+    Args:
+        policy: whose.
+        given: options of any scheduler, by name.
+
+    Raises:
+        PagesimError: one contradicts the policy, the scheduler does not have it, or it is out of bounds.
+    """
+    for name, own in policy.options.items():
+        if given.get(name, own) != own:
+            raise PagesimError(
+                f"{name} is {json.dumps(given[name])}; it must be {json.dumps(own)} or left out: this "
+                "policy is about it"
+            )
+    kind = SCHEDULERS.find(policy.scheduler).Options
+    for name in given:
+        if name not in kind.model_fields:
+            refuse_unknown(policy.scheduler, name)
+    try:
+        return kind.model_validate({**given, **policy.options})
+    except ValidationError as error:
+        where = f"under scheduler {policy.scheduler} "
+        raise PagesimError(sentence(str(error.errors()[0]["loc"][0]), error, where)) from None

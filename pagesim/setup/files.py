@@ -186,7 +186,7 @@ def publish(target: Path, write: Callable[[Path], object], kind: str) -> Path:
     """Let ``write`` fill a temporary folder and put it in the target's place in one step.
 
     Raises:
-        PagesimError: see ``check_target``; or writing failed, and then nothing is left behind.
+        PagesimError: the target may not be replaced; or writing failed, and then nothing is left behind.
     """
     check_target(target, kind)
     # Through a link the folder that it points to is replaced, and the link stays.
@@ -299,7 +299,11 @@ def put(file: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def put_text(file: Path, text: str) -> None:
-    """Write a file, all of it or nothing; see `put`."""
+    """Write a text to a file, all of it or nothing.
+
+    Raises:
+        PagesimError: writing failed, and then nothing is left behind.
+    """
     put(file, lambda out: out.write(text.encode("utf-8")))
 
 

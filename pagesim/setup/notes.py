@@ -8,13 +8,14 @@ from pagesim.costs import Assuming, ReadsSpans
 from pagesim.costs.specs import BlockPlan, divide_statically
 from pagesim.costs.specs.gpus import GIB
 from pagesim.costs.specs.layers import LatentLayer, StateLayer
+from pagesim.errors import CapacityError
 from pagesim.scheduling.sglang import SglangOptions, most_running
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
-from pagesim.setup.block_plans import refused_graphs
+from pagesim.setup.block_plans import block_plan, check_longest, refused_graphs
 from pagesim.setup.engine_config import DEFAULT_KV_DTYPE, EngineConfig
 
 
-def settled_options(config: EngineConfig) -> dict[str, dict[str, Any]]:
+def resolved_options(config: EngineConfig) -> dict[str, dict[str, Any]]:
     """Return the options that decide on memory and scheduling: those ``given``, and the ``defaults``."""
     system = config.system
     values: dict[str, Any] = {
@@ -47,9 +48,10 @@ def system_notes(config: EngineConfig) -> tuple[str, ...]:
         *config.model.notes,
         *kv_notes(config),
         *(kernel_notes(config) if isinstance(plan, BlockPlan) else ()),
+        *_length_notes(config),
         *_graph_notes(config),
         *(cost.notes if isinstance(cost, Assuming) else ()),
-        *_reach_notes(config),
+        *_span_notes(config),
         *[
             f"cost {config.system.cost} was measured for fewer {axis} than the {size:,} here: extrapolated"
             for axis, size in cost.beyond.items()
@@ -85,6 +87,20 @@ def kernel_notes(config: EngineConfig) -> tuple[str, ...]:
     return (f"{named}, by which vLLM chooses kernels: blocks are planned as on a Hopper GPU",)
 
 
+def _length_notes(config: EngineConfig) -> tuple[str, ...]:
+    """Return that the engine does not start with so few blocks as are given; nothing where it does."""
+    system, options = config.system, config.options
+    if system.policy != "vllm-v1" or system.num_blocks is None or not isinstance(options, VllmV1Options):
+        return ()
+    if config.blocks is None and config.max_model_len <= config.capacity.slots:
+        return ()
+    try:
+        check_longest(system, block_plan(config).holding(system.num_blocks))
+    except CapacityError as refusal:
+        return (f"vLLM does not start so: {refusal}",)
+    return ()
+
+
 def _graph_notes(config: EngineConfig) -> tuple[str, ...]:
     """Return that the engine does not start with so many sequences; nothing where it does."""
     options, plan = config.options, config.capacity.plan
@@ -94,7 +110,7 @@ def _graph_notes(config: EngineConfig) -> tuple[str, ...]:
     return (refusal,) if refusal else ()
 
 
-def _reach_notes(config: EngineConfig) -> tuple[str, ...]:
+def _span_notes(config: EngineConfig) -> tuple[str, ...]:
     """Return that a scheduler does not tell a cost model what layers attend to, if it asks for that."""
     asks = isinstance(config.cost, ReadsSpans) and config.cost.spans
     if config.scheduler.follows_reach or not asks:
@@ -107,7 +123,7 @@ def _reach_notes(config: EngineConfig) -> tuple[str, ...]:
 
 def _default_notes(config: EngineConfig) -> tuple[str, ...]:
     """Return the options whose default depends on the machine, which not every scheduler has."""
-    defaults = settled_options(config)["defaults"]
+    defaults = resolved_options(config)["defaults"]
     taken = [name for name in defaults if getattr(config.given_options, name, ...) is None]
     if not taken:
         return ()

@@ -197,9 +197,9 @@ def traffic_of(config: EngineConfig, scheduler: Scheduler) -> dict[str, Any]:
     if connector is None:
         return {}
     backing, size = connector.backing, chunk_bytes(config.capacity, chunk_blocks(config.options))
-    loaded = sum([each.loaded for each in backing.traffic])
+    loaded = sum([each.loaded for each in backing.chain.traffic])
     found = {}
-    for (name, store), traffic in zip(backing.tiers, backing.traffic, strict=True):
+    for (name, store), traffic in zip(backing.tiers, backing.chain.traffic, strict=True):
         chunks = {**traffic.chunks(), "evicted": store.evicted}
         found[name] = {
             "capacity": None if store.capacity == UNLIMITED else store.capacity,
@@ -212,7 +212,7 @@ def traffic_of(config: EngineConfig, scheduler: Scheduler) -> dict[str, Any]:
 
 
 def total_traffic(replicas: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return what the tiers of several schedulers did together, as `traffic_of`; each has its own."""
+    """Return the sum of what the tiers of several schedulers did, by name, from `traffic_of` of each."""
     total: dict[str, Any] = {}
     for name, first in next(iter(replicas), {}).items():
         own = [each[name] for each in replicas]

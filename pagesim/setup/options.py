@@ -10,7 +10,6 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from pagesim.errors import PagesimError, brief
-from pagesim.scheduling.options import SchedulerOptions
 from pagesim.setup.registry import SCHEDULERS
 
 Declared = dict[str, list[tuple[str, FieldInfo]]]
@@ -77,28 +76,16 @@ def _defaults(having: list[tuple[str, FieldInfo]]) -> str:
     return ", ".join(name if field.default is None else f"{name}: {field.default}" for name, field in having)
 
 
-def chosen(scheduler: str, given: dict[str, Any]) -> SchedulerOptions:
-    """Return a scheduler's options.
-
-    Args:
-        scheduler: its name.
-        given: the options of any scheduler that were given, by name.
+def refuse_unknown(scheduler: str, name: str) -> None:
+    """Refuse an option that a scheduler does not have.
 
     Raises:
-        PagesimError: the scheduler has no such option, or a value is out of bounds.
+        PagesimError: the sentence names those that have it.
     """
-    kind = SCHEDULERS.find(scheduler).Options
-    for name in given:
-        if name not in kind.model_fields:
-            having = {**declared(SCHEDULERS.own()), **declared_by_plugins()}[name]
-            *others, last = [each for each, _ in having]
-            named = f"{', '.join(others)} and {last}" if others else last
-            raise PagesimError(f"{name} is for scheduler {named}, not {scheduler}")
-    try:
-        return kind.model_validate(given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise PagesimError(sentence(str(first["loc"][0]), error, f"under scheduler {scheduler} ")) from None
+    having = {**declared(SCHEDULERS.own()), **declared_by_plugins()}[name]
+    *others, last = [each for each, _ in having]
+    named = f"{', '.join(others)} and {last}" if others else last
+    raise PagesimError(f"{name} is for scheduler {named}, not {scheduler}")
 
 
 def sentence(name: str, error: ValidationError, where: str = "") -> str:

@@ -105,7 +105,7 @@ class Plugins(Generic[T]):
             part = point.load()
         except ENDS as error:
             raise PagesimError(
-                f"{self.option} {name}: {point.value} cannot be loaded ({_shown(error)})"
+                f"{self.option} {name}: {point.value} cannot be loaded ({_in_words(error)})"
             ) from error
         return self._checked(name, part)
 
@@ -120,10 +120,11 @@ class Plugins(Generic[T]):
             return call(part)
         try:
             made = call(part)
+            _refuse_abstract(made)
         except PagesimError:
             raise
         except ENDS as error:
-            raise PagesimError(f"{self.option} {name} cannot be made: {_shown(error)}") from error
+            raise PagesimError(f"{self.option} {name} cannot be made: {_in_words(error)}") from error
         for method in self._methods:
             if not callable(getattr(made, method, None)):
                 raise PagesimError(
@@ -243,11 +244,28 @@ def needs(used: Iterable[tuple[str, str]]) -> dict[str, dict[str, str]]:
     return found
 
 
-def _shown(error: BaseException) -> str:
+def _in_words(error: BaseException) -> str:
     return f"{type(error).__name__}: {reason(error)}"
 
 
+def _refuse_abstract(instance: object) -> None:
+    """Refuse an instance of a class that lacks a method which is abstract in its base class.
+
+    ``ABC`` would, but classes that derive from it share what ``isinstance`` remembers once they are compiled.
+
+    Raises:
+        TypeError: it names the methods.
+    """
+    kind: Any = type(instance)
+    names = [name for name in dir(kind) if getattr(getattr(kind, name), "__isabstractmethod__", False)]
+    if names:
+        raise TypeError(
+            f"class {kind.__name__} needs a method {', '.join(names)}, abstract in its base class"
+        )
+
+
 def _module_of(part: object) -> str:
+    part = getattr(part, "make", part)  # of an allocator of layer types
     return getattr(part, "__module__", None) or type(part).__module__
 
 

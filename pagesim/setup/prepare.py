@@ -11,22 +11,21 @@ import numpy as np
 from pagesim.accounting.ledger import LedgerShape
 from pagesim.accounting.metrics import latencies, prefix_hits, throughput
 from pagesim.accounting.request_log import RequestLog
-from pagesim.costs import CostModel, PreemptionPrices, ReadsSpans
 from pagesim.costs.specs import PoolPlan
 from pagesim.errors import PagesimError
 from pagesim.results.result import request_columns
 from pagesim.scheduling.arrivals import Arrivals
-from pagesim.scheduling.attention_spans import AttentionSpans, LastTokens, SinceChunk
 from pagesim.scheduling.content import Contents
-from pagesim.scheduling.core import Pool, Scheduler
+from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.failure_modes import FailureMode, StrictCompatError
 from pagesim.scheduling.request import Status
-from pagesim.setup.build import build_memory, build_scheduler
+from pagesim.scheduling.traits import Pool
+from pagesim.setup.build import new_scheduler
 from pagesim.setup.engine_config import EngineConfig
-from pagesim.setup.notes import settled_options, system_notes
-from pagesim.setup.offload import chain_of, copies_of, load_time
+from pagesim.setup.notes import resolved_options, system_notes
+from pagesim.setup.offload import copies_of
 from pagesim.setup.requests import aborts, accepted_rows, blocking, take_in
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 from pagesim.sim.clients import Clients
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, to_ticks
 from pagesim.sim.copies import TierCopies
@@ -160,7 +159,7 @@ class PreparedSystem:
             "rejections": self._rejections(
                 np.flatnonzero((status == Status.REJECTED) | (status == Status.IGNORED))
             ),
-            "options": settled_options(self.config),
+            "options": resolved_options(self.config),
             **latencies(columns),
             "throughput": throughput(columns),
             "prefix": prefix_hits(columns),
@@ -175,7 +174,7 @@ class PreparedSystem:
             samples = np.maximum(trace.n, trace.beam_width)
             shapes = (trace.prompt_tokens, trace.output_tokens, samples)
             for shape, count in Counter(zip(*(each[rows].tolist() for each in shapes), strict=True)).items():
-                found[scheduler.refusal(*shape)] += count
+                found[scheduler.refusal(*shape) or scheduler.later_refusal(*shape)] += count
         return dict(found)
 
     def notes(self) -> tuple[str, ...]:
@@ -227,49 +226,6 @@ def check(system: System) -> None:
     """Say at once, before any trace is made, if the options of a system do not go together.
 
     Raises:
-        PagesimError: as `prepare` would; what only a trace can show is not looked for.
+        PagesimError: an option is off, or some do not go together.
     """
     new_scheduler(EngineConfig(system))
-
-
-def new_scheduler(config: EngineConfig, *, tables: bool = False, pool: Pool | None = None) -> Scheduler:
-    """Return a scheduler with empty memory.
-
-    Args:
-        config: what its engine starts with.
-        tables: whether blocks must have numbers.
-        pool: in which its engine is, where prefill is apart from decode.
-    """
-    sized, options, max_model_len = config.capacity, config.sized_options, config.max_model_len
-    memory = build_memory(
-        config.policy,
-        options,
-        num_blocks=sized.num_blocks,
-        block_size=sized.block_size,
-        cpu_blocks=sized.cpu_blocks,
-        max_model_len=max_model_len,
-        plan=sized.plan,
-        tables=tables,
-    )
-    scheduler = build_scheduler(
-        config.policy,
-        memory,
-        options,
-        max_model_len=max_model_len,
-        prices=PreemptionPrices(config.cost, load_time(config) if config.offloads else None),
-        pool=pool,
-        chain=chain_of(config) if config.tiers else None,
-    )
-    follow_reach(scheduler, config.cost)
-    return scheduler
-
-
-def follow_reach(scheduler: Scheduler, cost: CostModel) -> None:
-    """Let a scheduler count the tokens within the span of layers that do not look back on all, for the cost.
-
-    Nothing where the cost model does not ask for it, or the scheduler cannot say it.
-    """
-    spans = cost.spans if isinstance(cost, ReadsSpans) else None
-    if spans is not None and scheduler.follows_reach:
-        counters = [SinceChunk(size) if kind == "chunk" else LastTokens(size) for kind, size in spans]
-        scheduler.spans = AttentionSpans(counters, scheduler.memory)

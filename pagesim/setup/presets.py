@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from pagesim.costs.specs.type_plan import Layout
 from pagesim.errors import PagesimError
+from pagesim.kvcache import LayerTypePages
 from pagesim.scheduling.options import MemoryKind, SchedulerOptions
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.plugins import Plugins
@@ -19,9 +19,6 @@ PageSize = Literal["64K", "128K", "256K", "2M"]
 
 BLOCK_SIZE = 16
 """Token slots of a block where nothing else is said."""
-
-TYPED: dict[str, Layout] = {"two-level": "large-pages", "pools": "pools"}
-"""Allocators in which layer types take pages of their own, and how they share memory."""
 
 PAGE_BYTES: dict[str, int] = {"64K": 64 << 10, "128K": 128 << 10, "256K": 256 << 10, "2M": 2 << 20}
 """The pages that vAttention maps, by name; 2M is what an unmodified driver has, and the default."""
@@ -41,7 +38,7 @@ class Policy:
             ``two-level``, ``pools``, or a plug-in's.
         sentence: what it is, for a listing.
         block_size: token slots of its blocks, if that is part of what it is.
-        default_block_size: the same, where it is a choice; None for ``BLOCK_SIZE``.
+        default_block_size: token slots of its blocks where a user gives none; None for ``BLOCK_SIZE``.
         options: those of its scheduler that are part of what it is, by name.
         note: what is to be known of its results where layers differ in what they keep.
     """
@@ -55,19 +52,17 @@ class Policy:
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     note: str = ""
 
-    def with_own(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return options of the scheduler that were given, and those that are the policy's own.
+    @property
+    def layout(self) -> Layout | None:
+        """How layer types share memory under its allocator; None where their blocks are alike.
 
         Raises:
-            PagesimError: one that was given contradicts the policy.
+            PagesimError: there is no such allocator.
         """
-        for name, own in self.options.items():
-            if given.get(name, own) != own:
-                raise PagesimError(
-                    f"{name} is {json.dumps(given[name])}; it must be {json.dumps(own)} or left out: this "
-                    "policy is about it"
-                )
-        return {**given, **self.options}
+        part = ALLOCATORS.find(self.allocator)
+        if not isinstance(part, LayerTypePages):
+            return None
+        return "pools" if part.is_divided else "large-pages"
 
     @property
     def has_own_blocks(self) -> bool:
@@ -213,7 +208,7 @@ def parts_of(
         known = ", ".join(get_args(ReservationName))
         raise PagesimError(f"reservation is {policy.reservation!r}; it must be one of {known}")
     scheduler_kind = SCHEDULERS.find(policy.scheduler)
-    ALLOCATORS.find(policy.allocator)
+    by_type = policy.layout is not None
     if policy.reservation == "on-demand" and policy.allocator in CONTIGUOUS:
         raise PagesimError(
             f"reservation on-demand needs allocator paged or virtual, not {policy.allocator}: "
@@ -224,7 +219,6 @@ def parts_of(
             f"allocator virtual needs reservation on-demand, not {policy.reservation}: it reserves "
             "addresses, and maps memory as a sequence grows"
         )
-    by_type = policy.allocator in TYPED
     if by_type and not issubclass(scheduler_kind.Options, VllmV1Options):
         raise PagesimError(
             f"allocator {policy.allocator} needs scheduler vllm-v1, not {policy.scheduler}: only that one "

@@ -72,7 +72,7 @@ def read_text(path: Path) -> str:
     """Return a regular file's text.
 
     Raises:
-        OSError: see `read_file`; or it is longer than `MOST_TEXT`.
+        OSError: it cannot be read, is no regular file, or is longer than `MOST_TEXT`.
         ValueError: it is not in UTF-8.
     """
     size = path.stat().st_size

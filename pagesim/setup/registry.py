@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import cast
 
 from pagesim.allocators import Allocator, BestFit, Buddy, FirstFit
-from pagesim.kvcache import BlockManager, JengaManager, PagedManager, Pool, PooledManager, contiguous
+from pagesim.kvcache import (
+    BlockManager,
+    JengaManager,
+    LayerTypePages,
+    MakeBlockManager,
+    PagedManager,
+    Pool,
+    PooledManager,
+    contiguous,
+)
 from pagesim.scheduling.continuous import Orca, VllmSosp
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.lightllm import Lightllm
@@ -17,10 +25,7 @@ from pagesim.scheduling.vllm_v0 import VllmV0
 from pagesim.scheduling.vllm_v1 import VllmV1
 from pagesim.setup.plugins import Plugins
 
-__all__ = ["ALLOCATORS", "SCHEDULERS", "MakeBlockManager", "memory_of"]
-
-MakeBlockManager = Callable[[Pool], BlockManager]
-"""Makes empty memory of a pool."""
+__all__ = ["ALLOCATORS", "SCHEDULERS", "memory_of"]
 
 
 def _paged(pool: Pool, *, shares: bool = True) -> BlockManager:
@@ -39,13 +44,17 @@ def _buddy(pool: Pool) -> BlockManager:
 
 def _two_level(pool: Pool) -> BlockManager:
     return JengaManager(
-        pool.num_blocks, pool.groups, longest=pool.max_model_len, in_flight=pool.max_model_len
+        pool.num_blocks, pool.groups, longest=pool.max_model_len, in_flight=pool.in_flight_tokens
     )
 
 
 def _pools(pool: Pool) -> BlockManager:
     return PooledManager(
-        [pool.num_blocks], pool.groups, longest=pool.max_model_len, in_flight=pool.max_model_len
+        pool.pages or [pool.num_blocks],
+        pool.groups,
+        longest=pool.max_model_len,
+        in_flight=pool.in_flight_tokens,
+        capacity_bytes=pool.capacity_bytes,
     )
 
 
@@ -65,8 +74,8 @@ ALLOCATORS: Plugins[type[Allocator] | MakeBlockManager] = Plugins(
         "buddy": _buddy,
         "paged": _paged,
         "virtual": _virtual,
-        "two-level": _two_level,
-        "pools": _pools,
+        "two-level": LayerTypePages(_two_level, is_divided=False),
+        "pools": LayerTypePages(_pools, is_divided=True),
     },
 )
 """Where memory is taken, by name: an allocator of neighbouring blocks, or what makes memory of a pool."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from pagesim.errors import PagesimError
 from pagesim.scheduling.core import Scheduler
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.sim.clock import LONGEST_S, to_tick_column
-from pagesim.workloads.trace import MAX_SAMPLES, MAX_TOKENS, IntColumn, Trace
+from pagesim.workloads.trace import IntColumn, Trace
 
 SHORT_OF_LONGEST = 2
 """Tokens before max_model_len at which SGLang ends a sequence."""
@@ -71,23 +70,10 @@ def take_in(trace: Trace, config: EngineConfig) -> Intake:
 
 def accepted_rows(trace: Trace, scheduler: Scheduler) -> IntColumn:
     """Return the rows of the requests that the system could ever serve, in order."""
-    # Many requests are alike in what matters: each kind is asked about once.
     samples = np.maximum(trace.n, trace.beam_width)
-    shape = (MAX_SAMPLES + 1, MAX_TOKENS + 1, MAX_TOKENS + 1)
-    keys = np.ravel_multi_index((samples, trace.prompt_tokens, trace.output_tokens), shape)
-    kinds, kind_of = np.unique(keys, return_inverse=True)
-
-    def accepted(asked: IntColumn) -> npt.NDArray[np.bool_]:
-        columns = (column.tolist() for column in np.unravel_index(asked, shape))
-        verdicts = [scheduler.accepts(prompt, output, n) for n, prompt, output in zip(*columns, strict=True)]
-        return np.array(verdicts, bool)
-
-    # Where the longest output of like prompts is accepted, so are the shorter ones.
-    alike = kinds // (MAX_TOKENS + 1)
-    longest = np.flatnonzero(np.diff(alike, append=-1))
-    verdicts = np.repeat(accepted(kinds[longest]), np.diff(longest, prepend=-1))
-    verdicts[~verdicts] = accepted(kinds[~verdicts])
-    return np.flatnonzero(verdicts[kind_of])
+    columns = [map(int, column) for column in (trace.prompt_tokens, trace.output_tokens, samples)]
+    accepted = (not scheduler.refusal(*request) for request in zip(*columns, strict=True))
+    return np.flatnonzero(np.fromiter(accepted, bool, len(trace)))
 
 
 def blocking(trace: Trace, scheduler: Scheduler) -> str:

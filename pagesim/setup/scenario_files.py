@@ -13,7 +13,8 @@ from pagesim.errors import PagesimError, brief, reason
 from pagesim.setup.plugins import HOMES, needs, plugins
 from pagesim.setup.presets import POLICY_PLUGINS
 from pagesim.setup.reading import parse_toml, read_text
-from pagesim.setup.scenario import M, Scenario, checked
+from pagesim.setup.scenario import Scenario
+from pagesim.setup.system import M, checked
 
 NEEDS = "needs"
 """The table of a scenario file that says where the plug-ins come from that it names."""

@@ -17,7 +17,7 @@ FOREIGN = ("scheduler", "reservation", "allocator", "page_size")
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServeLine:
     """What a line says.
 
     Attributes:
@@ -34,7 +34,7 @@ class Served:
     refuses: Callable[[Mapping[str, Any]], str | None] = lambda given: None
     full_graphs: bool = True
 
-    def over(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def merged_with(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options that were given otherwise with the line's put over them.
 
         Raises:
@@ -57,7 +57,7 @@ class Served:
         return {**given, **self.options}
 
 
-def read_serve(line: str) -> Served:
+def read_serve(line: str) -> ServeLine:
     """Return what the command of a server says.
 
     Args:
@@ -74,12 +74,12 @@ def read_serve(line: str) -> Served:
     module = words[2] if re.fullmatch(r"python[\d.]*", command) and words[1:2] == ["-m"] and words[2:] else ""
     if (command == "vllm" and words[1:2] == ["serve"]) or module == serve_vllm.MODULE:
         options, notes, full_graphs = serve_vllm.read(variables, words[3 if module else 2 :])
-        return Served(options, notes, full_graphs=full_graphs)
+        return ServeLine(options, notes, full_graphs=full_graphs)
     if (command == "sglang" and words[1:2] == ["serve"]) or module == serve_sglang.MODULE:
         options, notes, refuses = serve_sglang.read(
             variables, words[3 if module else 2 :], first_is_model=not module
         )
-        return Served(options, notes, "SGLang", refuses)
+        return ServeLine(options, notes, "SGLang", refuses)
     raise PagesimError(
         f"--serve is {brief(' '.join(words), 80)}; it must begin with vllm serve, sglang serve, or python -m "
         f"{serve_vllm.MODULE} or {serve_sglang.MODULE}"

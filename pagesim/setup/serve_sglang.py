@@ -62,7 +62,7 @@ def read(
         first_is_model: whether the first of them may be the model, as behind ``sglang serve``.
 
     Raises:
-        PagesimError: see `read_serve`.
+        PagesimError: a flag is unknown or not modelled, or a value is off; the sentence names it.
     """
     options, flags, notes = _TABLE.options(variables, _with_flag(words) if first_is_model else words)
     if "attention-backend" in flags:
@@ -135,9 +135,9 @@ _TABLE = FlagTable(
     command="sglang serve",
     taken=TAKEN,
     noted=NOTED,
+    layered=LAYERED,
     refused=REFUSED,
     harmless=HARMLESS,
-    layered=LAYERED,
     spellings=dict(_spelled()),
     aliases={alias: name for alias, name in ALIASES.items() if alias.startswith("-")},
     relaxed=False,

@@ -5,7 +5,7 @@ They are those of ``ServerArgs.add_cli_args`` (srt/server_args.py, srt/arg_group
 
 from __future__ import annotations
 
-from pagesim.setup.serve_words import Arity
+from pagesim.setup.serve_words import QUANTIZED, Arity
 from pagesim.setup.serve_words import flags as _flags
 
 TAKEN = _flags("""
@@ -29,26 +29,24 @@ NOTED = _flags("""
     disable-aiter-allreduce-fusion-in-decode! disable-aiter-allreduce-fusion-in-prefill!
     disable-attn-tp-gather! disable-chunked-prefix-cache! disable-cuda-graph-padding!
     disable-custom-all-reduce! disable-fast-image-processor! disable-flashinfer-autotune!
-    disable-flashinfer-cutlass-moe-fp4-allgather! disable-hybrid-swa-memory! disable-outlines-disk-cache!
+    disable-flashinfer-cutlass-moe-fp4-allgather! disable-outlines-disk-cache!
     disable-shared-experts-fusion! disable-tokenizer-batch-decode! dist-timeout download-dir
     dsa-paged-mqa-logits-backend dsa-topk-backend dsa-triton-union dsv4-prefill-backend
     dynamic-batch-tokenizer-batch-size dynamic-batch-tokenizer-batch-timeout
     enable-aiter-allreduce-fusion! enable-attn-tp-input-scattered! enable-broadcast-mm-inputs-process!
-    enable-cache-report! enable-cudagraph-gc! enable-custom-logit-processor!
-    enable-decoder-swa-bounded-replay! enable-dsa-fused-indexer! enable-dynamic-batch-tokenizer!
-    enable-encoder-swa-bounded-replay! enable-flashinfer-allreduce-fusion! enable-forward-pass-metrics!
+    enable-cache-report! enable-cudagraph-gc! enable-custom-logit-processor! enable-dsa-fused-indexer!
+    enable-dynamic-batch-tokenizer! enable-flashinfer-allreduce-fusion! enable-forward-pass-metrics!
     enable-fused-moe-sum-all-reduce! enable-fused-qk-norm-rope! enable-http-worker-reuseport!
-    enable-http2! enable-int8-mamba-checkpoint! enable-layerwise-nvtx-marker! enable-lean-attention!
-    enable-linear-replayssm! enable-linear-replayssm-spec! enable-mamba-cache-stochastic-rounding!
-    enable-memory-saver! enable-metrics! enable-metrics-for-all-schedulers! enable-mfu-metrics!
-    enable-mm-global-cache! enable-mscclpp! enable-nccl-nvls! enable-p2p-check!
-    enable-precise-embedding-interpolation! enable-prefix-mm-cache! enable-profile-cuda-graph!
-    enable-quant-communications! enable-request-time-stats-logging! enable-response-store!
-    enable-return-routed-experts! enable-scattered-sconv! enable-ssl-refresh! enable-strict-thinking!
-    enable-tf32-matmul! enable-tokenizer-batch-encode! enable-torch-compile!
-    enable-torch-compile-debug-mode! enable-torch-symm-mem! enable-trace! enable-watermark!
-    enable-weights-cpu-backup! enforce-disable-flashinfer-allreduce-fusion! enforce-shared-experts-fusion!
-    engine-info-bootstrap-port expert-balancedness-report-mode expert-distribution-recorder-buffer-size
+    enable-http2! enable-layerwise-nvtx-marker! enable-lean-attention! enable-memory-saver!
+    enable-metrics! enable-metrics-for-all-schedulers! enable-mfu-metrics! enable-mm-global-cache!
+    enable-mscclpp! enable-nccl-nvls! enable-p2p-check! enable-precise-embedding-interpolation!
+    enable-prefix-mm-cache! enable-profile-cuda-graph! enable-quant-communications!
+    enable-request-time-stats-logging! enable-response-store! enable-return-routed-experts!
+    enable-scattered-sconv! enable-ssl-refresh! enable-strict-thinking! enable-tf32-matmul!
+    enable-tokenizer-batch-encode! enable-torch-compile! enable-torch-compile-debug-mode!
+    enable-torch-symm-mem! enable-trace! enable-watermark! enable-weights-cpu-backup!
+    enforce-disable-flashinfer-allreduce-fusion! enforce-shared-experts-fusion! engine-info-bootstrap-port
+    expert-balancedness-report-mode expert-distribution-recorder-buffer-size
     expert-distribution-recorder-mode export-metrics-to-file! export-metrics-to-file-dir
     extra-metric-labels fastapi-root-path file-storage-path flashinfer-allreduce-fusion-backend
     flashinfer-autotune-skip-ops* flashinfer-mla-disable-ragged! flashinfer-mxfp4-moe-precision
@@ -56,12 +54,10 @@ NOTED = _flags("""
     fuseep-mode gated-launch-port gc-threshold* gc-warning-threshold-secs generation-tokens-buckets*
     gpu-id-step grammar-backend grpc-mode! grpc-port grpc-response-timeout-secs hf-chat-template-name host
     http2-initial-connection-window-size http2-max-concurrent-streams image-processor-backend
-    incremental-streaming-output! int8-mamba-ckpt-size kv-events-config limit-mm-data-per-request
-    linear-attn-backend linear-attn-decode-backend linear-attn-prefill-backend linear-replayssm-cache-len
-    load-publish-endpoint load-snapshot-publish-interval log-level log-level-http log-requests!
-    log-requests-format log-requests-level log-requests-target* mamba-backend mamba-cache-philox-rounds
-    mamba-full-memory-ratio mamba-max-states-per-path mamba-radix-cache-strategy mamba-ssm-dtype
-    mamba-track-interval max-mamba-cache-size media-url-max-file-size-mb mlx-enable-sampling!
+    incremental-streaming-output! kv-events-config limit-mm-data-per-request linear-attn-backend
+    linear-attn-decode-backend linear-attn-prefill-backend load-publish-endpoint
+    load-snapshot-publish-interval log-level log-level-http log-requests! log-requests-format
+    log-requests-level log-requests-target* mamba-backend media-url-max-file-size-mb mlx-enable-sampling!
     mm-attention-backend mm-enable-dp-encoder! mm-feature-transport mm-global-cache-backend
     mm-io-worker-num mm-preprocess-cache-size-mb mm-process-config mm-processor-worker-num model-checksum?
     model-config-parser model-loader-extra-config moe-runner-backend nccl-port num-continuous-decode-steps
@@ -74,27 +70,24 @@ NOTED = _flags("""
     revision sampling-backend sampling-defaults sampling-mask-max-tokens served-model-name show-time-cost!
     skip-server-warmup! skip-tokenizer-init! sleep-on-idle! smg-grpc-mode! smg-http-sidecar-port
     soft-watchdog-timeout ssl-ca-certs ssl-certfile ssl-keyfile ssl-keyfile-password stream-interval
-    stream-response-default-include-usage! swa-full-tokens-ratio swa-prefix-tails tokenizer-backend
-    tokenizer-metrics-allowed-custom-labels* tokenizer-metrics-custom-labels-header tokenizer-mode
-    tokenizer-path tokenizer-worker-num tool-call-parser tool-server torch-compile-max-bs trace-modules
-    triton-attention-num-kv-splits triton-attention-reduce-in-fp32! triton-attention-split-tile-size
-    trust-mm-content-hashes! trust-remote-code! trust-request-chat-template! use-ray!
-    uvicorn-access-log-exclude-prefixes* warmups watchdog-timeout watermark-config
-    weight-loader-disable-mmap! weight-loader-drop-cache-after-load! weight-loader-prefetch-checkpoints!
-    weight-loader-prefetch-num-threads weight-version
+    stream-response-default-include-usage! tokenizer-backend tokenizer-metrics-allowed-custom-labels*
+    tokenizer-metrics-custom-labels-header tokenizer-mode tokenizer-path tokenizer-worker-num
+    tool-call-parser tool-server torch-compile-max-bs trace-modules triton-attention-num-kv-splits
+    triton-attention-reduce-in-fp32! triton-attention-split-tile-size trust-mm-content-hashes!
+    trust-remote-code! trust-request-chat-template! use-ray! uvicorn-access-log-exclude-prefixes* warmups
+    watchdog-timeout watermark-config weight-loader-disable-mmap! weight-loader-drop-cache-after-load!
+    weight-loader-prefetch-checkpoints! weight-loader-prefetch-num-threads weight-version
 """)
 """Flags that change neither memory nor scheduling here: of the front end, of texts, logs, loading, kernels
-and images, and `LAYERED`."""
+and images."""
 
-LAYERED = frozenset(
-    _flags("""
+LAYERED = _flags("""
     disable-hybrid-swa-memory! enable-decoder-swa-bounded-replay! enable-encoder-swa-bounded-replay!
     enable-int8-mamba-checkpoint! enable-linear-replayssm! enable-linear-replayssm-spec!
     enable-mamba-cache-stochastic-rounding! int8-mamba-ckpt-size linear-replayssm-cache-len
     mamba-cache-philox-rounds mamba-full-memory-ratio mamba-max-states-per-path mamba-radix-cache-strategy
     mamba-ssm-dtype mamba-track-interval max-mamba-cache-size swa-full-tokens-ratio swa-prefix-tails
-    """)
-)
+""")
 """Flags that change nothing where all layers keep every token alike, and are refused where they do not."""
 
 REFUSED = _flags("""
@@ -218,7 +211,7 @@ HARMLESS: dict[str, tuple[str, ...]] = {
 }
 """Flags that are refused but for these values, which change nothing."""
 
-FLAGS: dict[str, Arity] = {**TAKEN, **NOTED, **REFUSED, **dict.fromkeys(HARMLESS, "one")}
+FLAGS: dict[str, Arity] = {**TAKEN, **NOTED, **LAYERED, **REFUSED, **dict.fromkeys(HARMLESS, "one")}
 
 SWITCHES = tuple(
     _flags("""
@@ -267,18 +260,11 @@ EVICTIONS = ("lru", "lfu")
 """Values of ``--radix-eviction-policy`` that are modelled; the flag knows no fifo, mru and filo."""
 
 QUANTIZATIONS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("awq", "awq_marlin"), ("int4",)),
-    **dict.fromkeys(("gptq", "gptq_marlin"), ("int2", "int3", "int4", "int8")),
-    "compressed-tensors": ("int4", "int8", "fp8", "fp8_block", "mxfp8", "nvfp4", "mxfp4"),
-    "fp8": ("fp8", "fp8_block"),
-    **dict.fromkeys(("modelopt", "modelopt_mixed"), ("fp8", "fp8_block", "mxfp8", "nvfp4")),
+    **QUANTIZED,
     "modelopt_fp8": ("fp8", "fp8_block"),
-    "modelopt_fp4": ("nvfp4",),
-    "mxfp4": ("mxfp4",),
     "mxfp8": ("mxfp8",),
 }
-"""Values of ``--quantization``, and the weight dtypes of checkpoints for which they say nothing new. With
-``fp8`` a checkpoint of 16 bits is quantized when it is loaded."""
+"""Values of ``--quantization``, with the weight dtypes of `QUANTIZED`."""
 
 HARMLESS_VARIABLES = frozenset(
     _flags("""

@@ -53,7 +53,7 @@ def read(variables: list[str], words: list[str]) -> tuple[dict[str, Any], tuple[
         words: that follow the command.
 
     Raises:
-        PagesimError: see `read_serve`.
+        PagesimError: a flag is unknown or not modelled, or a value is off; the sentence names it.
     """
     options, flags, notes = _TABLE.options(variables, words)
     options |= _graphs(flags, options.pop("enforce_eager", False))
@@ -149,9 +149,9 @@ _TABLE = FlagTable(
     command="vllm serve",
     taken=TAKEN,
     noted=NOTED,
+    layered=LAYERED,
     refused=REFUSED,
     harmless=HARMLESS,
-    layered=LAYERED,
     spellings={spelling: (name, on) for name in FLAGS for spelling, on in _spelled(name)},
     aliases=ALIASES,
     relaxed=True,

@@ -6,7 +6,7 @@ They are those of `EngineArgs` and `AsyncEngineArgs` (engine/arg_utils.py) and o
 
 from __future__ import annotations
 
-from pagesim.setup.serve_words import Arity
+from pagesim.setup.serve_words import QUANTIZED, Arity
 from pagesim.setup.serve_words import flags as _flags
 
 TAKEN = _flags("""
@@ -26,25 +26,23 @@ NOTED = _flags("""
     collect-detailed-traces* compilation-config config-format cpu-distributed-timeout-seconds
     cudagraph-metrics! custom-histogram-buckets default-chat-template-kwargs device-ids
     disable-access-log-for-endpoints disable-cascade-attn! disable-chunked-mm-input!
-    disable-custom-all-reduce! disable-fastapi-docs! disable-log-stats! disable-sliding-window!
-    disable-uvicorn-access-log! distributed-timeout-seconds download-dir ec-manager-config
-    enable-auto-tool-choice! enable-cumem-allocator! enable-fault-tolerance!
-    enable-flash-late-interaction! enable-flashinfer-autotune! enable-force-include-usage! enable-hc-sp!
-    enable-layerwise-nvtx-tracing! enable-log-deltas! enable-log-outputs! enable-log-requests!
-    enable-logging-iteration-details! enable-mamba-cache-stochastic-rounding!
-    enable-mamba-shared-prefix-checkpoint! enable-mfu-metrics! enable-mm-embeds! enable-nccl-comm-suspend!
-    enable-offline-docs! enable-per-request-metrics! enable-prompt-tokens-details!
-    enable-request-id-headers! enable-scale-out! enable-server-load-tracking! enable-shm-tensor-arena!
-    enable-sleep-mode! enable-ssl-refresh! enable-tokenizer-info-endpoint! enable-trace-replay!
-    exclude-tools-when-tool-choice-none! fail-on-environ-validation! fault-tolerance-config
-    fingerprint-mode fingerprint-value gdn-prefill-backend generation-config grpc! grpc-port
-    h11-max-header-count h11-max-incomplete-event-size hf-token? host ignore-patterns*
-    interleave-mm-strings! io-processor-plugin ir-op-priority jit-monitor-mode jit-monitor-verbose!
-    kda-decode-backend kda-prefill-backend kernel-config kv-cache-metrics! kv-cache-metrics-sample
+    disable-custom-all-reduce! disable-fastapi-docs! disable-log-stats! disable-uvicorn-access-log!
+    distributed-timeout-seconds download-dir ec-manager-config enable-auto-tool-choice!
+    enable-cumem-allocator! enable-fault-tolerance! enable-flash-late-interaction!
+    enable-flashinfer-autotune! enable-force-include-usage! enable-hc-sp! enable-layerwise-nvtx-tracing!
+    enable-log-deltas! enable-log-outputs! enable-log-requests! enable-logging-iteration-details!
+    enable-mamba-cache-stochastic-rounding! enable-mfu-metrics! enable-mm-embeds!
+    enable-nccl-comm-suspend! enable-offline-docs! enable-per-request-metrics!
+    enable-prompt-tokens-details! enable-request-id-headers! enable-scale-out!
+    enable-server-load-tracking! enable-shm-tensor-arena! enable-sleep-mode! enable-ssl-refresh!
+    enable-tokenizer-info-endpoint! enable-trace-replay! exclude-tools-when-tool-choice-none!
+    fail-on-environ-validation! fault-tolerance-config fingerprint-mode fingerprint-value
+    generation-config grpc! grpc-port h11-max-header-count h11-max-incomplete-event-size hf-token? host
+    ignore-patterns* interleave-mm-strings! io-processor-plugin ir-op-priority jit-monitor-mode
+    jit-monitor-verbose! kda-decode-backend kernel-config kv-cache-metrics! kv-cache-metrics-sample
     kv-events-config language-model-only! limit-mm-per-prompt linear-backend load-format log-config-file
-    log-error-stack! log-level logging-config logits-processors* mamba-backend mamba-block-size
-    mamba-cache-dtype mamba-cache-mode mamba-cache-philox-rounds mamba-ssm-cache-dtype mamba-ssu-algorithm
-    max-log-len max-logprobs max-parallel-loading-workers media-io-kwargs middleware
+    log-error-stack! log-level logging-config logits-processors* mamba-backend mamba-cache-philox-rounds
+    mamba-ssu-algorithm max-log-len max-logprobs max-parallel-loading-workers media-io-kwargs middleware
     mm-device-do-normalize! mm-encoder-attn-backend mm-encoder-attn-dtype mm-encoder-fp8-scale-path
     mm-encoder-fp8-scale-save-margin mm-encoder-fp8-scale-save-path mm-encoder-tp-mode mm-hasher-algorithm
     mm-ipc-gpu-memory-gb mm-processor-cache-gb mm-processor-cache-type mm-processor-device
@@ -52,28 +50,26 @@ NOTED = _flags("""
     moe-backend monokernel! numa-bind! numa-bind-cpus* numa-bind-nodes* optimization-level
     otlp-traces-endpoint override-generation-config per-request-spec-decode-metrics port
     prefix-caching-hash-algo profiler-config pt-load-map-location ray-workers-use-nsight! reasoning-config
-    reasoning-effort-map reasoning-parser reasoning-parser-plugin renderer-num-workers
-    replayssm-buffer-len response-role return-tokens-as-token-ids! revision root-path
-    safetensors-load-strategy safetensors-prefetch-block-size safetensors-prefetch-num-threads seed
-    served-model-name* show-hidden-metrics-for-version shutdown-timeout skip-mm-profiling!
-    skip-tokenizer-init! sleep-mode-backend sleep-mode-offload-cudagraph! sleep-preserve-parameter-names*
+    reasoning-effort-map reasoning-parser reasoning-parser-plugin renderer-num-workers response-role
+    return-tokens-as-token-ids! revision root-path safetensors-load-strategy
+    safetensors-prefetch-block-size safetensors-prefetch-num-threads seed served-model-name*
+    show-hidden-metrics-for-version shutdown-timeout skip-mm-profiling! skip-tokenizer-init!
+    sleep-mode-backend sleep-mode-offload-cudagraph! sleep-preserve-parameter-names*
     sparse-indexer-topk-backend sse-keep-alive-interval ssl-ca-certs ssl-cert-reqs ssl-certfile
-    ssl-ciphers ssl-keyfile stream-interval structured-outputs-config swa-bounded-replay! tokenizer
-    tokenizer-mode tokenizer-revision tokens-only! tool-call-parser tool-parser-plugin tool-server
-    tool-strict-level trust-remote-code! trust-request-chat-template! trust-request-mm-kwargs! uds
-    use-replayssm! use-tqdm-on-load! uvicorn-log-level video-pruning-method video-pruning-rate
-    watchdog-config watermark-config weight-transfer-config
+    ssl-ciphers ssl-keyfile stream-interval structured-outputs-config tokenizer tokenizer-mode
+    tokenizer-revision tokens-only! tool-call-parser tool-parser-plugin tool-server tool-strict-level
+    trust-remote-code! trust-request-chat-template! trust-request-mm-kwargs! uds use-tqdm-on-load!
+    uvicorn-log-level video-pruning-method video-pruning-rate watchdog-config watermark-config
+    weight-transfer-config
 """)
 """Flags that change neither memory nor scheduling here: of the front end, of texts, logs, loading, kernels
-and CUDA graphs, and `LAYERED`."""
+and CUDA graphs."""
 
-LAYERED = frozenset(
-    _flags("""
-    disable-sliding-window! enable-mamba-shared-prefix-checkpoint! gdn-prefill-backend
-    kda-prefill-backend mamba-block-size mamba-cache-dtype mamba-cache-mode mamba-ssm-cache-dtype
-    replayssm-buffer-len swa-bounded-replay! use-replayssm!
-    """)
-)
+LAYERED = _flags("""
+    disable-sliding-window! enable-mamba-shared-prefix-checkpoint! gdn-prefill-backend kda-prefill-backend
+    mamba-block-size mamba-cache-dtype mamba-cache-mode mamba-ssm-cache-dtype replayssm-buffer-len
+    swa-bounded-replay! use-replayssm!
+""")
 """Flags that change nothing where all layers keep every token alike, and are refused where they do not."""
 
 REFUSED = _flags("""
@@ -100,27 +96,14 @@ REFUSED = _flags("""
 """)
 """Flags that affect scheduling and are not modelled."""
 
-QUANTIZATIONS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("awq", "awq_marlin"), ("int4",)),
-    **dict.fromkeys(("gptq", "gptq_marlin"), ("int2", "int3", "int4", "int8")),
-    "compressed-tensors": ("int4", "int8", "fp8", "fp8_block", "mxfp8", "nvfp4", "mxfp4"),
-    "fbgemm_fp8": ("fp8",),
-    "fp8": ("fp8", "fp8_block"),
-    **dict.fromkeys(("modelopt", "modelopt_mixed"), ("fp8", "fp8_block", "mxfp8", "nvfp4")),
-    "modelopt_fp4": ("nvfp4",),
-    "mxfp4": ("mxfp4",),
-}
-"""Values of ``--quantization``, and the weight dtypes of checkpoints for which they say nothing new. With
-``fp8`` a checkpoint of 16 bits is quantized when it is loaded."""
+QUANTIZATIONS: dict[str, tuple[str, ...]] = {**QUANTIZED, "fbgemm_fp8": ("fp8",)}
+"""Values of ``--quantization``, with the weight dtypes of `QUANTIZED`."""
 
 HARMLESS: dict[str, tuple[str, ...]] = {
     "kv-offloading-backend": ("native",),
     "logprobs-mode": ("raw_logprobs", "raw_logits"),
     "model-impl": ("auto", "vllm"),
-    "cpu-offload-gb": (
-        "0",
-        "0.0",
-    ),
+    "cpu-offload-gb": ("0", "0.0"),
     "offload-backend": ("auto",),
     "offload-group-size": ("0",),
     "pipeline-parallel-size": ("1",),
@@ -132,38 +115,16 @@ HARMLESS: dict[str, tuple[str, ...]] = {
     "node-rank": ("0",),
     "ubatch-size": ("0",),
     "prefill-schedule-interval": ("1",),
-    "runner": (
-        "auto",
-        "generate",
-    ),
-    "convert": (
-        "auto",
-        "none",
-    ),
-    "dtype": (
-        "auto",
-        "half",
-        "float16",
-        "bfloat16",
-    ),
-    "attention-backend": (
-        "FLASH_ATTN",
-        "FLASHINFER",
-        "TRITON_ATTN",
-    ),
-    "performance-mode": (
-        "balanced",
-        "interactivity",
-    ),
-    "distributed-executor-backend": (
-        "mp",
-        "ray",
-        "uni",
-    ),
+    "runner": ("auto", "generate"),
+    "convert": ("auto", "none"),
+    "dtype": ("auto", "half", "float16", "bfloat16"),
+    "attention-backend": ("FLASH_ATTN", "FLASHINFER", "TRITON_ATTN"),
+    "performance-mode": ("balanced", "interactivity"),
+    "distributed-executor-backend": ("mp", "ray", "uni"),
 }
 """Flags that are refused but for these values, which change nothing."""
 
-FLAGS: dict[str, Arity] = {**TAKEN, **NOTED, **REFUSED, **dict.fromkeys(HARMLESS, "one")}
+FLAGS: dict[str, Arity] = {**TAKEN, **NOTED, **LAYERED, **REFUSED, **dict.fromkeys(HARMLESS, "one")}
 
 ALIASES = {
     "device-memory-utilization": "gpu-memory-utilization",

@@ -16,6 +16,18 @@ from pagesim.errors import PagesimError, brief, escaped
 Arity = Literal["one", "several", "perhaps", "none"]
 """Values that a flag takes."""
 
+QUANTIZED: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("awq", "awq_marlin"), ("int4",)),
+    **dict.fromkeys(("gptq", "gptq_marlin"), ("int2", "int3", "int4", "int8")),
+    "compressed-tensors": ("int4", "int8", "fp8", "fp8_block", "mxfp8", "nvfp4", "mxfp4"),
+    "fp8": ("fp8", "fp8_block"),
+    **dict.fromkeys(("modelopt", "modelopt_mixed"), ("fp8", "fp8_block", "mxfp8", "nvfp4")),
+    "modelopt_fp4": ("nvfp4",),
+    "mxfp4": ("mxfp4",),
+}
+"""Methods of quantization of both servers, and the weight dtypes of checkpoints for which they say nothing
+new. With ``fp8`` a checkpoint of 16 bits is quantized when it is loaded."""
+
 Reader = Callable[[str, str], dict[str, Any]]
 """What makes options of a flag's name and its value; PagesimError where the value is off."""
 
@@ -68,7 +80,7 @@ def choice(option: str, known: Mapping[str, str]) -> Reader:
 
 @dataclass(frozen=True, slots=True)
 class FlagTable:
-    """The flags of a server, in four classes.
+    """The flags of a server, in five classes.
 
     Attributes:
         server: whose they are, for a sentence.
@@ -76,9 +88,9 @@ class FlagTable:
         command: that starts it, with the model behind.
         taken: those that decide on memory or scheduling, and that pagesim has, too.
         noted: those that change neither here.
+        layered: those that change neither where all layers keep every token alike, and are refused elsewhere.
         refused: those that affect scheduling and are not modelled.
         harmless: those that are refused but for these values, which change nothing; each takes one value.
-        layered: those of ``noted`` that change nothing only where all layers keep every token alike.
         spellings: of each flag without its dashes, and whether each turns it on.
         aliases: other spellings, with the dash where there is only one.
         relaxed: whether underscores stand for dashes, a part of a value may be named behind a dot, a value
@@ -99,9 +111,9 @@ class FlagTable:
     command: str
     taken: Mapping[str, Arity]
     noted: Mapping[str, Arity]
+    layered: Mapping[str, Arity]
     refused: Mapping[str, Arity]
     harmless: Mapping[str, tuple[str, ...]]
-    layered: frozenset[str]
     spellings: Mapping[str, tuple[str, bool]]
     aliases: Mapping[str, str]
     relaxed: bool
@@ -164,7 +176,7 @@ class FlagTable:
 
     def arity(self, name: str) -> Arity:
         """Return what a flag takes."""
-        for each in (self.taken, self.noted, self.refused):
+        for each in (self.taken, self.noted, self.layered, self.refused):
             if name in each:
                 return each[name]
         return "one"
@@ -222,7 +234,9 @@ class FlagTable:
 
     def check(self, name: str, values: list[str]) -> None:
         """Refuse a flag that affects scheduling and is not modelled."""
-        if name in self.taken or name in self.noted or (name in self.refused and values == ["false"]):
+        if name in {**self.taken, **self.noted, **self.layered}:
+            return
+        if name in self.refused and values == ["false"]:
             return
         harmless = self.harmless.get(name)
         if harmless and values and values[-1] in harmless:

@@ -16,13 +16,12 @@ from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.failure_modes import FailureMode
 from pagesim.scheduling.observer import Observer
-from pagesim.scheduling.offload.offloading import offloading_of
 from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.setup.offload import traffic_of
 from pagesim.setup.prepare import PreparedSystem
 from pagesim.sim.clock import to_ticks
 from pagesim.sim.engine import Engine
-from pagesim.sim.executors import Executor, PredictedExecutor
+from pagesim.sim.executor import Executor, PredictedExecutor
 from pagesim.sim.sending import ClosedEngine, SentArrivals
 from pagesim.workloads.trace import Trace
 
@@ -63,7 +62,7 @@ class Server:
         log: where requests' times go.
         arrivals: the requests that it serves.
         consume: called with each chunk of its records.
-        aborts: when clients go away that do not send them, see `Engine`.
+        aborts: when clients go away of requests that are sent at their arrival: (ticks, row), in order.
         executor: what carries out the iterations; left out, the system's cost model predicts them. One that
             is an `Observer` is one of them.
         observers: further ones, called after the recorder.
@@ -115,7 +114,8 @@ class Server:
             observers = [self._closed, *observers]
             log.sent, log.due = arrivals.clients.sent, arrivals.clients.due
         self.tiers: TierHistory | None = None
-        if offloading_of(self.scheduler) is not None:
+        copies = setting.copies(self.scheduler)
+        if copies is not None:
             self.tiers = TierHistory()
             observers = [self.tiers, *observers]
         self.engine = Engine(
@@ -127,7 +127,7 @@ class Server:
             until=None if system.until is None else to_ticks(system.until),
             aborts=aborts,
             strict_compat=system.strict_compat,
-            copies=setting.copies(self.scheduler),
+            copies=copies,
         )
 
     def replay(self) -> None:
@@ -140,7 +140,7 @@ class Server:
             self.tiers.end(self.means.end)
 
     def traffic(self) -> dict[str, Any]:
-        """Return what each tier of the engine did, by name, as `traffic_of` counts it; empty without one."""
+        """Return the chunks and bytes that each tier of the engine moved, by name; empty without one."""
         return {} if self.tiers is None else traffic_of(self.setting.config, self.scheduler)
 
     def summary(self) -> dict[str, Any]:

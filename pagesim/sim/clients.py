@@ -100,8 +100,8 @@ class Clients:
         found, self._leaving = self._leaving, []
         return found
 
-    def over(self, row: int, now: int) -> None:
-        """Say that a sample, or a request with all of its samples, is over."""
+    def request_ended(self, row: int, now: int) -> None:
+        """Learn that a sample, or a request with all of its samples, has ended at an instant."""
         request = self._request_of[row]
         self._left[request] -= 1
         if not self._left[request]:
@@ -110,7 +110,7 @@ class Clients:
             self._freed = now
             self._follow(request, now)
 
-    def leaves(self, row: int) -> int | None:
+    def abort_time(self, row: int) -> int | None:
         """Return when the client of a request that was sent goes away, in ticks; None if it does not."""
         patience = self._patience[self._request_of[row]]
         return None if patience == NEVER else self.sent[row] + patience

@@ -91,7 +91,7 @@ class TierCopies:
         self._backing = backing
         self._links = links
         self._moving: list[tuple[int, int, Move]] = []  # from tier to tier: each with when it is over
-        self._ends: dict[Move, int] = {}  # of the same
+        self._ends: dict[Move, int] = {}  # when each of them is over
         self._load_of: dict[Move, _Load] = {}
         self._storing: list[tuple[int, int, Job]] = []  # each job with when it is over
         self._loading: list[tuple[int, int, Job]] = []  # those that are on their last link
@@ -113,7 +113,7 @@ class TierCopies:
 
     def advance(self, now: int) -> None:
         """Carry out what moves from tier to tier until an instant, and send what has begun."""
-        moving, chain = self._moving, self._backing.chunks
+        moving, chain = self._moving, self._backing.chain
         while moving and moving[0][0] <= now:
             end, _, move = heappop(moving)
             del self._ends[move]
@@ -168,13 +168,13 @@ class TierCopies:
                 self._send_load(move, load, now)
             self._settle(load)
         self.advance(now)  # over links that take no time
-        over = self.over_by(now)
+        over = self.finished_by(now)
         if not naps:
             self._store(self._unsent, busy)
             self._unsent = []
         return over
 
-    def over_by(self, now: int) -> list[Job]:
+    def finished_by(self, now: int) -> list[Job]:
         """Return the jobs of which an iteration learns that is launched now: all that are over since."""
         over: list[Job] = []
         for queue in (self._storing, self._loading):

@@ -26,7 +26,7 @@ from pagesim.scheduling.request import Status
 from pagesim.setup.compiled import mypyc_attr
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, span_of, steps_before
 from pagesim.sim.copies import TierCopies
-from pagesim.sim.executors import Executor
+from pagesim.sim.executor import Executor
 from pagesim.sim.process import drive
 
 NAP = TICKS_PER_SECOND // 1000
@@ -336,7 +336,7 @@ class Engine:
         if self._due > last:
             return ()
         self._due = 0
-        return copies.over_by(last)
+        return copies.finished_by(last)
 
     def _fast_forwards(self, now: int) -> bool:
         """Take the next iterations at once, if that can be; say whether it could."""
@@ -434,14 +434,14 @@ class Engine:
     def _give_up(self, batch: Batch, now: int) -> None:
         """Note the requests that were given up while the batch was planned."""
         for request, failure_mode in batch.unschedulable:
-            self._meet(failure_mode, request.row, now)
+            self._count_failure(failure_mode, request.row, now)
             self.events.left(request.row, now, Status.UNSCHEDULABLE)
         for request in batch.never_freed:
-            self._meet(FailureMode.LEAK, request.row, now)
+            self._count_failure(FailureMode.LEAK, request.row, now)
         for request in batch.ignored:
             self.events.left(request.row, now, Status.IGNORED)
 
-    def _meet(self, failure_mode: FailureMode, row: int, now: int) -> None:
+    def _count_failure(self, failure_mode: FailureMode, row: int, now: int) -> None:
         if self.strict_compat:
             raise StrictCompatError(failure_mode, row, now)
         self.failure_modes[failure_mode] += 1

@@ -1,11 +1,16 @@
-"""An engine as a process on a SimPy environment, alone or in a cluster: an event a decision."""
+"""An engine as a process on a SimPy environment, alone or in a cluster: an event a decision.
+
+What is due at the same instant happens in this order: requests arrive, iterations end, clients go away,
+requests are handed over, engines decide.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import simpy
+from simpy.events import NORMAL, URGENT, EventPriority
 
 from pagesim.errors import PagesimError
 from pagesim.scheduling.added import AddedArrivals
@@ -13,12 +18,57 @@ from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.sim.clock import LONGEST_S
-from pagesim.sim.instants import Decision, Settlement
 
 if TYPE_CHECKING:  # an engine replays by this process
     from pagesim.sim.engine import Engine
 
 Events = Generator[simpy.Event, Any, None]
+
+
+class Instant(simpy.Event):
+    """An instant that is some ticks away; of those at the same tick the smallest priority comes first.
+
+    Args:
+        environment: the clock.
+        delay: ticks.
+        turn: among those of its kind at the same tick, those of a smaller turn come first.
+    """
+
+    PRIORITY: ClassVar[EventPriority] = NORMAL
+    """That of SimPy's own events, here of iterations that are over."""
+
+    def __init__(self, environment: simpy.Environment, delay: int, turn: int = 0) -> None:
+        super().__init__(environment)
+        self._ok = True
+        self._value = None
+        environment.schedule(self, priority=EventPriority(self.PRIORITY + turn), delay=delay)
+
+
+class ArrivalEvent(Instant):
+    """The instant of an arrival: routed before anything else happens that is due at the same instant."""
+
+    PRIORITY = URGENT
+
+
+class Settlement(Instant):
+    """The instant at which clients go away: after the iterations that are over at it."""
+
+    PRIORITY = EventPriority(NORMAL + 1)
+
+
+class HandoverEvent(Instant):
+    """The instant at which requests are handed over: after all that is over at it, before engines decide."""
+
+    PRIORITY = EventPriority(NORMAL + 2)
+
+
+class Decision(Instant):
+    """The instant at which an engine decides: after all that is over at it and what is routed for that.
+
+    Engines take turns, so that what they share, as links, does not depend on when they decided before.
+    """
+
+    PRIORITY = EventPriority(NORMAL + 3)
 
 
 def start(environment: simpy.Environment, events: Events) -> simpy.Process:
@@ -151,12 +201,12 @@ class EngineProcess(Observer):
     # What becomes of requests
 
     def finished(self, request: EngineRequest, now: int) -> None:
-        self._over(request.row, now)
+        self._ended(request.row, now)
 
     def left(self, row: int, now: int, status: Status) -> None:
-        self._over(row, now)
+        self._ended(row, now)
 
-    def _over(self, row: int, now: int) -> None:
+    def _ended(self, row: int, now: int) -> None:
         if self._tell is not None:
             self._tell(row, now)
             self.engine.scheduler.queue.announce()  # when the next one is sent may have changed

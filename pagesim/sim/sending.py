@@ -11,8 +11,7 @@ from pagesim.scheduling.added import AddedArrivals
 from pagesim.scheduling.arrivals import NEVER, Arrivals
 from pagesim.sim.clients import Clients
 from pagesim.sim.engine import Engine
-from pagesim.sim.instants import ArrivalEvent
-from pagesim.sim.process import EngineProcess, start
+from pagesim.sim.process import ArrivalEvent, EngineProcess, start
 
 Route = Callable[[int, int], None]
 """Called with the index of a request among the accepted ones, and the instant at which it is sent."""
@@ -52,9 +51,9 @@ class ClosedLoop:
         self._route = route
         self._set_alarm()
 
-    def over(self, row: int, now: int) -> None:
+    def request_ended(self, row: int, now: int) -> None:
         """Say that a sample, or a request with all of its samples, is over, by its row of the trace."""
-        self._clients.over(row, now)
+        self._clients.request_ended(row, now)
         if not self._called:
             self._called = True
             event = self.environment.event()
@@ -104,7 +103,7 @@ class ClosedEngine(EngineProcess):
     def __init__(self, arrivals: SentArrivals) -> None:
         self._arrivals = arrivals
         self._loop = ClosedLoop(simpy.Environment(), arrivals.clients)
-        super().__init__(arrivals, tell=self._loop.over)
+        super().__init__(arrivals, tell=self._loop.request_ended)
 
     def replay(self, engine: Engine) -> None:
         """Replay everything that the clients send to an engine that has this among its observers."""
@@ -116,4 +115,4 @@ class ClosedEngine(EngineProcess):
 
     def _route(self, index: int, now: int) -> None:
         row = self._arrivals.whole.row[index]
-        self.submit(index, row, now, self._arrivals.clients.leaves(row))
+        self.submit(index, row, now, self._arrivals.clients.abort_time(row))

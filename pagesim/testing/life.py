@@ -50,7 +50,7 @@ class Life:
         self.written.admit(request, found)
 
     def allocate_step(self, steps: int) -> None:
-        """Grow by steps that fit."""
+        """Take decode steps that fit."""
         memory, free = self.memory, self.memory.free_blocks
         needed, decoding = memory.blocks_needed(steps), self.decoding()
         due = sum([memory.copies_due(request) for request in decoding]) if steps else 0
@@ -59,11 +59,11 @@ class Life:
         assert copies == due, f"copies_due says what a step copies: {due} foretold, {copies} copied"
         taken = free - memory.free_blocks
         assert taken == needed or (memory.releases and taken < needed), (
-            f"blocks_needed says what growth takes: {needed} foretold for {steps} steps, {taken} taken"
+            f"blocks_needed says what decode steps take: {needed} foretold for {steps} steps, {taken} taken"
         )
         found = [self.written.write(*each, steps * each[0].tokens_per_step) for each in before]
         if memory.names_blocks:
-            assert sum(filter(None, found)) == copies, "as many blocks are copied as grow says"
+            assert sum(filter(None, found)) == copies, "as many blocks are copied as allocate_step says"
 
     def release(self, request: LivingRequest) -> None:
         """Release a request on the device."""
@@ -156,7 +156,7 @@ class Life:
         memory = self.memory
         return (
             (memory.free_blocks, memory.free_cpu_blocks, memory.shared_blocks, memory.cached_blocks),
-            (memory.steps, memory.copies_on_write),
+            memory.steps,
             [memory.blocks_needed(steps) for steps in range(2 * memory.block_size + 1)],
             named(memory).free_extents() if memory.names_blocks else [],
             [
@@ -181,7 +181,9 @@ class Life:
         if not memory.caches_prefixes:
             held = sum([memory.held_blocks(request) for request in self.requests])
             assert memory.free_blocks + held == memory.num_blocks, "every block is free or held"
-        needed = sum([memory.blocks_needed_by(request) for request in self.decoding()])
+        needed = sum(
+            [memory.blocks_to_extend(request, request.tokens_per_step) for request in self.decoding()]
+        )
         assert memory.blocks_needed(1) == needed, "blocks_needed is the sum over the decoding requests"
         assert memory.grows or not needed, "reserved memory never grows"
         for request in (*self.requests, *self.swapped):

@@ -154,7 +154,7 @@ class RandomLife(Life):
         elif memory.blocks_needed(1) <= memory.free_blocks:
             self.allocate_step(1)
         else:
-            self.refused("growth without blocks", memory.allocate_step, 1)
+            self.refused("decode steps without blocks", memory.allocate_step, 1)
             self.release(rng.choice(self.decoding()))
 
     def _release(self, rng: Random) -> None:

@@ -14,7 +14,7 @@ from pagesim.testing.copied import copied
 
 
 class Prompt:
-    """What a request's tokens are, for memory that finds them: see `Segments`. Each token is one of these."""
+    """What a request's tokens are, for memory that finds them; each token is a segment of its own."""
 
     lookahead = 0
 

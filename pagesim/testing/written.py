@@ -44,10 +44,10 @@ class Written:
         """Let a sample of a request read what another one does, whose blocks were copied if none is shared.
 
         Args:
-            request: see `BlockManager.fork`.
+            request: of which a sample was forked.
             before: its tables before the fork.
-            dropped: see `BlockManager.fork`.
-            survivor: likewise.
+            dropped: the place of the sample that was given up.
+            survivor: the place of the other.
         """
         if before and not self.memory.shares:
             for theirs, mine in zip(before[survivor], before[dropped], strict=True):
@@ -68,7 +68,7 @@ class Written:
                     self.slots.setdefault(table[block], [])[place % size :] = [text[place]]
 
     def write(self, request: LivingRequest, before: Tables, length: int, tokens: int) -> int | None:
-        """Follow the copies of a growth, then write its tokens; return the blocks copied, if that shows."""
+        """Follow the copies of decode steps, then write their tokens; return the blocks copied, if known."""
         for text in self.text[request]:
             text += [self.tokens.next(request, place) for place in range(length, length + tokens)]
         assert self.memory.length(request) == length + tokens, "a request has the tokens that it was given"

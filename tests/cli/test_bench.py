@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -180,44 +178,6 @@ def test_a_gpu_without_triton_is_said_in_one_sentence(refused, monkeypatch):
         sentence == "triton is not installed and the kernels need it on a GPU: "
         "pip install '.[kernels]' in the checkout"
     )
-
-
-WITHOUT_TORCH = """
-import sys
-sys.modules["torch"] = sys.modules["triton"] = None
-from pagesim.cli.main import app
-sys.argv = ["pagesim", *sys.argv[1:]]
-app()
-"""
-
-
-@pytest.mark.slow_but("device0")
-@pytest.mark.parametrize("device", [(), ("--device", "cpu"), ("--device", "cuda")])
-def test_a_missing_torch_is_said_in_one_sentence(device, environment, tmp_path):
-    command = [sys.executable, "-c", WITHOUT_TORCH, "bench", "all", *device]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2
-    assert done.stderr == (
-        "pagesim: torch is not installed and the kernels need it: pip install '.[kernels]' in the checkout\n"
-    )
-
-
-@pytest.mark.slow_but("arguments0")
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["bench", "--help"], ["bench", "attention", "--help"], ["doctor", "--help"], []]
-)
-def test_nothing_heavy_is_loaded_for_help(arguments, environment):
-    program = (
-        "import sys\nimport pagesim\n"
-        f"sys.argv = ['pagesim', *{arguments}]\n"
-        "if len(sys.argv) > 1:\n"
-        "    from pagesim.cli.main import app\n"
-        "    try:\n        app()\n    except SystemExit as end:\n        assert not end.code\n"
-        "print(sorted({'torch', 'triton', 'matplotlib', 'pyarrow'} & set(sys.modules)))\n"
-    )
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout.endswith("[]\n"), done.stdout[-200:] + done.stderr
 
 
 def test_the_documentation_names_every_column():

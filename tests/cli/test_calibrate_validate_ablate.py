@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pandas as pd
 import pytest
 
@@ -142,29 +139,4 @@ def test_what_cannot_be_compared_is_one_sentence(which, flags, said, refused, pr
 def test_tokens_must_be_some(refused, profile):
     assert "tokens is 0; it must be at least 1" in refused(
         "ablate", "preemption", *LOAD, "--profile", profile, "--tokens", 0
-    )
-
-
-@pytest.mark.slow_but("calibrate")
-@pytest.mark.parametrize("command", ["calibrate", "validate", "ablate preemption"])
-def test_help_waits_for_no_heavy_library(command):
-    program = (
-        "import sys\nfrom pagesim.cli.main import app\n"
-        f"sys.argv = ['pagesim', *{command.split()}, '--help']\n"
-        "heavy = {'torch', 'triton', 'pandas', 'simpy', 'scipy'}\n"
-        "try:\n    app()\nfinally:\n    print(sorted(heavy & set(sys.modules)))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.stdout.endswith("[]\n"), done.stdout[-300:] + done.stderr
-
-
-def test_without_torch_it_is_one_sentence():
-    program = (
-        "import sys\nsys.modules['torch'] = None\nfrom pagesim.cli.main import app\n"
-        "sys.argv = ['pagesim', 'calibrate', '--model', 'tiny', 'p.json']\napp()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr == (
-        "pagesim: torch is not installed and the kernels need it: pip install '.[kernels]' in the checkout\n"
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -86,24 +85,3 @@ def test_a_run_without_a_seal_is_repeated(summary, swept, succeeds):
     file.write_text(json.dumps(held))
     succeeds(*SWEEP, "--out", swept)
     assert json.loads(file.read_text())["summary"]["iterations"] > 1
-
-
-@pytest.mark.slow
-def test_a_store_damaged_by_chance_is_a_sentence_or_mended(swept, cli, tmp_path):
-    for seed in range(150):
-        draw = random.Random(seed)
-        folder = tmp_path / "damaged"
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(swept, folder)
-        file = draw.choice(sorted(path for path in folder.rglob("*") if path.is_file()))
-        content = bytearray(file.read_bytes())
-        if draw.random() < 0.3:
-            del content[draw.randrange(len(content)) :]
-        else:
-            for _ in range(draw.choice([1, 3, 30])):
-                content[draw.randrange(len(content))] = draw.randrange(256)
-        file.write_bytes(bytes(content))
-        outcome = cli(*SWEEP, "--out", folder)
-        assert outcome.code in (0, 2), (seed, file, outcome)
-        if outcome.code == 2:
-            assert outcome.err.splitlines()[-1].startswith("pagesim: "), (seed, file, outcome)

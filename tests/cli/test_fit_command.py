@@ -6,57 +6,29 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from pagesim.costs import parse_cost
 from pagesim.costs.profiles import load_profile
-from pagesim.costs.specs import gpu, model
-from pagesim.experiments.fit.iterations import replay
-from pagesim.experiments.fit.loads import Load
-from pagesim.setup.scenario import System
+from tests.experiments.fit.conftest import (
+    AFFINE,
+    CONTEXT_S,
+    STEP_S,
+    SYSTEM,
+    TOKEN_S,
+    bench_json,
+    cost_of,
+    served,
+)
 
 SERVER = ("--gpu", "h100", "--vllm-version", "0.19.0", "--max-num-seqs", "128")
-TRUE = {"iteration_s": 7e-3, "sequence_s": 5e-5, "context_s": 2e-8, "prompt_token_s": 5e-5}
+TRUE = {"iteration_s": STEP_S, "sequence_s": TOKEN_S, "context_s": CONTEXT_S, "prompt_token_s": TOKEN_S}
 
 
-def log(file: Path, concurrency: int, requests: int = 300, noise: float = 0.03) -> Path:
+def log(file: Path, concurrency: int) -> Path:
     """Write what clients measure of a server of 7 ms, 50 µs a token and 20 ns a token of context."""
-    draw = np.random.default_rng(concurrency)
-    prompt = draw.integers(50, 1500, requests)
-    output = draw.integers(20, 400, requests)
-    zeros = np.zeros(requests)
-    asked = Load(file.stem, zeros, prompt, output, zeros, zeros, max_concurrency=concurrency)
-    system = System(
-        policy="vllm-v1", model="llama-3.1-8b", gpu="h100", vllm_version="0.19.0", max_num_seqs=128
-    )
-    cost = parse_cost(
-        "affine:0.007,5e-5,2e-8",
-        model=model("llama-3.1-8b"),
-        gpu=gpu("h100"),
-        tp=1,
-        block_size=16,
-        kv_dtype="fp16",
-    )
-    run = replay(asked, system, cost)
-    ttft, decode, _ = run.seconds()
-    gaps = [
-        seconds / (tokens - 1) * (1 + noise * draw.standard_normal(tokens - 1))
-        for seconds, tokens in zip(decode, output.tolist(), strict=True)
-    ]
-    data: dict[str, Any] = {
-        "model_id": "meta-llama/Llama-3.1-8B-Instruct",
-        "completed": requests,
-        "request_rate": "inf",
-        "max_concurrency": concurrency,
-        "input_lens": prompt.tolist(),
-        "output_lens": output.tolist(),
-        "start_times": (run.arrival / 1e12).tolist(),
-        "ttfts": (ttft * (1 + noise * draw.standard_normal(requests))).tolist(),
-        "itls": [each.tolist() for each in gaps],
-        "errors": [""] * requests,
-    }
-    file.write_text(json.dumps(data))
+    system = SYSTEM.model_copy(update={"max_num_seqs": 128})
+    load = served(concurrency, cost_of(AFFINE, system), system=system)
+    file.write_text(json.dumps(bench_json(load, noise=0.03, seed=concurrency)))
     return file
 
 

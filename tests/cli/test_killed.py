@@ -106,30 +106,35 @@ def test_whatever_the_moment_no_half_result_is_taken_for_a_whole_one(name, start
 
     def begin(out: Path) -> subprocess.Popen[str]:
         # No pipes: workers may hold their ends for a while after their parent was killed.
-        nowhere = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        return start(*arguments, "--out", out, **nowhere)
+        with (tmp_path / "err").open("a") as err:
+            return start(*arguments, "--out", out, announced=True, stdout=subprocess.DEVNULL, stderr=err)
 
     began = time.monotonic()
     assert begin(tmp_path / "whole").wait(timeout=120) == 0
     lasted = time.monotonic() - began
     killed = 0
     out = tmp_path / "killed"
+    stored: dict[str, int] = {}
     for _ in range(KILLS):
         process = begin(out)
         # As often before the first file as after the last would say little.
         time.sleep(lasted * rng.uniform(0.25, 1.0))
-        process.send_signal(signal.SIGKILL)
-        if process.wait(timeout=30) == -signal.SIGKILL:
+        process.send_signal(rng.choice((signal.SIGKILL, signal.SIGINT)))
+        if process.wait(timeout=60) in (-signal.SIGKILL, 130):
             killed += 1
         else:
             lasted *= 0.9  # the machine has become faster since
         command.check(out, tmp_path / "whole")
+        before, stored = stored, {file.name: file.stat().st_mtime_ns for file in out.glob("runs/[!.]*")}
+        assert before.items() <= stored.items(), "a run that is stored is not repeated"
         if out.exists() and command.is_over(out):
             shutil.rmtree(out) if out.is_dir() else out.unlink()
+            stored = {}
     assert killed > KILLS // 2
     assert begin(out).wait(timeout=120) == 0
     command.check(out, tmp_path / "whole")
     assert command.is_over(out)
+    assert "Traceback" not in (tmp_path / "err").read_text()
     drafts = [each for each in contents(out) if Path(each).name.startswith(".")]
     assert len(drafts) <= killed, "a kill may leave a draft behind, and no more than one"
 

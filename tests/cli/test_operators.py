@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pagesim.costs.profiles import load_profile
-from tests.cli.conftest import Cli
+from tests.commands import Cli
 from tests.costs.operators.conftest import write_store
 
 

@@ -3,53 +3,33 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 
-import numpy as np
 import pytest
 
 from pagesim.workloads import load
-from pagesim.workloads.trace import Trace
 from tests.experiments.recorded.samples import guidellm, sglang, vllm
+from tests.workloads.conftest import SAMPLES, assert_same
 
-TALK = [{"from": "human", "value": "how are you"}, {"from": "gpt", "value": "well, thank you"}]
-
-FILES = {
-    "azure": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
-    "2023-11-16 18:15:50.9951690,396,109\n",
-    "burstgpt": "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
-    "5,ChatGPT,472,18,490,Conversation log\n45,GPT-4,1087,230,1317,API log\n",
-    "mooncake": '{"timestamp": 0, "input_length": 900, "output_length": 500, "hash_ids": [0, 1]}\n'
-    '{"timestamp": 3052, "input_length": 400, "output_length": 26, "hash_ids": [0]}\n',
-    "vidur": "arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,374,44\n4.314579,396,109\n",
-    "splitwise": "arrival_timestamp,prompt_size,token_size\n0.0,374,44\n4.5,396,109\n",
-    "sharegpt": json.dumps([{"id": "a", "conversations": TALK}]),
-    "alpaca": json.dumps([{"instruction": "say hello", "input": "", "output": "hello"}]),
-    "lmbenchmark": json.dumps([{"input": "one two", "output_length": 250}]),
-    "prompts": '{"prompt": "one two three", "output_tokens": 128}\n',
-    "pairs": "[[21, 518], [8, 66], [19, 936]]",
-    "what is shared": "prompt_tokens,output_tokens,hash_ids,hash_block_size,prefix_tokens,session_id\n"
-    "75,426,1;2,64,30,x\n1000,142,1;2;3,64,0,x\n",
-    "our own": "request_id,arrival_s,prompt_tokens,output_tokens,n\nx,0.25,75,426,1\ny,0.5,103,142,4\n",
-}
+OURS = (
+    b"prompt_tokens,output_tokens,hash_ids,hash_block_size,prefix_tokens,session_id\n"
+    b"75,426,1;2,64,30,x\n1000,142,1;2;3,64,0,x\n",
+    b"request_id,arrival_s,prompt_tokens,output_tokens,n\nx,0.25,75,426,1\ny,0.5,103,142,4\n",
+)
 
 
-@pytest.fixture(params=FILES)
+KEPT = [sample for sample in SAMPLES if "agentic" not in sample.name]
+"""Formats of which a saved trace keeps everything: it has no column for the time between calls of tools."""
+
+
+@pytest.fixture(
+    params=[*OURS, *(sample.data for sample in KEPT)],
+    ids=["what is shared", "our own", *(sample.name for sample in KEPT)],
+)
 def file(request, tmp_path):
     """A file of each format in turn, under a name that tells nothing."""
     path = tmp_path / "trace.dat"
-    path.write_text(FILES[request.param])
+    path.write_bytes(request.param)
     return path
-
-
-def assert_same(one: Trace, other: Trace) -> None:
-    """Assert that two traces hold the same requests."""
-    for field in fields(Trace):
-        a, b = getattr(one, field.name), getattr(other, field.name)
-        if isinstance(a, np.ndarray):
-            np.testing.assert_array_equal(a, b, err_msg=field.name)
-        elif field.name != "notes":
-            assert a == b, field.name
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -62,8 +42,9 @@ def test_a_trace_that_was_converted_holds_the_same_requests(suffix, file, succee
 
 def test_every_format_can_be_described_and_replayed(file, succeeds):
     assert "prompt tokens" in succeeds("trace", "describe", file).out
-    run = ("run", "--trace", file, "--policy", "vllm-sosp", "--json")
-    assert succeeds(*run).json["requests"]["finished"] == len(load(file))
+    system = ("--policy", "vllm-sosp", "--model", "llama-2-7b", "--num-blocks", "300")
+    summary = succeeds("run", "--trace", file, *system, "--json").json
+    assert summary["requests"]["finished"] == len(load(file))
 
 
 @pytest.mark.slow
@@ -251,6 +232,12 @@ def test_why_a_record_is_no_trace_is_said_by_its_own_reader(case, refused, tmp_p
     sentence = refused("trace", "convert", tmp_path / "bench.json", tmp_path / "t.csv")
     assert said in sentence
     assert "not recognised" not in sentence
+
+
+def test_why_a_table_is_no_trace_is_said_by_the_reader_of_traces(refused, tmp_path):
+    (tmp_path / "t.csv").write_text("foo,bar\n1,2\n")
+    sentence = refused("trace", "convert", tmp_path / "t.csv", tmp_path / "t.parquet")
+    assert "the format is not recognised: its columns are foo, bar" in sentence
 
 
 def test_runs_that_vllm_appended_to_a_file_are_traces_of_their_own(succeeds, tmp_path):

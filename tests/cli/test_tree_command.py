@@ -34,7 +34,7 @@ def test_json_has_every_node_and_the_instant(succeeds, stored: Path) -> None:
     found = succeeds("tree", stored, "--at", "12", "--json").json
     assert found["clock_s"] >= 12
     assert sum(node["tokens"] for node in found["nodes"]) <= found["capacity"] == 12000
-    assert {"requests", "used_s", "hits", "parent"} <= set(found["nodes"][0])
+    assert {"holders", "used_s", "hits", "parent"} <= set(found["nodes"][0])
 
 
 def test_a_run_without_a_tree_and_an_instant_beyond_the_run_are_refused(

@@ -9,7 +9,7 @@ import pagesim as ps
 from pagesim.costs.profiles import Curve, Profile, analytic_profile
 from pagesim.costs.specs import gpu, model
 from pagesim.experiments.ablations import best, crossover, notes_on, serve, sizes_of, undo
-from pagesim.setup.scenario import System, checked
+from pagesim.setup.system import System, checked
 
 TINY = model("tiny")
 SIZES = (1, 2, 4, 8, 16, 32, 64)

@@ -6,7 +6,7 @@ import pytest
 
 from pagesim.errors import PagesimError
 from pagesim.experiments.engines import TERMS, NotServed, Served, serve_engines
-from pagesim.setup.scenario import System, checked
+from pagesim.setup.system import System, checked
 from pagesim.workloads import make_trace
 from pagesim.workloads.trace import Trace
 

@@ -6,7 +6,7 @@ import pytest
 
 from pagesim.errors import PagesimError
 from pagesim.experiments.holdings import Holding, holding
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 
 
 def of(model: str, tokens: int, **options: object) -> Holding:

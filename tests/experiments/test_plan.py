@@ -18,7 +18,7 @@ from pagesim.costs.specs.division import OTHER_BYTES
 from pagesim.costs.specs.gpus import GIB
 from pagesim.errors import CapacityError, PagesimError
 from pagesim.experiments.plan import blocks_behind, plan
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "make_plan.py"
 

@@ -26,6 +26,12 @@ RUNS = {
     "static": ("run", "--policy", "static", *_RUN),
     "v1": ("run", "--policy", "vllm-v1", "--model", "llama-3.1-8b", "--gpu", "h100", "--num-blocks", "200",
            *_RUN),
+    "sglang": ("run", "--policy", "sglang", "--num-blocks", "4000", *_RUN),
+    "samples": ("run", "--policy", "vllm-sosp", "--preemption", "auto", "--n", "2", "--num-blocks", "120",
+                *_RUN),
+    "cluster": ("cluster", "--policy", "vllm-sosp", "--replicas", "2", *_RUN),
+    "apart": ("cluster", "--policy", "vllm-v1", "--prefill", "1", "--decode", "2", "--num-blocks", "300",
+              *_RUN),
     "compare": ("compare", "--policies", "orca-max,vllm-sosp", *_RUN),
 }  # fmt: skip
 """Good ones, made by the ``pagesim`` that is tried."""
@@ -46,7 +52,7 @@ def cases(rng: random.Random, count: int, base: Path) -> list[Case]:
 def _case(rng: random.Random, number: int, base: Path) -> Case:
     resumed = number % 2 == 1
     name, damage, expects = (OF_SWEEPS if resumed else OF_RESULTS)[number // 2 % len(OF_RESULTS)]
-    source = base / ("sweep" if resumed else rng.choice(("sosp", "sosp", "v1", "static", "compare")))
+    source = base / ("sweep" if resumed else rng.choice((*RUNS, "sosp")))
     seed = rng.random()
 
     def put(folder: Path) -> None:

@@ -20,8 +20,9 @@ from pagesim.experiments.sweeps.grid import Sweep, grid_toml
 from pagesim.experiments.sweeps.search import Search
 from pagesim.setup.comparison import scenarios_of
 from pagesim.setup.prepare import check as check_system
-from pagesim.setup.scenario import Cluster, Comparison, Scenario, System, checked
+from pagesim.setup.scenario import Cluster, Comparison, Scenario
 from pagesim.setup.serve import read_serve
+from pagesim.setup.system import System, checked
 
 SYSTEM = """trace = "sharegpt"
 policy = "vllm-sosp"
@@ -108,7 +109,7 @@ def _serve_lines() -> list[Target]:
 
     def read(folder: Path) -> None:
         text = (folder / "line").read_bytes().decode("utf-8", "surrogateescape")
-        check_system(checked(System, read_serve(text).over({"gpu": "h100"})))
+        check_system(checked(System, read_serve(text).merged_with({"gpu": "h100"})))
 
     lines = {"vllm serve": of_vllm, "sglang serve": of_sglang}
     return [Target(name, {"line": line.encode()}, ("line",), read) for name, line in lines.items()]

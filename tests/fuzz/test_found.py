@@ -201,7 +201,7 @@ def test_the_least_model_gets_no_more_blocks_than_memory_holds(tmp_path):
     (tmp_path / "config.json").write_bytes(changed(LLAMA, "config.json", **small, vocab_size=8))
     from pagesim.errors import PagesimError
     from pagesim.setup.prepare import check
-    from pagesim.setup.scenario import System
+    from pagesim.setup.system import System
 
     with pytest.raises(PagesimError, match=r"num_blocks of .* comes to .* the bound is"):
         check(System(model=str(tmp_path / "config.json")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import resource
 import signal
 import traceback
 import warnings
@@ -19,6 +20,9 @@ from pagesim.errors import PagesimError
 from pagesim.experiments.sweeps import traces
 
 LONGEST_S = 10.0
+ROOM = 1 << 30
+"""Bytes of addresses that a reader may take beyond what the process has."""
+
 LONGEST_SENTENCE = 3000
 
 DATA, REFUSED = "data", "refused"
@@ -103,11 +107,15 @@ def _limited() -> Iterator[None]:
 
     # The processor's time: on a busy machine a second may be long. A reader that sleeps is found outside.
     before = signal.signal(signal.SIGPROF, over)
+    most = resource.getrlimit(resource.RLIMIT_AS)
+    has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (has + ROOM, most[1]))
     signal.setitimer(signal.ITIMER_PROF, LONGEST_S)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
+        resource.setrlimit(resource.RLIMIT_AS, most)
         signal.signal(signal.SIGPROF, before)
 
 

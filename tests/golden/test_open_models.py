@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from pagesim.costs.specs import ModelSpec, from_hf_config, gpu, plan_blocks
+from pagesim.costs.specs import ModelSpec, from_hf_config, from_layers, gpu, plan_blocks
+from pagesim.costs.specs.division import expert_padding
 from pagesim.costs.specs.gpus import GIB
 from pagesim.errors import PagesimError
 from pagesim.setup.engine_config import EngineConfig
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 
 OPEN = Path(__file__).parents[3] / "shared" / "models" / "open"
 GPUS = {"a100": "a100-80gb", **{f"rtx{number}": f"rtx-{number}" for number in (3090, 4090, 5090)}}
@@ -66,18 +67,18 @@ def released(model: str) -> ModelSpec:
     return from_hf_config(OPEN / model / "config.json")
 
 
-def planned(row: dict[str, str]) -> dict[str, Any]:
+def planned(row: dict[str, str], listed: ModelSpec | None = None) -> dict[str, Any]:
     """Return what the table has of a plan: either the blocks, or why the engine does not start."""
-    spec, on = released(row["model"]), GPUS.get(row["gpu"], row["gpu"])
+    spec, on = listed or released(row["model"]), GPUS.get(row["gpu"], row["gpu"])
     kv_dtype = "fp8" if (row["kv_dtype"] or row["kv_dtype_flag"]).startswith("fp8") else "bf16"
     if not row["max_model_len"]:
         path = str(OPEN / row["model"] / "config.json")
         how: dict[str, Any] = {"policy": "vllm-v1", "model": path, "kv_cache_dtype": kv_dtype, "gpu": on}
         system = System(**how, tensor_parallel_size=int(row["tp"]))
         if not row["refusal"]:
-            return {"refusal": not EngineConfig(system).block_bytes}
+            return {"refusal": not EngineConfig(system).block.bytes}
         with pytest.raises(PagesimError, match="Triton"):
-            assert EngineConfig(system).block_bytes
+            assert EngineConfig(system).block.bytes
         return {"refusal": True}
     plan = plan_blocks(
         spec.cache_layers,
@@ -131,3 +132,59 @@ def test_every_row_of_a_model_that_is_read_comes_out(model: str) -> None:
     assert len(of_model) == EQUAL[model]
     for row in of_model:
         assert planned(row) == told(row), (row["gpu"], row["tp"], row["kv_dtype_flag"], row["max_model_len"])
+
+
+LISTED = {
+    "gemma-4-31b": """
+        layers = [{ repeat = 10, of = [
+            { repeat = 5, kind = "window", kv_heads = 16, head_dim = 256, window = 1024 },
+            { kind = "full", kv_heads = 4, head_dim = 512 },
+        ] }]""",
+    "glm-5.2-fp8": """
+        heads = 64
+        layers = [
+            { repeat = 21, of = [{ kind = "latent", width = 576 }, { kind = "indexer", token_bytes = 132 }] },
+            { repeat = 57, kind = "latent", width = 576 },
+        ]""",
+    "kimi-linear-48b-a3b": """
+        heads = 32
+        layers = [
+            { repeat = 6, of = [
+               { repeat = 3, kind = "state", conv = [3, 12288], state = [32, 128, 128], state_dtype = "fp32"},
+                { kind = "latent", width = 576 },
+            ] },
+            { repeat = 2, kind = "state", conv = [3, 12288], state = [32, 128, 128], state_dtype = "fp32"},
+            { kind = "latent", width = 576 },
+        ]""",
+}
+"""Layer files of models whose config is refused with the advice to write one."""
+
+
+@pytest.mark.skipif(not OPEN.is_dir(), reason="the table of released models is not there")
+@pytest.mark.parametrize("model", LISTED)
+def test_the_layer_file_that_a_refusal_advises_gives_the_engines_blocks(model: str, tmp_path: Path) -> None:
+    with pytest.raises(PagesimError, match="list what each layer keeps in a layer file"):
+        released(model)
+    file = tmp_path / "model.toml"
+    file.write_text(f"max_model_len = 32768\n{LISTED[model]}\n")
+    on_hopper = [row for row in rows() if row["model"] == model and row["gpu"] == "h100" and not row["flags"]]
+    assert len(on_hopper) == 4
+    for row in on_hopper:
+        assert planned(row, from_layers(file)) == told(row)
+
+
+WHOLE = {"minimax-m2.7-nvfp4": 0.15, "nemotron-3-nano-nvfp4": 0.09}
+"""Per cent of the weights that may be missing: routers of MiniMax M2 in 32 bits, experts on an RTX 5090."""
+
+
+@pytest.mark.skipif(not OPEN.is_dir(), reason="the table of released models is not there")
+@pytest.mark.parametrize("model", EQUAL)
+def test_weights_on_a_gpu_are_those_that_the_engine_loads(model: str) -> None:
+    for row in rows():
+        if row["model"] == model and row["weights_bytes_per_gpu"] and not row["flags"]:
+            spec, tp = released(model), int(row["tp"])
+            ours = spec.weight_bytes_per_gpu(tp) + expert_padding(
+                spec, gpu(GPUS.get(row["gpu"], row["gpu"])), tp
+            )
+            theirs = int(row["weights_bytes_per_gpu"])
+            assert ours == pytest.approx(theirs, rel=WHOLE.get(model, 0.025) / 100), (row["gpu"], tp)

@@ -75,16 +75,10 @@ class SlowManager(BlockManager):
     def blocks_needed(self, steps: int = 1) -> int:
         return sum(self.needed_by(request, steps) for request in self.decoding())
 
-    def blocks_needed_by(self, request: SequenceGroup) -> int:
-        return self.needed_by(request, 1)
-
     def needed_by(self, request: SequenceGroup, steps: int) -> int:
-        return self.blocks_for_tokens(request, steps * request.tokens_per_step)
+        return self.blocks_to_extend(request, steps * request.tokens_per_step)
 
-    def blocks_to_extend(self, request: SequenceGroup, tokens: int) -> int:
-        return self.blocks_for_tokens(request, tokens)
-
-    def blocks_for_tokens(self, request: SequenceGroup, tokens: int) -> int:
+    def blocks_to_extend(self, request: SequenceGroup, tokens: int, computed: int | None = None) -> int:
         """Write so many tokens to copies of the tables; return the blocks taken."""
         taken = 0
         if not self.grows:
@@ -98,13 +92,10 @@ class SlowManager(BlockManager):
     def copies_due(self, request: SequenceGroup) -> int:
         return self.write(self.here[request].copy())[1]
 
-    @property
-    def copies_on_write(self) -> bool:
-        return any(self.copies_due(request) for request in self.decoding())
-
     def steps_that_fit(self, steps: int, spare: int) -> int:
         """Take one step after another, up to one that copies on write, and then take all back."""
-        if self.copies_on_write or (self.steps_in_flight and self.begins):
+        copies = any(self.copies_due(request) for request in self.decoding())
+        if copies or (self.steps_in_flight and self.begins):
             return 0
         before = self.state()
         fit = 0
@@ -154,7 +145,7 @@ class SlowManager(BlockManager):
     def append(self, request: SequenceGroup) -> int:
         if self.releases:
             self.free_skipped_blocks(request)
-        self.need(self.blocks_for_tokens(request, 1))
+        self.need(self.blocks_to_extend(request, 1))
         _, copies = self.write(self.here[request])
         self.count()
         return copies

@@ -221,10 +221,7 @@ class SlowHybridPrefixManager(BlockManager):
             for request in self.decoding()
         )
 
-    def blocks_needed_by(self, request: Reader) -> int:
-        return self.missing(request, request.tokens + request.tokens_per_step)
-
-    def blocks_to_extend(self, request: Reader, tokens: int) -> int:
+    def blocks_to_extend(self, request: Reader, tokens: int, computed: int | None = None) -> int:
         return self.missing(request, request.tokens + tokens)
 
     def steps_that_fit(self, steps: int, spare: int) -> int:
@@ -256,9 +253,9 @@ class SlowHybridPrefixManager(BlockManager):
     def blocks_to_admit(self, request: Reader, tokens: int) -> int:
         return self.first(request, [-(-tokens // group.block_size) for group in self.groups])
 
-    def can_admit_whole(self, request: Reader, tokens: int, length: int, spare: int = 0) -> bool:
+    def can_admit(self, request: Reader, tokens: int, spare: int = 0, length: int = 0) -> bool:
         whole = self.first(request, [self.most(group, length) for group in self.groups])
-        return whole + spare <= self.free_blocks and self.can_admit(request, tokens, spare)
+        return max(self.blocks_to_admit(request, tokens), whole if length else 0) + spare <= self.free_blocks
 
     def decoding(self) -> list[Reader]:
         return sorted((h for h in self.tables if h.decodes), key=lambda request: request.order)

@@ -77,7 +77,7 @@ class Lives:
         self.all(lambda m, h: (m.can_admit(h, tokens, spare), m.could_admit(h, tokens, spare)), twins)
         if self.memories[0].releases:
             gates = [
-                memory.can_admit_whole(request, tokens, tokens + output, spare)
+                memory.can_admit(request, tokens, spare, tokens + output)
                 for memory, request in zip(self.memories[1:], twins[1:], strict=True)
             ]
             assert len(set(gates)) == 1, gates
@@ -180,7 +180,7 @@ class Lives:
         for memory in self.memories:
             if isinstance(memory, PagedManager | HybridManager) and memory.names_blocks:
                 memory.check_integrity()
-        self.ask(lambda m: (m.free_blocks, m.free_cpu_blocks, m.shared_blocks, m.copies_on_write))
+        self.ask(lambda m: (m.free_blocks, m.free_cpu_blocks, m.shared_blocks))
         self.ask(lambda m: [m.blocks_needed(steps) for steps in (0, 1, 2, much)])
         for twins in self.alive:
             self.all(lambda m, h: (m.length(h), m.held_blocks(h), h.samples, h.decodes), twins)
@@ -189,7 +189,7 @@ class Lives:
             if twins[0].samples == 1 and slow.grows:
                 self.all(lambda m, h: m.held_by_group(h), twins)
             if twins[0].decodes:
-                self.all(lambda m, h: (m.blocks_needed_by(h), m.copies_due(h)), twins)
+                self.all(lambda m, h: (m.blocks_to_extend(h, h.tokens_per_step), m.copies_due(h)), twins)
         for twins in self.away:
             self.all(lambda m, h: (m.length(h), m.held_blocks(h)), twins)
         for spare in (0, much % 7):

@@ -156,8 +156,8 @@ def test_the_gate_counts_a_window_with_what_can_be_in_flight_and_no_more():
     request = prompt(("a", 100))
     # 25 blocks of full attention, and of the window those of 8 + 20 tokens and one more.
     assert memory.blocks_for(100) == 25 + 8
-    assert not memory.can_admit_whole(request, 20, 100)
-    assert memory.can_admit_whole(request, 20, 88)
+    assert not memory.can_admit(request, 20, length=100)
+    assert memory.can_admit(request, 20, length=88)
 
 
 def test_without_the_gate_the_first_chunk_decides():

@@ -140,7 +140,7 @@ class Lives:
         if rnd.random() < 0.1:
             return
         first = min(tokens, hit + rnd.choice((tokens, rnd.randint(1, 20))))
-        self.both("can_admit_whole", pair, first, tokens, rnd.randint(0, 3))
+        self.both("can_admit", pair, first, rnd.randint(0, 3), tokens)
         needed = self.both("blocks_to_admit", pair, first)
         assert isinstance(needed, int)
         free = self.tabled.free_blocks
@@ -267,9 +267,7 @@ class Lives:
             self.both("held_by_group", pair)
             self.both("held_blocks", pair)
             self.both("length", pair)
-            if not pair[0].decodes:
-                self.both("blocks_to_extend", pair, 7)
-            self.both("blocks_needed_by", pair)
+            self.both("blocks_to_extend", pair, 1 if pair[0].decodes else 7)
             assert pair[0].inflight_tokens == pair[1].inflight_tokens
 
     def live(self, days: int) -> None:

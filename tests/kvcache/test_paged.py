@@ -128,7 +128,7 @@ def test_blocks_are_taken_in_the_order_of_the_steps(steps: list[int]) -> None:
 def test_steps_that_do_not_all_fit_are_not_taken_in_part() -> None:
     kv = memory(2)
     request = admit(kv, 4, decodes=True)
-    with pytest.raises(OutOfBlocks, match="5 more steps take 2 blocks, 1 are free"):
+    with pytest.raises(OutOfBlocks, match="2 blocks are needed, 1 are free"):
         kv.allocate_step(5)
     assert (kv.steps, kv.length(request), kv.free_blocks) == (0, 4, 1)
 

@@ -48,9 +48,11 @@ def test_prompts_and_steps_that_fit_each_alone_may_not_fit_together() -> None:
         memory.admit(request, 4)
     memory.start_decoding(decoding)
     assert memory.free == [18, 2]
-    assert max(memory.blocks_needed(1), memory.blocks_to_extend(prompt, 8)) <= memory.free_blocks
-    assert memory.blocks_needed_with([(prompt, 8)]) > memory.free_blocks, "three windows' pages, two are left"
-    assert memory.blocks_needed_with([(prompt, 4)]) == 4
+    assert memory.blocks_needed(1) + memory.blocks_to_extend(prompt, 8) <= memory.free_blocks
+    assert not memory.equal_blocks, "no sum tells: three pages of the window are needed, and two are left"
+    memory.allocate_step(1)
+    with pytest.raises(OutOfBlocks):
+        memory.extend(prompt, 8)
 
 
 def test_a_spare_is_left_over_all_pools() -> None:

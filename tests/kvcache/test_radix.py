@@ -116,7 +116,7 @@ def test_an_answer_is_evicted_without_its_prompt() -> None:
     first.prompt = 4
     memory.release(first)
     assert memory.cached_blocks == 7
-    memory.make_blank(5)
+    memory.make_available(5)
     assert memory.cached_blocks == 4
     assert memory.match_prefix(request("x", memory), 1) == 0
     again = SequenceGroup(6)
@@ -128,18 +128,18 @@ def test_what_a_sequence_holds_is_not_evicted() -> None:
     memory = RadixManager(10)
     first = request("abcdef", memory)
     memory.cache_tokens(first, 6)
-    memory.make_blank(10)
-    assert (memory.blank_blocks, memory.cached_blocks) == (4, 0)
+    memory.make_available(10)
+    assert (memory.available_blocks, memory.cached_blocks) == (4, 0)
     memory.release(first)
-    memory.make_blank(10)
-    assert (memory.blank_blocks, memory.evicted) == (10, 6)
+    memory.make_available(10)
+    assert (memory.available_blocks, memory.evicted) == (10, 6)
 
 
 def test_a_part_of_a_page_is_never_in_the_tree() -> None:
     memory = RadixManager(10, 4)
     first = request("abcdef", memory)
     memory.release(first)
-    assert (memory.cached_blocks, memory.blank_blocks) == (1, 9)
+    assert (memory.cached_blocks, memory.available_blocks) == (1, 9)
 
 
 def test_what_was_retracted_leaves_what_its_prompt_had_cached() -> None:
@@ -148,7 +148,7 @@ def test_what_was_retracted_leaves_what_its_prompt_had_cached() -> None:
     memory.cache_tokens(first, 6)
     memory.extend(first, 5)
     memory.drop(first)
-    assert (memory.cached_blocks, memory.blank_blocks) == (6, 14)
+    assert (memory.cached_blocks, memory.available_blocks) == (6, 14)
 
 
 def counts(memory: RadixManager) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagesim.kvcache.ring import Buckets, Ring, lasts, opening_step, passing_steps
+from pagesim.kvcache.ring import Buckets, Ring, opening_step, passing_steps
 from pagesim.kvcache.sequence_group import SequenceGroup
 
 SIZES = st.sampled_from([1, 2, 3, 4, 6])
@@ -65,21 +65,6 @@ def test_a_ring_counts_what_is_in_it(
     assert ring.whole == sum(ring.counts)
     fit = 0 if room < 0 else max(n for n in range(steps + 1) if sum(each[:n]) <= room)
     assert ring.steps_that_fit(after, steps, room) == fit
-
-
-@given(
-    st.lists(st.integers(-3, 3), min_size=1, max_size=6),
-    st.integers(-2, 4),
-    st.integers(0, 40),
-    st.integers(0, 9),
-)
-def test_a_sum_lasts_until_a_step_passes_the_room(
-    changes: list[int], later: int, steps: int, room: int
-) -> None:
-    period, fit = len(changes), 0
-    while fit < steps and sum(changes[: fit % period + 1]) + later * (fit // period) <= room:
-        fit += 1
-    assert lasts(changes, later, steps, room) == fit
 
 
 def test_holders_of_a_bucket_come_in_their_order() -> None:

@@ -98,7 +98,7 @@ def test_every_page_of_the_second_pool_is_blank_in_the_tree_or_a_holder_s(page: 
             continue
         elif change == "extend":
             blocks = memory.blocks_to_extend(request, 3)
-            if memory.make_blank(blocks) >= blocks:
+            if memory.make_available(blocks) >= blocks:
                 memory.extend(request, 3)
         elif change == "decode":
             memory.start_decoding(request)
@@ -108,22 +108,28 @@ def test_every_page_of_the_second_pool_is_blank_in_the_tree_or_a_holder_s(page: 
         elif change == "cache":
             memory.cache_tokens(request, rnd.randint(request.block_state.protected, memory.length(request)))
         elif change == "slide":
-            before = memory.blank_window_blocks
+            before = memory.available_window_blocks
             memory.slide(request, memory.length(request) - 1)
-            slid += memory.blank_window_blocks > before
+            slid += memory.available_window_blocks > before
         else:
             requests.remove(request)
             (memory.release if change == "release" else memory.drop)(request)
         memory.check_integrity()
-        own = sum(memory.own_window_blocks(each) for each in requests)
+        own = sum(outside_the_tree(memory, each) for each in requests)
         tree = memory.tree.window_tokens // page
-        assert memory.blank_window_blocks + tree + own == memory.windows.num_blocks
+        assert memory.available_window_blocks + tree + own == memory.windows.num_blocks
     assert slid > 5
     assert memory.evicted > 0
     for request in requests:
         memory.drop(request)
-    memory.make_blank(pages)
-    assert (memory.blank_blocks, memory.blank_window_blocks) == (pages, memory.windows.num_blocks)
+    memory.make_available(pages)
+    assert (memory.available_blocks, memory.available_window_blocks) == (pages, memory.windows.num_blocks)
+
+
+def outside_the_tree(memory: WindowedRadixManager, request: SequenceGroup) -> int:
+    """Return the pages of the second pool that a request has outside the tree."""
+    own = max(request.block_state.protected, request.block_state.gone)
+    return -(-memory.length(request) // memory.block_size) - own // memory.block_size
 
 
 def request(tokens: str) -> SequenceGroup:
@@ -145,13 +151,13 @@ def test_only_the_last_window_of_a_prompt_is_held_in_the_second_pool() -> None:
     memory.cache_tokens(admitted("abcdefghij", memory), 10)
     assert (memory.tree.protected, memory.tree.window_protected) == (10, 4)
     # What left the window was given back before the prompt was inserted.
-    assert (memory.tree.window_evictable, memory.blank_window_blocks) == (1, 45)
+    assert (memory.tree.window_evictable, memory.available_window_blocks) == (1, 45)
 
 
 def test_a_prefix_is_found_as_long_as_it_ends_with_a_window() -> None:
     memory = WindowedRadixManager(100, 1, WindowPool(4, 8))
     memory.release(admitted("abcdefgh", memory))
-    memory.make_blank(4)  # the older half is a tombstone now
+    memory.make_available(4)  # the older half is a tombstone now
     assert (memory.tree.evictable, memory.tree.window_evictable) == (8, 4)
     assert memory.match_prefix(request("abcdefghij"), 10) == 8
     assert memory.match_prefix(request("abcdefxy"), 8) == 0
@@ -161,7 +167,7 @@ def test_a_prefix_is_found_as_long_as_it_ends_with_a_window() -> None:
 def test_a_tombstone_gets_the_window_slots_of_the_next_sequence() -> None:
     memory = WindowedRadixManager(100, 1, WindowPool(4, 12))
     memory.release(admitted("abcdefgh", memory))
-    memory.make_blank(8)
+    memory.make_available(8)
     memory.release(admitted("abcde", memory))
     assert memory.match_prefix(request("abcdefxy"), 8) == 6
     memory.check_integrity()
@@ -170,7 +176,7 @@ def test_a_tombstone_gets_the_window_slots_of_the_next_sequence() -> None:
 def test_what_is_branched_off_is_cached_up_to_the_branch_first() -> None:
     memory = WindowedRadixManager(100, 1, WindowPool(4, 30))
     memory.release(admitted("abcdefghijkl", memory))
-    memory.make_blank(22 + 4)  # only the last window of it is left
+    memory.make_available(22 + 4)  # only the last window of it is left
     second = admitted("abcdefghxyz", memory)
     assert second.block_state.branch == 8
     memory.cache_tokens(second, 11)

@@ -38,8 +38,8 @@ class Patient(VllmV1):
 class Spare(PagedManager):
     '''Says that a block less is free than is.'''
 
-    def can_admit(self, request, tokens, spare=0):
-        return super().can_admit(request, tokens, spare + 1)
+    def can_admit(self, request, tokens, spare=0, length=0):
+        return super().can_admit(request, tokens, spare + 1, length)
 
 
 ps.register("scheduler", "patient", Patient)

@@ -88,23 +88,43 @@ def test_the_simulator_runs_without_torch_and_triton(program, tmp_path):
     assert done.stdout.endswith("done\n")
 
 
-HEAVY = ("pandas", "matplotlib", "pyarrow", "simpy", "scipy", "torch")
-
-
+@pytest.mark.slow_but("live", "bench all --device cuda")
 @pytest.mark.parametrize(
-    ("arguments", "heavy"),
+    "command", ["live", "calibrate p.json", "bench all", "bench all --device cpu", "bench all --device cuda"]
+)
+def test_what_needs_torch_says_so_in_one_sentence(command, tmp_path):
+    run = f"from pagesim.cli.main import app\nsys.argv = ['pagesim', *{command.split()}]\napp()\n"
+    done = python(WITHOUT + run, tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "pagesim: torch is not installed and the kernels need it: pip install '.[kernels]' in the checkout\n"
+    )
+
+
+HEAVY = ("pandas", "matplotlib", "pyarrow", "simpy", "scipy", "torch", "triton")
+
+
+@pytest.mark.slow_but("pagesim", "run", "live")
+@pytest.mark.parametrize(
+    ("command", "heavy"),
     [
-        pytest.param("['run', '--help']", HEAVY, id="of a command"),
-        pytest.param("['--help']", (*HEAVY, "numpy", "pydantic", "pagesim.setup.scenario"), id="of pagesim"),
+        pytest.param(command, heavy, id=command or "pagesim")
+        for command, heavy in {
+            "": (*HEAVY, "numpy", "pydantic", "pagesim.setup.system"),
+            **dict.fromkeys(("run", "live", "calibrate", "validate", "ablate preemption"), HEAVY),
+            **dict.fromkeys(("bench", "bench attention", "doctor"), HEAVY),
+        }.items()
     ],
 )
-def test_help_waits_for_no_heavy_library(arguments, heavy, tmp_path):
+def test_help_waits_for_no_heavy_library(command, heavy, tmp_path):
+    argv = ["pagesim", *command.split(), "--help"]
     program = (
-        f"import sys\nfrom pagesim.cli.main import app\nsys.argv = ['pagesim', *{arguments}]\n"
+        f"import sys\nfrom pagesim.cli.main import app\nsys.argv = {argv}\n"
         f"try:\n    app()\nfinally:\n    print(sorted(set({heavy}) & set(sys.modules)))\n"
     )
     done = python(program, tmp_path)
-    assert done.stdout.endswith("[]\n"), done.stdout[-200:]
+    assert done.stdout.endswith("[]\n"), done.stdout[-200:] + done.stderr
+    assert "Usage: " in done.stdout
 
 
 def test_completion_of_a_command_imports_none(tmp_path):

@@ -17,7 +17,7 @@ from pagesim.api import run
 from pagesim.results import plots, trace_events
 from pagesim.results.result import Result
 from pagesim.results.step_table import STEP_COLUMNS
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 
 MODELS: dict[str, dict[str, Any]] = {
     "windows": {"model": "gpt-oss-20b", "gpu": "h100"},

@@ -13,7 +13,7 @@ import pagesim as ps
 from pagesim.accounting.tier_history import TierHistory
 from pagesim.kvcache.tiers import ENTRIES
 from pagesim.scheduling.observer import Observer
-from pagesim.workloads.trace import Trace
+from tests.traces import conversations
 
 SYSTEM: dict[str, Any] = {
     "policy": "vllm-v1",
@@ -26,17 +26,6 @@ SYSTEM: dict[str, Any] = {
     "kv_offloading_chunks": 150,
     "kv_offloading_link": "0.3GB/s",
 }
-
-
-def conversations(sessions: int = 8, turns: int = 4) -> Trace:
-    """Return conversations whose prompts go on from one another."""
-    rows = sorted(
-        (2.0 * turn + 0.2 * session, session, 150 * (turn + 1))
-        for turn in range(turns)
-        for session in range(sessions)
-    )
-    arrival, session, prompt = map(np.array, zip(*rows, strict=True))
-    return Trace(arrival, prompt, np.full(len(rows), 20), session_id=session)
 
 
 class EveryIteration(Observer):

@@ -14,11 +14,11 @@ from pagesim.api import run
 from pagesim.costs.specs import BlockPlan, capacity, gpu, model, paged_block
 from pagesim.errors import CapacityError, PagesimError
 from pagesim.experiments.plan import Plan, plan
-from pagesim.setup.block_plans import block_plan, check_served
+from pagesim.setup.block_plans import block_plan, check_serve_line
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.prepare import prepare
-from pagesim.setup.scenario import System, checked
 from pagesim.setup.serve import read_serve
+from pagesim.setup.system import System, checked
 
 LAYOUTS = Path(__file__).parents[1] / "golden" / "layouts"
 ONE = ps.Trace(np.zeros(1), np.array([20]), np.array([5]))
@@ -112,7 +112,7 @@ def test_the_gpu_decides_what_a_block_is_and_one_without_a_capability_is_noted(m
     assert any(noted in note for note in run(on("a100-80gb").model_copy(update=memory), ONE).notes)
     nowhere = System(policy="vllm-v1", model=on("h200").model, **memory)
     assert any("no gpu is named, by which vLLM" in note for note in run(nowhere, ONE).notes)
-    assert EngineConfig(nowhere).block_bytes == 14_155_776  # as on an H100
+    assert EngineConfig(nowhere).block.bytes == 14_155_776  # as on an H100
     plain = system("llama3.1-8b").model_copy(update={"gpu": "a100-80gb"})
     assert not any(noted in note for note in plan(plain, cache_bytes=20 << 30).notes)
 
@@ -200,14 +200,23 @@ LINE = "vllm serve llama-3.1-8b --max-model-len 8192 --num-gpu-blocks-override"
 
 def served(line: str) -> tuple[System, bool]:
     read = read_serve(line)
-    return checked(System, read.over({"gpu": "h200"})), read.full_graphs
+    return checked(System, read.merged_with({"gpu": "h200"})), read.full_graphs
 
 
 def test_a_served_override_too_small_for_a_longest_request_is_refused():
     of, graphs = served(f"{LINE} 100")
     with pytest.raises(CapacityError, match="can have at most 1584 in the 100 KV blocks"):
-        check_served(EngineConfig(of), full_graphs=graphs)
-    check_served(EngineConfig(served(f"{LINE} 513")[0]), full_graphs=graphs)
+        check_serve_line(EngineConfig(of), full_graphs=graphs)
+    check_serve_line(EngineConfig(served(f"{LINE} 513")[0]), full_graphs=graphs)
+
+
+def test_a_run_with_an_override_too_small_for_a_longest_request_says_that_the_engine_does_not_start():
+    def notes(num_blocks: int) -> str:
+        of = System(policy="vllm-v1", model="llama-3.1-8b", max_model_len=8192, num_blocks=num_blocks)
+        return "\n".join(run(of.model_copy(update={"cost": "affine:0.01,0,0"}), ONE).notes)
+
+    assert "vLLM does not start so: max_model_len is 8192 tokens, but a request" in notes(512)
+    assert "does not start" not in notes(513)
 
 
 def test_beside_states_no_more_sequences_start_than_there_are_blocks():
@@ -252,9 +261,9 @@ def test_a_line_says_whether_cuda_graphs_hold_whole_iterations(flags, full):
     assert graphs is full
     if full:
         with pytest.raises(CapacityError, match="max_num_seqs is 1024, more than the 876 KV blocks"):
-            check_served(EngineConfig(of), full_graphs=graphs)
+            check_serve_line(EngineConfig(of), full_graphs=graphs)
         of = served(f"{line} --max-num-seqs 876")[0]
-    check_served(EngineConfig(of), full_graphs=graphs)
+    check_serve_line(EngineConfig(of), full_graphs=graphs)
 
 
 @pytest.mark.parametrize(
@@ -270,17 +279,17 @@ def test_before_ada_fp8_is_refused_where_layers_need_triton_and_bf16_is_what_hel
     of = System(policy="vllm-v1", model=name, gpu=on, max_model_len=2048, kv_cache_dtype="fp8")
     said = rf"kv_cache_dtype is fp8, and {on} has compute capability 8\.[06]; {name} has {what}, .*bf16"
     with pytest.raises(PagesimError, match=said):
-        assert EngineConfig(of).block_bytes
-    assert EngineConfig(of.model_copy(update={"kv_cache_dtype": "bf16"})).block_bytes
+        assert EngineConfig(of).block.bytes
+    assert EngineConfig(of.model_copy(update={"kv_cache_dtype": "bf16"})).block.bytes
     for newer in ("l40s", "h100", "b200", "mi300x"):
-        assert EngineConfig(of.model_copy(update={"gpu": newer})).block_bytes
+        assert EngineConfig(of.model_copy(update={"gpu": newer})).block.bytes
 
 
 def test_before_ada_fp8_is_taken_where_flashinfer_has_a_kernel():
     for name in ("qwen3-next-80b", "llama-3.1-8b", "qwen3-8b", "llama4-scout"):
         of = System(policy="vllm-v1", model=name, gpu="a100-80gb", kv_cache_dtype="fp8")
-        assert EngineConfig(of).block_bytes
+        assert EngineConfig(of).block.bytes
     of = of.model_copy(update={"kv_cache_dtype": "fp8_per_token_head"})
     with pytest.raises(PagesimError, match="a scale of each token and head, for which vLLM has Triton"):
-        assert EngineConfig(of).block_bytes
-    assert EngineConfig(of.model_copy(update={"kv_cache_dtype": "int8_per_token_head"})).block_bytes
+        assert EngineConfig(of).block.bytes
+    assert EngineConfig(of.model_copy(update={"kv_cache_dtype": "int8_per_token_head"})).block.bytes

@@ -24,45 +24,65 @@ that code and from the parser's own help, and say:
 from __future__ import annotations
 
 import csv
-from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from serve_lines import listed_flags, refusal
 
+import pagesim as ps
 from pagesim.experiments.plan import plan
-from pagesim.setup import serve_sglang, serve_vllm
-from pagesim.setup.scenario import System, checked
-from pagesim.setup.serve import read_serve
-from pagesim.setup.serve_words import FlagTable
+from pagesim.setup.serve import Served, read_serve
+from pagesim.setup.system import System, checked
 
 FIRM = ("decides", "memory", "feature", "unknown", "mode")
 LOOSE = ("experts", "graphs", "images", "device", "text", "seconds", "none")
-TABLES = {"vllm-0.33.0": serve_vllm._TABLE, "sglang-0.5.23": serve_sglang._TABLE}
 LAYOUTS = Path(__file__).parents[1] / "golden" / "layouts"
+LINES = {
+    "vllm-0.33.0": ("vllm serve llama-3.1-8b", f"vllm serve {LAYOUTS / 'qwen3-next-80b.toml'}"),
+    "sglang-0.5.23": ("sglang serve llama-3.1-8b", f"sglang serve {LAYOUTS / 'gpt-oss-20b.toml'}"),
+}
+"""Lines that flags are added to: of a plain model, and of one whose layers keep windows or states."""
+
+VALUES = {
+    "vllm-0.33.0": {
+        "max-model-len": "4096",
+        "kv-cache-dtype": "fp8",
+        "gpu-memory-utilization": "0.5",
+        "scheduling-policy": "priority",
+        "quantization": "fp8",
+        "watermark": "0.01",
+    },
+    "sglang-0.5.23": {
+        "model-path": "opt-13b",
+        "context-length": "4096",
+        "kv-cache-dtype": "fp8_e4m3",
+        "mem-fraction-static": "0.5",
+        "schedule-policy": "lpm",
+        "radix-eviction-policy": "lfu",
+        "quantization": "fp8",
+        "attention-backend": "flashmla",
+        "schedule-conservativeness": "0.5",
+    },
+}
+"""Values of flags that do not take 32."""
 
 
+@cache
 def labels(release: str) -> dict[str, dict[str, str]]:
     with Path(__file__).with_name(f"{release}-labels.csv").open(encoding="utf-8") as file:
         return {row["flag"]: row for row in csv.DictReader(file)}
 
 
-def misplaced(table: FlagTable, release: str) -> list[str]:
-    """Return the flags that the table passes over though they matter, or refuses though they do not."""
-    found = []
-    for flag, row in labels(release).items():
-        passed = flag in table.noted and flag not in table.layered
-        refused = flag in table.refused or flag in table.harmless
-        if row["label"] in LOOSE:
-            wrong = refused or flag in table.layered
-        else:
-            wrong = passed if row["label"] == "layers" else flag in table.noted
-        found += [flag] if wrong else []
-    return found
+def read_or_refused(line: str) -> Served | str:
+    try:
+        return read_serve(line)
+    except ps.PagesimError as refused:
+        return str(refused)
 
 
-@pytest.mark.parametrize("release", TABLES)
+@pytest.mark.parametrize("release", LINES)
 def test_every_flag_has_a_label_and_a_place_where_it_is_read(release: str) -> None:
     rows = labels(release)
     assert set(rows) == set(listed_flags(release))
@@ -74,24 +94,47 @@ def test_every_flag_has_a_label_and_a_place_where_it_is_read(release: str) -> No
         assert not row["with"] or rows[row["with"]]["label"] in FIRM
 
 
-@pytest.mark.parametrize("release", TABLES)
-def test_no_flag_that_changes_decisions_is_passed_over_and_no_other_is_refused(release: str) -> None:
-    assert misplaced(TABLES[release], release) == []
+EVERY = [(release, flag) for release in LINES for flag in labels(release) if flag != "model"]
 
 
-@pytest.mark.parametrize("release", TABLES)
-def test_a_refused_flag_moved_to_those_without_an_effect_is_found(release: str) -> None:
-    table = TABLES[release]
-    for flag in (*table.refused, *table.harmless):
-        moved = replace(
-            table,
-            noted={**table.noted, flag: table.arity(flag)},
-            refused={name: arity for name, arity in table.refused.items() if name != flag},
-            harmless={name: values for name, values in table.harmless.items() if name != flag},
-        )
-        assert misplaced(moved, release) == [flag]
-    for flag in table.layered:
-        assert misplaced(replace(table, layered=table.layered - {flag}), release) == [flag]
+@pytest.mark.parametrize(("release", "flag"), EVERY)
+def test_a_flag_decides_or_is_noted_or_refused_as_its_label_asks(release: str, flag: str) -> None:
+    line, layered = LINES[release]
+    label, arity = labels(release)[flag]["label"], listed_flags(release)[flag]
+    value = {"none": "", "perhaps": "", "several": " 32 33"}.get(arity, f" {VALUES[release].get(flag, '32')}")
+    outcome = read_or_refused(f"{line} --{flag}{value}")
+    if isinstance(outcome, str):
+        assert label not in LOOSE
+        assert outcome.startswith(f"--serve: --{flag}")
+        assert "affects scheduling and is not modelled; " in outcome
+    elif outcome.options == read_serve(line).options:
+        assert label not in FIRM
+        assert outcome.notes[-1].endswith(f" line without an effect here: --{flag}")
+        if label == "layers":
+            said = refusal(f"{layered} --{flag}{value}")
+            assert said.startswith(f"--serve: --{flag} would change what the layers of ")
+
+
+@pytest.mark.parametrize(
+    ("flag", "passed"),
+    [
+        ("vllm serve opt-13b --pipeline-parallel-size", ["1"]),
+        ("vllm serve opt-13b --logprobs-mode", ["raw_logprobs", "raw_logits"]),
+        ("vllm serve opt-13b --runner", ["auto", "generate"]),
+        ("sglang serve opt-13b --dp-size", ["1"]),
+        ("sglang serve opt-13b --offload-group-size", ["-1"]),
+        ("sglang serve opt-13b --dtype", ["auto", "half", "float16", "bfloat16"]),
+        ("sglang serve opt-13b --model-impl", ["auto", "sglang"]),
+    ],
+)
+def test_some_values_of_what_is_refused_change_nothing(flag: str, passed: list[str]) -> None:
+    line, name = flag.rsplit(" ", 1)
+    for value in passed:
+        assert read_serve(f"{flag} {value}").notes[0].endswith(f": {name}")
+        assert read_serve(f"{flag} {value}").options == read_serve(line).options
+    assert refusal(f"{flag} 77") == (
+        f"--serve: {name} 77 affects scheduling and is not modelled; it may be {' or '.join(passed)}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,38 +152,6 @@ def test_kernels_of_experts_are_refused_where_they_pad_weights(line: str, flag: 
     )
     assert flag.split()[0] in str(read_serve(line.format("deepseek-v3")).notes)
     assert read_serve("vllm serve gpt-oss-20b --moe-backend auto").notes
-
-
-VALUES = {
-    "vllm serve llama-3.1-8b": {
-        "max-model-len": "4096",
-        "kv-cache-dtype": "fp8",
-        "gpu-memory-utilization": "0.5",
-        "scheduling-policy": "priority",
-        "quantization": "fp8",
-        "watermark": "0.01",
-    },
-    "sglang serve llama-3.1-8b": {
-        "context-length": "4096",
-        "kv-cache-dtype": "fp8_e4m3",
-        "mem-fraction-static": "0.5",
-        "schedule-policy": "lpm",
-        "radix-eviction-policy": "lfu",
-        "quantization": "fp8",
-        "attention-backend": "flashmla",
-        "schedule-conservativeness": "0.5",
-    },
-}
-
-
-@pytest.mark.parametrize(("table", "line"), list(zip(TABLES.values(), VALUES, strict=True)))
-def test_every_flag_that_is_taken_is_an_option(table: FlagTable, line: str) -> None:
-    without = read_serve(line).options
-    for flag, arity in table.taken.items():
-        if flag in ("model", "model-path"):
-            continue
-        value = "" if arity == "none" else VALUES[line].get(flag, "32")
-        assert read_serve(f"{line} --{flag} {value}").options != without, flag
 
 
 def largest_graph(flags: str) -> Any:

@@ -15,8 +15,9 @@ from pagesim.costs.specs.gpus import GIB
 from pagesim.errors import PagesimError
 from pagesim.experiments.plan import plan
 from pagesim.setup.engine_config import EngineConfig
-from pagesim.setup.scenario import Scenario, System
+from pagesim.setup.scenario import Scenario
 from pagesim.setup.serve import read_serve
+from pagesim.setup.system import System
 from pagesim.workloads.trace import Trace
 
 SHAPE = {

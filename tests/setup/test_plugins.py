@@ -12,10 +12,18 @@ from pydantic import Field
 import pagesim as ps
 from pagesim.allocators import FirstFit
 from pagesim.costs import NOWHERE, UNBOUNDED, DecodeRun, IterationShape, Target
-from pagesim.kvcache import BlockManager, PagedManager, Pool, contiguous
+from pagesim.kvcache import (
+    BlockManager,
+    JengaManager,
+    LayerTypePages,
+    PagedManager,
+    Pool,
+    PooledManager,
+    contiguous,
+)
 from pagesim.scheduling import EngineRequest, VllmSosp
 from pagesim.setup.registry import SCHEDULERS
-from pagesim.setup.scenario import System, checked
+from pagesim.setup.system import System, checked
 from pagesim.sim.clock import to_ticks
 
 
@@ -75,6 +83,44 @@ def test_a_registered_copy_of_memory_decides_as_the_original(trace, policy, make
     )
     pd.testing.assert_frame_equal(mine.requests, own.requests, check_exact=True)
     pd.testing.assert_frame_equal(mine.steps, own.steps, check_exact=True)
+
+
+def large_pages(pool: Pool) -> BlockManager:
+    """Return memory in which layer types cut large pages."""
+    longest, in_flight = pool.max_model_len, pool.in_flight_tokens
+    return JengaManager(pool.num_blocks, pool.layer_types, longest=longest, in_flight=in_flight)
+
+
+def divided(pool: Pool) -> BlockManager:
+    """Return memory with a pool of pages for each layer type."""
+    longest, in_flight, size = pool.max_model_len, pool.in_flight_tokens, pool.capacity_bytes
+    return PooledManager(
+        pool.pages, pool.layer_types, longest=longest, in_flight=in_flight, capacity_bytes=size
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "part", "blocks"),
+    [
+        ("jenga", LayerTypePages(large_pages, is_divided=False), 400),
+        ("pool-per-type", LayerTypePages(divided, is_divided=True), 150),
+    ],
+    ids=["large pages", "pools"],
+)
+def test_memory_of_layer_types_that_is_registered_decides_as_the_original(
+    trace, policy, part, blocks
+) -> None:
+    ps.register("allocator", "mine", part)
+    mine, own = (
+        ps.simulate(
+            trace, policy, model="gpt-oss-20b", gpu="h100", num_blocks=blocks, steps="iterations", **more
+        )
+        for more in ({"allocator": "mine"}, {})
+    )
+    pd.testing.assert_frame_equal(mine.requests, own.requests, check_exact=True)
+    pd.testing.assert_frame_equal(mine.steps, own.steps, check_exact=True)
+    assert mine.summary["memory"] == own.summary["memory"]
+    assert own.summary["preemptions"]["recompute"] > 0
 
 
 def test_a_scheduler_of_ones_own_is_fast_forwarded_exactly(trace) -> None:
@@ -244,6 +290,17 @@ def test_what_a_part_makes_can_do_what_is_asked_of_it(trace) -> None:
     ps.register("router", "mine", lambda: None)
     with pytest.raises(ps.PagesimError, match="router mine makes a NoneType, which has no method choose; it"):
         ps.simulate_cluster(trace, router="mine", replicas=2, num_blocks=300)
+
+
+def test_memory_that_lacks_a_method_is_refused_by_its_name(trace) -> None:
+    class Half(BlockManager):
+        grows = True
+
+    ps.register("allocator", "half", lambda pool: Half(pool.num_blocks, pool.groups))
+    with pytest.raises(
+        ps.PagesimError, match=r"allocator half cannot be made: .*class Half needs a method .*admit"
+    ):
+        ps.simulate(trace, "vllm-sosp", allocator="half", num_blocks=300)
 
 
 def test_a_registration_that_would_mislead_is_refused() -> None:

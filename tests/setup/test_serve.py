@@ -10,7 +10,7 @@ import pytest
 from serve_lines import listed_flags, refusal
 
 import pagesim as ps
-from pagesim.setup.serve import Served, read_serve
+from pagesim.setup.serve import ServeLine, read_serve
 from pagesim.setup.serve_vllm import readable
 from pagesim.setup.serve_vllm_flags import ALIASES, FLAGS, HARMLESS, LAYERED, NOTED, REFUSED, TAKEN
 
@@ -27,18 +27,12 @@ def options_of(line: str) -> dict[str, Any]:
 
 def test_every_flag_of_the_release_is_in_exactly_one_class_and_takes_what_it_takes_there() -> None:
     assert listed_flags("vllm-0.33.0") == FLAGS
-    assert len(TAKEN) + len(NOTED) + len(REFUSED) + len(HARMLESS) == len(FLAGS)
-    assert set(ALIASES.values()) <= set(FLAGS)
+    assert len(TAKEN) + len(NOTED) + len(LAYERED) + len(REFUSED) + len(HARMLESS) == len(FLAGS)
+    assert {*ALIASES.values(), *LAYERED} <= set(FLAGS)
 
 
-def test_flags_about_layers_are_refused_for_the_models_that_have_such_layers() -> None:
-    assert set(LAYERED) <= set(NOTED)
+def test_a_switch_about_layers_may_be_off_where_a_model_has_such_layers() -> None:
     layouts = Path(__file__).parents[1] / "golden" / "layouts"
-    for name in LAYERED:
-        value = "" if FLAGS[name] == "none" else " 32"
-        assert name in str(read_serve(f"vllm serve {MODEL} --{name}{value}").notes)
-        said = refusal(f"vllm serve {layouts / 'qwen3-next-80b.toml'} --{name}{value}")
-        assert said.startswith(f"--serve: --{name} would change what the layers of ")
     assert options_of(f"vllm serve {layouts / 'gpt-oss-20b.toml'} --no-use-replayssm")
 
 
@@ -199,14 +193,6 @@ def test_a_line_that_cannot_be_run_as_it_stands_is_refused_in_a_sentence(line: s
     assert refusal(line).startswith(sentence)
 
 
-@pytest.mark.parametrize("flag", [*REFUSED, *HARMLESS])
-def test_a_flag_that_would_change_what_is_decided_is_refused_by_its_name(flag: str) -> None:
-    value = "" if FLAGS[flag] == "none" else " 77"
-    assert refusal(f"vllm serve opt-13b --{flag}{value}").startswith(
-        f"--serve: --{flag}{value} affects scheduling"
-    )
-
-
 def test_a_model_may_be_its_config(tmp_path: Path) -> None:
     config = {
         "model_type": "llama",
@@ -249,8 +235,8 @@ def test_models_are_known_by_their_ids_on_hugging_face(hub: str, name: str) -> N
 
 
 def test_what_is_given_beside_a_line_must_not_contradict_it() -> None:
-    served = Served({"policy": "vllm-v1", "model": "opt-13b", "max_num_seqs": 64})
-    assert served.over({"gpu": "h100", "rate": 2.0, "max_num_seqs": 64}) == {
+    served = ServeLine({"policy": "vllm-v1", "model": "opt-13b", "max_num_seqs": 64})
+    assert served.merged_with({"gpu": "h100", "rate": 2.0, "max_num_seqs": 64}) == {
         "gpu": "h100",
         "rate": 2.0,
         "policy": "vllm-v1",
@@ -270,7 +256,7 @@ def test_what_is_given_beside_a_line_must_not_contradict_it() -> None:
         ({"gpu": "h100", "scheduler": "orca"}, "--serve is about vLLM as it is; leave scheduler orca out"),
     ):
         with pytest.raises(ps.PagesimError) as caught:
-            served.over(given)
+            served.merged_with(given)
         assert str(caught.value).startswith(sentence)
 
 

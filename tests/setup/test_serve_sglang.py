@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +9,7 @@ from serve_lines import listed_flags, refusal
 
 import pagesim as ps
 from pagesim.setup.engine_config import EngineConfig
-from pagesim.setup.scenario import System, checked
-from pagesim.setup.serve import Served, read_serve
+from pagesim.setup.serve import ServeLine, read_serve
 from pagesim.setup.serve_sglang import readable
 from pagesim.setup.serve_sglang_flags import (
     ALIASES,
@@ -25,6 +23,7 @@ from pagesim.setup.serve_sglang_flags import (
     SWITCHES,
     TAKEN,
 )
+from pagesim.setup.system import System, checked
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 LAUNCH = f"python -m sglang.launch_server --model-path {MODEL}"
@@ -40,9 +39,8 @@ def options_of(flags: str) -> dict[str, Any]:
 
 def test_every_flag_of_the_release_is_in_exactly_one_class_and_takes_what_it_takes_there() -> None:
     assert listed_flags("sglang-0.5.23") == FLAGS
-    assert len(TAKEN) + len(NOTED) + len(REFUSED) + len(HARMLESS) == len(FLAGS) == 532
-    assert {*ALIASES.values(), *SWITCHES, *LAYERED} <= set(FLAGS)
-    assert set(LAYERED) <= set(NOTED)
+    assert len(TAKEN) + len(NOTED) + len(LAYERED) + len(REFUSED) + len(HARMLESS) == len(FLAGS) == 532
+    assert {*ALIASES.values(), *SWITCHES} <= set(FLAGS)
 
 
 @pytest.mark.parametrize(
@@ -123,40 +121,6 @@ def test_counts_of_tokens_have_the_releases_suffixes() -> None:
             readable(text)
 
 
-@pytest.mark.parametrize("name", sorted({*NOTED} - LAYERED))
-def test_what_changes_nothing_is_said_in_a_note(name: str) -> None:
-    value = {"none": "", "perhaps": "", "one": " 3", "several": " 3 4"}[NOTED[name]]
-    served = read_serve(f"{LAUNCH} --{name}{value}")
-    assert served.options == {"policy": "sglang", "model": "llama-3.1-8b"}
-    assert served.notes == (f"of the SGLang 0.5.23 line without an effect here: --{name}",)
-
-
-@pytest.mark.parametrize("name", sorted(REFUSED))
-def test_what_would_change_decisions_is_refused_by_its_name(name: str) -> None:
-    value = {"none": "", "perhaps": "", "one": " 3", "several": " 3"}[REFUSED[name]]
-    said = refusal(f"{LAUNCH} --{name}{value}")
-    assert said.startswith(f"--serve: --{name}")
-    assert said.endswith("affects scheduling and is not modelled; leave it out")
-
-
-@pytest.mark.parametrize("name", sorted(HARMLESS))
-def test_some_values_of_what_is_refused_change_nothing(name: str) -> None:
-    for value in HARMLESS[name]:
-        assert read_serve(f"{LAUNCH} --{name} '{value}'").notes[0].endswith(f": --{name}")
-    said = refusal(f"{LAUNCH} --{name} 77")
-    assert f"--{name} 77 affects scheduling" in said
-    assert said.endswith(f"it may be {' or '.join(HARMLESS[name])}")
-
-
-def test_flags_about_layers_are_refused_for_the_models_that_have_such_layers() -> None:
-    layouts = Path(__file__).parents[1] / "golden" / "layouts"
-    for name in sorted(LAYERED):
-        value = "" if FLAGS[name] == "none" else " 2"
-        assert name in str(read_serve(f"{LAUNCH} --{name}{value}").notes)
-        said = refusal(f"sglang serve {layouts / 'gpt-oss-20b.toml'} --{name}{value}")
-        assert said.startswith(f"--serve: --{name} would change what the layers of ")
-
-
 def test_values_that_are_not_modelled_are_refused_with_those_that_are() -> None:
     said = refusal(f"{LAUNCH} --schedule-policy random")
     assert said == f"--serve: --schedule-policy 'random' is not modelled; it may be {', '.join(ORDERS)}"
@@ -179,10 +143,10 @@ def test_kernels_decide_on_the_page() -> None:
     }.items():
         assert options_of(flags) == {"block_size": page}
     on_b200 = {"gpu": "b200"}
-    assert read_serve(f"{LAUNCH} --page-size 32").over(on_b200)["block_size"] == 32
-    assert read_serve(f"{LAUNCH} --page-size 1").over({"gpu": "h100"})["block_size"] == 1
+    assert read_serve(f"{LAUNCH} --page-size 32").merged_with(on_b200)["block_size"] == 32
+    assert read_serve(f"{LAUNCH} --page-size 1").merged_with({"gpu": "h100"})["block_size"] == 1
     with pytest.raises(ps.PagesimError, match="kernels on b200 take 16, 32, 64, 128, and it would"):
-        read_serve(f"{LAUNCH} --page-size 1").over(on_b200)
+        read_serve(f"{LAUNCH} --page-size 1").merged_with(on_b200)
 
 
 def test_variables_of_the_server_are_refused_but_for_those_that_change_nothing() -> None:
@@ -210,9 +174,9 @@ def test_a_line_must_name_one_model_and_what_is_not_known_is_said() -> None:
 
 def test_what_stands_beside_the_line_may_not_contradict_it() -> None:
     def beside(**given: Any) -> str:
-        served: Served = read_serve(f"{LAUNCH} --tp 2")
+        served: ServeLine = read_serve(f"{LAUNCH} --tp 2")
         with pytest.raises(ps.PagesimError) as caught:
-            served.over(given)
+            served.merged_with(given)
         return str(caught.value)
 
     assert beside() == "--serve needs the GPU that is served on; name it with --gpu"
@@ -225,7 +189,7 @@ def test_what_stands_beside_the_line_may_not_contradict_it() -> None:
 
 def test_a_line_is_sized_as_its_server_sizes_itself() -> None:
     line = f"{LAUNCH} --tp 4 --chunked-prefill-size 2048 --disable-cuda-graph"
-    served = checked(System, read_serve(line).over({"gpu": "l4"}))
+    served = checked(System, read_serve(line).merged_with({"gpu": "l4"}))
     share = EngineConfig(served).sglang_memory["mem_fraction_static"]
     # As the release resolves it: (23034 - 512 - 1.5 * 2048 - 4 * 128) / 23034.
     assert share == 0.822

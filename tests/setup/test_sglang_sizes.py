@@ -17,7 +17,7 @@ from pagesim.scheduling.sglang import most_running
 from pagesim.scheduling.sglang.defaults import captured
 from pagesim.setup.comparison import each_policy
 from pagesim.setup.engine_config import EngineConfig
-from pagesim.setup.scenario import System, checked
+from pagesim.setup.system import System, checked
 
 FACTS = Path(__file__).parent / "sglang-0.5.23-defaults.csv"
 """What ``ServerArgs`` of the released wheel resolved to where it was told the GPU: its memory as nvidia-smi

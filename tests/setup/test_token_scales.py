@@ -15,8 +15,8 @@ from pagesim.errors import PagesimError
 from pagesim.experiments.plan import plan
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.prepare import prepare
-from pagesim.setup.scenario import System
 from pagesim.setup.serve import read_serve
+from pagesim.setup.system import System
 
 DTYPES = ("int8_per_token_head", "fp8_per_token_head")
 ONE = ps.Trace(np.zeros(1), np.array([20]), np.array([5]))
@@ -42,7 +42,7 @@ def test_a_page_holds_a_float32_behind_every_key_and_every_value(dtype):
     halved = system(kv_cache_dtype=dtype, tensor_parallel_size=2, block_size=32)
     assert plan(halved).blocks.bytes_per_block == 32 * page(32, 4, 128)
     replicated = system(model="llama-3.1-70b", tensor_parallel_size=16, kv_cache_dtype=dtype)
-    assert EngineConfig(replicated).block_bytes == 80 * page(16, 1, 128)
+    assert EngineConfig(replicated).block.bytes == 80 * page(16, 1, 128)
 
 
 def test_windows_have_the_same_scales():

@@ -8,10 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from pagesim.accounting.chunks import Chunk
-from pagesim.accounting.ledger import GROUP_ENTRIES
-from pagesim.accounting.records import Recorder
-from pagesim.accounting.request_log import RequestLog
 from pagesim.costs import CostModel
 from pagesim.costs.affine import Affine
 from pagesim.kvcache import (
@@ -26,15 +22,12 @@ from pagesim.kvcache import (
     State,
 )
 from pagesim.kvcache.typed.typed import TypedManager
-from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.content import Contents
 from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.vllm_v1 import VllmV1, VllmV1Options
-from pagesim.setup.prepare import follow_reach
 from pagesim.sim.clock import to_ticks
-from pagesim.sim.engine import Engine
-from pagesim.sim.executors import PredictedExecutor
 from pagesim.workloads.trace import Trace
+from tests.sim.drive import drive
 
 LONGEST = 400
 
@@ -228,45 +221,27 @@ def replay(
         memory: of the case, empty; one with tables if left out.
         cost: what iterations take; a straight line if left out.
     """
-    options, trace = case.options, case.trace
+    trace = case.trace
     memory = make_memory(case) if memory is None else memory
-    scheduler = VllmV1(memory, options, max_model_len=LONGEST)
+    scheduler = VllmV1(memory, case.options, max_model_len=LONGEST)
     rows = np.arange(len(trace))
     served = [
         row
         for row in rows
-        if scheduler.accepts(int(trace.prompt_tokens[row]), int(trace.output_tokens[row]), 1)
+        if not scheduler.refusal(int(trace.prompt_tokens[row]), int(trace.output_tokens[row]), 1)
     ]
     contents = Contents(trace, rows, min(group.block_size for group in case.groups)) if case.caches else None
-    scheduler.expect(Arrivals(trace, np.array(served), contents=contents))
-    cost = Affine(0.01, 1e-4, 1e-6) if cost is None else cost
-    follow_reach(scheduler, cost)
-    ahead = None if scheduler.spans is None else scheduler.spans.ahead
-    log = RequestLog(len(trace))
-    chunks: list[Chunk] = []
-    recorder = Recorder(scheduler, log, chunks.append)
-    if chunk is not None:
-        recorder.full_at = recorder._chunk_iterations = chunk
-    Engine(
+    columns, _ = drive(
         scheduler,
-        PredictedExecutor(cost, ahead),
-        recorder,
-        observers=[] if slow is None else [slow],
+        trace,
+        Affine(0.01, 1e-4, 1e-6) if cost is None else cost,
         fast_forward=fast_forward,
+        chunk=chunk,
+        observers=[] if slow is None else [slow],
         aborts=[(ticks, row) for ticks, row in case.aborts if row in served],
-    ).replay()
+        rows=served,
+        contents=contents,
+    )
     if isinstance(memory, HybridManager | TypedManager):
         memory.check_integrity()
-    assert memory.free_blocks == memory.num_blocks, "what was taken is given back"
-    columns = {"first_token": log.first_token, "finish": log.finish, "recomputes": log.recomputes}
-    columns |= {name: np.concatenate([getattr(c, name) for c in chunks]) for name in ("clock", "ticks")}
-    columns["blocks"] = np.concatenate([c.ledger.physical_blocks for c in chunks])
-    columns["logical"] = np.concatenate([c.ledger.logical_blocks for c in chunks])
-    for entry in chunks[0].ledger.entries:
-        columns[entry] = np.concatenate([c.ledger.entries[entry] for c in chunks])
-    for number in range(len(case.groups)):
-        for entry in GROUP_ENTRIES:
-            columns[f"{entry}_{number}"] = np.concatenate(
-                [c.ledger.groups[number].entries[entry] for c in chunks]
-            )
-    return Outcome({name: np.array(column) for name, column in columns.items()}, sum(log.recomputes))
+    return Outcome(columns, int(columns["recomputes"].sum()))

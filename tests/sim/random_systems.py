@@ -28,8 +28,8 @@ from pagesim.kvcache.radix import RadixManager
 from pagesim.results.result import request_columns
 from pagesim.results.step_table import StepTable
 from pagesim.setup.prepare import prepare
-from pagesim.setup.scenario import System, checked
 from pagesim.setup.server import Server
+from pagesim.setup.system import System, checked
 from pagesim.workloads.trace import Trace
 
 UNEQUAL = Path(__file__).resolve().parent.parent / "golden" / "layouts" / "toy-mixed.toml"

@@ -61,10 +61,10 @@ class Recorded(TierCopies):
         self.finish(self.after(transfers, now, now, naps=False), now)
 
     def store(self, now, chunks, use=None):
-        self.start(now, self.backing.offer(use or self.backing.new_use(), chunks))
+        self.start(now, self.backing.offer(use or self.backing.chain.new_use(), chunks))
 
     def load(self, now, chunks):
-        self.start(now, self.backing.load(self.backing.new_use(), chunks))
+        self.start(now, self.backing.load(self.backing.chain.new_use(), chunks))
 
     def finish(self, jobs, now):
         for job in jobs:
@@ -73,21 +73,21 @@ class Recorded(TierCopies):
 
     def ends(self):
         """Carry out all; return from where to where each move went, and in which millisecond it was over."""
-        while self.backing.chunks.moves:
+        while self.backing.chain.moves:
             now = min(self.due or NEVER, self.next_end or NEVER)
             self.advance(now)
-            self.finish(self.over_by(now), now)
+            self.finish(self.finished_by(now), now)
         found, self.seen = sorted(self.seen, key=itemgetter(2)), []
         return [(source, target, end / MS) for source, target, end in found]
 
 
 def test_what_is_stored_is_written_on_and_loaded_through_each_link_in_turn():
     run = Recorded(spec("host", 4, 1), spec("ssd", 100, 0.5, 0.25))
-    use = run.backing.new_use()
+    use = run.backing.chain.new_use()
     run.store(0, CHUNKS, use)
     assert run.due == 4 * MS
     assert run.ends() == [(DEVICE, 0, 4.0), (0, 1, 4.0 + 16.0)]
-    run.backing.finish(use)
+    run.backing.chain.finish(use)
     other = [(segment(2, 16), 0, 4)]
     run.store(100 * MS, other)
     assert run.ends() == [(DEVICE, 0, 104.0), (0, 1, 120.0)]
@@ -129,7 +129,7 @@ def test_a_place_is_written_when_what_was_there_has_gone_down():
 
 def test_a_tier_of_no_room_is_never_written_and_one_without_a_limit_holds_all():
     run = Recorded(spec("host", 0, 1))
-    assert run.backing.offer(run.backing.new_use(), CHUNKS) is None
+    assert run.backing.offer(run.backing.chain.new_use(), CHUNKS) is None
     endless = Recorded(TierSpec("host", None, Link(float("inf"), 0.0, ""), Link(float("inf"), 0.0, "")))
     endless.store(7 * MS, CHUNKS)
     assert endless.ends() == [(DEVICE, 0, 7.0)], "and at once, over a link without a limit"

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import pagesim as ps
+from tests.traces import random_load as load
 
 SECOND: dict[str, Any] = {"cost": "affine:1,0,0", "steps": "iterations", "watermark": 0.0, "num_blocks": 200}
 POLICIES = ("orca-oracle", "vllm-sosp", "vllm-v0", "vllm-v1", "contiguous-max")
@@ -34,16 +35,6 @@ def in_seconds(given: ps.Trace, policy: str, **options: Any) -> ps.Result:
     """Replay with iterations of a second, each decided when the one before is over."""
     own = {"async_scheduling": False} if policy == "vllm-v1" else {}
     return ps.simulate(given, policy, **SECOND, **own, **options)
-
-
-def load(seed: int = 0, size: int = 80, rate: float = 6.0, **columns: Any) -> ps.Trace:
-    rng = np.random.default_rng(seed)
-    return ps.Trace(
-        np.cumsum(rng.exponential(1 / rate, size)),
-        rng.integers(1, 200, size),
-        rng.integers(1, 120, size),
-        **columns,
-    )
 
 
 def conversations(seed: int, sessions: int = 12, turns: int = 4) -> ps.Trace:
@@ -89,31 +80,6 @@ def test_preemptions_of_a_closed_loop_are_those_of_vllm_s_own_scheduler(
     if watermark == 0.1:
         assert result.steps is not None
         assert (result.steps["num_tokens"] > 0).sum() == 30854, "iterations that are not empty"
-
-
-def test_a_long_closed_loop_is_the_same_with_and_without_fast_forward() -> None:
-    lengths = Random(1)
-    drawn = [(lengths.randint(800, 1200), lengths.randint(4000, 6000)) for _ in range(150)]
-    prompts, outputs = zip(*drawn, strict=True)
-    forward, stepping = (
-        ps.simulate(
-            trace([0.0] * 150, prompts, outputs),
-            "vllm-v1",
-            max_concurrency=40,
-            num_blocks=6000,
-            max_num_batched_tokens=8192,
-            max_model_len=16384,
-            watermark=0.02,
-            steps="iterations",
-            fast_forward=fast_forward,
-        )
-        for fast_forward in (True, False)
-    )
-    assert forward.summary["preemptions"]["recompute"] > 50
-    pd.testing.assert_frame_equal(forward.requests, stepping.requests, check_exact=True)
-    assert forward.steps is not None
-    assert stepping.steps is not None
-    pd.testing.assert_frame_equal(forward.steps, stepping.steps, check_exact=True)
 
 
 @pytest.mark.parametrize("policy", MIXED)
@@ -307,20 +273,3 @@ def test_the_next_turn_finds_the_prompt_and_the_answer_of_the_last_one_in_the_ca
     held = np.roll(given.prompt_tokens + given.output_tokens, 1) - 1
     assert (requests["cached_tokens"].to_numpy()[turn > 0] == (held // 16 * 16)[turn > 0]).all()
     assert (requests["cached_tokens"].to_numpy()[turn == 0] == 0).all()
-
-
-@pytest.mark.parametrize("policy", [*POLICIES, "static"])
-@pytest.mark.parametrize("seed", range(3))
-def test_conversations_are_the_same_with_and_without_fast_forward(policy: str, seed: int) -> None:
-    options: dict[str, Any] = {"num_blocks": 40, "cost": "affine:0.02,1e-4,1e-6", "max_model_len": 512}
-    options |= {"max_concurrency": 5} if seed else {}
-    options |= {"enable_prefix_caching": True} if policy == "vllm-v1" else {}
-    forward, stepping = (
-        ps.simulate(conversations(seed), policy, fast_forward=fast_forward, steps="iterations", **options)
-        for fast_forward in (True, False)
-    )
-    pd.testing.assert_frame_equal(forward.requests, stepping.requests, check_exact=True)
-    assert forward.steps is not None
-    assert stepping.steps is not None
-    pd.testing.assert_frame_equal(forward.steps, stepping.steps, check_exact=True)
-    assert forward.summary["requests"]["finished"] > 30

@@ -7,9 +7,6 @@ from random import Random
 import numpy as np
 import pytest
 
-from pagesim.accounting.chunks import Chunk
-from pagesim.accounting.records import Recorder
-from pagesim.accounting.request_log import RequestLog
 from pagesim.costs.affine import Affine
 from pagesim.kvcache import (
     RESERVATIONS,
@@ -22,28 +19,23 @@ from pagesim.kvcache import (
     Reserved,
     SlidingWindow,
 )
-from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.continuous import VllmSosp
 from pagesim.scheduling.continuous_options import SospOptions
 from pagesim.scheduling.core import Scheduler
-from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.vllm_v1 import VllmV1, VllmV1Options
-from pagesim.sim.engine import Engine
-from pagesim.sim.executors import PredictedExecutor
 from pagesim.workloads.trace import Trace
+from tests.sim.drive import drive
 from tests.sim.hybrid_systems import LONGEST, make_memory, random_case, random_groups, random_trace
 from tests.sim.hybrid_systems import replay as replay_case
+from tests.sim.slow_ledgers import EveryIteration
 
 
-class Watch(Observer):
+class Watch(EveryIteration):
     """Notes what every request holds in each group, and what is free, after every plan."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, int, dict[int, list[tuple[int, int]]]]] = []
-
-    def begun(self, scheduler: Scheduler) -> None:
-        self.scheduler = scheduler
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         memory, running = self.scheduler.memory, self.scheduler.running.values()
@@ -85,22 +77,7 @@ def test_many_mixtures_of_groups_are_counted_as_tabled():
 
 def replay(scheduler: Scheduler, trace: Trace, *, fast_forward: bool) -> dict[str, np.ndarray]:
     """Return everything that was decided, in columns over requests and iterations."""
-    scheduler.expect(Arrivals(trace, np.arange(len(trace))))
-    log = RequestLog(len(trace))
-    chunks: list[Chunk] = []
-    recorder = Recorder(scheduler, log, chunks.append)
-    cost = PredictedExecutor(Affine(0.01, 1e-4, 1e-6))
-    Engine(scheduler, cost, recorder, fast_forward=fast_forward).replay()
-    memory = scheduler.memory
-    assert memory.free_blocks == memory.num_blocks, "what was taken is given back"
-    columns = {"first_token": log.first_token, "finish": log.finish, "recomputes": log.recomputes}
-    columns |= {
-        name: np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in ("clock", "ticks")
-    }
-    columns["blocks"] = np.concatenate([chunk.ledger.physical_blocks for chunk in chunks])
-    for entry in chunks[0].ledger.entries:
-        columns[entry] = np.concatenate([chunk.ledger.entries[entry] for chunk in chunks])
-    return {name: np.array(column) for name, column in columns.items()}
+    return drive(scheduler, trace, Affine(0.01, 1e-4, 1e-6), fast_forward=fast_forward)[0]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -157,13 +134,8 @@ def test_a_window_holds_no_more_than_its_blocks_once_it_is_full(ahead):
 def waiting_for_a_chunk(memory: BlockManager) -> dict[str, np.ndarray]:
     """Return when two requests are served of which the second waits for blocks of the first."""
     trace = Trace(np.zeros(2), np.array([20, 50]), np.array([80, 5]))
-    log = RequestLog(2)
     scheduler = VllmV1(memory, VllmV1Options(async_scheduling=False), max_model_len=LONGEST)
-    scheduler.expect(Arrivals(trace, np.arange(2)))
-    chunks: list[Chunk] = []
-    recorder = Recorder(scheduler, log, chunks.append)
-    Engine(scheduler, PredictedExecutor(Affine(0.01, 1e-4, 1e-6)), recorder).replay()
-    return {"scheduled": log.first_scheduled, "finish": log.finish}
+    return replay(scheduler, trace, fast_forward=True)
 
 
 def test_a_request_that_waits_is_let_in_in_the_step_in_which_a_chunk_is_given_back():
@@ -171,5 +143,5 @@ def test_a_request_that_waits_is_let_in_in_the_step_in_which_a_chunk_is_given_ba
     counted = waiting_for_a_chunk(CountedHybridManager(17, groups, longest=LONGEST, in_flight=64))
     tabled = waiting_for_a_chunk(HybridManager(17, groups, longest=LONGEST, in_flight=64))
     assert all(np.array_equal(counted[name], tabled[name]) for name in tabled)
-    assert counted["scheduled"][1] > counted["scheduled"][0], "it waited"
+    assert counted["first_scheduled"][1] > counted["first_scheduled"][0], "it waited"
     assert counted["finish"][1] < counted["finish"][0], "it was let in while the first one ran"

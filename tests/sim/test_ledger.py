@@ -13,25 +13,19 @@ import pagesim as ps
 from pagesim.accounting.ledger import LedgerError, Sharing, expand
 from pagesim.results.step_table import StepTable
 from pagesim.scheduling.batch import Batch
-from pagesim.scheduling.core import Scheduler
-from pagesim.scheduling.observer import Observer
 from pagesim.setup.prepare import prepare
-from pagesim.setup.scenario import System, checked
 from pagesim.setup.server import Server
+from pagesim.setup.system import System, checked
+from tests.sim.slow_ledgers import EveryIteration
 
 OPTIONS: dict[str, Any] = {"steps": "iterations", "fast_forward": False, "cost": "affine:0.02,1e-4,1e-6"}
 
 
-class SlotBySlot(Observer):
+class SlotBySlot(EveryIteration):
     """Classifies every slot that a request holds, in every iteration, straight from the definitions."""
-
-    scheduler: Scheduler
 
     def __init__(self) -> None:
         self.seen: list[dict[str, int]] = []
-
-    def next_look(self) -> int:
-        return 0  # every iteration
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         memory = self.scheduler.memory

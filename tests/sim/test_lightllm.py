@@ -5,7 +5,6 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 
 import pagesim as ps
@@ -13,14 +12,9 @@ from pagesim.errors import PagesimError
 from pagesim.results.result import Result
 from pagesim.scheduling.lightllm import peak
 from pagesim.workloads.trace import Trace
+from tests.traces import trace_of as trace
 
 STEP_S = 0.02
-
-
-def trace(*requests: tuple[float, int, int], **columns: Any) -> Trace:
-    """Return requests of (arrival in s, tokens of the prompt, tokens generated)."""
-    arrival, prompt, output = zip(*requests, strict=True)
-    return Trace(np.array(arrival, float), np.array(prompt), np.array(output), **columns)
 
 
 def serve(requests: Trace, **options: Any) -> Result:

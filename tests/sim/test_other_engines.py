@@ -9,9 +9,6 @@ from random import Random
 import numpy as np
 import pytest
 
-from pagesim.accounting.chunks import Chunk
-from pagesim.accounting.records import Recorder
-from pagesim.accounting.request_log import RequestLog
 from pagesim.costs.affine import Affine
 from pagesim.costs.base import UNBOUNDED, DecodeRun
 from pagesim.kvcache import (
@@ -23,15 +20,13 @@ from pagesim.kvcache import (
     PagedManager,
     SlidingWindow,
 )
-from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.continuous import ContinuousBatching
 from pagesim.scheduling.continuous_options import SospOptions
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.request import EngineRequest
-from pagesim.sim.engine import Engine
-from pagesim.sim.executors import PredictedExecutor
 from pagesim.workloads.trace import Trace
+from tests.sim.drive import drive
 
 
 class TwoInFlight(ContinuousBatching):
@@ -110,27 +105,7 @@ def replay(
 ) -> tuple[dict[str, np.ndarray], int]:
     """Return the columns over requests and iterations, and how many rows these were written in."""
     serves = scheduler(memory, SospOptions(max_num_batched_tokens=200), max_model_len=400)
-    serves.expect(Arrivals(trace, np.arange(len(trace))))
-    log = RequestLog(len(trace))
-    chunks: list[Chunk] = []
-    recorder = Recorder(serves, log, chunks.append)
-    engine = Engine(serves, PredictedExecutor(cost), recorder, fast_forward=fast_forward)
-    engine.replay()
-    columns = {"first": log.first_token, "finish": log.finish, "scheduled": log.first_scheduled}
-    for name in ("clock", "start", "ticks"):
-        columns[name] = np.concatenate([getattr(chunk, name) for chunk in chunks])
-    for entry in chunks[0].ledger.entries:
-        columns[entry] = np.concatenate([chunk.ledger.entries[entry] for chunk in chunks])
-    for name in ("running_sequences", "context_tokens"):
-        growth = "context_growth" if name == "context_tokens" else None
-        columns[name] = np.concatenate(
-            [
-                chunk.rows[name][chunk.stretch]
-                + (chunk.offset * chunk.rows[growth][chunk.stretch] if growth else 0)
-                for chunk in chunks
-            ]
-        )
-    return {name: np.array(column) for name, column in columns.items()}, recorder.rows
+    return drive(serves, trace, cost, fast_forward=fast_forward)
 
 
 def random_trace(seed: int, requests: int = 25) -> Trace:
@@ -203,4 +178,4 @@ def test_a_request_of_seven_tokens_takes_two_steps_of_three_after_its_prompt():
         fast_forward=True,
     )
     assert len(columns["clock"]) == 3
-    assert columns["context_tokens"].tolist() == [10, 13, 16]
+    assert columns["context"].tolist() == [10, 13, 16]

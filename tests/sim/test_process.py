@@ -15,10 +15,10 @@ import pagesim as ps
 from pagesim.errors import PagesimError
 from pagesim.scheduling.batch import Batch
 from pagesim.setup.prepare import prepare
-from pagesim.setup.scenario import System
 from pagesim.setup.server import Server
+from pagesim.setup.system import System
 from pagesim.sim.clock import TICKS_PER_SECOND
-from pagesim.sim.executors import Executor
+from pagesim.sim.executor import Executor
 from pagesim.workloads.trace import Request
 
 SECOND: dict[str, Any] = {"policy": "vllm-sosp", "cost": "affine:1,0,0", "num_blocks": 50}

@@ -12,14 +12,9 @@ import pagesim as ps
 from pagesim.errors import PagesimError
 from pagesim.results.result import Result
 from pagesim.workloads.trace import Trace
+from tests.traces import trace_of as trace
 
 COST = "affine:0.01,1e-5,0"
-
-
-def trace(*requests: tuple[float, int, int], **columns: Any) -> Trace:
-    """Return requests of (arrival in s, tokens of the prompt, tokens generated)."""
-    arrival, prompt, output = zip(*requests, strict=True)
-    return Trace(np.array(arrival, float), np.array(prompt), np.array(output), **columns)
 
 
 def serve(requests: Trace, **options: Any) -> Result:

@@ -12,7 +12,7 @@ import pagesim as ps
 from pagesim.errors import PagesimError
 from pagesim.results.result import Result
 from pagesim.workloads.trace import Trace
-from tests.sim.test_sglang import trace
+from tests.traces import trace_of as trace
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "sglang"
 WINDOW = 128

@@ -10,6 +10,7 @@ import pytest
 import pagesim as ps
 from pagesim.errors import PagesimError
 from pagesim.experiments.clusters import simulate_cluster
+from tests.traces import trace_of as trace
 
 DRAFTS: dict[str, Any] = {
     "speculative_method": "ngram",
@@ -24,10 +25,6 @@ OPTIONS: dict[str, Any] = {
     "max_model_len": 256,
     "async_scheduling": False,
 }
-
-
-def trace(*requests: tuple[float, int, int], **columns: Any) -> ps.Trace:
-    return ps.Trace(*(np.array(column) for column in zip(*requests, strict=True))).with_columns(columns)
 
 
 def run(requests: ps.Trace, **options: Any) -> Any:

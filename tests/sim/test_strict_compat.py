@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import pagesim as ps
+from tests.traces import trace_of
 
 COST = "affine:0.010,1e-5,1e-7"
 
 
 def trace(*requests: tuple[float, int, int], samples: tuple[tuple[int, ...], ...] | None = None) -> ps.Trace:
     """Return requests of (arrival, prompt, output), and the outputs of their samples where these differ."""
-    columns = [np.array(column) for column in zip(*requests, strict=True)]
-    made = ps.Trace(*columns)
+    made = trace_of(*requests)
     if samples is None:
         return made
     tokens = np.array([max(each) for each in samples])

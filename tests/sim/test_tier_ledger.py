@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from pagesim.scheduling.content import name_and_tokens
 from pagesim.scheduling.observer import Observer
 from pagesim.setup.prepare import prepare
-from pagesim.setup.scenario import System, checked
 from pagesim.setup.server import Server
-from pagesim.workloads.trace import Trace
+from pagesim.setup.system import System, checked
+from tests.traces import conversations
 
 SYSTEM = {
     "policy": "vllm-v1",
@@ -24,17 +23,6 @@ SYSTEM = {
     "max_num_batched_tokens": 256,
     "max_model_len": 4096,
 }
-
-
-def conversations(sessions: int = 8, turns: int = 4) -> Trace:
-    """Return conversations whose prompts go on from one another."""
-    rows = sorted(
-        (2.0 * turn + 0.2 * session, session, 150 * (turn + 1))
-        for turn in range(turns)
-        for session in range(sessions)
-    )
-    arrival, session, prompt = map(np.array, zip(*rows, strict=True))
-    return Trace(arrival, prompt, np.full(len(rows), 20), session_id=session)
 
 
 class Watch(Observer):

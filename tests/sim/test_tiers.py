@@ -12,8 +12,8 @@ import pagesim as ps
 from pagesim.costs.transfers import LinkQueue
 from pagesim.scheduling.observer import Observer
 from pagesim.setup.prepare import prepare
-from pagesim.setup.scenario import System, checked
 from pagesim.setup.server import Server
+from pagesim.setup.system import System, checked
 from pagesim.sim.clock import TICKS_PER_SECOND
 from pagesim.sim.copies import TierCopies
 from pagesim.workloads.trace import Trace
@@ -121,11 +121,20 @@ def test_of_hybrid_caches_as_well(model: str, blocks: int) -> None:
     assert vllm.requests["loaded_tokens"].sum() > 0
 
 
-@pytest.mark.parametrize("tiers", [["host:0GiB"], ["host:0GiB", "ssd:0GiB"], ["host:0GiB", "ssd:1GiB:arc"]])
-def test_tiers_without_room_change_nothing_where_frees_are_not_fenced(tiers: list[str]) -> None:
+@pytest.mark.parametrize(
+    "tiers",
+    [
+        {"kv_offloading_chunks": 0},
+        *(
+            {"tiers": own}
+            for own in (["host:0GiB"], ["host:0GiB", "ssd:0GiB"], ["host:0GiB", "ssd:1GiB:arc"])
+        ),
+    ],
+)
+def test_tiers_without_room_change_nothing_where_frees_are_not_fenced(tiers: dict[str, Any]) -> None:
     trace = random_trace(1)
     without = run(trace, async_scheduling=False)
-    nothing = run(trace, async_scheduling=False, tiers=tiers)
+    nothing = run(trace, async_scheduling=False, **tiers)
     for table in ("steps", "requests"):
         ours, theirs = getattr(without, table), getattr(nothing, table)
         assert theirs[ours.columns].equals(ours)
@@ -148,16 +157,17 @@ def test_over_infinitely_slow_links_auto_computes_everything() -> None:
 @pytest.mark.parametrize(
     "tiers",
     [
-        ["host:infGiB:infGB/s"],
-        [f"host:{size_of(20)}:infGB/s", "ssd:infGiB:infGB/s:0s"],
-        [f"host:{size_of(60)}:infGB/s:arc", "ssd:infGiB:infGB/s:0s:exclusive"],
+        {"kv_offloading_chunks": 1_000_000, "kv_offloading_link": "1000000TB/s"},
+        {"tiers": ["host:infGiB:infGB/s"]},
+        {"tiers": [f"host:{size_of(20)}:infGB/s", "ssd:infGiB:infGB/s:0s"]},
+        {"tiers": [f"host:{size_of(60)}:infGB/s:arc", "ssd:infGiB:infGB/s:0s:exclusive"]},
     ],
 )
-def test_an_infinite_instant_chain_finds_what_was_ever_computed(tiers: list[str]) -> None:
+def test_an_infinite_instant_chain_finds_what_was_ever_computed(tiers: dict[str, Any]) -> None:
     """Requests come one at a time, so that all of a prompt is stored when the next one comes."""
     drawn = random_trace(3, requests=60)
     trace = drawn.with_columns({"abort_s": None, "arrival_s": 100.0 * np.arange(len(drawn))})
-    found = run(trace, num_blocks=60, tiers=tiers).requests["cached_tokens"].tolist()
+    found = run(trace, num_blocks=60, **tiers).requests["cached_tokens"].tolist()
     assert trace.hash_ids is not None
     known: set[tuple[int, ...]] = set()
     expected = []
@@ -262,7 +272,7 @@ class Conserved(Observer):
             assert min(entries.values()) >= 0
             assert sum(entries.values()) == tier.capacity
         if self.planned_ones % 10 == 0:
-            self.connector.backing.chunks.check_integrity()
+            self.connector.backing.chain.check_integrity()
 
 
 def served(trace: Trace, watch: Observer | None = None, **options: Any) -> Server:
@@ -301,24 +311,13 @@ def test_no_chunk_is_lost_in_a_run_and_nothing_stays_pinned_or_pending(kind: str
     assert isinstance(copies, TierCopies)
     while copies.next_end is not None:  # what moves from tier to tier goes on when all requests are over
         copies.advance(copies.next_end)
-    chain = connector.backing.chunks
+    chain = connector.backing.chain
     chain.check_integrity()
     assert not connector.jobs
     assert not chain.moves
     for tier in connector.tiers():
         assert (tier.pending, tier.pinned) == (0, 0)
     assert sum(traffic.stored for traffic in chain.traffic) > 0
-
-
-@pytest.mark.parametrize("kind", ["three", *[pytest.param(k, marks=pytest.mark.slow) for k in CHAINS]])
-@pytest.mark.parametrize("async_scheduling", [False, True])
-def test_fast_forward_is_stepping_over_a_chain(kind: str, async_scheduling: bool) -> None:
-    trace = random_trace(21)
-    same = {"tiers": CHAINS[kind], "async_scheduling": async_scheduling}
-    ahead, step = run(trace, **same), run(trace, **same, fast_forward=False)
-    assert differences(ahead, step) == []
-    assert ahead.summary["tiers"] == step.summary["tiers"]
-    assert ahead.requests["loaded_tokens"].sum() > 0
 
 
 @pytest.mark.parametrize(

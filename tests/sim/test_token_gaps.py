@@ -17,7 +17,7 @@ def chunk(rng: np.random.Generator, size: int) -> SimpleNamespace:
     )
     return SimpleNamespace(
         ticks=micros * (TICKS_PER_SECOND // 10**6),
-        spread={"continuing": rng.integers(0, 9, size)}.__getitem__,
+        rows=SimpleNamespace(spread={"continuing": rng.integers(0, 9, size)}.__getitem__),
         late=rng.integers(2**18, 2**21, 3) * (TICKS_PER_SECOND // 10**6),
         late_counts=rng.integers(1, 4, 3),
     )

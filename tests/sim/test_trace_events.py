@@ -17,7 +17,7 @@ from pagesim.costs import Itemised, IterationShape, parse_cost
 from pagesim.costs.specs import gpu, model
 from pagesim.results import trace_events
 from pagesim.results.trace_events import ENGINE, ITERATIONS, MEMORY, REQUESTS, SWAPS
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 from pagesim.workloads import make_trace
 from pagesim.workloads.trace import Trace
 

@@ -13,15 +13,10 @@ from pagesim.errors import PagesimError
 from pagesim.results.result import Result
 from pagesim.workloads.trace import Trace
 from tests.sim.trtllm_loop import Job, Loop
+from tests.traces import trace_of as trace
 
 STEP_S = 0.02
 SMALL: dict[str, Any] = {"num_blocks": 10, "block_size": 10, "max_batch_size": 8, "max_num_tokens": 100}
-
-
-def trace(*requests: tuple[float, int, int], **columns: Any) -> Trace:
-    """Return requests of (arrival in s, tokens of the prompt, tokens generated)."""
-    arrival, prompt, output = zip(*requests, strict=True)
-    return Trace(np.array(arrival, float), np.array(prompt), np.array(output), **columns)
 
 
 def serve(requests: Trace, policy: str = "GUARANTEED_NO_EVICT", **options: Any) -> Result:

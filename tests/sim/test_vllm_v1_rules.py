@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import pagesim as ps
+from tests.traces import trace_of as trace
 
 OPTIONS: dict[str, Any] = {
     "steps": "iterations",
@@ -19,10 +20,6 @@ OPTIONS: dict[str, Any] = {
     "async_scheduling": False,
 }
 CACHED: dict[str, Any] = {**OPTIONS, "enable_prefix_caching": True}
-
-
-def trace(*requests: tuple[float, int, int], **columns: Any) -> ps.Trace:
-    return ps.Trace(*(np.array(column) for column in zip(*requests, strict=True))).with_columns(columns)
 
 
 def computed(result: ps.Result) -> Any:

@@ -2,13 +2,13 @@
 
 import io
 import json
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, fields
 
+import numpy as np
 import pandas as pd
 import pytest
 
-SHARED = Path(__file__).resolve().parents[2].parent / "shared"
+from pagesim.workloads.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -242,6 +242,16 @@ SAMPLES = [
 ]
 
 
+def assert_same(one: Trace, other: Trace) -> None:
+    """Assert that two traces hold the same requests."""
+    for field in fields(Trace):
+        a, b = getattr(one, field.name), getattr(other, field.name)
+        if isinstance(a, np.ndarray):
+            np.testing.assert_array_equal(a, b, err_msg=field.name)
+        elif field.name != "notes":
+            assert repr(a) == repr(b), field.name
+
+
 @pytest.fixture(scope="session", params=SAMPLES, ids=lambda sample: sample.name)
 def sample(request: pytest.FixtureRequest) -> Sample:
     """Each format in turn."""
@@ -254,11 +264,3 @@ def text_sample(request: pytest.FixtureRequest) -> Sample:
     """Each format that is text in turn."""
     found: Sample = request.param
     return found
-
-
-@pytest.fixture(scope="session")
-def shared() -> Path:
-    """The folder of published traces, which is no part of the project."""
-    if not (SHARED / "data").is_dir():
-        pytest.skip("needs the folder of published traces, shared/data beside the checkout")
-    return SHARED

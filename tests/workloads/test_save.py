@@ -11,17 +11,7 @@ from hypothesis import strategies as st
 from pagesim.errors import PagesimError
 from pagesim.workloads import NO_ARRIVALS, has_recorded_arrivals, load, save
 from pagesim.workloads.trace import Trace
-
-
-def assert_same(left: Trace, right: Trace) -> None:
-    for name in ("arrival_s", "prompt_tokens", "output_tokens", "n", "beam_width", "request_id"):
-        assert getattr(left, name).tolist() == getattr(right, name).tolist(), name
-    for name in ("session_id", "abort_s", "prefix_tokens"):
-        a, b = getattr(left, name), getattr(right, name)
-        assert (a is None) == (b is None), name
-        assert a is None or a.tolist() == b.tolist(), name
-    for name in ("hash_ids", "hash_block_size", "sample_tokens"):
-        assert getattr(left, name) == getattr(right, name), name
+from tests.workloads.conftest import assert_same
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])

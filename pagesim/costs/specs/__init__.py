@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pagesim.costs.specs.block_plan import BlockGroup, BlockPlan, plan_blocks
-from pagesim.costs.specs.capacity import Capacity, capacity, paged_block
+from pagesim.costs.specs.capacity import capacity
 from pagesim.costs.specs.catalogue import model, models
 from pagesim.costs.specs.division import Division, divide
 from pagesim.costs.specs.gpus import GpuSpec, Link, gpu, gpus
 from pagesim.costs.specs.huggingface import from_hf_config
+from pagesim.costs.specs.kv_blocks import Capacity, paged_block
 from pagesim.costs.specs.layer_file import from_layers
 from pagesim.costs.specs.models import LatentAttention, MixtureOfExperts, ModelSpec
 from pagesim.costs.specs.parallel import ALL_REDUCES_PER_LAYER, all_reduce_bytes_per_token

@@ -3,110 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import get_args
 
-from pagesim.costs.specs.block_plan import BlockPlan
 from pagesim.costs.specs.division import BATCHED_TOKENS, SEQUENCES, Division, divide, layer_bytes
 from pagesim.costs.specs.gpus import GIB, GpuSpec
-from pagesim.costs.specs.layers import KV_SCALE_BYTES, StateLayer
+from pagesim.costs.specs.kv_blocks import SWAP_GIB, Capacity, Plan, Sizing, at_least_one, kv_block
 from pagesim.costs.specs.models import ModelSpec
 from pagesim.costs.specs.pool_plan import PoolPlan
 from pagesim.costs.specs.static_division import divide_statically
-from pagesim.costs.specs.type_plan import TypePlan
 from pagesim.errors import CapacityError, PagesimError
-
-Sizing = Literal["paper", "vllm", "sglang"]
 
 MEM_FRACTION_STATIC = 0.83
 """What SGLang takes on an H100 by default."""
 
 PAPER_UTILIZATION = 0.95
 PAPER_BATCHED_TOKENS = 2560
-PAPER_BLOCK = 16
 PAPER_WORKSPACE = 1 * GIB
-
-
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """The cache that fits, in blocks of ``block_size`` tokens. A block is spread over all ``tp`` GPUs.
-
-    Args:
-        num_blocks: blocks in GPU memory (vLLM v1 uses one of them as its null block).
-        cpu_blocks: blocks in the host's swap space.
-        block_size: tokens a block.
-        block_bytes: bytes of a block on each GPU.
-        weight_bytes_per_gpu: bytes of weights on the fullest GPU; 0 where they are not known.
-        activation_bytes: bytes set aside on each GPU for one iteration's activations, under SGLang with its
-            CUDA graphs; likewise.
-        tp: GPUs that share the model.
-        plan: which layers take a block together, and blocks with the null block; None where blocks were
-            counted by what a token takes.
-    """
-
-    num_blocks: int
-    cpu_blocks: int
-    block_size: int
-    block_bytes: int
-    weight_bytes_per_gpu: int
-    activation_bytes: int
-    tp: int
-    plan: BlockPlan | PoolPlan | TypePlan | None = None
-
-    @property
-    def slots(self) -> int:
-        """Tokens whose KV fits in GPU memory."""
-        return self.num_blocks * self.block_size
-
-    @property
-    def kv_bytes(self) -> int:
-        """Bytes of all GPU blocks on all GPUs."""
-        return self.num_blocks * self.block_bytes * self.tp
-
-
-class PagedBlock(NamedTuple):
-    """A block of memory that is mapped in pages: in every tensor a page, or as many as a token takes.
-
-    Attributes:
-        tokens: whole tokens whose keys or values a page holds; 1 if it holds less than one.
-        bytes: of all its pages on each GPU, what no whole token fills included.
-    """
-
-    tokens: int
-    bytes: int
-
-
-def paged_block(model: ModelSpec, page_bytes: int, *, kv_dtype: str = "fp16", tp: int = 1) -> PagedBlock:
-    """Return the block of a model's cache that is mapped in pages.
-
-    Every layer has a tensor of keys and one of values (under MLA one of latent vectors), each with its own
-    range of addresses and so its own pages.
-
-    Args:
-        model: the model.
-        page_bytes: bytes of a page, at least 1.
-        kv_dtype: of the cache: one of `KV_DTYPE_BYTES`.
-        tp: GPUs over which KV heads are divided.
-
-    Raises:
-        PagesimError: an argument is out of bounds.
-    """
-    _at_least_one(page_bytes=page_bytes)
-    if not model.keeps_all:
-        raise PagesimError(
-            f"layers of {model.name} differ in what they keep; memory that is mapped in pages is for models "
-            "whose layers keep every token alike"
-        )
-    if kv_dtype in KV_SCALE_BYTES:
-        raise PagesimError(
-            f"kv_dtype is {kv_dtype}, and where its scales lie in memory that is mapped in pages is not "
-            "known: choose fp16, bf16 or fp8"
-        )
-    tensors = model.layers * (1 if model.mla else 2)
-    row = model.kv_bytes_per_token(kv_dtype, tp) // tensors
-    tokens = max(1, page_bytes // row)
-    pages = -(-tokens * row // page_bytes)
-    return PagedBlock(tokens, tensors * pages * page_bytes)
 
 
 def capacity(
@@ -127,9 +39,9 @@ def capacity(
     max_total_tokens: int | None = None,
     cache_bytes: int | None = None,
     max_model_len: int | None = None,
-    swap_gib: float = 20,
+    swap_gib: float = SWAP_GIB,
     num_blocks: int | None = None,
-    blocks: BlockPlan | PoolPlan | TypePlan | None = None,
+    blocks: Plan | None = None,
 ) -> Capacity:
     """Say how many KV blocks fit beside the weights.
 
@@ -173,7 +85,7 @@ def capacity(
         PagesimError: an argument is out of bounds.
     """
     _check(sizing, gpu_memory_utilization, mem_fraction_static, swap_gib)
-    _at_least_one(
+    at_least_one(
         block_size=block_size,
         max_num_batched_tokens=max_num_batched_tokens,
         max_num_seqs=max_num_seqs,
@@ -182,22 +94,19 @@ def capacity(
         max_total_tokens=max_total_tokens,
         num_blocks=num_blocks,
     )
-    token_bytes = model.kv_bytes_per_token(kv_dtype, tp)
-    block_bytes = block_size * token_bytes
-    if blocks is not None:
-        block_size, block_bytes = blocks.block_size, blocks.bytes_per_block
-    elif any(isinstance(layer, StateLayer) for layer in model.cache_layers):
-        raise PagesimError(
-            f"layers of {model.name} keep a state, which is no number of bytes a token; choose policy "
-            "vllm-v1, which plans blocks for them"
-        )
-    if page_bytes is not None:
-        block_size, block_bytes = paged_block(model, page_bytes, kv_dtype=kv_dtype, tp=tp)
-    paper = sizing == "paper"
+    block = kv_block(
+        model,
+        block_size=block_size,
+        page_bytes=page_bytes,
+        kv_dtype=kv_dtype,
+        tp=tp,
+        sizing=sizing,
+        plan=blocks,
+    )
     shares = {"paper": PAPER_UTILIZATION, "vllm": gpu_memory_utilization, "sglang": mem_fraction_static}
 
     def divided(tp: int) -> Division:
-        if paper:
+        if sizing == "paper":
             return _as_in_the_paper(model, gpu, tp, max_num_batched_tokens or PAPER_BATCHED_TOKENS)
         if sizing == "sglang":
             return divide_statically(model, gpu, tp=tp, mem_fraction_static=mem_fraction_static)
@@ -214,10 +123,7 @@ def capacity(
 
     known = model.has_weights or (num_blocks is None and cache_bytes is None)
     division = divided(tp) if known else None
-    counted_bytes = PAPER_BLOCK * token_bytes if paper and blocks is None else block_bytes
-    cpu_blocks = int(swap_gib * GIB) // counted_bytes * counted_bytes // block_bytes
-    if page_bytes is not None:
-        cpu_blocks = 0
+    cpu_blocks = block.fitting(int(swap_gib * GIB)) if page_bytes is None else 0
     if num_blocks is not None:
         gpu_blocks = num_blocks
     else:
@@ -225,17 +131,18 @@ def capacity(
         if rest is None:
             assert division is not None
             rest = division.cache
-        gpu_blocks = rest // counted_bytes * counted_bytes // block_bytes
+        gpu_blocks = block.fitting(rest)
         if isinstance(blocks, PoolPlan):
             gpu_blocks = blocks.blocks_in(rest)
         if sizing == "sglang" and max_total_tokens is not None:
-            gpu_blocks = min(gpu_blocks, max_total_tokens // block_size)
+            gpu_blocks = min(gpu_blocks, max_total_tokens // block.tokens)
             if gpu_blocks < 1:
                 raise PagesimError(
-                    f"max_total_tokens is {max_total_tokens}; it must be at least the {block_size} of a page"
+                    f"max_total_tokens is {max_total_tokens}; it must be at least the {block.tokens} of a "
+                    "page"
                 )
         if gpu_blocks < 1:
-            needed = -(-block_bytes // counted_bytes) * counted_bytes
+            needed = -(-block.bytes // block.unit) * block.unit
             if cache_bytes is not None:
                 raise CapacityError(
                     f"a KV block of {model.name} takes {needed} bytes on each GPU, more than the "
@@ -246,7 +153,7 @@ def capacity(
     longest = max_model_len
     if longest is None and sizing == "vllm" and num_blocks is None:
         longest = model.max_model_len
-    slots = gpu_blocks * block_size
+    slots = gpu_blocks * block.tokens
     if longest is not None and longest > slots and blocks is None:
         remedy = "increase num_blocks" if num_blocks is not None else "increase tensor_parallel_size"
         if num_blocks is None and sizing == "vllm":
@@ -257,7 +164,7 @@ def capacity(
         )
     weights, activations = (division.weights, division.activations) if division else (0, 0)
     plan = None if blocks is None else blocks.holding(gpu_blocks)
-    return Capacity(gpu_blocks, cpu_blocks, block_size, block_bytes, weights, activations, tp, plan)
+    return Capacity(gpu_blocks, cpu_blocks, block.tokens, block.bytes, weights, activations, tp, plan)
 
 
 def _check(sizing: str, utilization: float, fraction: float, swap_gib: float) -> None:
@@ -269,12 +176,6 @@ def _check(sizing: str, utilization: float, fraction: float, swap_gib: float) ->
         raise PagesimError(f"gpu_memory_utilization is {utilization}; it must be above 0 and at most 1")
     if not 0 <= swap_gib < float("inf"):
         raise PagesimError(f"swap_gib is {swap_gib}; it must be a finite number from 0")
-
-
-def _at_least_one(**counts: int | None) -> None:
-    for name, value in counts.items():
-        if value is not None and value < 1:
-            raise PagesimError(f"{name} is {value}; it must be at least 1")
 
 
 def _as_in_the_paper(model: ModelSpec, gpu: GpuSpec, tp: int, batched: int) -> Division:

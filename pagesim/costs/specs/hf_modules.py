@@ -84,8 +84,8 @@ def modules(spec: ModelSpec, attending: Sequence[int], recurrent: Sequence[int])
         for name, parameters in _attention(spec).items():
             yield Module("attention", parameters, name, layer)
     for layer in recurrent:
-        split, _ = spec.recurrence.weights(spec.hidden) if spec.recurrence else (0, 0)
-        for name, parameters in {"in_proj": split * 2 // 3, "out_proj": split // 3}.items():
+        size = sum(spec.recurrence.weights(spec.hidden)[0]) if spec.recurrence else 0
+        for name, parameters in {"in_proj": size * 2 // 3, "out_proj": size // 3}.items():
             yield Module("recurrent", parameters, name, layer)
     matrices = _MLP if spec.gated else _MLP[1:]
     dense = spec.moe.dense_layers if spec.moe else spec.layers

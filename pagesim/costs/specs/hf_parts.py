@@ -58,7 +58,7 @@ def experts(config: HfConfig, layers: int) -> MixtureOfExperts | None:
         shared_ffn=shared,
         shared_gate=config.family in ("qwen2_moe", "qwen3_next", "qwen3_5_moe"),
         dense_layers=_dense_layers(config, layers),
-        correction_bias=config.get("topk_method") == "noaux_tc"
+        correction_bias=config.text("topk_method") == "noaux_tc"
         or config.family in ("ernie4_5_moe", "nemotron_h")
         or config.flag("use_routing_bias"),
         biases=config.family == "gpt_oss",

@@ -36,13 +36,15 @@ HARMLESS = re.compile(
     # layers that predict further tokens, which are loaded for speculation alone
     r"|.*mtp.*|num_nextn_predict_layers"
     # how it is computed, trained or asked
-    r"|use_cache|cache_implementation|return_dict.*|output_.*|use_(mamba_kernels|associative_scan|gemma_norm)"
+    r"|use_cache|cache_implementation|return_dict.*|output_(attentions|hidden_states|scores|past)|use_(mamba_kernels|associative_scan|gemma_norm)"
     r"|(mamba_)?chunk_size(_feed_forward)?|num_logits_to_keep|rescale_prenorm_residual|residual_in_fp32"
     r"|mamba_norm_before_gate|use_parallel_residual|parallel_attn|.*floor_scale|ignore_index|summary_.*|hidden_act.*"
     r"|(num_)?beams?|num_beam_groups|num_return_sequences|top_[kp]|typical_p|.*_penalty|.*no_repeat_ngram_size"
     r"|do_sample|early_stopping|problem_type|task_specific_params|pruned_heads|bad_words_ids|finetuning_task"
     r"|quantization_config|compression_config|text_config|generation_config|image_processor_config"
-    r"|(image|video|audio|vision|projector|boi|eoi|boa|eoa|media|mm|multimodal)_.*|spatial_merge_size|use_unified_vision_chunk"
+    r"|(image|video|audio|vision|projector|boi|eoi|boa|eoa|media|mm|multimodal)_"
+    r"(?!.*(hidden_size|intermediate|projection|dim|encoder|tower|layers|heads|experts|rank)).*"
+    r"|spatial_merge_size|use_unified_vision_chunk"
 )
 """Names of keys that change neither what a model weighs nor what its layers keep."""
 

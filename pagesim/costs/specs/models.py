@@ -368,8 +368,9 @@ class ModelSpec:
         """
         if tp < 1 or self.heads % tp:
             allowed = ", ".join(str(d) for d in range(1, self.heads + 1) if self.heads % d == 0)
+            listed = "" if self.has_weights else "; a layer file's heads says how many query heads there are"
             raise PagesimError(
-                f"tp is {tp}; {self.name} has {self.heads} heads, so it must be one of {allowed}"
+                f"tp is {tp}; {self.name} has {self.heads} heads, so it must be one of {allowed}{listed}"
             )
         return kv_heads_per_gpu(self.kv_heads, tp, self.name)
 

@@ -17,7 +17,8 @@ class Shares(NamedTuple):
         split: divided by the number of GPUs: token table, LM head, query and output projections, MLPs, what a
             recurrent layer projects, experts.
         kv: key and value projections, divided by head, a head being replicated where GPUs outnumber heads.
-        whole: kept by every GPU: position table, norms, biases, MLA's down-projections, experts' routers.
+        whole: kept by every GPU: position table, norms, biases, MLA's down-projections, experts' routers,
+            selective vectors of Mamba-2 in one group.
 
     Biases count as whole, as in the PagedAttention artifact; later systems divide some (< 0.1 % of a model).
     """
@@ -70,7 +71,7 @@ def count(spec: ModelSpec, *, active: bool = False) -> Groups:
             "hidden, ffn and vocab, or available_gib or num_blocks of the cache and an affine cost"
         )
     attention, beside = _latent(spec, spec.mla) if spec.mla else _heads(spec)
-    state = spec.recurrence.weights(spec.hidden) if spec.recurrence else (0, 0)
+    state = spec.recurrence.weights(spec.hidden) if spec.recurrence else (Shares(), 0)
     norm = spec.hidden * (2 if spec.layer_norm else 1)
     width = spec.embedding or spec.hidden
     rest = spec.position_rows * spec.hidden + (2 * width * spec.hidden if width != spec.hidden else 0)
@@ -81,7 +82,7 @@ def count(spec: ModelSpec, *, active: bool = False) -> Groups:
         REST: Shares(spec.vocab * width, 0, rest + routers),
         "head": Shares(0 if spec.tied else spec.vocab * width),
         "attention": attention.times(spec.attention_layers),
-        "recurrent": Shares(spec.state_layers * state[0]),
+        "recurrent": state[0].times(spec.state_layers),
         **mlps,
         **({TOWER: Shares(spec.tower, 0, spec.tower_whole)} if spec.tower or spec.tower_whole else {}),
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pagesim.costs.specs.layers import StateLayer
+from pagesim.costs.specs.parameters import Shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +37,15 @@ class Mamba1:
         """Return what a layer keeps."""
         return StateLayer((self.conv - 1, self.inner), (self.inner, self.state), state_dtype=state_dtype)
 
-    def weights(self, hidden: int) -> tuple[int, int]:
-        """Return a layer's parameters that GPUs divide, and those that each keeps whole."""
+    def weights(self, hidden: int) -> tuple[Shares, int]:
+        """Return a layer's matrices, and the parameters beside them."""
         split = 3 * hidden * self.inner  # in, for the gate too, and out
         split += self.inner * (self.dt_rank + 2 * self.state) + self.dt_rank * self.inner
         split += self.inner * (self.conv + self.state)
         whole = self.inner * (2 + self.conv_bias)  # of the time step, the skip, the convolution
         whole += (2 * self.inner + hidden) if self.proj_bias else 0
         whole += (self.dt_rank + 2 * self.state) if self.norms else 0
-        return split, whole
+        return Shares(split), whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +93,15 @@ class Mamba2:
             whole=2 * self.state if self.groups == 1 else 0,
         )
 
-    def weights(self, hidden: int) -> tuple[int, int]:
-        """Return a layer's parameters that GPUs divide, and those that each keeps whole."""
+    def weights(self, hidden: int) -> tuple[Shares, int]:
+        """Return a layer's matrices, and the parameters beside them."""
         into = self.inner + self.channels + self.heads
         split = hidden * into + self.inner * hidden + self.channels * self.conv
         whole = 3 * self.heads + self.channels * self.conv_bias  # decay, time step, skip
         whole += into * self.in_bias + hidden * self.out_bias + self.inner * self.norm
-        return split, whole
+        # Selective vectors of one group are those of every GPU's heads.
+        alike = 2 * self.state * (hidden + self.conv) if self.groups == 1 else 0
+        return Shares(split - alike, 0, alike), whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +134,12 @@ class GatedDeltaNet:
             checkpoint=64,
         )
 
-    def weights(self, hidden: int) -> tuple[int, int]:
-        """Return a layer's parameters that GPUs divide, and those that each keeps whole."""
+    def weights(self, hidden: int) -> tuple[Shares, int]:
+        """Return a layer's matrices, and the parameters beside them."""
         values = self.value_heads * self.value_dim
         into = self.channels + values + 2 * self.value_heads  # with the output's gate, decay and step size
         split = hidden * into + values * hidden + self.channels * self.conv
-        return split, 2 * self.value_heads + self.value_dim
+        return Shares(split), 2 * self.value_heads + self.value_dim
 
 
 Recurrence = Mamba1 | Mamba2 | GatedDeltaNet

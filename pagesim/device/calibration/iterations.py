@@ -18,7 +18,7 @@ from pagesim.device.live.graphs import DecodeGraphs
 from pagesim.device.live.tokens import Tokens
 from pagesim.device.live.warmup import warm_up
 from pagesim.scheduling.core import Scheduler
-from pagesim.setup.scenario import System, checked
+from pagesim.setup.system import System, checked
 from pagesim.sim.clock import TICKS_PER_SECOND
 from pagesim.workloads.trace import Trace
 

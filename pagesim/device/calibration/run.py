@@ -188,7 +188,7 @@ def _check(
     from pagesim.device.live.fit import check_block_size, check_options
     from pagesim.device.live.model import check_model
     from pagesim.setup.presets import POLICIES
-    from pagesim.setup.scenario import System, checked
+    from pagesim.setup.system import System, checked
 
     for block_size in block_sizes:
         check_block_size(block_size)

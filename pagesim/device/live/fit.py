@@ -16,7 +16,7 @@ from pagesim.kernels.checks import HEAD_DIMS, MAX_BLOCK_SIZE
 from pagesim.kernels.swap import STRATEGIES
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.presets import Policy
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 
 _WORKSPACE = 1 * GIB
 """On a GPU, for CUDA, cuBLAS, the staging of swaps and what compiled kernels take."""
@@ -92,6 +92,7 @@ def check_memory(
     spec: ModelSpec,
     sized: Capacity,
     *,
+    activation_bytes: int,
     host_blocks: int,
     null_blocks: int,
     dtype: torch.dtype,
@@ -105,7 +106,7 @@ def check_memory(
     item = dtype.itemsize
     block = 2 * spec.layers * spec.kv_heads * spec.head_dim * sized.block_size * item
     weights = spec.parameters * item
-    activations = sized.activation_bytes * item // 2
+    activations = activation_bytes * item // 2
     cache, host = sized.num_blocks * block, host_blocks * block
     on_gpu = device.type == "cuda"
     if on_gpu:  # what an earlier run in this process left behind is free, too

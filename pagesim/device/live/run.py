@@ -16,9 +16,9 @@ from pagesim.results.result import Result
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import Observer
 from pagesim.setup.engine_config import EngineConfig
-from pagesim.setup.scenario import System
 from pagesim.setup.server import ProgressCallback
-from pagesim.sim.executors import Executor
+from pagesim.setup.system import System
+from pagesim.sim.executor import Executor
 from pagesim.workloads.trace import Trace
 
 if TYPE_CHECKING:
@@ -179,6 +179,7 @@ def _equipped(
     check_memory(
         spec,
         sized,
+        activation_bytes=config.fitting_capacity.activation_bytes,
         host_blocks=host_blocks,
         null_blocks=config.scheduler.null_blocks,
         dtype=dtype,

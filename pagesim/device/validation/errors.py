@@ -14,7 +14,7 @@ from pagesim.results.result import Result
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.observer import Observer
 from pagesim.sim.clock import TICKS_PER_SECOND
-from pagesim.sim.executors import shape_of
+from pagesim.sim.executor import shape_of
 
 KINDS = ("prefill", "decode", "mixed", "with swap")
 """Kinds of iterations; one that swaps is of the last kind, whatever it computes."""

@@ -12,7 +12,7 @@ from pagesim.device.validation.errors import Iterations, by_kind, metric_errors
 from pagesim.results.result import Result
 from pagesim.setup.comparison import can_use, each_policy
 from pagesim.setup.engine_config import EngineConfig
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 from pagesim.workloads.trace import Trace
 
 Preemption = Literal["default", "recompute", "swap", "auto"]

@@ -28,8 +28,9 @@ from pagesim.experiments.clusters.run import (
 )
 from pagesim.scheduling.failure_modes import StrictCompatError
 from pagesim.setup.prepare import PreparedSystem, prepare
-from pagesim.setup.scenario import LEASE_S, System, checked
+from pagesim.setup.scenario import LEASE_S
 from pagesim.setup.server import ProgressCallback
+from pagesim.setup.system import System, checked
 from pagesim.sim.clock import BEYOND_THE_CLOCK, TICKS_PER_SECOND, to_seconds
 from pagesim.workloads.trace import Trace
 

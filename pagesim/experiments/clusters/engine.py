@@ -48,9 +48,9 @@ class Replica(EngineProcess):
         super().left(row, now, status)
         self._waits_no_longer(row)
 
-    def _over(self, row: int, now: int) -> None:
+    def _ended(self, row: int, now: int) -> None:
         self._replicas.outstanding[self._turn] -= 1
-        super()._over(row, now)
+        super()._ended(row, now)
 
     def _waits_no_longer(self, row: int) -> None:
         if row in self._never_ran:

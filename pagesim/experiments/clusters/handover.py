@@ -14,8 +14,7 @@ from pagesim.experiments.clusters.links import Ports
 from pagesim.experiments.clusters.pool_replicas import Decoder, Prefiller
 from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.sim.clock import TICKS_PER_SECOND
-from pagesim.sim.instants import ArrivalEvent, HandoverEvent
-from pagesim.sim.process import Events, start
+from pagesim.sim.process import ArrivalEvent, Events, HandoverEvent, start
 
 Over = Callable[[int, int, Status], None]
 """Called with the row of a request that is over for its client, the instant, and how it ended."""

@@ -21,8 +21,8 @@ from pagesim.experiments.clusters.routers import Router
 from pagesim.scheduling.added import AddedArrivals
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.content import Content, Contents
-from pagesim.scheduling.core import Pool
 from pagesim.scheduling.request import Status
+from pagesim.scheduling.traits import Pool
 from pagesim.setup.prepare import PreparedSystem
 from pagesim.setup.server import Consume, ProgressCallback, Server
 from pagesim.sim.clock import to_ticks
@@ -124,7 +124,7 @@ def replay_pools(
     over_so_far = 0
 
     def leaves(row: int) -> int | None:
-        return leaving.get(row) if clients is None else clients.leaves(row)
+        return leaving.get(row) if clients is None else clients.abort_time(row)
 
     def over(row: int, now: int, status: Status) -> None:
         nonlocal over_so_far
@@ -133,7 +133,7 @@ def replay_pools(
         if progress is not None:
             progress(over_so_far)
         if loop is not None:
-            loop.over(row, now)
+            loop.request_ended(row, now)
 
     def to_decoder(row: int, now: int) -> None:
         number = chosen(options.decode_router, trace, row, decode_states, now)

@@ -49,7 +49,7 @@ def replay_together(
     servers: list[Server] = []
     fleet: list[Replica] = []
     for number, counting in enumerate(_progress(progress, replicas)):
-        tell = None if loop is None else loop.over
+        tell = None if loop is None else loop.request_ended
         replica = Replica(number, states, AddedArrivals(whole), prompts, tell)
         servers.append(Server(setting, log, replica.routed, observers=[replica, *counting]))
         fleet.append(replica)
@@ -59,7 +59,7 @@ def replay_together(
     def route(index: int, now: int) -> None:
         row = whole.row[index]
         replica_of[row] = number = chosen(router, setting.trace, row, states, now)
-        fleet[number].submit(index, row, now, leaves.get(row) if clients is None else clients.leaves(row))
+        fleet[number].submit(index, row, now, leaves.get(row) if clients is None else clients.abort_time(row))
 
     for replica, server in zip(fleet, servers, strict=True):
         replica.start(environment, server.engine)

@@ -23,8 +23,8 @@ from pagesim.scheduling.drafts import Speculation
 from pagesim.scheduling.failure_modes import FailureMode, StrictCompatError
 from pagesim.setup.offload import total_traffic
 from pagesim.setup.prepare import PreparedSystem, prepare
-from pagesim.setup.scenario import System, checked
 from pagesim.setup.server import ProgressCallback, Server
+from pagesim.setup.system import System, checked
 from pagesim.sim.clock import BEYOND_THE_CLOCK
 from pagesim.workloads.trace import Trace
 

@@ -17,7 +17,7 @@ from pagesim.experiments.fit.iterations import AFFINE, PAIRS, RISES, SIZES
 from pagesim.experiments.fit.loads import Floats, Load
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.prepare import prepare
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 from pagesim.sim.clock import TICKS_PER_SECOND
 
 SHORTEST_S = 1e-9

@@ -14,7 +14,7 @@ from pagesim.experiments.fit.equations import COLUMNS, GROUPS
 from pagesim.experiments.fit.loads import Floats, Load
 from pagesim.experiments.fit.search import Found, search
 from pagesim.experiments.fit.untold import are_alike, settle
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 
 ODDS = 1.3
 """Times by which a load's windows may be longer or shorter than fitted ones."""

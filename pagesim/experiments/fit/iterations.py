@@ -12,10 +12,10 @@ from pagesim.experiments.fit.loads import Floats, Ints, Load, Rows
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.observer import FastForward, Observer
 from pagesim.setup.prepare import prepare
-from pagesim.setup.scenario import System
 from pagesim.setup.server import Server
+from pagesim.setup.system import System
 from pagesim.sim.clock import TICKS_PER_SECOND, to_tick_column
-from pagesim.sim.executors import shape_of
+from pagesim.sim.executor import shape_of
 
 SIZES = tuple(2**power for power in range(16))
 """Tokens in an iteration at which a curve over them may bend."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pagesim.errors import PagesimError
 from pagesim.experiments.recorded.run import RecordedRun
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 from pagesim.workloads.trace import Trace
 
 Floats = npt.NDArray[np.float64]

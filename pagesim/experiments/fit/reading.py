@@ -11,7 +11,7 @@ from pagesim.errors import PagesimError
 from pagesim.experiments.fit.loads import Load
 from pagesim.experiments.recorded import find
 from pagesim.experiments.recorded.catalogue import known
-from pagesim.setup.scenario import System, checked
+from pagesim.setup.system import System, checked
 
 OF_ALL = ("model", "gpu", "tensor_parallel_size", "vllm_version", "kv_cache_dtype", "block_size")
 """What must be the same in all logs; the other options may differ from load to load."""

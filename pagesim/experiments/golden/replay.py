@@ -22,7 +22,7 @@ from pagesim.experiments.golden.sglang_details import SglangDetails, is_of_sglan
 from pagesim.results.result import Result
 from pagesim.scheduling.observer import Observer
 from pagesim.setup.reading import read_file, read_parquet
-from pagesim.setup.scenario import System, checked
+from pagesim.setup.system import System, checked
 from pagesim.sim.clock import TICKS_PER_SECOND
 from pagesim.workloads import make_trace
 from pagesim.workloads.trace import Trace

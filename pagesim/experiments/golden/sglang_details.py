@@ -103,16 +103,16 @@ class SglangDetails(Observer):
     def _memory(self, steps: int) -> dict[str, int]:
         """Return what is free, cached and held in the tree, that many steps of growth from now."""
         memory, tree = self.scheduler.memory, self.scheduler.pool.tree_cache
-        blank = memory.free_blocks - memory.cached_blocks - memory.blocks_needed(steps)
+        available = memory.free_blocks - memory.cached_blocks - memory.blocks_needed(steps)
         found = {
-            "free_tokens": blank * memory.block_size,
+            "free_tokens": available * memory.block_size,
             "evictable_tokens": 0 if tree is None else tree.tree.evictable,
             "protected_tokens": 0 if tree is None else tree.tree.protected,
         }
         if isinstance(memory, WindowedRadixManager):
-            blank = memory.blank_window_blocks - memory.blocks_needed(steps)
+            available = memory.available_window_blocks - memory.blocks_needed(steps)
             found |= {
-                "free_swa_tokens": blank * memory.block_size,
+                "free_swa_tokens": available * memory.block_size,
                 "evictable_swa_tokens": memory.tree.window_evictable,
                 "protected_swa_tokens": memory.tree.window_protected,
             }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pagesim.api import run
 from pagesim.errors import PagesimError
 from pagesim.results.result import Result
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 from pagesim.workloads.trace import Trace
 
 __all__ = ["OfSize", "serve_sizes"]

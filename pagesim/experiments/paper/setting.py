@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pagesim.experiments.paper.engine import ENGINES, cost_text, engine_of
-from pagesim.setup.scenario import Scenario, checked
+from pagesim.setup.scenario import Scenario
+from pagesim.setup.system import checked
 from pagesim.workloads import workloads
 
 HOUR = 3600.0

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pagesim.experiments.recorded.run import Floats, Series
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 
 STATISTICS: dict[str, Callable[[Floats], float]] = {
     "mean": lambda seconds: float(seconds.mean()),

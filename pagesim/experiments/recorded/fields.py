@@ -31,6 +31,10 @@ def text_of(file: Path) -> str:
         raise PagesimError(f"{file}: cannot be read (it is not text)") from None
 
 
+CUT_OFF = "it may be cut off"
+"""How the sentence about a file that is no JSON ends."""
+
+
 def json_of(file: Path) -> Any:
     """Return what a file of JSON holds, or a list of what its lines do.
 
@@ -54,7 +58,7 @@ def lines_of(file: Path, text: str) -> list[Any]:
     try:
         return [parse_json(line) for line in text.splitlines() if line.strip()]
     except ValueError as error:
-        raise PagesimError(f"{file}: is no JSON ({reason(error)}); it may be cut off") from None
+        raise PagesimError(f"{file}: is no JSON ({reason(error)}); {CUT_OFF}") from None
 
 
 INSTANT = 1e12

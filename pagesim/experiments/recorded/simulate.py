@@ -19,7 +19,7 @@ from pagesim.experiments.recorded.errors import (
 )
 from pagesim.experiments.recorded.run import Floats, RecordedRun, Series
 from pagesim.results.result import Result
-from pagesim.setup.scenario import System, checked
+from pagesim.setup.system import System, checked
 
 NEEDED = (
     *("model", "gpu", "tensor_parallel_size", "vllm_version", "max_num_seqs", "max_num_batched_tokens"),

@@ -11,8 +11,9 @@ from pydantic import Field
 
 from pagesim.errors import PagesimError
 from pagesim.setup.comparison import each_policy
-from pagesim.setup.scenario import Scenario, System, checked
+from pagesim.setup.scenario import Scenario
 from pagesim.setup.scenario_files import absolute_paths, to_toml, toml_value
+from pagesim.setup.system import System, checked
 
 MOST_RUNS = 1_000_000
 """More runs than this in one sweep are taken for a mistake."""

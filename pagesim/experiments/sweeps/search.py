@@ -19,8 +19,9 @@ from pagesim.experiments.sweeps.store import Store, opened
 from pagesim.experiments.sweeps.sweeping import check_all, keep_table
 from pagesim.experiments.sweeps.workers import Executor, Workers
 from pagesim.setup.comparison import each_policy
-from pagesim.setup.scenario import COMPARED, Comparison, Scenario, checked
+from pagesim.setup.scenario import COMPARED, Comparison, Scenario
 from pagesim.setup.scenario_files import absolute_paths
+from pagesim.setup.system import checked
 
 if TYPE_CHECKING:
     import pandas as pd

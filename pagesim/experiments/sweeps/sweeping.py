@@ -16,7 +16,8 @@ from pagesim.experiments.sweeps.tables import MARGIN, SweepTables, metrics_of, t
 from pagesim.experiments.sweeps.workers import Executor, Workers
 from pagesim.setup.files import put, put_text
 from pagesim.setup.prepare import check
-from pagesim.setup.scenario import Scenario, checked
+from pagesim.setup.scenario import Scenario
+from pagesim.setup.system import checked
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,7 +10,8 @@ import numpy as np
 
 from pagesim.experiments.sweeps.confidence import mean_and_margin
 from pagesim.experiments.sweeps.replay import StoredRun
-from pagesim.setup.scenario import Scenario, plugin_fields
+from pagesim.setup.scenario import Scenario
+from pagesim.setup.system import plugin_fields
 
 if TYPE_CHECKING:  # see pagesim.api
     import pandas as pd

@@ -114,7 +114,9 @@ class FullFamily:
 
     # Room
 
-    def needed_first(self, request: SequenceGroup, found: int, hits: Sequence[int], tokens: int) -> int:
+    def needed_first(
+        self, request: SequenceGroup, found: int, hits: Sequence[int], tokens: int, *, whole: bool = False
+    ) -> int:
         """Return the free blocks that a new request takes for so many tokens, those found included.
 
         Args:
@@ -122,14 +124,9 @@ class FullFamily:
             found: tokens of the hit.
             hits: its blocks, as in `Table.blocks`.
             tokens: to be computed or found, all together.
+            whole: whether what it gives back on the way to them is counted, and not only its next step.
         """
-        return self._needed_first(-(-tokens // self.size), found, hits)
-
-    def needed_whole(self, request: SequenceGroup, found: int, hits: Sequence[int], length: int) -> int:
-        """Return those that it ever takes until so many tokens are computed: the gate of admission."""
-        return self._needed_first(self.most(length), found, hits)
-
-    def _needed_first(self, required: int, found: int, hits: Sequence[int]) -> int:
+        required = self.most(tokens) if whole else -(-tokens // self.size)
         if not found:
             return required * self.width
         gone, width = self.group.released(found), self.width
@@ -141,13 +138,13 @@ class FullFamily:
         references = self.blocks.references
         return sum([block != NULL and not references[block] for block in hits])
 
-    def needed(self, request: SequenceGroup, table: Table, tokens: int) -> int:
-        """Return the blocks that a request which has some takes to have room for so many tokens."""
-        return max(-(-tokens // self.size) - table.places, 0) * self.width
+    def needed(self, request: SequenceGroup, table: Table, tokens: int, computed: int | None) -> int:
+        """Return the blocks that a request which has some takes to have room for so many tokens.
 
-    def needed_to_complete(self, request: SequenceGroup, table: Table, computed: int, tokens: int) -> int:
-        """Return those that it takes at most from so many computed tokens until it has so many."""
-        return max(self.most(tokens) - table.places, 0) * self.width
+        With ``computed``, the tokens that were before the step at hand, what it gives back is counted.
+        """
+        required = -(-tokens // self.size) if computed is None else self.most(tokens)
+        return max(required - table.places, 0) * self.width
 
     # Changes
 

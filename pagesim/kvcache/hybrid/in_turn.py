@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from pagesim.kvcache.groups import KVGroup
@@ -20,29 +21,42 @@ class InTurnManager(SingleSampleManager):
 
     Args:
         num_blocks: on the device.
-        groups: see `BlockManager`.
-        registers: whether blocks are made findable as they are filled, see `Turns`.
+        groups: the KV groups of the model.
+        registers: whether requests are looked at, too, when all blocks whose tokens are known end together,
+            to make them findable.
 
     Attributes:
-        changes: what growth changed since they were last taken: for each step in which blocks were taken or
-            given back the step, the cached blocks, and `held_by_groups` after it.
+        changes: for each decode step in which blocks were taken or given back, since they were last handed
+            over: the step, the cached blocks, and `held_by_groups` after it.
     """
 
     def __init__(self, num_blocks: int, groups: Sequence[KVGroup], *, registers: bool = False) -> None:
         super().__init__(num_blocks, groups)
         self._turns = Turns(self.groups, registers=registers)
+        self.changes: list[tuple[int, ...]] = []
 
     def steps_that_fit(self, steps: int, spare: int) -> int:
         if self.steps_in_flight and self._turns.begins(self.steps + 1):
             return 0  # what is in flight is a prompt's: what is released follows no rule of the length
-        return self._steps_with(self.free_blocks - spare, steps)
+        needed, room = self.blocks_needed, self.free_blocks - spare
+        if needed(steps) <= room:
+            return steps
+        return bisect_right(range(1, steps + 1), room, key=needed)
 
     def free_skipped_blocks(self, request: SequenceGroup) -> None:
         self._release_skipped(request, self.length(request) - request.inflight_tokens)
         self._count()
 
+    def start_decoding(self, request: SequenceGroup) -> None:
+        super().start_decoding(request)
+        self._turns.enter(request, self.steps, self.steps_in_flight)
+
+    def stop_decoding(self, request: SequenceGroup) -> None:
+        super().stop_decoding(request)
+        self._turns.leave(request)
+
     def allocate_step(self, steps: int = 1) -> int:
-        self._check_steps(steps)
+        self._check_room(self.blocks_needed(steps))
         due, serve, changes = self._turns.due, self._serve, self.changes
         for step in range(self.steps + 1, self.steps + steps + 1):
             requests = due(step)
@@ -54,15 +68,15 @@ class InTurnManager(SingleSampleManager):
         self._count()
         return 0
 
+    def take_changes(self) -> Sequence[tuple[int, ...]]:
+        changes, self.changes = self.changes, []
+        return changes
+
     @abstractmethod
     def held_by_groups(self) -> Sequence[int]:
         """Return the distinct blocks that all requests together have in each group."""
 
     # For subclasses
-
-    @abstractmethod
-    def _steps_with(self, room: int, steps: int) -> int:
-        """Return for how many of the next steps so many blocks last, what is given back not counted."""
 
     @abstractmethod
     def _release_skipped(self, request: SequenceGroup, processed: int) -> None:
@@ -75,12 +89,6 @@ class InTurnManager(SingleSampleManager):
     def _count(self) -> None:
         """Bring the counts of free, cached and shared blocks up to date, where they are not at once."""
         return
-
-    def _enter(self, request: SequenceGroup) -> None:
-        self._turns.enter(request, self.steps, self.steps_in_flight)
-
-    def _leave(self, request: SequenceGroup) -> None:
-        self._turns.leave(request)
 
     def _serve(self, request: SequenceGroup, before: int) -> None:
         """Let a request of so many tokens release and take what its next step does."""

@@ -75,7 +75,9 @@ class StateFamily(FullFamily):
 
     # Room
 
-    def needed_first(self, request: SequenceGroup, found: int, hits: Sequence[int], tokens: int) -> int:
+    def needed_first(
+        self, request: SequenceGroup, found: int, hits: Sequence[int], tokens: int, *, whole: bool = False
+    ) -> int:
         width, keys = self.width, self.blocks.keys
         if hits and any(keys[block] in self.new_keys for block in hits[-width:]):
             return NEVER
@@ -84,17 +86,12 @@ class StateFamily(FullFamily):
         wanted = min(missing, 1 + keeps) if missing > 0 else 0
         return wanted * width + self._free_among(hits)
 
-    def needed_whole(self, request: SequenceGroup, found: int, hits: Sequence[int], length: int) -> int:
-        return self.needed_first(request, found, hits, length)
-
-    def needed(self, request: SequenceGroup, table: Table, tokens: int) -> int:
-        return self.needed_to_complete(request, table, request.tokens, tokens)
-
-    def needed_to_complete(self, request: SequenceGroup, table: Table, computed: int, tokens: int) -> int:
+    def needed(self, request: SequenceGroup, table: Table, tokens: int, computed: int | None) -> int:
         missing = -(-tokens // self.size) - table.places
         if missing <= 0:
             return 0
-        return min(missing, 1 + self._keeps(request, table, computed, tokens)) * self.width
+        start = request.tokens if computed is None else computed
+        return min(missing, 1 + self._keeps(request, table, start, tokens)) * self.width
 
     def _keeps(self, request: SequenceGroup, table: Table | None, start: int, end: int) -> bool:
         """Say whether a chunk leaves a state behind where its last full block ends, in a block of its own."""

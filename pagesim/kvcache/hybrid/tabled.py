@@ -42,18 +42,19 @@ class Tables:
 class HybridManager(InTurnManager):
     """A block manager of several KV groups and of single samples, with a prefix cache if asked for.
 
-    Requests are served in their turn (see `InTurnManager`). A prompt takes over the longest prefix that all
-    groups have.
+    In a step each request in turn gives back what its groups do not need, and then takes blocks. A prompt
+    takes over the longest prefix that all groups have.
 
     Source: vLLM 0.33.0, ``KVCacheManager.allocate_slots`` and what it calls.
 
     Args:
         num_blocks: on the device.
-        groups: see `BlockManager`.
+        groups: the KV groups of the model.
         longest: tokens of the longest sequence.
         in_flight: tokens that can be scheduled and not be computed yet.
         caches: whether prefixes are cached.
-        retention: see `Setting`.
+        retention: interval in tokens at which windows and states stay findable besides those that a prompt's
+            end needs: 0 for none, or `DENSE`.
 
     Attributes:
         window_spans: from which group to which, the last not included, those with windows or chunks share
@@ -80,8 +81,7 @@ class HybridManager(InTurnManager):
         # Whether they must be as soon as they are filled: where block sizes differ, the last full blocks of a
         # prompt, of which another request may have the same, can be found only with some of the answer.
         self._registers_at_once = caches and len({group.block_size for group in groups}) > 1
-        self._registers = self._registers_early or self._registers_at_once
-        super().__init__(num_blocks, groups, registers=self._registers)
+        super().__init__(num_blocks, groups, registers=self._registers_early or self._registers_at_once)
         self._caches = caches
         self._blocks = Blocks(num_blocks)
         setting = Setting(longest, in_flight, self._turns.alignment, retention)
@@ -108,7 +108,7 @@ class HybridManager(InTurnManager):
 
     @property
     def caches_prefixes(self) -> bool:  # type: ignore[override]
-        """As `BlockManager.caches_prefixes`, of this memory."""
+        """Whether full blocks can be found by their content until they are taken again."""
         return self._caches
 
     @property
@@ -128,11 +128,7 @@ class HybridManager(InTurnManager):
     def held_by_groups(self) -> Sequence[int]:
         return [family.rows - shared for family in self._families for shared in family.shared]
 
-    def exclusive_blocks(self, requests: Sequence[SequenceGroup]) -> int:
-        return sum(self.exclusive_in_groups(requests))
-
-    def exclusive_in_groups(self, requests: Sequence[SequenceGroup]) -> list[int]:
-        """Return of each group the distinct blocks that only these requests have."""
+    def exclusive_blocks(self, requests: Sequence[SequenceGroup]) -> list[int]:
         references = self._blocks.references
         exclusive: list[int] = []
         for group in range(len(self.groups)):
@@ -156,27 +152,12 @@ class HybridManager(InTurnManager):
         return sum([family.most(tokens) * family.width for family in self._families])
 
     def blocks_needed(self, steps: int = 1) -> int:
-        return self._turns.blocks_needed(self.steps, steps)
+        return self._turns.takes.total(self.steps, steps)
 
-    def blocks_needed_by(self, request: SequenceGroup) -> int:
-        length = self.length(request) + request.tokens_per_step
-        return sum(
-            [
-                max(0, -(-length // family.size) - table.places) * family.width
-                for family, table in request.block_state.of
-            ]
-        )
-
-    def blocks_to_extend(self, request: SequenceGroup, tokens: int) -> int:
-        length = request.tokens + tokens
+    def blocks_to_extend(self, request: SequenceGroup, tokens: int, computed: int | None = None) -> int:
+        length = self.length(request) + tokens
         families: list[Served] = request.block_state.of
-        return sum([family.needed(request, table, length) for family, table in families])
-
-    def blocks_to_complete(self, request: SequenceGroup, length: int, computed: int) -> int:
-        families: list[Served] = request.block_state.of
-        return sum(
-            [family.needed_to_complete(request, table, computed, length) for family, table in families]
-        )
+        return sum([family.needed(request, table, length, computed) for family, table in families])
 
     def match_prefix(self, request: SequenceGroup, tokens: int) -> int:
         content = getattr(request, "content", None)
@@ -194,11 +175,16 @@ class HybridManager(InTurnManager):
         families = zip(self._families, hits, strict=True)
         return sum([family.needed_first(request, found, hit, tokens) for family, hit in families])
 
-    def can_admit_whole(self, request: SequenceGroup, tokens: int, length: int, spare: int = 0) -> bool:
+    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0, length: int = 0) -> bool:
+        room = self.free_blocks - spare
+        if self.blocks_to_admit(request, tokens) > room:
+            return False
+        if not length:
+            return True
         found, hits = self._hit_of(request, tokens)
-        families = zip(self._families, hits, strict=True)
-        needed = sum([family.needed_whole(request, found, hit, length) for family, hit in families])
-        return needed + spare <= self.free_blocks and self.can_admit(request, tokens, spare)
+        all_tokens, families = max(tokens, length), zip(self._families, hits, strict=True)
+        whole = [family.needed_first(request, found, hit, all_tokens, whole=True) for family, hit in families]
+        return sum(whole) <= room
 
     def could_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
         blocks = [family.needed_first(request, 0, (), tokens) for family in self._families]
@@ -230,7 +216,8 @@ class HybridManager(InTurnManager):
 
     def release(self, request: SequenceGroup) -> None:
         self._register(request, self.length(request) - request.uncommitted_tokens)
-        self._rest(request)
+        if request.decodes:
+            self.stop_decoding(request)
         for family, table in request.block_state.of:
             family.drop(table)
         for state in self._states:
@@ -272,7 +259,7 @@ class HybridManager(InTurnManager):
 
         Args:
             request: one of `sharers`.
-            span: see `window_spans`.
+            span: number of an entry of `window_spans`.
             place: the last one that is looked at.
 
         Returns:
@@ -346,24 +333,6 @@ class HybridManager(InTurnManager):
         request.tokens = length
         self._register(request, length - request.uncommitted_tokens)
         self._count()
-
-    def _steps_with(self, room: int, steps: int) -> int:
-        return self._turns.steps_that_fit(self.steps, steps, room)
-
-    def _serve(self, request: SequenceGroup, before: int) -> None:
-        if self._registers:
-            super()._serve(request, before)
-            return
-        growth = request.tokens_per_step
-        processed, length = before - request.inflight_tokens, before + growth
-        request.inflight_tokens = self.steps_in_flight * growth
-        served: list[Served] = request.block_state.of
-        for family, table in served:
-            if processed >= table.releases_at:
-                family.release(table, processed)
-        for family, table in served:
-            if length > table.tokens:
-                family.allocate_step(request, table, length)
 
     def _reach(self, request: SequenceGroup, length: int) -> None:
         for family, table in request.block_state.of:

@@ -22,7 +22,8 @@ class Turns:
 
     Attributes:
         alignment: the least common multiple of all groups' block sizes, in tokens.
-        period: that of those that take blocks as a sequence grows.
+        period: the least common multiple of the sizes of those that take blocks as a sequence grows.
+        takes: the blocks that decoding requests take, step by step.
     """
 
     __slots__ = (
@@ -33,9 +34,9 @@ class Turns:
         "_newest",
         "_registers",
         "_sizes",
-        "_takes",
         "alignment",
         "period",
+        "takes",
     )
 
     def __init__(self, groups: Sequence[KVGroup], *, registers: bool = False) -> None:
@@ -45,18 +46,18 @@ class Turns:
         self.period = lcm(*(group.block_size for group in self._groups))
         self._sizes = Counter([group.block_size for group in self._groups])
         self._buckets = Buckets(self.period)
-        self._takes = Ring(self.period)  # what the decoding requests take
+        self.takes = Ring(self.period)
         self._changes: dict[int, tuple[int, ...]] = {}
         # By step: requests of whose prompt some was in flight just before: they give back more at once.
         self._fresh: dict[int, list[SequenceGroup]] = {}
         self._newest = -1  # the first step of those that entered last
 
     def enter(self, request: SequenceGroup, steps: int, steps_in_flight: int) -> None:
-        """Let a request take its turns, which begins to decode after so many steps.
+        """Let a request take its turns, which begins to decode.
 
         Args:
-            request: which.
-            steps: see above.
+            request: resting until now.
+            steps: decode steps that were taken before.
             steps_in_flight: steps that are in flight when another one is planned.
         """
         self._enter_ring(request, 1)
@@ -90,18 +91,10 @@ class Turns:
         """Say whether some request decodes for the first time at a step."""
         return self._newest == step
 
-    def blocks_needed(self, after: int, steps: int) -> int:
-        """Return the blocks that all take in so many steps from a step on, that one not included."""
-        return self._takes.total(after, steps)
-
-    def steps_that_fit(self, after: int, steps: int, room: int) -> int:
-        """Return for how many of the next steps so many blocks last, what is given back not counted."""
-        return self._takes.steps_that_fit(after, steps, room)
-
     def _enter_ring(self, request: SequenceGroup, times: int) -> None:
         """Count what a request takes as it decodes; with ``times`` -1, no longer."""
         for size, groups in self._sizes.items():
-            self._takes.enter(request.length_offset, request.tokens_per_step, times * groups, size)
+            self.takes.enter(request.length_offset, request.tokens_per_step, times * groups, size)
 
     def _lengths(self, steps_in_flight: int) -> tuple[int, ...]:
         """Return at which lengths, modulo the period, a group changes with so many tokens in flight."""

@@ -1,4 +1,4 @@
-"""A radix tree as a prefix cache: see `RadixManager`."""
+"""SGLang's prefix cache: a radix tree, and the block managers that have one."""
 
 from pagesim.kvcache.radix.eviction import EvictionPolicy
 from pagesim.kvcache.radix.memory import RadixManager

@@ -37,10 +37,10 @@ class Place:
 class RadixManager(PagedManager):
     """A block manager of pages of one KV group of full attention, with a radix tree over those cached.
 
-    A page is in the tree, or one sequence's own, or blank. What a sequence computes is its own until
-    ``cache_tokens`` inserts it; pages that the tree had already are given back then. Free pages are the blank
-    ones and those of the tree that no sequence holds, the cached ones; whole leaves are evicted, and only
-    where blank pages run short.
+    A page is in the tree, or one sequence's own, or available. What a sequence computes is its own until
+    ``cache_tokens`` inserts it; pages that the tree had already are given back then. Free pages are those
+    that are available and those of the tree that no sequence holds, the cached ones; whole leaves are
+    evicted, and only where available pages run short.
 
     Args:
         num_pages: on the device.
@@ -70,7 +70,7 @@ class RadixManager(PagedManager):
     # Questions
 
     @property
-    def blank_blocks(self) -> int:
+    def available_blocks(self) -> int:
         """Pages that are neither held nor in the tree."""
         return self.free_blocks - self._cached
 
@@ -86,12 +86,9 @@ class RadixManager(PagedManager):
 
     def blocks_to_admit(self, request: SequenceGroup, tokens: int) -> int:
         if request.samples > 1:
-            self._refuse_samples()
+            raise BlockManagerError("a prefix cache serves every sample as a request of its own")
         node = self._found_for(request)
         return -(-tokens // self.block_size) + (self.tree.unlocked(node) - node.end) // self.block_size
-
-    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
-        return self.blocks_to_admit(request, tokens) + spare <= self.free_blocks
 
     def caches_apart(self, requests: Sequence[SequenceGroup]) -> bool:
         """Say whether nothing that requests computed is in the tree already, nor the same for two of them.
@@ -108,7 +105,7 @@ class RadixManager(PagedManager):
             begin.add((node, key))
         return True
 
-    def exclusive_blocks(self, requests: Sequence[SequenceGroup]) -> int:
+    def exclusive_blocks(self, requests: Sequence[SequenceGroup]) -> list[int]:
         locks: dict[Node, int] = {}
         blocks, page = 0, self.block_size
         for request in requests:
@@ -118,7 +115,8 @@ class RadixManager(PagedManager):
             while node.parent is not None:
                 locks[node] = locks.get(node, 0) + 1
                 node = node.parent
-        return blocks + sum([node.tokens // page for node, count in locks.items() if count == node.lock_ref])
+        own = [node.tokens // page for node, count in locks.items() if count == node.lock_ref]
+        return [blocks + sum(own)]
 
     # Changes
 
@@ -149,10 +147,6 @@ class RadixManager(PagedManager):
     def extend(self, request: SequenceGroup, tokens: int) -> None:
         super().extend(request, tokens)
         self._evict_overdraft()
-
-    def append(self, request: SequenceGroup) -> int:
-        self.extend(request, 1)
-        return 0
 
     def allocate_step(self, steps: int = 1) -> int:
         PagedManager.allocate_step(self, steps)
@@ -205,15 +199,12 @@ class RadixManager(PagedManager):
         ) - request.block_state.protected // self.block_size
         self._forget(request)
 
-    def make_blank(self, pages: int) -> int:
-        """Evict until so many pages are blank, or nothing is left to evict; return how many are."""
+    def make_available(self, pages: int) -> int:
+        """Evict until so many pages are available, or nothing is left to evict; return how many are."""
         short = pages - (self.free_blocks - self._cached)
         if short > 0 and self._cached:
             self._note_evicted(self.tree.evict(short * self.block_size))
         return self.free_blocks - self._cached
-
-    def end_samples(self, request: SequenceGroup, samples: Sequence[int]) -> None:
-        self._refuse_samples()
 
     def swap_out(self, request: SequenceGroup) -> int:
         raise BlockManagerError("this memory has no swap space")
@@ -276,9 +267,6 @@ class RadixManager(PagedManager):
         self._note()
 
     def _evict_overdraft(self) -> None:
-        """Evict as many pages as were taken beyond the blank ones."""
+        """Evict as many pages as were taken beyond the available ones."""
         if self.free_blocks < self._cached:
-            self.make_blank(0)
-
-    def _refuse_samples(self) -> None:
-        raise BlockManagerError("a prefix cache serves every sample as a request of its own")
+            self.make_available(0)

@@ -71,7 +71,10 @@ class WindowedTree(RadixTree):
         return self.window_evictable + self.window_protected
 
     def match(self, content: Text, tokens: int) -> WindowNode:
-        """See `RadixTree.match`; only what is found is touched, though more of it may have full slots."""
+        """Return the node with which the longest prefix ends that can go on: it has a window's slots, too.
+
+        Only what is found is touched; ``reached`` is up to where there are full slots.
+        """
         self.reached = 0
         end = tokens - tokens % self.page
         if not end:
@@ -89,7 +92,7 @@ class WindowedTree(RadixTree):
         Args:
             content: what the sequence's tokens are.
             tokens: whole pages.
-            seen: see ``insert``.
+            seen: tokens of this sequence that were inserted before; a node that ends there has no new hit.
             own: the first token whose window slot is the sequence's own; those behind it are, too. They
                 become the slots of nodes that have none.
 

@@ -77,7 +77,7 @@ class WindowedRadixManager(RadixManager):
         super().__init__(num_pages, page_size, policy=policy)
         self.tree = WindowedTree(page_size, windows.window, policy)
         self.windows = windows
-        # Blank pages that the first pool has more of: what is taken is taken of both.
+        # Available pages that the first pool has more of: what is taken is taken of both.
         self._ahead = num_pages - windows.num_blocks
         self._kept = self.tree.span if caches else windows.window
         self._reached = 0  # how much of what was looked up last has full slots
@@ -85,20 +85,14 @@ class WindowedRadixManager(RadixManager):
     # Questions
 
     @property
-    def blank_window_blocks(self) -> int:
+    def available_window_blocks(self) -> int:
         """Pages of the second pool that are neither held nor in the tree."""
-        return self.blank_blocks - self._ahead
+        return self.available_blocks - self._ahead
 
     @property
     def free_window_blocks(self) -> int:
         """Pages of the second pool that no sequence holds."""
-        return self.blank_window_blocks + self.tree.window_evictable // self.block_size
-
-    def own_window_blocks(self, request: SequenceGroup) -> int:
-        """Return the pages of the second pool that a request has outside the tree."""
-        place: WindowPlace = request.block_state
-        own = max(place.protected, place.gone)
-        return -(-self.length(request) // self.block_size) - own // self.block_size
+        return self.available_window_blocks + self.tree.window_evictable // self.block_size
 
     def match_prefix(self, request: SequenceGroup, tokens: int) -> int:
         self.tree.reached = 0
@@ -110,11 +104,14 @@ class WindowedRadixManager(RadixManager):
         fits = self.blocks_for(tokens) <= self.windows.num_blocks
         return fits and super().could_admit(request, tokens, spare)
 
-    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
-        if not super().can_admit(request, tokens, spare):
+    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0, length: int = 0) -> bool:
+        if not super().can_admit(request, tokens, spare, length):
             return False
         node = self._found_for(request)
-        pages = self.blocks_for(tokens) + (self.tree.unlocked_window(node) - node.end) // self.block_size
+        pages = (
+            self.blocks_for(max(tokens, length))
+            + (self.tree.unlocked_window(node) - node.end) // self.block_size
+        )
         return pages <= self.free_window_blocks
 
     def steps_that_fit(self, steps: int, spare: int) -> int:
@@ -153,7 +150,7 @@ class WindowedRadixManager(RadixManager):
         self._ahead -= (gone - first) // page
 
     def cache_tokens(self, request: SequenceGroup, tokens: int, *, over: bool = False) -> None:
-        """See `RadixManager.cache_tokens`.
+        """Insert the first tokens of a request into the tree, and give back what left its window.
 
         Where more of its prompt had full slots in the tree than was found, only that much is inserted: the
         window slots with which that ends would be lost otherwise.
@@ -174,24 +171,24 @@ class WindowedRadixManager(RadixManager):
         self._ahead += (max(place.protected, place.gone) - place.protected) // self.block_size
         super().drop(request)
 
-    def make_blank(self, pages: int) -> int:
-        """Evict until so many pages are blank in both pools, or nothing is left to evict.
+    def make_available(self, pages: int) -> int:
+        """Evict until so many pages are available in both pools, or nothing is left to evict.
 
         Returns:
-            How many are blank in both.
+            How many are available in both.
         """
         tree, page = self.tree, self.block_size
-        if pages > self.blank_blocks:
-            live, blank = tree.window_tokens, self.blank_blocks
-            super().make_blank(pages)
-            self._ahead += self.blank_blocks - blank - (live - tree.window_tokens) // page
-        short = pages - self.blank_window_blocks
+        if pages > self.available_blocks:
+            live, available = tree.window_tokens, self.available_blocks
+            super().make_available(pages)
+            self._ahead += self.available_blocks - available - (live - tree.window_tokens) // page
+        short = pages - self.available_window_blocks
         if short > 0 and tree.window_evictable:
             live = tree.window_tokens
             gone = tree.evict_windows(short * page)
             self._note_evicted(gone)
             self._ahead += (gone - (live - tree.window_tokens)) // page
-        return min(self.blank_blocks, self.blank_window_blocks)
+        return min(self.available_blocks, self.available_window_blocks)
 
     def check_integrity(self) -> None:
         super().check_integrity()
@@ -207,9 +204,9 @@ class WindowedRadixManager(RadixManager):
         assert all(node.window_lock_ref <= node.lock_ref for node in live), (
             "window slots are held and not the node"
         )
-        left = self.windows.num_blocks - self.blank_window_blocks - (held + cached) // page
+        left = self.windows.num_blocks - self.available_window_blocks - (held + cached) // page
         assert 0 <= left <= self.num_blocks, "pages of the window pool are miscounted"
-        assert self.blank_window_blocks >= 0, "pages of the window pool were taken that there are not"
+        assert self.available_window_blocks >= 0, "pages of the window pool were taken that there are not"
 
     # Inside
 
@@ -223,9 +220,9 @@ class WindowedRadixManager(RadixManager):
         tree, own = self.tree, max(place.protected, place.gone)
         live = tree.window_tokens
         there, node = tree.add(request.content, end, place.seen, own)
-        # What it has no longer is the tree's now, or blank where the tree had it.
-        blank = max(end, own) - own - (tree.window_tokens - live)
-        self._ahead += (there - place.protected - blank) // self.block_size
+        # What it has no longer is the tree's now, or available where the tree had it.
+        available = max(end, own) - own - (tree.window_tokens - live)
+        self._ahead += (there - place.protected - available) // self.block_size
         return there, node
 
     def _check_room(self, blocks: int) -> None:
@@ -236,5 +233,5 @@ class WindowedRadixManager(RadixManager):
             )
 
     def _evict_overdraft(self) -> None:
-        if self.blank_blocks < 0 or self.blank_window_blocks < 0:
-            self.make_blank(0)
+        if self.available_blocks < 0 or self.available_window_blocks < 0:
+            self.make_available(0)

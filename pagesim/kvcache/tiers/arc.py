@@ -13,7 +13,7 @@ Order = OrderedDict[ChunkRun, None]
 
 
 class Arc(Eviction):
-    """See `Eviction`: an adaptive reallocator cache, whose order changes when a request is over.
+    """An adaptive replacement cache, whose order changes when a request is over.
 
     A chunk is among the *recent* ones until a request is over that used it and had not had it written; from
     then on it is among the *frequent*. Of both, the names of what was evicted are kept (*ghosts*): a chunk

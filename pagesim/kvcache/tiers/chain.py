@@ -73,19 +73,22 @@ class TierChain:
 
     def places(self, run: ChunkRun) -> list[tuple[ChunkRun, int | None]]:
         """Cut a run by the nearest tier in which its chunks are ready; None where they are in none."""
-        return self._places(run, 0)
+        return [((run[0], first, end), place) for first, end, place, _ in self._parts(run)]
 
     def place_of(self, chunk: ChunkRun) -> int | None:
         """Return the nearest tier in which a chunk is ready; None where it is in none."""
-        return self._places(chunk, 0)[0][1]
+        return self._parts(chunk)[0][2]
 
     def cut(self, run: ChunkRun) -> list[tuple[int, int, int | None]]:
         """Cut a run where its chunks differ: 0 where they are ready in any tier, else `WRITING`, or None."""
-        return self._cut(run, 0)
+        return [
+            (first, end, (WRITING if writes else None) if place is None else 0)
+            for first, end, place, writes in self._parts(run)
+        ]
 
     def readers_of(self, segment: int, chunk: int) -> int | None:
         """Say of one chunk what ``cut`` says."""
-        return self._cut((segment, chunk, chunk + 1), 0)[0][2]
+        return self.cut((segment, chunk, chunk + 1))[0][2]
 
     # Changes
 
@@ -157,30 +160,22 @@ class TierChain:
 
     # Inside
 
-    def _places(self, run: ChunkRun, place: int) -> list[tuple[ChunkRun, int | None]]:
-        """As ``places``, from a tier on."""
-        if place == len(self.tiers):
-            return [(run, None)]
-        found: list[tuple[ChunkRun, int | None]] = []
-        for first, end, readers in self.tiers[place].store.cut(run):
-            part = (run[0], first, end)
-            if readers is None or readers == WRITING:
-                found += self._places(part, place + 1)
-            else:
-                found.append((part, place))
-        return found
+    def _parts(self, run: ChunkRun, place: int = 0) -> list[tuple[int, int, int | None, bool]]:
+        """Cut a run by the nearest tier, from a place in the chain on, in which its chunks are ready.
 
-    def _cut(self, run: ChunkRun, place: int) -> list[tuple[int, int, int | None]]:
-        """As ``cut``, from a tier on."""
+        Returns:
+            Of each part the first chunk, that behind the last, the place, None where they are ready in none,
+            and whether they are being written to a tier that is nearer, or to any.
+        """
         if place == len(self.tiers):
-            return [(run[1], run[2], None)]
-        found: list[tuple[int, int, int | None]] = []
+            return [(run[1], run[2], None, False)]
+        found: list[tuple[int, int, int | None, bool]] = []
         for first, end, readers in self.tiers[place].store.cut(run):
             if readers is not None and readers != WRITING:
-                found.append((first, end, 0))
+                found.append((first, end, place, False))
                 continue
-            for start, stop, behind in self._cut((run[0], first, end), place + 1):
-                found.append((start, stop, readers if behind is None else behind))
+            for start, stop, at, writes in self._parts((run[0], first, end), place + 1):
+                found.append((start, stop, at, writes or readers == WRITING))
         return found
 
     def _above(self, place: int) -> int:

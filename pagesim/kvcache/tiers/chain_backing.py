@@ -10,7 +10,6 @@ from pagesim.kvcache.tiers.chunks import ChunkRun, count
 from pagesim.kvcache.tiers.moves import DEVICE, ChainUse, Move
 from pagesim.kvcache.tiers.spans import of_runs
 from pagesim.kvcache.tiers.store import ChunkStore
-from pagesim.kvcache.tiers.traffic import Traffic
 from pagesim.setup.compiled import mypyc_attr
 
 
@@ -46,43 +45,34 @@ class ChainBacking:
         chain: the tiers, from the fastest to the slowest; the first one is inclusive.
     """
 
-    __slots__ = ("_begun", "chunks")
+    __slots__ = ("_begun", "chain")
 
     def __init__(self, chain: TierChain) -> None:
-        self.chunks = chain
+        self.chain = chain
         self._begun: list[Move] = []
 
     @property
     def tiers(self) -> Sequence[tuple[str, ChunkStore]]:
         """The name and the chunks of each tier, that next to the device first."""
-        return [(tier.name, tier.store) for tier in self.chunks.tiers]
-
-    @property
-    def traffic(self) -> Sequence[Traffic]:
-        """What each tier stored, gave and took on."""
-        return self.chunks.traffic
+        return [(tier.name, tier.store) for tier in self.chain.tiers]
 
     @property
     def moves_on(self) -> bool:
         """Whether chunks move from tier to tier, of which no copy of the device says when that is over."""
-        return len(self.chunks.tiers) > 1 and bool(self.chunks.moves)
+        return len(self.chain.tiers) > 1 and bool(self.chain.moves)
 
     def places(self, runs: Sequence[ChunkRun]) -> list[int]:
         """Return how many of these chunks would be loaded from each tier."""
-        counts = [0] * len(self.chunks.tiers)
+        counts = [0] * len(self.chain.tiers)
         for run in runs:
-            for part, place in self.chunks.places(run):
+            for part, place in self.chain.places(run):
                 if place is not None:
                     counts[place] += count([part])
         return counts
 
     def near(self) -> Sequence[int]:
         """Return the places of the tiers that are linked to the device, the first of them first."""
-        return [place for place, tier in enumerate(self.chunks.tiers) if place == 0 or tier.direct]
-
-    def new_use(self) -> ChainUse:
-        """Return what a request did before it came: nothing."""
-        return self.chunks.new_use()
+        return [place for place, tier in enumerate(self.chain.tiers) if place == 0 or tier.direct]
 
     def offer(self, use: ChainUse, runs: Sequence[ChunkRun]) -> Copy | None:
         """Offer chunks of the device; return the copy of those that are to be written.
@@ -91,7 +81,7 @@ class ChainBacking:
             It has no chunks where all are there already; None where there is no room, and they can be offered
             again.
         """
-        found = self.chunks.offer(use, runs)
+        found = self.chain.offer(use, runs)
         if found is None:
             return None
         own = [move for move in found if move.source == DEVICE]
@@ -103,18 +93,14 @@ class ChainBacking:
 
     def load(self, use: ChainUse, runs: Sequence[ChunkRun]) -> Copy:
         """Begin to load chunks that are there and not being written."""
-        found = self.chunks.load(use, runs)
+        found = self.chain.load(use, runs)
         self._begun += [move for move in found if not move.loads]
         return Copy(runs, False, [move for move in found if move.loads])
 
     def over(self, copy: Copy) -> None:
         """Say that a copy has been carried out."""
         for move in copy.moves:
-            self._begun += self.chunks.over(move)
-
-    def finish(self, use: ChainUse) -> None:
-        """Say that a request is over."""
-        self.chunks.finish(use)
+            self._begun += self.chain.over(move)
 
     def take_moves(self) -> list[Move]:
         """Hand over the moves from tier to tier that have begun since the last call, in their order."""

@@ -58,7 +58,7 @@ class ChunkBatch:
         self.rank = rank
 
     def part(self, readers: int, rank: RecencyClass | None) -> ChunkBatch:
-        """Return the lot of some of the chunks, with which something else was done."""
+        """Return the batch of some of the chunks, with which something else was done."""
         self.chunks = 0
         return ChunkBatch(readers, 0, rank)
 
@@ -93,9 +93,9 @@ class Eviction(ABC):
     notes_uses: ClassVar[bool] = False
 
     def begun(self, held: Spans[ChunkBatch]) -> None:
-        """Learn in which lots the store, which is empty, is going to hold its chunks.
+        """Learn in which batches the store, which is empty, is going to hold its chunks.
 
-        A lot's readers are the store's affair, its rank is the eviction's.
+        A batch's readers are the store's affair, its rank is the eviction's.
         """
         return
 
@@ -105,7 +105,7 @@ class Eviction(ABC):
 
     @abstractmethod
     def inserted(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
-        """Chunks are about to be written, for a request; they are in one lot."""
+        """Chunks are about to be written, for a request; they are in one batch."""
 
     def missed(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         """A request offers chunks that are not there; told before there is room for them."""

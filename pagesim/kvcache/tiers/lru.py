@@ -13,7 +13,7 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LruByRequest(Eviction):
-    """See `Eviction`.
+    """Evicts the tail of the request that was active longest ago.
 
     A request's chunks have the rank of its first use of the tier while it lives, and a fresh one when it is
     over; a chunk of several requests has the greatest of theirs.
@@ -44,10 +44,10 @@ class LruByRequest(Eviction):
 
     def inserted(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         rank = self._of(use)
-        lot = self._held.at(runs[0])
-        lot.rank = rank
+        batch = self._held.at(runs[0])
+        batch.rank = rank
         rank.stack = None
-        rank.chunks += lot.chunks
+        rank.chunks += batch.chunks
         segments = rank.segments
         for run in runs:
             segments[run[0]] = None
@@ -56,10 +56,10 @@ class LruByRequest(Eviction):
         self._of(use).demoted += runs  # another request may bring them
 
     def forgotten(self, run: ChunkRun) -> None:
-        for first, end, lot in self._held.cut(run):
-            assert lot is not None
-            assert lot.rank is not None
-            self._lose(lot.rank, (run[0], first, end))
+        for first, end, batch in self._held.cut(run):
+            assert batch is not None
+            assert batch.rank is not None
+            self._lose(batch.rank, (run[0], first, end))
 
     def ended(self, use: RequestUse) -> None:
         rank = self._ranks.pop(use.rank, None)
@@ -114,7 +114,7 @@ class LruByRequest(Eviction):
         return chosen
 
     def knows(self) -> set[ChunkRun]:
-        return set(singles(run for run, lot in self._held if lot.rank is not None))
+        return set(singles(run for run, batch in self._held if batch.rank is not None))
 
     def _tail_first(self, rank: RecencyClass) -> Iterable[ChunkRun]:
         """Return the chunks of a rank in the order in which they go; of each run the last goes first."""
@@ -125,7 +125,7 @@ class LruByRequest(Eviction):
             if len(spans) == 1 and spans[0][2].rank is rank:
                 runs.append((segment, spans[0][0], spans[0][1]))
                 continue
-            own = joined([(segment, first, end) for first, end, lot in spans if lot.rank is rank])
+            own = joined([(segment, first, end) for first, end, batch in spans if batch.rank is rank])
             runs += own
             if not own:
                 gone.append(segment)
@@ -139,10 +139,10 @@ class LruByRequest(Eviction):
     def _move(self, run: ChunkRun, rank: RecencyClass) -> None:
         """Let those chunks of a run that are there have a rank, unless they have a greater one."""
         segment = run[0]
-        for first, end, lot in self._held.cut(run):
-            if lot is None or lot.rank is rank:
+        for first, end, batch in self._held.cut(run):
+            if batch is None or batch.rank is rank:
                 continue
-            part, old = (segment, first, end), lot.rank
+            part, old = (segment, first, end), batch.rank
             assert old is not None
             if old.number > rank.number:
                 rank.demoted.append(part)
@@ -151,7 +151,7 @@ class LruByRequest(Eviction):
             rank.chunks += end - first
             rank.segments[segment] = None
             rank.stack = None
-            self._held.put(part, lot.part(lot.readers, rank))
+            self._held.put(part, batch.part(batch.readers, rank))
 
     def _lose(self, rank: RecencyClass, run: ChunkRun) -> None:
         """Count chunks out of a rank."""

@@ -11,10 +11,10 @@ from pagesim.kvcache.tiers.eviction import Eviction, MayGo, RequestUse
 
 
 class LruByChunk(Eviction):
-    """See `Eviction`. The chunks of a request are used in token order, so its head goes before its tail.
+    """Evicts the chunk that was used longest ago.
 
-    A tail is of no use without its head: `LruByRequest` keeps the order the other way round. This one is
-    there to compare.
+    The chunks of a request are used in token order, so its head goes before its tail, which is of no use
+    without the head. `LruByRequest` has the tail go first; this one is for comparison.
     """
 
     __slots__ = ("_order",)

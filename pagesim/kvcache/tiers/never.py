@@ -12,7 +12,7 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Never(Eviction):
-    """See `Eviction`. There is room for a chunk only where one was given up."""
+    """An eviction that evicts nothing: there is room for a chunk only where one was given up."""
 
     __slots__ = ("_there",)
 

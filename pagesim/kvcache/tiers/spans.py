@@ -121,7 +121,7 @@ class Spans(Generic[V]):
         spans[:] = [*before, (first, end, value), *after]
 
     def put_all(self, runs: Iterable[ChunkRun], value: V) -> None:
-        """As ``put``, of several runs."""
+        """Give all chunks of several runs a value, whatever they had before."""
         of = self._of
         for run in runs:
             segment, first, end = run

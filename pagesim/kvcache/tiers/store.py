@@ -81,13 +81,13 @@ class ChunkStore:
 
     def cut(self, run: ChunkRun) -> list[tuple[int, int, int | None]]:
         """Cut a run where its chunks differ: their readers, `WRITING`, or None where they are not there."""
-        lots = self._held.cut(run)
-        if len(lots) == 1:
-            first, end, lot = lots[0]
-            return [(first, end, None if lot is None else lot.readers)]
+        batches = self._held.cut(run)
+        if len(batches) == 1:
+            first, end, batch = batches[0]
+            return [(first, end, None if batch is None else batch.readers)]
         found: list[tuple[int, int, int | None]] = []
-        for first, end, lot in lots:
-            readers = None if lot is None else lot.readers
+        for first, end, batch in batches:
+            readers = None if batch is None else batch.readers
             if found and found[-1][2] == readers:
                 found[-1] = (found[-1][0], end, readers)
             else:
@@ -102,19 +102,12 @@ class ChunkStore:
         cut = self.cut(run)
         return [(run[0], first, end) for first, end, readers in cut if readers is not None and readers >= 0]
 
-    def readers_of(self, segment: int, chunk: int) -> int | None:
-        """Return the readers of one chunk, `WRITING`, or None where it is not there."""
-        for first, end, lot in self._held.of(segment):
-            if chunk < end:
-                return lot.readers if first <= chunk else None
-        return None
-
     def idle(self, run: ChunkRun) -> list[ChunkRun]:
         """Return the parts of a run that are ready and have no reader."""
         segment, place, stop = run
-        for first, end, lot in self._held.of(segment):
+        for first, end, batch in self._held.of(segment):
             if place < end:
-                if lot.readers or place < first:
+                if batch.readers or place < first:
                     break
                 if stop <= end:
                     return [run]
@@ -123,7 +116,7 @@ class ChunkStore:
 
     def chunks(self) -> Counter[ChunkRun]:
         """Return how many readers each of its chunks has, or `WRITING`, one by one."""
-        return Counter({each: lot.readers for run, lot in self._held for each in singles([run])})
+        return Counter({each: batch.readers for run, batch in self._held for each in singles([run])})
 
     # Changes
 
@@ -169,16 +162,16 @@ class ChunkStore:
         held = self._held
         chunks = left = count(runs)
         for run in runs:
-            lot = held.at(run)
-            if not lot.chunks:
+            batch = held.at(run)
+            if not batch.chunks:
                 for _, _, part in held.cut(run):
                     assert part is not None
                     part.readers = 0
-            elif lot.readers:
-                lot.readers = 0
-                left -= lot.chunks
+            elif batch.readers:
+                batch.readers = 0
+                left -= batch.chunks
                 before = held.before(run)
-                if before is not None and before.rank is lot.rank and not before.readers:
+                if before is not None and before.rank is batch.rank and not before.readers:
                     held.put(run, before)  # it goes on from the last that the request offered
                 if not left:
                     break
@@ -236,10 +229,10 @@ class ChunkStore:
         missing: list[ChunkRun] = []
         ready: list[ChunkRun] = []
         for run in runs:
-            for first, end, lot in self._held.cut(run):
-                if lot is None:
+            for first, end, batch in self._held.cut(run):
+                if batch is None:
                     missing.append((run[0], first, end))
-                elif lot.readers >= 0:
+                elif batch.readers >= 0:
                     ready.append((run[0], first, end))
         return missing, ready
 
@@ -255,12 +248,12 @@ class ChunkStore:
 
     def _read(self, runs: Iterable[ChunkRun], change: int) -> None:
         for run in runs:
-            for first, end, lot in self._held.cut(run):
-                if lot is None or lot.readers < max(0, -change):
+            for first, end, batch in self._held.cut(run):
+                if batch is None or batch.readers < max(0, -change):
                     raise KeyError(f"chunks {first} to {end} of {run} are not ready, or have no reader")
-                readers = lot.readers + change
-                self._held.put((run[0], first, end), lot.part(readers, lot.rank))
-                if lot.readers == 0:
+                readers = batch.readers + change
+                self._held.put((run[0], first, end), batch.part(readers, batch.rank))
+                if batch.readers == 0:
                     self.evictable -= end - first
                 elif readers == 0:
                     self.evictable += end - first

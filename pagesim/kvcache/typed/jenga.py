@@ -20,7 +20,7 @@ class JengaManager(TypedManager):
 
     Args:
         num_blocks: large pages.
-        groups: see `TypedManager`.
+        groups: a KV group for each layer type.
         longest: tokens of the longest sequence.
         in_flight: tokens that can be scheduled and not be computed yet.
     """

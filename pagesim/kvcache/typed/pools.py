@@ -10,13 +10,13 @@ from pagesim.kvcache.typed.typed import TypedManager
 
 
 class PooledManager(TypedManager):
-    """See `TypedManager`: each group has a pool of pages of its own, and what one has free no other can take.
+    """Memory of layer types, each with a pool of pages of its own: what one has free no other can take.
 
     A block is a page of any pool.
 
     Args:
         sizes: pages of each group's pool.
-        groups: see `TypedManager`; what a page of each is in bytes matters to accounts alone.
+        groups: a KV group for each layer type; what a page of each is in bytes matters to accounts alone.
         capacity_bytes: of all memory, what no page of a pool takes included; that of the pages when left out.
         longest: tokens of the longest sequence.
         in_flight: tokens that can be scheduled and not be computed yet.
@@ -43,9 +43,6 @@ class PooledManager(TypedManager):
             raise ValueError(f"capacity_bytes is {capacity_bytes}; the pools have {pools}")
 
     def blocks_of(self, pages: Sequence[int]) -> int:
-        return _counted(pages, self.free)
-
-    def blocks_of_all(self, pages: Sequence[int]) -> int:
         return _counted(pages, self.free)
 
     def blocks_when_empty(self, pages: Sequence[int]) -> int:

@@ -52,7 +52,7 @@ class TwoLevelPages:
         ratios: of each type, the small pages in a large one.
 
     Attributes:
-        large: see above.
+        large: how many large pages there are, cut or whole.
         whole: large pages that are not cut, in the order in which they are taken.
     """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from bisect import bisect_right
 from collections.abc import Sequence
 
 from pagesim.kvcache.groups import KVGroup, State
@@ -34,11 +33,11 @@ class TypedManager(InTurnManager):
     the contract counts, is a subclass's matter. It answers with more blocks than are free where there is no
     room, be it that only one group lacks it.
 
-    Requests are served in their turn (see `InTurnManager`).
+    In a step each request in turn gives back what its groups do not need, and then takes pages.
 
     Args:
         num_blocks: on the device.
-        groups: see `BlockManager`. A page of a `State` group must be as long as the longest sequence.
+        groups: the KV groups of the model. A page of a `State` group must be as long as the longest sequence.
         longest: tokens of the longest sequence.
         in_flight: tokens that can be scheduled and not be computed yet.
 
@@ -72,12 +71,12 @@ class TypedManager(InTurnManager):
         More than are free where there is no room for them.
         """
 
-    @abstractmethod
     def blocks_of_all(self, pages: Sequence[int]) -> int:
         """Return the most blocks that several requests take for so many pages in all, whichever takes which.
 
         More than are free where there may be no room for them.
         """
+        return self.blocks_of(pages)
 
     @abstractmethod
     def blocks_when_empty(self, pages: Sequence[int]) -> int:
@@ -117,25 +116,15 @@ class TypedManager(InTurnManager):
     def could_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
         return self.blocks_when_empty(self._pages(tokens)) + spare <= self.num_blocks
 
-    def can_admit_whole(self, request: SequenceGroup, tokens: int, length: int, spare: int = 0) -> bool:
-        whole = self.blocks_of(self._most(length))
-        return whole + spare <= self.free_blocks and self.can_admit(request, tokens, spare)
+    def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0, length: int = 0) -> bool:
+        room = self.free_blocks - spare
+        return self.blocks_to_admit(request, tokens) <= room and self.blocks_of(self._most(length)) <= room
 
     def blocks_needed(self, steps: int = 1) -> int:
         return self.blocks_of_all(self._grown(steps))
 
-    def blocks_needed_by(self, request: SequenceGroup) -> int:
-        return self.blocks_of(self._missing(request, self.length(request) + request.tokens_per_step))
-
-    def blocks_to_extend(self, request: SequenceGroup, tokens: int) -> int:
-        return self.blocks_of(self._missing(request, request.tokens + tokens))
-
-    def blocks_needed_with(self, chunks: Sequence[tuple[SequenceGroup, int]]) -> int:
-        pages = self._grown(1)
-        for request, tokens in chunks:
-            missing = self._missing(request, request.tokens + tokens)
-            pages = [sum(both) for both in zip(pages, missing, strict=True)]
-        return self.blocks_of_all(pages)
+    def blocks_to_extend(self, request: SequenceGroup, tokens: int, computed: int | None = None) -> int:
+        return self.blocks_of(self._missing(request, self.length(request) + tokens))
 
     # Changes
 
@@ -145,8 +134,17 @@ class TypedManager(InTurnManager):
         request.block_state = Span(len(self.groups))
         self._take_for(request, tokens)
 
+    def start_decoding(self, request: SequenceGroup) -> None:
+        super().start_decoding(request)
+        self._count_steps(request, 1)
+
+    def stop_decoding(self, request: SequenceGroup) -> None:
+        super().stop_decoding(request)
+        self._count_steps(request, -1)
+
     def release(self, request: SequenceGroup) -> None:
-        self._rest(request)
+        if request.decodes:
+            self.stop_decoding(request)
         span = request.block_state
         for group, (gone, end) in enumerate(zip(span.gone, span.end, strict=True)):
             self._give(request, group, end - gone)
@@ -176,9 +174,6 @@ class TypedManager(InTurnManager):
         self._reach(request, length)
         request.tokens = length
 
-    def _steps_with(self, room: int, steps: int) -> int:
-        return bisect_right(range(1, steps + 1), room, key=self.blocks_needed)
-
     def _reach(self, request: SequenceGroup, length: int) -> None:
         missing = self._missing(request, length)
         if not any(missing):
@@ -200,14 +195,6 @@ class TypedManager(InTurnManager):
     def _give(self, request: SequenceGroup, group: int, pages: int) -> None:
         self.give_back(request, group, pages)
         self.pages[group] -= pages
-
-    def _enter(self, request: SequenceGroup) -> None:
-        super()._enter(request)
-        self._count_steps(request, 1)
-
-    def _leave(self, request: SequenceGroup) -> None:
-        super()._leave(request)
-        self._count_steps(request, -1)
 
     def _count_steps(self, request: SequenceGroup, times: int) -> None:
         """Count what a decoding request takes; fewer times than 0 for no longer."""

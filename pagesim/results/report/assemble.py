@@ -10,7 +10,7 @@ from math import inf
 from typing import Any
 
 from pagesim.results.report.pack import deflated, embed
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 
 
 def assembled(data: dict[str, Any], sections: str, scripts: Sequence[str], *, title: str, first: str) -> str:

@@ -24,8 +24,9 @@ from pagesim.results.report.tables import distributions
 from pagesim.results.result import REQUEST_COLUMNS, read_result, read_table
 from pagesim.setup.files import put_text, read_manifest
 from pagesim.setup.reading import parse_json
-from pagesim.setup.scenario import Cluster, System
+from pagesim.setup.scenario import Cluster
 from pagesim.setup.scenario_files import read_scenario, read_toml
+from pagesim.setup.system import System
 
 if TYPE_CHECKING:  # see pagesim.api
     import pandas as pd

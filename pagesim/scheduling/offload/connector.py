@@ -60,7 +60,7 @@ class Connector:
         whole = {group.tokens for group in self._groups if group.keeps_all}
         # Loads end at multiples of a whole group's chunk: tokens, None where such groups differ in it.
         self._ends_at = max(whole or {group.tokens for group in self._groups}) if len(whole) < 2 else None
-        self._look_up = LookUp(self._groups, backing.chunks)
+        self._look_up = LookUp(self._groups, backing.chain)
         self._tracked: dict[EngineRequest, Tracked] = {}
         self._offering: dict[EngineRequest, Tracked] = {}  # those with chunks that were not offered
         self._loading: Spans[bool] = Spans()
@@ -91,7 +91,9 @@ class Connector:
         """Look a waiting request up, of which the device has ``local`` tokens; return the tokens to load."""
         tracked = self._tracked.get(request)
         if tracked is None:
-            tracked = self._tracked[request] = Tracked(request, len(self._groups), self.backing.new_use())
+            tracked = self._tracked[request] = Tracked(
+                request, len(self._groups), self.backing.chain.new_use()
+            )
         else:
             if tracked.has_begun:
                 tracked.begin(len(self._groups))
@@ -102,7 +104,7 @@ class Connector:
 
     def knows(self, request: EngineRequest) -> bool:
         """Say whether any chunk is there, or being written, of a request that was looked up."""
-        tracked, cut = self._tracked[request], self.backing.chunks.cut
+        tracked, cut = self._tracked[request], self.backing.chain.cut
         for group in self._groups:
             runs = tracked.runs(group, 0, request.length // group.tokens)
             if any(part[2] is not None for run in runs for part in cut(run)):
@@ -223,7 +225,7 @@ class Connector:
         for request in self._over:
             tracked = self._tracked.pop(request)
             self._offering.pop(request, None)
-            self.backing.finish(tracked.use)
+            self.backing.chain.finish(tracked.use)
         self._over = []
 
     def gives_back(self, request: EngineRequest) -> None:

@@ -60,9 +60,9 @@ class TokenPool:
         return 0 if self._swa is None else self._swa.free_window_blocks * self.page_size
 
     def evict(self, pages: int) -> int:
-        """Evict until so many pages are blank, as far as that can be; return how many are."""
+        """Evict until so many pages are available, as far as that can be; return how many are."""
         memory = self.memory
-        return memory.make_blank(pages) if isinstance(memory, RadixManager) else memory.free_blocks
+        return memory.make_available(pages) if isinstance(memory, RadixManager) else memory.free_blocks
 
     def check_decode_mem(self) -> bool:
         """Say whether the next step of the running batch finds its pages; evict for it."""
@@ -81,17 +81,17 @@ class TokenPool:
             overlaps: whether a token of each request is in flight.
         """
         memory = self.memory
-        blank = memory.free_blocks - memory.cached_blocks
+        available = memory.free_blocks - memory.cached_blocks
         if self._swa is not None:
-            blank = min(blank, self._swa.blank_window_blocks)
+            available = min(available, self._swa.available_window_blocks)
             ahead = self.window + SWA_EVICTION_INTERVAL + overlaps - memory.steps
             steps = min(
                 steps, min([request.block_state.gone - request.length_offset + ahead for request in batch])
             )
-        if steps <= 0 or blank < decoding:
+        if steps <= 0 or available < decoding:
             return 0
-        # Before each step as many pages are blank as requests decode.
-        return 1 + memory.steps_that_fit(steps - 1, memory.free_blocks - blank + decoding)
+        # Before each step as many pages are available as requests decode.
+        return 1 + memory.steps_that_fit(steps - 1, memory.free_blocks - available + decoding)
 
     # What the tree holds
 

@@ -92,6 +92,16 @@ class LengthLimits:
         """Say whether a prompt of so many tokens is too long."""
         return prompt >= min(self._max_model_len, self._capacity) - 6
 
+    def refusal(self, prompt: int) -> str:
+        """Return which limit a prompt is too long for, with its option and value; empty for none."""
+        if not self.refuses(prompt):
+            return ""
+        if self._max_model_len <= self._capacity:
+            limit = f"max_model_len, {self._max_model_len} tokens"
+        else:
+            limit = f"the {self._capacity} tokens of the KV cache: see num_blocks"
+        return f"the prompt leaves fewer than 7 tokens of {limit}"
+
     def never_fits(self, prompt: int) -> bool:
         """Say whether a prompt is accepted for which `PrefillAdder` has no room where no other one runs."""
         if self.refuses(prompt):

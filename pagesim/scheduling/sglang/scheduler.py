@@ -162,6 +162,9 @@ class Sglang(Scheduler):
             return "it is of several samples, which this engine serves as requests of their own"
         return ""  # a prompt that is too long is answered with one token
 
+    def later_refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
+        return self.limits.refusal(prompt_tokens)
+
     def never_fits(self, prompt_tokens: int) -> bool:
         return self.limits.never_fits(prompt_tokens)
 

@@ -34,12 +34,7 @@ class KVCacheManager:
             slots: for its first tokens, those included that are cached.
             spare: blocks that must be left free (a watermark).
         """
-        memory, most = self.memory, slots
-        if self._full_isl:
-            most = max(slots, request.length)  # without windows it is going to hold all of them
-            if memory.releases:
-                return memory.can_admit_whole(request, slots, most, spare)
-        return memory.can_admit(request, most, spare)
+        return self.memory.can_admit(request, slots, spare, request.length if self._full_isl else 0)
 
     def admit(
         self, request: EngineRequest, num_tokens: int, spare: int, external: int = 0, reserved: int = 0
@@ -87,7 +82,7 @@ class KVCacheManager:
         """
         memory, slots = self.memory, num_tokens
         if is_waiting and self._full_isl:
-            whole = memory.blocks_to_complete(request, request.length, request.tokens)
+            whole = memory.blocks_to_extend(request, request.length - request.tokens, request.tokens)
             if whole + spare > memory.free_blocks:
                 return False
         if self._drafts is not None:

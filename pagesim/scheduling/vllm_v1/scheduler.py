@@ -90,11 +90,12 @@ class VllmV1(VllmV1Base):
                 return False
             token_budget -= tokens
             chunks.append((request, tokens))
-        if chunks and (
-            [*in_chunks] != [*self.running][-len(in_chunks) :]
-            or memory.blocks_needed_with(chunks) > memory.free_blocks
-        ):
-            return False
+        if chunks:
+            if [*in_chunks] != [*self.running][-len(in_chunks) :] or not memory.equal_blocks:
+                return False  # where groups' blocks differ, a sum does not tell which of them are few
+            blocks = [memory.blocks_to_extend(request, tokens) for request, tokens in chunks]
+            if memory.blocks_needed(1) + sum(blocks) > memory.free_blocks:
+                return False
         while memory.try_allocate_step(0) < 0:
             if self.by_priority or memory.releases or self._defers_frees:
                 return False

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from pagesim.costs.operators import Store, Tables
 from pagesim.costs.operators.store import tables_folder
 from pagesim.errors import PagesimError
 
@@ -122,6 +123,12 @@ def write_store(folder: Path, system: str = SYSTEM) -> Path:
 def store(tmp_path: Path) -> Path:
     """Return a folder of tables of one system, of version 1.2.0."""
     return write_store(tmp_path)
+
+
+@pytest.fixture
+def tables(store: Path) -> Tables:
+    """Return the tables of that folder."""
+    return Tables(Store(SYSTEM, tables=store))
 
 
 @pytest.fixture

@@ -23,11 +23,6 @@ LLAMA, H100 = model("llama-3.1-8b"), gpu("h100")
 NONE = EngineTime()
 
 
-@pytest.fixture
-def tables(store: Path) -> Tables:
-    return Tables(Store(SYSTEM, tables=store))
-
-
 def test_an_iteration_takes_the_sum_of_its_operators(tables: Tables):
     profile = operator_profile(tables, LLAMA, H100, dtypes(LLAMA), tp=2, name="x")
     cost = Profiled(profile, LLAMA, tp=2, block_size=32, kv_dtype="bf16", engine=NONE)

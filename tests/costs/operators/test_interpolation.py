@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pagesim.costs.operators import Store, Tables, held_out
+from pagesim.costs.operators import Tables, held_out
 from pagesim.costs.operators.decoding import Decoding
 from pagesim.costs.operators.experts import Experts, curve
 from pagesim.costs.operators.gemm import Gemm, guess, guess_shape
@@ -19,11 +19,6 @@ from pagesim.costs.operators.reduces import EAGER_S, Reduces
 from pagesim.costs.operators.rows import Rows, read_rows
 from pagesim.errors import PagesimError
 from tests.costs.operators.conftest import SYSTEM, decode_ms, gemm_ms, prompt_ms
-
-
-@pytest.fixture
-def tables(store: Path) -> Tables:
-    return Tables(Store(SYSTEM, tables=store))
 
 
 def test_a_product_lies_between_measured_shapes_and_tokens(tables: Tables):

@@ -28,11 +28,6 @@ LLAMA = model("llama-3.1-8b")
 Put = Callable[[str, list[dict[str, Any]]], Path]
 
 
-@pytest.fixture
-def tables(store: Path) -> Tables:
-    return Tables(Store(SYSTEM, tables=store))
-
-
 def of_layer(spec: ModelSpec, tp: int = 1) -> dict[str, tuple[int, int, int]]:
     found = products(spec, tp, dtypes(spec), latent=True)
     assert len({each.name for each in found}) == len(found)

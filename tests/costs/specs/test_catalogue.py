@@ -78,6 +78,13 @@ def test_parameters_are_about_those_that_the_makers_publish(name, total, active)
     assert 0.9 * (uses - 2 * table) <= active <= 1.03 * uses
 
 
+def test_a_token_makes_use_of_two_of_mixtrals_eight_experts_and_its_cache_has_grouped_heads() -> None:
+    spec = model("mixtral-8x7b")
+    assert spec.active_parameters == 12_879_925_248
+    assert (spec.attention, spec.kv_bytes_per_token()) == ("GQA", 131_072)
+    assert model("qwen3-30b-a3b").kv_bytes_per_token() == 98_304
+
+
 def test_gpt_oss_weighs_what_its_release_weighs() -> None:
     assert model("gpt-oss-20b").weight_bytes / 1e9 == pytest.approx(13.76, abs=0.01)
     assert model("gpt-oss-120b").weight_bytes / 1e9 == pytest.approx(65.25, abs=0.01)

@@ -142,6 +142,9 @@ UNKNOWN = {
     "block_pattern": "ABAB",
     "laurel_rank": 64,
     "num_memory_blocks": 2,
+    "audio_encoder": {"num_layers": 24},
+    "mm_hidden_size": 1024,
+    "output_gate": True,
 }
 
 
@@ -256,6 +259,11 @@ def test_a_model_without_a_family_is_refused_and_a_known_class_gives_one() -> No
 def test_a_key_of_another_type_is_refused(key: str, value: object, wanted: str) -> None:
     with pytest.raises(PagesimError, match=rf"{key} is .*; it must be {wanted}"):
         from_hf_config({**LLAMA, key: value})
+
+
+def test_heads_have_a_width_even_where_the_stream_is_narrower_than_their_number() -> None:
+    with pytest.raises(PagesimError, match="head_dim is 0; it must be a whole number from 1"):
+        from_hf_config({**LLAMA, "hidden_size": 8, "num_key_value_heads": 16, "head_dim": 0})
 
 
 def test_a_table_tied_around_the_language_model_counts(tmp_path: Path) -> None:

@@ -177,3 +177,10 @@ def test_a_file_that_is_not_there_or_not_text_is_refused(tmp_path):
 def test_a_config_json_is_still_read_as_one(tmp_path):
     with pytest.raises(PagesimError, match=r"cannot read .*config\.json: No such file"):
         model(str(tmp_path / "config.json"))
+
+
+def test_gpus_that_share_no_heads_are_refused_with_what_a_layer_file_can_say_of_them(read):
+    latent = '[{ kind = "latent", width = 576 }]'
+    with pytest.raises(PagesimError, match="must be one of 1; a layer file's heads says how many query head"):
+        read(latent).kv_bytes_per_token(tp=8)
+    assert read(latent, "heads = 64\nmax_model_len = 4096\n").kv_bytes_per_token(tp=8) == 576 * 2

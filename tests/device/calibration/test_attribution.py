@@ -11,7 +11,7 @@ pytest.importorskip("scipy", reason="scipy is not installed")
 import pagesim as ps  # noqa: E402
 from pagesim.device.calibration import calibrate  # noqa: E402
 from pagesim.device.validation import validate  # noqa: E402
-from pagesim.setup.scenario import System, checked  # noqa: E402
+from pagesim.setup.system import System, checked  # noqa: E402
 
 A_PERCENT = 0.01
 

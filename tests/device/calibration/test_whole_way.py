@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ pytest.importorskip("scipy", reason="scipy is not installed")
 import pandas as pd  # noqa: E402
 
 import pagesim as ps  # noqa: E402
-from pagesim.cli.main import app  # noqa: E402
 from pagesim.costs.profiles import EVERYWHERE, load_profile  # noqa: E402
 
 LOAD = (
@@ -25,20 +23,10 @@ LOAD = (
 
 
 @pytest.fixture
-def command(monkeypatch, capsys):
+def command(succeeds, monkeypatch):
     """Return a function that runs ``pagesim``, expects it to end well, and returns what it prints."""
     monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*arguments: object) -> str:
-        monkeypatch.setattr(sys, "argv", ["pagesim", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as end:
-            app()
-        out, err = capsys.readouterr()
-        assert not end.value.code, err
-        return out
-
-    return run
+    return lambda *arguments: succeeds(*arguments).out
 
 
 def numbers(value: object) -> list[float]:

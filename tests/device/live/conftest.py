@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pagesim as ps
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -13,10 +10,15 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import pagesim as ps  # noqa: E402
-from pagesim.cli.main import app  # noqa: E402
 from pagesim.costs.specs import model  # noqa: E402
 from pagesim.device.live import fit, pools, run_live  # noqa: E402
 from pagesim.setup.presets import POLICIES  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+
 
 FEW = (
     "--model",
@@ -32,27 +34,8 @@ FEW = (
 )
 
 
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """Return a function that runs ``pagesim`` and returns its exit code, output and errors."""
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["pagesim", *map(str, arguments)])
-        capsys.readouterr()
-        code = 0
-        try:
-            app()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return code, *capsys.readouterr()
-
-    return run
-
-
-def test_a_run_is_shown_checked_and_stored(command, tmp_path):
-    code, shown, _ = command("live", *FEW, "--check", "--out", tmp_path / "out")
-    assert code == 0
+def test_a_run_is_shown_checked_and_stored(succeeds, tmp_path):
+    shown = succeeds("live", *FEW, "--check", "--out", tmp_path / "out").out
     for part in ("5 of 5 requests finished", "fp32, paged attention", "whole iteration", "all within 0.001"):
         assert part in shown
     result = ps.load(tmp_path / "out")
@@ -60,17 +43,16 @@ def test_a_run_is_shown_checked_and_stored(command, tmp_path):
     assert len(result.steps) == result.summary["iterations"]
 
 
-def test_json_is_all_that_is_printed(command):
-    code, shown, _ = command("live", *FEW, "--policy", "vllm-v1", "--attention", "gather", "--json")
-    assert code == 0
-    assert json.loads(shown)["live"]["attention"] == "gather"
+def test_json_is_all_that_is_printed(succeeds):
+    outcome = succeeds("live", *FEW, "--policy", "vllm-v1", "--attention", "gather", "--json")
+    assert outcome.json["live"]["attention"] == "gather"
 
 
-def test_a_check_that_fails_is_an_exit_code(command, monkeypatch):
+def test_a_check_that_fails_is_an_exit_code(cli, monkeypatch):
     monkeypatch.setattr(pools.KvPools, "copy", lambda self, copies: None)
-    code, shown, _ = command("live", *FEW, "--policy", "vllm-sosp", "--n", 2, "--check")
-    assert code == 1
-    assert "NOT RIGHT: iteration " in shown
+    outcome = cli("live", *FEW, "--policy", "vllm-sosp", "--n", 2, "--check")
+    assert outcome.code == 1
+    assert "NOT RIGHT: iteration " in outcome.out
 
 
 @pytest.mark.parametrize(
@@ -94,18 +76,16 @@ def test_a_check_that_fails_is_an_exit_code(command, monkeypatch):
         (("--num-block", "9"), "--num-block"),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence(flags, said, command):
-    code, shown, errors = command("live", *FEW, *flags)
-    assert code == 2
-    assert shown == ""
-    assert said in errors
+def test_what_cannot_be_done_is_one_sentence(flags, said, cli):
+    outcome = cli("live", *FEW, *flags)
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert said in outcome.err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_missing_gpu_is_one_sentence(command):
-    code, _, errors = command("live", *FEW, "--device", "cuda")
-    assert code == 2
-    assert errors.startswith("pagesim: device is 'cuda', but torch ")
+def test_a_missing_gpu_is_one_sentence(refused):
+    assert refused("live", *FEW, "--device", "cuda").startswith("device is 'cuda', but torch ")
 
 
 def test_heads_that_the_kernels_do_not_take_are_refused(system_of):
@@ -126,26 +106,3 @@ def test_the_size_that_is_proposed_fits(monkeypatch, make_trace, system_of):
     assert result.summary["requests"]["finished"] == 2
     with pytest.raises(ps.CapacityError):
         run_live(system_of(num_blocks=proposed + 1, cpu_blocks=0), make_trace(2), device="cpu")
-
-
-def test_without_torch_it_is_one_sentence():
-    program = (
-        "import sys\nsys.modules['torch'] = None\nfrom pagesim.cli.main import app\n"
-        "sys.argv = ['pagesim', 'live', '--model', 'tiny']\napp()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr == (
-        "pagesim: torch is not installed and the kernels need it: pip install '.[kernels]' in the checkout\n"
-    )
-
-
-def test_help_does_not_load_torch():
-    program = (
-        "import sys\nfrom pagesim.cli.main import app\nsys.argv = ['pagesim', 'live', '--help']\n"
-        "heavy = {'torch', 'triton', 'pandas', 'simpy'}\n"
-        "try:\n    app()\nfinally:\n    print(sorted(heavy & set(sys.modules)))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.stdout.endswith("[]\n"), done.stdout[-300:] + done.stderr
-    assert "--cuda-graphs" in done.stdout

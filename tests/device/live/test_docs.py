@@ -3,37 +3,27 @@
 from __future__ import annotations
 
 import re
-import shlex
-import sys
-from pathlib import Path
 
 import pytest
 
 import pagesim as ps
-from pagesim.cli.main import app
+from tests.pages import check_programs, commands_in, text_of
 
-PAGE = (Path(__file__).parents[3] / "docs" / "live.md").read_text(encoding="utf-8")
-COMMANDS = [command.strip() for command in re.findall(r"^    (pagesim live [^#\n]*)", PAGE, re.MULTILINE)]
+PAGE = text_of("docs/live.md")
+COMMANDS = [words for words in commands_in(PAGE) if words[0] == "live" and "--cuda-graphs" not in words]
 
 
 @pytest.mark.slow_but("command1")
-@pytest.mark.parametrize("command", [each for each in COMMANDS if "--cuda-graphs" not in each])
-def test_its_commands_run_and_what_they_run_is_right(command, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("command", COMMANDS)
+def test_its_commands_run_and_what_they_run_is_right(command, tmp_path, monkeypatch, succeeds):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [*shlex.split(command), "--device", "cpu"])
-    with pytest.raises(SystemExit) as end:
-        app()
-    assert not end.value.code
-    assert "all within" in capsys.readouterr().out
+    assert "all within" in succeeds(*command, "--device", "cpu").out
     if "--out" in command:
         assert ps.load("out/live").summary["swapped_blocks"]["in"] > 0, "it is said that it has to swap"
 
 
-def test_its_program_prints_what_is_shown(capsys):
-    (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    (shown,) = re.findall(r"```\n\n```\n(.*?)```", PAGE, re.DOTALL)
-    exec(compile(program, "live.md", "exec"), {})
-    assert capsys.readouterr().out == shown
+def test_its_program_prints_what_is_shown():
+    assert check_programs(PAGE, "live.md") == 1
 
 
 def test_every_column_that_it_names_is_there(live, make_trace):

@@ -16,8 +16,8 @@ from pagesim.costs import IterationShape, Profiled, parse_cost
 from pagesim.costs.profiles import Curve, DecodeAttention, PrefillAttention, Profile, analytic_profile
 from pagesim.costs.specs import gpu, model
 from pagesim.device.validation import Case, Iterations, kind_of, validate
-from pagesim.setup.scenario import System, checked
-from pagesim.sim.executors import PredictedExecutor
+from pagesim.setup.system import System, checked
+from pagesim.sim.executor import PredictedExecutor
 
 TINY = model("tiny")
 POLICIES = ("vllm-sosp", "vllm-v0", "vllm-v1")

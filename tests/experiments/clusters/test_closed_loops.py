@@ -10,28 +10,15 @@ import pytest
 
 import pagesim as ps
 from pagesim.experiments.clusters import ROUTERS
+from tests.experiments.clusters.test_clusters import alike
+from tests.traces import random_load as load
 
 OPTIONS: dict[str, Any] = {"num_blocks": 60, "cost": "affine:0.02,1e-4,1e-6", "max_model_len": 512}
 
 
-def load(seed: int = 0, size: int = 80, rate: float = 15.0, **columns: Any) -> ps.Trace:
-    rng = np.random.default_rng(seed)
-    return ps.Trace(
-        np.cumsum(rng.exponential(1 / rate, size)),
-        rng.integers(1, 200, size),
-        rng.integers(1, 120, size),
-        **columns,
-    )
-
-
 def conversations(seed: int, **columns: Any) -> ps.Trace:
     rng = np.random.default_rng(seed)
-    return load(seed, session_id=np.arange(80) // 4, think_s=rng.choice([0.0, 0.4], 80), **columns)
-
-
-def alike(one: pd.DataFrame, other: pd.DataFrame) -> None:
-    columns = [name for name in one.columns if name != "replica"]
-    pd.testing.assert_frame_equal(one[columns], other[columns], check_exact=True)
+    return load(seed, rate=15.0, session_id=np.arange(80) // 4, think_s=rng.choice([0.0, 0.4], 80), **columns)
 
 
 @pytest.mark.parametrize("policy", ["vllm-sosp", "vllm-v0", "vllm-v1", "ahead", "orca-pow2", "static"])
@@ -56,7 +43,7 @@ def test_a_cluster_decides_the_same_with_and_without_fast_forward_in_a_closed_lo
     router: str, ahead: bool
 ) -> None:
     options = {**OPTIONS, "async_scheduling": ahead}
-    for given in (load(3), conversations(4)):
+    for given in (load(3, rate=15.0), conversations(4)):
         forward, stepping = (
             ps.simulate_cluster(
                 given, "vllm-v1", replicas=3, router=router, max_concurrency=12, fast_forward=ff, **options
@@ -70,7 +57,7 @@ def test_a_cluster_decides_the_same_with_and_without_fast_forward_in_a_closed_lo
 
 def test_the_bound_holds_over_all_replicas_together() -> None:
     requests = ps.simulate_cluster(
-        load(5), "vllm-v1", replicas=3, router="least-loaded", max_concurrency=7, **OPTIONS
+        load(5, rate=15.0), "vllm-v1", replicas=3, router="least-loaded", max_concurrency=7, **OPTIONS
     ).requests
     sent, over = requests["arrival_s"].to_numpy(), requests["finish_s"].to_numpy()
     for row in range(len(requests)):

@@ -14,19 +14,13 @@ import pagesim as ps
 from pagesim.errors import PagesimError
 from pagesim.experiments.clusters import ROUTERS, Replicas, find_router, run_cluster
 from pagesim.experiments.clusters.replicas import Says, steps_begun
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 from pagesim.sim.clock import steps_before
 from pagesim.workloads.trace import Request
+from tests.traces import random_load as load
 
 COST = "affine:0.02,1e-4,1e-6"
 TIMES = ["first_scheduled_s", "first_token_s", "finish_s"]
-
-
-def load(seed: int = 0, size: int = 80, rate: float = 6.0, **columns: Any) -> ps.Trace:
-    rng = np.random.default_rng(seed)
-    return ps.Trace(
-        np.cumsum(rng.exponential(1 / rate, size)), rng.integers(1, 200, size), rng.integers(1, 120, size)
-    ).with_columns(columns)
 
 
 def alike(one: pd.DataFrame, other: pd.DataFrame) -> None:

@@ -17,7 +17,7 @@ from pagesim.experiments.clusters.handover import Lease
 from pagesim.experiments.clusters.links import parse_pull_link
 from pagesim.experiments.clusters.pools import PoolOptions, ReplayedPools, replay_pools
 from pagesim.setup.prepare import prepare
-from pagesim.setup.scenario import System, checked
+from pagesim.setup.system import System, checked
 from tests.experiments.clusters.pool_systems import Case, cases
 
 ENTRIES = [

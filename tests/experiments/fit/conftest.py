@@ -14,7 +14,7 @@ from pagesim.costs.specs import gpu, model
 from pagesim.experiments.fit.iterations import replay
 from pagesim.experiments.fit.loads import Load
 from pagesim.setup.engine_config import EngineConfig
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 
 SYSTEM = System(
     policy="vllm-v1",

@@ -17,7 +17,7 @@ from pagesim.experiments.fit.coefficients import Coefficients, profile_of
 from pagesim.experiments.fit.fitting import Fitted, fit
 from pagesim.experiments.fit.loads import Load
 from pagesim.experiments.fit.result import profile, report, tables
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 
 from .conftest import AFFINE, CONTEXT_S, STEP_S, SYSTEM, TOKEN_S, cost_of, served
 

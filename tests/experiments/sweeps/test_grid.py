@@ -8,7 +8,7 @@ import pytest
 
 import pagesim as ps
 from pagesim.experiments.sweeps.grid import Sweep, grid_toml, parse_axes
-from pagesim.setup.scenario import checked
+from pagesim.setup.system import checked
 
 
 def points(*names, **plan):

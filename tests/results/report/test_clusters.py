@@ -13,7 +13,7 @@ import pagesim as ps
 from pagesim.errors import PagesimError
 from pagesim.experiments.clusters import run_pools
 from pagesim.results.report import write_report
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 from tests.results.report.reading import data_of, unpacked
 
 SYSTEM = {"cost": "affine:0.02,1e-4,1e-6", "num_blocks": 300, "max_model_len": 1024}

@@ -10,7 +10,7 @@ import pytest
 
 from pagesim.experiments.plan import plan
 from pagesim.results.report.plans import write_plan_page
-from pagesim.setup.scenario import System
+from pagesim.setup.system import System
 from tests.results.report.reading import data_of, unpacked
 
 MODELS = ("llama-3.1-8b", "gpt-oss-20b")

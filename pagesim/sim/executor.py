@@ -1,4 +1,4 @@
-"""The predicted executor: a cost model says how long an iteration takes; nothing is computed."""
+"""Executors: they take an iteration's time; here as a cost model predicts it, and nothing is computed."""
 
 from __future__ import annotations
 

@@ -1,0 +1,274 @@
+"""System: what serves the requests of a run; each option a field of a TOML file, a flag and a keyword."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+    field_validator,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+
+from pagesim.costs.specs.gpu_spec import parse_link
+from pagesim.errors import PagesimError
+from pagesim.scheduling.beams import DROP as BEAM_DROP
+from pagesim.scheduling.options import MOST
+from pagesim.setup.options import converted, declared, declared_by_plugins, fields_of, sentence
+from pagesim.setup.presets import PageSize, ReservationName
+from pagesim.setup.registry import SCHEDULERS
+from pagesim.sim.clock import LONGEST_S
+
+WeightDtypeName = Literal["bf16", "fp16", "fp8", "fp8_block", "int8", "int4", "nvfp4", "mxfp4", "mxfp4_mxfp8"]
+
+MOST_BLOCKS = 10_000_000
+"""More blocks than this are taken for a mistake; memory keeps a number for each."""
+
+
+class SystemFields(BaseModel):
+    """What every system has; the options of its scheduler are added in `System`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
+
+    policy: str = Field(
+        "vllm-v1", description="Named bundle of scheduler and memory (pagesim list policies)."
+    )
+    scheduler: str | None = Field(
+        None,
+        description="Replace the policy's scheduler: static, orca, vllm-sosp, vllm-v0, vllm-v1 or your own.",
+    )
+    reservation: ReservationName | None = Field(None, description="Replace the policy's reservation.")
+    allocator: str | None = Field(
+        None,
+        description="Replace the policy's allocator: first-fit, best-fit, buddy, paged, virtual or your own.",
+    )
+    model: str = Field(
+        "opt-13b",
+        min_length=1,
+        description="Model by name, or a path to a Hugging Face config.json or a file of layers.",
+    )
+    gpu: str = Field("a100-40gb", description="GPU by name.")
+    tensor_parallel_size: int = Field(
+        1, ge=1, le=1024, description="Number of GPUs in a tensor-parallel group."
+    )
+    weight_dtype: WeightDtypeName | None = Field(
+        None, description="Data type of the linear layers' weights. Defaults to the released checkpoint's."
+    )
+    kv_cache_dtype: Literal["fp16", "bf16", "fp8", "int8_per_token_head", "fp8_per_token_head"] | None = (
+        Field(
+            None,
+            description="Data type of the KV cache; the last two have a scale per token and head. Defaults "
+            "to the checkpoint's under vllm-v1, else to fp16.",
+        )
+    )
+    sizing: Literal["paper", "vllm", "sglang"] | None = Field(
+        None,
+        description="Rule that sizes the KV cache. Defaults to vllm under vllm-v1, to sglang under "
+        "sglang, else to paper.",
+    )
+    gpu_memory_utilization: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="Fraction of GPU memory to use, under sizing vllm. Defaults to the vllm-v1 "
+        "release's value, else to 0.9.",
+    )
+    flashinfer_sampler: bool = Field(
+        True, description="Sample with FlashInfer, under sizing vllm; PyTorch's sorting takes more memory."
+    )
+    block_size: int | None = Field(
+        None, ge=1, le=65536, description="Tokens per block. Defaults to 16, or to the policy's own."
+    )
+    page_size: PageSize | Annotated[int, Field(ge=1, le=65536)] | None = Field(
+        None,
+        description="Size of the pages that memory is mapped in, under allocator virtual. Defaults to "
+        "2M. Under sglang its name for block_size.",
+    )
+    num_blocks: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_BLOCKS,
+        description="Number of blocks on the GPU, instead of sizing; a comparison gives all policies "
+        "the same memory.",
+    )
+    cpu_blocks: int | None = Field(
+        None, ge=0, le=MOST_BLOCKS, description="Number of blocks of swap space. Defaults to 20 GiB per GPU."
+    )
+    max_model_len: int | None = Field(
+        None, ge=1, le=MOST, description="Maximum length of a request, in tokens. Defaults to the model's."
+    )
+    beam_drop: float = Field(
+        BEAM_DROP, gt=0, lt=1, description="Probability per token that a beam is dropped for a fork."
+    )
+    strict_compat: bool = Field(
+        False, description="Stop with an error where the real engine hangs, leaks or dies."
+    )
+    seed: int = Field(0, ge=0, le=2**32 - 1, description="Random seed.")
+    client_timeout: float | None = Field(
+        None, gt=0, le=LONGEST_S, description="Abort a request after this many seconds."
+    )
+    max_concurrency: int | None = Field(
+        None,
+        ge=1,
+        le=MOST,
+        description="Maximum number of outstanding requests; the next one is sent when one finishes.",
+    )
+    cost: str = Field(
+        "auto",
+        description="Cost model: auto (the best profile there is, else roofline), profile:NAME, "
+        "roofline[:name=value,…], or affine:s,s/token,s/context token[,s/block].",
+    )
+    frontend: str | None = Field(
+        None,
+        description="Add SECONDS[,PER_PROMPT_TOKEN] for HTTP and the tokenizer to the latencies that a "
+        "client sees.",
+    )
+    kv_offloading_link: str | None = Field(
+        None,
+        description="BANDWIDTH[:LATENCY] of each GPU's copies to and from the host, such as "
+        "25GB/s:10us. Defaults to what the cost model takes for swaps.",
+    )
+    window: str | None = Field(
+        None,
+        description="START:END in seconds: average memory and batch over the iterations scheduled in it.",
+    )
+    until: float | None = Field(
+        None, ge=0, le=LONGEST_S, description="Schedule no iteration after this instant, in seconds."
+    )
+    fast_forward: bool = Field(
+        True, description="Fast-forward iterations between scheduling events; results are bit-identical."
+    )
+
+    @field_validator("window", "frontend", "kv_offloading_link")
+    @classmethod
+    def _can_be_parsed(cls, value: str | None, info: ValidationInfo) -> str | None:
+        parse: Callable[[str], object] = {"window": _parse_window, "frontend": _parse_frontend}.get(
+            info.field_name or "", parse_link
+        )
+        if value is not None:
+            parse(value)
+        return value
+
+    @field_validator("tiers", mode="before", check_fields=False)
+    @classmethod
+    def _tiers_are_several(cls, value: object) -> object:
+        """Take one tier, or several with a + between them as in a grid, for a list of them."""
+        if isinstance(value, str):
+            value = [text.strip() for text in value.split("+")]
+        return (tuple(value) or None) if isinstance(value, list | tuple) else value  # TOML knows no tuples
+
+    @property
+    def frontend_s(self) -> tuple[float, float]:
+        """Seconds that a client waits beside the engine, a request and a token of its prompt."""
+        return (0.0, 0.0) if self.frontend is None else _parse_frontend(self.frontend)
+
+    @property
+    def window_s(self) -> tuple[float, float] | None:
+        """The window's first and last second, or None."""
+        return None if self.window is None else _parse_window(self.window)
+
+    @model_validator(mode="after")
+    def _options_exist(self) -> Self:
+        """Refuse an option that no scheduler has, of a plug-in either; give the others their types."""
+        extra = self.__pydantic_extra__
+        if extra:
+            known = plugin_fields()
+            for name, value in extra.items():
+                if name not in known:
+                    close = difflib.get_close_matches(name, [*type(self).model_fields, *known], n=1)
+                    hint = f"; did you mean {close[0]}?" if close else ""
+                    raise PagesimError(f"there is no option {name[:200]}{hint}")
+                extra[name] = converted(name, value, known[name][0])
+        return self
+
+    def option(self, name: str) -> Any:
+        """Return a scheduler's option as it was given; None where it was left out."""
+        return getattr(self, name, None)
+
+    @property
+    def scheduler_options(self) -> dict[str, Any]:
+        """The options of schedulers that were given, by name."""
+        given = {name: getattr(self, name) for name in SCHEDULER_FIELDS}
+        return {
+            name: value for name, value in {**given, **(self.model_extra or {})}.items() if value is not None
+        }
+
+
+SCHEDULER_FIELDS = fields_of(declared(SCHEDULERS.own()))
+"""The options of pagesim's own schedulers, by name."""
+
+
+def plugin_fields() -> dict[str, tuple[Any, FieldInfo]]:
+    """Return the options that only schedulers of others have, by name, as they are registered now."""
+    fields = fields_of(declared_by_plugins())
+    return {name: field for name, field in fields.items() if name not in System.model_fields}
+
+
+if TYPE_CHECKING:
+
+    class System(SystemFields):
+        """The system that serves: model, GPU, memory, scheduler and its options, and costs."""
+
+else:
+    System = create_model(
+        "System",
+        __base__=SystemFields,
+        __module__=__name__,
+        __doc__="The system that serves: model, GPU, memory, scheduler and its options, and costs.",
+        **SCHEDULER_FIELDS,
+    )
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def checked(kind: type[M], values: dict[str, Any], source: str = "", *, strict: bool = False) -> M:
+    """Return a model of these values.
+
+    Args:
+        kind: the model.
+        values: by field.
+        source: where they come from, for the sentence.
+        strict: whether a value of another type is refused, and not converted: in a file ``"5"`` is no number.
+
+    Raises:
+        PagesimError: a field is unknown or out of bounds; the sentence names source, field, value and bound.
+    """
+    try:
+        return kind.model_validate(values, strict=strict)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = f"{source}: " if source else ""
+        if not first["loc"]:  # an option that no field stands for
+            raise PagesimError(where + first["msg"].removeprefix("Value error, ")) from None
+        raise PagesimError(where + sentence(str(first["loc"][0]), error)) from None
+
+
+def _parse_frontend(text: str) -> tuple[float, float]:
+    try:
+        request, token = (float(part) for part in (text if "," in text else f"{text},0").split(","))
+    except ValueError:
+        raise ValueError("must be SECONDS or SECONDS,PER_PROMPT_TOKEN, such as 0.01 or 0.01,2e-6") from None
+    if not (0 <= request <= 60 and 0 <= token <= 1):  # false for NaN as well
+        raise ValueError("must be from 0 to 60 s a request, and from 0 to 1 s a token of its prompt")
+    return request, token
+
+
+def _parse_window(text: str) -> tuple[float, float]:
+    try:
+        start, end = (float(part) for part in text.split(":"))
+    except ValueError:
+        raise ValueError("must be START:END in seconds, such as 300:900") from None
+    if not 0 <= start <= end <= LONGEST_S:  # false for NaN as well
+        raise ValueError(
+            f"must be two times from 0 to {LONGEST_S:g} s, such as 300:900, the first not after the second"
+        )
+    return start, end
