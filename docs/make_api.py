@@ -74,6 +74,8 @@ PUBLIC: dict[str, dict[str, str]] = {
         "SequenceGroup": "what memory knows of a request",
         "BlockManager": "the contract of memory of one's own",
         "KVGroup": "layers whose blocks are alike",
+        "JengaManager": "memory of small pages in large ones, a large one for one layer type",
+        "LayerTypePages": "registers memory in which layer types have pages of their own",
         "PagedManager": "memory of blocks on demand or reserved, to derive from",
         "Pool": "what memory is made from",
         "Reservation": "how much a sequence takes at admission",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -131,11 +132,11 @@ def with_fields(fields: Mapping[str, FieldInfo], *, check: bool = False, engine:
         parameters = inspect.signature(command, eval_str=True).parameters
         own = {name: each for name, each in parameters.items() if name != "flags"}
 
-        def run(context: typer.Context | None = None, **values: Any) -> None:
+        def run(typer_context: typer.Context | None = None, **values: Any) -> None:
             mine = {name: values.pop(name) for name in own}
             flags = {name: value for name, value in values.items() if value is not None}
-            if context is not None:
-                flags |= context.meta.get(_ENGINE, {})
+            if typer_context is not None:
+                flags |= typer_context.meta.get(_ENGINE, {})
             if check:
                 checked(Scenario, flags)
             command(**mine, flags=flags)
@@ -145,7 +146,7 @@ def with_fields(fields: Mapping[str, FieldInfo], *, check: bool = False, engine:
         signature = inspect.Signature(
             [
                 inspect.Parameter(
-                    "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
+                    "typer_context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
                 ),
                 *own.values(),
                 *(
@@ -189,7 +190,9 @@ class EngineCommand(Command):
         try:
             ctx.meta[_ENGINE], rest = engine_options(args)
         except ValueError as error:
-            ctx.fail(str(error))
+            if not ctx.resilient_parsing:  # while a shell completes the line, its end may be missing
+                ctx.fail(str(error))
+            rest = args
         return super().parse_args(ctx, rest)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
@@ -218,6 +221,7 @@ def engine_options(args: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     for word in words:
         flag, sign, value = word.partition("=")
         name = flag[2:].replace("-", "_") if flag.startswith("--") else ""
+        name = "tiers" if name == "tier" else name
         switch = name if name in switches else name.removeprefix("no_")
         if switch in switches:
             if sign:
@@ -226,7 +230,7 @@ def engine_options(args: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
         elif name in kinds:
             if not sign and (value := next(words, "")) == "":
                 raise ValueError(f"Option '{flag}' requires an argument.")
-            found[name] = [*found.get(name, ()), value] if name in REPEATED else value
+            found[name] = [*found.get(name, ()), value] if name in REPEATED else _number(value, kinds[name])
         else:
             rest.append(word)
             if word == "--":
@@ -264,6 +268,14 @@ def _flag(name: str, field: FieldInfo) -> Any:
         autocompletion=_completing(name, kinds, choices),
     )
     return Annotated[(int if kinds == [int] else float if kinds == [float] else str) | None, option]
+
+
+def _number(text: str, kind: Any) -> Any:
+    """Return a number where one is wanted and the text is one; the text otherwise."""
+    if float in _parts(kind):
+        with suppress(ValueError):
+            return float(text)
+    return _whole(text) if int in _parts(kind) else text
 
 
 def _whole(text: str) -> int | str:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 _SPELLINGS = {
     "placement": "allocator",
     "request-rate": "rate",
-    "tier": "tiers",
     "tp": "tensor-parallel-size",
     "tp-size": "tensor-parallel-size",
     "context-length": "max-model-len",

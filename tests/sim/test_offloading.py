@@ -256,8 +256,7 @@ def test_a_copy_on_which_no_request_that_waits_depends_asks_for_no_plan(
         "kv_offloading_link": "100MB/s",
     }
     forwarded = run(trace, **system)
-    # The last is planned since the step before it begins to store: who waits may wait for that chunk then.
-    assert [each for each in waiting if each] == [3, 2, 1, 1, 1, 1]
+    assert [each for each in waiting if each] == [3, 2, 1, 1, 1]
     waiting.clear()
     stepped = run(trace, **system, fast_forward=False)
     assert len([each for each in waiting if each]) > 50
