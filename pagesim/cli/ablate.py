@@ -17,7 +17,7 @@ from pagesim.cli.ablate_hit_rate import hit_rate
 from pagesim.cli.ablate_offload import offload
 from pagesim.cli.ablate_tier_size import tier_size
 from pagesim.cli.groups import Commands
-from pagesim.cli.options import OUT, SCENARIO, Command, scenario_from, with_fields
+from pagesim.cli.options import OUT, SCENARIO, Command, EngineCommand, scenario_from, with_fields
 from pagesim.setup.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class _Asked:
     sizes: tuple[int, ...]
 
 
-@cli.command("block-size", cls=Command)
+@cli.command("block-size", cls=EngineCommand)
 @with_fields({**Ablation.model_fields, **_FIELDS}, engine=True)
 def block_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]) -> None:
     """Replay a trace over block sizes (the paper's figure 18b).
@@ -126,7 +126,7 @@ def block_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
     show.stored(out)
 
 
-@cli.command("preemption", cls=Command)
+@cli.command("preemption", cls=EngineCommand)
 @with_fields({**Undoing.model_fields, **_FIELDS}, engine=True)
 def preemption(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]) -> None:
     """Compare swapping with recomputing (the paper's figure 19).
@@ -188,10 +188,10 @@ def preemption(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
     show.stored(out)
 
 
-cli.command("engines", cls=Command)(engines)
-cli.command("hit-rate", cls=Command)(hit_rate)
+cli.command("engines", cls=EngineCommand)(engines)
+cli.command("hit-rate", cls=EngineCommand)(hit_rate)
 cli.command("offload", cls=Command)(offload)
-cli.command("tier-size", cls=Command)(tier_size)
+cli.command("tier-size", cls=EngineCommand)(tier_size)
 
 
 def _prepared(

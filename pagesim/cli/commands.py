@@ -11,7 +11,7 @@ from pagesim.cli.groups import Entry, LazyCommands
 from pagesim.errors import PagesimError
 
 TABLE = (
-    Entry("demo", "Compare five memory systems on a ShareGPT-like load."),
+    Entry("demo", "Compare five memory systems on a load like ShareGPT, and play three side by side."),
     Entry("run", "Replay a trace: memory and latency of one system, of several, or of a cluster."),
     Entry("plan", "Plan a GPU's memory under vLLM, and how many requests fit."),
     Entry("sweep", "Replay a scenario at every point of a grid, or find the highest load that it bears."),

@@ -68,18 +68,26 @@ def load_of(system: System, varying: Sequence[str] = ()) -> str:
     given = {
         name: value for name, value in system.model_dump(exclude_none=True).items() if name not in varying
     }
-    words = [str(given["trace"])] if "trace" in given else []
+    words = [_name(given["trace"])] if "trace" in given else []
     if "max_concurrency" in given:
         words.append(f"{given['max_concurrency']} requests at a time")
     elif given.get("rate", float("inf")) < float("inf"):
         words.append(f"{given['rate']:g} requests/s")
     if "model" in given:
-        words.append(str(given["model"]))
+        words.append(_name(given["model"]))
     if "gpu" in given:
         gpus = given.get("tensor_parallel_size", 1)
         on = f"{gpus} × {given['gpu']}" if gpus > 1 else str(given["gpu"])
         words[-1:] = [f"{words[-1]} on {on}"] if "model" in given else [*words[-1:], on]
     return ", ".join(words)
+
+
+def _name(given: str) -> str:
+    """Return a name as it is, and of a file no folder but that of a config.json: figures name no machine."""
+    path = Path(given)
+    if not path.is_absolute():
+        return given
+    return path.parent.name if path.name == "config.json" else path.name
 
 
 def beside(axes: Axes, *, upwards: bool = False, **options: Any) -> None:

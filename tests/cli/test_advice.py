@@ -12,6 +12,7 @@ from typing import Any
 import typer.main
 
 from pagesim.cli.commands import cli as app
+from pagesim.cli.options import ENGINE_FIELDS
 from pagesim.setup import serve_sglang_flags, serve_vllm_flags
 
 ROOT = Path(__file__).parents[2]
@@ -94,7 +95,7 @@ def test_every_command_that_a_text_names_is_there():
 
 
 OTHERS = {
-    *("save-detailed", "save-result", "output-details"),  # of the clients of vLLM and SGLang
+    *("save-detailed", "save-result", "output-details", "request-rate"),  # of the clients of vLLM and SGLang
     *("no", "model-type"),  # the beginning of an option, and one of SGLang's that is read by itself
     *("rules", "targets", "vllm"),  # of scripts in the checkout
     *("query-gpu", "format"),  # of nvidia-smi
@@ -111,11 +112,12 @@ def test_every_option_that_a_text_names_is_a_commands_or_an_engines():
         for spelling in (*param.opts, *param.secondary_opts)
     }
     served = {*serve_vllm_flags.FLAGS, *serve_sglang_flags.FLAGS}
+    engines = {name.replace("_", "-") for name in (*ENGINE_FIELDS, *(f"no-{each}" for each in ENGINE_FIELDS))}
     wrong = [
         f"{place}: --{found[1]}"
         for place, text in TEXTS
         for found in OPTION.finditer(text)
-        if found[1] not in known | served | OTHERS
+        if found[1] not in known | served | engines | OTHERS
     ]
     assert not wrong
 

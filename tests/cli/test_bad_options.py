@@ -228,12 +228,8 @@ def test_a_window_is_two_times(value, refused):
     "arguments",
     [
         ("run", "--nosuch"),
-        ("run", "--num-blocks", "abc"),
-        ("run", "--num-blocks", "1.5"),
         ("run", "--rate", "fast"),
         ("run", "--out"),
-        ("run", "--policies", "vllm-sosp"),
-        ("run", "--policy", "vllm-sosp"),
         ("run", "one.toml", "two.toml"),
         ("nosuch",),
         ("trace", "nosuch"),

@@ -7,7 +7,7 @@ import os
 import pytest
 
 
-@pytest.mark.parametrize("command", ["run", "compare"])
+@pytest.mark.parametrize("flags", [(), ("--policies", "orca-max,vllm-sosp")], ids=["run", "compare"])
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -43,10 +43,10 @@ import pytest
         (b'arrivals = "posson"', "arrivals is 'posson': input should be 'recorded'"),
     ],
 )
-def test_a_bad_file_is_refused(command, content, said, refused, tmp_path):
+def test_a_bad_file_is_refused(flags, content, said, refused, tmp_path):
     file = tmp_path / "s.toml"
     file.write_bytes(content)
-    sentence = refused(command, file, "--out", tmp_path / "out")
+    sentence = refused("run", *flags, file, "--out", tmp_path / "out")
     assert sentence.startswith(f"{file}: ")
     assert said in sentence
     assert not (tmp_path / "out").exists()
@@ -58,12 +58,18 @@ def test_a_file_that_cannot_be_read_is_named(name, refused, tmp_path):
     assert refused("run", tmp_path / name).startswith(f"{tmp_path / name}: cannot be read (")
 
 
-@pytest.mark.parametrize("command", ["run", "compare", "cluster", "sweep", "capacity"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *[("run",), ("run", "--policies", "vllm-v1"), ("run", "--replicas", "2"), ("sweep",)],
+        ("sweep", "--find", "rate", "--slo", "p99_ttft<=2s"),
+    ],
+    ids=" ".join,
+)
 def test_a_fifo_or_a_device_is_not_waited_for(command, refused, tmp_path):
     os.mkfifo(tmp_path / "s.toml")
-    goal = ("--slo", "p99_ttft<=2s") if command == "capacity" else ()
-    assert "it is a FIFO and no regular file" in refused(command, tmp_path / "s.toml", *goal)
-    assert "it is a device" in refused(command, "/dev/zero", *goal)
+    assert "it is a FIFO and no regular file" in refused(*command, tmp_path / "s.toml")
+    assert "it is a device" in refused(*command, "/dev/zero")
 
 
 def test_a_file_of_100_gib_is_not_read(refused, tmp_path):

@@ -15,8 +15,8 @@ def refused_trace(refused, tmp_path):
 
     def run(file, *flags):
         before = sorted(tmp_path.rglob("*"))
-        for command in ("run", "compare"):
-            sentence = refused(command, "--trace", file, *flags, "--out", tmp_path / "out", "--json")
+        for policies in ((), ("--policies", "orca-max,vllm-sosp")):
+            sentence = refused("run", *policies, "--trace", file, *flags, "--out", tmp_path / "out", "--json")
             assert sentence.startswith(f"{file}: ")
         assert sorted(tmp_path.rglob("*")) == before
         return sentence.removeprefix(f"{file}: ")

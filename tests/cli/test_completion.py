@@ -21,7 +21,7 @@ def offered(cli, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "names"),
     [
-        (("cap",), ["capacity"]),
+        (("swe",), ["sweep"]),
         (("run", "--policy", "orca-"), ["orca-max", "orca-pow2", "orca-oracle"]),
         (("run", "--policies", "static,vllm-s"), ["static,vllm-sosp"]),
         (("run", "--model", "opt-1"), ["opt-125m", "opt-1.3b", "opt-13b", "opt-175b"]),
@@ -29,7 +29,6 @@ def offered(cli, monkeypatch):
         (("run", "--trace", "s"), ["sharegpt"]),
         (("trace", "describe", "a"), ["alpaca", "azure-conv"]),
         (("profile", "show", "analytic-h"), ["analytic-h100", "analytic-h200", "analytic-h20"]),
-        (("run", "--preemption", "re"), ["recompute"]),
         (("run", "--allocator", "b"), ["best-fit", "buddy"]),
         (("run", "--scheduler", "vllm-v"), ["vllm-v0", "vllm-v1"]),
         (("run", "--router", "l"), ["least-loaded"]),

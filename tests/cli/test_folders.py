@@ -191,13 +191,13 @@ def test_through_a_link_the_file_behind_it_is_written(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["summary.json", "notes.txt", ".hidden", "folder/file"])
-@pytest.mark.parametrize("command", ["run", "compare"])
-def test_a_folder_that_holds_anything_else_is_refused_and_untouched(command, content, refused, tmp_path):
+@pytest.mark.parametrize("flags", [(), ("--policies", "orca-max,vllm-sosp")])
+def test_a_folder_that_holds_anything_else_is_refused_and_untouched(flags, content, refused, tmp_path):
     out = tmp_path / "out"
     (out / content).parent.mkdir(parents=True)
     (out / content).write_text("mine")
     before = everything(tmp_path)
-    assert "is not empty and holds no result" in refused(command, *SMALL, "--out", out)
+    assert "is not empty and holds no result" in refused("run", *SMALL, *flags, "--out", out)
     assert everything(tmp_path) == before
 
 

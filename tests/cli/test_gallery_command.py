@@ -41,7 +41,7 @@ def test_json_holds_the_same(succeeds) -> None:
         (("--models", "nope"), "no model is named 'nope'"),
         (("--gpu", "nope"), "no GPU is named 'nope'"),
         (("--models", "deepseek-v3"), "the smallest tensor_parallel_size that fits is 16"),
-        (("--seed", "-1"), "seed is -1"),
+        (("--max-model-len", "9"), "max_model_len is not for --saturate"),
         (("--jobs", "0"), "jobs is 0"),
     ],
 )

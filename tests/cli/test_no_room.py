@@ -24,7 +24,8 @@ WRITERS = {
     "cluster": ("run", *SMALL, "--replicas", "2", "--out", "{}"),
     "sweep": ("sweep", *SMALL, "--grid", "num_blocks=300,400", "--jobs", "1", "--out", "{}"),
     "capacity": (
-        *("sweep", "--find", "rate", "--slo", "p99_ttft<=2s", "--policies", "orca-max", "--jobs", "1", "--highest", "1"),
+        *("sweep", "--find", "rate", "--slo", "p99_ttft<=2s", "--policies", "orca-max"),
+        *("--jobs", "1", "--highest", "1"),
         *("--trace", "fixed:100,20", "--num-requests", "20", "--out", "{}"),
     ),
     "ablate": (

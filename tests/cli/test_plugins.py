@@ -191,10 +191,9 @@ def test_each_kind_of_part_is_found_by_its_name(succeeds):
 @pytest.mark.usefixtures("installed")
 def test_a_schedulers_options_are_flags_and_stored_with_the_scenario(succeeds, refused, tmp_path):
     command = ("run", *LOAD, "--policy", "tiny")
-    shown = succeeds("run", "--help").out
-    assert re.search("--crowd (<int>|INTEGER)", shown)  # as typer's release has it
-    assert "[eight: 8]" in shown
-    assert "--shy / --no-shy" in shown
+    shown = succeeds("list", "options", "eight").out
+    assert re.search(r"--crowd +eight +8 +Running", shown)
+    assert re.search(r"--shy +eight", shown)
     stored = tmp_path / "out" / "scenario.toml"
     summary = succeeds(*command, "--crowd", "3", "--shy", "--out", stored.parent, "--json").json
     batch = summary["batch"]["mean"]

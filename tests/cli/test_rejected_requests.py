@@ -70,7 +70,8 @@ def test_a_table_without_rows_has_the_columns_of_any_other(cli, trace_file, tmp_
 def test_a_rejection_is_said(succeeds, trace_file):
     trace = trace_file("a,0,100,10\nb,0,50000,5\n")
     assert "1 rejected" in succeeds("run", "--trace", trace).out
-    assert "vllm-sosp: 1 of 2 requests finished, 1 rejected" in succeeds("run", "--trace", trace).out
+    both = ("run", "--policies", "vllm-sosp,orca-max", "--trace", trace)
+    assert "vllm-sosp: 1 of 2 requests finished, 1 rejected" in succeeds(*both).out
 
 
 TP2 = ("--model", "qwen3-14b", "--gpu", "l40s", "--tensor-parallel-size", "2")
@@ -139,11 +140,11 @@ def test_an_output_that_ends_early_is_said_with_the_limit_that_ends_it(succeeds,
     assert "1 outputs cut: the engine ends a sequence at 40960 tokens, by max_model_len, 40960" in done.err
 
 
-@pytest.mark.parametrize("command", [("run",), ("run", "--policies", "orca-max,vllm-sosp"), ("cluster",)])
-def test_a_run_that_rejects_every_request_says_so_first_and_ends_with_1(command, cli, trace_file):
+@pytest.mark.parametrize("flags", [(), ("--policies", "orca-max,vllm-sosp"), ("--replicas", "2")])
+def test_a_run_that_rejects_every_request_says_so_first_and_ends_with_1(flags, cli, trace_file):
     trace = trace_file("a,0,8000,10\nb,1,8000,10\n")
-    policy = () if "--policies" in command else ("--policy", "vllm-sosp")
-    done = cli(*command, *TP2, *policy, "--trace", trace)
+    policy = () if "--policies" in flags else ("--policy", "vllm-sosp")
+    done = cli("run", *flags, *TP2, *policy, "--trace", trace)
     assert done.code == 1
     assert done.err.startswith("pagesim: 2 of 2 requests were rejected: the prompt exceeds max_num_batched")
 

@@ -24,7 +24,7 @@ class Source:
 
 
 def is_cluster(folder: Path) -> bool:
-    """Say whether a folder holds what ``pagesim cluster`` stored.
+    """Say whether a folder holds what ``pagesim run --replicas`` stored.
 
     Raises:
         PagesimError: its manifest is damaged.

@@ -62,7 +62,7 @@ def test_a_check_that_fails_is_an_exit_code(cli, monkeypatch):
     [
         (
             ("--tensor-parallel-size", "2"),
-            "tensor_parallel_size is 2; pagesim run --device runs on one device, so it must be 1",
+            "tensor_parallel_size is 2; a live run runs on one device, so it must be 1",
         ),
         (("--model", "deepseek-v3"), "model deepseek-v3 is a mixture of experts"),
         (("--policy", "virtual-contiguous"), "policy virtual-contiguous maps pages into virtual addresses"),
@@ -87,7 +87,7 @@ def test_what_cannot_be_done_is_one_sentence(flags, said, cli):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_missing_gpu_is_one_sentence(refused):
-    assert refused("run", "--device", "cuda", *FEW).startswith("device is 'cuda', but torch ")
+    assert refused("run", *FEW, "--device", "cuda").startswith("device is 'cuda', but torch ")
 
 
 def test_heads_that_the_kernels_do_not_take_are_refused(system_of):
