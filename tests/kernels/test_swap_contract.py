@@ -21,7 +21,7 @@ from pagesim.kernels.swap import (  # noqa: E402
     ZeroCopy,
     make_strategy,
 )
-from pagesim.kvcache import Full, Holder, KVGroup, PagedManager  # noqa: E402
+from pagesim.kvcache import Full, SequenceGroup, KVGroup, PagedManager  # noqa: E402
 
 ON_CPU = [name for name in STRATEGIES if name != CopyBatch.name]
 POISON = 0xAB
@@ -117,7 +117,7 @@ def test_a_memorys_own_moves_are_taken_as_they_are(name):
     memory.tables.notes_moves = True
     pools = make_pools(9, (8, 16, 8), torch.float16, 2, host_blocks=8)
     strategy = make_strategy(name, pools)
-    leaves, moves, comes = Holder(40), Holder(20), Holder(16)
+    leaves, moves, comes = SequenceGroup(40), SequenceGroup(20), SequenceGroup(16)
     memory.admit(leaves, 40)
     memory.admit(moves, 20)
     memory.release(leaves)

@@ -73,11 +73,6 @@ def test_without_fast_forward_an_iteration_is_an_event(events: list[Event]) -> N
     assert len(events) == 6 + 2
 
 
-def test_a_replica_whose_requests_are_known_has_the_same_events(events: list[Event]) -> None:
-    ps.simulate_cluster(trace([0.0, 10.0], [3, 2]), replicas=1, router="round-robin", **SECOND)
-    assert events == ALONE
-
-
 def test_a_replica_is_woken_by_its_router(events: list[Event]) -> None:
     ps.simulate_cluster(trace([0.0, 10.0], [3, 2]), replicas=1, router=Watching(), **SECOND)
     assert events == [
