@@ -21,7 +21,7 @@ from pagesim.kernels.swap import (  # noqa: E402
     ZeroCopy,
     make_strategy,
 )
-from pagesim.kvcache import Full, SequenceGroup, KVGroup, PagedManager  # noqa: E402
+from pagesim.kvcache import Full, KVGroup, PagedManager, SequenceGroup  # noqa: E402
 
 ON_CPU = [name for name in STRATEGIES if name != CopyBatch.name]
 POISON = 0xAB
