@@ -199,12 +199,10 @@ class Scheduler(SchedulerTraits):
 
     def steps_until_next_decision(self) -> int:
         """Return for how many iterations from here no decision can differ, if no request arrives."""
-        finishing = self._finishing
-        if self.must_replan or not finishing:
+        if self.must_replan or not self._finishing:
             return 0
-        memory = self.memory
-        steps = finishing[0][0] - memory.steps
-        forks = self.forks
+        memory, forks = self.memory, self.forks
+        steps = self._finishing[0][0] - memory.steps
         if forks.heap:
             steps = min(steps, forks.next_step() - memory.steps)
         if steps <= 0 or forks.copied:
