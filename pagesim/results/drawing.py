@@ -14,6 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
+from pagesim.errors import escaped
 from pagesim.results.style import PARTS, Part, ink
 from pagesim.setup.system import System
 
@@ -54,7 +55,8 @@ def bare(*all_axes: Axes, but: Sequence[str] = ("left", "bottom")) -> None:
 
 def head(figure: Figure, title: str, load: str = "") -> Figure:
     """Put a title above a figure, and below it what was served; return the figure."""
-    figure.suptitle(f"{title}\n{load}" if load else title, fontsize=9)
+    lines = [escaped(each) for each in (title, load) if each]  # both may hold names of files
+    figure.suptitle("\n".join(lines), fontsize=9)
     return figure
 
 
