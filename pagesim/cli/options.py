@@ -254,7 +254,7 @@ def _flag(name: str, field: FieldInfo) -> Any:
         text = f"{text} [{'|'.join(dict.fromkeys(choices))}]"
     elif field.default not in (None, False) and not isinstance(field.default, tuple):
         text = f"{text} [default: {field.default}]"
-    if kinds == [bool] and name not in Scenario.model_fields:
+    if kinds == [bool] and field.default is False and name not in Scenario.model_fields:
         return Annotated[bool | None, typer.Option(flag, help=text, rich_help_panel=panel)]
     if kinds == [bool]:
         of_bool = typer.Option(f"{flag}/--no-{flag[2:]}", help=text, rich_help_panel=panel)

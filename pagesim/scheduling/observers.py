@@ -25,13 +25,24 @@ class Observers(Observer):
                 if getattr(type(observer), name) is not getattr(Observer, name)
             ]
             if called:  # else the base class's, which does nothing
-                setattr(self, name, called[0] if len(called) == 1 else _together(called))
+                together = _earliest if name == "next_look" else _in_turn
+                setattr(self, name, called[0] if len(called) == 1 else together(called))
 
 
-def _together(called: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
-    """Return what calls each; of `Observer.next_look`, the only one with a result, the earliest."""
+def _in_turn(called: Sequence[Callable[..., None]]) -> Callable[..., None]:
+    """Return what calls each, in order."""
 
-    def notify(*event: Any) -> Any:
-        return min([each(*event) or 0 for each in called])
+    def notify(*event: Any) -> None:
+        for each in called:
+            each(*event)
 
     return notify
+
+
+def _earliest(called: Sequence[Callable[..., int]]) -> Callable[..., int]:
+    """Return what asks each for the instant of its next look, and gives the earliest."""
+
+    def ask(*event: Any) -> int:
+        return min([each(*event) for each in called])
+
+    return ask
