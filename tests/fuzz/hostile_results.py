@@ -75,7 +75,7 @@ def _files(folder: Path, suffix: str = "") -> list[Path]:
     return [file for file in sorted(folder.rglob(f"*{suffix}")) if file.is_file() and file.suffix in _READ]
 
 
-_READ = (".parquet", ".json", ".toml", ".npz")
+_READ = (".parquet", ".json", ".toml")
 
 
 def _write(file: Path, data: bytes, folder: Path | None = None) -> None:
@@ -262,11 +262,6 @@ def _changed_run(folder: Path, rng: random.Random) -> None:
     file.write_bytes(json.dumps(content).encode())
 
 
-def _broken_trace(folder: Path, rng: random.Random) -> None:
-    file = rng.choice(sorted(folder.glob("traces/*.npz")))
-    _write(file, mutate(file.name, file.read_bytes(), rng), folder if rng.random() < 0.7 else None)
-
-
 OF_RESULTS: tuple[tuple[str, Damage, str], ...] = (
     ("wild numbers", _wild_numbers, "any"), ("a changed table", _changed_table, "refused"),
     ("mutations", _mutation, "any"), ("no plain file", _no_file, "any"), ("wild summary", _wild_summary,
@@ -276,12 +271,12 @@ OF_RESULTS: tuple[tuple[str, Damage, str], ...] = (
                                                                                 _wild_numbers, "any"),
     ("another's file", _of_another, "any"), ("mutations", _mutation, "any"),
 )  # fmt: skip
-# What a sweep goes on from is its runs and traces: its tables are made anew.
+# What a sweep goes on from is its runs: its tables are made anew.
 _OF_RUNS: dict[Damage, tuple[str, Damage, str]] = {
     _wild_numbers: ("wild summary", _wild_summary, "any"),
     _changed_table: ("a changed run", _changed_run, "refused"),
-    _broken_table: ("broken traces", _broken_trace, "any"),
-    _lost_rows: ("broken traces", _broken_trace, "any"),
+    _broken_table: ("wild summary", _wild_summary, "any"),
+    _lost_rows: ("mutations", _mutation, "any"),
 }
 OF_SWEEPS: tuple[tuple[str, Damage, str], ...] = tuple(
     _OF_RUNS.get(damage, (name, damage, "any")) for name, damage, _ in OF_RESULTS
