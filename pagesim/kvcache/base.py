@@ -89,6 +89,12 @@ class BlockManager:
         "steps_in_flight",
     )
 
+    MUST_OVERRIDE: ClassVar[tuple[str, ...]] = (
+        *("held_blocks", "blocks_needed", "blocks_to_extend", "steps_that_fit"),
+        *("admit", "allocate_step", "release"),
+    )
+    """The abstract methods, which compiled code does not tell."""
+
     grows: bool
     """Whether decoding requests take further blocks; if not, everything is taken at admission."""
 

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pagesim.kvcache import BlockManager
 from pagesim.scheduling.arrivals import Arrivals
@@ -76,6 +76,7 @@ class Scheduler(SchedulerTraits):
             step is over how many tokens it gives, and observers are told by ``answered``.
     """
 
+    MUST_OVERRIDE: ClassVar[tuple[str, ...]] = ("plan", "refusal", "may_join")
     __slots__ = (
         "_finishing",
         "_orders",

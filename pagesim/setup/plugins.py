@@ -257,7 +257,12 @@ def _refuse_abstract(instance: object) -> None:
         TypeError: it names the methods.
     """
     kind: Any = type(instance)
-    names = [name for name in dir(kind) if getattr(getattr(kind, name), "__isabstractmethod__", False)]
+    names = [
+        name
+        for base in kind.__mro__
+        for name in vars(base).get("MUST_OVERRIDE", ())
+        if getattr(kind, name) is vars(base)[name]
+    ]
     if names:
         raise TypeError(
             f"class {kind.__name__} needs a method {', '.join(names)}, abstract in its base class"

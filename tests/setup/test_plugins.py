@@ -21,7 +21,8 @@ from pagesim.kvcache import (
     PooledManager,
     contiguous,
 )
-from pagesim.scheduling import EngineRequest, VllmSosp
+from pagesim.scheduling import EngineRequest, Scheduler, VllmSosp
+from pagesim.setup.compiled import form
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.system import System, checked
 from pagesim.sim.clock import to_ticks
@@ -301,6 +302,13 @@ def test_memory_that_lacks_a_method_is_refused_by_its_name(trace) -> None:
         ps.PagesimError, match=r"allocator half cannot be made: .*class Half needs a method .*admit"
     ):
         ps.simulate(trace, "vllm-sosp", allocator="half", num_blocks=300)
+
+
+@pytest.mark.skipif(not form().startswith("pure"), reason="compiled code does not tell what is abstract")
+@pytest.mark.parametrize("base", [BlockManager, Scheduler])
+def test_what_must_be_overridden_is_what_is_abstract(base) -> None:
+    abstract = {name for name in dir(base) if getattr(getattr(base, name), "__isabstractmethod__", False)}
+    assert abstract == set(base.MUST_OVERRIDE)
 
 
 def test_a_registration_that_would_mislead_is_refused() -> None:
