@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from _thread import interrupt_main
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from io import TextIOWrapper
 from pathlib import Path
+from threading import Timer
 from types import TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pagesim.errors import PACKAGES, PagesimError, escaped, reason
 
@@ -19,6 +21,7 @@ def app() -> None:
     """Run the command line; what a user can mend is said in one sentence, with exit code 2."""
     _settle_streams()
     _settle_figures()
+    sys.unraisablehook = _not_raised
     try:
         try:
             _check_arguments()
@@ -95,6 +98,14 @@ def _settle_figures() -> None:
             import_module("matplotlib")
         finally:
             os.chdir(here)
+
+
+def _not_raised(error: Any) -> None:
+    """Interrupt again where Python ignores an interrupt: in a callback while it collects a figure, say."""
+    if isinstance(error.exc_value, KeyboardInterrupt):
+        Timer(0.01, interrupt_main).start()  # when this call, which would ignore it as well, is over
+    else:
+        sys.__unraisablehook__(error)
 
 
 def _check_arguments() -> None:

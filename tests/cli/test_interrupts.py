@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -34,3 +36,26 @@ def test_an_interrupt_while_a_result_is_stored_leaves_the_older_one(succeeds, cl
     outcome = cli("run", "--trace", "fixed:20,20", "--out", tmp_path / "out")
     assert outcome.code == 130
     assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
+
+
+def test_an_interrupt_that_falls_into_a_callback_is_not_lost() -> None:
+    program = """
+import sys, weakref
+from pagesim.cli import main
+
+class Figure: pass
+
+def interrupted(_):
+    raise KeyboardInterrupt
+
+sys.unraisablehook = main._not_raised
+figure = Figure()
+kept = weakref.ref(figure, interrupted)
+try:
+    del figure
+    while True: pass
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")
