@@ -35,7 +35,8 @@ class Workers:
     """Processes that calls are handed to, as a context; one job is this process itself.
 
     Args:
-        jobs: how many; None for one a core, of this machine or of the cluster.
+        jobs: how many, on this machine no more than it has cores, or 2; None for one a core, of this machine
+            or of the cluster.
         executor: ``local`` or ``ray``.
         address: of a running Ray cluster; None for the one that this process is connected to, that
             ``RAY_ADDRESS`` names, or else one of this machine's cores.
@@ -65,6 +66,7 @@ class Workers:
             else:
                 # A replay is one thread; a worker that starts more only gets in the others' way.
                 config |= {"backend": "loky", "inner_max_num_threads": 1, "idle_worker_timeout": IDLE_S}
+                config["n_jobs"] = min(self._jobs, max(2, os.cpu_count() or 1))
                 config |= {"initializer": _end_with, "initargs": (os.getpid(),)}
             try:
                 self._open.enter_context(joblib.parallel_config(**config))

@@ -25,6 +25,12 @@ def test_each_call_is_answered_once_by_another_process():
     assert 1 <= len(processes) <= 2
 
 
+def test_more_jobs_than_cores_start_no_more_processes():
+    with Workers(1500) as many:
+        processes = set(many.call(os.getpid, [()] * 40))
+    assert len(processes) <= max(2, os.cpu_count() or 1)
+
+
 def test_one_job_is_this_process():
     with Workers(1) as alone:
         assert set(alone.call(os.getpid, [()] * 3)) == {os.getpid()}
