@@ -25,12 +25,12 @@ from scipy.optimize import nnls
 from pagesim.costs import EngineTime
 from pagesim.costs.operators import Store, Tables
 from pagesim.costs.operators.assemble import GPUS, import_operators
-from pagesim.costs.specs import model as model_of
 from pagesim.errors import PagesimError
 from pagesim.experiments.recorded.catalogue import known
 from pagesim.experiments.recorded.closed_loop_table import read
 from pagesim.experiments.recorded.recording import RecordedRun
 from pagesim.experiments.recorded.simulate import simulate_recorded, system_of
+from pagesim.models import model as model_of
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.system import System
 

@@ -115,13 +115,15 @@ PUBLIC: dict[str, dict[str, str]] = {
         "Target": "which model on which GPU is priced",
         "UNBOUNDED": "for a run of iterations that does not end",
     },
-    "pagesim.costs.specs": {
-        "GpuSpec": "a GPU of one's own, to be registered",
-        "Link": "how fast a GPU reaches another, or the host",
+    "pagesim.models": {
         "ModelSpec": "the shapes of a model",
         "from_hf_config": "the shapes of a model from its config.json",
-        "gpu": "a GPU by its name",
         "model": "a model by its name",
+    },
+    "pagesim.hardware": {
+        "GpuSpec": "a GPU of one's own, to be registered",
+        "Link": "how fast a GPU reaches another, or the host",
+        "gpu": "a GPU by its name",
     },
     "pagesim.sim.clock": {"to_ticks": "seconds in the unit that cost models answer in"},
     "pagesim.costs.profiles": {

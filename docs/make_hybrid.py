@@ -11,11 +11,11 @@ from pathlib import Path
 
 from pagesim.accounting.fragmentation import INTERNAL
 from pagesim.api import run
-from pagesim.costs.specs import model
-from pagesim.costs.specs.gpus import GIB
 from pagesim.experiments.holdings import ANY_COST, holding
 from pagesim.experiments.loads import conversations
 from pagesim.experiments.plan import Plan, plan
+from pagesim.hardware.gpus import GIB
+from pagesim.models import model
 from pagesim.setup.system import System
 
 ROOT = Path(__file__).parents[1]

@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from pagesim.costs.specs import BlockPlan, model, plan_blocks
-from pagesim.costs.specs.layers import ChunkLayer, Layer, StateLayer
 from pagesim.experiments.plan import blocks_behind
+from pagesim.models import model
+from pagesim.models.layers import ChunkLayer, Layer, StateLayer
+from pagesim.sizing import BlockPlan, plan_blocks
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "plan.md"

@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from pagesim.costs.specs.gpus import GIB
 from pagesim.errors import CapacityError
 from pagesim.experiments.plan import Plan, plan
+from pagesim.hardware.gpus import GIB
 from pagesim.setup.system import System
 
 ROOT = Path(__file__).parents[1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain
 
-from pagesim.costs.specs import ModelSpec, model
 from pagesim.kernels.bench.decode_grids import LatentGrid, SharedPrefixGrid
 from pagesim.kernels.bench.grids import (
     AttentionGrid,
@@ -17,6 +16,7 @@ from pagesim.kernels.bench.grids import (
 )
 from pagesim.kernels.bench.peers import peers_found
 from pagesim.kernels.bench.rows import Point
+from pagesim.models import ModelSpec, model
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 

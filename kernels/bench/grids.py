@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from pagesim.costs.specs import ModelSpec
 from pagesim.errors import PagesimError
 from pagesim.kernels.bench.peers import PEERS
 from pagesim.kernels.bench.rows import Point
+from pagesim.models import ModelSpec
 
 HEAD_SIZES = (32, 64, 72, 80, 96, 112, 120, 128, 160, 192, 256, 512)
 WHOLE_DTYPES = ("fp16", "bf16", "fp32")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import product
 
-from pagesim.costs.specs import model as find_model
 from pagesim.errors import PagesimError
 from pagesim.kernels.bench.decode_grids import MLA_OP, LatentGrid, SharedPrefixGrid
 from pagesim.kernels.bench.defaults import AnyGrid, default_points
@@ -27,6 +26,7 @@ from pagesim.kernels.bench.grids import (
 from pagesim.kernels.bench.peers import peers_found
 from pagesim.kernels.bench.rows import Point
 from pagesim.kernels.requirements import installed, require_device
+from pagesim.models import model as find_model
 
 Asked = Mapping[str, str]
 """A grid's options as they were written; those left out are not there."""

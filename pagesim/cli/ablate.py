@@ -220,8 +220,8 @@ def _prepared(
 def _found(name: str, chosen: Scenario, sizes: tuple[int, ...] | None) -> _Asked:
     from pagesim.costs.profiles import find_profile
     from pagesim.costs.profiles.analytic import analytic_profile
-    from pagesim.costs.specs import gpu
     from pagesim.experiments.ablations import sizes_of
+    from pagesim.hardware import gpu
     from pagesim.setup.engine_config import EngineConfig
 
     config, tp = EngineConfig(chosen), chosen.tensor_parallel_size

@@ -56,8 +56,6 @@ def hit_rate(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any
     from pagesim.cli.calibrate import words
     from pagesim.cli.runs import counted
     from pagesim.cli.tables import put_table
-    from pagesim.costs.specs import model
-    from pagesim.costs.specs.tier_spec import parse_capacity
     from pagesim.errors import PagesimError
     from pagesim.experiments.offload.hit_rate import (
         BOUND,
@@ -66,6 +64,8 @@ def hit_rate(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any
         hit_rates,
         prompt_chunks,
     )
+    from pagesim.hardware.tier_spec import parse_capacity
+    from pagesim.models import model
     from pagesim.results.drawing import load_of
     from pagesim.results.tier_plots import hit_rate_over_capacity
     from pagesim.setup.engine_config import EngineConfig

@@ -11,8 +11,8 @@ from pagesim.cli.options import OUT, with_fields
 from pagesim.setup.system import System
 
 if TYPE_CHECKING:
-    from pagesim.costs.specs import TierSpec
     from pagesim.experiments.offload.loading import OffloadServer, Returning
+    from pagesim.hardware import TierSpec
 
 GIB = 1 << 30
 
@@ -77,9 +77,9 @@ def offload(*, tier: TIER = None, out: OUT = None, flags: dict[str, Any]) -> Non
     from pagesim.cli.calibrate import numbers, words
     from pagesim.cli.tables import put_table
     from pagesim.costs import Assuming
-    from pagesim.costs.specs.tier_spec import parse_capacity
     from pagesim.errors import PagesimError
     from pagesim.experiments.offload.loading import Beside, reaches, returning
+    from pagesim.hardware.tier_spec import parse_capacity
     from pagesim.results.tier_plots import loading_map
 
     contexts = numbers("contexts", asked.contexts)
@@ -163,7 +163,8 @@ def _tiers(
 ) -> tuple[TierSpec, ...]:
     from pagesim.costs.links import host_links
     from pagesim.costs.profiles import find_profile
-    from pagesim.costs.specs import gpu, model, parse_tiers
+    from pagesim.hardware import gpu, parse_tiers
+    from pagesim.models import model
     from pagesim.setup.engine_config import EngineConfig
 
     device = gpu(flags["gpu"])

@@ -38,9 +38,9 @@ def tier_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, An
     from pagesim.cli import show
     from pagesim.cli.runs import counted, say_notes
     from pagesim.cli.tables import put_table
-    from pagesim.costs.specs import model
     from pagesim.experiments.offload.hit_rate import chunk_bytes, prompt_chunks
     from pagesim.experiments.offload.sizes import serve_sizes
+    from pagesim.models import model
     from pagesim.results.drawing import load_of
     from pagesim.results.tier_plots import over_tier_sizes
     from pagesim.setup.engine_config import EngineConfig

@@ -36,13 +36,13 @@ def _policies() -> Iterable[str]:
 
 
 def _models() -> Iterable[str]:
-    from pagesim.costs.specs import models
+    from pagesim.models import models
 
     return [model.name for model in models()]
 
 
 def _gpus() -> Iterable[str]:
-    from pagesim.costs.specs import gpus
+    from pagesim.hardware import gpus
 
     return [gpu.name for gpu in gpus()]
 

@@ -9,7 +9,7 @@ import typer
 from pagesim.cli.options import JSON
 
 if TYPE_CHECKING:
-    from pagesim.costs.specs import ModelSpec
+    from pagesim.models import ModelSpec
 
 SCHEDULER = Annotated[
     str | None,
@@ -82,7 +82,7 @@ def models(*, json: JSON = False) -> None:
     """
     from pagesim.cli.show import as_json
     from pagesim.cli.tables import put_table
-    from pagesim.costs.specs import models as all_models
+    from pagesim.models import models as all_models
 
     if json:
         as_json([_model(each) for each in all_models()])
@@ -131,7 +131,7 @@ def gpus() -> None:
     Example: pagesim list gpus
     """
     from pagesim.cli.tables import put_table
-    from pagesim.costs.specs import gpus as all_gpus
+    from pagesim.hardware import gpus as all_gpus
 
     put_table(
         "",

@@ -15,9 +15,9 @@ from pagesim.setup.system import System, checked
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from pagesim.costs.specs import BlockPlan
     from pagesim.experiments.plan import Plan
     from pagesim.experiments.plans import Planned
+    from pagesim.sizing import BlockPlan
 
 FIELDS = (
     *("model", "gpu", "tensor_parallel_size", "max_model_len", "vllm_version", "gpu_memory_utilization"),
@@ -101,9 +101,9 @@ def command(
     Example: pagesim plan --model llama-3.1-8b --gpu h100 --max-model-len 32768
     """
     from pagesim.cli import show
-    from pagesim.costs.specs.gpus import GIB
     from pagesim.errors import PagesimError
     from pagesim.experiments.plan import POLICY, plan
+    from pagesim.hardware.gpus import GIB
     from pagesim.setup.files import check_file
 
     if saturate:
@@ -177,10 +177,10 @@ def _side_by_side(
 ) -> None:
     """Show the plans of a grid: a row each, and a bar each where there is a figure."""
     from pagesim.cli import show
-    from pagesim.costs.specs.gpus import GIB
     from pagesim.errors import PagesimError
     from pagesim.experiments.plans import MOST_PLANS, plans
     from pagesim.experiments.sweeps.grid import parse_axes
+    from pagesim.hardware.gpus import GIB
 
     axes = parse_axes(grid)
     for name in axes:
@@ -222,7 +222,7 @@ def _side_by_side(
 def _show_plans(found: list[Planned], names: list[str]) -> None:
     from pagesim.cli import show
     from pagesim.cli.tables import put_table
-    from pagesim.costs.specs.gpus import GIB
+    from pagesim.hardware.gpus import GIB
 
     rows = []
     for each in found:
@@ -261,8 +261,8 @@ def _show_plans(found: list[Planned], names: list[str]) -> None:
 def _show(found: Plan, available_gib: float | None) -> None:
     from pagesim.cli import show
     from pagesim.cli.tables import put_table
-    from pagesim.costs.specs.gpus import GIB
     from pagesim.experiments.plan import blocks_behind
+    from pagesim.hardware.gpus import GIB
 
     of, settled = found.sized, found.settled
     rows = [(part.name, f"{part.bytes / GIB:,.2f}", part.known) for part in found.parts]

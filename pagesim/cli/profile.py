@@ -43,7 +43,7 @@ def show(*, profile: PROFILE, model: MODEL = "opt-13b", out: OUT = None, as_json
     """
     from pagesim.cli import show, show_profile
     from pagesim.costs.profiles import find_profile
-    from pagesim.costs.specs import model as model_of
+    from pagesim.models import model as model_of
 
     found = find_profile(profile, model=model_of(model))
     if as_json:
@@ -75,8 +75,8 @@ def compare(
     """
     from pagesim.cli import show_profile
     from pagesim.costs.profiles import find_profile
-    from pagesim.costs.specs import model as model_of
     from pagesim.errors import PagesimError
+    from pagesim.models import model as model_of
 
     spec = model_of(model)
     found = {name: find_profile(name, model=spec) for name in profiles}
@@ -97,7 +97,7 @@ def check(*, profile: PROFILE, model: MODEL = "opt-13b") -> None:
     """
     from pagesim.cli import show, show_profile
     from pagesim.costs.profiles import find_profile
-    from pagesim.costs.specs import model as model_of
+    from pagesim.models import model as model_of
 
     found = find_profile(profile, model=model_of(model))
     if not found.samples:
@@ -195,9 +195,9 @@ def rescale(
     from pagesim.cli import show, show_profile
     from pagesim.costs.profiles import LAUNCH_S, find_profile
     from pagesim.costs.profiles import rescale as carry
-    from pagesim.costs.specs import gpu as gpu_of
-    from pagesim.costs.specs import model as model_of
     from pagesim.errors import PagesimError
+    from pagesim.hardware import gpu as gpu_of
+    from pagesim.models import model as model_of
 
     old = find_profile(profile, model=model_of(model or "opt-13b"))
     if old.gpu is None:

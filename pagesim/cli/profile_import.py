@@ -75,8 +75,8 @@ def vidur(
     --model llama-2-7b --gpu a100-80gb
     """
     from pagesim.costs.profiles import import_vidur
-    from pagesim.costs.specs import gpu as gpu_of
-    from pagesim.costs.specs import model as model_of
+    from pagesim.hardware import gpu as gpu_of
+    from pagesim.models import model as model_of
 
     profile = import_vidur(
         linear,
@@ -114,8 +114,8 @@ def frontier(
     --gpu a100-80gb
     """
     from pagesim.costs.profiles import import_frontier
-    from pagesim.costs.specs import gpu as gpu_of
-    from pagesim.costs.specs import model as model_of
+    from pagesim.hardware import gpu as gpu_of
+    from pagesim.models import model as model_of
 
     profile = import_frontier(
         attention,
@@ -152,8 +152,8 @@ def llmservingsim(
     Example: pagesim profile import llmservingsim perf/bf16 --model llama-3.1-8b --gpu rtx-4090
     """
     from pagesim.costs.profiles import import_llmservingsim
-    from pagesim.costs.specs import gpu as gpu_of
-    from pagesim.costs.specs import model as model_of
+    from pagesim.hardware import gpu as gpu_of
+    from pagesim.models import model as model_of
 
     target = target or Path(f"{model}-{gpu}-tp{tensor_parallel_size}.json")
     profile = import_llmservingsim(
@@ -218,7 +218,7 @@ def aiconfigurator(
     """
     from pagesim.costs.operators import Store, Tables
     from pagesim.costs.operators.assemble import import_operators
-    from pagesim.costs.specs import model as model_of
+    from pagesim.models import model as model_of
 
     profile = import_operators(
         Tables(Store(system, backend, version, tables)),

@@ -24,9 +24,9 @@ def saturate(models: str | None, gpu: str, jobs: int | None, out: Path | None, *
     """
     from pagesim.cli import show
     from pagesim.cli.runs import counted
-    from pagesim.costs.specs import model
     from pagesim.experiments import gallery as of
     from pagesim.experiments.loads import LOADS
+    from pagesim.models import model
 
     names = of.MODELS if models is None else tuple(dict.fromkeys(models.split(",")))
     runs = of.gallery(names, gpu=gpu, jobs=jobs)
@@ -52,7 +52,7 @@ def _show(found: list[FullMemory], gpu: str) -> None:
     from pagesim.accounting.fragmentation import categories
     from pagesim.accounting.ledger import HYBRID_ENTRIES
     from pagesim.cli.tables import put_table
-    from pagesim.costs.specs.gpus import GIB
+    from pagesim.hardware.gpus import GIB
 
     parts = {
         "weights": ("weights",),

@@ -19,9 +19,9 @@ from pagesim.accounting.ledger import GROUP_ENTRIES
 from pagesim.accounting.metrics import entries_in
 from pagesim.api import Rows, run, trace_of
 from pagesim.cli.tables import put_side_by_side, put_table
-from pagesim.costs.specs.gpu_spec import GIB
 from pagesim.errors import PagesimError, escaped
 from pagesim.experiments.clusters import ClusterResult, run_cluster, run_pools
+from pagesim.hardware.gpu_spec import GIB
 from pagesim.results.result import Result, to_json
 from pagesim.results.style import PARTS
 from pagesim.setup.comparison import scenarios_of

@@ -8,7 +8,7 @@ from pagesim.cli.show import say
 from pagesim.cli.tables import put_side_by_side, put_table
 from pagesim.costs import Profiled, step_shape
 from pagesim.costs.profiles import ANY_BLOCK, Profile, predict
-from pagesim.costs.specs import model as model_of
+from pagesim.models import model as model_of
 from pagesim.sim.clock import TICKS_PER_SECOND
 
 UNITS = {

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pagesim.costs.mixed import STATE_FLOPS
-from pagesim.costs.specs import GpuSpec, ModelSpec
-from pagesim.costs.specs.weights import GROUPS, Compute
+from pagesim.hardware import GpuSpec
+from pagesim.models import ModelSpec
+from pagesim.models.weights import GROUPS, Compute
 
 
 def of_experts(model: ModelSpec, cost: str) -> tuple[str, ...]:

@@ -6,8 +6,8 @@ from math import prod
 from typing import NamedTuple
 
 from pagesim.costs.base import AttentionSpan
-from pagesim.costs.specs import ModelSpec
-from pagesim.costs.specs.layers import ChunkLayer, IndexerLayer, LatentLayer, StateLayer, WindowLayer
+from pagesim.models import ModelSpec
+from pagesim.models.layers import ChunkLayer, IndexerLayer, LatentLayer, StateLayer, WindowLayer
 
 
 class Attended(NamedTuple):

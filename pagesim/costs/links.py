@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pagesim.costs.specs import GpuSpec, Link, ModelSpec
+from pagesim.hardware import GpuSpec, Link
+from pagesim.models import ModelSpec
 
 if TYPE_CHECKING:
     from pagesim.costs.profiles import Profile

@@ -12,8 +12,9 @@ from pagesim.costs.engines import BY_HAND, UNKNOWN, EngineTime
 from pagesim.costs.profiled import Profiled
 from pagesim.costs.profiles import find_profile
 from pagesim.costs.roofline import Efficiency, Roofline
-from pagesim.costs.specs import GpuSpec, ModelSpec
 from pagesim.errors import PagesimError
+from pagesim.hardware import GpuSpec
+from pagesim.models import ModelSpec
 from pagesim.setup.plugins import Plugins
 
 

@@ -10,8 +10,8 @@ from pagesim.costs.base import UNBOUNDED, AnyShape, AttentionSpan, DecodeRun, Sp
 from pagesim.costs.engines import UNKNOWN, EngineTime
 from pagesim.costs.lines import TickLines
 from pagesim.costs.profiles import ANY_BLOCK, Profile, Shape
-from pagesim.costs.specs import ModelSpec
 from pagesim.errors import PagesimError
+from pagesim.models import ModelSpec
 from pagesim.sim.clock import to_ticks
 
 MOST_PROMPTS = 1 << 16

@@ -10,9 +10,10 @@ from pagesim.costs.attended import attended, states
 from pagesim.costs.base import NOWHERE, UNBOUNDED, AttentionSpan, DecodeRun, IterationShape, SpanAhead
 from pagesim.costs.engines import UNKNOWN, EngineTime
 from pagesim.costs.mixed import MixedLayers
-from pagesim.costs.specs import ALL_REDUCES_PER_LAYER, GpuSpec, ModelSpec, all_reduce_bytes_per_token
-from pagesim.costs.specs.parameters import TOWER
 from pagesim.errors import PagesimError
+from pagesim.hardware import GpuSpec
+from pagesim.models import ALL_REDUCES_PER_LAYER, ModelSpec, all_reduce_bytes_per_token
+from pagesim.models.parameters import TOWER
 from pagesim.sim.clock import TICKS_PER_SECOND, to_ticks
 
 

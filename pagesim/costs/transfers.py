@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isinf
 
-from pagesim.costs.specs import Link, TierSpec
+from pagesim.hardware import Link, TierSpec
 from pagesim.sim.clock import TICKS_PER_SECOND, to_ticks
 
 __all__ = ["ChainLinks", "LinkQueue", "path_to_device", "transfer_ticks"]

@@ -9,8 +9,8 @@ from typing import Any
 from pagesim.api import run
 from pagesim.costs import IterationShape, Profiled
 from pagesim.costs.profiles import Profile
-from pagesim.costs.specs import ModelSpec
 from pagesim.errors import PagesimError
+from pagesim.models import ModelSpec
 from pagesim.results.result import Result
 from pagesim.setup.system import System
 from pagesim.sim.clock import TICKS_PER_SECOND

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 
 from pagesim.accounting.metrics import STRICT_ENTRIES
-from pagesim.costs.specs import model
 from pagesim.errors import CapacityError, PagesimError
+from pagesim.models import model
 from pagesim.results.result import Result
 from pagesim.setup.comparison import each_policy
 from pagesim.setup.engine_config import EngineConfig

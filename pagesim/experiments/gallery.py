@@ -9,12 +9,12 @@ from math import ceil
 import numpy as np
 
 from pagesim.api import run
-from pagesim.costs.specs import model
 from pagesim.errors import CapacityError, PagesimError
 from pagesim.experiments.holdings import ANY_COST, ENTRIES, FREE, holding, slot_bytes
 from pagesim.experiments.loads import LOADS
 from pagesim.experiments.plan import POLICY, Plan, plan
 from pagesim.experiments.sweeps.workers import Workers
+from pagesim.models import model
 from pagesim.setup.system import System
 from pagesim.workloads.trace import Trace
 

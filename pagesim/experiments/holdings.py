@@ -8,8 +8,8 @@ import numpy as np
 
 from pagesim.accounting.ledger import GROUP_ENTRIES
 from pagesim.api import run
-from pagesim.costs.specs import model
 from pagesim.errors import PagesimError
+from pagesim.models import model
 from pagesim.results.result import Result
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.system import System

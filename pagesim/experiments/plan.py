@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pagesim.api import run
-from pagesim.costs.specs import BlockGroup, BlockPlan, Capacity, Division, capacity, divide
-from pagesim.costs.specs.division import requested_bytes
-from pagesim.costs.specs.gpus import GIB
 from pagesim.errors import PagesimError
+from pagesim.hardware.gpus import GIB
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.block_plans import block_plan, check_graphs, check_longest
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.notes import kernel_notes, kv_notes
 from pagesim.setup.system import System
+from pagesim.sizing import BlockGroup, BlockPlan, Capacity, Division, capacity, divide
+from pagesim.sizing.division import requested_bytes
 from pagesim.workloads.trace import Trace
 
 POLICY = "vllm-v1"

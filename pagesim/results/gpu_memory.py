@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from matplotlib.figure import Figure
 
 from pagesim.accounting.ledger import HYBRID_ENTRIES
-from pagesim.costs.specs.gpus import GIB
+from pagesim.hardware.gpus import GIB
 from pagesim.results.drawing import SMALL, bare, below, empty, head, stacks
 from pagesim.results.style import PARTS
 

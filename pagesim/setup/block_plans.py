@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pagesim.costs.specs import BlockPlan, PoolPlan, TypePlan, plan_blocks, plan_pools, plan_types
-from pagesim.costs.specs.layers import (
+from pagesim.errors import CapacityError, PagesimError
+from pagesim.kvcache import ChunkedLocal, Full, KVGroup, Rule, SlidingWindow, State
+from pagesim.models.layers import (
     KV_SCALE_BYTES,
     ChunkLayer,
     FullLayer,
@@ -14,14 +15,13 @@ from pagesim.costs.specs.layers import (
     StateLayer,
     WindowLayer,
 )
-from pagesim.costs.specs.type_plan import Layout
-from pagesim.errors import CapacityError, PagesimError
-from pagesim.kvcache import ChunkedLocal, Full, KVGroup, Rule, SlidingWindow, State
 from pagesim.scheduling.sglang import SglangOptions
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.presets import BLOCK_SIZE
 from pagesim.setup.system import System
+from pagesim.sizing import BlockPlan, PoolPlan, TypePlan, plan_blocks, plan_pools, plan_types
+from pagesim.sizing.type_plan import Layout
 
 if TYPE_CHECKING:
     from pagesim.setup.engine_config import EngineConfig

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from pagesim.costs import CostModel, PreemptionPrices, ReadsSpans
-from pagesim.costs.specs import PoolPlan, TypePlan
 from pagesim.errors import PagesimError
 from pagesim.kvcache import (
     RESERVATIONS,
@@ -28,6 +27,7 @@ from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.offload import chain_of, load_time
 from pagesim.setup.presets import check_preemption
 from pagesim.setup.registry import ALLOCATORS, SCHEDULERS, memory_of
+from pagesim.sizing import PoolPlan, TypePlan
 
 
 def new_scheduler(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from pagesim.costs.specs import model
 from pagesim.errors import PagesimError
+from pagesim.models import model
 from pagesim.scheduling.sglang import SglangOptions
 from pagesim.setup.engine_config import EngineConfig, options_of
 from pagesim.setup.presets import BLOCK_SIZE, Policy, check_preemption, parts_of

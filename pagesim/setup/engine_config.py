@@ -11,21 +11,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from pagesim.costs import CostModel, EngineTime, engine_time, parse_cost
-from pagesim.costs.specs import (
-    BlockPlan,
-    Capacity,
-    GpuSpec,
-    ModelSpec,
-    PoolPlan,
-    TierSpec,
-    TypePlan,
-    capacity,
-    gpu,
-    model,
-)
-from pagesim.costs.specs.kv_blocks import KVBlock, Sizing, cache_of, kv_block
-from pagesim.costs.specs.layers import KV_DTYPE_BYTES
 from pagesim.errors import PagesimError
+from pagesim.hardware import GpuSpec, TierSpec, gpu
+from pagesim.models import ModelSpec, model
+from pagesim.models.layers import KV_DTYPE_BYTES
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.options import Machine, SchedulerOptions
 from pagesim.scheduling.sglang import SglangOptions, static_fraction
@@ -37,6 +26,8 @@ from pagesim.setup.options import refuse_unknown, sentence
 from pagesim.setup.presets import BLOCK_SIZE, PAGE_BYTES, POLICY_PLUGINS, Policy, parts_of
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.system import MOST_BLOCKS, System
+from pagesim.sizing import BlockPlan, Capacity, PoolPlan, TypePlan, capacity
+from pagesim.sizing.kv_blocks import KVBlock, Sizing, cache_of, kv_block
 
 DEFAULT_KV_DTYPE = "fp16"
 """Where neither a user nor a checkpoint says one: 16 bits, as the model has."""

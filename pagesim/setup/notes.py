@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from pagesim.costs import Assuming, ReadsSpans
-from pagesim.costs.specs import BlockPlan, divide_statically
-from pagesim.costs.specs.gpus import GIB
-from pagesim.costs.specs.layers import LatentLayer, StateLayer
 from pagesim.errors import CapacityError
+from pagesim.hardware.gpus import GIB
+from pagesim.models.layers import LatentLayer, StateLayer
 from pagesim.scheduling.sglang import SglangOptions, most_running
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.block_plans import block_plan, check_longest, refused_graphs
 from pagesim.setup.engine_config import DEFAULT_KV_DTYPE, EngineConfig
+from pagesim.sizing import BlockPlan, divide_statically
 
 
 def resolved_options(config: EngineConfig) -> dict[str, dict[str, Any]]:

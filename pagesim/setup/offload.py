@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 from pagesim.costs.base import IterationShape
 from pagesim.costs.links import host_links
 from pagesim.costs.preemption import LoadTime
-from pagesim.costs.specs import BlockPlan, Capacity, Link, TierSpec, parse_tiers
-from pagesim.costs.specs.gpu_spec import GIB, parse_link
 from pagesim.costs.transfers import ChainLinks, path_to_device, transfer_ticks
 from pagesim.errors import PagesimError
+from pagesim.hardware import Link, TierSpec, parse_tiers
+from pagesim.hardware.gpu_spec import GIB, parse_link
 from pagesim.kvcache.tiers import EVICTIONS, UNLIMITED, ChunkStore, Tier, TierChain
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.offload.offloading import offloading_of
 from pagesim.scheduling.options import SchedulerOptions
 from pagesim.sim.clock import to_ticks
 from pagesim.sim.copies import CopyTime, TierCopies, TierLinks
+from pagesim.sizing import BlockPlan, Capacity
 
 if TYPE_CHECKING:
     from pagesim.setup.engine_config import EngineConfig

@@ -25,7 +25,7 @@ HOMES = {
     "scheduler": "pagesim.setup.registry",
     "allocator": "pagesim.setup.registry",
     "cost": "pagesim.costs.parse",
-    "gpu": "pagesim.costs.specs",
+    "gpu": "pagesim.hardware",
     "router": "pagesim.experiments.clusters",
 }
 """The options under which a part is named, and the module that has the parts."""

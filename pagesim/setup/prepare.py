@@ -11,7 +11,6 @@ import numpy as np
 from pagesim.accounting.ledger import LedgerShape
 from pagesim.accounting.metrics import latencies, prefix_hits, throughput
 from pagesim.accounting.request_log import RequestLog
-from pagesim.costs.specs import PoolPlan
 from pagesim.errors import PagesimError
 from pagesim.results.result import request_columns
 from pagesim.scheduling.arrivals import Arrivals
@@ -30,6 +29,7 @@ from pagesim.sim.clients import Clients
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, to_ticks
 from pagesim.sim.copies import TierCopies
 from pagesim.sim.sending import SentArrivals
+from pagesim.sizing import PoolPlan
 from pagesim.workloads.trace import IntColumn, Trace
 
 

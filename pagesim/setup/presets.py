@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from pagesim.costs.specs.type_plan import Layout
 from pagesim.errors import PagesimError
 from pagesim.kvcache import LayerTypePages
 from pagesim.scheduling.options import MemoryKind, SchedulerOptions
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.plugins import Plugins
 from pagesim.setup.registry import ALLOCATORS, SCHEDULERS
+from pagesim.sizing.type_plan import Layout
 
 ReservationName = Literal["max", "pow2", "oracle", "on-demand"]
 PageSize = Literal["64K", "128K", "256K", "2M"]

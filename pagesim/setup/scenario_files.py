@@ -125,7 +125,7 @@ def absolute_paths(scenario: Scenario, beside: Path | None = None) -> dict[str, 
 
     What is not in the working directory is looked for in the folder ``beside``.
     """
-    from pagesim.costs.specs.catalogue import known_as
+    from pagesim.models.catalogue import known_as
     from pagesim.workloads import SPECS, workloads
     from pagesim.workloads.conversations import PREFIX
     from pagesim.workloads.servegen import PREFIX as SERVEGEN

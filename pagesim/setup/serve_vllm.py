@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pagesim.costs.specs.layers import KV_SCALE_BYTES
 from pagesim.errors import PagesimError
+from pagesim.models.layers import KV_SCALE_BYTES
 from pagesim.setup.serve_vllm_flags import (
     ALIASES,
     FLAGS,

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pagesim.costs.specs import model
-from pagesim.costs.specs.catalogue import is_config, known_as
-from pagesim.costs.specs.weights import GROUPS
 from pagesim.errors import PagesimError, brief, escaped
+from pagesim.models import model
+from pagesim.models.catalogue import is_config, known_as
+from pagesim.models.weights import GROUPS
 
 Arity = Literal["one", "several", "perhaps", "none"]
 """Values that a flag takes."""

@@ -11,7 +11,6 @@ from pagesim.accounting.metrics import MemoryMeans, TokenGaps
 from pagesim.accounting.records import Recorder
 from pagesim.accounting.request_log import RequestLog
 from pagesim.accounting.tier_history import TierHistory
-from pagesim.costs.specs import Capacity
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.failure_modes import FailureMode
@@ -23,6 +22,7 @@ from pagesim.sim.clock import to_ticks
 from pagesim.sim.engine import Engine
 from pagesim.sim.executor import Executor, PredictedExecutor
 from pagesim.sim.sending import ClosedEngine, SentArrivals
+from pagesim.sizing import Capacity
 from pagesim.workloads.trace import Trace
 
 ProgressCallback = Callable[[int], None]

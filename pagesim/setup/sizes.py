@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from pagesim.costs.specs.tier_spec import parse_capacity
+from pagesim.hardware.tier_spec import parse_capacity
 
 GIB_OPTIONS = frozenset({"kv_offloading_size"})
 """Options whose number is GiB."""

@@ -18,8 +18,8 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from pagesim.costs.specs.gpu_spec import parse_link
 from pagesim.errors import PagesimError
+from pagesim.hardware.gpu_spec import parse_link
 from pagesim.scheduling.beams import DROP as BEAM_DROP
 from pagesim.scheduling.options import MOST
 from pagesim.setup.options import converted, declared, declared_by_plugins, fields_of, sentence

@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 
 from pagesim.costs.profiles import analytic_profile
-from pagesim.costs.specs import gpu, model
+from pagesim.hardware import gpu
+from pagesim.models import model
 
 pytest.importorskip("torch", reason="torch is not installed")
 

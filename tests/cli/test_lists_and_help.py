@@ -12,7 +12,8 @@ import pytest
 import typer
 
 from pagesim.cli.commands import TABLE, cli
-from pagesim.costs.specs import gpus, models
+from pagesim.hardware import gpus
+from pagesim.models import models
 from pagesim.setup.presets import POLICIES
 from pagesim.workloads import workloads
 

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from pagesim.costs.profiles import Sample, analytic_profile
-from pagesim.costs.specs import gpu, model
+from pagesim.hardware import gpu
+from pagesim.models import model
 from pagesim.results.result import load
 
 NAMES = (

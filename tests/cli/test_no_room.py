@@ -13,7 +13,8 @@ import joblib  # it looks for semaphores once, when it is imported, and under a 
 import pytest
 
 from pagesim.costs.profiles import Sample, analytic_profile
-from pagesim.costs.specs import gpu, model
+from pagesim.hardware import gpu
+from pagesim.models import model
 
 SMALL = ("--trace", "fixed:100,20", "--num-requests", "5")
 TINY = ("--model", "tiny", "--num-blocks", "60", "--device", "cpu")

@@ -59,7 +59,7 @@ from pagesim.allocators import FirstFit
 from pydantic import Field
 
 from pagesim.scheduling import Orca
-from pagesim.costs.specs import gpu
+from pagesim.hardware import gpu
 
 
 class LastFit(FirstFit):

@@ -8,8 +8,9 @@ import pytest
 
 import pagesim as ps
 from pagesim.costs import CostModel, EngineTime, Profiled, Roofline, parse_cost, step_shape
-from pagesim.costs.specs import gpu, model
 from pagesim.errors import PagesimError
+from pagesim.hardware import gpu
+from pagesim.models import model
 
 ENGINE = EngineTime(1e-3, 2e-5)
 

@@ -21,8 +21,10 @@ from pagesim.costs import (
 )
 from pagesim.costs.profiles import analytic_profile, bundled_profile, rescale
 from pagesim.costs.profiles.bounds import Bounds
-from pagesim.costs.specs import ModelSpec, gpu, model
-from pagesim.costs.specs.layers import (
+from pagesim.errors import PagesimError
+from pagesim.hardware import gpu
+from pagesim.models import ModelSpec, model
+from pagesim.models.layers import (
     ChunkLayer,
     FullLayer,
     IndexerLayer,
@@ -30,8 +32,7 @@ from pagesim.costs.specs.layers import (
     StateLayer,
     WindowLayer,
 )
-from pagesim.costs.specs.models import LatentAttention, MixtureOfExperts
-from pagesim.errors import PagesimError
+from pagesim.models.model_spec import LatentAttention, MixtureOfExperts
 from pagesim.scheduling.attention_spans import LastTokens
 from pagesim.sim.clock import TICKS_PER_SECOND
 

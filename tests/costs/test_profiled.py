@@ -9,8 +9,9 @@ import pytest
 import pagesim as ps
 from pagesim.costs import EngineTime, IterationShape, Profiled, parse_cost, step_shape
 from pagesim.costs.profiles import DecodeAttention, Launching, Profile, Range, analytic_profile
-from pagesim.costs.specs import gpu, model
 from pagesim.errors import PagesimError
+from pagesim.hardware import gpu
+from pagesim.models import model
 from pagesim.sim.clock import span_of, to_ticks
 
 OPT, A100 = model("opt-13b"), gpu("a100-40gb")

@@ -21,9 +21,9 @@ from pagesim.costs.profiles import (
     Terms,
     load_profile,
 )
-from pagesim.costs.specs import ModelSpec
-from pagesim.costs.specs.layers import FullLayer, StateLayer, WindowLayer
 from pagesim.errors import PagesimError
+from pagesim.models import ModelSpec
+from pagesim.models.layers import FullLayer, StateLayer, WindowLayer
 from pagesim.sim.clock import to_ticks
 
 ENGINE = EngineTime(1e-3, 2e-5)

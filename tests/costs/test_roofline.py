@@ -13,8 +13,9 @@ from pagesim.costs import (
     parse_cost,
     step_shape,
 )
-from pagesim.costs.specs import gpu, model
 from pagesim.errors import PagesimError
+from pagesim.hardware import gpu
+from pagesim.models import model
 from pagesim.sim.clock import TICKS_PER_SECOND, span_of, to_ticks
 
 NOTHING = IterationShape(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)

@@ -11,8 +11,9 @@ from pagesim.costs.operators.launches import launching
 from pagesim.costs.operators.reduces import EAGER_S
 from pagesim.costs.profiles.rescale import LAUNCH_S
 from pagesim.costs.roofline import Efficiency
-from pagesim.costs.specs import gpu, gpus, model
-from pagesim.costs.specs.tier_spec import NVME, RDMA
+from pagesim.hardware import gpu, gpus
+from pagesim.hardware.tier_spec import NVME, RDMA
+from pagesim.models import model
 
 ROUNDED = 0.013
 """Datasheets round: the L40S' 724.1 Tflop/s in FP8 stand there as 733."""

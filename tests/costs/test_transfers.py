@@ -4,8 +4,9 @@ import pytest
 
 from pagesim.costs.links import host_links
 from pagesim.costs.profiles import Curve, analytic_profile
-from pagesim.costs.specs import Link, gpu, model
 from pagesim.costs.transfers import LinkQueue, transfer_ticks
+from pagesim.hardware import Link, gpu
+from pagesim.models import model
 from pagesim.sim.clock import TICKS_PER_SECOND
 
 LINK = Link(1e9, 1e-3, "a gigabyte a second, after a millisecond")

@@ -7,8 +7,9 @@ import pytest
 
 import pagesim as ps
 from pagesim.costs.profiles import Curve, Profile, analytic_profile
-from pagesim.costs.specs import gpu, model
 from pagesim.experiments.ablations import best, crossover, notes_on, serve, sizes_of, undo
+from pagesim.hardware import gpu
+from pagesim.models import model
 from pagesim.setup.system import System, checked
 
 TINY = model("tiny")

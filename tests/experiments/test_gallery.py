@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pagesim.costs.specs import gpu, model
 from pagesim.errors import PagesimError
 from pagesim.experiments import gallery as of
 from pagesim.experiments.loads import LOADS
+from pagesim.hardware import gpu
+from pagesim.models import model
 from pagesim.results.gpu_memory import STACKED, gallery_bars
 
 STORED = Path(__file__).parents[2] / "docs" / "pictures" / "gallery.csv"

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pagesim as ps
-from pagesim.costs.specs import model
 from pagesim.errors import PagesimError
 from pagesim.experiments.offload.hit_rate import (
     OFFERED_TOKENS,
@@ -19,6 +18,7 @@ from pagesim.experiments.offload.hit_rate import (
     prompt_chunks,
 )
 from pagesim.kvcache.tiers import EVICTIONS, ChunkStore
+from pagesim.models import model
 from pagesim.workloads import load
 
 LLAMA = model("llama-3.1-8b")

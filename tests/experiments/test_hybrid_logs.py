@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pagesim.costs.specs import BlockPlan, plan_blocks
-from pagesim.costs.specs.gpus import GIB
-from pagesim.costs.specs.layers import WindowLayer
 from pagesim.experiments.plan import blocks_behind
+from pagesim.hardware.gpus import GIB
+from pagesim.models.layers import WindowLayer
+from pagesim.sizing import BlockPlan, plan_blocks
 from tests.pages import module_of
 
 PAGE = module_of("docs/make_hybrid_plan.py")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from pagesim.costs import Affine
-from pagesim.costs.specs import Link, TierSpec
 from pagesim.experiments.offload.loading import (
     NAP,
     Beside,
@@ -15,6 +14,7 @@ from pagesim.experiments.offload.loading import (
     reaches,
     returning,
 )
+from pagesim.hardware import Link, TierSpec
 from pagesim.sim.clock import TICKS_PER_SECOND
 
 GIB = 1 << 30

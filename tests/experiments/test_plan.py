@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 import pagesim as ps
-from pagesim.costs.specs import capacity, divide, gpu, model
-from pagesim.costs.specs.division import OTHER_BYTES
-from pagesim.costs.specs.gpus import GIB
 from pagesim.errors import CapacityError, PagesimError
 from pagesim.experiments.plan import blocks_behind, plan
+from pagesim.hardware import gpu
+from pagesim.hardware.gpus import GIB
+from pagesim.models import model
 from pagesim.setup.system import System
+from pagesim.sizing import capacity, divide
+from pagesim.sizing.division import OTHER_BYTES
 from tests.pages import module_of
 
 PAGE = module_of("docs/make_plan.py")

@@ -28,7 +28,7 @@ WARM = (
     *(f"pagesim.cli.{name}" for name in ("commands", "plan", "run", "report", "sweep", "trace", "show")),
     "pagesim.api", "pagesim.results.report", "pagesim.experiments.sweeps.sweeping",
     "pagesim.experiments.sweeps.figures", "pagesim.experiments.plan", "pagesim.setup.serve",
-    "pagesim.experiments.recorded.find", "pagesim.costs.specs.huggingface", "pyarrow.parquet", "rich.table",
+    "pagesim.experiments.recorded.find", "pagesim.models.huggingface", "pyarrow.parquet", "rich.table",
 )  # fmt: skip
 """What most commands import; a checkout that has no such module goes without it."""
 

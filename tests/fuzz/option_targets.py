@@ -14,15 +14,17 @@ import pagesim as ps
 from pagesim.cli.options import scenario_from
 from pagesim.costs import IterationShape, Profiled
 from pagesim.costs.profiles import Sample, analytic_profile, find_profile
-from pagesim.costs.specs import gpu, model, plan_blocks
-from pagesim.costs.specs.catalogue.releases import RELEASES
 from pagesim.experiments.sweeps.grid import Sweep, grid_toml
 from pagesim.experiments.sweeps.search import Search
+from pagesim.hardware import gpu
+from pagesim.models import model
+from pagesim.models.catalogue.releases import RELEASES
 from pagesim.setup.comparison import scenarios_of
 from pagesim.setup.prepare import check as check_system
 from pagesim.setup.scenario import Cluster, Comparison, Scenario
 from pagesim.setup.serve import read_serve
 from pagesim.setup.system import System, checked
+from pagesim.sizing import plan_blocks
 
 SYSTEM = """trace = "sharegpt"
 policy = "vllm-sosp"
@@ -182,7 +184,7 @@ def _layer_files() -> list[Target]:
 
 
 def _models() -> list[Target]:
-    configs = of_tests("costs/specs/test_huggingface")
+    configs = of_tests("models/test_huggingface")
     plain = {name: getattr(configs, name) for name in ("LLAMA_3_8B", "OPT_350M", "QWEN3_4B", "DEEPSEEK_V3")}
 
     def read(folder: Path) -> None:

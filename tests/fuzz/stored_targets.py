@@ -11,11 +11,12 @@ from target import Target, again, of_tests
 import pagesim as ps
 from pagesim.costs.profiles import import_frontier, import_llmservingsim, import_vidur
 from pagesim.costs.profiles.llmservingsim import HEAD, LAYER, ONCE
-from pagesim.costs.specs import gpu, model
 from pagesim.experiments.paper.reproduce import SETTING, check, setting_text, stored
 from pagesim.experiments.paper.setting import PaperSetting
 from pagesim.experiments.sweeps.run_store import MARKER, RunRecord, RunStore
+from pagesim.hardware import gpu
 from pagesim.kernels.bench.store import JOURNAL, RowStore, read_rows
+from pagesim.models import model
 from pagesim.setup.files import MANIFEST
 from pagesim.setup.scenario import Scenario
 

@@ -205,7 +205,8 @@ def test_the_least_model_gets_no_more_blocks_than_memory_holds(tmp_path):
 
 def test_a_note_says_how_many_rows_of_operators_are_left_out(tmp_path):
     from pagesim.costs.profiles import import_vidur
-    from pagesim.costs.specs import gpu, model
+    from pagesim.hardware import gpu
+    from pagesim.models import model
 
     (tmp_path / "linear.csv").write_text(LINEAR)
     head, first, rest = ATTENTION.split("\n", 2)

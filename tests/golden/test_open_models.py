@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from pagesim.costs.specs import ModelSpec, from_hf_config, from_layers, gpu, plan_blocks
-from pagesim.costs.specs.division import expert_padding
-from pagesim.costs.specs.gpus import GIB
 from pagesim.errors import PagesimError
+from pagesim.hardware import gpu
+from pagesim.hardware.gpus import GIB
+from pagesim.models import ModelSpec, from_hf_config, from_layers
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.system import System
+from pagesim.sizing import plan_blocks
+from pagesim.sizing.division import expert_padding
 
 OPEN = Path(__file__).parents[3] / "shared" / "models" / "open"
 GPUS = {"a100": "a100-80gb", **{f"rtx{number}": f"rtx-{number}" for number in (3090, 4090, 5090)}}

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pagesim.costs.specs import BlockPlan, model, plan_blocks
-from pagesim.costs.specs.gpus import GIB
+from pagesim.hardware.gpus import GIB
+from pagesim.models import model
+from pagesim.sizing import BlockPlan, plan_blocks
 
 LAYOUTS = Path(__file__).parent / "layouts"
 LOGGED = [json.loads(line) for line in (LAYOUTS / "plans.jsonl").read_text().splitlines()]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from pagesim.costs.specs import model, models
 from pagesim.errors import PagesimError
 from pagesim.kernels.bench import peers, selection
 from pagesim.kernels.bench.defaults import default_points, swap_shapes
 from pagesim.kernels.bench.grids import AttentionGrid, SwapGrid, layers_of
 from pagesim.kernels.bench.rows import BENCHES
 from pagesim.kernels.bench.verdict import OPT_PIECES, OPT_TOKEN_BYTES
+from pagesim.models import model, models
 
 
 def test_a_parameter_that_means_nothing_to_an_op_is_left_out():

@@ -11,14 +11,16 @@ import pytest
 
 import pagesim as ps
 from pagesim.api import run
-from pagesim.costs.specs import BlockPlan, capacity, gpu, model, paged_block
 from pagesim.errors import CapacityError, PagesimError
 from pagesim.experiments.plan import Plan, plan
+from pagesim.hardware import gpu
+from pagesim.models import model
 from pagesim.setup.block_plans import block_plan, check_serve_line
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.prepare import prepare
 from pagesim.setup.serve import read_serve
 from pagesim.setup.system import System, checked
+from pagesim.sizing import BlockPlan, capacity, paged_block
 
 LAYOUTS = Path(__file__).parents[1] / "golden" / "layouts"
 ONE = ps.Trace(np.zeros(1), np.array([20]), np.array([5]))

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from pagesim.api import run
-from pagesim.costs.specs.gpus import GIB
 from pagesim.errors import PagesimError
 from pagesim.experiments.plan import plan
+from pagesim.hardware.gpus import GIB
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.scenario import Scenario
 from pagesim.setup.serve import read_serve

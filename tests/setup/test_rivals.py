@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import pagesim as ps
-from pagesim.costs.specs import model
 from pagesim.errors import PagesimError
+from pagesim.models import model
 from pagesim.setup.presets import POLICIES
 
 LAYOUTS = Path(__file__).parents[1] / "golden" / "layouts"

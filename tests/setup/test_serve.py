@@ -228,7 +228,7 @@ def test_a_model_may_be_its_config(tmp_path: Path) -> None:
     ],
 )
 def test_models_are_known_by_their_ids_on_hugging_face(hub: str, name: str) -> None:
-    from pagesim.costs.specs import model
+    from pagesim.models import model
 
     assert model(hub) is model(name)
     assert options_of(f"vllm serve {hub}") == {"model": name}

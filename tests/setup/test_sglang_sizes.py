@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 import pagesim as ps
-from pagesim.costs.specs import divide_statically
-from pagesim.costs.specs import gpu as gpu_named
-from pagesim.costs.specs import model as model_named
-from pagesim.costs.specs.gpus import GIB
+from pagesim.hardware import gpu as gpu_named
+from pagesim.hardware.gpus import GIB
+from pagesim.models import model as model_named
 from pagesim.scheduling.sglang import most_running
 from pagesim.scheduling.sglang.defaults import captured
 from pagesim.setup.comparison import each_policy
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.system import System, checked
+from pagesim.sizing import divide_statically
 
 FACTS = Path(__file__).parent / "sglang-0.5.23-defaults.csv"
 """What ``ServerArgs`` of the released wheel resolved to where it was told the GPU: its memory as nvidia-smi

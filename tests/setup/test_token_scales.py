@@ -9,14 +9,16 @@ import pytest
 
 import pagesim as ps
 from pagesim.costs import EngineTime, Roofline, step_shape
-from pagesim.costs.specs import gpu, model, paged_block, plan_blocks
-from pagesim.costs.specs.layers import FullLayer, LatentLayer, StateLayer, WindowLayer
 from pagesim.errors import PagesimError
 from pagesim.experiments.plan import plan
+from pagesim.hardware import gpu
+from pagesim.models import model
+from pagesim.models.layers import FullLayer, LatentLayer, StateLayer, WindowLayer
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.prepare import prepare
 from pagesim.setup.serve import read_serve
 from pagesim.setup.system import System
+from pagesim.sizing import paged_block, plan_blocks
 
 DTYPES = ("int8_per_token_head", "fp8_per_token_head")
 ONE = ps.Trace(np.zeros(1), np.array([20]), np.array([5]))

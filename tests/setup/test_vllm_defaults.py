@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import pagesim as ps
-from pagesim.costs.specs import GpuSpec, gpu, model
+from pagesim.hardware import GpuSpec, gpu
+from pagesim.models import model
 from pagesim.scheduling.options import Machine
 from pagesim.scheduling.vllm_releases import GIB, RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options, resolved

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from pagesim.costs import AttentionSpan, Efficiency, EngineTime, Roofline
-from pagesim.costs.specs import MixtureOfExperts, ModelSpec, gpu
-from pagesim.costs.specs.layers import ChunkLayer, FullLayer, Layer, StateLayer, WindowLayer
+from pagesim.hardware import gpu
 from pagesim.kvcache import HybridManager
+from pagesim.models import MixtureOfExperts, ModelSpec
+from pagesim.models.layers import ChunkLayer, FullLayer, Layer, StateLayer, WindowLayer
 from pagesim.scheduling.attention_spans import LastTokens, SinceChunk
 from pagesim.scheduling.batch import Batch
 from tests.sim.hybrid_systems import random_case, replay

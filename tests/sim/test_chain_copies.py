@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from operator import itemgetter
 
-from pagesim.costs.specs import Link, TierSpec
-from pagesim.costs.specs.tier_spec import EVICTIONS as NAMES
 from pagesim.costs.transfers import ChainLinks
+from pagesim.hardware import Link, TierSpec
+from pagesim.hardware.tier_spec import EVICTIONS as NAMES
 from pagesim.kvcache.tiers import DEVICE, EVICTIONS, ChainBacking, segment, singles
 from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.offload.jobs import Job, Transfers

@@ -14,7 +14,8 @@ from pagesim.accounting.ledger import ENTRIES
 from pagesim.accounting.timeline import Timeline
 from pagesim.api import run
 from pagesim.costs import Itemised, IterationShape, parse_cost
-from pagesim.costs.specs import gpu, model
+from pagesim.hardware import gpu
+from pagesim.models import model
 from pagesim.results import trace_events
 from pagesim.results.trace_events import ENGINE, ITERATIONS, MEMORY, REQUESTS, SWAPS
 from pagesim.setup.system import System

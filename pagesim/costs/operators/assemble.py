@@ -28,9 +28,10 @@ from pagesim.costs.profiles.profile import (
     TermError,
     Terms,
 )
-from pagesim.costs.specs import GpuSpec, ModelSpec
-from pagesim.costs.specs import gpu as gpu_of
 from pagesim.errors import PagesimError
+from pagesim.hardware import GpuSpec
+from pagesim.hardware import gpu as gpu_of
+from pagesim.models import ModelSpec
 
 GPUS = {
     "a100_sxm": "a100-80gb",

@@ -13,9 +13,10 @@ from pagesim.costs.operators.iteration import operators
 from pagesim.costs.operators.store import Store
 from pagesim.costs.operators.tables import Tables
 from pagesim.costs.profiles.profile import Profile
-from pagesim.costs.specs import GpuSpec, ModelSpec
-from pagesim.costs.specs import gpu as gpu_of
-from pagesim.costs.specs import model as model_of
+from pagesim.hardware import GpuSpec
+from pagesim.hardware import gpu as gpu_of
+from pagesim.models import ModelSpec
+from pagesim.models import model as model_of
 
 MODELS: tuple[tuple[str, str | None], ...] = (
     *(("llama-3.1-8b", None), ("llama-3.1-70b", None), ("llama-3.1-8b", "fp8"), ("llama-3.1-70b", "fp8")),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from pagesim.costs.specs import ModelSpec
-from pagesim.costs.specs.weights import weight_dtype
 from pagesim.errors import PagesimError
+from pagesim.models import ModelSpec
+from pagesim.models.weights import weight_dtype
 
 BF16 = "bfloat16"
 

@@ -21,8 +21,8 @@ from pagesim.costs.operators.reduces import Reduces
 from pagesim.costs.operators.states import States
 from pagesim.costs.operators.sums import Knots, knots
 from pagesim.costs.operators.tables import Tables, read_experts
-from pagesim.costs.specs import ALL_REDUCES_PER_LAYER, ModelSpec
-from pagesim.costs.specs.layers import (
+from pagesim.models import ALL_REDUCES_PER_LAYER, ModelSpec
+from pagesim.models.layers import (
     ChunkLayer,
     FullLayer,
     IndexerLayer,
@@ -30,7 +30,7 @@ from pagesim.costs.specs.layers import (
     StateLayer,
     WindowLayer,
 )
-from pagesim.costs.specs.recurrent import GatedDeltaNet
+from pagesim.models.recurrent import GatedDeltaNet
 
 SEQUENCES = tuple(sorted({*range(1, 17), *(2**each for each in range(5, 13)), *range(32, 513, 32)}))
 """Numbers of sequences at which the LM head is looked at."""

@@ -7,7 +7,7 @@ short prompts differ by nothing but whether a graph launches them (docs/accuracy
 from __future__ import annotations
 
 from pagesim.costs.profiles.profile import Launching
-from pagesim.costs.specs import ModelSpec
+from pagesim.models import ModelSpec
 
 LAYER_S = 0.3e-3
 """Of attention and a plain MLP."""

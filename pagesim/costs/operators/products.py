@@ -6,9 +6,9 @@ from collections import Counter
 from typing import NamedTuple
 
 from pagesim.costs.operators.dtypes import BF16, Dtypes
-from pagesim.costs.specs import ModelSpec
-from pagesim.costs.specs.layers import FullLayer, LatentLayer, StateLayer
 from pagesim.errors import PagesimError
+from pagesim.models import ModelSpec
+from pagesim.models.layers import FullLayer, LatentLayer, StateLayer
 
 
 class Product(NamedTuple):

@@ -8,7 +8,8 @@ from pagesim.costs.profiles.attention import DecodeAttention, PrefillAttention
 from pagesim.costs.profiles.bounds import Bounds
 from pagesim.costs.profiles.curves import Curve
 from pagesim.costs.profiles.profile import Profile, Shape, Terms
-from pagesim.costs.specs import GpuSpec, ModelSpec
+from pagesim.hardware import GpuSpec
+from pagesim.models import ModelSpec
 
 FLOPS, HBM, KV, LINK = 0.80, 0.80, 0.65, 1.0
 """Shares of the datasheet's rates that matrix products, streaming reads, attention of 2023 and pinned copies

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pagesim.costs.specs import ALL_REDUCES_PER_LAYER, GpuSpec, ModelSpec, all_reduce_bytes_per_token
+from pagesim.hardware import GpuSpec
+from pagesim.models import ALL_REDUCES_PER_LAYER, ModelSpec, all_reduce_bytes_per_token
 
 
 class Bounds:

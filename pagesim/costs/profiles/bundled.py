@@ -8,8 +8,9 @@ from pathlib import Path
 
 from pagesim.costs.profiles.analytic import analytic_profile
 from pagesim.costs.profiles.profile import Profile, load_profile
-from pagesim.costs.specs import ModelSpec, gpu, gpus
 from pagesim.errors import PagesimError
+from pagesim.hardware import gpu, gpus
+from pagesim.models import ModelSpec
 
 DATA = Path(__file__).resolve().parent / "data"
 

@@ -18,8 +18,9 @@ from pagesim.costs.profiles.rescale import LAUNCH_S
 from pagesim.costs.profiles.samples import Sample
 from pagesim.costs.profiles.tables import ChunkTable, DecodeTable
 from pagesim.costs.profiles.vidur import all_reduce_samples, attention_samples, linear_samples
-from pagesim.costs.specs import GpuSpec, ModelSpec
 from pagesim.errors import PagesimError
+from pagesim.hardware import GpuSpec
+from pagesim.models import ModelSpec
 
 KNOTS = 16
 """Of each size of a table: what lies between them tells how wrong it is."""

@@ -16,8 +16,9 @@ from pagesim.costs.profiles.points import Points, gaps, whole
 from pagesim.costs.profiles.profile import ANY_BLOCK, Origin, Profile, Range, Shape, TermError, Terms
 from pagesim.costs.profiles.samples import Sample
 from pagesim.costs.profiles.tables import ChunkTable, DecodeTable
-from pagesim.costs.specs import GpuSpec, ModelSpec
 from pagesim.errors import PagesimError
+from pagesim.hardware import GpuSpec
+from pagesim.models import ModelSpec
 
 LAYER = {
     "layernorm": 2,

@@ -12,8 +12,8 @@ from pagesim.costs.profiles.attention import DecodeAttention, PrefillAttention
 from pagesim.costs.profiles.curves import Curve, Seconds, Strict
 from pagesim.costs.profiles.samples import TERMS, Sample
 from pagesim.costs.profiles.tables import ChunkTable, DecodeTable, PrefillTable
-from pagesim.costs.specs import ModelSpec
 from pagesim.errors import PagesimError
+from pagesim.models import ModelSpec
 from pagesim.setup.files import check_file, put_text
 from pagesim.setup.reading import parse_json, read_text
 

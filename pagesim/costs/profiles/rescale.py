@@ -9,8 +9,9 @@ from pagesim.costs.profiles.attention import DecodeAttention, PrefillAttention
 from pagesim.costs.profiles.bounds import Bounds
 from pagesim.costs.profiles.curves import Curve
 from pagesim.costs.profiles.profile import Launching, Profile, Shape, Terms, check_attends_to_all
-from pagesim.costs.specs import GpuSpec, ModelSpec
 from pagesim.errors import PagesimError
+from pagesim.hardware import GpuSpec
+from pagesim.models import ModelSpec
 
 LAUNCH_S = 4e-6
 """What a kernel takes however little it has to do. Vidur's linear layers of Llama-2-7B on an A100 take, at

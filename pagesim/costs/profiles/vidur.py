@@ -11,8 +11,9 @@ from pagesim.costs.profiles.columns import MOST_MS, counts, flags, numbers, one,
 from pagesim.costs.profiles.fit import fit_terms
 from pagesim.costs.profiles.profile import Profile, Shape, Terms
 from pagesim.costs.profiles.samples import Sample
-from pagesim.costs.specs import ALL_REDUCES_PER_LAYER, GpuSpec, ModelSpec
 from pagesim.errors import PagesimError
+from pagesim.hardware import GpuSpec
+from pagesim.models import ALL_REDUCES_PER_LAYER, ModelSpec
 
 if TYPE_CHECKING:
     import pandas as pd

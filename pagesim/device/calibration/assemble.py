@@ -24,9 +24,10 @@ from pagesim.costs.profiles import (
     range_of,
     unseen_of,
 )
-from pagesim.costs.specs import ModelSpec, gpus
 from pagesim.device.calibration.points import BESIDE, ITERATION, KINDS, LAUNCH, SPLITS, Point
 from pagesim.errors import PagesimError
+from pagesim.hardware import gpus
+from pagesim.models import ModelSpec
 
 Row = Mapping[str, Any]
 Measured = Mapping[Point, Row]

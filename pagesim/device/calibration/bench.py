@@ -9,17 +9,17 @@ from typing import Any
 
 import torch
 
-from pagesim.costs.specs import ModelSpec
-from pagesim.costs.specs.gpus import GIB
 from pagesim.device.calibration.harness import Harness
 from pagesim.device.calibration.iterations import Iterations
 from pagesim.device.calibration.points import BESIDE, ITERATION, LAUNCH, Point
 from pagesim.device.live.fit import available_bytes
 from pagesim.device.live.model import Model
 from pagesim.errors import PagesimError
+from pagesim.hardware.gpus import GIB
 from pagesim.kernels.bench.rows import FAILED, OK, OUT_OF_MEMORY
 from pagesim.kernels.bench.rows import Point as BenchPoint
 from pagesim.kernels.timing import MAX_SAMPLES, Call, CpuClock, Timing, WallClock, time_kernel
+from pagesim.models import ModelSpec
 
 Row = dict[str, Any]
 

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from pagesim.api import run
-from pagesim.costs.specs import Capacity
 from pagesim.device.calibration.harness import Harness, NoRoom
 from pagesim.device.calibration.points import KINDS
 from pagesim.device.live.executor import MeasuredExecutor
@@ -20,6 +19,7 @@ from pagesim.device.live.warmup import warm_up
 from pagesim.scheduling.core import Scheduler
 from pagesim.setup.system import System, checked
 from pagesim.sim.clock import TICKS_PER_SECOND
+from pagesim.sizing import Capacity
 from pagesim.workloads.trace import Trace
 
 PROMPT = 16

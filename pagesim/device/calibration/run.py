@@ -10,8 +10,6 @@ from statistics import median
 from typing import Any
 
 from pagesim.costs.profiles import Profile, Shape
-from pagesim.costs.specs import ModelSpec
-from pagesim.costs.specs import model as find_model
 from pagesim.device.calibration.assemble import assemble
 from pagesim.device.calibration.points import Point, grid_for
 from pagesim.errors import PagesimError
@@ -19,6 +17,8 @@ from pagesim.kernels.bench.rows import OK, SCHEMA
 from pagesim.kernels.bench.store import RowStore
 from pagesim.kernels.machine import describe_machine, digest, identity
 from pagesim.kernels.requirements import require_device
+from pagesim.models import ModelSpec
+from pagesim.models import model as find_model
 
 ProgressCallback = Callable[[int, int, str], None]
 """Called with (points over, points in all, the point that comes next)."""
@@ -213,8 +213,8 @@ def _check(
 def _check_memory(spec: ModelSpec, itemsize: int, device: str) -> None:
     import torch
 
-    from pagesim.costs.specs.gpus import GIB
     from pagesim.device.live.fit import available_bytes
+    from pagesim.hardware.gpus import GIB
 
     free = torch.cuda.mem_get_info()[0] if device == "cuda" else available_bytes()
     weights = spec.parameters * itemsize

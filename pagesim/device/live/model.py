@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, layer_norm, linear, relu, rms_norm, silu
 
-from pagesim.costs.specs import ModelSpec
 from pagesim.errors import PagesimError
+from pagesim.models import ModelSpec
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """Called with a layer's number, queries ``[T, heads, D]``, keys and values ``[T, kv_heads, D]`` of the new

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from pagesim.allocators import Copy
-from pagesim.costs.specs import ModelSpec
 from pagesim.kernels import BlockPool, Cache, copy_blocks
 from pagesim.kernels.swap import LayerSwap, Pools, SwapStrategy, make_strategy
+from pagesim.models import ModelSpec
 
 
 class KvPools:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pagesim.api import run
-from pagesim.costs.specs import Capacity, model
 from pagesim.errors import CapacityError
 from pagesim.kernels.requirements import require_device
+from pagesim.models import model
 from pagesim.results.kept_frames import KeptFrames
 from pagesim.results.result import Result
 from pagesim.scheduling.core import Scheduler
@@ -19,6 +19,7 @@ from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.server import ProgressCallback
 from pagesim.setup.system import System
 from pagesim.sim.executor import Executor
+from pagesim.sizing import Capacity
 from pagesim.workloads.trace import Trace
 
 if TYPE_CHECKING:

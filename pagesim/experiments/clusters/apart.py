@@ -12,7 +12,6 @@ import numpy.typing as npt
 from pagesim.accounting.ledger import HELD_WITHOUT_RUNNING
 from pagesim.accounting.metrics import describe
 from pagesim.api import as_trace
-from pagesim.costs.specs import Link, gpu
 from pagesim.errors import PagesimError
 from pagesim.experiments.clusters.cluster import (
     ClusterResult,
@@ -26,6 +25,7 @@ from pagesim.experiments.clusters.links import link_of, parse_pull_link
 from pagesim.experiments.clusters.pool_steps import PoolSteps, tables
 from pagesim.experiments.clusters.pools import PoolOptions, ReplayedPools, check_pools, replay_pools
 from pagesim.experiments.clusters.routers import Router, find_router
+from pagesim.hardware import Link, gpu
 from pagesim.setup.prepare import PreparedSystem, prepare
 from pagesim.setup.scenario import LEASE_S
 from pagesim.setup.server import ProgressCallback

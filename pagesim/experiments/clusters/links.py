@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pagesim.costs.specs import GpuSpec, Link
-from pagesim.costs.specs.gpu_spec import parse_link
 from pagesim.errors import PagesimError, brief
+from pagesim.hardware import GpuSpec, Link
+from pagesim.hardware.gpu_spec import parse_link
 from pagesim.sim.clock import to_ticks
 
 INFINITE = "infinite"

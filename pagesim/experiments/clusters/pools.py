@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pagesim.accounting.request_log import RequestLog
-from pagesim.costs.specs import Link
 from pagesim.errors import PagesimError
 from pagesim.experiments.clusters.fleet import MOST_REPLICAS, Fleet, ReplicaPool
 from pagesim.experiments.clusters.handover import Handover, Lease, Pulls
 from pagesim.experiments.clusters.links import Ports
 from pagesim.experiments.clusters.pool_replicas import Decoder, PoolReplica, Prefiller
 from pagesim.experiments.clusters.routers import Router
+from pagesim.hardware import Link
 from pagesim.scheduling.added import AddedArrivals
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.content import Content, Contents

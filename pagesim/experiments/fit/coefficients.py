@@ -13,7 +13,7 @@ from pagesim.costs.profiles import (
     Shape,
     Terms,
 )
-from pagesim.costs.specs import ModelSpec
+from pagesim.models import ModelSpec
 
 NOTHING = Curve(at=(1,), seconds=(0.0,))
 

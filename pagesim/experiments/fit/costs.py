@@ -10,11 +10,12 @@ import numpy as np
 
 from pagesim.costs import CostModel, EngineTime, Profiled, Roofline
 from pagesim.costs.profiles import Curve, Profile, Terms, analytic_profile
-from pagesim.costs.specs import gpu, model
 from pagesim.experiments.fit.coefficients import NOTHING, Coefficients, profile_of
 from pagesim.experiments.fit.equations import COLUMNS
 from pagesim.experiments.fit.iterations import AFFINE, PAIRS, RISES, SIZES, prepared
 from pagesim.experiments.recorded.recording import Floats, RecordedRun
+from pagesim.hardware import gpu
+from pagesim.models import model
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.system import System
 from pagesim.sim.clock import TICKS_PER_SECOND

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pagesim.costs.specs import ModelSpec
-from pagesim.costs.specs.block_plan import host_copies
 from pagesim.errors import PagesimError
 from pagesim.kvcache.tiers import (
     EVICTIONS,
@@ -20,7 +18,9 @@ from pagesim.kvcache.tiers import (
     singles,
     within,
 )
+from pagesim.models import ModelSpec
 from pagesim.scheduling.content import Contents
+from pagesim.sizing.block_plan import host_copies
 from pagesim.workloads.trace import Trace
 
 __all__ = [

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pagesim.costs import CostModel, IterationShape, step_shape
-from pagesim.costs.specs import TierSpec
 from pagesim.costs.transfers import path_to_device, transfer_ticks
+from pagesim.hardware import TierSpec
 from pagesim.sim.clock import TICKS_PER_SECOND
 
 __all__ = ["Beside", "OffloadServer", "Returning", "place_at", "reaches", "returning"]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pagesim.costs import PreemptionPrices, Roofline
-from pagesim.costs.specs import Link, gpu, model
 from pagesim.experiments.paper.block_sizes import lines_over_sizes
 from pagesim.experiments.paper.figure import Found, Line, PaperFigure, curve_figure, evenly, line
 from pagesim.experiments.paper.figures import LIMITS, TITLES
@@ -18,6 +17,8 @@ from pagesim.experiments.paper.jobs import Outcome
 from pagesim.experiments.paper.numbers import Key, Number, Values
 from pagesim.experiments.paper.setting import OPT_13B, Deployment, PaperSetting
 from pagesim.experiments.paper.swaps import SIZES
+from pagesim.hardware import Link, gpu
+from pagesim.models import model
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pagesim.costs.specs import model
 from pagesim.experiments.ablations import best, undo
 from pagesim.experiments.paper.figure import Found, Loads, PaperFigure, quotient
 from pagesim.experiments.paper.jobs import Outcome
 from pagesim.experiments.paper.numbers import Key, Number, Values, published
 from pagesim.experiments.paper.setting import OPT_13B, PaperSetting
 from pagesim.experiments.paper.swaps import SIZES, TOKENS, blocks_profile, copy_by_copy
+from pagesim.models import model
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pagesim.costs.specs import capacity, gpu, model
 from pagesim.experiments.paper.figure import (
     Found,
     Line,
@@ -33,6 +32,9 @@ from pagesim.experiments.paper.setting import (
     Deployment,
     PaperSetting,
 )
+from pagesim.hardware import gpu
+from pagesim.models import model
+from pagesim.sizing import capacity
 from pagesim.workloads import make_trace
 from pagesim.workloads.trace import Trace
 

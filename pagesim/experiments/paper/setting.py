@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pagesim.costs import EngineTime, engine_time
-from pagesim.costs.specs import model
 from pagesim.experiments.paper.jobs import Load
+from pagesim.models import model
 from pagesim.setup.scenario import Scenario
 from pagesim.setup.system import checked
 from pagesim.workloads import workloads

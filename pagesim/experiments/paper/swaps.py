@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pagesim.costs.parse import split_profile
 from pagesim.costs.profiles import Curve, Profile, analytic_profile, find_profile
-from pagesim.costs.specs import gpu, model
 from pagesim.errors import PagesimError
+from pagesim.hardware import gpu
+from pagesim.models import model
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Block sizes of the paper's Fig. 18b and 19."""

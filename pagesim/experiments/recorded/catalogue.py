@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pagesim.costs.specs import gpus, model
 from pagesim.errors import PagesimError
+from pagesim.hardware import gpus
+from pagesim.models import model
 from pagesim.scheduling.vllm_releases import RELEASES
 
 

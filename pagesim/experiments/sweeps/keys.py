@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pagesim
 import pagesim.workloads
-from pagesim.costs.specs import model
+from pagesim.models import model
 from pagesim.setup.scenario import Scenario
 from pagesim.setup.scenario_files import plugin_sources
 from pagesim.setup.system import System

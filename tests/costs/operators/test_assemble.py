@@ -14,9 +14,10 @@ from pagesim.costs.operators.assemble import import_operators, operator_profile
 from pagesim.costs.operators.dtypes import dtypes
 from pagesim.costs.operators.iteration import operators
 from pagesim.costs.profiles import ANY_BLOCK, load_profile
-from pagesim.costs.specs import gpu, model
-from pagesim.costs.specs.layers import FullLayer, WindowLayer
 from pagesim.errors import PagesimError
+from pagesim.hardware import gpu
+from pagesim.models import model
+from pagesim.models.layers import FullLayer, WindowLayer
 from pagesim.sim.clock import to_ticks
 from tests.costs.operators.conftest import SYSTEM, write_store
 

@@ -14,8 +14,9 @@ from pagesim.costs.operators.assemble import GPUS
 from pagesim.costs.operators.dtypes import in_types
 from pagesim.costs.profiles import bundled_names, bundled_profile, find_profile
 from pagesim.costs.profiles.bundled import DATA
-from pagesim.costs.specs import gpu, model
 from pagesim.errors import PagesimError
+from pagesim.hardware import gpu
+from pagesim.models import model
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMED = re.compile(

@@ -18,9 +18,9 @@ from pagesim.costs.operators.grids import Grid
 from pagesim.costs.operators.iteration import operators
 from pagesim.costs.operators.products import products
 from pagesim.costs.operators.sums import knots, risen
-from pagesim.costs.specs import ModelSpec, model
-from pagesim.costs.specs.layers import FullLayer, WindowLayer
 from pagesim.errors import PagesimError
+from pagesim.models import ModelSpec, model
+from pagesim.models.layers import FullLayer, WindowLayer
 from tests.costs.operators.conftest import SYSTEM, decode_ms, gemm_ms, prompt_ms
 
 LLAMA = model("llama-3.1-8b")

@@ -11,7 +11,8 @@ import pytest
 
 from pagesim.costs.profiles import Profile, Sample, analytic_profile
 from pagesim.costs.profiles.vidur import LAYER
-from pagesim.costs.specs import gpu, model
+from pagesim.hardware import gpu
+from pagesim.models import model
 
 KV_HEADS, SLOTS = 8, 132
 

@@ -17,8 +17,8 @@ from pagesim.costs.profiles import (
     find_profile,
     load_profile,
 )
-from pagesim.costs.specs import model
 from pagesim.errors import PagesimError
+from pagesim.models import model
 
 Change = Callable[[dict[str, Any]], Any]
 

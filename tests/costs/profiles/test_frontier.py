@@ -10,8 +10,9 @@ import pytest
 from pagesim.costs import Profiled, step_shape
 from pagesim.costs.profiles import ANY_BLOCK, LAUNCH_S, analytic_profile, bundled_profile, import_frontier
 from pagesim.costs.profiles.frontier import KNOTS
-from pagesim.costs.specs import gpu, model
 from pagesim.errors import PagesimError
+from pagesim.hardware import gpu
+from pagesim.models import model
 
 LLAMA, A80 = model("llama-2-7b"), gpu("a100-80gb")
 

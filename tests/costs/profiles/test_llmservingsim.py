@@ -11,8 +11,9 @@ from pagesim.costs import IterationShape, Profiled, step_shape
 from pagesim.costs.profiles import ANY_BLOCK, Profile, import_llmservingsim
 from pagesim.costs.profiles.llmservingsim import HEAD, LAYER, ONCE
 from pagesim.costs.profiles.points import gaps, whole
-from pagesim.costs.specs import gpu, model
 from pagesim.errors import PagesimError
+from pagesim.hardware import gpu
+from pagesim.models import model
 
 LLAMA, RTX = model("llama-3.1-8b"), gpu("rtx-4090")
 CHUNKS, BEFORE, BATCHES, MEANS = (16, 256, 1024), (0, 1024, 4096), (1, 8, 64), (64, 512, 4096)

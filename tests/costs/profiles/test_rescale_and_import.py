@@ -8,8 +8,9 @@ import pytest
 
 from pagesim.costs import Efficiency, IterationShape, Profiled, Roofline, step_shape
 from pagesim.costs.profiles import LAUNCH_S, Profile, analytic_profile, bundled_profile, import_vidur, rescale
-from pagesim.costs.specs import gpu, model
 from pagesim.errors import PagesimError
+from pagesim.hardware import gpu
+from pagesim.models import model
 
 OPT, LLAMA = model("opt-13b"), model("llama-2-7b")
 A40, A80, H200 = gpu("a100-40gb"), gpu("a100-80gb"), gpu("h200")

@@ -10,8 +10,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import pagesim as ps  # noqa: E402
-from pagesim.costs.specs import model  # noqa: E402
 from pagesim.device.live import fit, pools, run_live  # noqa: E402
+from pagesim.models import model  # noqa: E402
 from pagesim.setup.presets import POLICIES  # noqa: E402
 
 

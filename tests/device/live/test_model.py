@@ -7,9 +7,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import pagesim as ps  # noqa: E402
-from pagesim.costs.specs import ModelSpec, model  # noqa: E402
 from pagesim.device.live.model import Model, check_model  # noqa: E402
 from pagesim.device.live.tokens import Tokens  # noqa: E402
+from pagesim.models import ModelSpec, model  # noqa: E402
 
 CPU = torch.device("cpu")
 SMALL = {

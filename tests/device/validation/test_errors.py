@@ -14,8 +14,9 @@ import pagesim as ps
 from pagesim.api import run
 from pagesim.costs import IterationShape, Profiled, parse_cost
 from pagesim.costs.profiles import Curve, DecodeAttention, PrefillAttention, Profile, analytic_profile
-from pagesim.costs.specs import gpu, model
 from pagesim.device.validation import Case, Iterations, kind_of, validate
+from pagesim.hardware import gpu
+from pagesim.models import model
 from pagesim.setup.system import System, checked
 from pagesim.sim.executor import PredictedExecutor
 

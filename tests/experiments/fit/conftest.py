@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from pagesim.costs import CostModel, parse_cost
-from pagesim.costs.specs import gpu, model
 from pagesim.experiments.fit.iterations import replay
 from pagesim.experiments.recorded.recording import RecordedRun
+from pagesim.hardware import gpu
+from pagesim.models import model
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.system import System
 

@@ -11,12 +11,13 @@ import pytest
 from pagesim import simulate
 from pagesim.costs import Profiled, parse_cost
 from pagesim.costs.profiles import find_profile
-from pagesim.costs.specs import gpu, model
 from pagesim.errors import PagesimError
 from pagesim.experiments.fit.coefficients import Coefficients, profile_of
 from pagesim.experiments.fit.fitting import Fitted, fit
 from pagesim.experiments.fit.result import profile, report, tables
 from pagesim.experiments.recorded.recording import RecordedRun
+from pagesim.hardware import gpu
+from pagesim.models import model
 from pagesim.setup.system import System
 
 from .conftest import AFFINE, CONTEXT_S, STEP_S, SYSTEM, TOKEN_S, cost_of, served

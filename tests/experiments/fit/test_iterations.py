@@ -9,10 +9,10 @@ import pytest
 
 from pagesim.costs import Profiled
 from pagesim.costs.profiles import find_profile
-from pagesim.costs.specs import model
 from pagesim.errors import PagesimError
 from pagesim.experiments.fit.iterations import check, replay
 from pagesim.experiments.recorded.recording import RecordedRun
+from pagesim.models import model
 
 from .conftest import AFFINE, CONTEXT_S, STEP_S, SYSTEM, TOKEN_S, cost_of, served
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import pagesim as ps
-from pagesim.costs.specs import model
 from pagesim.experiments.ablations import undo
 from pagesim.experiments.paper import FIGURES, PaperSetting, chosen
 from pagesim.experiments.paper.beyond import CONTEXTS, LINKS, MODELS, ratio
@@ -21,6 +20,7 @@ from pagesim.experiments.paper.swaps import (
     blocks_profile,
     copy_by_copy,
 )
+from pagesim.models import model
 from pagesim.setup.scenario import Scenario
 
 

@@ -1,0 +1,164 @@
+"""TierSpec: memory beside the device's, as ``--tier`` describes it: capacity, links, place in the chain."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pagesim.errors import PagesimError
+from pagesim.hardware.gpu_spec import Link
+
+__all__ = ["NVME", "RDMA", "TierSpec", "parse_capacity", "parse_tiers"]
+
+NVME = (
+    Link(6.5e9, 80e-6, "NVMe PCIe 4.0 x4 (Samsung PM9A3 U.2 as announced): 6.5 GB/s read; typical latency"),
+    Link(
+        3.5e9, 20e-6, "NVMe PCIe 4.0 x4 (Samsung PM9A3 U.2 as announced): 3.5 GB/s written; typical latency"
+    ),
+)
+"""Out of a solid-state drive and into it."""
+
+RDMA = Link(25e9, 10e-6, "one port of 200 Gb/s, 25 GB/s on the wire each way, peak; typical latency")
+"""Either way of a store on another machine."""
+
+BYTES = {
+    **{f"{prefix}B": 10 ** (3 * power) for power, prefix in enumerate(("", "K", "M", "G", "T", "P"))},
+    **{f"{prefix}iB": 1 << (10 * power) for power, prefix in enumerate("KMGTP", 1)},
+}
+SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+
+PLACES = ("in-line", "direct")
+COPIES = ("inclusive", "exclusive")
+EVICTIONS = ("lru", "arc", "lru-chunk", "never")
+
+GRAMMAR = "NAME:CAPACITY[:BANDWIDTH[:BANDWIDTH INTO IT]][:LATENCY][:EVICTION][:exclusive][:direct]"
+EXAMPLE = "host:64GiB:25GB/s or ssd:1TiB:6.5GB/s:3.5GB/s:80us"
+
+_QUANTITY = re.compile(r"(\d+(?:\.\d*)?(?:e[+-]?\d+)?|inf)\s*([A-Za-zµ]+)(/s)?", re.IGNORECASE)
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class TierSpec:
+    """One tier of a chain behind the device.
+
+    Attributes:
+        name: what users call it; none of its chain has the same.
+        capacity_bytes: for KV; None without a limit.
+        load: the link out of it, towards the device.
+        store: the link into it.
+        exclusive: it takes what the tier above evicts, and gives up what is loaded; an inclusive one gets a
+            copy of all that is written above.
+        direct: its links end at the device, beside those of the tiers above; else at the tier above, through
+            which all passes.
+        eviction: the name of what decides which chunk goes where there is no room.
+    """
+
+    name: str
+    capacity_bytes: int | None
+    load: Link
+    store: Link
+    exclusive: bool = False
+    direct: bool = False
+    eviction: str = "lru"
+
+
+def parse_tiers(texts: Sequence[str], host: tuple[Link, Link]) -> tuple[TierSpec, ...]:
+    """Return the chain of tiers that texts describe, that next to the device first.
+
+    A tier called ``ssd`` or ``remote`` has the links of a datasheet where its text gives none, `NVME` and
+    `RDMA`; any other has those to the host.
+
+    Args:
+        texts: one a tier, as ``GRAMMAR`` says. The first bandwidth is out of it, and both ways if alone.
+        host: links from the host's memory to the device, and from the device to it.
+
+    Raises:
+        PagesimError: a text is no tier, a name comes twice, or the second of two neighbours is exclusive and
+            direct: nothing leads to it from the tier above.
+    """
+    tiers = tuple(_tier(text, host) for text in texts)
+    for place, tier in enumerate(tiers):
+        if tier.name in [other.name for other in tiers[:place]]:
+            raise PagesimError(f"tier is {texts[place]!r}; there is a tier {tier.name} already: rename one")
+        if place and tier.exclusive and tier.direct:
+            raise PagesimError(
+                f"tier is {texts[place]!r}; an exclusive tier takes what {tiers[place - 1].name} evicts, so "
+                "it must be in line: leave out direct, or exclusive"
+            )
+    return tiers
+
+
+def parse_capacity(option: str, text: str) -> int:
+    """Return the bytes of a capacity such as ``64GiB``, of an option.
+
+    Raises:
+        PagesimError: the text is none, or has no limit.
+    """
+    found = _QUANTITY.fullmatch(text.strip())
+    if not found or found[2] not in BYTES or found[3] or found[1].lower() == "inf":
+        raise PagesimError(f"{option} is {text!r}; it must be a number with a unit of bytes, such as 64GiB")
+    return int(float(found[1]) * BYTES[found[2]])
+
+
+def _tier(text: str, host: tuple[Link, Link]) -> TierSpec:
+    name, *fields = [field.strip() for field in text.split(":")]
+    if not _NAME.fullmatch(name) or name == "device":
+        raise PagesimError(
+            f"tier is {text!r}; it must be {GRAMMAR}, such as {EXAMPLE}, with a name that begins with a "
+            "letter and is not device"
+        )
+    words = [field for field in fields if field in (*PLACES, *COPIES, *EVICTIONS)]
+    sizes, rates, waits = _quantities(text, [field for field in fields if field not in words])
+    if len(sizes) != 1 or len(rates) > 2 or len(waits) > 1:
+        raise PagesimError(
+            f"tier is {text!r}; it has {len(sizes)} capacities, {len(rates)} bandwidths and {len(waits)} "
+            "latencies; it must have one capacity, at most two bandwidths and at most one latency"
+        )
+    for choice in (PLACES, COPIES, EVICTIONS):
+        if sum(word in choice for word in words) > 1:
+            raise PagesimError(f"tier is {text!r}; it can be one of {', '.join(choice)}, not several")
+    load, store = {"ssd": NVME, "remote": (RDMA, RDMA)}.get(name, host)
+    return TierSpec(
+        name,
+        None if sizes[0] == float("inf") else int(sizes[0]),
+        _given(load, rates[:1], waits, text),
+        _given(store, rates[-1:], waits, text),
+        exclusive="exclusive" in words,
+        direct="direct" in words,
+        eviction=next((word for word in words if word in EVICTIONS), EVICTIONS[0]),
+    )
+
+
+def _quantities(text: str, fields: Sequence[str]) -> tuple[list[float], list[float], list[float]]:
+    """Return capacities in bytes, bandwidths in bytes/s and latencies in seconds, as they come."""
+    sizes: list[float] = []
+    rates: list[float] = []
+    waits: list[float] = []
+    for field in fields:
+        found = _QUANTITY.fullmatch(field)
+        number, unit, rate = found.groups() if found else ("", "", None)
+        if found and unit in BYTES:
+            value = float(number) * BYTES[unit]
+            if rate and not value > 0:
+                raise PagesimError(f"tier is {text!r}; its bandwidth {field} must be above 0")
+            (rates if rate else sizes).append(value)
+        elif found and unit in SECONDS and not rate and float(number) < 1e6:
+            waits.append(float(number) * SECONDS[unit])
+        else:
+            raise PagesimError(
+                f"tier is {text!r}; {field!r} is none of a capacity (64GiB), a bandwidth (25GB/s), a latency "
+                f"(10us), {', '.join((*EVICTIONS, *COPIES, *PLACES))}; the whole must be {GRAMMAR}"
+            )
+    return sizes, rates, waits
+
+
+def _given(link: Link, rates: Sequence[float], waits: Sequence[float], text: str) -> Link:
+    """Return a link with the bandwidth and the latency that were given in place of its own."""
+    if not rates and not waits:
+        return link
+    if not rates:
+        return Link(link.bytes_per_s, waits[0], f"{link.note}; latency as given by --tier {text}")
+    latency = "" if waits else "; latency not given: none"
+    return Link(rates[0], waits[0] if waits else 0.0, f"given by --tier {text}{latency}")

@@ -1,0 +1,85 @@
+"""The models that pagesim knows by name."""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from pathlib import Path
+
+from pagesim.models.catalogue.quantized import QUANTIZED, Quantized, quantized
+from pagesim.models.catalogue.releases import RELEASES, Release, released
+from pagesim.models.catalogue.shapes import SHAPES, TINY, hub_ids
+from pagesim.models.hf_quantization import FILE
+from pagesim.models.huggingface import from_hf_config
+from pagesim.models.layer_file import from_layers, is_layer_file
+from pagesim.models.model_spec import ModelSpec
+from pagesim.models.names import find
+
+# Few of them are asked for: a model is worked out when it is.
+_KNOWN: tuple[ModelSpec | Release | Quantized, ...] = (*SHAPES, *RELEASES, *QUANTIZED, TINY)
+_MODELS = {each.name: each for each in _KNOWN}
+_HUB_IDS = hub_ids() | {
+    hub_id.lower(): release.name for release in (*RELEASES, *QUANTIZED) for hub_id in release.hub_ids
+}
+
+
+def known_as(name: str) -> str | None:
+    """Return the name here of a model by its name or its id on Hugging Face; None if it is not known."""
+    name = name.lower()
+    return name if name in _MODELS else _HUB_IDS.get(name)
+
+
+def is_config(name: str) -> bool:
+    """Say whether a model is a path: of a ``config.json``, of its folder, or of a layer file."""
+    try:
+        return known_as(name) is None and (name.endswith((".json", ".toml")) or Path(name).is_dir())
+    except (OSError, ValueError):  # too long to be a path, say
+        return False
+
+
+def model(name: str) -> ModelSpec:
+    """Return the model of that name or id on Hugging Face, or read it from a file.
+
+    A file is a ``config.json``, named by its path or its folder's, or a layer file (`from_layers`).
+
+    Raises:
+        PagesimError: no such model, the message listing names like it; or a file that cannot be read.
+    """
+    if not is_config(name):
+        return _worked_out(find("model", known_as(name) or name, _MODELS).name)
+    if is_layer_file(name):
+        return from_layers(name)
+    # A run asks for its model many times, and a long list of quantized layers takes a while to read.
+    contents = _contents(name)
+    return _read(name, *contents) if contents else from_hf_config(name)
+
+
+def _contents(name: str) -> tuple[str, bytes, bytes] | None:
+    """Return where a config is, and what it and `FILE` beside it hold; None where it cannot be read twice."""
+    try:
+        path = Path(name).resolve()
+        path = path / "config.json" if path.is_dir() else path
+        beside = path.with_name(FILE)
+        if path.is_file():
+            return str(path), path.read_bytes(), beside.read_bytes() if beside.is_file() else b""
+    except (OSError, ValueError, RuntimeError):  # what reads it says why
+        pass
+    return None
+
+
+@lru_cache(maxsize=16)
+def _read(name: str, path: str, *contents: bytes) -> ModelSpec:
+    """Return a config's model; the last arguments only make the cache forget files that have changed."""
+    return from_hf_config(name)
+
+
+def models() -> tuple[ModelSpec, ...]:
+    """Return every model that is known by name, family by family, small to large; one to try on last."""
+    return tuple(map(_worked_out, _MODELS))
+
+
+@cache
+def _worked_out(name: str) -> ModelSpec:
+    known = _MODELS[name]
+    if isinstance(known, Release):
+        return released(known)
+    return quantized(known, _worked_out(known.base)) if isinstance(known, Quantized) else known

@@ -1,0 +1,141 @@
+"""HfConfig: a Hugging Face ``config.json`` whose keys are taken out one by one, each checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pagesim.errors import PagesimError, brief
+from pagesim.models.families import DEFAULTS, TRAITS
+
+_ENDS = ("ForConditionalGeneration", "ForCausalLM", "LMHeadModel")
+_BY_CLASS = {family.replace("_", ""): family for family in TRAITS}
+
+
+class HfConfig:
+    """A config's content, and where it was read, for the errors.
+
+    A model of images or sound too keeps the numbers of its language model under ``text_config``; these are
+    read as if they stood at the top. A key that is missing has the value that the family's code gives it
+    (`families.DEFAULTS`); one that is null is null. Every key that is asked for is noted, so that those that
+    are not read can be told (`hf_unread.unread`).
+
+    Attributes:
+        is_part: whether it is of a model of images or sound too.
+
+    Args:
+        content: of the file.
+        where: the file, for the errors.
+
+    Raises:
+        PagesimError: ``text_config`` is no object, ``model_type`` is no text, or neither it nor
+            ``architectures`` says what the model is.
+    """
+
+    def __init__(self, content: Mapping[str, Any], where: str) -> None:
+        self.where = where
+        self.whole = content
+        self.asked: set[str] = set()
+        text = content.get("text_config")
+        self.is_part = text is not None
+        if text is not None:
+            if not isinstance(text, Mapping):
+                raise self.error("text_config", text, "an object")
+            content = {**content, **text}
+        family = content.get("model_type") or self._of_class(content.get("architectures"))
+        if not isinstance(family, str):
+            raise self.error("model_type", family, "a text")
+        self.family = "falcon" if family.startswith("RefinedWeb") else family.removesuffix("_text")
+        self.given = content
+        self.content = {**DEFAULTS.get(self.family, {}), **content}
+
+    def _of_class(self, architectures: object) -> str:
+        """Return the family of a model whose config has no ``model_type``, by the name of its class."""
+        for name in architectures if isinstance(architectures, list) else ():
+            for end in _ENDS:
+                family = (
+                    _BY_CLASS.get(str(name).removesuffix(end).lower()) if str(name).endswith(end) else None
+                )
+                if family:
+                    return family
+        raise PagesimError(
+            f"{self.where}: there is no model_type, and architectures, which is {brief(architectures)}, "
+            "names no model that is known here; give the model_type"
+        )
+
+    def get(self, key: str) -> Any:
+        """Return what stands at a key, None if nothing does."""
+        self.asked.add(key)
+        return self.content.get(key)
+
+    def skip(self, *keys: str) -> None:
+        """Note keys that say nothing here: what they could say is known from others."""
+        self.asked.update(keys)
+
+    def number(self, *keys: str, default: int | None = None) -> int:
+        """Return the first of these keys that is there and not null; 0 is allowed where it is the default.
+
+        Raises:
+            PagesimError: it is no whole number, or none is there and there is no default.
+        """
+        least = 0 if default == 0 else 1
+        for key in keys:
+            value = self.get(key)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise self.error(key, value, f"a whole number from {least}")
+            self.asked.update(alias for alias in keys if self.content.get(alias) == value)
+            return value
+        if default is None:
+            aliases = f" (or {', '.join(keys[1:])})" if keys[1:] else ""
+            raise PagesimError(f"{self.where}: key {keys[0]}{aliases} is missing; add it to the config")
+        return default
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """Return what a key that is true or false holds.
+
+        Raises:
+            PagesimError: it is something else.
+        """
+        value = self.get(key)
+        if value is not None and not isinstance(value, bool):
+            raise self.error(key, value, "true or false")
+        return default if value is None else value
+
+    def text(self, key: str) -> str | None:
+        """Return the text at a key, or None if there is none.
+
+        Raises:
+            PagesimError: it is something else.
+        """
+        value = self.get(key)
+        if value is not None and not isinstance(value, str):
+            raise self.error(key, value, "a text")
+        return value
+
+    def entries(self, key: str) -> Sequence[Any] | None:
+        """Return the list at a key, or None if there is none.
+
+        Raises:
+            PagesimError: it is something else.
+        """
+        value = self.get(key)
+        if value is not None and not isinstance(value, list | tuple):
+            raise self.error(key, value, "a list")
+        return value
+
+    def numbers(self, key: str) -> Sequence[int] | None:
+        """Return the list of whole numbers at a key, or None if there is none.
+
+        Raises:
+            PagesimError: it is something else.
+        """
+        value = self.entries(key)
+        if value is not None and any(isinstance(each, bool) or not isinstance(each, int) for each in value):
+            raise self.error(key, value, "a list of whole numbers")
+        return value
+
+    def error(self, key: str, value: object, wanted: str) -> PagesimError:
+        """Return the error for a key that does not hold what is wanted."""
+        return PagesimError(f"{self.where}: {key} is {brief(value)}; it must be {wanted}")

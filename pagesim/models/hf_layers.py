@@ -1,0 +1,339 @@
+"""What each layer of a model keeps, read from its Hugging Face config.
+
+A config names its layers in ``layer_types``, in a pattern of its family, or not at all. One whose keys speak
+of attention that is not read here is refused: read as full attention it would be sized wrongly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pagesim.errors import PagesimError, brief
+from pagesim.models.families import LATENTS, TRAITS
+from pagesim.models.hf_config import HfConfig
+from pagesim.models.hf_unread import LAYER_FILE
+from pagesim.models.layers import (
+    ChunkLayer,
+    FullLayer,
+    IndexerLayer,
+    LatentLayer,
+    Layer,
+    StateLayer,
+    WindowLayer,
+)
+from pagesim.models.model_spec import MOST_PARTS, LatentAttention
+
+NO_KIND = ("compress_ratios", "index_kpool", "cross_attention_layers", "is_encoder_decoder")
+"""Signs of something that no kind of layer here can stand for, in a layer file neither."""
+
+SIGNS = (
+    *NO_KIND,
+    *("sliding_window", "sliding_window_size", "sliding_window_pattern", "sliding_window_layers"),
+    *("window_size", "attention_window", "local_attention_window", "global_attn_every_n_layers"),
+    *("attention_chunk_size", "attention_types", "attn_type_list", "attention_layers"),
+    *("layer_types", "layers_block_type", "block_types", "block_configs", "hybrid_override_pattern"),
+    *("attn_layer_period", "attn_layer_indices", "full_attention_interval", "full_attn_idxs"),
+    *("linear_attn_config", "linear_num_value_heads", "mamba_d_state", "mamba_d_ssm", "mamba_num_heads"),
+    *("ssm_cfg", "ssm_state_size", "state_size", "conv_L_cache", "rwkv_head_size", "lru_width"),
+    *("kv_lora_rank", "index_topk", "index_head_dim", "indexer_types"),
+    *("num_kv_shared_layers", "kv_shared_layers", "global_head_dim", "num_global_key_value_heads"),
+    *("blocksparse_params", "sparse_attention_config", "use_bidirectional_attention"),
+)
+"""Keys by which a config says that some layer keeps other than every token's keys and values by head."""
+
+_WINDOWS = ("sliding_window", "sliding_window_pattern")
+_DELTA = ("full_attention_interval", "linear_num_value_heads")
+
+READ: dict[str, tuple[str, ...]] = {
+    "bamba": ("attn_layer_indices", "mamba_d_state"),
+    "cohere2": _WINDOWS,
+    "deepseek_v32": ("index_topk", "index_head_dim"),
+    "falcon_h1": ("mamba_d_state", "mamba_d_ssm"),
+    "gemma2": _WINDOWS,
+    "gemma3": _WINDOWS,
+    "glm_moe_dsa": ("index_topk", "index_head_dim"),
+    "gpt_oss": _WINDOWS,
+    "granitemoehybrid": ("mamba_d_state",),
+    "jamba": ("attn_layer_period", "mamba_d_state"),
+    "llama4": ("attention_chunk_size",),
+    "minimax_m2": ("attn_type_list",),
+    "ministral": _WINDOWS,
+    "ministral3": _WINDOWS,
+    "mistral": _WINDOWS,
+    "mixtral": _WINDOWS,
+    "nemotron_h": ("hybrid_override_pattern", "mamba_num_heads", "ssm_state_size"),
+    "olmo3": _WINDOWS,
+    "phi3": _WINDOWS,
+    "qwen2": _WINDOWS,
+    "qwen2_5_vl": _WINDOWS,
+    "qwen2_moe": _WINDOWS,
+    "qwen3": _WINDOWS,
+    "qwen3_moe": _WINDOWS,
+    "qwen3_next": _DELTA,
+    "qwen3_5": _DELTA,
+    "qwen3_5_moe": _DELTA,
+    "starcoder2": _WINDOWS,
+}
+"""By family, which of these signs are read; in any family also `ALWAYS`, and others with ``layer_types``."""
+
+ALWAYS = ("kv_lora_rank", "layer_types", "layers_block_type")
+_WITH_TYPES = (*_WINDOWS, "attention_chunk_size")
+
+KINDS = {
+    "full_attention": "full",
+    "attention": "full",
+    "sliding_attention": "window",
+    "chunked_attention": "chunk",
+    "linear_attention": "state",
+    "mamba": "state",
+    "hybrid": "both",
+    "indexed_attention": "indexed",
+    "deepseek_sparse_attention": "indexed",
+    "mlp": "none",
+    "moe": "none",
+}
+"""Entries of ``layer_types``, and what a layer of that name keeps."""
+
+_LETTERS = {"M": "state", "*": "full", "-": "none", "E": "none"}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the layers of a model have in common: heads, the latent vector, the recurrent state, if any."""
+
+    kv_heads: int
+    head_dim: int
+    mla: LatentAttention | None
+    state: StateLayer | None
+
+
+def kinds(config: HfConfig) -> tuple[str, ...]:
+    """Return what each layer keeps, in order: full, window, chunk, indexed, state, both or none.
+
+    ``both`` is attention and a state side by side, ``indexed`` latent attention with an indexer, ``none`` a
+    layer that is an MLP alone.
+
+    Raises:
+        PagesimError: the config speaks of attention that is not read here; the message names the key.
+    """
+    named = config.entries("layer_types") or config.entries("layers_block_type")
+    _refuse_unknown_signs(config, named is not None)
+    layers = config.number("num_hidden_layers", "n_layer", "n_layers", default=len(named) if named else None)
+    if layers > MOST_PARTS:
+        raise config.error("num_hidden_layers", layers, f"a whole number from 1 to {MOST_PARTS}")
+    if named is None:
+        return _PATTERNS.get(config.family, _full)(config, layers)
+    key = "layer_types" if config.get("layer_types") else "layers_block_type"
+    for name in named:
+        if not isinstance(name, str) or name not in KINDS:
+            raise PagesimError(
+                f"{config.where}: {key} names {brief(name)}, which is none of {', '.join(KINDS)}: what such "
+                f"layers keep is not known here; {LAYER_FILE}"
+            )
+    if len(named) != layers:
+        raise config.error(key, named, f"one entry for each of the {layers} layers; it has {len(named)}")
+    return tuple(KINDS[name] for name in named)
+
+
+def cached(config: HfConfig, shape: Shape) -> tuple[Layer, ...]:
+    """Return what each layer keeps, in order; nothing where all keep every token's keys and values alike.
+
+    Raises:
+        PagesimError: as for `kinds`; or a window, a chunk or a state is named and its size is not.
+    """
+    found = kinds(config)
+    if set(found) == {"full"}:
+        return ()
+    made = {kind: _layers(config, kind, shape) for kind in dict.fromkeys(found)}
+    return tuple(layer for kind in found for layer in made[kind])
+
+
+def _layers(config: HfConfig, kind: str, shape: Shape) -> tuple[Layer, ...]:
+    """Return what a layer of that kind keeps."""
+    heads = shape.kv_heads, shape.head_dim
+    full: Layer = FullLayer(*heads)
+    if shape.mla:
+        full = LatentLayer(shape.mla.kv_lora_rank + shape.mla.qk_rope_head_dim)
+    match kind:
+        case "full":
+            return (full,)
+        case "window":
+            # Cohere's layers also see the token before the window.
+            window = config.number("sliding_window") + (config.family == "cohere2")
+            return (WindowLayer(*heads, window=window),)
+        case "chunk":
+            return (ChunkLayer(*heads, chunk=config.number("attention_chunk_size")),)
+        case "indexed":
+            return _indexed(config, shape.mla)
+        case "none":
+            return ()
+    if shape.state is None:
+        key = "layer_types" if config.get("layer_types") else "layers_block_type"
+        raise PagesimError(
+            f"{config.where}: {key} names recurrent layers, and the state of those of model_type "
+            f"{config.family} is not known here; {LAYER_FILE}"
+        )
+    return (full, shape.state) if kind == "both" else (shape.state,)
+
+
+def _indexed(config: HfConfig, mla: LatentAttention | None) -> tuple[Layer, ...]:
+    """Return the latent vector and the indexer of DeepSeek's sparse attention.
+
+    In fp8 the vector is kept with a scale in fp32 for each 128 elements, its rotary part in bf16; so are the
+    indexer's keys whatever the type of the cache (FlashMLA's and DeepGEMM's layouts, as in vLLM).
+    """
+    if mla is None or config.family not in ("deepseek_v32", "glm_moe_dsa"):
+        raise PagesimError(
+            f"{config.where}: layer_types names sparse attention, and the indexer of model_type "
+            f"{config.family} is not known here; {LAYER_FILE}"
+        )
+    latent = mla.kv_lora_rank + 4 * -(-mla.kv_lora_rank // 128) + 2 * mla.qk_rope_head_dim
+    keys = config.number("index_head_dim")
+    return (
+        LatentLayer(mla.kv_lora_rank + mla.qk_rope_head_dim, fp8_bytes=latent),
+        IndexerLayer(keys + 4 * -(-keys // 128)),
+    )
+
+
+def _refuse_unknown_signs(config: HfConfig, named: bool) -> None:
+    """Refuse a config that holds a sign which is not read in its family."""
+    windows_off = not config.flag("use_sliding_window", True)
+    read = {*READ.get(config.family, ()), *ALWAYS, *(_WITH_TYPES if named else ())}
+    if config.family in TRAITS and config.family not in LATENTS:
+        read -= {"kv_lora_rank"}
+    for key in SIGNS:
+        value = config.get(key)
+        if key in read or not value or (windows_off and key in _WINDOWS):
+            continue
+        if key == "indexer_types" and isinstance(value, list) and value == ["full"] * len(value):
+            continue
+        advice = "no kind of layer here stands for it: choose another model" if key in NO_KIND else LAYER_FILE
+        raise PagesimError(
+            f"{config.where}: {key} is {brief(value)}, and what the layers of model_type {config.family} "
+            f"then keep is not known here; {advice}"
+        )
+
+
+Pattern = Callable[[HfConfig, int], tuple[str, ...]]
+
+
+def _full(config: HfConfig, layers: int) -> tuple[str, ...]:
+    return ("full",) * layers
+
+
+def _all_windows(config: HfConfig, layers: int) -> tuple[str, ...]:
+    """Mistral: every layer has the window, if there is one."""
+    windows = config.get("sliding_window") and config.flag("use_sliding_window", True)
+    return ("window" if windows else "full",) * layers
+
+
+def _last_windows(config: HfConfig, layers: int) -> tuple[str, ...]:
+    """Qwen2 and Qwen3: the layers from ``max_window_layers`` on have it."""
+    if "full" in _all_windows(config, 1):
+        return _full(config, layers)
+    first = config.number("max_window_layers", default=0)
+    return tuple("window" if i >= first else "full" for i in range(layers))
+
+
+def _even_windows(config: HfConfig, layers: int) -> tuple[str, ...]:
+    """Qwen2-MoE: every other layer below ``max_window_layers`` has it."""
+    if "full" in _all_windows(config, 1):
+        return _full(config, layers)
+    most = config.number("max_window_layers", default=0)
+    return tuple("window" if i % 2 == 0 and i < most else "full" for i in range(layers))
+
+
+def _every(key: str, kind: str, size: str | None = None) -> Pattern:
+    """Every so many layers, as a key says, one is full attention; the others are of that kind.
+
+    Where nothing stands at ``size``, all are full.
+    """
+
+    def pattern(config: HfConfig, layers: int) -> tuple[str, ...]:
+        if size is not None and not config.get(size):
+            return _full(config, layers)
+        period = config.number(key)
+        return tuple("full" if (i + 1) % period == 0 else kind for i in range(layers))
+
+    return pattern
+
+
+_WINDOWED = _every("sliding_window_pattern", "window", "sliding_window")
+
+
+def _llama4(config: HfConfig, layers: int) -> tuple[str, ...]:
+    """Llama 4: layers with rotary positions attend within chunks."""
+    if not config.get("attention_chunk_size"):
+        return _full(config, layers)
+    rotary = config.numbers("no_rope_layers")
+    if not rotary:
+        return _every("no_rope_layer_interval", "chunk")(config, layers)
+    if len(rotary) < layers:
+        raise config.error("no_rope_layers", rotary, f"a number for each of the {layers} layers")
+    return tuple("chunk" if has else "full" for has in rotary[:layers])
+
+
+def _jamba(config: HfConfig, layers: int) -> tuple[str, ...]:
+    period, offset = config.number("attn_layer_period"), config.number("attn_layer_offset", default=0)
+    return tuple("full" if i % period == offset else "state" for i in range(layers))
+
+
+def _bamba(config: HfConfig, layers: int) -> tuple[str, ...]:
+    full = config.numbers("attn_layer_indices") or ()
+    return tuple("full" if i in full else "state" for i in range(layers))
+
+
+def _nemotron_h(config: HfConfig, layers: int) -> tuple[str, ...]:
+    """Nemotron-H: a letter a layer, each a mixer or an MLP alone."""
+    pattern: Any = config.get("hybrid_override_pattern")
+    if not isinstance(pattern, str) or set(pattern) - set(_LETTERS) or len(pattern) != layers:
+        letters = " ".join(_LETTERS)
+        raise config.error("hybrid_override_pattern", pattern, f"a letter of {letters} for each layer")
+    return tuple(_LETTERS[letter] for letter in pattern)
+
+
+def _minimax_m2(config: HfConfig, layers: int) -> tuple[str, ...]:
+    """MiniMax-M2: 1 for each layer that is full attention, as all released ones are."""
+    types = config.entries("attn_type_list") or (1,) * layers
+    if len(types) != layers or set(types) != {1}:
+        raise config.error("attn_type_list", types, f"1 for each of the {layers} layers")
+    return _full(config, layers)
+
+
+def _of_all(kind: str) -> Pattern:
+    return lambda config, layers: (kind,) * layers
+
+
+_PATTERNS: dict[str, Pattern] = {
+    "bamba": _bamba,
+    "cohere2": _WINDOWED,
+    "deepseek_v32": _of_all("indexed"),
+    "falcon_h1": _of_all("both"),
+    "gemma2": _WINDOWED,
+    "gemma3": _WINDOWED,
+    "gpt_oss": _WINDOWED,
+    "glm_moe_dsa": _of_all("indexed"),
+    "granitemoehybrid": _of_all("state"),
+    "jamba": _jamba,
+    "llama4": _llama4,
+    "minimax_m2": _minimax_m2,
+    "ministral": _all_windows,
+    "ministral3": _all_windows,
+    "mistral": _all_windows,
+    "mixtral": _all_windows,
+    "nemotron_h": _nemotron_h,
+    "olmo3": _WINDOWED,
+    "phi3": _all_windows,
+    "qwen2": _last_windows,
+    "qwen2_5_vl": _last_windows,
+    "qwen2_moe": _even_windows,
+    "qwen3": _last_windows,
+    "qwen3_moe": _all_windows,
+    "qwen3_next": _every("full_attention_interval", "state"),
+    "qwen3_5": _every("full_attention_interval", "state"),
+    "qwen3_5_moe": _every("full_attention_interval", "state"),
+    "starcoder2": _all_windows,
+}
+"""How a family lays its layers out where ``layer_types`` does not say so. Others keep every token."""

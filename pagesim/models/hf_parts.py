@@ -1,0 +1,216 @@
+"""Experts, latent attention and recurrent layers, read from a Hugging Face config."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from pagesim.models.families import LATENTS, MIXTURES, TRAITS
+from pagesim.models.hf_config import HfConfig
+from pagesim.models.model_spec import LatentAttention, MixtureOfExperts
+from pagesim.models.recurrent import GatedDeltaNet, Mamba1, Mamba2, Recurrence
+
+_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+
+
+def latent(config: HfConfig) -> LatentAttention | None:
+    """Return latent attention, if the family may have it and the config has a rank for it."""
+    if (config.family in TRAITS and config.family not in LATENTS) or config.get("kv_lora_rank") is None:
+        return None
+    config.skip("num_key_value_heads", "num_kv_heads", "head_dim", "qk_head_dim")
+    indexed = config.get("index_topk") is not None
+    return LatentAttention(
+        kv_lora_rank=config.number("kv_lora_rank"),
+        qk_rope_head_dim=config.number("qk_rope_head_dim"),
+        qk_nope_head_dim=config.number("qk_nope_head_dim"),
+        v_head_dim=config.number("v_head_dim"),
+        q_lora_rank=config.number("q_lora_rank", default=0),
+        index_heads=config.number("index_n_heads") if indexed else 0,
+        index_head_dim=config.number("index_head_dim") if indexed else 0,
+        index_topk=config.number("index_topk") if indexed else 0,
+    )
+
+
+def experts(config: HfConfig, layers: int) -> MixtureOfExperts | None:
+    """Return the experts of a model's layers, if its family may have some and it has at least two."""
+    if config.family in TRAITS and config.family not in MIXTURES:
+        return None
+    number = config.number(
+        *("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts"), default=0
+    )
+    if number < 2 or (config.family == "nemotron_h" and not _letters(config, "E", "moe")):
+        _skip_experts(config)
+        return None
+    widths = _SHARED_FFN.get(config.family, () if config.family in TRAITS else sum(_SHARED_FFN.values(), ()))
+    shared = config.number(*widths, default=0) if widths else 0
+    return MixtureOfExperts(
+        experts=number,
+        experts_per_token=config.number(
+            *("num_experts_per_tok", "moe_k", "num_experts_per_token", "experts_per_token")
+        ),
+        # A key that is missing where the family's experts have a width of their own is no plain MLP's width.
+        expert_ffn=config.number(
+            "moe_intermediate_size", *(() if config.family in _OWN_WIDTH else ("intermediate_size",))
+        ),
+        shared_experts=config.number(
+            *("n_shared_experts", "moe_num_shared_experts", "num_shared_experts"),
+            default=1 if shared or config.family == "llama4" else 0,
+        ),
+        shared_ffn=shared,
+        shared_gate=config.family in ("qwen2_moe", "qwen3_next", "qwen3_5_moe"),
+        dense_layers=_dense_layers(config, layers),
+        correction_bias=config.text("topk_method") == "noaux_tc"
+        or config.family in ("ernie4_5_moe", "nemotron_h")
+        or config.flag("use_routing_bias"),
+        biases=config.family == "gpt_oss",
+        latent=config.number("moe_latent_size", default=0) if config.family == "nemotron_h" else 0,
+    )
+
+
+_OWN_WIDTH = (
+    *LATENTS,
+    *("ernie4_5_moe", "nemotron_h", "qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_moe", "qwen3_vl_moe"),
+)
+"""The families whose experts are as wide as ``moe_intermediate_size`` says, and as nothing else does."""
+
+_SHARED_FFN: dict[str, tuple[str, ...]] = {
+    "granitemoehybrid": ("shared_intermediate_size",),
+    "nemotron_h": ("moe_shared_expert_intermediate_size",),
+    "qwen2_moe": ("shared_expert_intermediate_size",),
+    "qwen3_next": ("shared_expert_intermediate_size",),
+    "qwen3_5_moe": ("shared_expert_intermediate_size",),
+}
+"""By family, the width of all shared experts together; others give their number alone."""
+
+
+def _skip_experts(config: HfConfig) -> None:
+    """Note what a family with experts says of them where it has none."""
+    config.skip("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
+    config.skip("n_shared_experts", "moe_num_shared_experts", "moe_intermediate_size", "moe_latent_size")
+    config.skip("moe_shared_expert_intermediate_size", "first_k_dense_replace", "moe_layer_freq")
+
+
+def _dense_layers(config: HfConfig, layers: int) -> int:
+    """Return how many layers have a plain MLP where the others have experts."""
+    match config.family:
+        case "jamba":
+            period = config.number("expert_layer_period")
+            offset = config.number("expert_layer_offset", default=0)
+            return sum(i % period != offset for i in range(layers))
+        case "llama4":
+            sparse = config.numbers("moe_layers")
+            step = config.number("interleave_moe_layer_step")
+            return layers - (layers // step if sparse is None else sum(i in sparse for i in range(layers)))
+        case "ernie4_5_moe":
+            first, last = config.get("moe_layer_start_index"), config.get("moe_layer_end_index")
+            for key, value in (("moe_layer_start_index", first), ("moe_layer_end_index", last)):
+                if isinstance(value, bool) or not isinstance(value, int) or value < -1:
+                    raise config.error(key, value, "a whole number from 0, or -1 for the last layer")
+            last = layers - 1 if last == -1 else last
+            step = config.number("moe_layer_interval")
+            return sum((i + 1) % step != 0 or not first <= i <= last for i in range(layers))
+        case "qwen2_moe" | "qwen3_moe" | "qwen3_next" | "qwen3_vl_moe":
+            dense = config.numbers("mlp_only_layers") or ()
+            step = config.number("decoder_sparse_step", default=1)
+            return sum(i in dense or (i + 1) % step != 0 for i in range(layers))
+        case "nemotron_h":
+            return _letters(config, "-", "mlp")
+    first = config.number("first_k_dense_replace", default=0)
+    kinds = config.entries("mlp_layer_types")
+    if kinds is not None:
+        if len(kinds) != layers or not all(kind in ("dense", "sparse") for kind in kinds):
+            raise config.error("mlp_layer_types", kinds, f"dense or sparse for each of the {layers} layers")
+        return sum(kind == "dense" for kind in kinds)
+    # One number, or 1 for each layer with experts.
+    if isinstance(config.get("moe_layer_freq"), list):
+        sparse = config.numbers("moe_layer_freq") or ()
+        if len(sparse) != layers:
+            raise config.error("moe_layer_freq", sparse, f"0 or 1 for each of the {layers} layers")
+        return sum(not each for each in sparse)
+    step = config.number("moe_layer_freq", default=1)
+    return sum(i < first or i % step != 0 for i in range(layers))
+
+
+def mlp_layers(config: HfConfig) -> int:
+    """Return how many layers have an MLP or experts, 0 if all have."""
+    if config.family != "nemotron_h":
+        return 0
+    return _letters(config, "-", "mlp") + _letters(config, "E", "moe")
+
+
+def _letters(config: HfConfig, letter: str, name: str) -> int:
+    """Return how many of Nemotron-H's layers are of a kind."""
+    named = config.entries("layers_block_type") or config.entries("layer_types")
+    if named is not None:
+        return sum(each == name for each in named)
+    return str(config.get("hybrid_override_pattern")).count(letter)
+
+
+def recurrence(config: HfConfig) -> tuple[Recurrence, str] | None:
+    """Return what the recurrent layers of a family hold, if it has such, and the type of their state."""
+    match config.family:
+        case "jamba":
+            hidden = config.number("hidden_size")
+            rank = config.get("mamba_dt_rank")
+            inner = config.number("mamba_expand") * hidden
+            return Mamba1(
+                inner=inner,
+                state=config.number("mamba_d_state"),
+                conv=config.number("mamba_d_conv"),
+                dt_rank=ceil(hidden / 16) if rank in (None, "auto") else config.number("mamba_dt_rank"),
+                conv_bias=config.flag("mamba_conv_bias"),
+                proj_bias=config.flag("mamba_proj_bias"),
+            ), "bf16"
+        case "bamba" | "falcon_h1" | "granitemoehybrid":
+            return _mamba2(config), "bf16"
+        case "nemotron_h":
+            config.skip("expand")
+            return Mamba2(
+                heads=config.number("mamba_num_heads"),
+                head_dim=config.number("mamba_head_dim"),
+                groups=config.number("n_groups"),
+                state=config.number("ssm_state_size"),
+                conv=config.number("conv_kernel"),
+                conv_bias=config.flag("use_conv_bias"),
+                in_bias=config.flag("use_bias"),
+                out_bias=config.flag("use_bias"),
+            ), _dtype(config, "mamba_ssm_cache_dtype")
+        case "qwen3_next" | "qwen3_5" | "qwen3_5_moe":
+            return GatedDeltaNet(
+                key_heads=config.number("linear_num_key_heads"),
+                key_dim=config.number("linear_key_head_dim"),
+                value_heads=config.number("linear_num_value_heads"),
+                value_dim=config.number("linear_value_head_dim"),
+                conv=config.number("linear_conv_kernel_dim"),
+            ), _dtype(config, "mamba_ssm_dtype")
+    return None
+
+
+def _mamba2(config: HfConfig) -> Mamba2:
+    """Return Mamba-2 as Bamba, Falcon-H1 and Granite 4 name it."""
+    heads = config.number("mamba_n_heads")
+    inner = config.number("mamba_expand") * config.number("hidden_size")
+    if config.family == "falcon_h1":
+        inner = config.number("mamba_d_ssm", default=inner)
+    width = config.get("mamba_d_head")
+    falcon = config.family == "falcon_h1"
+    return Mamba2(
+        heads=heads,
+        head_dim=inner // heads if width in (None, "auto") else config.number("mamba_d_head"),
+        groups=config.number("mamba_n_groups"),
+        state=config.number("mamba_d_state"),
+        conv=config.number("mamba_d_conv"),
+        conv_bias=config.flag("mamba_conv_bias"),
+        in_bias=config.flag("mamba_proj_bias"),
+        out_bias=config.flag("projectors_bias" if falcon else "mamba_proj_bias"),
+        norm=config.flag("mamba_rms_norm") if falcon else True,
+    )
+
+
+def _dtype(config: HfConfig, key: str) -> str:
+    """Return the type of a recurrent state, that of the model where the key is missing."""
+    value = config.get(key)
+    if value is None:
+        return "bf16"
+    if not isinstance(value, str) or value not in _DTYPES:
+        raise config.error(key, value, f"one of {', '.join(_DTYPES)}")
+    return _DTYPES[value]

@@ -1,0 +1,390 @@
+"""The weight dtypes of a checkpoint, read from the ``quantization_config`` of its Hugging Face config.
+
+Sources: the configs that compressed-tensors, AutoGPTQ, AutoAWQ, ModelOpt and transformers write, as vLLM
+reads them (vllm/model_executor/layers/quantization).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pagesim.errors import PagesimError, brief, reason
+from pagesim.models.hf_config import HfConfig
+from pagesim.models.hf_modules import WHOLE, Module
+from pagesim.models.hf_patterns import find
+from pagesim.models.weights import BF16, DTYPES, GROUPS, Compute, WeightDtype, Weights, with_scales
+from pagesim.setup.reading import parse_json, read_text
+
+DtypeOf = Callable[[Module], WeightDtype]
+"""Says which dtype a module has that is not ignored."""
+
+Reader = Callable[[HfConfig, Mapping[str, Any], Sequence[Module]], DtypeOf]
+"""Reads a ``quantization_config`` of a model with these linear layers."""
+
+FILE = "hf_quant_config.json"
+"""Where ModelOpt wrote the quantization before it did so in ``config.json``."""
+
+FILED = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4", "MIXED_PRECISION")
+"""The algorithms of such a file that vLLM 0.33.0 reads."""
+
+_IGNORED = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules")
+
+_FP8 = DTYPES["fp8"]
+_NVFP4 = DTYPES["nvfp4"]
+_MXFP8 = WeightDtype("mxfp8", with_scales(8, 32, 8), "fp8")
+
+MODELOPT: dict[str, WeightDtype] = {
+    "FP8": _FP8,
+    "FP8_PER_CHANNEL_PER_TOKEN": _FP8,
+    "FP8_PB_WO": DTYPES["fp8_block"],
+    "MXFP8": _MXFP8,
+    "NVFP4": _NVFP4,
+    "W4A16_NVFP4": WeightDtype("nvfp4", _NVFP4.bits),
+}
+"""The weight dtypes of ModelOpt, by ``quant_algo``."""
+
+
+def weights(config: HfConfig, modules: Iterable[Module]) -> Weights:
+    """Return the weight dtypes that a config says its checkpoint has.
+
+    A group whose modules differ has the mean of their bits, and is ``mixed``.
+
+    Args:
+        config: a model's.
+        modules: its linear layers.
+
+    Raises:
+        PagesimError: the checkpoint is quantized in a way that is not known here; the message names it.
+    """
+    section = _section(config)
+    if not section:
+        return Weights()
+    if "quant_method" not in section:
+        return Weights(passed_over=True)
+    linear = tuple(modules)
+    dtype_of = _reader(config, section)(config, section, linear)
+    ignored: dict[Module, bool] = {}
+    for key in _IGNORED:
+        names = _texts(config, section, key)
+        if METHODS[section["quant_method"]] is _modelopt:  # a name there is also about what goes on behind it
+            names = [*names, *(f"{name}*" for name in names if not name.endswith("*"))]
+        ignored |= find(linear, [(name, True) for name in names], _error(config, key))
+    by_group: dict[str, dict[WeightDtype, int]] = {}
+    for module in linear:
+        sizes = by_group.setdefault("latent" if module.name in WHOLE else module.group, {})
+        dtype = BF16 if module in ignored else dtype_of(module)
+        sizes[dtype] = sizes.get(dtype, 0) + module.parameters
+    found: dict[str, Any] = {group: _joined(sizes) for group, sizes in by_group.items()}
+    if found.get("latent") == found.get("attention"):
+        found.pop("latent", None)
+    kinds = {**by_group, "attention": {**by_group.get("attention", {}), **by_group.get("latent", {})}}
+    mixed = tuple(group for group in GROUPS if len(kinds.get(group, ())) > 1)
+    return Weights(**found, mixed=mixed)
+
+
+def _joined(sizes: Mapping[WeightDtype, int]) -> WeightDtype:
+    """Return the dtype of modules of several, by parameters: that of most, with the mean bits of all."""
+    most = max(sizes, key=lambda dtype: sizes[dtype])
+    if len(sizes) == 1:
+        return most
+    bits = sum(dtype.bits * size for dtype, size in sizes.items()) / sum(sizes.values())
+    return WeightDtype(most.name, bits, most.compute)
+
+
+def cache_dtype(config: HfConfig) -> str:
+    """Return the dtype that a checkpoint says its KV cache has: fp8, nvfp4, or '' for that of the model.
+
+    As vLLM resolves ``--kv-cache-dtype auto`` (vllm/utils/torch_utils.py and attention.py of 0.33.0):
+    ModelOpt's checkpoints say so, and those of compressed-tensors, whose latent attention stays as it is.
+    """
+    section = _section(config)
+    method = section.get("quant_method")
+    scheme = section.get("kv_cache_scheme")
+    if not isinstance(method, str):
+        return ""
+    if method.startswith("modelopt"):
+        asked = scheme or section.get("kv_cache_quant_algo")
+        if isinstance(asked, Mapping):
+            of_8 = "fp8" if asked.get("dynamic") is False else ""
+            bits = asked.get("num_bits") if asked.get("type") == "float" else None
+            asked = "nvfp4" if bits == 4 else of_8 if bits == 8 else ""
+        known = asked.lower() if isinstance(asked, str) else ""
+        return known if known in ("fp8", "nvfp4") else ""
+    if method == "compressed-tensors" and scheme is not None and config.get("kv_lora_rank") is None:
+        if not isinstance(scheme, Mapping) or (scheme.get("type"), scheme.get("num_bits")) != ("float", 8):
+            raise config.error("quantization_config.kv_cache_scheme", scheme, "null, or a float of 8 bits")
+        return "fp8"
+    return ""
+
+
+def _section(config: HfConfig) -> dict[str, Any]:
+    """Return a ``quantization_config`` with its method, which ModelOpt's older files leave to their reader.
+
+    Raises:
+        PagesimError: it is no object, or such a file names an algorithm that vLLM does not read.
+    """
+    section = config.get("quantization_config")
+    if section is None:
+        return {}
+    if not isinstance(section, Mapping):
+        raise config.error("quantization_config", section, "an object")
+    nested, producer = section.get("quantization"), section.get("producer")
+    found = {**section, **nested} if isinstance(nested, Mapping) else dict(section)
+    if isinstance(nested, Mapping) and isinstance(producer, Mapping) and producer.get("name") == "modelopt":
+        algorithm = nested.get("quant_algo")
+        if algorithm is not None:
+            if str(algorithm).upper() not in FILED:
+                raise config.error("quant_algo", algorithm, f"one of {', '.join(FILED)}")
+            found["quant_method"] = "modelopt"
+    method = found.get("quant_method")
+    if isinstance(method, str):
+        found["quant_method"] = method.lower().replace("compressed_tensors", "compressed-tensors")
+    return found
+
+
+def with_file(content: Mapping[str, Any], folder: Path | None = None) -> tuple[Mapping[str, Any], str]:
+    """Return a config whose ``quantization_config`` is the one that counts, and where else it was read.
+
+    It is the config's own, else what `FILE` beside it holds, else ``compression_config``, else what
+    ``text_config`` has; ModelOpt's KV cache counts in the first two alone. Layers in several dtypes are also
+    looked for in the file (vllm/transformers_utils/config.py, model_loader/weight_utils.py of 0.33.0).
+
+    Args:
+        content: of a ``config.json``.
+        folder: where it stands, if it is a file.
+
+    Raises:
+        PagesimError: the file beside it cannot be read.
+    """
+    text = content.get("text_config")
+    inner = text.get("quantization_config") if isinstance(text, Mapping) else None
+    section, beside = content.get("quantization_config"), ""
+    if section is None and (section := _filed(folder)) is not None:
+        beside = f" with {FILE}"
+    elif section is None:
+        section = content.get("compression_config")
+        section = inner if section is None else section
+        if isinstance(section, Mapping) and str(section.get("quant_method")).lower().startswith("modelopt"):
+            section = {key: value for key, value in section.items() if not key.startswith("kv_cache_")}
+    elif isinstance(section, Mapping) and _lacks_layers(section) and (filed := _filed(folder)) is not None:
+        of_cache = {key: section.get(key) for key in ("kv_cache_scheme", "kv_cache_quant_algo")}
+        nested = filed.get("quantization")
+        section = {
+            **filed,
+            **(nested if isinstance(nested, Mapping) else {}),
+            "quantization": None,
+            **of_cache,
+        }
+        section["quant_method"], beside = "modelopt", f" with {FILE}"
+    if section is None:
+        return content, ""
+    content = {**content, "quantization_config": section}
+    if isinstance(text, Mapping) and inner is not None:
+        content["text_config"] = {key: text[key] for key in text if key != "quantization_config"}
+    return content, beside
+
+
+def _lacks_layers(section: Mapping[str, Any]) -> bool:
+    mixed = str(section.get("quant_algo")).upper() == "MIXED_PRECISION"
+    return (
+        mixed
+        and str(section.get("quant_method")).startswith("modelopt")
+        and not section.get("quantized_layers")
+    )
+
+
+def _filed(folder: Path | None) -> Mapping[str, Any] | None:
+    """Return what ModelOpt's file beside a config holds, None where there is none."""
+    path = folder and folder / FILE
+    if path is None or not path.exists():
+        return None
+    try:
+        found = parse_json(read_text(path))
+    except OSError as error:
+        raise PagesimError(f"cannot read {path}: {error.strerror}; it stands beside config.json") from error
+    except (ValueError, RecursionError) as error:
+        raise PagesimError(f"{path} is not JSON: {reason(error)}") from error
+    if not isinstance(found, Mapping):
+        raise PagesimError(f"{path} holds a {type(found).__name__}; a {FILE} holds an object")
+    return found
+
+
+def _reader(config: HfConfig, section: Mapping[str, Any]) -> Reader:
+    method = section.get("quant_method")
+    if not isinstance(method, str) or method not in METHODS:
+        raise PagesimError(
+            f"{config.where}: quant_method is {brief(method)}; the bytes of such weights are not known here, "
+            f"only those of {', '.join(METHODS)}: take quantization_config out and give weight_dtype"
+        )
+    return METHODS[method]
+
+
+def _texts(config: HfConfig, section: Mapping[str, Any], key: str) -> list[str]:
+    value = section.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise config.error(f"quantization_config.{key}", value, "a list of names")
+    return value
+
+
+def _error(config: HfConfig, key: str) -> Callable[[str, str], PagesimError]:
+    return lambda pattern, wanted: config.error(f"quantization_config.{key}", pattern, wanted)
+
+
+def _number(config: HfConfig, section: Mapping[str, Any], keys: tuple[str, ...], default: int) -> int:
+    """Return the first of these keys that is there."""
+    for key in keys:
+        value = section.get(key)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value <= 1 << 20 or not value:
+            raise config.error(f"quantization_config.{key}", value, "a whole number from 1, or -1")
+        return value
+    return default
+
+
+def _integers(bits: int, group: int, *, zero_points: bool) -> WeightDtype:
+    """Return integers in groups, each with a scale of 16 bits; a group of -1 is a channel."""
+    grouped = with_scales(bits, group, 16, bits if zero_points else 0) if group > 0 else bits
+    return WeightDtype(f"int{bits}", grouped)
+
+
+def _but_head(dtype: WeightDtype) -> DtypeOf:
+    return lambda module: BF16 if module.group == "head" else dtype
+
+
+def _fp8(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Module]) -> DtypeOf:
+    if section.get("quant_algo") is not None or section.get("moe_quant_algo") is not None:
+        algorithm = section.get("quant_algo") or section.get("moe_quant_algo")
+        raise config.error("quantization_config.quant_algo", algorithm, "left out where quant_method is fp8")
+    block = section.get("weight_block_size")
+    if block is None:
+        return _but_head(_FP8)
+    return _but_head(_of_blocks(config, block, "quantization_config.weight_block_size"))
+
+
+def _of_blocks(config: HfConfig, block: object, where: str, compute: Compute = "fp8") -> WeightDtype:
+    """Return fp8 with a scale in fp32 for each block of so many rows and columns."""
+    sides = block if isinstance(block, list) and len(block) == 2 else ()
+    if not sides or not all(isinstance(side, int) and side > 0 for side in sides):
+        raise config.error(where, block, "two whole numbers")
+    return WeightDtype("fp8_block", with_scales(8, sides[0] * sides[1], 32), compute)
+
+
+def _gptq(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Module]) -> DtypeOf:
+    if section.get("dynamic"):
+        raise config.error("quantization_config.dynamic", section["dynamic"], "empty: it is not read here")
+    bits = _number(config, section, ("bits",), 4)
+    group = _number(config, section, ("group_size",), 128)
+    dtype = _integers(bits, group, zero_points=section.get("sym") is False)
+    return (lambda _: dtype) if section.get("lm_head") else _but_head(dtype)
+
+
+def _awq(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Module]) -> DtypeOf:
+    bits = _number(config, section, ("bits", "w_bit"), 4)
+    group = _number(config, section, ("group_size", "q_group_size"), 128)
+    return _but_head(_integers(bits, group, zero_points=section.get("zero_point") is not False))
+
+
+def _mxfp4(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Module]) -> DtypeOf:
+    """Experts alone, whatever the modules that are not converted."""
+    return lambda module: DTYPES["mxfp4"] if module.group == "experts" else BF16
+
+
+def _modelopt(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Module]) -> DtypeOf:
+    algorithm = section.get("quant_algo")
+    if algorithm == "MIXED_PRECISION":
+        layers = section.get("quantized_layers")
+        if not isinstance(layers, Mapping):
+            raise config.error("quantization_config.quantized_layers", layers, "an object")
+        named = {
+            name: _of_modelopt(config, entry.get("quant_algo") if isinstance(entry, Mapping) else entry)
+            for name, entry in layers.items()
+        }
+        found = find(modules, named.items(), _error(config, "quantized_layers"))
+        return lambda module: found.get(module, BF16)
+    dtype = _of_modelopt(config, algorithm)
+    return _but_head(dtype)
+
+
+def _of_modelopt(config: HfConfig, algorithm: object) -> WeightDtype:
+    known = MODELOPT.get(algorithm.upper()) if isinstance(algorithm, str) else None
+    if known is None:
+        raise config.error(
+            "quantization_config.quant_algo", algorithm, f"one of {', '.join(MODELOPT)}, MIXED_PRECISION"
+        )
+    return known
+
+
+def _compressed(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Module]) -> DtypeOf:
+    groups = section.get("config_groups")
+    if not isinstance(groups, Mapping) or not groups:
+        raise config.error("quantization_config.config_groups", groups, "an object of groups")
+    named: list[tuple[str, WeightDtype]] = []
+    everywhere: WeightDtype = BF16
+    for name, group in groups.items():
+        where = f"quantization_config.config_groups.{name}"
+        if not isinstance(group, Mapping):
+            raise config.error(where, group, "an object")
+        dtype = _of_group(config, group, where)
+        for target in _texts(config, group, "targets"):
+            if target == "Linear":
+                everywhere = dtype
+            else:
+                named.append((target, dtype))
+    found = find(modules, named, _error(config, "targets"))
+    return lambda module: found.get(module, everywhere)
+
+
+def _of_group(config: HfConfig, group: Mapping[str, Any], where: str) -> WeightDtype:
+    """Return the dtype of a group of compressed-tensors."""
+    stored = group.get("weights")
+    if stored is None:
+        return BF16
+    if not isinstance(stored, Mapping):
+        raise config.error(f"{where}.weights", stored, "an object")
+    bits = _number(config, stored, ("num_bits",), 8)
+    size = _number(config, stored, ("group_size",), -1)
+    kind, strategy = stored.get("type", "int"), stored.get("strategy")
+    inputs = group.get("input_activations")
+    of_inputs = (inputs.get("type"), inputs.get("num_bits")) if isinstance(inputs, Mapping) else None
+    if kind == "int" and 2 <= bits <= 8:
+        zero_points = stored.get("symmetric") is False
+        return _integers(bits, size, zero_points=zero_points)
+    if (kind, bits) == ("float", 8):
+        compute: Compute = "fp8" if of_inputs == ("float", 8) else "fp16"
+        if strategy == "block":
+            return _of_blocks(
+                config,
+                stored.get("block_structure") or [128, 128],
+                f"{where}.weights.block_structure",
+                compute,
+            )
+        return WeightDtype("mxfp8", _MXFP8.bits, compute) if size == 32 else WeightDtype("fp8", 8, compute)
+    if (kind, bits, size) == ("float", 4, 16):
+        return WeightDtype("nvfp4", _NVFP4.bits, "fp4" if of_inputs == ("float", 4) else "fp16")
+    if (kind, bits, size) == ("float", 4, 32):
+        return DTYPES["mxfp4"]
+    raise config.error(
+        f"{where}.weights",
+        dict(stored),
+        "integers of 2 to 8 bits, or floats of 8, or of 4 in groups of 16 or 32",
+    )
+
+
+METHODS: dict[str, Reader] = {
+    "awq": _awq,
+    "compressed-tensors": _compressed,
+    "fbgemm_fp8": _fp8,
+    "fp8": _fp8,
+    "gptq": _gptq,
+    "modelopt": _modelopt,
+    "modelopt_fp4": _modelopt,
+    "modelopt_mixed": _modelopt,
+    "modelopt_mxfp8": _modelopt,
+    "mxfp4": _mxfp4,
+}
+"""The readers of ``quantization_config``, by ``quant_method``."""

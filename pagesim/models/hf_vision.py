@@ -1,0 +1,212 @@
+"""What a Hugging Face config holds beside its language model: vision towers, counted, and what is left out.
+
+Sources: the modeling files of transformers 5.23 for the shapes, those of vLLM 0.33.0 for what tensor
+parallelism divides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from pagesim.models.hf_config import HfConfig
+from pagesim.models.parameters import Shares
+
+_PARTS = {
+    "vision_config": "vision tower",
+    "visual": "vision tower",
+    "vision_tower": "vision tower",
+    "mm_vision_tower": "vision tower",
+    "audio_config": "audio tower",
+    "audio_processor": "audio tower",
+    "speech_config": "speech tower",
+    "talker_config": "talker",
+    "code2wav_config": "vocoder",
+}
+"""Keys that speak of a part beside the language model, and what it is."""
+
+
+class Tower(NamedTuple):
+    """A vision tower's parameters, and the keys of its config that may change them and are not read."""
+
+    shares: Shares
+    config: HfConfig
+
+
+def parts(config: HfConfig) -> tuple[Tower | None, tuple[str, ...]]:
+    """Return the vision tower, if its sizes are read, and the names of the parts that are left out.
+
+    Raises:
+        PagesimError: a size of the tower is no positive whole number.
+    """
+    config.skip(*_PARTS)
+    found = dict.fromkeys(part for key, part in _PARTS.items() if config.content.get(key))
+    vision = config.whole.get("vision_config")
+    count = _TOWERS.get(str(config.whole.get("model_type")))
+    if not vision or count is None:
+        return None, tuple(found)
+    if not isinstance(vision, Mapping):
+        raise config.error("vision_config", vision, "an object")
+    of_tower = HfConfig({**vision, "model_type": "tower"}, f"{config.where}: vision_config")
+    shares = count(of_tower, config)
+    found.pop("vision tower", None)
+    return Tower(shares, of_tower), tuple(found)
+
+
+def _sum(*shares: Shares) -> Shares:
+    return Shares(*map(sum, zip(*shares, strict=True)))
+
+
+def _divided(into: int, out: int, *, bias: bool = True) -> Shares:
+    """A matrix divided by what it gives, with its bias."""
+    return Shares(into * out + (out if bias else 0))
+
+
+def _summed(into: int, out: int, *, bias: bool = True) -> Shares:
+    """A matrix divided by what it takes; every GPU has its bias."""
+    return Shares(into * out, 0, out if bias else 0)
+
+
+def _whole(*sizes: int) -> Shares:
+    return Shares(0, 0, sum(sizes))
+
+
+def _layer(hidden: int, ffn: int, *, norm: int, gated: bool = False, bias: bool = True) -> Shares:
+    """One layer: queries, keys and values, an output, an MLP, two norms of so many numbers."""
+    return _sum(
+        _divided(hidden, 3 * hidden, bias=bias),
+        _summed(hidden, hidden, bias=bias),
+        _divided(hidden, ffn * (2 if gated else 1), bias=bias),
+        _summed(ffn, hidden, bias=bias),
+        _whole(2 * norm),
+    )
+
+
+def _qwen2_5_vl(tower: HfConfig, model: HfConfig) -> Shares:
+    tower.skip("window_size", "fullatt_block_indexes", "spatial_patch_size", "num_heads")
+    hidden = tower.number("hidden_size", default=3584)
+    merged = hidden * tower.number("spatial_merge_size", default=2) ** 2
+    ffn = tower.number("intermediate_size", default=3420)
+    return _sum(
+        _whole(_patch(tower, 14, "in_channels", "in_chans") * hidden),
+        _layer(hidden, ffn, norm=hidden, gated=True).times(tower.number("depth", default=32)),
+        _whole(hidden),
+        _divided(merged, merged),
+        _summed(merged, tower.number("out_hidden_size", default=model.number("hidden_size"))),
+    )
+
+
+def _qwen3_vl(tower: HfConfig, model: HfConfig) -> Shares:
+    """Qwen3-VL, Qwen3.5: one merger, and one more for each layer whose output goes deeper into the model."""
+    tower.skip("num_heads")
+    hidden = tower.number("hidden_size", default=1152)
+    ffn = tower.number("intermediate_size", default=4304)
+    merged = hidden * tower.number("spatial_merge_size", default=2) ** 2
+    out = tower.number("out_hidden_size", default=model.number("hidden_size"))
+    deep = [8, 16, 24] if str(model.whole["model_type"]).startswith("qwen3_vl") else []
+    given = tower.numbers("deepstack_visual_indexes")
+    mergers = len(deep if given is None else given)
+    positions = tower.number("num_position_embeddings", default=2304)
+    return _sum(
+        _whole((_patch(tower, 16, "in_channels") + 1 + positions) * hidden),
+        _layer(hidden, ffn, norm=2 * hidden).times(tower.number("depth", default=27)),
+        _whole(2 * hidden + mergers * 2 * merged),
+        _divided(merged, merged).times(1 + mergers),
+        _summed(merged, out).times(1 + mergers),
+    )
+
+
+def _gemma3(tower: HfConfig, model: HfConfig) -> Shares:
+    """SigLIP, a head if it has one, and a projection that every GPU has whole."""
+    tower.skip("num_attention_heads")
+    hidden = tower.number("hidden_size", default=768)
+    ffn = tower.number("intermediate_size", default=3072)
+    patch = tower.number("patch_size", default=16)
+    positions = (tower.number("image_size", default=224) // patch) ** 2
+    return _sum(
+        _whole((_patch(tower, 16, "num_channels", times=1) + 1 + positions) * hidden),
+        _layer(hidden, ffn, norm=2 * hidden).times(tower.number("num_hidden_layers", default=12)),
+        _sum(
+            _whole(3 * hidden, 4 * hidden * hidden, 4 * hidden),
+            _divided(hidden, ffn),
+            _summed(ffn, hidden),
+        ).times(tower.flag("vision_use_head", True)),
+        _whole(2 * hidden, hidden * model.number("hidden_size"), hidden),
+    )
+
+
+def _llama4(tower: HfConfig, model: HfConfig) -> Shares:
+    tower.skip("num_attention_heads", "pixel_shuffle_ratio")
+    hidden = tower.number("hidden_size", default=768)
+    ffn = tower.number("intermediate_size", default=5632)
+    patch = tower.number("patch_size", default=14)
+    positions = (tower.number("image_size", default=448) // patch) ** 2 + 1
+    into = tower.number("projector_input_dim", default=4096)
+    out = tower.number("projector_output_dim", default=4096)
+    return _sum(
+        _divided(_patch(tower, 14, "num_channels", times=1), hidden, bias=False),
+        _layer(hidden, ffn, norm=2 * hidden).times(tower.number("num_hidden_layers", default=34)),
+        _whole((1 + positions + 4) * hidden),
+        _divided(ffn, into, bias=False),
+        _summed(out, out, bias=False),
+        _divided(tower.number("vision_output_dim", default=7680), model.number("hidden_size"), bias=False),
+    )
+
+
+def _mistral3(tower: HfConfig, model: HfConfig) -> Shares:
+    """Pixtral, and a merger of patches with a projection."""
+    tower.skip("num_attention_heads", "head_dim", "vocab_size")
+    hidden = tower.number("hidden_size", default=1024)
+    ffn = tower.number("intermediate_size", default=4096)
+    merged = hidden * model.number("spatial_merge_size", default=2) ** 2
+    out = model.number("hidden_size")
+    biased = model.flag("multimodal_projector_bias")
+    layer = _layer(hidden, ffn, norm=hidden, gated=True, bias=False)
+    return _sum(
+        _whole((_patch(tower, 16, "num_channels", times=1) + 1) * hidden),
+        layer.times(tower.number("num_hidden_layers", default=24)),
+        _whole(hidden, merged * hidden),
+        _divided(hidden, out, bias=biased),
+        _summed(out, out, bias=biased),
+    )
+
+
+def _kimi_k25(tower: HfConfig, model: HfConfig) -> Shares:
+    """MoonViT, and a projection that every GPU has whole."""
+    tower.skip("vt_num_attention_heads", "num_attention_heads", "mm_hidden_size", "text_hidden_size")
+    hidden = tower.number("vt_hidden_size", "hidden_size", default=1152)
+    ffn = tower.number("vt_intermediate_size", "intermediate_size", default=4304)
+    merged = hidden
+    for side in tower.numbers("merge_kernel_size") or (2, 2):
+        merged *= side
+    positions = tower.number("init_pos_emb_height", "pos_emb_height", default=64)
+    positions *= tower.number("init_pos_emb_width", "pos_emb_width", default=64)
+    tower.skip("init_pos_emb_time", "pos_emb_time")
+    layers = tower.number("vt_num_hidden_layers", "num_hidden_layers", default=27)
+    out = model.number("hidden_size")
+    return _sum(
+        _whole((_patch(tower, 14, times=1) + 1 + positions) * hidden),
+        _layer(hidden, ffn, norm=2 * hidden).times(layers),
+        _whole(2 * hidden, 2 * hidden, merged * merged + merged, merged * out + out),
+    )
+
+
+def _patch(tower: HfConfig, side: int, *channels: str, times: int | None = None) -> int:
+    """Return the numbers of a patch: channels, images that are taken together, height and width."""
+    side = tower.number("patch_size", default=side)
+    together = tower.number("temporal_patch_size", default=2) if times is None else times
+    return (tower.number(*channels, default=3) if channels else 3) * together * side * side
+
+
+_TOWERS: dict[str, Callable[[HfConfig, HfConfig], Shares]] = {
+    "gemma3": _gemma3,
+    "kimi_k25": _kimi_k25,
+    "llama4": _llama4,
+    "mistral3": _mistral3,
+    "qwen2_5_vl": _qwen2_5_vl,
+    "qwen3_5": _qwen3_vl,
+    "qwen3_5_moe": _qwen3_vl,
+    "qwen3_vl": _qwen3_vl,
+    "qwen3_vl_moe": _qwen3_vl,
+}
+"""The towers whose sizes are read, by the ``model_type`` of the whole model."""

@@ -1,0 +1,190 @@
+"""Read a ModelSpec from a Hugging Face ``config.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pagesim.errors import PagesimError, reason
+from pagesim.models.families import ATTENTION_BIAS, MLP_BIAS, TIED_AROUND, TRAITS
+from pagesim.models.hf_config import HfConfig
+from pagesim.models.hf_layers import Shape, cached, kinds
+from pagesim.models.hf_modules import modules
+from pagesim.models.hf_parts import experts, latent, mlp_layers, recurrence
+from pagesim.models.hf_quantization import cache_dtype, weights, with_file
+from pagesim.models.hf_unread import unread
+from pagesim.models.hf_vision import parts
+from pagesim.models.model_spec import ModelSpec
+from pagesim.setup.reading import parse_json, read_text
+
+_FFN: dict[str, tuple[str, ...]] = {
+    "falcon": ("ffn_hidden_size",),
+    "gpt2": ("n_inner",),
+    "gpt_bigcode": ("n_inner",),
+    "granitemoehybrid": ("shared_intermediate_size",),
+    "llama4": ("intermediate_size_mlp", "intermediate_size"),
+    "opt": ("ffn_dim",),
+}
+_FFN_OF_ANY = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "moe_intermediate_size")
+_BIASES = ("qkv_bias", "out_bias", "mlp_bias")
+
+
+def from_hf_config(config: str | Path | Mapping[str, Any], name: str | None = None) -> ModelSpec:
+    """Read a model's shape from a ``config.json``, its folder, or its content as a mapping.
+
+    The families of `families.TRAITS` are counted as their code builds them; any other model is taken to be
+    built like LLaMA, and is ``approximate``. What each layer keeps is read from ``layer_types`` or from the
+    family's own keys. Of a model of images or sound too, the language model is read, and the tower for images
+    where its family is known (`hf_vision`); other parts are ``left_out``. Keys that may carry a size and are
+    not read are ``unread``, and make the weights an estimate.
+
+    Args:
+        config: path or content.
+        name: the model's name; by default the one that the config holds, else its folder's or its type.
+
+    Raises:
+        PagesimError: the file cannot be read, a key is missing or holds no positive whole number, or one says
+            that the layers keep something that is not known here (`hf_layers.SIGNS`).
+    """
+    if isinstance(config, Mapping):
+        return _spec(HfConfig(with_file(config)[0], "the config"), name)
+    path = Path(config)
+    path = path / "config.json" if path.is_dir() else path
+    try:
+        content = parse_json(read_text(path), finite=False)
+    except OSError as error:
+        raise PagesimError(f"cannot read {path}: {error.strerror}; name a model's config.json") from error
+    except ValueError as error:
+        raise PagesimError(f"{path} is not JSON: {reason(error)}") from error
+    if not isinstance(content, Mapping):
+        raise PagesimError(f"{path} holds a {type(content).__name__}; a config.json holds an object")
+    content, beside = with_file(content, path.parent)
+    return _spec(HfConfig(content, f"{path}{beside}"), name or path.resolve().parent.name)
+
+
+def _spec(config: HfConfig, name: str | None) -> ModelSpec:
+    hidden = config.number("hidden_size", "n_embd", "d_model")
+    heads = config.number("num_attention_heads", "n_head", "n_heads")
+    layers = len(kinds(config))
+    mla, moe, recurrent = latent(config), experts(config, layers), recurrence(config)
+    kv_heads = heads if mla else _kv_heads(config, heads)
+    head_dim = config.number("attention_head_dim", "head_dim", default=max(1, hidden // heads))
+    state = None
+    if recurrent is not None:
+        state = recurrent[0].layer(recurrent[1])
+    kept = cached(config, Shape(kv_heads, head_dim, mla, state))
+    tower, left_out = parts(config)
+    shape: dict[str, Any] = {
+        "name": name or config.text("_name_or_path") or config.family,
+        "layers": layers,
+        "hidden": hidden,
+        "ffn": _ffn(config, hidden),
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "head_dim": mla.v_head_dim if mla else head_dim,
+        "vocab": config.number("vocab_size"),
+        "max_model_len": _max_model_len(config),
+        "source": f"{config.where}, model_type {config.family}",
+        "mla": mla,
+        "moe": moe,
+        "recurrence": recurrent[0] if recurrent and state in kept else None,
+        "mlp_layers": mlp_layers(config),
+        "fp8_on_sm10x": config.family == "glm_moe_dsa",
+        "image_prefixes": config.family == "gemma3" and config.is_part,
+        "cached": kept,
+        "approximate": config.family not in TRAITS,
+        "left_out": left_out,
+        **({"tower": tower.shares.split, "tower_whole": tower.shares.whole} if tower else {}),
+        **_traits(config, hidden),
+    }
+    of_tower = tuple(f"vision_config.{key}" for key in unread(tower.config)) if tower else ()
+    spec = ModelSpec(**shape, unread=(*unread(config), *of_tower))
+    of_layers = list(enumerate(kinds(config)))
+    attending = [layer for layer, kind in of_layers if kind not in ("state", "none")]
+    recurring = [layer for layer, kind in of_layers if kind in ("state", "both")]
+    weighed = weights(config, modules(spec, attending, recurring))
+    return replace(spec, weights=weighed, kv_dtype=cache_dtype(config))
+
+
+def _ffn(config: HfConfig, hidden: int) -> int:
+    """Return the inner width of a plain MLP; of a model without one, that of an expert."""
+    if config.family == "granitemoehybrid":
+        config.skip("intermediate_size")
+    inner = 4 * hidden if config.family in ("gpt2", "gpt_bigcode", "falcon") else None
+    return config.number(*_FFN.get(config.family, _FFN_OF_ANY), default=inner)
+
+
+def _max_model_len(config: HfConfig) -> int:
+    # Falcon's first configs leave its 2048 to the code.
+    default = 2048 if config.family == "falcon" else None
+    return config.number("max_position_embeddings", "n_positions", "n_ctx", default=default)
+
+
+def _kv_heads(config: HfConfig, heads: int) -> int:
+    if config.family in ("falcon", "gpt_bigcode"):
+        config.skip("num_key_value_heads", "num_kv_heads")
+    if config.flag("multi_query") and not config.flag("new_decoder_architecture"):
+        return 1
+    if config.family == "falcon" and not config.flag("new_decoder_architecture"):
+        return heads
+    return config.number("num_key_value_heads", "num_kv_heads", default=heads)
+
+
+def _tied(config: HfConfig, default: bool) -> bool:
+    """Return whether the token table serves as the LM head.
+
+    Around a ``text_config`` it is the whole model's key that counts; files that were written before there was
+    one have it inside.
+    """
+    inside = config.flag("tie_word_embeddings", default)
+    if config.whole.get("text_config") is None:
+        return inside
+    around = config.whole.get("tie_word_embeddings")
+    if around is None:
+        return inside or config.whole.get("model_type") in TIED_AROUND
+    if not isinstance(around, bool):
+        raise config.error("tie_word_embeddings", around, "true or false")
+    return around
+
+
+def _traits(config: HfConfig, hidden: int) -> dict[str, Any]:
+    """Biases, norms, position table and tying: the family's, changed by what the config says."""
+    traits: dict[str, Any] = dict(TRAITS.get(config.family, {}))
+    if config.family != "nemotron_h":  # whose code ties nothing
+        traits["tied"] = _tied(config, traits.get("tied", False))
+    if config.family == "qwen2_moe":
+        traits["qkv_bias"] = config.flag("qkv_bias", True)
+    if "output_gate" in traits:
+        traits["output_gate"] = config.flag("attn_output_gate", True)
+    if config.family == "minimax_m2":
+        traits["wide_qk_norm"] = config.flag("use_qk_norm", True)
+        if config.text("qk_norm_type") not in (None, "per_layer"):
+            raise config.error("qk_norm_type", config.get("qk_norm_type"), "per_layer")
+    if config.family == "llama4":
+        config.skip("use_qk_norm")  # which has no weights
+    if config.family == "opt":
+        if not config.flag("layer_norm_elementwise_affine", True):
+            raise config.error("layer_norm_elementwise_affine", False, "true: its norms are counted here")
+        traits |= dict.fromkeys(_BIASES, config.flag("enable_bias", True))
+        traits["position_rows"] = config.number("max_position_embeddings") + 2
+        removed = config.flag("_remove_final_layer_norm")
+        traits["final_norm"] = config.flag("do_layer_norm_before", True) and not removed
+        width = config.number("word_embed_proj_dim", default=hidden)
+        traits["embedding"] = 0 if width == hidden else width
+    elif config.family in ("gpt2", "gpt_bigcode"):
+        traits["position_rows"] = _max_model_len(config)
+    elif config.family == "falcon":
+        traits |= dict.fromkeys(_BIASES, config.flag("bias"))
+        parallel, new = config.flag("parallel_attn", True), config.flag("new_decoder_architecture")
+        two = config.number("num_ln_in_parallel_attn", default=2) == 2 if new else False
+        traits["norms_per_layer"] = 2 if two or not parallel else 1
+    elif config.family == "starcoder2":
+        traits |= dict.fromkeys(_BIASES, config.flag("use_bias", True))
+    known = config.family in TRAITS
+    if config.family in ATTENTION_BIAS or not known:
+        traits["qkv_bias"] = traits["out_bias"] = config.flag("attention_bias", traits.get("out_bias", False))
+    if config.family in MLP_BIAS or not known:
+        traits["mlp_bias"] = config.flag("mlp_bias")
+    return traits

@@ -1,0 +1,456 @@
+"""ModelSpec: a decoder-only transformer's shape, and the bytes and operations that follow from it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, fields, replace
+from math import ceil
+
+from pagesim.errors import PagesimError, brief
+from pagesim.models.exactness import Trust, is_estimate, notes, trust
+from pagesim.models.layers import (
+    MOST,
+    FullLayer,
+    LatentLayer,
+    Layer,
+    StateLayer,
+    kv_element_bytes,
+    kv_heads_per_gpu,
+)
+from pagesim.models.parameters import REST, TOWER, count
+from pagesim.models.recurrent import Recurrence
+from pagesim.models.weights import ALL_BF16, BF16, Compute, Weights, usual_weights
+
+MOST_PARTS = 65_536
+"""Likewise more layers, heads or experts than this."""
+
+_SIZES = ("window", "chunk")
+_MAY_BE_0 = (
+    *("position_rows", "embedding", "q_lora_rank", "shared_experts", "shared_ffn", "dense_layers"),
+    *("mlp_layers", "index_heads", "index_head_dim", "index_topk", "latent", "act_numbers"),
+    *("tower", "tower_whole"),
+)
+_OF_WEIGHTS = ("hidden", "ffn", "vocab")
+"""What may be 0, all of it, where only what a model keeps is known."""
+_PARTS = ("layers", "heads", "kv_heads", "experts", "experts_per_token", "shared_experts", "index_heads")
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Multi-head latent attention (MLA): keys and values are cached as one latent vector a token and layer.
+
+    ``q_lora_rank`` is 0 where queries are not compressed, ``index_heads`` and ``index_head_dim`` where no
+    indexer picks the tokens that are read, ``index_topk`` where it is not known how many it picks.
+    Source: DeepSeek-V2 (arXiv 2405.04434), DeepSeek-V3.2.
+    """
+
+    kv_lora_rank: int
+    qk_rope_head_dim: int
+    qk_nope_head_dim: int
+    v_head_dim: int
+    q_lora_rank: int = 0
+    index_heads: int = 0
+    index_head_dim: int = 0
+    index_topk: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureOfExperts:
+    """MLP layers made of experts, of which a token visits ``experts_per_token`` and every shared one.
+
+    Attributes:
+        experts: a layer.
+        experts_per_token: of these, visited by a token.
+        expert_ffn: inner width of an expert.
+        shared_experts: visited by every token besides.
+        shared_ffn: inner width of all shared experts together, 0 where each is as wide as an expert.
+        shared_gate: a gate weighs what the shared experts give.
+        dense_layers: layers that have one plain MLP of the model's ``ffn`` instead.
+        correction_bias: the router has a bias by which it balances the load.
+        biases: the router and the experts' matrices have biases.
+        latent: width of what experts that are not shared take and give, between two projections; 0 without.
+    """
+
+    experts: int
+    experts_per_token: int
+    expert_ffn: int
+    shared_experts: int = 0
+    shared_ffn: int = 0
+    shared_gate: bool = False
+    dense_layers: int = 0
+    correction_bias: bool = False
+    biases: bool = False
+    latent: int = 0
+
+    def touched(self, tokens: int) -> float:
+        """Return the share of a layer's experts that so many tokens visit, from 0 to 1.
+
+        It is expected where each token visits ``experts_per_token`` different ones, all sets of them equally
+        likely and independent of the other tokens'. Real routers prefer some, so fewer are visited.
+        """
+        return 1 - (1 - self.experts_per_token / self.experts) ** tokens
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A decoder-only transformer.
+
+    Args:
+        name: what users call it.
+        layers: transformer layers.
+        hidden: width of the residual stream.
+        ffn: inner width of the (dense) MLP.
+        heads: query heads.
+        kv_heads: key and value heads; under MLA this is the number of heads.
+        head_dim: width of one head; under MLA that of one value head.
+        vocab: rows of the token table, padding rows included.
+        max_model_len: the longest sequence it was made for, in tokens.
+        source: where these numbers stand, in one line.
+        gated: the MLP has a gate (SwiGLU: three matrices) rather than two matrices.
+        layer_norm: norms have weight and bias (LayerNorm) rather than a weight alone (RMSNorm).
+        norms_per_layer: norms of width ``hidden`` in a layer.
+        final_norm: a norm follows the last layer.
+        qkv_bias: biases on the query, key and value projections.
+        out_bias: a bias on attention's output projection.
+        mlp_bias: biases in the MLP.
+        qk_norm: a norm of width ``head_dim`` on queries and one on keys.
+        wide_qk_norm: likewise, but over all heads together.
+        output_gate: the query projection gives a gate for attention's output, too.
+        sinks: a learned weight a head for attending to nothing.
+        position_rows: rows of a learned position table, 0 without one.
+        embedding: width of the token table, 0 when it is ``hidden``; otherwise projected in and out.
+        tied: the token table serves as the LM head too.
+        weights: dtypes of the linear layers, as served.
+        mla: latent attention, or None.
+        moe: mixture of experts, or None.
+        recurrence: what the recurrent layers hold, or None.
+        mlp_layers: layers that have an MLP or experts; 0 where all have.
+        cached: what each layer keeps of the tokens before, in order, an indexer being one more; empty where
+            all ``layers`` are full attention, or latent attention under MLA.
+        base: the model of which it is a quantized release, by name.
+        unverified: the release's ``config.json`` was not seen, nor a copy of it.
+        approximate: the family is not known here; parameters are counted as if it were LLaMA.
+        act_numbers: learned numbers of an MLP's activation function.
+        tower: parameters of a tower for images that tensor parallelism divides.
+        tower_whole: those of it that every GPU keeps.
+        left_out: parts beside the language model that are not counted, such as "audio tower".
+        unread: keys of its config that may change its weights and are not read.
+        kv_dtype: of the KV cache, where the checkpoint says one: fp8 or nvfp4; else '', for 16 bits.
+        fp8_on_sm10x: vLLM keeps its latent vectors in fp8 on Blackwell GPUs for servers unless told otherwise
+            (GLM-5).
+        image_prefixes: tokens of an image attend to one another both ways (Gemma 3).
+
+    ``hidden``, ``ffn`` and ``vocab`` are 0 where only ``cached`` is known: the model then has neither weights
+    nor a roofline, and serves where the blocks or the bytes of the cache are given.
+
+    Raises:
+        PagesimError: a size is not a positive whole number, or heads are not a multiple of kv_heads.
+    """
+
+    name: str
+    layers: int
+    hidden: int
+    ffn: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    max_model_len: int
+    source: str
+    gated: bool = True
+    layer_norm: bool = False
+    norms_per_layer: int = 2
+    final_norm: bool = True
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    wide_qk_norm: bool = False
+    output_gate: bool = False
+    sinks: bool = False
+    position_rows: int = 0
+    embedding: int = 0
+    tied: bool = False
+    weights: Weights = ALL_BF16
+    mla: LatentAttention | None = None
+    moe: MixtureOfExperts | None = None
+    recurrence: Recurrence | None = None
+    mlp_layers: int = 0
+    cached: tuple[Layer, ...] = ()
+    unverified: bool = False
+    approximate: bool = False
+    base: str = ""
+    act_numbers: int = 0
+    tower: int = 0
+    tower_whole: int = 0
+    left_out: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    kv_dtype: str = ""
+    fp8_on_sm10x: bool = False
+    image_prefixes: bool = False
+
+    def __post_init__(self) -> None:
+        self._check(self)
+        if self.mla:
+            self._check(self.mla)
+        if self.recurrence:
+            self._check(self.recurrence)
+        if not self.attention_layers:
+            raise PagesimError(
+                f"model {self.name}: no layer attends, so it has no KV cache; choose a model that attends"
+            )
+        if self.moe:
+            self._check(self.moe)
+            if self.moe.experts_per_token > self.moe.experts:
+                raise PagesimError(
+                    f"model {self.name}: experts_per_token is {self.moe.experts_per_token}; it must be at "
+                    f"most the {self.moe.experts} experts"
+                )
+        if self.heads % self.kv_heads:
+            raise PagesimError(
+                f"model {self.name}: {self.heads} heads cannot share {self.kv_heads} kv_heads evenly"
+            )
+
+    @property
+    def shape_name(self) -> str:
+        """Whose shape it has: its ``base`` if there is one."""
+        return self.base or self.name
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether more is known of it than what it keeps of the tokens before."""
+        return bool(self.hidden or self.ffn or self.vocab)
+
+    def _check(self, part: ModelSpec | LatentAttention | MixtureOfExperts | Recurrence) -> None:
+        may_be_0 = _MAY_BE_0 if not self.cached or self.has_weights else (*_MAY_BE_0, *_OF_WEIGHTS)
+        for f in fields(part):
+            if f.type != "int":
+                continue
+            value = getattr(part, f.name)
+            least = 0 if f.name in may_be_0 else 1
+            most = MOST_PARTS if f.name in _PARTS else MOST
+            if not least <= value <= most:
+                raise PagesimError(
+                    f"model {self.name}: {f.name} is {brief(value)}; it must be a positive number, at most "
+                    f"{most}"
+                )
+
+    @property
+    def cache_layers(self) -> tuple[Layer, ...]:
+        """What each layer keeps of the tokens before, in order."""
+        if self.cached:
+            return self.cached
+        if self.mla:
+            return (LatentLayer(self.mla.kv_lora_rank + self.mla.qk_rope_head_dim),) * self.layers
+        return (FullLayer(self.kv_heads, self.head_dim),) * self.layers
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether all layers keep every token, and all of them alike."""
+        first, *others = dict.fromkeys(self.cache_layers)
+        return not others and first.kind in ("full", "latent")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all layers are full attention, and all of them alike."""
+        return self.keeps_all and self.cache_layers[0].kind == "full"
+
+    @property
+    def attention_layers(self) -> int:
+        """Layers that attend, to whatever they keep."""
+        return sum(isinstance(layer, FullLayer | LatentLayer) for layer in self.cache_layers)
+
+    @property
+    def state_layers(self) -> int:
+        """Layers that keep a recurrent state; one that also attends counts in both."""
+        return sum(isinstance(layer, StateLayer) for layer in self.cache_layers)
+
+    @property
+    def layers_in_words(self) -> str:
+        """How many layers keep what, as in "10 full, 52 window 1024"; what is an MLP alone is not named."""
+
+        def first(kind: tuple[str, int]) -> tuple[bool, str]:
+            return not kind[0].startswith(("full", "latent")), kind[0]
+
+        kept = Counter(
+            " ".join((layer.kind, *(str(getattr(layer, size)) for size in _SIZES if hasattr(layer, size))))
+            for layer in self.cache_layers
+        )
+        return ", ".join(f"{number} {kind}" for kind, number in sorted(kept.items(), key=first))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user of this model should know of its numbers, a sentence each."""
+        return notes(self)
+
+    @property
+    def estimated(self) -> bool:
+        """Whether parameters, and all that follows from them, are an estimate."""
+        return is_estimate(self)
+
+    @property
+    def weights_are(self) -> Trust:
+        """How far to trust the parameters (`exactness.trust`): exact, language model only or estimated."""
+        return trust(self)
+
+    @property
+    def attention(self) -> str:
+        """The kind of attention: MHA, GQA, MQA or MLA."""
+        if self.mla:
+            return "MLA"
+        if self.kv_heads == self.heads:
+            return "MHA"
+        return "MQA" if self.kv_heads == 1 else "GQA"
+
+    @property
+    def parameters(self) -> int:
+        """Parameters, a tied LM head counted once (formula: ``pagesim.models.parameters``).
+
+        Whether they are exact says ``weights_are``.
+        """
+        return sum(map(sum, count(self).values()))
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters of which one token makes use: only the experts that it visits."""
+        return sum(map(sum, count(self, active=True).values()))
+
+    def with_weights(self, name: str) -> ModelSpec:
+        """Return this model in a weight dtype, as checkpoints in it are usually released (`usual_weights`).
+
+        Raises:
+            PagesimError: there is no such weight dtype.
+        """
+        groups = [group for group, shares in count(self).items() if any(shares)]
+        return replace(self, weights=usual_weights(name, groups), kv_dtype="")
+
+    @property
+    def weights_in_words(self) -> str:
+        """The dtypes of its weights but the LM head's, such as ``bf16, experts mxfp4``; fp16 is ``bf16``."""
+        if not self.has_weights:
+            return BF16.name
+        groups = (group for group, shares in count(self).items() if any(shares) and group != "head")
+        names = {group: dtype.name for group in groups if (dtype := self.weights.of(group)) is not None}
+        alike = {group: BF16.name if name == "fp16" else name for group, name in names.items()}
+        base = alike.get("attention", BF16.name)
+        return ", ".join((base, *(f"{group} {name}" for group, name in alike.items() if name != base)))
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights, once."""
+        return self.weight_bytes_per_gpu(1)
+
+    def weight_bytes_per_gpu(self, tp: int) -> int:
+        """Bytes of weights on the fullest GPU of ``tp`` (see ``parameters.Shares`` for what is divided)."""
+        return sum(self.weight_bytes_by_group(tp).values())
+
+    def weight_bytes_by_group(self, tp: int) -> dict[str, int]:
+        """Return the same by group: the fields of ``Weights``, and ``rest``."""
+        kv_heads = self.kv_heads_per_gpu(tp)
+        return {
+            group: ceil(
+                self.weights.bytes(
+                    group, -(-shares.split // tp) + shares.kv // self.kv_heads * kv_heads, shares.whole
+                )
+            )
+            for group, shares in count(self).items()
+        }
+
+    def expert_bytes_per_gpu(self, tp: int) -> int:
+        """Return of these the bytes of experts that are not shared."""
+        return self.weight_bytes_by_group(tp).get("experts", 0)
+
+    def kv_heads_per_gpu(self, tp: int) -> int:
+        """Key and value heads on each of ``tp`` GPUs; fewer heads than GPUs are replicated, as in vLLM.
+
+        Raises:
+            PagesimError: the heads cannot be dealt out evenly over ``tp`` GPUs.
+        """
+        if tp < 1 or self.heads % tp:
+            allowed = ", ".join(str(d) for d in range(1, self.heads + 1) if self.heads % d == 0)
+            listed = "" if self.has_weights else "; a layer file's heads says how many query heads there are"
+            raise PagesimError(
+                f"tp is {tp}; {self.name} has {self.heads} heads, so it must be one of {allowed}{listed}"
+            )
+        return kv_heads_per_gpu(self.kv_heads, tp, self.name)
+
+    def kv_bytes_per_token(self, kv_dtype: str = "fp16", tp: int = 1) -> int:
+        """Bytes of cache that one token takes on each of ``tp`` GPUs, all layers, keys and values.
+
+        MLA keeps one latent vector of kv_lora_rank + qk_rope_head_dim for all heads; every GPU has it whole.
+        Layers with a window or chunks count while they hold on to the token, those with a state do not.
+
+        Raises:
+            PagesimError: an unknown ``kv_dtype``, or a ``tp`` that the heads do not allow.
+        """
+        kv_element_bytes(kv_dtype)
+        self.kv_heads_per_gpu(tp)
+        layers = [layer for layer in self.cache_layers if not isinstance(layer, StateLayer)]
+        return sum(layer.bytes_per_token(kv_dtype, tp) for layer in layers)
+
+    @property
+    def linear_flops_per_token(self) -> int:
+        """Operations of all matrix products with weights for one token, the LM head's included.
+
+        Two per active parameter; the tables that are looked up rather than multiplied do not count.
+        """
+        return sum(self.flops_by_compute.values()) + self.lm_head_flops_per_token
+
+    @property
+    def flops_by_compute(self) -> dict[Compute, int]:
+        """Return these operations, the LM head's left out, by what their factors are in."""
+        found: dict[Compute, int] = {"fp16": 0}
+        for group, shares in count(self, active=True).items():
+            dtype = self.weights.of(group)
+            parameters = sum(shares)
+            if group == REST:
+                parameters -= self.vocab * (self.embedding or self.hidden) + self.position_rows * self.hidden
+            compute: Compute = "fp16" if dtype is None else dtype.compute
+            if group not in ("head", TOWER):
+                found[compute] = found.get(compute, 0) + 2 * parameters
+        return found
+
+    @property
+    def layer_weight_bytes(self) -> int:
+        """Bytes of the weights that every iteration reads before the LM head: no tables, and no experts."""
+        tables = self.vocab * (self.embedding or self.hidden) + self.position_rows * self.hidden
+        groups = self.weight_bytes_by_group(1)
+        left_out = groups["head"] + groups.get("experts", 0) + ceil(self.weights.bytes(REST, tables))
+        left_out += groups.get(TOWER, 0)
+        return sum(groups.values()) - left_out
+
+    @property
+    def lm_head_compute(self) -> Compute:
+        """What the factors of the LM head's products are in."""
+        return "fp16" if self.tied else self.weights.head.compute
+
+    @property
+    def lm_head_bytes(self) -> int:
+        """Bytes of the LM head, also where it is the token table."""
+        group = REST if self.tied else "head"
+        return ceil(self.weights.bytes(group, self.vocab * (self.embedding or self.hidden)))
+
+    @property
+    def lm_head_flops_per_token(self) -> int:
+        """The LM head's part of ``linear_flops_per_token``, which only tokens that are sampled from need."""
+        return 2 * self.vocab * (self.embedding or self.hidden)
+
+    @property
+    def attention_flops_per_pair(self) -> int:
+        """Operations for one query token against one key token in decoding: QK and PV, all layers and heads.
+
+        Layers with a window or chunks count as if they attended to the key token, those with a state do not.
+        MLA decodes in its absorbed form: the latent vector is key (with its rotary part) and value at once.
+        """
+        if self.mla:
+            width = 2 * self.mla.kv_lora_rank + self.mla.qk_rope_head_dim
+            return 2 * self.attention_layers * self.heads * width
+        return 4 * self.attention_layers * self.heads * self.head_dim
+
+    @property
+    def prefill_attention_flops_per_pair(self) -> int:
+        """The same in a prefill; it differs under MLA alone, which expands keys and values there."""
+        if self.mla:
+            widths = self.mla.qk_nope_head_dim + self.mla.qk_rope_head_dim + self.mla.v_head_dim
+            return 2 * self.attention_layers * self.heads * widths
+        return self.attention_flops_per_pair

@@ -1,0 +1,28 @@
+"""sizing: how many KV blocks a model leaves free on a GPU, and how its layers share them."""
+
+from __future__ import annotations
+
+from pagesim.sizing.block_plan import BlockGroup, BlockPlan, plan_blocks
+from pagesim.sizing.blocks import capacity
+from pagesim.sizing.division import Division, divide
+from pagesim.sizing.kv_blocks import Capacity, paged_block
+from pagesim.sizing.pool_plan import PoolPlan, plan_pools
+from pagesim.sizing.static_division import divide_statically
+from pagesim.sizing.type_plan import LayerType, TypePlan, plan_types
+
+__all__ = [
+    "BlockGroup",
+    "BlockPlan",
+    "Capacity",
+    "Division",
+    "LayerType",
+    "PoolPlan",
+    "TypePlan",
+    "capacity",
+    "divide",
+    "divide_statically",
+    "paged_block",
+    "plan_blocks",
+    "plan_pools",
+    "plan_types",
+]

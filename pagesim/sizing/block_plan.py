@@ -1,0 +1,407 @@
+"""Block plan: the KV blocks that vLLM 0.33.0 makes of a model's layers, and how many a request can take.
+
+Sources: ``_align_hybrid_block_size`` (platforms/interface.py), ``max_memory_usage_bytes`` of each kind of
+layer (v1/kv_cache_interface.py), ``get_kv_cache_configs`` (v1/core/kv_cache_planning.py) and
+``resolve_kv_cache_block_sizes`` (v1/core/kv_cache_utils.py).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import gcd, lcm
+from typing import Literal
+
+from pagesim.errors import CapacityError, PagesimError
+from pagesim.models.layers import (
+    ChunkLayer,
+    IndexerLayer,
+    LatentLayer,
+    Layer,
+    StateLayer,
+    WindowLayer,
+)
+from pagesim.sizing.kernel_blocks import HOPPER, KERNEL_BLOCK, OTHER_VENDOR, as_kept, kernels_block
+from pagesim.sizing.layer_groups import Page, grouped
+
+LATENT_HYBRID_BLOCK = 128
+"""What blocks of latent vectors beside states are a multiple of."""
+
+StateMode = Literal["none", "align"]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockGroup:
+    """Layers that share block tables: a block of the group is a page in each of them.
+
+    Attributes:
+        rule: the layer by whose rule blocks are kept; full attention, whatever the layers, where the hybrid
+            manager is off.
+        places: of its layers in the model, from 0.
+        layers: the layers there.
+        block_size: tokens of a block.
+        pages: bytes of a block in each layer, padding included.
+        real_pages: bytes of them that the layers fill.
+        most_blocks: blocks that one request of ``max_model_len`` tokens takes at most.
+        checkpoint: a chunk of a prompt may leave a state behind at a multiple of so many tokens, in a block
+            more; None where it cannot.
+    """
+
+    rule: Layer
+    places: tuple[int, ...]
+    layers: tuple[Layer, ...]
+    block_size: int
+    pages: tuple[int, ...]
+    real_pages: tuple[int, ...]
+    most_blocks: int
+    checkpoint: int | None = None
+
+    @property
+    def kind(self) -> str:
+        """The kind of ``rule``."""
+        return self.rule.kind
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a block in the first layer, padding included."""
+        return self.pages[0]
+
+    @property
+    def real_page_bytes(self) -> int:
+        """The same without padding."""
+        return self.real_pages[0]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a block in all layers, padded pages included."""
+        return sum(self.pages)
+
+    @property
+    def real_bytes(self) -> int:
+        """Bytes of a block that the layers fill."""
+        return sum(self.real_pages)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPlan:
+    """The blocks of a cache, of equal size, and the groups of layers that take them.
+
+    Attributes:
+        groups: in vLLM's order; a request takes blocks for each of them.
+        num_blocks: blocks, the null block included.
+        bytes_per_block: of every block on each GPU, whatever group takes it.
+        scheduler_block: tokens of which what is found in the cache is a multiple.
+        hash_block: tokens of a hash.
+        state_mode: ``align`` keeps states at the ends of blocks, so that prompts can be found by them;
+            ``none`` keeps one a sequence.
+        max_model_len: tokens of the longest request.
+        in_flight_tokens: tokens that are scheduled and not yet computed at most.
+        host_copies: GPUs of which a tier on the host keeps a block: see `host_copies`.
+    """
+
+    groups: tuple[BlockGroup, ...]
+    num_blocks: int
+    bytes_per_block: int
+    scheduler_block: int
+    hash_block: int
+    state_mode: StateMode
+    max_model_len: int
+    in_flight_tokens: int
+    host_copies: int = 1
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of the smallest block of a group."""
+        return min(group.block_size for group in self.groups)
+
+    @property
+    def most_blocks(self) -> int:
+        """Blocks that one request of ``max_model_len`` tokens takes at most, in all groups."""
+        return sum(group.most_blocks for group in self.groups)
+
+    @property
+    def least_blocks(self) -> int:
+        """Blocks that a request holds at least when its last of ``max_model_len`` tokens is sampled."""
+        return max(1, sum(_least_blocks(group, self.max_model_len - 1) for group in self.groups))
+
+    @property
+    def starts(self) -> bool:
+        """Whether the engine starts: one such request fits beside the null block."""
+        return self.most_blocks < self.num_blocks
+
+    @property
+    def concurrency(self) -> float:
+        """The "Maximum concurrency for ``max_model_len`` tokens per request", the null block counted."""
+        return self.num_blocks / self.most_blocks
+
+    @property
+    def tokens(self) -> int:
+        """The "GPU KV cache size", in tokens of such requests."""
+        return int(self.concurrency * self.max_model_len)
+
+    @property
+    def padding(self) -> float:
+        """The share of a block that no layer fills, mean over the groups."""
+        filled = sum(group.real_bytes for group in self.groups)
+        return 1 - filled / (len(self.groups) * self.bytes_per_block)
+
+    def padding_of(self, group: BlockGroup) -> float:
+        """Return the share of a block that no layer of a group fills."""
+        return 1 - group.real_bytes / self.bytes_per_block
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest request that fits beside the null block, at most ``max_model_len``; or 0."""
+
+        def takes(tokens: int) -> int:
+            return sum(
+                most_blocks(group.rule, group.block_size, tokens, self.in_flight_tokens, self.state_mode)
+                + (group.checkpoint is not None)
+                for group in self.groups
+            )
+
+        lengths = range(1, self.max_model_len + 1)
+        return bisect_right(lengths, self.num_blocks - 1, key=takes)
+
+    def holding(self, num_blocks: int) -> BlockPlan:
+        """Return the plan of a cache of so many blocks."""
+        return replace(self, num_blocks=num_blocks)
+
+    def check_retention(self, interval: int) -> None:
+        """Refuse a ``prefix_cache_retention_interval`` that the engine does not start with.
+
+        Raises:
+            PagesimError: it is no multiple of ``scheduler_block``, or no group has anything to thin out.
+        """
+        if interval <= 0:
+            return
+        if all(group.kind not in ("window", "state") for group in self.groups):
+            raise PagesimError(
+                f"prefix_cache_retention_interval is {interval}, and is for layers with a window or a state; "
+                "there are none: leave it out"
+            )
+        if interval % self.scheduler_block:
+            raise PagesimError(
+                f"prefix_cache_retention_interval is {interval}; it must be a multiple of the "
+                f"{self.scheduler_block} tokens of a block, 0, or -1"
+            )
+
+    def beyond_graphs(self, max_num_seqs: int) -> str:
+        """Return why the engine does not start with so many sequences and full CUDA graphs; empty if it does.
+
+        Source: ``resolve_cudagraph_mode_and_sizes`` (config/compilation.py).
+        """
+        states = any(isinstance(layer, StateLayer) for group in self.groups for layer in group.layers)
+        if not states or max_num_seqs <= self.num_blocks:
+            return ""
+        return (
+            f"max_num_seqs is {max_num_seqs}, more than the {self.num_blocks} KV blocks; beside recurrent "
+            "states vLLM captures full CUDA graphs only if each sequence can have a block, and does not "
+            f"start so: lower max_num_seqs to at most {self.num_blocks}"
+        )
+
+    def check_start(self) -> None:
+        """Refuse, as the engine does when it starts, a cache that does not hold one longest request.
+
+        Raises:
+            CapacityError: it does not; the sentence names the longest that it holds.
+        """
+        if self.starts:
+            return
+        longest = self.longest
+        remedy = f"lower max_model_len to at most {longest}, or give" if longest else "give"
+        raise CapacityError(
+            f"max_model_len is {self.max_model_len} tokens, and one such request takes up to "
+            f"{self.most_blocks} KV blocks of {self.num_blocks}, one of them the null block: {remedy} the "
+            "cache more memory"
+        )
+
+
+def plan_blocks(
+    layers: Sequence[Layer],
+    *,
+    max_model_len: int,
+    in_flight_tokens: int,
+    num_blocks: int | None = None,
+    cache_bytes: int | None = None,
+    kv_dtype: str = "bf16",
+    tp: int = 1,
+    block_size: int | None = None,
+    prefix_caching: bool = True,
+    hybrid: bool = True,
+    capability: int | None = None,
+) -> BlockPlan:
+    """Plan the blocks of a cache, as vLLM 0.33.0 does.
+
+    Args:
+        layers: what each layer keeps, in order (`ModelSpec.cache_layers`).
+        max_model_len: tokens of the longest request.
+        in_flight_tokens: tokens that are scheduled and not yet computed at most: ``max_num_batched_tokens``,
+            twice that under asynchronous scheduling.
+        num_blocks: blocks, the null block included; or
+        cache_bytes: bytes for the cache on each GPU.
+        kv_dtype: of keys, values and latent vectors: one of `KV_DTYPE_BYTES`. States have types of their own.
+        tp: GPUs over which heads and states are divided.
+        block_size: tokens of a block, as far as the layers let it be; the kernels' own when left out.
+        prefix_caching: whether prompts are found that were computed before.
+        hybrid: whether windows and chunks get groups of their own.
+        capability: of the GPU (`GpuSpec.capability`), which decides what kernels run; Hopper's when left out.
+
+    Raises:
+        CapacityError: ``cache_bytes`` is less than a block.
+        PagesimError: an argument is off, or vLLM does not start with such layers.
+    """
+    _check(
+        layers=len(layers),
+        max_model_len=max_model_len,
+        in_flight_tokens=in_flight_tokens,
+        block_size=block_size,
+        num_blocks=num_blocks,
+        cache_bytes=cache_bytes,
+    )
+    if (num_blocks is None) == (cache_bytes is None):
+        raise PagesimError("a block plan needs num_blocks or cache_bytes, and only one of them: give one")
+    capability = HOPPER if capability is None else capability
+    layers = as_kept(layers, capability)
+    states = [layer for layer in layers if isinstance(layer, StateLayer)]
+    mode: StateMode = "align" if states and prefix_caching else "none"
+    block_size = block_size or kernels_block(layers, kv_dtype, capability)
+    pages = _pages(layers, block_size, kv_dtype, tp, mode, max_model_len)
+    leave_states = all(state.checkpoint is not None for state in states)
+    groups = []
+    for members in grouped(pages, hybrid=hybrid):
+        page = members[0][1]
+        if isinstance(page.rule, ChunkLayer) and page.rule.chunk % page.block_size:
+            raise PagesimError(
+                f"chunk is {page.rule.chunk} tokens and a block {page.block_size}; vLLM's kernels take "
+                "chunks of whole blocks: choose a block_size that divides the chunk"
+            )
+        checkpoint = None
+        if isinstance(page.rule, StateLayer) and mode == "align":
+            if page.rule.always:
+                checkpoint = page.rule.checkpoint
+            elif leave_states:
+                checkpoint = page.block_size
+        most = most_blocks(page.rule, page.block_size, max_model_len, in_flight_tokens, mode)
+        groups.append(
+            BlockGroup(
+                rule=page.rule,
+                places=tuple(place for place, _ in members),
+                layers=tuple(layers[place] for place, _ in members),
+                block_size=page.block_size,
+                pages=tuple(page.bytes for _, page in members),
+                real_pages=tuple(page.real for _, page in members),
+                most_blocks=most + (checkpoint is not None),
+                checkpoint=checkpoint,
+            )
+        )
+    bytes_per_block = max(group.bytes for group in groups)
+    if num_blocks is None:
+        assert cache_bytes is not None
+        num_blocks = cache_bytes // bytes_per_block
+        if num_blocks < 1:
+            raise CapacityError(
+                f"a KV block takes {bytes_per_block} bytes on each GPU, more than the {cache_bytes} that are "
+                "left for the cache: give it more"
+            )
+    sizes = [group.block_size for group in groups]
+    finds = prefix_caching and (not states or mode == "align")
+    return BlockPlan(
+        groups=tuple(groups),
+        num_blocks=num_blocks,
+        bytes_per_block=bytes_per_block,
+        scheduler_block=lcm(*sizes),
+        hash_block=gcd(*sizes) if finds else lcm(*sizes),
+        state_mode=mode,
+        max_model_len=max_model_len,
+        in_flight_tokens=in_flight_tokens,
+        host_copies=tp if capability == OTHER_VENDOR else host_copies(layers, tp),
+    )
+
+
+def host_copies(layers: Sequence[Layer], tp: int) -> int:
+    """Return of how many GPUs vLLM's tier on the host keeps a block: of one where all hold the same.
+
+    They do where every layer keeps latent vectors or what an indexer reads (``replicated_layout`` in
+    distributed/kv_transfer/kv_connector/v1/offloading/config.py), on one machine with NVIDIA's GPUs.
+
+    Args:
+        layers: what each layer keeps.
+        tp: GPUs that share the model.
+    """
+    return 1 if all(isinstance(layer, LatentLayer | IndexerLayer) for layer in layers) else tp
+
+
+def _check(**counts: int | None) -> None:
+    for name, value in counts.items():
+        if value is not None and value < 1:
+            raise PagesimError(f"{name} is {value}; it must be at least 1")
+
+
+def _pages(
+    layers: Sequence[Layer], block_size: int, kv_dtype: str, tp: int, mode: StateMode, max_model_len: int
+) -> list[Page]:
+    """Return what each layer keeps in a block: of attention as large as the block, of states padded to it."""
+    states = [layer for layer in layers if isinstance(layer, StateLayer)]
+    attention = [layer for layer in layers if not isinstance(layer, StateLayer)]
+    state_page = 0
+    if states:
+        widths = sorted({layer.bytes_per_token(kv_dtype, tp) for layer in attention})
+        if len(widths) != 1:
+            kept = " and ".join(map(str, widths)) if widths else "no"
+            raise PagesimError(
+                f"beside layers with a state the others keep {kept} bytes a token, and no log shows what "
+                "blocks vLLM makes of them: choose layers that keep one number of bytes a token"
+            )
+        latent = any(isinstance(layer, LatentLayer) for layer in attention)
+        block_size = _beside_states(states, block_size, widths[0], tp, mode, latent=latent)
+        state_page = block_size * widths[0]
+    state_block = block_size if mode == "align" else max_model_len
+    pages = []
+    for layer in layers:
+        if isinstance(layer, StateLayer):
+            pages.append(Page(layer, state_block, state_page, layer.state_bytes(tp)))
+        else:
+            size = block_size * layer.bytes_per_token(kv_dtype, tp)
+            pages.append(Page(layer, block_size, size, size))
+    return pages
+
+
+def _beside_states(
+    states: Sequence[StateLayer], block_size: int, token_bytes: int, tp: int, mode: StateMode, *, latent: bool
+) -> int:
+    """Return the tokens of a block in whose page the largest state has room, at least ``block_size``."""
+    step = max(KERNEL_BLOCK, block_size, LATENT_HYBRID_BLOCK if latent else 0)
+    checkpoints = [state.checkpoint for state in states if state.checkpoint is not None]
+    if mode == "align" and len(checkpoints) == len(states):
+        step = lcm(step, *checkpoints)
+    largest = max(state.state_bytes(tp) for state in states)
+    tokens = step * -(-largest // (step * token_bytes))
+    return max(block_size, KERNEL_BLOCK * -(-tokens // KERNEL_BLOCK))
+
+
+def most_blocks(rule: Layer, block_size: int, tokens: int, in_flight: int, mode: StateMode) -> int:
+    """Return the blocks that a request of so many tokens takes at most, a checkpoint's left out."""
+    match rule:
+        case WindowLayer(window=window):
+            return -(-min(window - 1 + in_flight, tokens) // block_size) + 1
+        case ChunkLayer(chunk=chunk):
+            return -(-min(chunk + in_flight, tokens) // block_size)
+        case StateLayer():
+            return 2 if mode == "align" else 1
+        case _:
+            return -(-tokens // block_size)
+
+
+def _least_blocks(group: BlockGroup, computed: int) -> int:
+    """Return the blocks of a group that what comes after so many tokens needs."""
+    match group.rule:
+        case WindowLayer(window=window):
+            return -(-min(window - 1, computed) // group.block_size)
+        case ChunkLayer(chunk=chunk):
+            return -(-(computed % chunk) // group.block_size)
+        case StateLayer():
+            return 1
+        case _:
+            return -(-computed // group.block_size)

@@ -1,0 +1,221 @@
+"""How many KV blocks a model leaves free on a GPU: sized as the paper, vLLM or SGLang does, or as given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import get_args
+
+from pagesim.errors import CapacityError, PagesimError
+from pagesim.hardware.gpus import GIB, GpuSpec
+from pagesim.models.model_spec import ModelSpec
+from pagesim.sizing.division import BATCHED_TOKENS, SEQUENCES, Division, divide, layer_bytes
+from pagesim.sizing.kv_blocks import SWAP_GIB, Capacity, Plan, Sizing, at_least_one, kv_block
+from pagesim.sizing.pool_plan import PoolPlan
+from pagesim.sizing.static_division import divide_statically
+
+MEM_FRACTION_STATIC = 0.83
+"""What SGLang takes on an H100 by default."""
+
+PAPER_UTILIZATION = 0.95
+PAPER_BATCHED_TOKENS = 2560
+PAPER_WORKSPACE = 1 * GIB
+
+
+def capacity(
+    model: ModelSpec,
+    gpu: GpuSpec,
+    *,
+    tp: int = 1,
+    block_size: int = 16,
+    page_bytes: int | None = None,
+    kv_dtype: str = "fp16",
+    sizing: Sizing = "paper",
+    gpu_memory_utilization: float = 0.9,
+    max_num_batched_tokens: int | None = None,
+    max_num_seqs: int | None = None,
+    cuda_graphs: bool = True,
+    flashinfer_sampler: bool = True,
+    mem_fraction_static: float = MEM_FRACTION_STATIC,
+    max_total_tokens: int | None = None,
+    cache_bytes: int | None = None,
+    max_model_len: int | None = None,
+    swap_gib: float = SWAP_GIB,
+    num_blocks: int | None = None,
+    blocks: Plan | None = None,
+) -> Capacity:
+    """Say how many KV blocks fit beside the weights.
+
+    ``paper``: ⌊(⌊0.95·memory⌋ − weights − activations − 1 GiB) / block bytes⌋ on each GPU, as the
+    PagedAttention artifact sizes one. It is counted at block 16 and the slots are divided by other block
+    sizes, on the GPU and in swap space: the paper compares block sizes so, and they share out the same slots.
+    Pages share out the same bytes.
+
+    ``vllm``: ⌊what `divide` leaves for the cache / block bytes⌋ on the fullest GPU, every block size counted
+    by itself.
+
+    ``sglang``: ⌊what `divide_statically` leaves for the cache / bytes of a token⌋, at most
+    ``max_total_tokens``, in whole blocks. It may hold less than the longest sequence.
+
+    Args:
+        model: the model.
+        gpu: the GPU; ``tp`` of them.
+        tp: GPUs over which weights and KV heads are divided.
+        block_size: tokens a block, at least 1.
+        page_bytes: bytes of a page where memory is mapped in pages; a block is then a `paged_block`, whatever
+            ``block_size``, and there is no swap space.
+        kv_dtype: of the cache: one of `KV_DTYPE_BYTES`.
+        sizing: whose rule.
+        gpu_memory_utilization: the share of memory that ``vllm`` may use, in (0, 1].
+        max_num_batched_tokens: tokens of the largest iteration; 2560 (paper) or 2048 (vllm) when left out.
+        max_num_seqs: sequences of the largest iteration, for ``vllm``; 256 when left out.
+        cuda_graphs: whether their memory counts, for ``vllm``.
+        flashinfer_sampler: whether FlashInfer samples, for ``vllm`` (see `divide`).
+        mem_fraction_static: the share of memory for weights and cache, for ``sglang``, in (0, 1].
+        max_total_tokens: tokens of the cache at most, for ``sglang``.
+        cache_bytes: what is left for the cache on each GPU, where it is known; nothing is then worked out.
+        max_model_len: tokens of the longest sequence, refused if the cache cannot hold one. When left out it
+            is the model's own under ``vllm`` and is not checked otherwise.
+        swap_gib: host memory for swapping, GiB a GPU.
+        num_blocks: take this many GPU blocks, whatever fits.
+        blocks: the blocks that fit, whatever ``block_size``, for layers that differ in what they keep. Their
+            number is not looked at, and whether a longest request fits is theirs to say.
+
+    Raises:
+        CapacityError: the model does not fit, or the cache cannot hold ``max_model_len`` tokens.
+        PagesimError: an argument is out of bounds.
+    """
+    _check(sizing, gpu_memory_utilization, mem_fraction_static, swap_gib)
+    at_least_one(
+        block_size=block_size,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_num_seqs=max_num_seqs,
+        cache_bytes=cache_bytes,
+        max_model_len=max_model_len,
+        max_total_tokens=max_total_tokens,
+        num_blocks=num_blocks,
+    )
+    block = kv_block(
+        model,
+        block_size=block_size,
+        page_bytes=page_bytes,
+        kv_dtype=kv_dtype,
+        tp=tp,
+        sizing=sizing,
+        plan=blocks,
+    )
+    shares = {"paper": PAPER_UTILIZATION, "vllm": gpu_memory_utilization, "sglang": mem_fraction_static}
+
+    def divided(tp: int) -> Division:
+        if sizing == "paper":
+            return _as_in_the_paper(model, gpu, tp, max_num_batched_tokens or PAPER_BATCHED_TOKENS)
+        if sizing == "sglang":
+            return divide_statically(model, gpu, tp=tp, mem_fraction_static=mem_fraction_static)
+        return divide(
+            model,
+            gpu,
+            tp=tp,
+            gpu_memory_utilization=gpu_memory_utilization,
+            max_num_batched_tokens=max_num_batched_tokens or BATCHED_TOKENS,
+            max_num_seqs=max_num_seqs or SEQUENCES,
+            cuda_graphs=cuda_graphs,
+            flashinfer_sampler=flashinfer_sampler,
+        )
+
+    known = model.has_weights or (num_blocks is None and cache_bytes is None)
+    division = divided(tp) if known else None
+    cpu_blocks = block.fitting(int(swap_gib * GIB)) if page_bytes is None else 0
+    if num_blocks is not None:
+        gpu_blocks = num_blocks
+    else:
+        rest = cache_bytes
+        if rest is None:
+            assert division is not None
+            rest = division.cache
+        gpu_blocks = block.fitting(rest)
+        if isinstance(blocks, PoolPlan):
+            gpu_blocks = blocks.blocks_in(rest)
+        if sizing == "sglang" and max_total_tokens is not None:
+            gpu_blocks = min(gpu_blocks, max_total_tokens // block.tokens)
+            if gpu_blocks < 1:
+                raise PagesimError(
+                    f"max_total_tokens is {max_total_tokens}; it must be at least the {block.tokens} of a "
+                    "page"
+                )
+        if gpu_blocks < 1:
+            needed = -(-block.bytes // block.unit) * block.unit
+            if cache_bytes is not None:
+                raise CapacityError(
+                    f"a KV block of {model.name} takes {needed} bytes on each GPU, more than the "
+                    f"{cache_bytes} that are left for the cache: give it more, or take a smaller block_size"
+                )
+            raise _does_not_fit(model, gpu, tp, shares[sizing], divided, needed, static=sizing == "sglang")
+
+    longest = max_model_len
+    if longest is None and sizing == "vllm" and num_blocks is None:
+        longest = model.max_model_len
+    slots = gpu_blocks * block.tokens
+    if longest is not None and longest > slots and blocks is None:
+        remedy = "increase num_blocks" if num_blocks is not None else "increase tensor_parallel_size"
+        if num_blocks is None and sizing == "vllm":
+            remedy = "increase gpu_memory_utilization or tensor_parallel_size"
+        raise CapacityError(
+            f"max_model_len is {longest} tokens, but the KV cache of {model.name} on {tp} × {gpu.name} holds "
+            f"{slots}: decrease max_model_len to at most {slots}, or {remedy}"
+        )
+    weights, activations = (division.weights, division.activations) if division else (0, 0)
+    plan = None if blocks is None else blocks.holding(gpu_blocks)
+    return Capacity(gpu_blocks, cpu_blocks, block.tokens, block.bytes, weights, activations, tp, plan)
+
+
+def _check(sizing: str, utilization: float, fraction: float, swap_gib: float) -> None:
+    if sizing not in get_args(Sizing):
+        raise PagesimError(f"sizing is {sizing!r}; it must be paper, vllm or sglang")
+    if not 0 < fraction <= 1:
+        raise PagesimError(f"mem_fraction_static is {fraction}; it must be above 0 and at most 1")
+    if not 0 < utilization <= 1:
+        raise PagesimError(f"gpu_memory_utilization is {utilization}; it must be above 0 and at most 1")
+    if not 0 <= swap_gib < float("inf"):
+        raise PagesimError(f"swap_gib is {swap_gib}; it must be a finite number from 0")
+
+
+def _as_in_the_paper(model: ModelSpec, gpu: GpuSpec, tp: int, batched: int) -> Division:
+    """Divide memory as the PagedAttention artifact does; it has logits of every batched token, twice."""
+    return Division(
+        memory=gpu.memory_bytes,
+        requested=int(PAPER_UTILIZATION * gpu.memory_bytes),
+        weights=model.weight_bytes_per_gpu(tp),
+        activations=max(layer_bytes(model, tp, batched), 2 * 2 * batched * model.vocab),
+        graphs=0,
+        other=PAPER_WORKSPACE,
+    )
+
+
+def _does_not_fit(
+    model: ModelSpec,
+    gpu: GpuSpec,
+    tp: int,
+    utilization: float,
+    divided: Callable[[int], Division],
+    block_bytes: int,
+    static: bool,
+) -> CapacityError:
+    """The error for a cache of no block, naming the smallest larger ``tp`` that leaves room for one."""
+    larger = (d for d in range(tp + 1, model.heads + 1) if model.heads % d == 0)
+    allowed = (d for d in larger if model.kv_heads % d == 0 or d % model.kv_heads == 0)
+    # A block only gets smaller with more GPUs, so room for this one is room enough.
+    fits = next((d for d in allowed if divided(d).cache >= block_bytes), None)
+    name = "tensor_parallel_size"
+    advice = (
+        f"the smallest {name} that fits is {fits}"
+        if fits
+        else f"no {name} up to its {model.heads} heads fits"
+    )
+    weights = divided(tp).weights / GIB
+    usable = utilization * gpu.memory_bytes / GIB
+    if static:
+        advice += f", or raise mem_fraction_static above {utilization:g}"
+    return CapacityError(
+        f"{model.name} with {name} {tp} does not fit on {gpu.name}: {weights:.1f} GiB of weights a GPU "
+        f"leave no room for a KV block in {usable:.1f} usable of its {gpu.memory_bytes / GIB:.1f} GiB; "
+        f"{advice}"
+    )

@@ -1,0 +1,145 @@
+"""Layer groups: which layers of a model share block tables, as vLLM 0.33.0 groups them.
+
+Source: ``get_kv_cache_groups`` and what it calls (v1/core/kv_cache_planning.py), for caches in which the
+pages of a layer lie together, as under FlashAttention and FlashInfer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pagesim.errors import PagesimError
+from pagesim.models.layers import ChunkLayer, FullLayer, Layer, StateLayer, WindowLayer
+
+ALMOST_ALIKE = 1.5
+"""Where there are less than so many times as many layers of the most frequent kind as of the rarest, a group
+has as many layers as the former: a few layers of padding are less than another group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a layer keeps in a block.
+
+    Attributes:
+        rule: the layer by whose rule a page is kept; full attention in place of the layer itself where the
+            hybrid manager is off.
+        block_size: tokens of the block.
+        bytes: of the page, padding included.
+        real: bytes of the page that the layer fills.
+    """
+
+    rule: Layer
+    block_size: int
+    bytes: int
+    real: int
+
+
+Group = tuple[tuple[int, Page], ...]
+"""The layers of a group by their place in the model, in order, each with its page."""
+
+
+def grouped(pages: Sequence[Page], *, hybrid: bool) -> tuple[Group, ...]:
+    """Return the groups of a model's layers, in the order in which the model has the first layer of each.
+
+    Args:
+        pages: of the layers, in order.
+        hybrid: whether the hybrid manager is on: windows and chunks get groups of their own.
+
+    Raises:
+        PagesimError: vLLM does not start with such layers.
+    """
+    if not hybrid:
+        full = _as_full(pages)
+        if full is None:
+            raise PagesimError(
+                f"layers of {_kinds(pages)} cannot be kept alike, and vLLM does not start with them where "
+                "the hybrid KV cache manager is off: choose policy vllm-v1, without "
+                "disable_hybrid_kv_cache_manager"
+            )
+        return (tuple(enumerate(full)),)
+    if _one_kind(pages):
+        return (tuple(enumerate(pages)),)
+    unified = _of_one_size(pages)
+    if unified is not None:
+        return _dealt(unified)
+    full = _as_full(pages)
+    if full is None or any(isinstance(page.rule, ChunkLayer) for page in pages):
+        raise PagesimError(
+            f"blocks of {_kinds(pages)} layers differ in size, and vLLM pads neither latent vectors nor "
+            "indexers: choose layers of which the largest block is a multiple of theirs"
+        )
+    return (tuple(enumerate(full)),)
+
+
+def _rule(page: Page) -> tuple[object, ...]:
+    """Return what two pages have in common that can always be taken and freed together."""
+    match page.rule:
+        case WindowLayer(window=window):
+            return ("window", window)
+        case ChunkLayer(chunk=chunk):
+            return ("chunk", chunk)
+        case StateLayer(always=always, checkpoint=checkpoint):
+            return ("states", f"of {page.bytes} bytes", always, checkpoint)
+        case _:
+            return ("full",)
+
+
+def _one_kind(pages: Sequence[Page]) -> bool:
+    return len({(page.block_size, _rule(page)) for page in pages}) == 1
+
+
+def _kinds(pages: Sequence[Page]) -> str:
+    return ", ".join(dict.fromkeys(" ".join(map(str, _rule(page)[:2])) for page in pages))
+
+
+def _as_full(pages: Sequence[Page]) -> list[Page] | None:
+    """Return the pages as they are kept where windows and chunks are treated as full attention.
+
+    None where they are still not of one kind then.
+    """
+    if _one_kind(pages):
+        return list(pages)
+    if all(_rule(page) != ("full",) for page in pages):
+        return None
+    if len({page.rule.window for page in pages if isinstance(page.rule, WindowLayer)}) > 1:
+        return None
+    kept = [
+        replace(page, rule=FullLayer(page.rule.kv_heads, page.rule.head_dim))
+        if isinstance(page.rule, WindowLayer | ChunkLayer)
+        else page
+        for page in pages
+    ]
+    return kept if _one_kind(kept) else None
+
+
+def _of_one_size(pages: Sequence[Page]) -> list[Page] | None:
+    """Return the pages made as large as the largest: of more tokens, or padded.
+
+    None where one is neither: latent vectors and indexers are not padded.
+    """
+    most = max(page.bytes for page in pages)
+    sized = []
+    for page in pages:
+        times, rest = divmod(most, page.bytes)
+        if isinstance(page.rule, StateLayer) or (rest and isinstance(page.rule, FullLayer)):
+            sized.append(replace(page, bytes=most))
+        elif not rest:
+            sized.append(Page(page.rule, page.block_size * times, most, page.real * times))
+        else:
+            return None
+    return sized
+
+
+def _dealt(pages: Sequence[Page]) -> tuple[Group, ...]:
+    """Return groups of about as many layers as there are of the rarest kind, dealt out in turn."""
+    kinds: dict[Page, list[int]] = {}
+    for place, page in enumerate(pages):
+        kinds.setdefault(page, []).append(place)
+    fewest, most = (bound(len(places) for places in kinds.values()) for bound in (min, max))
+    size = most if most < ALMOST_ALIKE * fewest else fewest
+    groups: list[Group] = []
+    for page, places in kinds.items():
+        number = -(-len(places) // size)
+        groups += [tuple((place, page) for place in places[first::number]) for first in range(number)]
+    return tuple(groups)

@@ -1,0 +1,214 @@
+"""The models that are known by name: their layers, their parameters, and what is said of where they stand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pagesim.errors import PagesimError
+from pagesim.models import ModelSpec, model, models
+from pagesim.models.catalogue import known_as
+from pagesim.models.catalogue.quantized import QUANTIZED
+from pagesim.models.catalogue.releases import RELEASES
+from pagesim.models.layers import StateLayer
+
+TOTALS = [
+    # name, and the parameters that transformers 5.23 makes of its config, those of a tower for images too
+    ("mistral-7b-v0.1", 7_241_732_096),
+    ("mistral-small-3", 23_572_403_200),
+    ("mixtral-8x7b", 46_702_792_704),
+    ("gpt-oss-20b", 20_914_757_184),
+    ("gpt-oss-120b", 116_829_156_672),
+    ("gemma3-12b", 11_766_034_176 + 421_290_864),
+    ("gemma3-27b", 27_432_406_640),
+    ("llama4-scout", 107_769_861_120 + 871_932_416),
+    ("qwen3-30b-a3b", 30_532_122_624),
+    ("qwen3-235b-a22b", 235_093_634_560),
+    ("qwen3-next-80b", 79_674_391_296),
+    ("qwen3.5-35b-a3b", 35_107_181_936),
+    # What its files hold but for a scale for each block of 128 by 128.
+    ("minimax-m2.5", 228_703_644_928 - 62 * (256 * 3 * 288 + 2688)),
+    ("kimi-k2.5", 1_026_879_376_368),
+    ("deepseek-v3.2", 671_877_929_216 + 58 * 256),  # with the routers' biases, which are buffers there
+    ("jamba-1.5-mini", 51_570_323_328),
+    ("granite-4-h-small", 32_207_337_984),
+    ("nemotron-h-8b", 8_100_852_736),
+    ("nemotron-3-nano", 31_577_937_344 + 23 * 128),
+    ("falcon-h1-7b", 7_585_513_568),
+]
+
+
+@pytest.mark.parametrize(("name", "parameters"), TOTALS)
+def test_parameters_are_those_of_the_code_of_the_family(name, parameters) -> None:
+    assert model(name).parameters == parameters
+    assert model(name).weights_are == "exact"
+
+
+def test_every_release_is_among_those_that_are_counted() -> None:
+    assert {name for name, _ in TOTALS} == {release.name for release in RELEASES}
+
+
+ACTIVE = [
+    # name, and the billions that its makers say: of all parameters, and of those that a token makes use of
+    ("gpt-oss-20b", 20.9, 3.6),
+    ("gpt-oss-120b", 116.8, 5.1),
+    ("mixtral-8x7b", 46.7, 12.9),
+    ("llama4-scout", 109, 17),
+    ("qwen3-30b-a3b", 30.5, 3.3),
+    ("qwen3-235b-a22b", 235, 22),
+    ("qwen3-next-80b", 80, 3),
+    ("qwen3.5-35b-a3b", 35, 3),
+    ("minimax-m2.5", 229, 10),
+    ("kimi-k2.5", 1026, 32),
+    ("deepseek-v3.2", 671, 37),
+    ("jamba-1.5-mini", 52, 12),
+    ("granite-4-h-small", 32, 9),
+    ("nemotron-3-nano", 31.6, 3.2),
+]
+
+
+@pytest.mark.parametrize(("name", "total", "active"), ACTIVE)
+def test_parameters_are_about_those_that_the_makers_publish(name, total, active) -> None:
+    spec = model(name)
+    assert spec.parameters / 1e9 == pytest.approx(total, rel=0.02)
+    # Makers round, and do not count the table of which a token needs a row, and some not the LM head.
+    table = spec.vocab * spec.hidden / 1e9
+    uses = spec.active_parameters / 1e9
+    assert 0.9 * (uses - 2 * table) <= active <= 1.03 * uses
+
+
+def test_a_token_makes_use_of_two_of_mixtrals_eight_experts_and_its_cache_has_grouped_heads() -> None:
+    spec = model("mixtral-8x7b")
+    assert spec.active_parameters == 12_879_925_248
+    assert (spec.attention, spec.kv_bytes_per_token()) == ("GQA", 131_072)
+    assert model("qwen3-30b-a3b").kv_bytes_per_token() == 98_304
+
+
+def test_gpt_oss_weighs_what_its_release_weighs() -> None:
+    assert model("gpt-oss-20b").weight_bytes / 1e9 == pytest.approx(13.76, abs=0.01)
+    assert model("gpt-oss-120b").weight_bytes / 1e9 == pytest.approx(65.25, abs=0.01)
+
+
+def test_kimi_has_experts_in_four_bits_and_all_else_in_sixteen() -> None:
+    spec = model("kimi-k2.5")
+    experts = 60 * 384 * 3 * 7168 * 2048
+    assert spec.weight_bytes == 2 * (spec.parameters - experts) + experts * 4.5 / 8
+    assert spec.weights_in_words == "bf16, experts int4"
+
+
+@pytest.mark.parametrize("release", QUANTIZED, ids=lambda release: release.name)
+def test_a_quantized_release_is_its_base_in_another_weight_dtype(release) -> None:
+    spec, base = model(release.name), model(release.base)
+    assert spec.weights == base.with_weights(release.weight_dtype).weights
+    assert (spec.parameters, spec.cache_layers) == (base.parameters, base.cache_layers)
+    assert spec.weight_bytes < 0.57 * base.weight_bytes
+    assert {known_as(hub_id) for hub_id in release.hub_ids} == {release.name}
+    assert all(release.hub_ids[0] in text for text in (spec.source, *spec.notes))
+
+
+LAYERS = [
+    ("mistral-7b", "32 full"),
+    ("mistral-7b-v0.1", "32 window 4096"),
+    ("gpt-oss-20b", "12 full, 12 window 128"),
+    ("gemma3-27b", "10 full, 52 window 1024"),
+    ("llama4-scout", "12 full, 36 chunk 8192"),
+    ("deepseek-v3", "61 latent"),
+    ("deepseek-v3.2", "61 latent, 61 indexer"),
+    ("qwen3-next-80b", "12 full, 36 state"),
+    ("nemotron-3-nano", "6 full, 23 state"),
+    ("falcon-h1-7b", "44 full, 44 state"),
+]
+
+
+@pytest.mark.parametrize(("name", "words"), LAYERS)
+def test_the_layers_of_a_model_are_told_in_a_few_words(name, words) -> None:
+    assert model(name).layers_in_words == words
+
+
+LAYOUTS = sorted(
+    path.stem
+    for path in (Path(__file__).parents[1] / "golden" / "layouts").glob("*.toml")
+    if not path.stem.startswith(("toy", "opt"))
+)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layers_are_those_of_the_layouts_whose_plans_vllm_made(name) -> None:
+    path = Path(__file__).parents[1] / "golden" / "layouts" / f"{name}.toml"
+    kept, logged = (
+        list(model(each).cache_layers) for each in (name.replace("llama3.1", "llama-3.1"), str(path))
+    )
+    if name == "nemotron-3-nano":  # its layout is told without an order
+        kept, logged = sorted(kept, key=repr), sorted(logged, key=repr)
+    assert kept == logged
+
+
+def test_a_release_is_found_by_its_ids_on_hugging_face() -> None:
+    for release in RELEASES:
+        for hub_id in release.hub_ids:
+            assert known_as(hub_id) == release.name
+    assert model("openai/gpt-oss-20b") is model("gpt-oss-20b")
+    assert model("Google/Gemma-3-27b-it") is model("gemma3-27b")
+
+
+def test_a_release_whose_config_was_not_seen_says_so_and_why() -> None:
+    unseen = {spec.name for spec in models() if spec.unverified}
+    assert unseen == {release.name for release in (*RELEASES, *QUANTIZED) if release.unverified}
+    small = model("mistral-small-3")
+    assert small.notes == (f"model mistral-small-3 is unverified: {small.source}",)
+    assert "the config.json of mistralai/Mistral-Small-24B-Instruct-2501 was not seen" in small.source
+    assert model("gpt-oss-20b").notes == ()
+    assert model("gpt-oss-20b").source.startswith("config.json of openai/gpt-oss-20b, copied in ")
+
+
+def test_a_model_that_only_keeps_states_is_refused() -> None:
+    with pytest.raises(PagesimError, match="model m: no layer attends, so it has no KV cache"):
+        ModelSpec(
+            "m", 2, 64, 64, 4, 4, 16, 100, 100, "nowhere", cached=(StateLayer((3, 64), (4, 16, 16)),) * 2
+        )
+
+
+def test_recurrent_layers_of_a_layer_file_have_no_weights_that_are_known(tmp_path) -> None:
+    path = tmp_path / "mine.toml"
+    kept = (
+        '{kind = "full", kv_heads = 2, head_dim = 64}, {kind = "state", conv = [3, 64], state = [4, 16, 16]}'
+    )
+    path.write_text(f"max_model_len = 100\nhidden = 64\nffn = 64\nvocab = 100\nlayers = [{kept}]")
+    assert model(str(path)).notes == (
+        "model mine has recurrent layers whose weights are not known: its weights are an estimate",
+    )
+    assert model(str(path)).estimated
+    assert not model("jamba-1.5-mini").estimated
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ('"int5"', "weight_dtype is 'int5'"),
+        ('{experts = "int5"}', "weight_dtype is 'int5'"),
+        ('{embedding = "int4"}', "there is no key 'embedding'"),
+        ("4", "weights is 4"),
+    ],
+)
+def test_weight_dtypes_that_are_not_known_are_refused(tmp_path, weights, said) -> None:
+    path = tmp_path / "mine.toml"
+    kept = 'layers = [{kind = "full", kv_heads = 2, head_dim = 64}]'
+    path.write_text(f"max_model_len = 100\nhidden = 64\nffn = 64\nvocab = 100\n{kept}\nweights = {weights}")
+    with pytest.raises(PagesimError, match=said):
+        model(str(path))
+
+
+def test_a_layer_file_says_which_layers_have_which_weight_dtype(tmp_path) -> None:
+    path = tmp_path / "mine.toml"
+    kept = 'layers = [{kind = "full", kv_heads = 2, head_dim = 64}]'
+    moe = "moe = {experts = 4, experts_per_token = 2, expert_ffn = 8}"
+    shape = f"max_model_len = 100\nhidden = 64\nffn = 64\nvocab = 100\n{kept}\n{moe}\n"
+    path.write_text(shape)
+    plain = model(str(path))
+    path.write_text(shape + 'weights = {experts = "mxfp4"}')
+    packed = model(str(path))
+    assert plain.weight_bytes - packed.weight_bytes == 4 * 3 * 64 * 8 * (16 - 4.25) / 8
+    assert packed.weights == plain.with_weights("mxfp4").weights
+    path.write_text(shape + 'weights = "int4"')
+    assert model(str(path)).weights == plain.with_weights("int4").weights
