@@ -133,7 +133,11 @@ class Recorder(Observer):
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         scheduler, memory = self.scheduler, self.memory
         end, noted = start + ticks, len(self._late)
-        continuing = 0 if self._speculates else batch.decoding - batch.discarded
+        continuing = 0 if self._speculates else batch.decoding
+        if batch.discarded:
+            continuing -= len(batch.discarded)
+            for request in batch.discarded:
+                self._joined_at.pop(request.row, None)
         self._stalls = not batch.decodes
         if batch.prompts:
             self._admitted(batch, now, end)

@@ -360,7 +360,8 @@ class Sglang(Scheduler):
         self.memory.allocate_step(1)
         self.context += decoding
         batch.decoding = decoding
-        batch.discarded = sum([req.decodes for req in self.results.ending])
+        if self.results.ending:
+            batch.discarded = tuple([req for req in self.results.ending if req.decodes])
         batch.decode_context = self.context - self.draining_context
         if self.chunked_req is not None:  # which waits
             batch.decode_context -= self.chunked_req.tokens
