@@ -366,8 +366,9 @@ class Recorder(Observer):
             end: when it ends, in ticks.
         """
         for joined, request in self._joined_at.values():
-            self._late.fromlist([end - joined, request.samples])
-            continuing -= request.samples
+            if request.decodes:  # if not, its only token is in flight
+                self._late.fromlist([end - joined, request.samples])
+                continuing -= request.samples
         self._late.fromlist([end - self._answered, continuing])
         self._joined_at.clear()
 
