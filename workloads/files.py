@@ -47,8 +47,8 @@ def load(
             turn of a session has a time of its own.
         tokenizer: what counts the tokens of text, see ``tokenizer.counter``.
         on_bad_row: ``"error"`` to raise at the first bad row, ``"skip"`` to leave bad rows out and note it.
-        keep_think_s: whether the trace is to be saved and not to be run: it keeps ``think_s`` beside the times
-            at which its turns were recorded.
+        keep_think_s: whether the trace is to be saved and not to be run: it keeps ``think_s`` beside the
+            times at which its turns were recorded.
 
     Returns:
         The trace, sorted by arrival; its notes say what was assumed, skipped or sorted. Where the format
@@ -114,8 +114,8 @@ def _later_turns_have_no_times(columns: Mapping[str, Any]) -> bool:
 def save(trace: Trace, path: str | Path) -> None:
     """Write a trace in our own format, so that ``load`` gives it back exactly (its notes are not kept).
 
-    A trace with ``think_s`` is given back by ``turns="after-completion"``, which is not needed where later turns
-    have no times of their own.
+    A trace with ``think_s`` is given back by ``turns="after-completion"``, which is not needed where later
+    turns have no times of their own.
 
     Columns that say nothing are left out: arrivals that were never recorded, ``n`` and ``beam_width`` of
     1, the optional ones that the trace lacks, and a ``hash_block_size`` of 512. Where samples differ in

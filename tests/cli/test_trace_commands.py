@@ -40,7 +40,7 @@ def test_a_trace_that_was_converted_holds_the_same_requests(suffix, file, succee
 @pytest.mark.parametrize(
     ("name", "thought"),
     [
-        ("burstgpt-sessions", [0, 0, 6]),  # asked at 10 s, answered at 1000 + 4 s of a day that began at 1000
+        ("burstgpt-sessions", [0, 0, 6]),  # sent at 1000 s, over 4 s later; the next one is sent at 1010 s
         ("tracelab", [0, 5.5, 5.5]),  # a message every 10 s, answered 4.5 s after it
         ("llmservingsim-agentic", [0, 0.25, 0]),  # a tool of 250,000,000 ns
         ("agentic-mooncake", [0, 0.25]),  # a delay of 250 ms
