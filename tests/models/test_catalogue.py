@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from pagesim.errors import PagesimError
-from pagesim.models import ModelSpec, model, models
+from pagesim.models import ModelSpec, model
 from pagesim.models.catalogue import known_as, rows
 from pagesim.models.layers import StateLayer
 

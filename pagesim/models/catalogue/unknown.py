@@ -49,4 +49,4 @@ def _advice(name: str) -> str:
 
 def _written(hub_id: str) -> str:
     """Return an id as its row writes it."""
-    return next(each for each in names()[ids()[hub_id]]["ids"] if each.lower() == hub_id)
+    return next(str(each) for each in names()[ids()[hub_id]]["ids"] if each.lower() == hub_id)
