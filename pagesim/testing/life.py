@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pagesim.allocators import OutOfBlocks
 from pagesim.kvcache.base import BlockManager, BlockManagerError
 from pagesim.kvcache.sequence_group import SequenceGroup
-from pagesim.testing.requests import LivingRequest, named, takes_samples
+from pagesim.testing.requests import LivingRequest, takes_samples
 from pagesim.testing.written import Written
 
 
@@ -158,7 +158,7 @@ class Life:
             (memory.free_blocks, memory.free_cpu_blocks, memory.shared_blocks, memory.cached_blocks),
             memory.steps,
             [memory.blocks_needed(steps) for steps in range(2 * memory.block_size + 1)],
-            named(memory).free_extents() if memory.names_blocks else [],
+            memory.free_extents() if memory.names_blocks else [],
             [
                 (
                     *(memory.length(request), memory.held_blocks(request), request.samples, request.decodes),
@@ -192,7 +192,7 @@ class Life:
         for request in self.requests:
             self._verify_request(request)
         if memory.names_blocks:
-            named(memory).check_integrity()
+            memory.check_integrity()
             self.written.verify(self.requests)
 
     # Inside

@@ -28,11 +28,21 @@ Table = list[Block | None]
 
 
 class SlowHybridPrefixManager(BlockManager):
-    """The slow twin of `HybridManager` with a prefix cache."""
+    """The slow twin of `HybridManager` with a prefix cache, and of `PrefixManager`."""
 
-    def __init__(self, num_blocks: int, groups: Sequence[KVGroup], *, longest: int, in_flight: int) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        groups: Sequence[KVGroup],
+        *,
+        longest: int,
+        in_flight: int,
+        reuses_unhashed_first: bool = True,
+    ) -> None:
         super().__init__(num_blocks, groups, shares=False)
         self.releases = True
+        self.reuses_unhashed_first = reuses_unhashed_first
+        self.reserved = 0  # leading blocks of the queue that are taken before what is given back
         self.longest = longest
         self.most_in_flight = in_flight
         self.queue = [Block(number) for number in range(num_blocks)]  # the first is taken first
@@ -60,20 +70,31 @@ class SlowHybridPrefixManager(BlockManager):
 
     def take_block(self) -> Block:
         block = self.queue.pop(0)
+        self.reserved = max(0, self.reserved - 1)
+        self.evict(block)
+        block.tables = 1
+        return block
+
+    def evict(self, block: Block) -> None:
         if block.key is not None:
             self.cache[block.key].remove(block)
             if not self.cache[block.key]:
                 del self.cache[block.key]
             block.key = None
-        block.tables = 1
-        return block
+
+    def reserve_free(self) -> None:
+        for block in self.queue:
+            self.evict(block)
+        self.reserved = len(self.queue)
+        self.count()
 
     def give_back(self, blocks: Sequence[Block]) -> None:
         for block in blocks:
             block.tables -= 1
         free = [block for block in blocks if not block.tables]
-        self.queue[:0] = [block for block in free if block.key is None]
-        self.queue += [block for block in free if block.key is not None]
+        first = [block for block in free if block.key is None and self.reuses_unhashed_first]
+        self.queue[self.reserved : self.reserved] = first
+        self.queue += [block for block in free if block not in first]
 
     # Rules
 

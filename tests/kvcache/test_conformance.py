@@ -398,8 +398,8 @@ class ForgetsWhatItTrimmed(CountedHybridManager):
 
 
 class StaysInTheRing(CountedHybridManager):
-    def _count(self, request: SequenceGroup, times: int) -> None:
-        super()._count(request, max(times, 0))
+    def _enter_ring(self, request: SequenceGroup, times: int) -> None:
+        super()._enter_ring(request, max(times, 0))
 
 
 @pytest.mark.parametrize(
