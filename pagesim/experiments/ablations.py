@@ -55,6 +55,11 @@ class Undone:
         """Out and in again."""
         return self.swap_out_s + self.swap_in_s
 
+    def row(self) -> dict[str, Any]:
+        """Return it as a row of a table."""
+        names = ("block_size", "swap_out_s", "swap_in_s", "swap_s", "recompute_s")
+        return {name: getattr(self, name) for name in names}
+
 
 def sizes_of(profile: Profile, asked: Sequence[int] | None) -> tuple[int, ...]:
     """Return the block sizes that were asked for, or all that a profile knows.
