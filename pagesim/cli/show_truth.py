@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -30,11 +30,15 @@ def absolute(found: Sequence[RecordedComparison]) -> dict[str, float]:
     return {metric: float(np.mean(each)) for metric, each in errors.items() if each}
 
 
-def tables(found: Sequence[RecordedComparison], left_out: Mapping[str, str]) -> None:
-    """Print the errors of latencies, what was over time, and the runs that were left out."""
-    names = [each.name if len(found) > 1 else "" for each in found]
+def latencies(title: str, misses: Iterable[tuple[str, Mapping[str, Mapping[str, Miss]]]]) -> None:
+    """Print measured and simulated latencies, and the error of each statistic.
+
+    Args:
+        title: of the table.
+        misses: of each run, after its name, by metric and statistic.
+    """
     put_table(
-        "Simulated against recorded: latencies",
+        title,
         ("", "metric", "measured, mean", "simulated", *(f"error, {name}" for name in STATISTICS)),
         [
             (
@@ -44,11 +48,18 @@ def tables(found: Sequence[RecordedComparison], left_out: Mapping[str, str]) -> 
                 _seconds(by["mean"].simulated),
                 *(_percent(by.get(statistic)) for statistic in STATISTICS),
             )
-            for name, each in zip(names, found, strict=True)
-            for metric, by in each.misses.items()
+            for name, metrics in misses
+            for metric, by in metrics.items()
         ],
         texts=(0, 1),
     )
+
+
+def tables(found: Sequence[RecordedComparison], left_out: Mapping[str, str]) -> None:
+    """Print the errors of latencies, what was over time, and the runs that were left out."""
+    names = [each.name if len(found) > 1 else "" for each in found]
+    of_runs = [(name, each.misses) for name, each in zip(names, found, strict=True)]
+    latencies("Simulated against recorded: latencies", of_runs)
     curves = [
         (name, OVER_TIME[what], *(f"{(100 if what == 'kv_use' else 1) * means[way]:,.1f}" for way in means))
         for name, each in zip(names, found, strict=True)
