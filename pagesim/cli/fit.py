@@ -69,7 +69,7 @@ def command(
     from pagesim.cli import show, show_fit, show_truth
     from pagesim.errors import PagesimError
     from pagesim.experiments.fit import fitting, reading, result
-    from pagesim.experiments.recorded.errors import misses_of
+    from pagesim.experiments.recorded.errors import residuals_of
     from pagesim.experiments.recorded.find import split
     from pagesim.setup.files import check_file
 
@@ -96,8 +96,8 @@ def command(
         show.as_json(summary)
         return
     show_fit.values(summary)
-    misses = [(load, misses_of(pairs)) for load, pairs in tables.items()]
-    show_truth.latencies("Simulated against measured: latencies", misses)
+    residuals = [(load, residuals_of(pairs)) for load, pairs in tables.items()]
+    show_truth.latencies("Simulated against measured: latencies", residuals)
     if out is not None:
         show.say(f"profile written to {out}; use it by --cost profile:{out}{show_fit.front_end(summary)}")
     show.stored(plots)

@@ -19,7 +19,7 @@ from pagesim.workloads.trace import Trace
 __all__ = [
     "ALIKE",
     "PREEMPTIONS",
-    "Undone",
+    "PreemptionCost",
     "best",
     "crossover",
     "notes_on",
@@ -35,7 +35,7 @@ ALIKE = 0.05
 
 
 @dataclass(frozen=True)
-class Undone:
+class PreemptionCost:
     """How long it takes to undo a preemption, at one block size, with nothing else running.
 
     Attributes:
@@ -77,7 +77,7 @@ def sizes_of(profile: Profile, asked: Sequence[int] | None) -> tuple[int, ...]:
     return tuple(sorted(set(asked or known)))
 
 
-def undo(profile: Profile, spec: ModelSpec, sizes: Sequence[int], tokens: int) -> list[Undone]:
+def undo(profile: Profile, spec: ModelSpec, sizes: Sequence[int], tokens: int) -> list[PreemptionCost]:
     """Return what it takes to undo the preemption of a context of so many tokens, for each block size.
 
     Args:
@@ -112,7 +112,9 @@ def undo(profile: Profile, spec: ModelSpec, sizes: Sequence[int], tokens: int) -
     for size in sizes:
         blocks = -(-tokens // size)
         found.append(
-            Undone(size, seconds(size, out=blocks), seconds(size, back=blocks), seconds(size, prompt=tokens))
+            PreemptionCost(
+                size, seconds(size, out=blocks), seconds(size, back=blocks), seconds(size, prompt=tokens)
+            )
         )
     return found
 
