@@ -64,7 +64,7 @@ def engines(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]
     from pagesim.api import trace_of
     from pagesim.cli import show
     from pagesim.cli.runs import counted, say_notes
-    from pagesim.experiments.engines import NotServed, serve_engines
+    from pagesim.experiments.engines import serve_engines
     from pagesim.results.engine_plots import engine_bars
 
     policies = [name.strip() for name in asked.policies.split(",")]
@@ -72,8 +72,8 @@ def engines(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
     for served in counted("runs", runs, len(TERMS) * len(policies)):
-        rows.append(served.row())
-        notes += [f"{served.policy}: {served.reason}"] if isinstance(served, NotServed) else served.notes
+        rows.append(served.values)
+        notes += served.notes
     for sizing, loop in TERMS:
         title = f"{_TITLES[sizing]}, {_LOOPS[loop]}"
         _put(title, [row for row in rows if (row["sizing"], row["loop"]) == (sizing, loop)])

@@ -66,9 +66,10 @@ def command(
 
     Example: pagesim fit c4.json c16.json c64.json --hold-out c96.json --gpu h100 --out my.json
     """
-    from pagesim.cli import show, show_fit
+    from pagesim.cli import show, show_fit, show_truth
     from pagesim.errors import PagesimError
     from pagesim.experiments.fit import fitting, reading, result
+    from pagesim.experiments.recorded.errors import residuals_of
     from pagesim.experiments.recorded.find import split
     from pagesim.setup.files import check_file
 
@@ -95,7 +96,8 @@ def command(
         show.as_json(summary)
         return
     show_fit.values(summary)
-    show_fit.errors(summary)
+    residuals = [(load, residuals_of(pairs)) for load, pairs in tables.items()]
+    show_truth.latencies("Simulated against measured: latencies", residuals)
     if out is not None:
         show.say(f"profile written to {out}; use it by --cost profile:{out}{show_fit.front_end(summary)}")
     show.stored(plots)

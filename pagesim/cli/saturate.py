@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pagesim.experiments.gallery import FullMemory
+    from pagesim.results.gpu_memory import FullMemory
 
 
 def saturate(models: str | None, gpu: str, jobs: int | None, out: Path | None, *, json: bool) -> None:
