@@ -6,7 +6,12 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from pagesim.cli.options import OUT, SCENARIO, scenario_from, with_fields
+from pagesim.cli import show
+from pagesim.cli.flags import OUT, SCENARIO, scenario_from, with_fields
+from pagesim.cli.printing import put_table
+from pagesim.cli.runs import counted, say_notes
+from pagesim.errors import PagesimError
+from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.scenario import Scenario
 
 GIB = 1 << 30
@@ -35,15 +40,11 @@ def tier_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, An
     import pandas as pd
 
     from pagesim.api import trace_of
-    from pagesim.cli import show
-    from pagesim.cli.runs import counted, say_notes
-    from pagesim.cli.tables import put_table
     from pagesim.experiments.offload.hit_rate import chunk_bytes, prompt_chunks
     from pagesim.experiments.offload.sizes import serve_sizes
     from pagesim.models import model
     from pagesim.results.drawing import load_of
     from pagesim.results.tier_plots import over_tier_sizes
-    from pagesim.setup.engine_config import EngineConfig
 
     sizes = _sizes(asked.sizes)
     trace = trace_of(chosen)
@@ -82,7 +83,6 @@ def tier_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, An
 
 
 def _sizes(text: str) -> list[float]:
-    from pagesim.errors import PagesimError
 
     try:
         found = [float(part) for part in text.split(",")]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagesim.cli import show
-from pagesim.cli.tables import put_table
+from pagesim.cli.printing import put_table
 
 WORDS = {
     "iteration_s": ("an iteration", 1e3, "ms"),
@@ -47,4 +47,4 @@ def front_end(summary: Mapping[str, Any]) -> str:
     of = summary["values"]["front_end_s"]
     error = of["standard_error"]
     known = error is not None and of["value"] > 2 * error
-    return f" --frontend {of['value']:.3g}" if known else ""
+    return f" --frontend-latency {of['value']:.3g}" if known else ""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from pagesim.cli import show
-from pagesim.cli.tables import put_table
+from pagesim.cli.printing import put_table
 from pagesim.experiments.recorded.errors import STATISTICS, RecordedComparison, Residual
 
 OVER_TIME = {"running": "running, requests", "waiting": "waiting, requests", "kv_use": "KV use, %"}

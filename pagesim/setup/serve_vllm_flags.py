@@ -12,7 +12,8 @@ from pagesim.setup.serve_words import flags as _flags
 TAKEN = _flags("""
     model max-model-len kv-cache-dtype tensor-parallel-size gpu-memory-utilization block-size
     num-gpu-blocks-override enable-prefix-caching! enable-chunked-prefill! max-num-batched-tokens
-    max-num-seqs long-prefill-token-threshold prefill-schedule-interval scheduling-policy scheduler-reserve-full-isl! watermark
+    max-num-seqs long-prefill-token-threshold prefill-schedule-interval scheduling-policy
+    scheduler-reserve-full-isl! watermark
     async-scheduling! disable-hybrid-kv-cache-manager! prefix-cache-retention-interval quantization
     kv-offloading-size max-cudagraph-capture-size cudagraph-capture-sizes* enforce-eager!
 """)
@@ -99,10 +100,10 @@ QUANTIZATIONS: dict[str, tuple[str, ...]] = {**QUANTIZED, "fbgemm_fp8": ("fp8",)
 """Values of ``--quantization``, with the weight dtypes of `QUANTIZED`."""
 
 WITHIN_A_REPLICA = _flags("""
-    all2all-backend dbo-decode-token-threshold dbo-prefill-token-threshold enable-dbo! enable-ep-weight-filter!
-    enable-expert-parallel! expert-placement-strategy ubatch-size
+    all2all-backend dbo-decode-token-threshold dbo-prefill-token-threshold enable-dbo!
+    enable-ep-weight-filter! enable-expert-parallel! expert-placement-strategy ubatch-size
 """)
-"""Flags of experts that change neither memory nor scheduling where one replica serves (data parallelism is 1).
+"""Flags of experts that change neither memory nor scheduling where one replica serves (``-dp 1``).
 
 Nothing in v1/core reads them; which experts a GPU holds changes, and not their bytes.
 """

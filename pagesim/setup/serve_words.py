@@ -285,8 +285,8 @@ class FlagTable:
         ranks = int(asked[-1]) if asked else gpus
         if ranks < 1 or gpus % ranks or moe.experts % ranks:
             raise PagesimError(
-                f"--serve: --{self.experts} would deal the {moe.experts} experts of {brief(name, 80)} unevenly "
-                f"over {ranks} of {gpus} GPUs, and is not modelled; leave it out"
+                f"--serve: --{self.experts} would deal the {moe.experts} experts of {brief(name, 80)} "
+                f"unevenly over {ranks} of {gpus} GPUs, and is not modelled; leave it out"
             )
         return []
 

@@ -181,7 +181,7 @@ class VllmV1(VllmV1Base):
             request.uncommitted_tokens = request.inflight_tokens = 0  # it got no token in the last step
 
     def _num_due(self, request: EngineRequest) -> int:
-        """Return the tokens of a running request that the step may compute; none where its last is in flight."""
+        """Return the tokens of a running request that may be computed; none where its last is in flight."""
         if self.cadence is not None and self.cadence.holds and request.order in self._in_chunks:
             return 0
         if self.drafts is not None:

@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 
 from pagesim.cli.completion import complete
+from pagesim.cli.spellings import SHOWN
 from pagesim.setup.scenario import APART, Scenario
 from pagesim.setup.scenario_files import absolute_paths, check_needs, read_scenario
 from pagesim.setup.system import SCHEDULER_FIELDS, System, checked, plugin_fields
@@ -247,7 +248,7 @@ def _engine_fields() -> dict[str, Any]:
 def _flag(name: str, field: FieldInfo) -> Any:
     """Return a typer annotation; bounds and choices are checked with the scenario, not here."""
     kinds = [part for part in _parts(field.annotation) if part is not type(None)]
-    flag = "--" + name.replace("_", "-")
+    flag = "--" + SHOWN.get(name, name).replace("_", "-")
     text, panel = field.description or "", _PANEL_OF.get(name)
     choices = [str(choice) for part in kinds for choice in get_args(part) if get_origin(part) is Literal]
     if choices:
