@@ -151,7 +151,7 @@ def test_a_model_of_impossible_size_is_refused() -> None:
 def test_a_misspelt_model_is_answered_with_names_like_it() -> None:
     with pytest.raises(PagesimError, match="no model is named 'opt13b'; did you mean opt-13b or"):
         model("opt13b")
-    with pytest.raises(PagesimError, match="known are opt-125m, opt-350m"):
+    with pytest.raises(PagesimError, match="pagesim list models shows those that are known"):
         model("zzz")
 
 
