@@ -3,6 +3,6 @@
 Needs torch; it is loaded when a calibration starts, not before.
 """
 
-from pagesim.device.calibration.run import Calibration, calibrate
+from pagesim.device.calibration.calibrating import Calibration, calibrate
 
 __all__ = ["Calibration", "calibrate"]
