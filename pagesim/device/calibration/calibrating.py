@@ -202,12 +202,6 @@ def _check(
         swap=swap,
     )
     check_model(spec, spec.max_model_len)
-    try:
-        import scipy.optimize  # noqa: F401
-    except ImportError as error:  # said before minutes are spent, not after
-        raise PagesimError(
-            "fitting needs scipy, which is not installed; pip install '.[calibrate]' in the checkout"
-        ) from error
 
 
 def _check_memory(spec: ModelSpec, itemsize: int, device: str) -> None:
