@@ -46,7 +46,7 @@ def experts(config: HfConfig, layers: int) -> MixtureOfExperts | None:
     return MixtureOfExperts(
         experts=number,
         experts_per_token=config.number(
-            *("num_experts_per_tok", "moe_k", "num_experts_per_token", "experts_per_token")
+            *("num_experts_per_tok", "moe_k", "num_experts_per_token", "experts_per_token", "top_k_experts")
         ),
         # A key that is missing where the family's experts have a width of their own is no plain MLP's width.
         expert_ffn=config.number(
@@ -59,10 +59,11 @@ def experts(config: HfConfig, layers: int) -> MixtureOfExperts | None:
         shared_ffn=shared,
         shared_gate=config.family in ("qwen2_moe", "qwen3_next", "qwen3_5_moe"),
         dense_layers=_dense_layers(config, layers),
-        correction_bias=config.text("topk_method") == "noaux_tc"
-        or config.family in ("ernie4_5_moe", "nemotron_h")
+        correction_bias=(config.text("topk_method") == "noaux_tc" and config.family != "deepseek_v4")
+        or config.family in ("ernie4_5_moe", "kimi_linear", "nemotron_h")
         or config.flag("use_routing_bias"),
         biases=config.family == "gpt_oss",
+        wide_router=config.family in ("ernie4_5_moe", "minimax_m2", "minimax_m3", "minimax_m3_vl"),
         latent=config.number("moe_latent_size", default=0) if config.family == "nemotron_h" else 0,
     )
 
@@ -74,6 +75,7 @@ _OWN_WIDTH = (
 """The families whose experts are as wide as ``moe_intermediate_size`` says, and as nothing else does."""
 
 _SHARED_FFN: dict[str, tuple[str, ...]] = {
+    "gemma4": ("intermediate_size",),
     "granitemoehybrid": ("shared_intermediate_size",),
     "nemotron_h": ("moe_shared_expert_intermediate_size",),
     "qwen2_moe": ("shared_expert_intermediate_size",),
@@ -118,6 +120,7 @@ def _dense_layers(config: HfConfig, layers: int) -> int:
     first = config.number("first_k_dense_replace", default=0)
     kinds = config.entries("mlp_layer_types")
     if kinds is not None:
+        config.skip("moe_layer_freq")
         if len(kinds) != layers or not all(kind in ("dense", "sparse") for kind in kinds):
             raise config.error("mlp_layer_types", kinds, f"dense or sparse for each of the {layers} layers")
         return sum(kind == "dense" for kind in kinds)

@@ -64,11 +64,11 @@ def _divided(into: int, out: int, *, bias: bool = True) -> Shares:
 
 def _summed(into: int, out: int, *, bias: bool = True) -> Shares:
     """A matrix divided by what it takes; every GPU has its bias."""
-    return Shares(into * out, 0, out if bias else 0)
+    return Shares(into * out, out if bias else 0)
 
 
 def _whole(*sizes: int) -> Shares:
-    return Shares(0, 0, sum(sizes))
+    return Shares(0, sum(sizes))
 
 
 def _layer(hidden: int, ffn: int, *, norm: int, gated: bool = False, bias: bool = True) -> Shares:
@@ -191,6 +191,53 @@ def _kimi_k25(tower: HfConfig, model: HfConfig) -> Shares:
     )
 
 
+def _gemma4(tower: HfConfig, model: HfConfig) -> Shares:
+    """A tower with gated MLPs and norms on queries and keys, all of which every GPU has whole."""
+    tower.skip("global_head_dim", "num_key_value_heads", "pooling_kernel_size", "standardize")
+    tower.skip("use_clipped_linears", "default_output_length", "max_position_embeddings", "attention_bias")
+    hidden, ffn = tower.number("hidden_size"), tower.number("intermediate_size")
+    heads, dim = tower.number("num_attention_heads"), tower.number("head_dim")
+    layer = _whole(4 * hidden * heads * dim, 3 * hidden * ffn, 2 * dim, 4 * hidden)
+    return _sum(
+        _whole(2 * tower.number("position_embedding_size") * hidden),
+        _whole(_patch(tower, 16, times=1) * hidden, hidden * model.number("hidden_size")),
+        layer.times(tower.number("num_hidden_layers")),
+    )
+
+
+def _glm5_next(tower: HfConfig, model: HfConfig) -> Shares:
+    """A tower with gated MLPs, a convolution that merges patches, and a gated projection."""
+    tower.skip("attention_bias", "image_size", "spatial_merge_size")
+    hidden, ffn = tower.number("hidden_size"), tower.number("intermediate_size")
+    out, inner = tower.number("out_hidden_size"), tower.number("projection_intermediate_size")
+    heads, merged = tower.number("num_heads"), tower.number("spatial_merge_size") ** 2
+    layer = _layer(hidden, ffn, norm=hidden, gated=True)
+    return _sum(
+        _whole((_patch(tower, 14, "in_channels") + 1) * hidden),
+        _sum(layer, _whole(2 * hidden // heads)).times(tower.number("depth")),
+        _whole(hidden, (hidden * merged + 1) * out, 2 * out),
+        _divided(out, out, bias=False),
+        _divided(out, 2 * inner, bias=False),
+        _summed(inner, out, bias=False),
+    )
+
+
+def _minimax_m3(tower: HfConfig, model: HfConfig) -> Shares:
+    """CLIP's layers, a projection of each patch, and one of patches that are merged."""
+    tower.skip("num_attention_heads", "image_size", "projection_dim", "vocab_size", "vision_segment_max_frames")
+    tower.skip("img_token_compression_config", "rope_mode", "position_embedding_type")
+    hidden, ffn = tower.number("hidden_size"), tower.number("intermediate_size")
+    inner, out, merged = model.number("projector_hidden_size"), model.number("hidden_size"), 4
+    return _sum(
+        _whole(_patch(tower, 14, "num_channels") * hidden, 2 * hidden),
+        _layer(hidden, ffn, norm=2 * hidden).times(tower.number("num_hidden_layers")),
+        _divided(hidden, inner),
+        _summed(inner, out),
+        _divided(merged * out, inner),
+        _summed(inner, out),
+    )
+
+
 def _patch(tower: HfConfig, side: int, *channels: str, times: int | None = None) -> int:
     """Return the numbers of a patch: channels, images that are taken together, height and width."""
     side = tower.number("patch_size", default=side)
@@ -200,8 +247,11 @@ def _patch(tower: HfConfig, side: int, *channels: str, times: int | None = None)
 
 _TOWERS: dict[str, Callable[[HfConfig, HfConfig], Shares]] = {
     "gemma3": _gemma3,
+    "gemma4": _gemma4,
+    "glm5_next": _glm5_next,
     "kimi_k25": _kimi_k25,
     "llama4": _llama4,
+    "minimax_m3_vl": _minimax_m3,
     "mistral3": _mistral3,
     "qwen2_5_vl": _qwen2_5_vl,
     "qwen3_5": _qwen3_vl,
