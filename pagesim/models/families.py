@@ -41,6 +41,8 @@ TRAITS: dict[str, dict[str, Any]] = {
     "llama4": {},
     "kimi_linear": {},
     "mimo": {"qkv_bias": True},
+    "mimo_v2": {},
+    "mimo_v2_flash": {},
     "minimax_m2": {"wide_qk_norm": True},
     "minimax_m3": {"qk_norm": True},
     "minimax_m3_vl": {"qk_norm": True},
@@ -77,7 +79,7 @@ MIXTURES = (
     *LATENTS,
     *(
         *("deepseek_v4", "ernie4_5_moe", "gemma4", "gpt_oss", "granitemoehybrid", "jamba", "llama4"),
-        *("minimax_m2", "minimax_m3", "minimax_m3_vl"),
+        *("mimo_v2", "mimo_v2_flash", "minimax_m2", "minimax_m3", "minimax_m3_vl"),
         "mixtral",
         "nemotron_h",
     ),

@@ -128,9 +128,52 @@ def _deepseek_v4(config: HfConfig, layers: int) -> Fields:
     return {"extras": tuple(found), "own_attention": True}
 
 
+def _kimi(config: HfConfig, layers: int) -> Fields:
+    """Kimi K3: an output gate of latent attention, and weighed sums of what earlier layers gave (models/kimi_k3)."""
+    if not config.get("attn_res_block_size"):
+        return {}
+    hidden, every = config.number("hidden_size"), range(layers)
+    delta: Any = config.get("linear_attn_config")
+    attends = [i - 1 for i in delta["full_attn_layers"]]
+    gate = config.number("num_attention_heads") * config.number("v_head_dim")
+    gate = gate if config.flag("mla_use_output_gate") else 0
+    latent = config.number("routed_expert_hidden_size", default=0)
+    latent = latent if config.flag("latent_moe_use_norm") else 0
+    return {
+        "extras": (
+            Tensor("attention", "g_proj", gate, hidden, attends, ALL),
+            vector("res_norms, res_projs", 4 * hidden, every),
+            vector("output_attn_res", 2 * hidden),
+            vector("routed_expert_norm", latent, range(config.number("first_k_dense_replace"), layers)),
+        )
+    }
+
+
+def _mimo_v2(config: HfConfig, layers: int) -> Fields:
+    """Attention with keys that are wider than values, and sinks (mimo_v2.py)."""
+    hidden, pattern = config.number("hidden_size"), config.numbers("hybrid_layer_pattern") or ()
+    found: list[Tensor] = []
+    for prefix, of_kind, kind in (("", "full", 0), ("swa_", "swa", 1)):
+        at = [i for i, each in enumerate(pattern) if each == kind]
+        heads = config.number(f"{prefix}num_attention_heads", "num_attention_heads")
+        kv_heads = config.number(f"{prefix}num_key_value_heads", "num_key_value_heads")
+        keys = config.number(f"{prefix}head_dim", "head_dim")
+        values = config.number(f"{prefix}v_head_dim", default=keys)
+        sinks = heads if config.flag(f"add_{of_kind}_attention_sink_bias") else 0
+        found += [
+            Tensor("attention", "q_proj", heads * keys, hidden, at, ALL),
+            Tensor("attention", "k_proj", kv_heads * keys, hidden, at, kv_heads, modules=0),
+            Tensor("attention", "v_proj", kv_heads * values, hidden, at, kv_heads, modules=0),
+            Tensor("attention", "o_proj", hidden, heads * values, at, ALL, by_columns=True),
+            vector("sinks", sinks, at, shards=ALL),
+        ]
+    return {"extras": tuple(found), "own_attention": True}
+
+
 def _minimax_m3(config: HfConfig, layers: int) -> Fields:
     """Projections to the indexer's queries and key, with a norm each (models/minimax_m3)."""
     sparse: Any = config.get("sparse_attention_config")
+    config.skip("use_qk_norm", "qk_norm_type", "shared_intermediate_size")
     at = [i for i, each in enumerate(sparse["sparse_attention_freq"]) if each]
     heads, width = sparse["sparse_num_index_heads"], sparse["sparse_index_dim"]
     hidden = config.number("hidden_size")
@@ -163,6 +206,9 @@ _EXTRAS: dict[str, Callable[[HfConfig, int], Fields]] = {
     "deepseek_v4": _deepseek_v4,
     "gemma4": _gemma4,
     "glm5_next": _glm5_next,
+    "kimi_linear": _kimi,
+    "mimo_v2": _mimo_v2,
+    "mimo_v2_flash": _mimo_v2,
     "minimax_m3": _minimax_m3,
     "minimax_m3_vl": _minimax_m3,
     "nemotron-nas": _nemotron_nas,

@@ -29,7 +29,7 @@ _PLACES = {
     ),
     "experts": (
         *("mlp.experts", "mlp.experts.0", "block_sparse_moe.experts.0"),
-        *("feed_forward.experts", "mixer.experts.0", "experts", "ffn.experts.0"),
+        *("feed_forward.experts", "mixer.experts.0", "ffn.experts.0"),
     ),
 }
 _FUSED = {
@@ -78,6 +78,11 @@ def modules(tensors: Iterable[Tensor]) -> Iterator[Module]:
 
 
 def names(group: str, layer: int | str, name: str) -> tuple[str, ...]:
-    """Return the names that checkpoints give a module of a layer, by family."""
+    """Return the names that checkpoints give a module of a layer, by family.
+
+    A name that begins with a dot stands in the layer itself, whatever the family.
+    """
+    if name.startswith("."):
+        return tuple([f"{prefix}.{layer}{name}" for prefix in PREFIXES])
     ends = [f"{place}.{each}" for place in _PLACES[group] for each in _FUSED.get(name, (name,))]
     return tuple([f"{prefix}.{layer}.{end}" for prefix in PREFIXES for end in ends])

@@ -102,7 +102,7 @@ def weights(config: HfConfig, modules: Iterable[Module]) -> Weights:
         **found,
         mixed=mixed,
         parts=tuple(parts),
-        cache_scales=bool(cache_dtype(config)),
+        cache_scales=_scales_cache(config, section),
         unlisted=_lacks_layers(section),
     )
 
@@ -114,6 +114,14 @@ def _joined(sizes: Mapping[WeightDtype, int]) -> WeightDtype:
         return most
     bits = sum(dtype.bits * size for dtype, size in sizes.items()) / sum(sizes.values())
     return WeightDtype(most.name, bits, most.compute)
+
+
+def _scales_cache(config: HfConfig, section: Mapping[str, Any]) -> bool:
+    """Say whether attention layers have scales of what they cache: those that are quantized have."""
+    latent = config.get("kv_lora_rank") is not None
+    if str(section.get("quant_method")) == "fp8":
+        return not latent and config.family != "deepseek_v4"
+    return bool(cache_dtype(config)) and config.family != "glm5_next"
 
 
 def cache_dtype(config: HfConfig) -> str:
@@ -280,7 +288,9 @@ def _but_head(dtype: WeightDtype) -> DtypeOf:
 
 
 def _fp8(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Module]) -> DtypeOf:
-    if section.get("quant_algo") is not None or section.get("moe_quant_algo") is not None:
+    of_experts = section.get("moe_quant_algo")
+    compressed = config.family == "deepseek_v4" and of_experts in (None, "NVFP4")
+    if not compressed and (section.get("quant_algo") is not None or of_experts is not None):
         algorithm = section.get("quant_algo") or section.get("moe_quant_algo")
         raise config.error("quantization_config.quant_algo", algorithm, "left out where quant_method is fp8")
     block = section.get("weight_block_size")
@@ -292,6 +302,7 @@ def _fp8(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Module]
     # Its scales are powers of 2 in 8 bits, its experts in MXFP4 unless it says otherwise.
     dtype = replace(dtype, bits=with_scales(8, dtype.block[0] * dtype.block[1], 8))
     experts = DTYPES["mxfp4"] if config.get("expert_dtype") == "fp4" else dtype
+    experts = _NVFP4 if of_experts else experts
     return lambda module: experts if module.group == "experts" else _but_head(dtype)(module)
 
 

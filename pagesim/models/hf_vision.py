@@ -43,7 +43,9 @@ def parts(config: HfConfig) -> tuple[Tower | None, tuple[str, ...]]:
     found = dict.fromkeys(part for key, part in _PARTS.items() if config.content.get(key))
     vision = config.whole.get("vision_config")
     count = _TOWERS.get(str(config.whole.get("model_type")))
-    if not vision or count is None:
+    if vision is None and config.whole.get("model_type") == "llama4" and config.is_part:
+        vision = {}  # its code then takes all of it from its defaults
+    if count is None or vision is None:
         return None, tuple(found)
     if not isinstance(vision, Mapping):
         raise config.error("vision_config", vision, "an object")
@@ -238,6 +240,22 @@ def _minimax_m3(tower: HfConfig, model: HfConfig) -> Shares:
     )
 
 
+def _kimi_k3(tower: HfConfig, model: HfConfig) -> Shares:
+    """MoonViT without biases, and a projection; every GPU has all of it."""
+    tower.skip("vt_num_attention_heads", "mm_hidden_size", "text_hidden_size", "init_pos_emb_time")
+    tower.skip("pos_emb_type", "merge_type", "mlp_type", "norm_type", "mm_projector_type")
+    hidden, ffn = tower.number("vt_hidden_size"), tower.number("vt_intermediate_size")
+    wide, out, merged = tower.number("qkv_hidden_size", default=hidden), model.number("hidden_size"), hidden
+    for side in tower.numbers("merge_kernel_size") or (2, 2):
+        merged *= side
+    positions = tower.number("init_pos_emb_height") * tower.number("init_pos_emb_width")
+    return _sum(
+        _whole((_patch(tower, 14, times=1) + positions) * hidden, hidden),
+        _whole(4 * hidden * wide + 2 * hidden * ffn + 2 * hidden).times(tower.number("vt_num_hidden_layers")),
+        _whole(merged * merged + merged * out + out),
+    )
+
+
 def _patch(tower: HfConfig, side: int, *channels: str, times: int | None = None) -> int:
     """Return the numbers of a patch: channels, images that are taken together, height and width."""
     side = tower.number("patch_size", default=side)
@@ -250,6 +268,7 @@ _TOWERS: dict[str, Callable[[HfConfig, HfConfig], Shares]] = {
     "gemma4": _gemma4,
     "glm5_next": _glm5_next,
     "kimi_k25": _kimi_k25,
+    "kimi_k3": _kimi_k3,
     "llama4": _llama4,
     "minimax_m3_vl": _minimax_m3,
     "mistral3": _mistral3,

@@ -14,12 +14,12 @@ from pagesim.models.hf_extras import extras
 from pagesim.models.hf_kept import widest_kv
 from pagesim.models.hf_layers import Shape, cached, layer_count
 from pagesim.models.hf_modules import modules
-from pagesim.models.hf_parts import experts, latent, mlp_layers, recurrence
+from pagesim.models.hf_parts import experts, latent, mlp_layers, plain_layers, recurrence, sparse_layers
 from pagesim.models.hf_quantization import cache_dtype, weights, with_file
 from pagesim.models.hf_unread import unread
 from pagesim.models.hf_vision import parts
 from pagesim.models.layers import FullLayer, LatentLayer, StateLayer
-from pagesim.models.model_spec import ModelSpec
+from pagesim.models.model_spec import MixtureOfExperts, ModelSpec
 from pagesim.models.parameters import tensors
 from pagesim.setup.reading import parse_json, read_text
 
@@ -111,6 +111,7 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
         "cached": () if alike else kept,
         "attending": having(False),
         "recurring": having(True),
+        **_places(config, layers, moe),
         "approximate": config.family not in TRAITS,
         "left_out": left_out,
         **({"tower": tower.shares.split, "tower_whole": tower.shares.whole} if tower else {}),
@@ -121,6 +122,14 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
     spec = ModelSpec(**shape, unread=(*unread(config), *of_tower))
     weighed = weights(config, modules(tensors(spec)))
     return replace(spec, weights=weighed, kv_dtype=cache_dtype(config))
+
+
+def _places(config: HfConfig, layers: int, moe: MixtureOfExperts | None) -> dict[str, Any]:
+    """Return which layers have a plain MLP and which have experts, unless the former are the first ones."""
+    plain, sparse = plain_layers(config, layers) if moe else [], sparse_layers(config, layers) if moe else []
+    if [*plain, *sparse] == list(range(layers)):
+        return {}
+    return {"plain": tuple(plain), "sparse": tuple(sparse)}
 
 
 def _ffn(config: HfConfig, hidden: int) -> int:

@@ -78,6 +78,7 @@ class MixtureOfExperts:
         biases: the router and the experts' matrices have biases.
         latent: width of what experts that are not shared take and give, between two projections; 0 without.
         wide_router: the router's weights have 32 bits.
+        beside: the shared experts are the layer's plain MLP, beside which the others stand (Gemma 4).
     """
 
     experts: int
@@ -91,6 +92,7 @@ class MixtureOfExperts:
     biases: bool = False
     latent: int = 0
     wide_router: bool = False
+    beside: bool = False
 
     def touched(self, tokens: int) -> float:
         """Return the share of a layer's experts that so many tokens visit, from 0 to 1.
@@ -151,6 +153,8 @@ class ModelSpec:
         image_prefixes: tokens of an image attend to one another both ways (Gemma 3).
         attending: the layers that attend, from 0; empty where they are the first ones.
         recurring: likewise those that keep a state.
+        plain, sparse: likewise those with a plain MLP and with experts, of a model with experts; empty where
+            the former are the first ones.
         ffns: inner width of each layer's plain MLP where they differ, 0 of a layer without one.
         extras: tensors that no other number here tells of.
         own_attention: those of attention are all among them.
@@ -205,6 +209,8 @@ class ModelSpec:
     image_prefixes: bool = False
     attending: tuple[int, ...] = ()
     recurring: tuple[int, ...] = ()
+    plain: tuple[int, ...] = ()
+    sparse: tuple[int, ...] = ()
     ffns: tuple[int, ...] = ()
     extras: tuple[Tensor, ...] = ()
     own_attention: bool = False

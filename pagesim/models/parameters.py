@@ -227,14 +227,11 @@ def _picking(spec: ModelSpec, attending: Sequence[int]) -> list[int]:
 def _mlps(spec: ModelSpec) -> list[Tensor]:
     """All MLPs and experts, with biases and routers."""
     layers = range(spec.mlp_layers or spec.layers)
+    dense = min(spec.moe.dense_layers, len(layers)) if spec.moe else len(layers)
+    plain, sparse = spec.plain or layers[:dense], spec.sparse or layers[dense:]
     widths: dict[int, list[int]] = {}
-    for layer, width in enumerate(spec.ffns or (spec.ffn,) * len(layers)):
-        widths.setdefault(width, []).append(layer)
-    sparse: Sequence[int] = ()
-    if spec.moe:
-        dense = min(spec.moe.dense_layers, len(layers))
-        sparse = layers[dense:]
-        widths = {width: [i for i in at if i < dense] for width, at in widths.items()}
+    for layer in plain:
+        widths.setdefault(spec.ffns[layer] if spec.ffns else spec.ffn, []).append(layer)
     found = [vector("act_numbers", spec.act_numbers, layers)]
     for width, at in widths.items():
         found += _mlp(spec, "mlp", width, at)
@@ -262,9 +259,12 @@ def _experts(spec: ModelSpec, moe: MixtureOfExperts, at: Sequence[int]) -> list[
     """
     shared = moe.shared_ffn or moe.shared_experts * moe.expert_ffn
     count, used = moe.experts, moe.experts_per_token
+    others = _mlp(spec, "experts", moe.expert_ffn, at, moe.latent, count, used)
+    if moe.beside:
+        others = [each._replace(name=f".experts.{each.name}") for each in others]
     found = [
         *_mlp(spec, "shared", shared, at),
-        *_mlp(spec, "experts", moe.expert_ffn, at, moe.latent, count, used),
+        *others,
         Tensor(REST, "router", count, spec.hidden, at, wide=moe.wide_router),
         vector("correction_bias", count if moe.correction_bias else 0, at, wide=True),
         Tensor(REST, "latent_proj", 2 * moe.latent, spec.hidden, at),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
+from math import gcd
 from typing import Any, Literal, NamedTuple
 
 from pagesim.errors import PagesimError, brief
@@ -75,7 +76,10 @@ class WeightDtype:
         bits, beside, is_expert = self.bits * rows * columns, self.beside, tensor.copies > 1
         if all(self.block):
             high, wide = self.block
-            scale = (self.bits - 8) * high * wide
+            inner = columns if tensor.by_columns else rows
+            if is_expert and (inner % high or inner % wide):  # vLLM then makes blocks that fit
+                high = wide = gcd(high, wide, inner)
+            scale = (self.bits - 8) * self.block[0] * self.block[1]
             bits = 8 * rows * columns + scale * -(-rows // high) * -(-columns // wide)
         of_matrix, of_module = beside.expert if is_expert else beside.matrix, beside.module
         of_module = beside.expert_module if is_expert else of_module
