@@ -65,6 +65,7 @@ def experts(config: HfConfig, layers: int) -> MixtureOfExperts | None:
         or config.flag("use_routing_bias"),
         biases=config.family == "gpt_oss",
         wide_router=config.family in WIDE_ROUTERS,
+        exact_router=config.family == "nemotron_h",
         latent=config.number(latent, default=0) if latent else 0,
         beside=config.family == "gemma4",
     )

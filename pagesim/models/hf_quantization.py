@@ -79,7 +79,8 @@ def weights(config: HfConfig, modules: Iterable[Module]) -> Weights:
     linear = tuple(modules)
     dtype_of = _reader(config, section)(config, section, linear)
     ignored: dict[Module, bool] = {}
-    for key in _IGNORED:
+    of_fp8 = METHODS[section["quant_method"]] is _fp8
+    for key in ("ignored_layers", "modules_to_not_convert") if of_fp8 else _IGNORED:
         names = _texts(config, section, key)
         if METHODS[section["quant_method"]] is _modelopt:  # a name there is also about what goes on behind it
             names = [*names, *(f"{name}*" for name in names if not name.endswith("*"))]

@@ -27,10 +27,11 @@ _PARTS = {
 
 
 class Tower(NamedTuple):
-    """A vision tower's parameters, and the keys of its config that may change them and are not read."""
+    """A vision tower's parameters, its config, and the heads that GPUs must divide evenly to share it; or 0."""
 
     shares: Shares
     config: HfConfig
+    heads: int = 0
 
 
 def parts(config: HfConfig) -> tuple[Tower | None, tuple[str, ...]]:
@@ -52,7 +53,8 @@ def parts(config: HfConfig) -> tuple[Tower | None, tuple[str, ...]]:
     of_tower = HfConfig({**vision, "model_type": "tower"}, f"{config.where}: vision_config")
     shares = count(of_tower, config)
     found.pop("vision tower", None)
-    return Tower(shares, of_tower), tuple(found)
+    heads = of_tower.get("vt_num_attention_heads") if count is _kimi_k3 else 0
+    return Tower(shares, of_tower, heads), tuple(found)
 
 
 def _sum(*shares: Shares) -> Shares:
@@ -241,8 +243,8 @@ def _minimax_m3(tower: HfConfig, model: HfConfig) -> Shares:
 
 
 def _kimi_k3(tower: HfConfig, model: HfConfig) -> Shares:
-    """MoonViT without biases, and a projection; every GPU has all of it."""
-    tower.skip("vt_num_attention_heads", "mm_hidden_size", "text_hidden_size", "init_pos_emb_time")
+    """MoonViT without biases, and a projection that every GPU has whole."""
+    tower.skip("mm_hidden_size", "text_hidden_size", "init_pos_emb_time")
     tower.skip("pos_emb_type", "merge_type", "mlp_type", "norm_type", "mm_projector_type")
     hidden, ffn = tower.number("vt_hidden_size"), tower.number("vt_intermediate_size")
     wide, out, merged = tower.number("qkv_hidden_size", default=hidden), model.number("hidden_size"), hidden
@@ -251,7 +253,7 @@ def _kimi_k3(tower: HfConfig, model: HfConfig) -> Shares:
     positions = tower.number("init_pos_emb_height") * tower.number("init_pos_emb_width")
     return _sum(
         _whole((_patch(tower, 14, times=1) + positions) * hidden, hidden),
-        _whole(4 * hidden * wide + 2 * hidden * ffn + 2 * hidden).times(tower.number("vt_num_hidden_layers")),
+        Shares(4 * hidden * wide + 2 * hidden * ffn, 2 * hidden).times(tower.number("vt_num_hidden_layers")),
         _whole(merged * merged + merged * out + out),
     )
 

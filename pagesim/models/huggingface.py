@@ -17,7 +17,7 @@ from pagesim.models.hf_modules import modules
 from pagesim.models.hf_parts import experts, latent, mlp_layers, plain_layers, recurrence, sparse_layers
 from pagesim.models.hf_quantization import cache_dtype, weights, with_file
 from pagesim.models.hf_unread import unread
-from pagesim.models.hf_vision import parts
+from pagesim.models.hf_vision import Tower, parts
 from pagesim.models.layers import FullLayer, LatentLayer, StateLayer
 from pagesim.models.model_spec import MixtureOfExperts, ModelSpec
 from pagesim.models.parameters import tensors
@@ -114,7 +114,7 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
         **_places(config, layers, moe),
         "approximate": config.family not in TRAITS,
         "left_out": left_out,
-        **({"tower": tower.shares.split, "tower_whole": tower.shares.whole} if tower else {}),
+        **(_of_tower(tower) if tower else {}),
         **_traits(config, hidden),
         **extras(config, layers),
     }
@@ -122,6 +122,10 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
     spec = ModelSpec(**shape, unread=(*unread(config), *of_tower))
     weighed = weights(config, modules(tensors(spec)))
     return replace(spec, weights=weighed, kv_dtype=cache_dtype(config))
+
+
+def _of_tower(tower: Tower) -> dict[str, int]:
+    return {"tower": tower.shares.split, "tower_whole": tower.shares.whole, "tower_heads": tower.heads}
 
 
 def _places(config: HfConfig, layers: int, moe: MixtureOfExperts | None) -> dict[str, Any]:

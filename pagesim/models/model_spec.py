@@ -31,7 +31,7 @@ _SIZES = ("window", "chunk")
 _MAY_BE_0 = (
     *("position_rows", "embedding", "q_lora_rank", "shared_experts", "shared_ffn", "dense_layers"),
     *("mlp_layers", "index_heads", "index_head_dim", "index_topk", "latent", "act_numbers"),
-    *("tower", "tower_whole", "qk_rope_head_dim"),
+    *("tower", "tower_whole", "tower_heads", "qk_rope_head_dim"),
 )
 _OF_WEIGHTS = ("hidden", "ffn", "vocab")
 """What may be 0, all of it, where only what a model keeps is known."""
@@ -78,6 +78,7 @@ class MixtureOfExperts:
         biases: the router and the experts' matrices have biases.
         latent: width of what experts that are not shared take and give, between two projections; 0 without.
         wide_router: the router's weights have 32 bits.
+        exact_router: they do where no kernel of the GPU computes in 32 bits with weights of 16.
         beside: the shared experts are the layer's plain MLP, beside which the others stand (Gemma 4).
     """
 
@@ -92,6 +93,7 @@ class MixtureOfExperts:
     biases: bool = False
     latent: int = 0
     wide_router: bool = False
+    exact_router: bool = False
     beside: bool = False
 
     def touched(self, tokens: int) -> float:
@@ -145,6 +147,7 @@ class ModelSpec:
         act_numbers: learned numbers of an MLP's activation function.
         tower: parameters of a tower for images that tensor parallelism divides.
         tower_whole: those of it that every GPU keeps.
+        tower_heads: where GPUs do not divide so many evenly, every GPU keeps all of it; 0 where they need not.
         left_out: parts beside the language model that are not counted, such as "audio tower".
         unread: keys of its config that may change its weights and are not read.
         kv_dtype: of the KV cache, where the checkpoint says one: fp8 or nvfp4; else '', for 16 bits.
@@ -202,6 +205,7 @@ class ModelSpec:
     act_numbers: int = 0
     tower: int = 0
     tower_whole: int = 0
+    tower_heads: int = 0
     left_out: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     kv_dtype: str = ""

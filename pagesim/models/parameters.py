@@ -45,6 +45,8 @@ class Tensor(NamedTuple):
         used: of these by one token.
         wide: its numbers have 32 bits.
         step: of which the rows are made a multiple on all GPUs together.
+        own_step: likewise on each.
+        heads: that GPUs must divide evenly; else each has it whole.
         scales: matrices that are one here, each with scales of its own where it is quantized.
         modules: of the engine's linear layers that begin with it; 0 where it is a part of the one before.
         counted: parameters that each number stands for: none of a learned scale, 8 of a word of 32 bits in a
@@ -62,6 +64,8 @@ class Tensor(NamedTuple):
     used: int = 1
     wide: bool = False
     step: int = 1
+    own_step: int = 1
+    heads: int = 0
     scales: int = 1
     modules: int = 1
     counted: int = 1
@@ -73,8 +77,14 @@ class Tensor(NamedTuple):
 
     def shape(self, tp: int) -> tuple[int, int]:
         """Return the rows and columns of one copy on each of ``tp`` GPUs."""
-        rows, shards = -(-self.rows // self.step) * self.step, min(tp, self.shards)
-        return (rows, -(-self.columns // shards)) if self.by_columns else (-(-rows // shards), self.columns)
+        rows, shards = _up(self.rows, self.step), 1 if self.heads % tp else min(tp, self.shards)
+        if self.by_columns:
+            return rows, -(-self.columns // shards)
+        return _up(-(-rows // shards), self.own_step), self.columns
+
+
+def _up(size: int, step: int) -> int:
+    return -(-size // step) * step
 
 
 class Shares(NamedTuple):
@@ -138,7 +148,7 @@ def tensors(spec: ModelSpec) -> list[Tensor]:
         Tensor(REST, "projections", 2 * spec.hidden if width != spec.hidden else 0, width),
         Tensor(REST, "norms", spec.norms_per_layer, norm, every),
         vector("final_norm", norm if spec.final_norm else 0),
-        Tensor(TOWER, "tower", spec.tower, shards=ALL, used=1),
+        Tensor(TOWER, "tower", spec.tower, shards=ALL, heads=spec.tower_heads),
         Tensor(TOWER, "tower", spec.tower_whole),
     ]
     if not spec.tied:
