@@ -74,7 +74,7 @@ def convert(
     from pagesim.workloads import load, save
 
     try:
-        found = {target: load(source, **flags)}
+        found = {target: load(source, **flags, keep_think_s=True)}
     except TraceError as error:
         found = _recorded(source, target, error)
     for file in found:

@@ -60,7 +60,9 @@ TRAITS: dict[str, dict[str, Any]] = {
 }
 """Fields of a ModelSpec by family, whose parameters are counted exactly. Others are read like LLaMA."""
 
-LATENTS = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "kimi_k2")
+LATENTS = (
+    *("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm5_next", "glm_moe_dsa", "kimi_k2", "kimi_linear"),
+)
 """The families of these whose layers may have latent attention."""
 
 MIXTURES = (

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import ceil
 
 from pagesim.models.families import LATENTS, MIXTURES, TRAITS
 from pagesim.models.hf_config import HfConfig
 from pagesim.models.model_spec import LatentAttention, MixtureOfExperts
-from pagesim.models.recurrent import GatedDeltaNet, Mamba1, Mamba2, Recurrence
+from pagesim.models.recurrent import GatedDeltaNet, KimiDelta, Mamba1, Mamba2, Recurrence
 
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
@@ -20,7 +21,7 @@ def latent(config: HfConfig) -> LatentAttention | None:
     indexed = config.get("index_topk") is not None
     return LatentAttention(
         kv_lora_rank=config.number("kv_lora_rank"),
-        qk_rope_head_dim=config.number("qk_rope_head_dim"),
+        qk_rope_head_dim=config.number("qk_rope_head_dim", default=0),
         qk_nope_head_dim=config.number("qk_nope_head_dim"),
         v_head_dim=config.number("v_head_dim"),
         q_lora_rank=config.number("q_lora_rank", default=0),
@@ -182,6 +183,18 @@ def recurrence(config: HfConfig) -> tuple[Recurrence, str] | None:
                 value_dim=config.number("linear_value_head_dim"),
                 conv=config.number("linear_conv_kernel_dim"),
             ), _dtype(config, "mamba_ssm_dtype")
+        case "kimi_linear" | "glm5_next":
+            lists = config.get("linear_attn_config")
+            if not isinstance(lists, Mapping):
+                raise config.error("linear_attn_config", lists, "an object")
+            of_delta = HfConfig({**lists, "model_type": "tower"}, f"{config.where}: linear_attn_config")
+            return KimiDelta(
+                heads=of_delta.number("num_heads"),
+                head_dim=of_delta.number("head_dim"),
+                conv=of_delta.number("short_conv_kernel_size"),
+                full_gate=of_delta.flag("use_full_rank_gate"),
+                bounded=of_delta.get("gate_lower_bound") is not None,
+            ), "fp32"
     return None
 
 

@@ -10,12 +10,14 @@ from typing import Any
 from pagesim.errors import PagesimError, reason
 from pagesim.models.families import ATTENTION_BIAS, MLP_BIAS, TIED_AROUND, TRAITS
 from pagesim.models.hf_config import HfConfig
-from pagesim.models.hf_layers import Shape, cached, kinds
+from pagesim.models.hf_kept import widest_kv
+from pagesim.models.hf_layers import Shape, cached, layer_count
 from pagesim.models.hf_modules import modules
 from pagesim.models.hf_parts import experts, latent, mlp_layers, recurrence
 from pagesim.models.hf_quantization import cache_dtype, weights, with_file
 from pagesim.models.hf_unread import unread
 from pagesim.models.hf_vision import parts
+from pagesim.models.layers import FullLayer, LatentLayer, StateLayer
 from pagesim.models.model_spec import ModelSpec
 from pagesim.setup.reading import parse_json, read_text
 
@@ -67,14 +69,16 @@ def from_hf_config(config: str | Path | Mapping[str, Any], name: str | None = No
 def _spec(config: HfConfig, name: str | None) -> ModelSpec:
     hidden = config.number("hidden_size", "n_embd", "d_model")
     heads = config.number("num_attention_heads", "n_head", "n_heads")
-    layers = len(kinds(config))
+    layers = layer_count(config)
     mla, moe, recurrent = latent(config), experts(config, layers), recurrence(config)
     kv_heads = heads if mla else _kv_heads(config, heads)
     head_dim = config.number("attention_head_dim", "head_dim", default=max(1, hidden // heads))
     state = None
     if recurrent is not None:
         state = recurrent[0].layer(recurrent[1])
-    kept = cached(config, Shape(kv_heads, head_dim, mla, state))
+    by_layer = cached(config, Shape(kv_heads, head_dim, mla, state))
+    kept = tuple(layer for of_layer in by_layer for layer in of_layer)
+    alike = set(by_layer) == {(LatentLayer(mla.width) if mla else FullLayer(kv_heads, head_dim),)}
     tower, left_out = parts(config)
     shape: dict[str, Any] = {
         "name": name or config.text("_name_or_path") or config.family,
@@ -91,9 +95,9 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
         "moe": moe,
         "recurrence": recurrent[0] if recurrent and state in kept else None,
         "mlp_layers": mlp_layers(config),
-        "fp8_on_sm10x": config.family == "glm_moe_dsa",
-        "image_prefixes": config.family == "gemma3" and config.is_part,
-        "cached": kept,
+        "fp8_on_sm10x": config.family in ("glm_moe_dsa", "glm5_next"),
+        "image_prefixes": config.family in ("gemma3", "gemma4") and config.is_part,
+        "cached": () if alike else kept,
         "approximate": config.family not in TRAITS,
         "left_out": left_out,
         **({"tower": tower.shares.split, "tower_whole": tower.shares.whole} if tower else {}),
@@ -101,9 +105,8 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
     }
     of_tower = tuple(f"vision_config.{key}" for key in unread(tower.config)) if tower else ()
     spec = ModelSpec(**shape, unread=(*unread(config), *of_tower))
-    of_layers = list(enumerate(kinds(config)))
-    attending = [layer for layer, kind in of_layers if kind not in ("state", "none")]
-    recurring = [layer for layer, kind in of_layers if kind in ("state", "both")]
+    attending = [i for i, of in enumerate(by_layer) if any(not isinstance(each, StateLayer) for each in of)]
+    recurring = [i for i, of in enumerate(by_layer) if any(isinstance(each, StateLayer) for each in of)]
     weighed = weights(config, modules(spec, attending, recurring))
     return replace(spec, weights=weighed, kv_dtype=cache_dtype(config))
 
@@ -119,7 +122,8 @@ def _ffn(config: HfConfig, hidden: int) -> int:
 def _max_model_len(config: HfConfig) -> int:
     # Falcon's first configs leave its 2048 to the code.
     default = 2048 if config.family == "falcon" else None
-    return config.number("max_position_embeddings", "n_positions", "n_ctx", default=default)
+    keys = ("max_position_embeddings", "n_positions", "n_ctx", "model_max_length")
+    return config.number(*keys, default=default)
 
 
 def _kv_heads(config: HfConfig, heads: int) -> int:
@@ -129,6 +133,8 @@ def _kv_heads(config: HfConfig, heads: int) -> int:
         return 1
     if config.family == "falcon" and not config.flag("new_decoder_architecture"):
         return heads
+    if config.family == "nemotron-nas":
+        return widest_kv(config, heads)
     return config.number("num_key_value_heads", "num_kv_heads", default=heads)
 
 

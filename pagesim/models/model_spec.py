@@ -28,7 +28,7 @@ _SIZES = ("window", "chunk")
 _MAY_BE_0 = (
     *("position_rows", "embedding", "q_lora_rank", "shared_experts", "shared_ffn", "dense_layers"),
     *("mlp_layers", "index_heads", "index_head_dim", "index_topk", "latent", "act_numbers"),
-    *("tower", "tower_whole"),
+    *("tower", "tower_whole", "qk_rope_head_dim"),
 )
 _OF_WEIGHTS = ("hidden", "ffn", "vocab")
 """What may be 0, all of it, where only what a model keeps is known."""
@@ -52,6 +52,11 @@ class LatentAttention:
     index_heads: int = 0
     index_head_dim: int = 0
     index_topk: int = 0
+
+    @property
+    def width(self) -> int:
+        """Elements of the latent vector, its rotary part included."""
+        return self.kv_lora_rank + self.qk_rope_head_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +246,7 @@ class ModelSpec:
         if self.cached:
             return self.cached
         if self.mla:
-            return (LatentLayer(self.mla.kv_lora_rank + self.mla.qk_rope_head_dim),) * self.layers
+            return (LatentLayer(self.mla.width),) * self.layers
         return (FullLayer(self.kv_heads, self.head_dim),) * self.layers
 
     @property

@@ -142,4 +142,45 @@ class GatedDeltaNet:
         return Shares(split), 2 * self.value_heads + self.value_dim
 
 
-Recurrence = Mamba1 | Mamba2 | GatedDeltaNet
+@dataclass(frozen=True, slots=True)
+class KimiDelta:
+    """Kimi Delta Attention (arXiv 2510.26692), as in Kimi-Linear, Kimi K3 and GLM-5.3-Flash.
+
+    Attributes:
+        heads, head_dim: of queries, keys and values alike.
+        conv: width of the convolutions, in tokens.
+        full_gate: the output's gate is one matrix rather than one down to ``head_dim`` and one up.
+        bounded: the decay has a bound below, as FlashKDA's kernels need it.
+    """
+
+    heads: int
+    head_dim: int
+    conv: int
+    full_gate: bool = False
+    bounded: bool = False
+
+    @property
+    def inner(self) -> int:
+        """Channels of queries, of keys and of values."""
+        return self.heads * self.head_dim
+
+    def layer(self, state_dtype: str = "fp32") -> StateLayer:
+        """Return what a layer keeps; FlashKDA's kernels leave a state behind every 16 tokens."""
+        return StateLayer(
+            (self.conv - 1, 3 * self.inner),
+            (self.heads, self.head_dim, self.head_dim),
+            state_dtype=state_dtype,
+            checkpoint=16 if self.bounded else None,
+            always=self.bounded,
+        )
+
+    def weights(self, hidden: int) -> tuple[Shares, int]:
+        """Return a layer's matrices, and the parameters beside them."""
+        split = 4 * hidden * self.inner + 3 * self.inner * self.conv + hidden * self.heads
+        split += self.inner * (hidden if self.full_gate else self.head_dim)
+        split += self.inner * self.head_dim  # the decay, up from its rank
+        down = hidden * self.head_dim * (1 if self.full_gate else 2)
+        return Shares(split, 0, down), self.heads + self.inner + self.head_dim
+
+
+Recurrence = Mamba1 | Mamba2 | GatedDeltaNet | KimiDelta

@@ -10,7 +10,7 @@ import math
 import numpy as np
 import pytest
 
-from pagesim.costs.operators.attention import summed
+from pagesim.costs.operators.attention_rows import summed
 from pagesim.costs.operators.experts import curve
 from pagesim.costs.operators.gemm import Gemm, beyond
 from pagesim.costs.operators.grids import Grid
@@ -18,8 +18,8 @@ from pagesim.costs.operators.heads import Stand, stands_for
 from pagesim.costs.operators.planes import Plane, line_on
 from pagesim.costs.operators.sums import Knots
 from pagesim.costs.profiles import DecodeTable, PrefillTable
+from pagesim.costs.profiles.attention_tables import ChunkTable
 from pagesim.costs.profiles.curves import Curve
-from pagesim.costs.profiles.tables import ChunkTable
 
 
 def ints(*values: int) -> np.ndarray:

@@ -90,6 +90,7 @@ def planned(row: dict[str, str], listed: ModelSpec | None = None) -> dict[str, A
         kv_dtype=kv_dtype,
         tp=int(row["tp"]),
         capability=gpu(on).capability,
+        image_prefixes=spec.image_prefixes,
     )
     groups = []
     for each in plan.groups:

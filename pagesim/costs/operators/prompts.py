@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pagesim.costs.operators.attention import Attention, summed
+from pagesim.costs.operators.attention_rows import Attention, summed
 from pagesim.costs.operators.grids import Grid, Point
 from pagesim.costs.operators.planes import Plane
 from pagesim.costs.operators.rows import Floats, Ints

@@ -12,8 +12,8 @@ import torch
 from pagesim.device.calibration.harness import Harness
 from pagesim.device.calibration.iterations import Iterations
 from pagesim.device.calibration.points import BESIDE, ITERATION, LAUNCH, Point
-from pagesim.device.live.fit import available_bytes
 from pagesim.device.live.model import Model
+from pagesim.device.live.preflight import available_bytes
 from pagesim.errors import PagesimError
 from pagesim.hardware.gpus import GIB
 from pagesim.kernels.bench.rows import FAILED, OK, OUT_OF_MEMORY

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from pagesim.device.calibration.points import SPLITS, Point
-from pagesim.device.live.attention import CachedAttention
 from pagesim.device.live.batch import NOWHERE, Columns, DeviceBatch, Staging, table_width
+from pagesim.device.live.cached_attention import CachedAttention
 from pagesim.device.live.model import Model
 from pagesim.device.live.pools import KvPools
 from pagesim.kernels import DecodePlan, decode_plan

@@ -185,8 +185,8 @@ def _check(
     if not block_sizes or len(set(block_sizes)) < len(block_sizes):
         raise PagesimError("block_sizes must be distinct, and at least one")
     require_device(device)
-    from pagesim.device.live.fit import check_block_size, check_options
     from pagesim.device.live.model import check_model
+    from pagesim.device.live.preflight import check_block_size, check_options
     from pagesim.setup.presets import POLICIES
     from pagesim.setup.system import System, checked
 
@@ -213,7 +213,7 @@ def _check(
 def _check_memory(spec: ModelSpec, itemsize: int, device: str) -> None:
     import torch
 
-    from pagesim.device.live.fit import available_bytes
+    from pagesim.device.live.preflight import available_bytes
     from pagesim.hardware.gpus import GIB
 
     free = torch.cuda.mem_get_info()[0] if device == "cuda" else available_bytes()

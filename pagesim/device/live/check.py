@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from pagesim.allocators import Copy
-from pagesim.device.live.attention import CachedAttention
 from pagesim.device.live.batch import DeviceBatch, Span, numbers_of
+from pagesim.device.live.cached_attention import CachedAttention
 from pagesim.device.live.executor import MeasuredExecutor
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.request import EngineRequest

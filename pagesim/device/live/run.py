@@ -75,7 +75,7 @@ def run_live(
     require_device(device)
     import torch
 
-    from pagesim.device.live.fit import check_block_size, check_options
+    from pagesim.device.live.preflight import check_block_size, check_options
     from pagesim.kernels.machine import describe_machine
 
     config = EngineConfig(system)
@@ -164,10 +164,10 @@ def _equipped(
     """Return an executor with weights and pools, warmed up."""
     from pagesim.device.live.check import Checker
     from pagesim.device.live.executor import MeasuredExecutor
-    from pagesim.device.live.fit import check_memory
     from pagesim.device.live.graphs import DecodeGraphs
     from pagesim.device.live.model import Model, check_model
     from pagesim.device.live.pools import KvPools
+    from pagesim.device.live.preflight import check_memory
     from pagesim.device.live.tokens import Tokens
     from pagesim.device.live.warmup import warm_up
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from pagesim.device.live.attention import CachedAttention
 from pagesim.device.live.batch import NOWHERE, Columns, table_width
+from pagesim.device.live.cached_attention import CachedAttention
 from pagesim.device.live.executor import MeasuredExecutor
 from pagesim.kernels import decode_plan
 

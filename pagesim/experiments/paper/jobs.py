@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pagesim.api import run, trace_of
+from pagesim.costs.profiles import Profile
 from pagesim.experiments.paper.conversations import as_conversations
 from pagesim.experiments.paper.swaps import blocks_profile, copy_by_copy
 from pagesim.experiments.sweeps.keys import recipe_key, run_key
@@ -88,14 +89,22 @@ class Load:
         system = self.scenario
         with tempfile.TemporaryDirectory() as folder:
             if self.copies:
-                profile = blocks_profile(system.cost, system.model, system.gpu, system.tensor_parallel_size)
-                copy_by_copy(profile).save(Path(folder) / "profile.json")
+                self.profile().save(Path(folder) / "profile.json")
                 system = system.model_copy(update={"cost": f"profile:{folder}/profile.json"})
             trace = trace_of(system)
             if self.conversations:
                 trace = as_conversations(trace, system)
             summary = run(system, trace, steps="none").summary
         return {name: value for name, value in summary.items() if name != "sim"}
+
+    def profile(self) -> Profile:
+        """Return the profile by which swaps cost what the paper's own did.
+
+        Raises:
+            PagesimError: the cost knows no block sizes.
+        """
+        of = self.scenario
+        return copy_by_copy(blocks_profile(of.cost, of.model, of.gpu, of.tensor_parallel_size))
 
     @property
     def key(self) -> str:

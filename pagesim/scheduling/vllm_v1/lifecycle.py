@@ -16,13 +16,12 @@ from pagesim.scheduling.disaggregated import PrefillConnector, PullConnector
 from pagesim.scheduling.disaggregated.refusals import check_options
 from pagesim.scheduling.draining import DrainingScheduler
 from pagesim.scheduling.offload.offloading import OffloadingConnector
-from pagesim.scheduling.options import Machine, MemoryKind, Prices
+from pagesim.scheduling.options import Machine, Prices
 from pagesim.scheduling.priority_queue import PriorityQueue
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.scheduling.traits import Pool
 from pagesim.scheduling.vllm_releases import RELEASES
-from pagesim.scheduling.vllm_v0 import check_paged
 from pagesim.scheduling.vllm_v1.kv_cache_manager import KVCacheManager
 from pagesim.scheduling.vllm_v1.speculation import Drafts
 from pagesim.scheduling.vllm_v1_options import VllmV1Options, resolved
@@ -70,6 +69,9 @@ class VllmV1Base(DrainingScheduler):
 
     Options = VllmV1Options
     samples = "requests"
+    reservations = ("on-demand",)
+    allocators = ("paged", "two-level", "pools")
+    memory_reason = "vLLM's blocks are taken as sequences grow, and shared"
     needs_sharing = True
     has_beams = False
     null_blocks = 1
@@ -77,10 +79,6 @@ class VllmV1Base(DrainingScheduler):
     # Source: 0.33.0, v1/engine/core.py 690 and 792, ``_process_aborts_queue`` before ``update_from_output``.
     drops_last_token = True
     follows_reach = True
-
-    @classmethod
-    def check_memory(cls, memory: MemoryKind) -> None:
-        check_paged("vllm-v1", memory)
 
     @classmethod
     def longest_sequence(cls, max_model_len: int) -> int:

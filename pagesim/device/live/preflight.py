@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from pagesim.device.live.attention import KINDS
+from pagesim.device.live.cached_attention import KINDS
 from pagesim.errors import CapacityError, PagesimError
 from pagesim.hardware.gpus import GIB
 from pagesim.kernels.checks import HEAD_DIMS, MAX_BLOCK_SIZE

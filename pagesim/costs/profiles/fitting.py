@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pagesim.costs.profiles.attention import SLOTS, fit_decode, fit_prefill
+from pagesim.costs.profiles.attention_terms import SLOTS, fit_decode, fit_prefill
 from pagesim.costs.profiles.curves import Curve, fit_curve
 from pagesim.costs.profiles.profile import Decode, Prefill, Range, TermError
 from pagesim.costs.profiles.samples import CURVES, Sample

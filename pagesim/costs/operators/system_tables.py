@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from pagesim.costs.operators import attention, decoding, experts, gemm, latent, prompts, reduces, states
+from pagesim.costs.operators import attention_rows, decoding, experts, gemm, latent, prompts, reduces, states
 from pagesim.costs.operators.rows import Rows, read_rows
 from pagesim.costs.operators.store import Found, Store
 from pagesim.errors import PagesimError
@@ -41,14 +41,14 @@ class Tables:
     @cached_property
     def decoding(self) -> Opened | None:
         """Decode attention."""
-        found = self.store.table(attention.FAMILY, decoding.NAME)
-        return self._open(found, decoding.INTS, attention.TEXTS, attention.ABSENT)
+        found = self.store.table(attention_rows.FAMILY, decoding.NAME)
+        return self._open(found, decoding.INTS, attention_rows.TEXTS, attention_rows.ABSENT)
 
     @cached_property
     def prompts(self) -> Opened | None:
         """Prompts' attention."""
-        found = self.store.table(attention.FAMILY, prompts.NAME)
-        return self._open(found, prompts.INTS, attention.TEXTS, attention.ABSENT)
+        found = self.store.table(attention_rows.FAMILY, prompts.NAME)
+        return self._open(found, prompts.INTS, attention_rows.TEXTS, attention_rows.ABSENT)
 
     @cached_property
     def reduces(self) -> Opened | None:

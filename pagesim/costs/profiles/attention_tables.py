@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from pagesim.costs.profiles.attention import Line
+from pagesim.costs.profiles.attention_terms import Line
 from pagesim.costs.profiles.curves import Seconds, Strict
 
 Axis = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, strict=False)]
