@@ -124,8 +124,13 @@ class BlockPlan:
 
     @property
     def block_size(self) -> int:
-        """Tokens of the smallest block of a group."""
-        return min(group.block_size for group in self.groups)
+        """Tokens of the smallest block of a group whose layers have no block of their own."""
+        sizes = [
+            group.block_size
+            for group in self.groups
+            if not (isinstance(group.rule, WindowLayer | RingLayer) and group.rule.block_size)
+        ]
+        return min(sizes)
 
     @property
     def most_blocks(self) -> int:
