@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pagesim.errors import PagesimError, brief, escaped
 from pagesim.models import model
 from pagesim.models.catalogue import is_config, known_as
+from pagesim.models.catalogue.unknown import unknown
 from pagesim.models.weights import GROUPS
 
 Arity = Literal["one", "several", "perhaps", "none"]
@@ -346,10 +347,7 @@ def _known_model(word: str) -> str:
     known = known_as(word)
     if known is not None:
         return known
-    if re.fullmatch(r"[^/\\]+/[^/\\]+", word) and not is_config(word):
-        raise PagesimError(
-            f"--serve: pagesim does not know the model {brief(word, 200)}, and downloads nothing; put the "
-            "path of its config.json in its place"
-        )
+    if not is_config(word):
+        raise PagesimError(f"--serve: {unknown(word)}")
     model(word)
     return word

@@ -180,9 +180,9 @@ def test_what_has_no_effect_here_is_named_in_a_note() -> None:
         ("vllm serve opt-13b opt-30b", "--serve names opt-13b and opt-30b; it must name one model"),
         (
             "vllm serve some/model",
-            "--serve: pagesim does not know the model 'some/model', and downloads nothing",
+            "--serve: no model is named 'some/model'; give its config.json: download ",
         ),
-        ("vllm serve opt-13", "no model is named 'opt-13'; did you mean opt-13b"),
+        ("vllm serve opt-13", "--serve: no model is named 'opt-13'; did you mean opt-13b"),
         ("vllm serve opt-13b --wings 2", "--serve: '--wings' is no flag of vllm serve 0.33.0"),
         ("vllm serve opt-13b -x", "--serve: '-x' is no flag of vllm serve 0.33.0"),
         ("vllm serve opt-13b --max-num 2", "--serve: '--max-num' is the beginning of several flags of vllm"),

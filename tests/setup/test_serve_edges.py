@@ -30,10 +30,7 @@ LAUNCH = "python -m sglang.launch_server --model-path llama-3.1-8b"
         (f"vllm serve opt-13b -q {LONG}", f"--serve: --quantization {'x' * 80} affects scheduling"),
         (f"vllm serve gpt-oss-20b --moe-backend {LONG}", f"--serve: --moe-backend {'x' * 80} would change"),
         (f"vllm serve opt-13b --config {LONG}", f"--serve: --config {'x' * 111} affects scheduling"),
-        (
-            f"vllm serve a/{LONG}",
-            f"--serve: pagesim does not know the model 'a/{'x' * 194}..., and downloads",
-        ),
+        (f"vllm serve a/{LONG}", f"--serve: no model is named 'a/{'x' * 194}...; pagesim list models"),
         (f"vllm serve {LONG} opt-13b", f"--serve names {'x' * 194}; it must name one model"),
     ],
 )

@@ -70,6 +70,14 @@ def models() -> tuple[ModelSpec, ...]:
     return tuple(map(_worked_out, names()))
 
 
+def matching(pattern: str) -> tuple[ModelSpec, ...]:
+    """Return the models of which the name, or an id on Hugging Face, holds a text, whatever its case."""
+    part = pattern.lower()
+    named = [name for name in names() if part in name]
+    by_id = [name for hub_id, name in ids().items() if part in hub_id]
+    return tuple(_worked_out(name) for name in names() if name in {*named, *by_id})
+
+
 @cache
 def _worked_out(name: str) -> ModelSpec:
     return spec_of(name)

@@ -74,7 +74,7 @@ def spec_of(name: str) -> ModelSpec:
     spec = from_hf_config(config_of(name), name)
     if row.weights:
         spec = replace(spec.with_weights(row.weights), kv_dtype=row.kv_dtype)
-    quantized = row.weights or "quantization_config" in row.config
+    quantized = row.weights or row.config.get("quantization_config")
     return replace(spec, base=row.like if quantized else "", source=row.source, unverified=row.unverified)
 
 

@@ -1,4 +1,4 @@
-"""What to say of a model that has no row: a likely name, how to give its config, or that it writes no text."""
+"""What to say of a model that has no row: a likely name, how to give its config, or what it does instead."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
 def unknown(name: str) -> PagesimError:
     """Return the error for a model that is not known by that name, which says what to do."""
-    return PagesimError(f"no model is named {brief(name, 1000)}; {_advice(name)}")
+    return PagesimError(f"no model is named {brief(name, 200)}; {_advice(name)}")
 
 
 def out_of_scope(name: str) -> str | None:
