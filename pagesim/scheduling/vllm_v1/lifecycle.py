@@ -184,9 +184,7 @@ class VllmV1Base(DrainingScheduler):
             kind = PrefillConnector if pool == "prefill" else PullConnector
             self.connector = kind(memory, self.in_flight)
         elif options.offloads:
-            self.connector = OffloadingConnector(
-                memory, options, in_flight=self.in_flight, chain=chain, prices=prices
-            )
+            self.connector = OffloadingConnector(memory, options, chain=chain, prices=prices)
         if self.connector is not None:
             self.parks = self.connector.parks
         full_isl = bool(options.scheduler_reserve_full_isl)
@@ -362,6 +360,4 @@ class VllmV1Base(DrainingScheduler):
         return self.connector is not None and self.connector.awaits
 
     def arrival_matters(self) -> bool:
-        if self.by_priority or not self.queue.waiting:
-            return True
-        return self.connector is not None and self.connector.arrival_matters
+        return self.by_priority or self.connector is not None or not self.queue.waiting

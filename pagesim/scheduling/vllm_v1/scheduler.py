@@ -345,16 +345,13 @@ class VllmV1(VllmV1Base):
                 overtaken.append(request)
             elif self.running or holding or others or self.awaits:
                 self.must_replan = self.must_replan or tokens > token_budget
-                if connector is not None and not holds:
-                    connector.not_admitted(request, found)
                 break
             else:  # no request will ever make room: the real one waits for ever
                 queue.pop(request)
                 if connector is not None and holds:
                     connector.abort_held(request)
                 batch.unschedulable += ((request, FailureMode.NEVER_ADMITTED),)
-        if connector is not None and (holding or others):
-            connector.passes_over = True
+        if holding or others:
             queue.put_back(holding, others)
         if cadence is not None:
             cadence.looked_at_waiting(queue.waiting - len(holding) - len(others))
@@ -380,10 +377,7 @@ class VllmV1(VllmV1Base):
         assert connector is not None
         if self.queue.holding:
             return 0 if connector.is_ready(request) else None
-        external = connector.get_num_new_matched_tokens(request, found, self)
-        if external is None:
-            connector.not_admitted(request, found)
-        return external
+        return connector.get_num_new_matched_tokens(request, found, self)
 
     def _head_fits(self) -> bool:
         request = self.queue.head()
