@@ -257,11 +257,12 @@ CHAINS = {
 
 
 class Conserved(Observer):
-    """Checks, whenever an iteration is planned, that each tier has every chunk in one entry."""
+    """Checks in every planned iteration that each tier has every chunk in one entry; notes the entries."""
 
     def __init__(self) -> None:
         self.connector: Any = None
         self.planned_ones = 0
+        self.seen: list[dict[str, int]] = []
 
     def begun(self, scheduler: Any) -> None:
         self.connector = scheduler.connector
@@ -272,6 +273,7 @@ class Conserved(Observer):
             entries = tier.entries()
             assert min(entries.values()) >= 0
             assert sum(entries.values()) == tier.capacity
+            self.seen.append(entries)
         if self.planned_ones % 10 == 0:
             self.connector.backing.chain.check_integrity()
 
