@@ -294,6 +294,10 @@ class Lives:
             self.both("length", pair)
             self.both("blocks_to_extend", pair, 1 if pair[0].decodes else 7)
             assert pair[0].inflight_tokens == pair[-1].inflight_tokens
+        some = self.decoding
+        for place, memory in enumerate(self.memories[:-1]):
+            told = memory.exclusive_blocks([pair[place] for pair in some])
+            assert told == self.slow.exclusive_blocks([pair[-1] for pair in some])
         self.duplicates += any(len(blocks) > 1 for blocks in self.slow.cache.values())
 
     def live(self, days: int) -> None:
