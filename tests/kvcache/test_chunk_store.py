@@ -48,7 +48,7 @@ class SlowLru(Eviction):
     """LRU by request, chunk by chunk: each has a rank, and all are sorted whenever one must go."""
 
     def __init__(self):
-        self.rank_of, self.clock, self.alive = {}, 0, {}
+        self.rank_of, self.clock, self.alive, self.used = {}, 0, {}, {}
 
     def rank(self, use):
         if use not in self.alive:
@@ -56,9 +56,14 @@ class SlowLru(Eviction):
             self.alive[use] = self.clock
         return self.alive[use]
 
+    def missed(self, use, runs):
+        self.used.setdefault(use, set()).update(singles(runs))
+
     def touched(self, use, runs):
-        for chunk in singles(runs):
+        seen = self.used.setdefault(use, set())
+        for chunk in set(singles(runs)) - seen:
             self.rank_of[chunk] = max(self.rank_of[chunk], (self.rank(use), True))
+        seen.update(singles(runs))
         self.rank(use)
 
     def inserted(self, use, runs):
@@ -68,10 +73,11 @@ class SlowLru(Eviction):
         for chunk in singles([run]):
             del self.rank_of[chunk]
 
-    def finished(self, use, runs):
-        if runs:
+    def finished(self, use):
+        there = self.used.pop(use, set()) & self.rank_of.keys()
+        if there:
             self.clock += 1
-            self.rank_of.update(dict.fromkeys(singles(runs), (self.clock, False)))
+            self.rank_of.update(dict.fromkeys(there, (self.clock, False)))
         self.alive.pop(use, None)
 
     def choose(self, chunks, may_go):
