@@ -33,11 +33,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "sosp": ("rate", "duration"),
 }
 ALLOWS: dict[str, tuple[str, ...]] = {
-    "recorded": ("duration", "num_requests"),
-    "replay": ("duration", "num_requests"),
-    "poisson": ("duration", "num_requests"),
-    "gamma": ("duration", "num_requests"),
-    "constant": ("duration", "num_requests"),
+    **dict.fromkeys(("recorded", "replay", "poisson", "gamma", "constant"), ("duration", "num_requests")),
     "all-at-once": ("num_requests",),
 }
 

@@ -49,14 +49,15 @@ class Recorder(Observer):
 
     __slots__ = (
         "_ahead",
+        "_answered",
         "_answered_at",
         "_away_since",
         "_chunk_iterations",
         "_chunk_start",
-        "_end",
         "_external",
         "_held_without_running",
         "_joined_at",
+        "_last_gaps",
         "_last_start",
         "_late",
         "_moves",
@@ -65,7 +66,7 @@ class Recorder(Observer):
         "_residency",
         "_rows",
         "_speculates",
-        "_stalled_since",
+        "_stalls",
         "blocks_in",
         "blocks_out",
         "consume",
@@ -94,7 +95,6 @@ class Recorder(Observer):
         self._chunk_start = 0
         self._ahead = scheduler.in_flight > 1
         self._speculates = scheduler.speculation is not None
-        self._end = 0  # of the last iteration, whether it is over or not
         self._last_start = 0  # of the last iteration that was handed on
         memory = self.memory
         self._moves = log.moves
@@ -114,11 +114,16 @@ class Recorder(Observer):
         self._rare: dict[str, array[int]] = {name: array("q") for name in RARE_FIELDS}
         # Pairs of a gap and how many sequences it is of; fewer than 0 where a row counts gaps that are none.
         self._late = array("q")
-        # When the last token was there: of requests that lost their place, and, while decoding stands still
-        # for prompts, of everything that decodes and of what joined meanwhile.
+        # When the last token is there: of everything that decodes, of requests that lost their place, and,
+        # where decoding stands still for prompts, of what joined meanwhile.
+        self._answered = 0
         self._away_since: dict[int, int] = {}
-        self._stalled_since: int | None = None
+        self._stalls = False
         self._joined_at: dict[int, tuple[int, EngineRequest]] = {}
+        # Where the tokens of an iteration may come later than it ends: their gaps, as in ``_late``.
+        self._last_gaps: list[tuple[int, int]] | None = None
+        if self._ahead and scheduler.connector is not None:
+            self._last_gaps = []
         # Where iterations give tokens that are known only when they are over: when requests had their last.
         self._answered_at: dict[int, int] = {}
         self._held_without_running = HeldWithoutRunning(scheduler) if scheduler.parks else None
@@ -127,15 +132,13 @@ class Recorder(Observer):
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         scheduler, memory = self.scheduler, self.memory
-        self._end = end = start + ticks
-        continuing = 0 if self._speculates else batch.decoding - batch.discarded
-        if not batch.decodes:
-            if self._stalled_since is None:
-                self._stalled_since = start
-        elif self._stalled_since is not None:
-            stood = batch.decoding - sum([request.samples for request in batch.resumed])
-            self._go_on(self._stalled_since, stood, end)
-            continuing = 0
+        end, noted = start + ticks, len(self._late)
+        continuing = 0 if self._speculates else batch.decoding
+        if batch.discarded:
+            continuing -= len(batch.discarded)
+            for request in batch.discarded:
+                self._joined_at.pop(request.row, None)
+        self._stalls = not batch.decodes
         if batch.prompts:
             self._admitted(batch, now, end)
         if batch.completed:
@@ -143,6 +146,14 @@ class Recorder(Observer):
                 self._answer(request, end)
         if batch.resumed or batch.skipped or batch.served_again:
             continuing -= self._return(batch, start, end)
+        if batch.decodes:
+            if self._joined_at or (continuing and start != self._answered):
+                self._go_on(continuing, end)
+                continuing = 0
+            if batch.tokens:
+                self._answered = end
+                if self._last_gaps is not None:
+                    self._note_last_gaps(noted, ticks, continuing)
         shared = memory.shared_blocks
         if self._notes_rare:
             blocked = not memory.grows and scheduler.blocked_externally()
@@ -166,15 +177,24 @@ class Recorder(Observer):
         for request in self.scheduler.running.values():
             if first_token[request.row] == end:
                 first_token[request.row] = until
+        assert self._answered == end
+        self._answered = until
+        for gap, sequences in self._last_gaps or ():
+            self._late.fromlist([gap, -sequences, gap + until - end, sequences])
 
     def fast_forwarded(self, run: FastForward) -> None:
         scheduler, memory = self.scheduler, self.memory
         sequences = run.sequences
         tokens = sequences * scheduler.tokens_per_step
-        if self._stalled_since is not None:
+        noted = len(self._late)
+        if self._joined_at or run.start != self._answered:
             # The row counts a gap of its first step to the iteration before, in which these stood still.
             self._late.fromlist([run.first, -sequences])
-            self._go_on(self._stalled_since, sequences, run.start + run.first)
+            self._go_on(sequences, run.start + run.first)
+        self._answered = run.end
+        if self._last_gaps is not None:
+            last = run.first + run.increment * (run.steps - 1)
+            self._note_last_gaps(noted if run.steps == 1 else len(self._late), last, sequences)
         shared = memory.shared_blocks
         if self._notes_rare:
             # No request waits in a fast-forward that no plan came before.
@@ -189,23 +209,20 @@ class Recorder(Observer):
         # fmt: on
         self._residency.fast_forwarded(self.iterations, run.steps)
         self.iterations += run.steps
-        if self._ahead:
-            self._end = run.end
 
     def departed(self, batch: Batch, now: int) -> None:
-        last = self._end if self._ahead else now
         for request in batch.recomputed:
             row = request.row
             if self._moves is not None:
                 self._move(row, Move.PREEMPTED, now)
             if self.scheduler.loses_in_flight and request.length == request.prompt:
                 self.log.first_token[row] = -1  # it was in flight
-            self._go_away(row, last)
+            self._go_away(row)
             self.log.recomputes[row] += 1
             self.recomputed_total += 1
         for request in batch.swapped_out:
             self._move(request.row, Move.SWAPPED, now)
-            self._go_away(request.row, last)
+            self._go_away(request.row)
             self.log.swaps[request.row] += 1
             self.swapped_total += 1
         for request, swaps, *prices in batch.choices:
@@ -304,7 +321,7 @@ class Recorder(Observer):
                 first_scheduled[row] = now
                 if request.cached:
                     log.cached_tokens[row] = request.cached
-                if not incomplete and self._stalled_since is None:
+                if not incomplete and not self._stalls:
                     first_token[row] = end
                     continue
             elif self._moves is not None:
@@ -321,7 +338,7 @@ class Recorder(Observer):
                 self._late.fromlist([end - since, request.samples])
             if self._moves is not None:
                 self._move(row, Move.ANSWERED, end)
-        if self._stalled_since is not None:
+        if self._stalls:
             self._joined_at[row] = end, request
         if self.log.first_token[row] < 0:
             self.log.first_token[row] = end
@@ -335,39 +352,36 @@ class Recorder(Observer):
             self._answer(request, end)
             returning += request.samples
         for request in batch.skipped:
-            self._away_since.setdefault(request.row, start)
+            self._away_since.setdefault(request.row, self._answered)
         for request in batch.served_again:
             self._answer(request, end)
             returning += request.samples
         return returning
 
-    def _go_on(self, since: int, stood: int, end: int) -> None:
-        """Note the gaps of the first iteration after a stall, which decodes so many sequences until ``end``.
+    def _go_on(self, continuing: int, end: int) -> None:
+        """Note the gaps of an iteration that does not follow the one before it, in which sequences go on.
 
         Args:
-            since: when those that stood still had their last token.
-            stood: how many, those that joined meanwhile included.
-            end: when that iteration ends, in ticks.
+            continuing: how many, those that joined while the others stood still included.
+            end: when it ends, in ticks.
         """
         for joined, request in self._joined_at.values():
-            self._late.fromlist([end - joined, request.samples])
-            stood -= request.samples
-        self._late.fromlist([end - since, stood])
-        self._stalled_since = None
+            if request.decodes:  # if not, its only token is in flight
+                self._late.fromlist([end - joined, request.samples])
+                continuing -= request.samples
+        self._late.fromlist([end - self._answered, continuing])
         self._joined_at.clear()
 
-    def _go_away(self, row: int, last: int) -> None:
-        """Note when a request that loses its place had its last token, if it had one.
+    def _note_last_gaps(self, noted: int, ticks: int, continuing: int) -> None:
+        """Keep the gaps of the last iteration: those in ``_late`` from ``noted`` on, and those of its row."""
+        late = self._late[noted:]
+        self._last_gaps = [(ticks, continuing), *zip(late[::2], late[1::2], strict=True)]
 
-        Args:
-            row: of the trace.
-            last: when all that decoded in the last iteration had one.
-        """
+    def _go_away(self, row: int) -> None:
+        """Note when a request that loses its place had its last token, if it had one."""
         joined = self._joined_at.pop(row, None)  # it does not go on with those that stand still
         if self.log.first_token[row] >= 0:
-            if self._stalled_since is not None:
-                last = self._stalled_since if joined is None else joined[0]
-            self._away_since.setdefault(row, last)
+            self._away_since.setdefault(row, self._answered if joined is None else joined[0])
 
     def _move(self, row: int, move: Move, now: int) -> None:
         if self._moves is not None:

@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
+from pagesim.cli import show
 from pagesim.cli.completion import complete
-from pagesim.cli.options import JSON, OUT
+from pagesim.cli.flags import JSON, OUT
 from pagesim.cli.profile_import import BACKEND, TABLES, VERSION
 from pagesim.cli.profile_import import cli as importing
+from pagesim.errors import PagesimError
 
 cli = typer.Typer(
     help="Show, compare, check, import and rescale cost profiles.\n\n"
@@ -34,14 +36,14 @@ TARGET = Annotated[Path, typer.Argument(metavar="OUT.json", help="File to write 
 
 
 @cli.command("show")
-def show(*, profile: PROFILE, model: MODEL = "opt-13b", out: OUT = None, as_json: JSON = False) -> None:
+def terms(*, profile: PROFILE, model: MODEL = "opt-13b", out: OUT = None, as_json: JSON = False) -> None:
     """Print a profile's terms, their sources and errors.
 
     With --out it draws them.
 
     Example: pagesim profile show analytic-h200 --model llama-3-8b
     """
-    from pagesim.cli import show, show_profile
+    from pagesim.cli import show_profile
     from pagesim.costs.profiles import find_profile
     from pagesim.models import model as model_of
 
@@ -75,7 +77,6 @@ def compare(
     """
     from pagesim.cli import show_profile
     from pagesim.costs.profiles import find_profile
-    from pagesim.errors import PagesimError
     from pagesim.models import model as model_of
 
     spec = model_of(model)
@@ -95,7 +96,7 @@ def check(*, profile: PROFILE, model: MODEL = "opt-13b") -> None:
 
     Example: pagesim profile check analytic-h200
     """
-    from pagesim.cli import show, show_profile
+    from pagesim.cli import show_profile
     from pagesim.costs.profiles import find_profile
     from pagesim.models import model as model_of
 
@@ -122,7 +123,7 @@ def operators(
 
     Example: pagesim profile operators h100_sxm a100_sxm
     """
-    from pagesim.cli import show, show_operators
+    from pagesim.cli import show_operators
     from pagesim.costs.operators import held_out
 
     found = {system: held_out(system, backend, version, tables) for system in systems}
@@ -145,7 +146,7 @@ def bundle(
 
     Example: pagesim profile bundle pagesim/costs/profiles/data
     """
-    from pagesim.cli import show, show_operators
+    from pagesim.cli import show_operators
     from pagesim.costs.operators.bundle import bundle as make
 
     entries = []
@@ -192,10 +193,9 @@ def rescale(
 
     Example: pagesim profile rescale a100.json h100.json --model llama-3-8b --gpu h100 --tp 4
     """
-    from pagesim.cli import show, show_profile
+    from pagesim.cli import show_profile
     from pagesim.costs.profiles import LAUNCH_S, find_profile
     from pagesim.costs.profiles import rescale as carry
-    from pagesim.errors import PagesimError
     from pagesim.hardware import gpu as gpu_of
     from pagesim.models import model as model_of
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from pagesim.cli import show
 from pagesim.cli.completion import complete
 
 if TYPE_CHECKING:
@@ -236,7 +237,7 @@ def aiconfigurator(
 
 def _store(profile: Profile, target: Path) -> None:
     """Store a profile and show its terms."""
-    from pagesim.cli import show, show_profile
+    from pagesim.cli import show_profile
 
     profile.save(target)
     show_profile.terms(profile)

@@ -25,6 +25,9 @@ TRAITS: dict[str, dict[str, Any]] = {
     "gemma": {"tied": True},
     "gemma2": {"norms_per_layer": 4, "tied": True},
     "gemma3": {"norms_per_layer": 4, "tied": True, "qk_norm": True},
+    "deepseek_v4": {},
+    "gemma4": {"norms_per_layer": 4, "tied": True, "qk_norm": True},
+    "glm5_next": {},
     "glm_moe_dsa": {},
     "gpt2": {**_LAYER_NORM, **_BIASES, "tied": True},
     "gpt_bigcode": {**_LAYER_NORM, **_BIASES, "tied": True},
@@ -36,11 +39,18 @@ TRAITS: dict[str, dict[str, Any]] = {
     "kimi_k2": {},
     "llama": {},
     "llama4": {},
+    "kimi_linear": {},
+    "mimo": {"qkv_bias": True},
+    "mimo_v2": {},
+    "mimo_v2_flash": {},
     "minimax_m2": {"wide_qk_norm": True},
+    "minimax_m3": {"qk_norm": True},
+    "minimax_m3_vl": {"qk_norm": True},
     "ministral": {},
     "ministral3": {},
     "mistral": {},
     "mixtral": {},
+    "nemotron-nas": {"norms_per_layer": 1},
     "nemotron_h": {"gated": False, "norms_per_layer": 1},
     "opt": {**_LAYER_NORM, **_BIASES, "tied": True},
     "phi": {**_LAYER_NORM, **_BIASES, "norms_per_layer": 1},
@@ -60,18 +70,16 @@ TRAITS: dict[str, dict[str, Any]] = {
 }
 """Fields of a ModelSpec by family, whose parameters are counted exactly. Others are read like LLaMA."""
 
-LATENTS = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "kimi_k2")
+LATENTS = (
+    *("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm5_next", "glm_moe_dsa", "kimi_k2", "kimi_linear"),
+)
 """The families of these whose layers may have latent attention."""
 
 MIXTURES = (
     *LATENTS,
     *(
-        "ernie4_5_moe",
-        "gpt_oss",
-        "granitemoehybrid",
-        "jamba",
-        "llama4",
-        "minimax_m2",
+        *("deepseek_v4", "ernie4_5_moe", "gemma4", "gpt_oss", "granitemoehybrid", "jamba", "llama4"),
+        *("mimo_v2", "mimo_v2_flash", "minimax_m2", "minimax_m3", "minimax_m3_vl"),
         "mixtral",
         "nemotron_h",
     ),
@@ -100,7 +108,7 @@ ATTENTION_BIAS = (
 MLP_BIAS = ("arcee", "bamba", "falcon_h1", "granite", "llama", "smollm3")
 """Likewise of MLPs, where ``mlp_bias`` says so."""
 
-TIED_AROUND = ("gemma3", "kimi_k25", "mistral3")
+TIED_AROUND = ("gemma3", "gemma4", "kimi_k25", "mistral3")
 """Models of images whose token table serves as the LM head unless the config says otherwise at its top."""
 
 _DELTA = {
@@ -125,6 +133,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "bamba": _MAMBA2,
     "cohere2": {"sliding_window": 4096, "sliding_window_pattern": 4},
     "deepseek_v3": {"topk_method": "noaux_tc"},
+    "deepseek_v4": {"topk_method": "noaux_tc"},
+    "gemma4": {"global_head_dim": 512, "head_dim": 256, "sliding_window": 512},
+    "glm5_next": {"topk_method": "noaux_tc"},
     "kimi_k2": {"topk_method": "noaux_tc"},
     "deepseek_v32": {
         "index_head_dim": 128,

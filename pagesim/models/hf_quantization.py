@@ -7,14 +7,27 @@ reads them (vllm/model_executor/layers/quantization).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pagesim.errors import PagesimError, brief, reason
 from pagesim.models.hf_config import HfConfig
-from pagesim.models.hf_modules import WHOLE, Module
+from pagesim.models.hf_modules import Module
 from pagesim.models.hf_patterns import find
-from pagesim.models.weights import BF16, DTYPES, GROUPS, Compute, WeightDtype, Weights, with_scales
+from pagesim.models.weights import (
+    BF16,
+    DTYPES,
+    GROUPS,
+    NOTHING,
+    OF_TENSORS,
+    Beside,
+    Compute,
+    Part,
+    WeightDtype,
+    Weights,
+    with_scales,
+)
 from pagesim.setup.reading import parse_json, read_text
 
 DtypeOf = Callable[[Module], WeightDtype]
@@ -31,8 +44,8 @@ FILED = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4", "MIXED_PRECIS
 
 _IGNORED = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules")
 
-_FP8 = DTYPES["fp8"]
-_NVFP4 = DTYPES["nvfp4"]
+_FP8 = WeightDtype("fp8", 8, "fp8", beside=OF_TENSORS)
+_NVFP4 = WeightDtype("nvfp4", DTYPES["nvfp4"].bits, "fp4", beside=OF_TENSORS)
 _MXFP8 = WeightDtype("mxfp8", with_scales(8, 32, 8), "fp8")
 
 MODELOPT: dict[str, WeightDtype] = {
@@ -41,7 +54,7 @@ MODELOPT: dict[str, WeightDtype] = {
     "FP8_PB_WO": DTYPES["fp8_block"],
     "MXFP8": _MXFP8,
     "NVFP4": _NVFP4,
-    "W4A16_NVFP4": WeightDtype("nvfp4", _NVFP4.bits),
+    "W4A16_NVFP4": WeightDtype("nvfp4", _NVFP4.bits, beside=Beside(6, 8)),
 }
 """The weight dtypes of ModelOpt, by ``quant_algo``."""
 
@@ -66,22 +79,33 @@ def weights(config: HfConfig, modules: Iterable[Module]) -> Weights:
     linear = tuple(modules)
     dtype_of = _reader(config, section)(config, section, linear)
     ignored: dict[Module, bool] = {}
-    for key in _IGNORED:
+    of_fp8 = METHODS[section["quant_method"]] is _fp8
+    for key in ("ignored_layers", "modules_to_not_convert") if of_fp8 else _IGNORED:
         names = _texts(config, section, key)
         if METHODS[section["quant_method"]] is _modelopt:  # a name there is also about what goes on behind it
             names = [*names, *(f"{name}*" for name in names if not name.endswith("*"))]
         ignored |= find(linear, [(name, True) for name in names], _error(config, key))
     by_group: dict[str, dict[WeightDtype, int]] = {}
+    layers: dict[tuple[str, str, WeightDtype], set[int]] = {}
     for module in linear:
-        sizes = by_group.setdefault("latent" if module.name in WHOLE else module.group, {})
+        sizes = by_group.setdefault(module.group, {})
         dtype = BF16 if module in ignored else dtype_of(module)
         sizes[dtype] = sizes.get(dtype, 0) + module.parameters
+        layers.setdefault((module.group, module.name, dtype), set()).add(module.layer)
     found: dict[str, Any] = {group: _joined(sizes) for group, sizes in by_group.items()}
-    if found.get("latent") == found.get("attention"):
-        found.pop("latent", None)
-    kinds = {**by_group, "attention": {**by_group.get("attention", {}), **by_group.get("latent", {})}}
-    mixed = tuple(group for group in GROUPS if len(kinds.get(group, ())) > 1)
-    return Weights(**found, mixed=mixed)
+    mixed = tuple(group for group in GROUPS if len(by_group.get(group, ())) > 1)
+    parts = [
+        Part(group, name, frozenset(at), dtype)
+        for (group, name, dtype), at in layers.items()
+        if group in mixed and dtype != BF16
+    ]
+    return Weights(
+        **found,
+        mixed=mixed,
+        parts=tuple(parts),
+        cache_scales=_scales_cache(config, section),
+        unlisted=_lacks_layers(section),
+    )
 
 
 def _joined(sizes: Mapping[WeightDtype, int]) -> WeightDtype:
@@ -91,6 +115,14 @@ def _joined(sizes: Mapping[WeightDtype, int]) -> WeightDtype:
         return most
     bits = sum(dtype.bits * size for dtype, size in sizes.items()) / sum(sizes.values())
     return WeightDtype(most.name, bits, most.compute)
+
+
+def _scales_cache(config: HfConfig, section: Mapping[str, Any]) -> bool:
+    """Say whether attention layers have scales of what they cache: those that are quantized have."""
+    latent = config.get("kv_lora_rank") is not None
+    if str(section.get("quant_method")) == "fp8":
+        return not latent and config.family != "deepseek_v4"
+    return bool(cache_dtype(config)) and config.family != "glm5_next"
 
 
 def cache_dtype(config: HfConfig) -> str:
@@ -246,10 +278,10 @@ def _number(config: HfConfig, section: Mapping[str, Any], keys: tuple[str, ...],
     return default
 
 
-def _integers(bits: int, group: int, *, zero_points: bool) -> WeightDtype:
+def _integers(bits: int, group: int, *, zero_points: bool, beside: Beside = NOTHING) -> WeightDtype:
     """Return integers in groups, each with a scale of 16 bits; a group of -1 is a channel."""
     grouped = with_scales(bits, group, 16, bits if zero_points else 0) if group > 0 else bits
-    return WeightDtype(f"int{bits}", grouped)
+    return WeightDtype(f"int{bits}", grouped, beside=beside)
 
 
 def _but_head(dtype: WeightDtype) -> DtypeOf:
@@ -257,13 +289,22 @@ def _but_head(dtype: WeightDtype) -> DtypeOf:
 
 
 def _fp8(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Module]) -> DtypeOf:
-    if section.get("quant_algo") is not None or section.get("moe_quant_algo") is not None:
+    of_experts = section.get("moe_quant_algo")
+    compressed = config.family == "deepseek_v4" and of_experts in (None, "NVFP4")
+    if not compressed and (section.get("quant_algo") is not None or of_experts is not None):
         algorithm = section.get("quant_algo") or section.get("moe_quant_algo")
         raise config.error("quantization_config.quant_algo", algorithm, "left out where quant_method is fp8")
     block = section.get("weight_block_size")
     if block is None:
         return _but_head(_FP8)
-    return _but_head(_of_blocks(config, block, "quantization_config.weight_block_size"))
+    dtype = _of_blocks(config, block, "quantization_config.weight_block_size")
+    if config.family != "deepseek_v4":
+        return _but_head(dtype)
+    # Its scales are powers of 2 in 8 bits, its experts in MXFP4 unless it says otherwise.
+    dtype = replace(dtype, bits=with_scales(8, dtype.block[0] * dtype.block[1], 8))
+    experts = DTYPES["mxfp4"] if config.get("expert_dtype") == "fp4" else dtype
+    experts = _NVFP4 if of_experts else experts
+    return lambda module: experts if module.group == "experts" else _but_head(dtype)(module)
 
 
 def _of_blocks(config: HfConfig, block: object, where: str, compute: Compute = "fp8") -> WeightDtype:
@@ -271,7 +312,7 @@ def _of_blocks(config: HfConfig, block: object, where: str, compute: Compute = "
     sides = block if isinstance(block, list) and len(block) == 2 else ()
     if not sides or not all(isinstance(side, int) and side > 0 for side in sides):
         raise config.error(where, block, "two whole numbers")
-    return WeightDtype("fp8_block", with_scales(8, sides[0] * sides[1], 32), compute)
+    return WeightDtype("fp8_block", with_scales(8, sides[0] * sides[1], 32), compute, (sides[0], sides[1]))
 
 
 def _gptq(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Module]) -> DtypeOf:
@@ -298,6 +339,8 @@ def _modelopt(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Mo
     algorithm = section.get("quant_algo")
     if algorithm == "MIXED_PRECISION":
         layers = section.get("quantized_layers")
+        if layers is None:
+            return lambda module: _NVFP4 if module.group == "experts" else BF16
         if not isinstance(layers, Mapping):
             raise config.error("quantization_config.quantized_layers", layers, "an object")
         named = {
@@ -353,7 +396,7 @@ def _of_group(config: HfConfig, group: Mapping[str, Any], where: str) -> WeightD
     of_inputs = (inputs.get("type"), inputs.get("num_bits")) if isinstance(inputs, Mapping) else None
     if kind == "int" and 2 <= bits <= 8:
         zero_points = stored.get("symmetric") is False
-        return _integers(bits, size, zero_points=zero_points)
+        return _integers(bits, size, zero_points=zero_points, beside=Beside(module=16, expert_module=4))
     if (kind, bits) == ("float", 8):
         compute: Compute = "fp8" if of_inputs == ("float", 8) else "fp16"
         if strategy == "block":

@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pagesim.errors import PagesimError
 from pagesim.kvcache import BlockManager, SequenceGroup
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.failure_modes import FailureMode
 from pagesim.scheduling.growth import keep_running
-from pagesim.scheduling.options import MemoryKind, Prices
+from pagesim.scheduling.options import Prices
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.vllm_v0_options import RELEASES, VllmV0Options
@@ -43,11 +42,10 @@ class VllmV0(Scheduler):
 
     Options = VllmV0Options
     samples = "apart"
+    reservations = ("on-demand",)
+    allocators = ("paged",)
+    memory_reason = "vLLM's blocks are taken as sequences grow, and shared"
     needs_sharing = True
-
-    @classmethod
-    def check_memory(cls, memory: MemoryKind) -> None:
-        check_paged("vllm-v0", memory)
 
     @classmethod
     def longest_sequence(cls, max_model_len: int) -> int:
@@ -195,21 +193,3 @@ class VllmV0(Scheduler):
 
     def may_join(self, request: EngineRequest) -> bool:
         return self.running_sequences + request.samples <= self.max_num_seqs
-
-
-def check_paged(name: str, memory: MemoryKind) -> None:
-    """Refuse memory in which vLLM's releases cannot share blocks or let sequences grow.
-
-    Raises:
-        PagesimError: the sentence says what to choose.
-    """
-    if memory.reservation != "on-demand":
-        raise PagesimError(
-            f"scheduler {name} needs reservation on-demand, not {memory.reservation}: vLLM takes blocks as "
-            "sequences grow"
-        )
-    if memory.is_own and memory.allocator != "paged" and not memory.by_type:
-        raise PagesimError(
-            f"scheduler {name} needs allocator paged, not {memory.allocator}: vLLM's releases share blocks; "
-            "choose vllm-sosp or orca"
-        )

@@ -12,7 +12,7 @@ from typing import Any
 import typer.main
 
 from pagesim.cli.commands import cli as app
-from pagesim.cli.options import ENGINE_FIELDS
+from pagesim.cli.flags import ENGINE_FIELDS
 from pagesim.setup import serve_sglang_flags, serve_vllm_flags
 
 ROOT = Path(__file__).parents[2]

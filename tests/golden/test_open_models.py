@@ -90,11 +90,12 @@ def planned(row: dict[str, str], listed: ModelSpec | None = None) -> dict[str, A
         kv_dtype=kv_dtype,
         tp=int(row["tp"]),
         capability=gpu(on).capability,
+        image_prefixes=spec.image_prefixes,
     )
     groups = []
     for each in plan.groups:
-        # The table has the bytes of all layers where these differ in a group.
-        alike = len(set(each.pages)) == 1
+        # The table has the bytes of all layers where these differ in a group, or lie side by side.
+        alike = len(set(each.pages)) == 1 and row["layout"] != "BLHNC"
         kind, page = (KINDS[each.kind], each.page_bytes) if alike else ("Uniform", each.bytes)
         groups.append(f"{len(each.layers)}x{kind}/b{each.block_size}/p{page}/most{each.most_blocks}")
     found: dict[str, Any] = {
