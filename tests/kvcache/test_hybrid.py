@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pagesim.kvcache import DENSE, ChunkedLocal, Full, HybridManager, KVGroup, SlidingWindow, State
 from pagesim.kvcache.hybrid.blocks import NULL
-from tests.kvcache.text import Reader, Text
+from tests.kvcache.text import Reader
 
 SIZE = 4
 LONGEST = 400
@@ -27,7 +27,7 @@ def memory_of(
 
 def prompt(*parts: tuple[str, int]) -> Reader:
     """Return a request whose prompt is made of so many tokens of each text."""
-    return Reader(Text([(name, place) for name, tokens in parts for place in range(tokens)], SIZE))
+    return Reader([(name, place) for name, tokens in parts for place in range(tokens)], SIZE)
 
 
 def admit(memory: HybridManager, *parts: tuple[str, int], tokens: int | None = None) -> Reader:

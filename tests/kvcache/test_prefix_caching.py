@@ -5,26 +5,26 @@ from __future__ import annotations
 import pytest
 
 from pagesim.kvcache import BlockManagerError, NumberedPrefixManager, SequenceGroup
-from tests.kvcache.text import Reader, Text
+from tests.kvcache.text import Reader
 
 SIZE = 4
 
 
 def prompt(*parts: tuple[str, int]) -> Reader:
     """Return a request whose prompt is made of so many tokens of each text."""
-    return Reader(Text([(name, place) for name, tokens in parts for place in range(tokens)], SIZE))
+    return Reader([(name, place) for name, tokens in parts for place in range(tokens)], SIZE)
 
 
 def hits(memory: NumberedPrefixManager, request: Reader) -> int:
     """Return the cached blocks of a request's prompt."""
-    return memory.match_prefix(request, len(request.content.prompt)) // SIZE
+    return memory.match_prefix(request, len(request.content.tokens)) // SIZE
 
 
 def admit(memory: NumberedPrefixManager, *parts: tuple[str, int]) -> Reader:
     """Compute a whole prompt."""
     request = prompt(*parts)
     hits(memory, request)
-    memory.admit(request, len(request.content.prompt))
+    memory.admit(request, len(request.content.tokens))
     memory.check_integrity()
     return request
 
