@@ -51,7 +51,7 @@ def describe(*, trace: TRACE, out: OUT = None, flags: dict[str, Any]) -> None:
 
     requests = make_trace(trace, **flags)
     if out is not None:
-        title = ", ".join([trace, *(f"{name} {value}" for name, value in flags.items())])
+        title = ", ".join([trace, *(f"{name} {_short(value)}" for name, value in flags.items())])
         show.put_figure(plot_trace(requests, escaped(title)), out, "trace")
     show.say_notes(requests.notes)
     _show_statistics(statistics(requests))
@@ -200,6 +200,10 @@ def _show_closeness(model: LengthModel) -> None:
             change = f"{100 * (ours / value - 1):+.2f} %"
             rows.append((measure, statistic, f"{value:,.2f}", f"{ours:,.2f}", change))
     put_table("Fit, tokens", ("", "", "source", "model", "difference"), rows, texts=(0, 1))
+
+
+def _short(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _quantity(value: float, statistic: str) -> str:

@@ -86,7 +86,7 @@ def test_a_stack_and_an_area_have_the_names_and_colours_of_the_table() -> None:
     labels = over_time.get_legend_handles_labels()[1]
     assert labels == ["used", "free"]
     blue = tuple(int("0072B2"[i : i + 2], 16) / 255 for i in (0, 2, 4))
-    assert drawn["used"].patches[0].get_facecolor()[:3] == pytest.approx(blue)
+    assert drawn["used"].get_facecolor()[:3] == pytest.approx(blue)
     assert over_time.collections[0].get_facecolor()[0][:3] == pytest.approx(blue)
 
 
