@@ -6,6 +6,9 @@ import re
 
 import pytest
 
+from pagesim.cli import show
+from pagesim.cli.printing import put_table
+
 LOAD = ("--trace", "sharegpt", "--rate", "4", "--num-requests", "20", "--num-blocks", "300")
 
 
@@ -72,3 +75,11 @@ def test_a_burstiness_that_is_none_is_refused(value, cli):
     done = cli("run", *LOAD, "--arrivals", "gamma", "--burstiness", value)
     assert done.code == 2
     assert "Traceback" not in done.err
+
+
+def test_names_between_colons_are_printed_as_they_are(capsys):
+    put_table(":smile: of a table", ("", ":smile:"), [(":smile:", "1")])
+    show.say("wrote :smile:.png")
+    show.say_notes([":smile: was assumed"])
+    printed = capsys.readouterr()
+    assert (printed.out.count(":smile:"), printed.err.count(":smile:")) == (4, 1)
