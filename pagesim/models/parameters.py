@@ -182,7 +182,8 @@ def _heads(spec: ModelSpec, attending: Sequence[int]) -> list[Tensor]:
             vector("qk_norm", 2 * dim if spec.qk_norm else 0, at),
         ]
         if spec.wide_qk_norm:
-            found += [vector("q_norm", query, at, shards=ALL), vector("k_norm", key, at, shards=kv_heads)]
+            of_query, of_key = (ALL, kv_heads) if spec.split_qk_norm else (1, 1)
+            found += [vector("q_norm", query, at, shards=of_query), vector("k_norm", key, at, shards=of_key)]
         if spec.qkv_bias:
             found.append(vector("q_bias", gated * query, at, shards=ALL))
             found.append(vector("kv_bias", 2 * key, at, shards=kv_heads))

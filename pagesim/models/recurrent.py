@@ -214,4 +214,33 @@ class KimiDelta:
         ]
 
 
-Recurrence = Mamba1 | Mamba2 | GatedDeltaNet | KimiDelta
+@dataclass(frozen=True, slots=True)
+class ShortConv:
+    """A gated convolution over the last tokens (LFM2): its state is that of the convolution alone.
+
+    Attributes:
+        channels: of the convolution.
+        conv: its width, in tokens.
+        bias: the convolution and the projections have biases.
+    """
+
+    channels: int
+    conv: int
+    bias: bool = False
+
+    def layer(self, state_dtype: str = "bf16") -> StateLayer:
+        """Return what a layer keeps."""
+        return StateLayer((0, 0), (self.channels, self.conv - 1), state_dtype=state_dtype)
+
+    def tensors(self, hidden: int, at: Sequence[int]) -> list[Tensor]:
+        """Return the tensors of these layers, of a model whose residual stream is ``hidden`` wide."""
+        return [
+            Tensor("recurrent", "in_proj", 3 * self.channels, hidden, at, ALL, scales=3),
+            Tensor("recurrent", "out_proj", hidden, self.channels, at, ALL, by_columns=True),
+            vector("conv", self.channels * self.conv, at, shards=ALL),
+            vector("conv_bias", 4 * self.channels if self.bias else 0, at, shards=ALL),
+            vector("out_bias", hidden if self.bias else 0, at),
+        ]
+
+
+Recurrence = Mamba1 | Mamba2 | GatedDeltaNet | KimiDelta | ShortConv

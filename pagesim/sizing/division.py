@@ -113,8 +113,8 @@ def expert_padding(model: ModelSpec, gpu: GpuSpec, tp: int) -> int:
     if moe is None:
         return 0
     family, dtype = (gpu.capability or 0) // 10, model.weights.experts
-    # No such kernel is for the activation of Gemma 4.
-    sides = (1, 128 if family == 10 and not moe.beside else 1)
+    # No such kernel is for biases or for the activation of Gemma 4.
+    sides = (1, 128 if family == 10 and not moe.beside and not moe.biases else 1)
     if dtype.name.startswith("mxfp4"):
         sides = (256, 256) if gpu.name.startswith("mi") else (256, 128)
         # Of models with experts in MXFP4, gpt-oss alone has biases.
