@@ -118,7 +118,22 @@ ATTENTION_BIAS = (
         "gpt_neox",
         "gpt_oss",
     ),
-    *("granite", "granitemoe", "granitemoehybrid", "olmo", "olmo2", "olmo3", "olmoe", "phimoe", "llama", "llama4", "nemotron_h", "qwen3", "qwen3_moe", "qwen3_next"),
+    *(
+        "granite",
+        "granitemoe",
+        "granitemoehybrid",
+        "olmo",
+        "olmo2",
+        "olmo3",
+        "olmoe",
+        "phimoe",
+        "llama",
+        "llama4",
+        "nemotron_h",
+        "qwen3",
+        "qwen3_moe",
+        "qwen3_next",
+    ),
     *("qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", "smollm3"),
 )
 """The families of these whose code makes biases of attention where ``attention_bias`` says so."""
@@ -224,7 +239,12 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 8,
     },
     "lfm2": {"conv_L_cache": 3, "num_key_value_heads": 8},
-    "lfm2_moe": {"conv_L_cache": 3, "num_dense_layers": 2, "num_experts_per_tok": 4, "num_key_value_heads": 8},
+    "lfm2_moe": {
+        "conv_L_cache": 3,
+        "num_dense_layers": 2,
+        "num_experts_per_tok": 4,
+        "num_key_value_heads": 8,
+    },
     "llama4": {
         "attention_chunk_size": 8192,
         "head_dim": 128,

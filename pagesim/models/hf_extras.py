@@ -129,7 +129,7 @@ def _deepseek_v4(config: HfConfig, layers: int) -> Fields:
 
 
 def _kimi(config: HfConfig, layers: int) -> Fields:
-    """Kimi K3: an output gate of latent attention, and weighed sums of what earlier layers gave (models/kimi_k3)."""
+    """Kimi K3: an output gate of latent attention, and weighed sums of what earlier layers gave."""
     if not config.get("attn_res_block_size"):
         return {}
     hidden, every = config.number("hidden_size"), range(layers)
@@ -187,7 +187,7 @@ def _minimax_m3(config: HfConfig, layers: int) -> Fields:
 
 
 def _nemotron_nas(config: HfConfig, layers: int) -> Fields:
-    """A width of each layer's own, in multiples of 256 (nemotron_nas.py); a norm only before what is there."""
+    """A width of each layer's own, in multiples of 256 (nemotron_nas.py); a norm before what is there."""
     hidden = config.number("hidden_size")
 
     def width(ffn: Any) -> int:
@@ -210,7 +210,9 @@ def _zamba2(config: HfConfig, layers: int) -> Fields:
     dim = config.number("attention_head_dim", default=2 * hidden // heads)
     kinds = config.entries("layers_block_type") or config.entries("layer_types") or ()
     hybrid = [i for i, kind in enumerate(kinds) if kind == "hybrid"]
-    config.skip("attention_hidden_size", "hybrid_layer_ids", "use_long_context", "use_mem_eff_path", "use_mem_rope")
+    config.skip(
+        "attention_hidden_size", "hybrid_layer_ids", "use_long_context", "use_mem_eff_path", "use_mem_rope"
+    )
     config.skip("kv_channels", "num_query_groups", "head_dim")
     at, width = hybrid[:blocks], heads * dim
     found = [

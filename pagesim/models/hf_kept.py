@@ -9,7 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pagesim.models.hf_config import HfConfig
-from pagesim.models.layers import FullLayer, IndexerLayer, LatentLayer, Layer, RingLayer, StateLayer, WindowLayer
+from pagesim.models.layers import (
+    FullLayer,
+    IndexerLayer,
+    LatentLayer,
+    Layer,
+    RingLayer,
+    StateLayer,
+    WindowLayer,
+)
 
 Kept = list[tuple[Layer, ...]]
 """What each transformer layer keeps, in order; none where it keeps nothing of its own."""
@@ -23,7 +31,10 @@ LATENT_SCALES = 8
 
 
 def _gemma4(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
-    """Windows and full attention with heads of their own; the last layers read what others keep (gemma4.py)."""
+    """Windows and full attention with heads of their own; the last layers read what others keep.
+
+    Source: gemma4.py.
+    """
     kinds = config.entries("layer_types") or ()
     config.skip("use_bidirectional_attention")
     heads = config.flag("attention_k_eq_v") and config.get("num_global_key_value_heads")
@@ -84,7 +95,9 @@ def _deltas(
     lists = config.get("linear_attn_config")
     full = lists.get("full_attn_layers") if isinstance(lists, Mapping) else None
     if not isinstance(full, list) or latent is None or state is None:
-        raise config.error("linear_attn_config", lists, "an object with full_attn_layers, beside kv_lora_rank")
+        raise config.error(
+            "linear_attn_config", lists, "an object with full_attn_layers, beside kv_lora_rank"
+        )
     attends: tuple[Layer, ...] = (latent,)
     first = 0 if config.family == "glm5_next" else 1
     if config.get("index_topk") is not None:
@@ -94,7 +107,10 @@ def _deltas(
 
 
 def _glm_dsa(config: HfConfig, layers: int, _: FullLayer, latent: LatentLayer | None, *__: object) -> Kept:
-    """Latent vectors, and an indexer in the layers that pick for those after them (deepseek_v32/attention.py)."""
+    """Latent vectors, and an indexer in the layers that pick for those after them.
+
+    Source: models/deepseek_v32/attention.py.
+    """
     assert latent is not None
     keys = config.number("index_head_dim")
     indexer = IndexerLayer(keys + 4 * -(-keys // 128))
@@ -124,9 +140,15 @@ def blocks(config: HfConfig, layers: int) -> Sequence[tuple[Mapping[str, Any], M
     Raises:
         PagesimError: it does not say so of each layer.
     """
-    found = config.entries("block_configs")
-    pairs = [(each.get("attention"), each.get("ffn")) for each in found or () if isinstance(each, Mapping)]
-    if len(pairs) != layers or not all(isinstance(each, Mapping) for pair in pairs for each in pair):
+    found = config.entries("block_configs") or ()
+    pairs = []
+    for each in found:
+        attention, ffn = (
+            (each.get("attention"), each.get("ffn")) if isinstance(each, Mapping) else (None, None)
+        )
+        if isinstance(attention, Mapping) and isinstance(ffn, Mapping):
+            pairs.append((attention, ffn))
+    if len(pairs) != layers:
         raise config.error("block_configs", found, f"attention and ffn of each of the {layers} layers")
     return pairs
 

@@ -85,6 +85,7 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
     if config.family == "zamba2":  # whose code makes all attention before the layers that share it
         kept = tuple(sorted(kept, key=lambda layer: isinstance(layer, StateLayer)))
     alike = set(by_layer) == {(LatentLayer(mla.width) if mla else FullLayer(kv_heads, head_dim),)}
+
     def having(state: bool) -> tuple[int, ...]:
         """Return the layers that keep a state, or something else; none where they are the first ones."""
         found = [
@@ -147,7 +148,9 @@ def _ffn(config: HfConfig, hidden: int) -> int:
     if config.family == "lfm2" and config.flag("block_auto_adjust_ff_dim", True):
         step = config.number("block_multiple_of", default=256)
         factor = config.get("block_ffn_dim_multiplier")
-        inner = int((1 if factor is None else factor) * (2 * config.number("block_ff_dim", "intermediate_size") // 3))
+        inner = int(
+            (1 if factor is None else factor) * (2 * config.number("block_ff_dim", "intermediate_size") // 3)
+        )
         return -(-inner // step) * step
     inner = 4 * hidden if config.family in ("gpt2", "gpt_bigcode", "falcon") else None
     return config.number(*_FFN.get(config.family, _FFN_OF_ANY), default=inner)

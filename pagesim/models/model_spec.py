@@ -14,6 +14,7 @@ from pagesim.models.layers import (
     LatentLayer,
     Layer,
     StateLayer,
+    kept_per_token,
     kv_element_bytes,
     kv_heads_per_gpu,
 )
@@ -412,7 +413,7 @@ class ModelSpec:
         kv_element_bytes(kv_dtype)
         self.kv_heads_per_gpu(tp)
         layers = [layer for layer in self.cache_layers if not isinstance(layer, StateLayer)]
-        return sum(layer.bytes_per_token(kv_dtype, tp) for layer in layers)
+        return sum(kept_per_token(layer, kv_dtype, tp) for layer in layers)
 
     @property
     def linear_flops_per_token(self) -> int:

@@ -200,7 +200,7 @@ class KimiDelta:
         gate, up = ("g_proj", hidden) if self.full_gate else ("g_b_proj", self.head_dim)
         return [
             Tensor("recurrent", "in_proj", 3 * self.inner, hidden, at, ALL, scales=3),
-            # Where the gate is one matrix, the rows on each GPU are made a multiple of 16 (kimi_k3/nvidia/kda.py).
+            # Kimi K3's, with one matrix for the gate, has a multiple of 16 rows on each GPU.
             Tensor("recurrent", "b_proj", self.heads, hidden, at, ALL, own_step=16 if self.full_gate else 1),
             Tensor("recurrent", "f_a_proj", self.head_dim, hidden, at),
             Tensor("recurrent", "f_b_proj", self.inner, self.head_dim, at, ALL),

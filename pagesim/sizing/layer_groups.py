@@ -202,4 +202,6 @@ def _least_padding(counts: Sequence[int], least: int) -> int:
     """
     if not least:
         return 0
-    return min(range(least, max(counts) + 1), key=lambda size: (sum(-count % size for count in counts), -size))
+    return min(
+        range(least, max(counts) + 1), key=lambda size: (sum(-count % size for count in counts), -size)
+    )

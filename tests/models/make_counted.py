@@ -244,7 +244,10 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("ernie4_5", {**HEADS, "use_bias": True}),
     ("exaone4", {**HEADS, "pad_token_id": 0}),
     ("gemma4_text", {**WIDE, "global_head_dim": 128, "hidden_size_per_layer_input": 32}),
-    ("gemma4_text", {**WIDE, "num_hidden_layers": 12, "num_kv_shared_layers": 4, "use_double_wide_mlp": True}),
+    (
+        "gemma4_text",
+        {**WIDE, "num_hidden_layers": 12, "num_kv_shared_layers": 4, "use_double_wide_mlp": True},
+    ),
     ("glm", {**HEADS, "pad_token_id": 0}),
     ("glm4", {**HEADS, "pad_token_id": 0}),
     ("glm4", {**HEADS, "pad_token_id": 0, "attention_bias": False}),

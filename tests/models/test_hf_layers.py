@@ -217,7 +217,11 @@ def test_a_sign_is_refused_in_a_known_family_whose_code_does_not_read_it() -> No
 @pytest.mark.parametrize(
     ("family", "keys", "message"),
     [
-        ("llama", {"layer_types": ["dense"] * 8}, "layer_types names 'dense', which is none of full_attention"),
+        (
+            "llama",
+            {"layer_types": ["dense"] * 8},
+            "layer_types names 'dense', which is none of full_attention",
+        ),
         ("llama", {"layer_types": [3] * 8}, "layer_types names 3, which is none of full_attention"),
         ("llama", {"layer_types": "full_attention"}, "layer_types is 'full_attention'; it must be a list"),
         ("llama", {"layer_types": ["full_attention"] * 7}, "one entry for each of the 8 layers; it has 7"),

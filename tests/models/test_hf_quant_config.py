@@ -24,7 +24,10 @@ SHAPE = {
 }
 LINEAR = 32 * (4096 * (2 * 4096 + 2 * 1024) + 3 * 4096 * 14336)
 REST = 2 * 128256 * 4096 + 65 * 4096  # token table, LM head and norms
-SCALES, CACHED = 32 * 7 * 2 * 4, 32 * 4 * 2  # of 7 matrices a layer and their inputs; of queries, keys, values
+SCALES, CACHED = (
+    32 * 7 * 2 * 4,
+    32 * 4 * 2,
+)  # of 7 matrices a layer and their inputs; of queries, keys, values
 ROWS = 32 * (2 * 4096 + 2 * 1024 + 2 * 14336 + 4096)
 BF16, FP8 = 2 * (LINEAR + REST), LINEAR + 2 * REST + SCALES
 NVFP4 = LINEAR * 4.5 / 8 + 2 * REST + SCALES
@@ -65,7 +68,10 @@ def test_the_file_beside_a_config_counts(
     path = folder(tmp_path, file)
     for named in (path, path / "config.json"):
         spec = from_hf_config(named)
-        assert (spec.weight_bytes, spec.kv_dtype) == (weight_bytes + CACHED * (weight_bytes != BF16), kv_dtype)
+        assert (spec.weight_bytes, spec.kv_dtype) == (
+            weight_bytes + CACHED * (weight_bytes != BF16),
+            kv_dtype,
+        )
         assert "hf_quant_config.json" in spec.source
     assert any("passes it over" in note for note in spec.notes) == (weight_bytes == BF16)
 

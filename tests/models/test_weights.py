@@ -127,7 +127,10 @@ SECTIONS = {
         {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
         ("fp8_block", 8 + 32 / 16384, "fp8"),
     ),
-    "gptq": ({"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True}, ("int4", 4 + 20 / 128, "fp16")),
+    "gptq": (
+        {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True},
+        ("int4", 4 + 20 / 128, "fp16"),
+    ),
     "gptq with zero points": (
         {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False},
         ("int4", 4 + 20 / 32, "fp16"),
