@@ -148,10 +148,10 @@ def _ffn(config: HfConfig, hidden: int) -> int:
     if config.family == "lfm2" and config.flag("block_auto_adjust_ff_dim", True):
         step = config.number("block_multiple_of", default=256)
         factor = config.get("block_ffn_dim_multiplier")
-        inner = int(
+        width = int(
             (1 if factor is None else factor) * (2 * config.number("block_ff_dim", "intermediate_size") // 3)
         )
-        return -(-inner // step) * step
+        return -(-width // step) * step
     inner = 4 * hidden if config.family in ("gpt2", "gpt_bigcode", "falcon") else None
     return config.number(*_FFN.get(config.family, _FFN_OF_ANY), default=inner)
 

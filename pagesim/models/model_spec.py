@@ -146,7 +146,7 @@ class ModelSpec:
         act_numbers: learned numbers of an MLP's activation function.
         tower: parameters of a tower for images that tensor parallelism divides.
         tower_whole: those of it that every GPU keeps.
-        tower_heads: where GPUs do not divide so many evenly, every GPU keeps all of it; 0 where they need not.
+        tower_heads: where GPUs do not divide so many evenly, each keeps all of it; 0 where they need not.
         left_out: parts beside the language model that are not counted, such as "audio tower".
         unread: keys of its config that may change its weights and are not read.
         kv_dtype: of the KV cache, where the checkpoint says one: fp8 or nvfp4; else '', for 16 bits.

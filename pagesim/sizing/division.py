@@ -106,8 +106,8 @@ def expert_padding(model: ModelSpec, gpu: GpuSpec, tp: int) -> int:
     In MXFP4 the hidden width and a GPU's share of the inner one become multiples of 256 and 128 for Marlin's
     and TensorRT-LLM's kernels, the latter alone one of 64 for Triton's, and both of 256 under ROCm
     (``layers/fused_moe/oracle/mxfp4.py``); in 16 bits the inner one a multiple of 128 for TensorRT-LLM's, on
-    Blackwell for servers (``oracle/unquantized.py``). Nemotron's routers have 32 bits where no kernel computes
-    so with 16 (``router/gate_linear.py``).
+    Blackwell for servers (``oracle/unquantized.py``). Nemotron's routers have 32 bits where no kernel
+    computes so with 16 (``router/gate_linear.py``).
     """
     moe = model.moe
     if moe is None:
