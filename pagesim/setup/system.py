@@ -30,7 +30,7 @@ from pagesim.sim.clock import LONGEST_S
 
 WeightDtypeName = Literal["bf16", "fp16", "fp8", "fp8_block", "int8", "int4", "nvfp4", "mxfp4", "mxfp4_mxfp8"]
 
-MOST_BLOCKS = 10_000_000
+MOST_BLOCKS = 50_000_000
 """More blocks than this are taken for a mistake; memory keeps a number for each."""
 
 
