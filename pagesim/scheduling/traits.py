@@ -47,7 +47,7 @@ class SchedulerTraits:
     """The reservations with which it works."""
 
     allocators: ClassVar[tuple[str, ...] | None] = None
-    """The allocators of pagesim with which it works, by name; None for all."""
+    """The allocators with which it works, of those that come with pagesim, by name; None for all."""
 
     takes_plugins: ClassVar[bool] = True
     """Whether it works with an allocator that a plug-in brings."""
