@@ -39,7 +39,7 @@ class Watch(Observer):
         for tier in self.connector.tiers():
             entries = tier.entries()
             assert min(entries.values()) >= 0
-            assert sum(entries.values()) == tier.capacity
+            assert sum(entries.values()) == tier.store.capacity
             self.seen.append(entries)
 
 
@@ -75,10 +75,10 @@ def test_of_chunks_of_several_blocks_those_are_on_the_device_whose_end_is() -> N
         for run in server.scheduler.memory.found_runs()
         for block in range(run.start, run.start + run.count)
     }
-    assert 0 < tier.duplicate < tier.store.used
+    assert 0 < tier.entries()["duplicate"] < tier.store.used
     idle = [run for run, readers in tier.store.chunks().items() if readers == 0]
     ends = [(run[0] >> 40, 32 * run[2]) for run in idle]  # the name of the segment, the tokens up to the end
-    assert tier.duplicate == sum(end in names for end in ends)
+    assert tier.entries()["duplicate"] == sum(end in names for end in ends)
 
 
 @pytest.mark.parametrize("model", ["gpt-oss-20b"])
