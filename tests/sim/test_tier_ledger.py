@@ -64,7 +64,7 @@ def test_a_tier_has_every_chunk_in_one_entry_after_every_iteration(caching: bool
     for entry in ("pending", "pinned", "duplicate", "kept", "free"):
         assert max(entries[entry] for entries in seen) > 0, entry
     last = server.scheduler.connector.tiers()[0]
-    assert (last.name, last.pending, last.pinned) == ("host", 0, 0)
+    assert (last.name, last.store.writing, last.store.pinned) == ("host", 0, 0)
 
 
 def test_of_chunks_of_several_blocks_those_are_on_the_device_whose_end_is() -> None:
