@@ -77,7 +77,7 @@ def offload(*, tier: TIER = None, out: OUT = None, flags: dict[str, Any]) -> Non
     import pandas as pd
 
     from pagesim.costs import Assuming
-    from pagesim.experiments.offload.loading import Beside, reaches, returning
+    from pagesim.experiments.offload.loading import DecodingLoad, reaches, returning
     from pagesim.hardware.tier_spec import parse_capacity
     from pagesim.results.tier_plots import loading_map
 
@@ -89,7 +89,7 @@ def offload(*, tier: TIER = None, out: OUT = None, flags: dict[str, Any]) -> Non
     names = words(asked.models)
     servers = [_server(name, asked.budget, flags) for name in names]
     tiers = _tiers(tier or TIERS, flags, asked.profile, servers)
-    beside = Beside(asked.sequences, asked.sequence_tokens)
+    beside = DecodingLoad(asked.sequences, asked.sequence_tokens)
     found = [
         each
         for server in servers
