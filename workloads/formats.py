@@ -118,7 +118,7 @@ READERS: dict[str, Format] = {
     "lmbenchmark": Format(
         "LMBenchmark turns (JSON: text of input, output_length)",
         (["input"], ["output_length"]),
-        lambda rows, options: texts.read_lmbenchmark(rows, counter(options.tokenizer)),
+        lambda rows, options: texts.read_prompts(rows, counter(options.tokenizer), "input", "output_length"),
     ),
     "pairs": Format(
         "a JSON list of [input tokens, output tokens] pairs",
@@ -135,7 +135,9 @@ READERS: dict[str, Format] = {
     "prompts": Format(
         "vLLM's benchmark prompts (JSON lines: text of prompt, output_tokens)",
         (["prompt"], tables.OUTPUT_NAMES),
-        lambda rows, options: texts.read_prompts(rows, counter(options.tokenizer)),
+        lambda rows, options: texts.read_prompts(
+            rows, counter(options.tokenizer), "prompt", tables.first_name(rows, tables.OUTPUT_NAMES)
+        ),
     ),
 }
 

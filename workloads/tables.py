@@ -27,7 +27,6 @@ from pagesim.workloads.values import (
     names,
     numbers,
     stamps,
-    zoned,
 )
 
 PROMPT_NAMES = (
@@ -138,9 +137,9 @@ SPLITWISE = LogColumns("prompt_size", "token_size", "arrival_timestamp")
 
 def read_azure(rows: Rows) -> dict[str, Any]:
     """Read Azure's CSV: dates with seven digits of a second, which become seconds from the first row."""
-    times, good = stamps(rows.column("timestamp"))
+    times, good, zoned = stamps(rows.column("timestamp"))
     rows.reject_values("timestamp", good, "a date and time such as 2023-11-16 18:15:46.6805900")
-    bare = int((good & ~zoned(rows.column("timestamp"))).sum())
+    bare = int((good & ~zoned).sum())
     if 0 < bare < int(good.sum()):
         rows.notes.append(
             f"timestamp: {bare} of {len(rows)} rows name no time zone, and others do: read as UTC"

@@ -5,29 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from pydantic import BaseModel, Field
 from pydantic.fields import FieldInfo
 
 from pagesim.accounting.fragmentation import fragmentation_of
+from pagesim.api import trace_of
 from pagesim.cli import show
 from pagesim.cli.ablate_engines import engines
 from pagesim.cli.ablate_hit_rate import hit_rate
 from pagesim.cli.ablate_offload import offload
 from pagesim.cli.ablate_tier_size import tier_size
 from pagesim.cli.calibrate import numbers
-from pagesim.cli.flags import OUT, SCENARIO, Command, EngineCommand, scenario_from, with_fields
+from pagesim.cli.flags import OUT, SCENARIO, Command, EngineCommand, scenario_from, taken, with_fields
 from pagesim.cli.groups import Commands
 from pagesim.cli.printing import put_table
 from pagesim.cli.runs import counted
+from pagesim.costs.profiles import Profile, find_profile
+from pagesim.costs.profiles.analytic import analytic_profile
 from pagesim.errors import PagesimError
+from pagesim.experiments.ablations import PREEMPTIONS, best, crossover, notes_on, serve, sizes_of, undo
+from pagesim.hardware import gpu
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.scenario import Scenario
-
-if TYPE_CHECKING:
-    from pagesim.costs.profiles import Profile
 
 cli = typer.Typer(
     cls=Commands,
@@ -105,8 +107,6 @@ def block_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
     Example: pagesim ablate block-size --profile opt-13b-h200.json --trace sharegpt --rate 2 --duration 300
     """
     asked, chosen, folder = _prepared(Ablation, scenario, out, flags)
-    from pagesim.api import trace_of
-    from pagesim.experiments.ablations import best, notes_on, serve
     from pagesim.results.drawing import load_of
 
     lines: dict[str, dict[int, float]] = {}
@@ -141,8 +141,6 @@ def preemption(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
     """
     tokens = flags.get("tokens", Undoing.model_fields["tokens"].default)
     asked, chosen, folder = _prepared(Undoing, scenario, out, flags)
-    from pagesim.api import trace_of
-    from pagesim.experiments.ablations import PREEMPTIONS, crossover, notes_on, serve, undo
     from pagesim.results.drawing import load_of
 
     alone = undo(asked.profile, EngineConfig(chosen).model, asked.sizes, tokens)
@@ -190,7 +188,7 @@ def _prepared(
     kind: type[Ablation], scenario: Path | None, out: Path | None, flags: dict[str, Any]
 ) -> tuple[_Asked, Scenario, Path | None]:
     """Return where costs come from, the scenario with them, and the folder for results, made."""
-    asked = kind(**{name: flags.pop(name) for name in kind.model_fields if name in flags})
+    asked = taken(kind, flags)
     chosen = scenario_from(Scenario, scenario, flags)
     if "policy" not in chosen.model_fields_set:
         chosen = chosen.model_copy(update={"policy": POLICY})
@@ -207,10 +205,6 @@ def _prepared(
 
 
 def _found(name: str, chosen: Scenario, sizes: tuple[int, ...] | None) -> _Asked:
-    from pagesim.costs.profiles import find_profile
-    from pagesim.costs.profiles.analytic import analytic_profile
-    from pagesim.experiments.ablations import sizes_of
-    from pagesim.hardware import gpu
 
     config, tp = EngineConfig(chosen), chosen.tensor_parallel_size
     profile = find_profile(name, model=config.model, tp=tp, kv_dtype=config.kv_dtype)
@@ -229,7 +223,6 @@ def _found(name: str, chosen: Scenario, sizes: tuple[int, ...] | None) -> _Asked
 
 def _measured(asked: Ablation, chosen: Scenario, sizes: tuple[int, ...] | None, out: Path | None) -> _Asked:
     from pagesim.device.calibration import calibrate
-    from pagesim.experiments.ablations import sizes_of
 
     if out is None:
         raise PagesimError("--device measures a profile, which goes into the folder --out; name one")

@@ -8,11 +8,12 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from pagesim.accounting.fragmentation import INTERNAL
+from pagesim.api import trace_of
 from pagesim.cli import show
-from pagesim.cli.flags import OUT, SCENARIO, scenario_from, with_fields
+from pagesim.cli.flags import OUT, SCENARIO, scenario_from, taken, with_fields
 from pagesim.cli.printing import put_table
 from pagesim.cli.runs import counted, say_notes
-from pagesim.experiments.engines import POLICIES, TERMS, Loop, Sizing
+from pagesim.experiments.engines import POLICIES, TERMS, Loop, Sizing, serve_engines
 from pagesim.setup.scenario import Scenario
 
 
@@ -60,12 +61,10 @@ def engines(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]
 
     Example: pagesim ablate engines --trace sharegpt --num-requests 20000 --model llama-3.1-8b --gpu h100
     """
-    asked = Compared(**{name: flags.pop(name) for name in Compared.model_fields if name in flags})
+    asked = taken(Compared, flags)
     chosen = scenario_from(Scenario, scenario, flags)
     import pandas as pd
 
-    from pagesim.api import trace_of
-    from pagesim.experiments.engines import serve_engines
     from pagesim.results.drawing import load_of
     from pagesim.results.engine_plots import engine_bars
 

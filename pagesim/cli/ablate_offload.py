@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel, Field
 
 from pagesim.cli import show
 from pagesim.cli.calibrate import numbers, words
-from pagesim.cli.flags import OUT, with_fields
+from pagesim.cli.flags import OUT, taken, with_fields
 from pagesim.cli.printing import put_table
+from pagesim.costs import Assuming
+from pagesim.costs.links import host_links
+from pagesim.costs.profiles import find_profile
 from pagesim.errors import PagesimError
+from pagesim.experiments.offload.loading import (
+    DecodingLoad,
+    OffloadServer,
+    Returning,
+    place_at,
+    reaches,
+    returning,
+)
+from pagesim.hardware import TierSpec, gpu, parse_tiers
+from pagesim.hardware.tier_spec import parse_capacity
+from pagesim.models import model
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.system import System, checked
-
-if TYPE_CHECKING:
-    from pagesim.experiments.offload.loading import OffloadServer, Returning
-    from pagesim.hardware import TierSpec
 
 GIB = 1 << 30
 
@@ -73,12 +83,9 @@ def offload(*, tier: TIER = None, out: OUT = None, flags: dict[str, Any]) -> Non
     Example: pagesim ablate offload --gpu h100 --tier host:256GiB --tier ssd:4TiB:6.5GB/s --out out/offload
     """
     flags.setdefault("gpu", GPU)
-    asked = checked(Loads, {name: flags.pop(name) for name in Loads.model_fields if name in flags})
+    asked = taken(Loads, flags)
     import pandas as pd
 
-    from pagesim.costs import Assuming
-    from pagesim.experiments.offload.loading import DecodingLoad, reaches, returning
-    from pagesim.hardware.tier_spec import parse_capacity
     from pagesim.results.tier_plots import loading_map
 
     contexts = numbers("contexts", asked.contexts)
@@ -132,8 +139,6 @@ def offload(*, tier: TIER = None, out: OUT = None, flags: dict[str, Any]) -> Non
 
 def _server(text: str, budget: int, flags: dict[str, Any]) -> OffloadServer:
     """Return what serves a model that is written as NAME or NAME:TP."""
-    from pagesim.experiments.offload.loading import OffloadServer
-
     name, _, tp = text.partition(":")
     if tp and not tp.isdecimal():
         raise PagesimError(f"models is {text!r}; each must be NAME or NAME:TENSOR_PARALLEL_SIZE")
@@ -158,10 +163,6 @@ def _tiers(
     profile: str | None,
     servers: list[OffloadServer],
 ) -> tuple[TierSpec, ...]:
-    from pagesim.costs.links import host_links
-    from pagesim.costs.profiles import find_profile
-    from pagesim.hardware import gpu, parse_tiers
-    from pagesim.models import model
 
     device = gpu(flags["gpu"])
     if profile is None:
@@ -174,7 +175,6 @@ def _tiers(
 
 
 def _found_at(server: OffloadServer, tiers: tuple[TierSpec, ...], distances: list[int]) -> list[str]:
-    from pagesim.experiments.offload.loading import place_at
 
     places = [place_at(tiers, server.device_bytes, each) for each in distances]
     return ["lost" if each is None else "device" if each < 0 else tiers[each].name for each in places]

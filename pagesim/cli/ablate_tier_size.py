@@ -6,11 +6,15 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from pagesim.api import trace_of
 from pagesim.cli import show
-from pagesim.cli.flags import OUT, SCENARIO, scenario_from, with_fields
+from pagesim.cli.flags import OUT, SCENARIO, scenario_from, taken, with_fields
 from pagesim.cli.printing import put_table
 from pagesim.cli.runs import counted, say_notes
 from pagesim.errors import PagesimError
+from pagesim.experiments.offload.hit_rate import chunk_bytes, prompt_chunks
+from pagesim.experiments.offload.sizes import serve_sizes
+from pagesim.models import model
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.scenario import Scenario
 
@@ -35,14 +39,10 @@ def tier_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, An
 
     Example: pagesim ablate tier-size --model llama-3.1-8b --gpu h100 --trace conversation.jsonl --sizes 0,256
     """
-    asked = TierSizes(**{name: flags.pop(name) for name in TierSizes.model_fields if name in flags})
+    asked = taken(TierSizes, flags)
     chosen = scenario_from(Scenario, scenario, {**flags, "policy": "vllm-v1", "enable_prefix_caching": True})
     import pandas as pd
 
-    from pagesim.api import trace_of
-    from pagesim.experiments.offload.hit_rate import chunk_bytes, prompt_chunks
-    from pagesim.experiments.offload.sizes import serve_sizes
-    from pagesim.models import model
     from pagesim.results.drawing import load_of
     from pagesim.results.tier_plots import over_tier_sizes
 

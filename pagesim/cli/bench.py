@@ -10,7 +10,7 @@ import typer
 from pydantic import BaseModel, Field
 
 from pagesim.cli import export, show
-from pagesim.cli.flags import JSON, OUT, with_fields
+from pagesim.cli.flags import JSON, OUT, taken, with_fields
 from pagesim.errors import PagesimError
 
 cli = typer.Typer(
@@ -226,7 +226,7 @@ def _measure(benches: tuple[str, ...], flags: dict[str, Any], out: Path | None, 
     from pagesim.kernels.bench import selection
     from pagesim.kernels.bench.run import run_points
 
-    how = Run(**{name: flags.pop(name) for name in Run.model_fields if name in flags})
+    how = taken(Run, flags)
     device = selection.device(how.device)
     points = [point for bench in benches for point in selection.points(bench, device, how.quick, flags)]
     with show.bar() as progress:

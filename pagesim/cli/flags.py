@@ -81,6 +81,7 @@ REPEATED = {"tiers"}
 """Options whose flags may be given several times, once a value."""
 
 S = TypeVar("S", bound=Scenario)
+M = TypeVar("M", bound=BaseModel)
 Run = Callable[..., None]
 Decorator = Callable[[Run], Run]
 
@@ -118,6 +119,11 @@ def scenario_from(
 
         check_serve_line(EngineConfig(scenario), full_graphs=served.full_graphs)
     return scenario.model_copy(update=absolute_paths(scenario))
+
+
+def taken(kind: type[M], flags: dict[str, Any]) -> M:
+    """Take the options of a model out of the flags that were given; return the model of them."""
+    return checked(kind, {name: flags.pop(name) for name in kind.model_fields if name in flags})
 
 
 def with_fields(fields: Mapping[str, FieldInfo], *, check: bool = False, engine: bool = False) -> Decorator:

@@ -263,7 +263,9 @@ def _show_plans(found: list[Planned], names: list[str]) -> None:
         "concurrency",
         "at once",
     )
-    put_table("Memory of each GPU, plan beside plan", header, rows, texts=tuple(range(len(names))))
+    put_table(
+        "Memory of each GPU, plan beside plan", header, rows, texts=tuple(range(len(names))), wraps=True
+    )
     for each in found:
         if each.plan is None:
             which = ", ".join(f"{name} {value}" for name, value in each.point.items())

@@ -18,6 +18,11 @@ LONGEST_WORD = 40
 """Characters of a word that is not broken; a longer one, such as a path, may be."""
 
 
+def terminal(*, beside: bool = False) -> Console:
+    """Return what prints texts as they are, ``:page:`` included, to standard output, or to standard error."""
+    return Console(stderr=beside, emoji=False)
+
+
 def put_table(
     title: str,
     columns: Sequence[str],
@@ -46,7 +51,7 @@ def put_side_by_side(title: str, names: Sequence[str], rows: Sequence[tuple[str,
         names: heads of the columns.
         rows: label, and a cell a name, each.
     """
-    console = Console()
+    console = terminal()
     unlimited = console.options.update(max_width=UNLIMITED)
 
     def some(first: int, end: int) -> Table:
@@ -66,7 +71,7 @@ def put_side_by_side(title: str, names: Sequence[str], rows: Sequence[tuple[str,
 
 
 def _print(title: str, tables: Iterable[Table]) -> None:
-    console = Console()
+    console = terminal()
     if title:
         # rich would wrap it at the width of a narrow table.
         console.print(title, style="bold", highlight=False, markup=False, soft_wrap=True)

@@ -7,12 +7,16 @@ from typing import Annotated
 
 import typer
 
-from pagesim.cli import show
+from pagesim.cli import show, show_profile
 from pagesim.cli.completion import complete
 from pagesim.cli.flags import JSON, OUT
 from pagesim.cli.profile_import import BACKEND, TABLES, VERSION
 from pagesim.cli.profile_import import cli as importing
+from pagesim.costs.profiles import LAUNCH_S, find_profile
+from pagesim.costs.profiles import rescale as carry
 from pagesim.errors import PagesimError
+from pagesim.hardware import gpu as gpu_of
+from pagesim.models import model as model_of
 
 cli = typer.Typer(
     help="Show, compare, check, import and rescale cost profiles.\n\n"
@@ -43,10 +47,6 @@ def terms(*, profile: PROFILE, model: MODEL = "opt-13b", out: OUT = None, as_jso
 
     Example: pagesim profile show analytic-h200 --model llama-3-8b
     """
-    from pagesim.cli import show_profile
-    from pagesim.costs.profiles import find_profile
-    from pagesim.models import model as model_of
-
     found = find_profile(profile, model=model_of(model))
     if as_json:
         show.as_json(found.model_dump(mode="json", by_alias=True))
@@ -75,10 +75,6 @@ def compare(
 
     Example: pagesim profile compare analytic-a100-40gb analytic-h200
     """
-    from pagesim.cli import show_profile
-    from pagesim.costs.profiles import find_profile
-    from pagesim.models import model as model_of
-
     spec = model_of(model)
     found = {name: find_profile(name, model=spec) for name in profiles}
     of = {name: profile.model.name for name, profile in found.items()}
@@ -96,10 +92,6 @@ def check(*, profile: PROFILE, model: MODEL = "opt-13b") -> None:
 
     Example: pagesim profile check analytic-h200
     """
-    from pagesim.cli import show_profile
-    from pagesim.costs.profiles import find_profile
-    from pagesim.models import model as model_of
-
     found = find_profile(profile, model=model_of(model))
     if not found.samples:
         show.say(f"{found.name} holds no measurements ({found.kind}): there is nothing to check it against")
@@ -193,12 +185,6 @@ def rescale(
 
     Example: pagesim profile rescale a100.json h100.json --model llama-3-8b --gpu h100 --tp 4
     """
-    from pagesim.cli import show_profile
-    from pagesim.costs.profiles import LAUNCH_S, find_profile
-    from pagesim.costs.profiles import rescale as carry
-    from pagesim.hardware import gpu as gpu_of
-    from pagesim.models import model as model_of
-
     old = find_profile(profile, model=model_of(model or "opt-13b"))
     if old.gpu is None:
         raise PagesimError(f"profile {old.name} names no GPU that is known: it cannot be rescaled")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pagesim.accounting.fragmentation import categories
+from pagesim.accounting.ledger import HYBRID_ENTRIES
 from pagesim.cli import show
 from pagesim.cli.printing import put_table
 from pagesim.cli.runs import counted
+from pagesim.experiments import gallery as of
+from pagesim.experiments.loads import LOADS
 from pagesim.hardware.gpus import GIB
-
-if TYPE_CHECKING:
-    from pagesim.results.gpu_memory import FullMemory
+from pagesim.models import model
+from pagesim.results.gpu_memory import FullMemory
 
 
 def saturate(models: str | None, gpu: str, jobs: int | None, out: Path | None, *, json: bool) -> None:
@@ -27,10 +29,6 @@ def saturate(models: str | None, gpu: str, jobs: int | None, out: Path | None, *
         out: folder for ``gallery.csv`` and the figure.
         json: whether rows are printed as JSON.
     """
-    from pagesim.experiments import gallery as of
-    from pagesim.experiments.loads import LOADS
-    from pagesim.models import model
-
     names = of.MODELS if models is None else tuple(dict.fromkeys(models.split(",")))
     runs = of.gallery(names, gpu=gpu, jobs=jobs)
     found = list(counted("models", runs, len(names) * len(LOADS)))
@@ -52,8 +50,6 @@ def saturate(models: str | None, gpu: str, jobs: int | None, out: Path | None, *
 
 
 def _show(found: list[FullMemory], gpu: str) -> None:
-    from pagesim.accounting.fragmentation import categories
-    from pagesim.accounting.ledger import HYBRID_ENTRIES
 
     parts = {
         "weights": ("weights",),

@@ -10,8 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from rich.console import Console
-
+from pagesim.cli.printing import terminal
 from pagesim.errors import PagesimError, escaped
 from pagesim.setup.files import check_file, put, put_text
 
@@ -28,12 +27,12 @@ def as_json(value: Any) -> None:
 
 def say(sentence: str) -> None:
     """Print a sentence as it is, but for what would command the terminal: it may hold names from files."""
-    Console().print(escaped(sentence), highlight=False, markup=False, soft_wrap=True)
+    terminal().print(escaped(sentence), highlight=False, markup=False, soft_wrap=True)
 
 
 def complain(sentence: str, style: str | None = None) -> None:
     """Print a sentence beside the output."""
-    Console(stderr=True).print(escaped(sentence), style=style, highlight=False, markup=False, soft_wrap=True)
+    terminal(beside=True).print(escaped(sentence), style=style, highlight=False, markup=False, soft_wrap=True)
 
 
 def say_notes(notes: Iterable[str]) -> None:
@@ -63,7 +62,7 @@ def bar(label: str = "") -> Iterator[Bar | None]:
     """Show a bar, with the time that the rest still takes, on a terminal; elsewhere nothing."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    console = terminal(beside=True)
     if not console.is_terminal:
         yield None
         return
@@ -84,7 +83,7 @@ def bar(label: str = "") -> Iterator[Bar | None]:
 @contextmanager
 def doing(first: str) -> Iterator[Callable[[str], None]]:
     """Say on a terminal what is being done, while it lasts; yield what is told of each further step."""
-    console = Console(stderr=True)
+    console = terminal(beside=True)
     if not console.is_terminal:
         yield lambda _: None
         return

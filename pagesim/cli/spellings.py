@@ -51,6 +51,7 @@ def respelled(args: Sequence[str]) -> list[str]:
 def _variation(burstiness: str) -> str:
     """Return the coefficient of variation of gamma arrivals of this shape, which vLLM's bench takes."""
     try:
-        return repr(float(burstiness) ** -0.5)
-    except (ValueError, ArithmeticError):
+        shape = float(burstiness)
+    except ValueError:
         return burstiness
+    return repr(shape**-0.5) if shape > 0 else burstiness

@@ -158,7 +158,11 @@ def _show(tables: SweepTables, axes: list[str], metrics: list[str]) -> None:
     for _, row in means.head(MOST_ROWS).iterrows():
         options = ["–" if isna(row[name]) else str(row[name]) for name in names]
         rows.append([*options, *(number(row[name], row[f"{name}.{MARGIN}"]) for name in metrics)])
-    put_table("Means over the seeds", [*names, *(label(name).replace(".", "\n") for name in metrics)], rows)
+    heads = [
+        *(name.replace("_", " ") for name in names),
+        *(label(name).replace(".", "\n") for name in metrics),
+    ]
+    put_table("Means over the seeds", heads, rows, wraps=True)
     if len(means) > MOST_ROWS:
         show.say(f"… and {len(means) - MOST_ROWS} points more in means.parquet")
     failed = tables.runs[tables.runs["status"] == "failed"]

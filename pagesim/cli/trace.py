@@ -12,13 +12,18 @@ from pagesim.cli.completion import complete
 from pagesim.cli.flags import FORCE, OUT, workload_flags
 from pagesim.cli.printing import put_table
 from pagesim.errors import PagesimError, TraceError, escaped
+from pagesim.experiments.recorded.fields import CUT_OFF
+from pagesim.experiments.recorded.find import FORMATS, read
 from pagesim.setup.files import check_file, put_text
+from pagesim.workloads import LengthModel, Provenance, load, make_trace, plot_trace, save
+from pagesim.workloads import describe as statistics
+from pagesim.workloads import fit as fit_model
+from pagesim.workloads.formats import UNKNOWN
+from pagesim.workloads.trace import Trace
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from pagesim.workloads import LengthModel
-    from pagesim.workloads.trace import Trace
 
 cli = typer.Typer(
     help="Describe, convert, fit and make traces.\n\n"
@@ -46,12 +51,9 @@ def describe(*, trace: TRACE, out: OUT = None, flags: dict[str, Any]) -> None:
 
     Example: pagesim trace describe azure-conv --num-requests 20000 --out out/azure
     """
-    from pagesim.workloads import describe as statistics
-    from pagesim.workloads import make_trace, plot_trace
-
     requests = make_trace(trace, **flags)
     if out is not None:
-        title = ", ".join([trace, *(f"{name} {value}" for name, value in flags.items())])
+        title = ", ".join([trace, *(f"{name} {_short(value)}" for name, value in flags.items())])
         show.put_figure(plot_trace(requests, escaped(title)), out, "trace")
     show.say_notes(requests.notes)
     _show_statistics(statistics(requests))
@@ -74,8 +76,6 @@ def convert(
 
     Example: pagesim trace convert AzureLLMInferenceTrace_conv.csv azure.parquet
     """
-    from pagesim.workloads import load, save
-
     try:
         found = {target: load(source, **flags, keep_think_s=True)}
     except TraceError as error:
@@ -94,10 +94,6 @@ def _recorded(source: Path, target: Path, error: TraceError) -> dict[Path, Trace
     Raises:
         PagesimError: what is wrong with the runs, or, where there are none, with the trace.
     """
-    from pagesim.experiments.recorded.fields import CUT_OFF
-    from pagesim.experiments.recorded.find import FORMATS, read
-    from pagesim.workloads.formats import UNKNOWN
-
     try:
         runs = read(source)
     except PagesimError as why:
@@ -134,8 +130,6 @@ def make(
 
     Example: pagesim trace make lognormal:300,1.5,200,1 burst.csv --rate 4 --cv 3 --duration 600
     """
-    from pagesim.workloads import make_trace, save
-
     check_file(target, "trace", force=force)
     requests = make_trace(trace, **flags)
     save(requests, target)
@@ -165,9 +159,6 @@ def fit(
 
     Example: pagesim trace fit azure.parquet azure.json --origin AzurePublicDataset --licence CC-BY-4.0
     """
-    from pagesim.workloads import Provenance, load
-    from pagesim.workloads import fit as fit_model
-
     check_file(target, "model of lengths", force=force)
     requests = load(source, **flags)
     model = fit_model(
@@ -200,6 +191,10 @@ def _show_closeness(model: LengthModel) -> None:
             change = f"{100 * (ours / value - 1):+.2f} %"
             rows.append((measure, statistic, f"{value:,.2f}", f"{ours:,.2f}", change))
     put_table("Fit, tokens", ("", "", "source", "model", "difference"), rows, texts=(0, 1))
+
+
+def _short(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _quantity(value: float, statistic: str) -> str:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from pagesim.cli import show
 from pagesim.cli.calibrate import words
-from pagesim.cli.flags import JSON, OUT, scenario_from, with_fields
+from pagesim.cli.flags import JSON, OUT, scenario_from, taken, with_fields
 from pagesim.errors import PagesimError
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.files import check_target, publish
@@ -115,7 +115,7 @@ def command(
 
 def _live(scenario: Path | None, out: Path | None, json: bool, flags: dict[str, Any]) -> None:
     """Run a trace live and simulated, and print both comparisons."""
-    asked = Validation(**{name: flags.pop(name) for name in Validation.model_fields if name in flags})
+    asked = taken(Validation, flags)
     chosen = scenario_from(Scenario, scenario, flags)
     policies = words(asked.policies)
     preemptions = words(asked.preemptions)

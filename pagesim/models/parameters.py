@@ -182,7 +182,8 @@ def _heads(spec: ModelSpec, attending: Sequence[int]) -> list[Tensor]:
             vector("qk_norm", 2 * dim if spec.qk_norm else 0, at),
         ]
         if spec.wide_qk_norm:
-            found += [vector("q_norm", query, at, shards=ALL), vector("k_norm", key, at, shards=kv_heads)]
+            of_query, of_key = (ALL, kv_heads) if spec.split_qk_norm else (1, 1)
+            found += [vector("q_norm", query, at, shards=of_query), vector("k_norm", key, at, shards=of_key)]
         if spec.qkv_bias:
             found.append(vector("q_bias", gated * query, at, shards=ALL))
             found.append(vector("kv_bias", 2 * key, at, shards=kv_heads))
@@ -207,15 +208,21 @@ def _latent(spec: ModelSpec, mla: LatentAttention, attending: Sequence[int]) -> 
     found += [
         Tensor("attention", "kv_a_proj_with_mqa", mla.width, spec.hidden, attending),
         Tensor("attention", "kv_b_proj", up, mla.kv_lora_rank, attending, ALL),
-        Tensor("attention", "o_proj", spec.hidden, spec.heads * mla.v_head_dim, attending, ALL, by_columns=True),
+        Tensor(
+            "attention", "o_proj", spec.hidden, spec.heads * mla.v_head_dim, attending, ALL, by_columns=True
+        ),
         vector("rank_norms", mla.q_lora_rank + mla.kv_lora_rank, attending),
     ]
     if mla.index_heads:
         picking = _picking(spec, attending)
         found += [
-            Tensor("attention", "indexer.wq_b", mla.index_heads * mla.index_head_dim, mla.q_lora_rank, picking),
+            Tensor(
+                "attention", "indexer.wq_b", mla.index_heads * mla.index_head_dim, mla.q_lora_rank, picking
+            ),
             # One layer of the engine's, which it keeps in 16 bits.
-            Tensor(REST, "indexer.wk_weights_proj", mla.index_head_dim + mla.index_heads, spec.hidden, picking),
+            Tensor(
+                REST, "indexer.wk_weights_proj", mla.index_head_dim + mla.index_heads, spec.hidden, picking
+            ),
             vector("indexer.k_norm", 2 * mla.index_head_dim, picking, wide=True),
         ]
     return found
@@ -252,7 +259,13 @@ def _mlps(spec: ModelSpec) -> list[Tensor]:
 
 
 def _mlp(
-    spec: ModelSpec, group: str, width: int, at: Sequence[int], hidden: int = 0, copies: int = 1, used: int = 1
+    spec: ModelSpec,
+    group: str,
+    width: int,
+    at: Sequence[int],
+    hidden: int = 0,
+    copies: int = 1,
+    used: int = 1,
 ) -> list[Tensor]:
     """The matrices of an MLP, or of so many alike."""
     hidden = hidden or spec.hidden
@@ -264,8 +277,8 @@ def _mlp(
 def _experts(spec: ModelSpec, moe: MixtureOfExperts, at: Sequence[int]) -> list[Tensor]:
     """The experts of these layers, those that are shared and the others, and the router.
 
-    The others take and give ``latent`` numbers where there is such a width, between two projections that every
-    GPU has whole.
+    The others take and give ``latent`` numbers where there is such a width, between two projections that
+    every GPU has whole.
     """
     shared = moe.shared_ffn or moe.shared_experts * moe.expert_ffn
     count, used = moe.experts, moe.experts_per_token

@@ -83,19 +83,15 @@ class Life:
         free, free_cpu, held = memory.free_blocks, memory.free_cpu_blocks, memory.held_blocks(request)
         if not self.swaps:
             return False
-        if held > free_cpu:
-            state = self.snapshot()
-            try:
-                memory.swap_out(request)
-            except (BlockManagerError, OutOfBlocks):
-                assert self.snapshot() == state, "a swap without room leaves everything as it was"
-                return False
-            raise AssertionError("a swap into a full swap space raises OutOfBlocks")
+        state = self.snapshot()
         try:
             moved = memory.swap_out(request)
-        except BlockManagerError:
-            self.swaps = False
+        except (BlockManagerError, OutOfBlocks) as error:
+            self.swaps = isinstance(error, OutOfBlocks)
+            assert held > free_cpu or not self.swaps, "a swap that the swap space has room for succeeds"
+            assert self.snapshot() == state, "a swap that is refused leaves everything as it was"
             return False
+        assert held <= free_cpu, "a swap into a full swap space raises OutOfBlocks"
         assert moved == held, "a swap moves each distinct block once"
         assert memory.free_blocks == free + held, "a swap frees what was held on the device"
         assert memory.free_cpu_blocks == free_cpu - held, "a swap takes as many blocks of the swap space"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import lcm
 
 from pagesim.allocators import OutOfBlocks
-from pagesim.kvcache import BlockManager, ChunkedLocal, Full, KVGroup, SlidingWindow
+from pagesim.kvcache import BlockManager, ChunkedLocal, Full, KVGroup, SequenceGroup, SlidingWindow
 from tests.kvcache.text import Reader
 
 
@@ -225,6 +225,13 @@ class SlowHybridPrefixManager(BlockManager):
     def held_by_groups(self) -> list[int]:
         groups = range(len(self.groups))
         return [len({b for tables in self.tables.values() for b in tables[g] if b}) for g in groups]
+
+    def exclusive_blocks(self, requests: Sequence[SequenceGroup]) -> list[int]:
+        others = [tables for request, tables in self.tables.items() if request not in requests]
+        return [
+            len({b for r in requests for b in self.tables[r][g] if b} - {b for t in others for b in t[g]})  # type: ignore[index]
+            for g in range(len(self.groups))
+        ]
 
     def block_table(self, request: Reader, sample: int = 0, group: int = 0) -> list[int]:
         return [-1 if block is None else block.number for block in self.tables[request][group]]

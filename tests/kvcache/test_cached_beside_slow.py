@@ -180,7 +180,7 @@ class Lives:
         if left <= 0:
             self.resting.remove(pair)
             self.both("start_decoding", pair)
-            self.settle(pair, uncommitted_tokens=self.steps_in_flight)
+            self.settle(pair, uncommitted_tokens=self.uncommitted())
             self.decoding = sorted([*self.decoding, pair], key=lambda each: each[0].order)
             return
         if rnd.random() < 0.2:
@@ -271,6 +271,10 @@ class Lives:
         elif length > pair[0].prompt:
             self.over.append((length, content))
 
+    def uncommitted(self) -> int:
+        """Return the tokens of a decoding request that are not known yet."""
+        return self.steps_in_flight
+
     def more_acts(self) -> list[Callable[[], object]]:
         return []
 
@@ -294,6 +298,10 @@ class Lives:
             self.both("length", pair)
             self.both("blocks_to_extend", pair, 1 if pair[0].decodes else 7)
             assert pair[0].inflight_tokens == pair[-1].inflight_tokens
+        some = self.decoding
+        for place, memory in enumerate(self.memories[:-1]):
+            told = memory.exclusive_blocks([pair[place] for pair in some])
+            assert told == self.slow.exclusive_blocks([pair[-1] for pair in some])
         self.duplicates += any(len(blocks) > 1 for blocks in self.slow.cache.values())
 
     def live(self, days: int) -> None:
@@ -325,6 +333,9 @@ class OneGroup(Lives):
         ]
         how = {"longest": LONGEST, "in_flight": 30, "reuses_unhashed_first": first}
         return (*made, SlowHybridPrefixManager(blocks, [KVGroup(self.size)], **how))
+
+    def uncommitted(self) -> int:
+        return self.size % 2
 
     def more_acts(self) -> list[Callable[[], object]]:
         return [self.reserve]

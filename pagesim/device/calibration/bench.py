@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from pagesim.device.calibration.harness import Harness
-from pagesim.device.calibration.iterations import Iterations
+from pagesim.device.calibration.iterations import WholeIterations
 from pagesim.device.calibration.points import ITERATION, LAUNCH, Point
 from pagesim.device.live.model import Model
 from pagesim.device.live.pools import KvPools
@@ -79,7 +79,7 @@ class Bench:
         self.model = Model(spec, dtype=self.dtype, device=self.device, longest=longest, seed=self.seed)
         self._session = Session(self.device.type, self.budget_s, self.seed)
         self._harness: Harness | None = None
-        self._iterations: Iterations | None = None
+        self._iterations: WholeIterations | None = None
         self._room()
 
     def measure(self, point: Point) -> Row:
@@ -94,7 +94,7 @@ class Bench:
         harness = self._harness_of(point.block_size)
         if point.term in (ITERATION, LAUNCH):
             if self._iterations is None or self._iterations.harness is not harness:
-                self._iterations = Iterations(harness, model=self.name, steps=self.steps, seed=self.seed)
+                self._iterations = WholeIterations(harness, model=self.name, steps=self.steps, seed=self.seed)
             if point.term == LAUNCH:
                 return {"seconds": self._iterations.launch(point.size)}
             seconds, context = self._iterations.decode(point.size)

@@ -31,7 +31,7 @@ LAUNCHES = 15
 """Samples of the host's launching."""
 
 
-class Iterations:
+class WholeIterations:
     """Runs batches on a harness.
 
     Args:

@@ -75,7 +75,7 @@ def run_live(
     require_device(device)
     import torch
 
-    from pagesim.device.live.preflight import check_block_size, check_options
+    from pagesim.device.live.preflight import check_block_size, check_options, dtype_on
     from pagesim.kernels.machine import describe_machine
 
     config = EngineConfig(system)
@@ -87,9 +87,7 @@ def run_live(
     check_block_size(sized.block_size)
     if system.cpu_blocks is None:
         system = system.model_copy(update={"cpu_blocks": min(sized.cpu_blocks, sized.num_blocks)})
-    dtype = torch.float32
-    if device != "cpu":
-        dtype = torch.bfloat16 if kv_dtype == "bf16" else torch.float16
+    dtype = dtype_on(device, kv_dtype)
     notes: tuple[str, ...] = ()
     if "async_scheduling" in config.scheduler.Options.model_fields:
         system = system.model_copy(update={"async_scheduling": False})

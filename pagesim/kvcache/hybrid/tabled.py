@@ -156,8 +156,8 @@ class HybridManager(InTurnManager):
         return sum([family.needed(request, table, length, computed) for family, table in families])
 
     def match_prefix(self, request: SequenceGroup, tokens: int) -> int:
-        content = getattr(request, "content", None)
-        if not self.caches_prefixes or content is None:
+        content = request.content
+        if not self._caches or content is None:
             return 0
         last, most, version, found = self._match
         if found is None or last is not request or most != tokens or version != self._blocks.version:
@@ -197,9 +197,7 @@ class HybridManager(InTurnManager):
         self._check_room(self.blocks_to_admit(request, tokens))
         found, hits = self._hit_of(request, tokens)
         tables = [(family, family.new_table()) for family in self._families]
-        request.block_state = Tables(
-            tables, getattr(request, "content", None) if self.caches_prefixes else None
-        )
+        request.block_state = Tables(tables, request.content if self._caches else None)
         if found:
             for (family, table), hit in zip(tables, hits, strict=True):
                 family.add_hit(table, found, hit)
