@@ -148,16 +148,7 @@ def preemption(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
         "swap out and in": {each.block_size: each.swap_s for each in alone},
         "recompute": {each.block_size: each.recompute_s for each in alone},
     }
-    micro_rows: list[dict[str, Any]] = [
-        {
-            "block_size": each.block_size,
-            "swap_out_s": each.swap_out_s,
-            "swap_in_s": each.swap_in_s,
-            "swap_s": each.swap_s,
-            "recompute_s": each.recompute_s,
-        }
-        for each in alone
-    ]
+    micro_rows = [each.row() for each in alone]
     crossing = crossover(micro["swap out and in"], micro["recompute"])
     lines: dict[str, dict[int, float]] = {}
     rows = []

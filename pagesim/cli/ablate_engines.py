@@ -13,7 +13,7 @@ from pagesim.cli import show
 from pagesim.cli.flags import OUT, SCENARIO, scenario_from, taken, with_fields
 from pagesim.cli.printing import put_table
 from pagesim.cli.runs import counted, say_notes
-from pagesim.experiments.engines import POLICIES, TERMS, Loop, NotServed, Sizing, serve_engines
+from pagesim.experiments.engines import POLICIES, TERMS, Loop, Sizing, serve_engines
 from pagesim.setup.scenario import Scenario
 
 
@@ -73,8 +73,8 @@ def engines(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
     for served in counted("runs", runs, len(TERMS) * len(policies)):
-        rows.append(served.row())
-        notes += [f"{served.policy}: {served.reason}"] if isinstance(served, NotServed) else served.notes
+        rows.append(served.values)
+        notes += served.notes
     for sizing, loop in TERMS:
         title = f"{_TITLES[sizing]}, {_LOOPS[loop]}"
         _put(title, [row for row in rows if (row["sizing"], row["loop"]) == (sizing, loop)])

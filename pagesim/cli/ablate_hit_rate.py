@@ -89,7 +89,7 @@ def hit_rate(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any
     evictions = words(asked.evictions)
     rows: list[dict[str, Any]] = []
     lines: dict[str, dict[int, float]] = {}
-    runs = hit_rates(prompts, future, capacities, evictions)
+    runs = hit_rates(prompts, capacities, evictions)
     for rate in counted("hit rates", runs, len(capacities) * (len(evictions) + 1)):
         rows.append(
             {

@@ -49,31 +49,15 @@ def tier_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, An
     sizes = _sizes(asked.sizes)
     trace = trace_of(chosen)
     prompts = prompt_chunks(trace)
-    future = prompts.future
     kv_dtype = EngineConfig(chosen).kv_dtype
     chunk = chunk_bytes(
         model(chosen.model), prompts.tokens, kv_dtype=kv_dtype, tp=chosen.tensor_parallel_size
     )
-    tokens = int(trace.prompt_tokens.sum())
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
-    for each in counted("sizes", serve_sizes(chosen, trace, sizes), len(sizes)):
-        room = int(each.gib * GIB) // chunk + each.device_slots // prompts.tokens
-        mean, median, late = each.ttft_s
-        rows.append(
-            {
-                "tier_gib": each.gib,
-                "device_gib": each.device_slots * chunk / prompts.tokens / GIB,
-                "hit_pct": each.hit_percent,
-                "tier_pct": each.tier_percent,
-                "bound_pct": 100 * prompts.tokens * future.hits(room) / tokens,
-                "ttft_mean_s": mean,
-                "ttft_p50_s": median,
-                "ttft_p99_s": late,
-                "tokens_per_s": each.tokens_per_s,
-            }
-        )
-        notes += each.result.notes
+    for each in counted("sizes", serve_sizes(chosen, trace, sizes, prompts, chunk), len(sizes)):
+        rows.append(each.values)
+        notes += each.notes
     heads = {
         **{"tier_gib": "tier,\nGiB", "hit_pct": "hit\n%", "tier_pct": "loaded\n%", "bound_pct": "bound\n%"},
         **{"ttft_mean_s": "TTFT\nmean, s", "ttft_p50_s": "TTFT\np50, s", "ttft_p99_s": "TTFT\np99, s"},
@@ -85,7 +69,7 @@ def tier_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, An
         [["–" if row[name] is None else f"{row[name]:.4g}" for name in heads] for row in rows],
         texts=(),
     )
-    working_set = future.working_set * chunk / GIB
+    working_set = prompts.future.working_set * chunk / GIB
     show.say(
         f"working set: {working_set:,.1f} GiB of tier and device together; the bound knows the future, on "
         f"chunks of {prompts.tokens} tokens"

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel, Field
 
-from pagesim.cli import show
+from pagesim.cli import export, show
 from pagesim.cli.flags import JSON, OUT, taken, with_fields
 from pagesim.errors import PagesimError
 
@@ -216,6 +216,9 @@ def tune(
         show.as_json({"constants": asdict(fit.constants), **fit.as_json()})
     else:
         show_bench.fit(fit, file)
+
+
+cli.command("export")(export.command)
 
 
 def _measure(benches: tuple[str, ...], flags: dict[str, Any], out: Path | None, json: bool) -> None:

@@ -68,8 +68,9 @@ def command(
 
     Example: pagesim fit c4.json c16.json c64.json --hold-out c96.json --gpu h100 --out my.json
     """
-    from pagesim.cli import show_fit
+    from pagesim.cli import show_fit, show_truth
     from pagesim.experiments.fit import fitting, reading, result
+    from pagesim.experiments.recorded.errors import residuals_of
     from pagesim.experiments.recorded.find import split
 
     if out is not None and out.suffix != ".json":
@@ -96,7 +97,8 @@ def command(
         show.as_json(summary)
         return
     show_fit.values(summary)
-    show_fit.errors(summary)
+    residuals = [(load, residuals_of(pairs)) for load, pairs in tables.items()]
+    show_truth.latencies("Simulated against measured: latencies", residuals)
     if out is not None:
         show.say(f"profile written to {out}; use it by --cost profile:{out}{show_fit.front_end(summary)}")
     show.stored(plot)

@@ -11,6 +11,10 @@ from pagesim.cli.flags import JSON
 if TYPE_CHECKING:
     from pagesim.models import ModelSpec
 
+PATTERN = Annotated[
+    str | None,
+    typer.Argument(metavar="PATTERN", help="Part of a name, or of an ORG/NAME. Defaults to all models."),
+]
 SCHEDULER = Annotated[
     str | None,
     typer.Argument(metavar="SCHEDULER", help="Scheduler of the options. Defaults to all."),
@@ -72,20 +76,26 @@ def options(scheduler: SCHEDULER = None) -> None:
 
 
 @cli.command("models")
-def models(*, json: JSON = False) -> None:
-    """List the models that have a name.
+def models(pattern: PATTERN = None, *, json: JSON = False) -> None:
+    """List the models that have a name, or those of a pattern with their ids on Hugging Face.
 
     A layer that keeps a window, a chunk or a state keeps less than the bytes a token say. What is unverified
     stands here although the model's config.json was not seen.
 
-    Example: pagesim list models
+    Example: pagesim list models qwen3.5
     """
     from pagesim.cli.printing import put_table
-    from pagesim.cli.show import as_json
-    from pagesim.models import models as all_models
+    from pagesim.cli.show import as_json, say
+    from pagesim.models.catalogue import matching
+    from pagesim.models.catalogue.rows import names
+    from pagesim.models.catalogue.unknown import unknown
 
+    found = matching(pattern or "")
+    if not found:
+        assert pattern
+        raise unknown(pattern)
     if json:
-        as_json([_model(each) for each in all_models()])
+        as_json([_model(each) for each in found])
         return
     put_table(
         "",
@@ -103,16 +113,23 @@ def models(*, json: JSON = False) -> None:
                 f"{m.max_model_len:,}",
                 "unverified" if m.unverified else "",
             )
-            for m in all_models()
+            for m in found
         ],
         texts=(0, 2, 3, 6),
     )
+    if pattern:
+        for each in found:
+            if ids := names()[each.name].get("ids"):
+                say(f"{each.name}: {', '.join(ids)}")
 
 
 def _model(spec: ModelSpec) -> dict[str, Any]:
     """Return what is listed of a model, for JSON."""
+    from pagesim.models.catalogue.rows import names
+
     return {
         "model": spec.name,
+        "ids": list(names()[spec.name].get("ids", ())),
         "parameters": spec.parameters,
         "active_parameters": spec.active_parameters,
         "attention": spec.attention,

@@ -62,7 +62,14 @@ PAGE = Annotated[
     ),
 ]
 
-
+FETCH = Annotated[
+    bool,
+    typer.Option(
+        "--fetch",
+        help="Take the config.json of a --model ORG/NAME that is not known from the Hugging Face Hub, by "
+        "huggingface_hub if it is installed.",
+    ),
+]
 SATURATE = Annotated[
     bool,
     typer.Option("--saturate", help="Serve models until requests wait for blocks; show where memory goes."),
@@ -89,6 +96,7 @@ def command(
     enforce_eager: EAGER = False,
     plot: PLOT = None,
     page: PAGE = None,
+    fetch: FETCH = False,
     force: FORCE = False,
     json: JSON = False,
     flags: dict[str, Any],
@@ -121,6 +129,10 @@ def command(
         check_file(page, "page", force=force)
     if available_gib is not None and not 0 < available_gib < float("inf"):
         raise PagesimError(f"available_gib is {available_gib}; it must be above 0, in GiB")
+    if fetch and "model" in flags:
+        from pagesim.models.catalogue.fetch import fetched
+
+        flags["model"] = fetched(flags["model"])
     given: dict[str, Any] = {"policy": POLICY, **flags}
     lines: tuple[str, ...] = ()
     full_graphs = True

@@ -104,14 +104,21 @@ def command(
 
 
 def _show(made: Sequence[Reproduced]) -> None:
-    from pagesim.experiments.paper.numbers import shown
+    from pagesim.experiments.paper.numbers import shown, shown_range
 
     for each in made:
         put_table(
             f"{each.figure.name}: {each.figure.title}",
             ("", "paper", "", "ours", "error", "verdict"),
             [
-                (f"{n.series}, {n.x}", shown(n.paper), n.certainty, shown(n.ours), shown(n.error), n.verdict)
+                (
+                    f"{n.series}, {n.x}",
+                    shown_range(n.paper),
+                    n.certainty,
+                    shown(n.ours),
+                    shown(n.error),
+                    n.verdict,
+                )
                 for n in each.numbers
             ],
             texts=(0, 2, 5),

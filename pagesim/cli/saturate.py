@@ -10,10 +10,10 @@ from pagesim.cli import show
 from pagesim.cli.printing import put_table
 from pagesim.cli.runs import counted
 from pagesim.experiments import gallery as of
-from pagesim.experiments.gallery import FullMemory
 from pagesim.experiments.loads import LOADS
 from pagesim.hardware.gpus import GIB
 from pagesim.models import model
+from pagesim.results.gpu_memory import FullMemory
 
 
 def saturate(models: str | None, gpu: str, jobs: int | None, out: Path | None, *, json: bool) -> None:

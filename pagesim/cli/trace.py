@@ -77,7 +77,7 @@ def convert(
     Example: pagesim trace convert AzureLLMInferenceTrace_conv.csv azure.parquet
     """
     try:
-        found = {target: load(source, **flags)}
+        found = {target: load(source, **flags, keep_think_s=True)}
     except TraceError as error:
         found = _recorded(source, target, error)
     for file in found:

@@ -22,7 +22,7 @@ def engine_bars(
     """Draw engines beside each other, a row of panels a load.
 
     Args:
-        loads: rows by the name of the load, each as `pagesim.experiments.engines.ServedLoad.row` returns it.
+        loads: rows by the name of the load, the values of `pagesim.experiments.engines.serve_engines`.
         sizing: whose KV bytes the engines have: ``same`` or ``own``.
         load: the model and the GPU, for the line below the title.
     """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -83,28 +84,40 @@ STACKED: dict[str, tuple[str, ...]] = {
 """The parts of a bar, from left to right, and of what they are made."""
 
 
-class FullMemory(Protocol):
-    """A GPU's memory while its cache is full: `pagesim.experiments.gallery.FullMemory`."""
+@dataclass(frozen=True, slots=True)
+class FullMemory:
+    """The memory of a GPU while the KV cache is full.
 
-    @property
-    def model(self) -> str:
-        """Its name."""
+    Args:
+        model: its name.
+        gpu: by name.
+        tensor_parallel_size: GPUs that share the model; all that follows is of each.
+        load: what fills the cache.
+        clients: that wait for answers.
+        max_num_seqs: of the server; fewer requests run at once.
+        running: requests, mean over iterations.
+        waiting: requests, mean over iterations.
+        num_blocks: of the cache, the null block included.
+        bytes: by part; they sum to the GPU's memory. Of the cache they are means over iterations.
+    """
 
-    @property
-    def tensor_parallel_size(self) -> int:
-        """GPUs that share the model."""
+    model: str
+    gpu: str
+    tensor_parallel_size: int
+    load: str
+    clients: int
+    max_num_seqs: int
+    running: float
+    waiting: float
+    num_blocks: int
+    bytes: dict[str, int]
 
-    @property
-    def load(self) -> str:
-        """What fills the cache."""
-
-    @property
-    def running(self) -> float:
-        """Requests, mean over iterations."""
-
-    @property
-    def bytes(self) -> Mapping[str, int]:
-        """By part."""
+    def row(self) -> dict[str, str | int | float]:
+        """Return it as a row of a table."""
+        whole = asdict(self)
+        parts = whole.pop("bytes")
+        whole |= {name: round(whole[name], 2) for name in ("running", "waiting")}
+        return whole | {f"{name.lower().replace(' ', '_')}_bytes": count for name, count in parts.items()}
 
 
 SATURATING = "lengths of ShareGPT, from twice as many clients as the cache holds requests"

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from pagesim.allocators import Copy
 from pagesim.costs import DecodeRun
-from pagesim.device.live.attention import CachedAttention, Kind
 from pagesim.device.live.batch import (
     Columns,
     DeviceBatch,
@@ -23,10 +22,11 @@ from pagesim.device.live.batch import (
     numbers_of,
     table_width,
 )
+from pagesim.device.live.block_tables import AddressedManager, BlockTables
+from pagesim.device.live.cached_attention import CachedAttention, Kind
 from pagesim.device.live.clock import PartClock
 from pagesim.device.live.model import Model
 from pagesim.device.live.pools import KvPools
-from pagesim.device.live.tables import AddressedManager, BlockTables
 from pagesim.device.live.tokens import Tokens
 from pagesim.kernels.swap import LayerSwap
 from pagesim.kvcache import PagedManager

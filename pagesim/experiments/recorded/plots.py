@@ -84,10 +84,10 @@ def _points(found: Sequence[RecordedComparison], load: str) -> Figure:
     """Draw each run's means, simulated over measured, a panel a metric."""
     from pagesim.results.drawing import empty, equality, head
 
-    metrics = list(dict.fromkeys(metric for each in found for metric in each.misses))
+    metrics = list(dict.fromkeys(metric for each in found for metric in each.residuals))
     figure = empty(3.6 * len(metrics), 3.7)
     for axes, metric in zip(figure.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
-        means = [each.misses[metric]["mean"] for each in found if metric in each.misses]
+        means = [each.residuals[metric]["mean"] for each in found if metric in each.residuals]
         ends = [1e-4, 1.5 * max(max(mean.measured, mean.simulated) for mean in means)]
         ends[0] = 0.7 * min(min(mean.measured, mean.simulated) for mean in means) or ends[0]
         equality(axes, ends)
