@@ -35,8 +35,7 @@ def _gemma4(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
 
     Source: gemma4.py.
     """
-    kinds = config.entries("layer_types") or ()
-    config.skip("use_bidirectional_attention")
+    config.skip("use_bidirectional_attention", "sliding_window_pattern")
     heads = config.flag("attention_k_eq_v") and config.get("num_global_key_value_heads")
     wide = FullLayer(
         config.number("num_global_key_value_heads") if heads else full.kv_heads,
@@ -45,8 +44,15 @@ def _gemma4(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
     window = WindowLayer(full.kv_heads, full.head_dim, config.number("sliding_window"))
     own = layers - config.number("num_kv_shared_layers", default=0)
     return [
-        () if i >= own else (window if kind == "sliding_attention" else wide,) for i, kind in enumerate(kinds)
+        () if i >= own else (window if kind == "sliding_attention" else wide,)
+        for i, kind in enumerate(gemma4_types(config, layers))
     ]
+
+
+def gemma4_types(config: HfConfig, layers: int) -> Sequence[str]:
+    """Return the types of a Gemma 4 model's layers: as named, or every sixth and the last full attention."""
+    usual = ["sliding_attention" if (i + 1) % 6 else "full_attention" for i in range(layers - 1)]
+    return config.entries("layer_types") or [*usual, "full_attention"]
 
 
 def _deepseek_v4(config: HfConfig, layers: int, *_: object) -> Kept:
