@@ -41,7 +41,8 @@ def experts(config: HfConfig, layers: int) -> MixtureOfExperts | None:
     if number < 2 or (config.family == "nemotron_h" and not _letters(config, "E", "moe")):
         _skip_experts(config)
         return None
-    widths = _SHARED_FFN.get(config.family, () if config.family in TRAITS else sum(_SHARED_FFN.values(), ()))
+    of_any = () if config.family in TRAITS else _SHARED_FFN["qwen2_moe"] + _SHARED_FFN["nemotron_h"]
+    widths = _SHARED_FFN.get(config.family, of_any)
     shared = config.number(*widths, default=0) if widths else 0
     latent = {"nemotron_h": "moe_latent_size", "kimi_linear": "routed_expert_hidden_size"}.get(config.family)
     return MixtureOfExperts(

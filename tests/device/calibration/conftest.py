@@ -54,7 +54,7 @@ class FakeDevice:
         """Let live's primitives cost what they cost here, and all clocks show this one."""
         import torch
 
-        from pagesim.device.live import attention, batch, clock, executor
+        from pagesim.device.live import batch, cached_attention, clock, executor
         from pagesim.device.live.model import Model
         from pagesim.device.live.pools import KvPools
         from pagesim.kernels import timing
@@ -92,9 +92,9 @@ class FakeDevice:
             pairs = int((new * (lengths - new) + new * (new + 1) // 2).sum())
             self.take(costs.prefill(len(queries), pairs) / layers)
 
-        monkeypatch.setattr(attention, "reshape_and_cache", write)
-        monkeypatch.setattr(attention, "decode_attention", decode)
-        monkeypatch.setattr(attention, "prefill_attention", prefill)
+        monkeypatch.setattr(cached_attention, "reshape_and_cache", write)
+        monkeypatch.setattr(cached_attention, "decode_attention", decode)
+        monkeypatch.setattr(cached_attention, "prefill_attention", prefill)
         for name in ("copy", "swap_out", "swap_in"):
             cost = getattr(costs, name)
             monkeypatch.setattr(KvPools, name, lambda pools, pairs, cost=cost: self.take(cost(len(pairs))))
@@ -121,10 +121,10 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def small_grid(monkeypatch: pytest.MonkeyPatch) -> Grid:
     """Let a calibration measure a small grid, once."""
-    from pagesim.device.calibration import run
+    from pagesim.device.calibration import calibrating
 
-    monkeypatch.setattr(run, "grid_for", lambda device, quick: SMALL)
-    monkeypatch.setattr(run, "TURNS", 1)
+    monkeypatch.setattr(calibrating, "grid_for", lambda device, quick: SMALL)
+    monkeypatch.setattr(calibrating, "TURNS", 1)
     return SMALL
 
 
