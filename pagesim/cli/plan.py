@@ -24,6 +24,7 @@ FIELDS = (
     *("weight_dtype", "kv_cache_dtype", "block_size", "max_num_batched_tokens", "max_num_seqs"),
     *("enable_chunked_prefill", "enable_prefix_caching", "async_scheduling"),
     *("disable_hybrid_kv_cache_manager", "flashinfer_sampler"),
+    *("language_model_only", "skip_mm_profiling", "max_pixels"),
 )
 """The fields of a system on which its memory depends."""
 
@@ -281,6 +282,12 @@ def _show(found: Plan, available_gib: float | None) -> None:
     put_table(
         f"Memory of each GPU: {found.system.model} on {found.system.gpu}", ("", "GiB", ""), rows, texts=(0, 2)
     )
+    if found.off_by is not None:
+        logs, middle, most = found.off_by
+        show.say(
+            f"On {logs} posted start-up logs of such models the estimate of the cache is off by {middle} GiB in "
+            f"the median, by {most} at most where no cause is known"
+        )
     options = ", ".join(f"{name} {value}" for name, value in settled.items() if name != "vllm_version")
     show.say(f"vLLM {settled['vllm_version']}: {options}")
     if found.keeps_all:

@@ -9,7 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pagesim.models.hf_config import HfConfig
-from pagesim.models.layers import FullLayer, IndexerLayer, LatentLayer, Layer, RingLayer, StateLayer, WindowLayer
+from pagesim.models.layers import (
+    FullLayer,
+    IndexerLayer,
+    LatentLayer,
+    Layer,
+    RingLayer,
+    StateLayer,
+    WindowLayer,
+)
 
 Kept = list[tuple[Layer, ...]]
 """What each transformer layer keeps, in order; none where it keeps nothing of its own."""
@@ -84,7 +92,9 @@ def _deltas(
     lists = config.get("linear_attn_config")
     full = lists.get("full_attn_layers") if isinstance(lists, Mapping) else None
     if not isinstance(full, list) or latent is None or state is None:
-        raise config.error("linear_attn_config", lists, "an object with full_attn_layers, beside kv_lora_rank")
+        raise config.error(
+            "linear_attn_config", lists, "an object with full_attn_layers, beside kv_lora_rank"
+        )
     attends: tuple[Layer, ...] = (latent,)
     first = 0 if config.family == "glm5_next" else 1
     if config.get("index_topk") is not None:

@@ -221,7 +221,12 @@ def _indexed(config: HfConfig, mla: LatentAttention | None) -> tuple[Layer, ...]
 def _refuse_unknown_signs(config: HfConfig, named: bool) -> None:
     """Refuse a config that holds a sign which is not read in its family."""
     windows_off = not config.flag("use_sliding_window", True)
-    read = {*READ.get(config.family, ()), *READS.get(config.family, ()), *ALWAYS, *(_WITH_TYPES if named else ())}
+    read = {
+        *READ.get(config.family, ()),
+        *READS.get(config.family, ()),
+        *ALWAYS,
+        *(_WITH_TYPES if named else ()),
+    }
     if config.family in TRAITS and config.family not in LATENTS:
         read -= {"kv_lora_rank"}
     for key in SIGNS:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pagesim.errors import PagesimError, reason
+from pagesim.models.encoder import encoder
 from pagesim.models.families import ATTENTION_BIAS, MLP_BIAS, TIED_AROUND, TRAITS
 from pagesim.models.hf_config import HfConfig
 from pagesim.models.hf_extras import extras
@@ -83,6 +84,7 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
     by_layer = cached(config, Shape(kv_heads, head_dim, mla, state))
     kept = tuple(layer for of_layer in by_layer for layer in of_layer)
     alike = set(by_layer) == {(LatentLayer(mla.width) if mla else FullLayer(kv_heads, head_dim),)}
+
     def having(state: bool) -> tuple[int, ...]:
         """Return the layers that keep a state, or something else; none where they are the first ones."""
         found = [
@@ -114,7 +116,7 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
         **_places(config, layers, moe),
         "approximate": config.family not in TRAITS,
         "left_out": left_out,
-        **(_of_tower(tower) if tower else {}),
+        **(_of_tower(config, tower) if tower else {}),
         **_traits(config, hidden),
         **extras(config, layers),
     }
@@ -124,8 +126,13 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
     return replace(spec, weights=weighed, kv_dtype=cache_dtype(config))
 
 
-def _of_tower(tower: Tower) -> dict[str, int]:
-    return {"tower": tower.shares.split, "tower_whole": tower.shares.whole, "tower_heads": tower.heads}
+def _of_tower(config: HfConfig, tower: Tower) -> dict[str, Any]:
+    return {
+        "tower": tower.shares.split,
+        "tower_whole": tower.shares.whole,
+        "tower_heads": tower.heads,
+        "encoder": encoder(config, tower.config),
+    }
 
 
 def _places(config: HfConfig, layers: int, moe: MixtureOfExperts | None) -> dict[str, Any]:
