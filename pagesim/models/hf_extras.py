@@ -129,7 +129,7 @@ def _deepseek_v4(config: HfConfig, layers: int) -> Fields:
 
 
 def _kimi(config: HfConfig, layers: int) -> Fields:
-    """Kimi K3: an output gate of latent attention, and weighed sums of what earlier layers gave (models/kimi_k3)."""
+    """Kimi K3: an output gate of latent attention, and weighed sums of what earlier layers gave."""
     if not config.get("attn_res_block_size"):
         return {}
     hidden, every = config.number("hidden_size"), range(layers)
@@ -187,7 +187,7 @@ def _minimax_m3(config: HfConfig, layers: int) -> Fields:
 
 
 def _nemotron_nas(config: HfConfig, layers: int) -> Fields:
-    """A width of each layer's own, in multiples of 256 (nemotron_nas.py); a norm only before what is there."""
+    """A width of each layer's own, in multiples of 256 (nemotron_nas.py); a norm before what is there."""
     hidden = config.number("hidden_size")
 
     def width(ffn: Any) -> int:
@@ -202,6 +202,35 @@ def _nemotron_nas(config: HfConfig, layers: int) -> Fields:
     }
 
 
+def _zamba2(config: HfConfig, layers: int) -> Fields:
+    """Blocks of attention and MLP that several layers share, each with an adapter of its own (zamba2.py)."""
+    hidden, ffn = config.number("hidden_size"), config.number("intermediate_size")
+    blocks, rank = config.number("num_mem_blocks"), config.number("adapter_rank", default=128)
+    heads = config.number("num_attention_heads")
+    dim = config.number("attention_head_dim", default=2 * hidden // heads)
+    kinds = config.entries("layers_block_type") or config.entries("layer_types") or ()
+    hybrid = [i for i, kind in enumerate(kinds) if kind == "hybrid"]
+    config.skip(
+        "attention_hidden_size", "hybrid_layer_ids", "use_long_context", "use_mem_eff_path", "use_mem_rope"
+    )
+    config.skip("kv_channels", "num_query_groups", "head_dim")
+    at, width = hybrid[:blocks], heads * dim
+    found = [
+        *[Tensor("attention", f"{each}_proj", width, 2 * hidden, at, ALL) for each in "qkv"],
+        Tensor("attention", "o_proj", hidden, width, at, ALL, by_columns=True),
+        Tensor("mlp", "gate_up_proj", 2 * ffn, hidden, at, ALL),
+        Tensor("mlp", "down_proj", hidden, ffn, at, ALL, by_columns=True),
+        vector("shared_norms", 3 * hidden, at),
+        Tensor(REST, "mlp_adapter.A", rank, hidden, hybrid, ALL),
+        Tensor(REST, "mlp_adapter.B", 2 * ffn, rank, hybrid, ALL),
+        Tensor(REST, "linear", hidden, hidden, hybrid),
+    ]
+    if config.flag("use_shared_attention_adapter"):
+        found += [Tensor(REST, "adapter.A", 3 * rank, 2 * hidden, hybrid, ALL)]
+        found += [Tensor(REST, "adapter.B", 3 * width, rank, hybrid, ALL)]
+    return {"extras": tuple(found), "own_attention": True, "ffns": (0,) * layers}
+
+
 _EXTRAS: dict[str, Callable[[HfConfig, int], Fields]] = {
     "deepseek_v4": _deepseek_v4,
     "gemma4": _gemma4,
@@ -212,4 +241,5 @@ _EXTRAS: dict[str, Callable[[HfConfig, int], Fields]] = {
     "minimax_m3": _minimax_m3,
     "minimax_m3_vl": _minimax_m3,
     "nemotron-nas": _nemotron_nas,
+    "zamba2": _zamba2,
 }

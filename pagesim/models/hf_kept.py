@@ -31,7 +31,10 @@ LATENT_SCALES = 8
 
 
 def _gemma4(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
-    """Windows and full attention with heads of their own; the last layers read what others keep (gemma4.py)."""
+    """Windows and full attention with heads of their own; the last layers read what others keep.
+
+    Source: gemma4.py.
+    """
     kinds = config.entries("layer_types") or ()
     config.skip("use_bidirectional_attention")
     heads = config.flag("attention_k_eq_v") and config.get("num_global_key_value_heads")
@@ -104,7 +107,10 @@ def _deltas(
 
 
 def _glm_dsa(config: HfConfig, layers: int, _: FullLayer, latent: LatentLayer | None, *__: object) -> Kept:
-    """Latent vectors, and an indexer in the layers that pick for those after them (deepseek_v32/attention.py)."""
+    """Latent vectors, and an indexer in the layers that pick for those after them.
+
+    Source: models/deepseek_v32/attention.py.
+    """
     assert latent is not None
     keys = config.number("index_head_dim")
     indexer = IndexerLayer(keys + 4 * -(-keys // 128))
@@ -134,9 +140,15 @@ def blocks(config: HfConfig, layers: int) -> Sequence[tuple[Mapping[str, Any], M
     Raises:
         PagesimError: it does not say so of each layer.
     """
-    found = config.entries("block_configs")
-    pairs = [(each.get("attention"), each.get("ffn")) for each in found or () if isinstance(each, Mapping)]
-    if len(pairs) != layers or not all(isinstance(each, Mapping) for pair in pairs for each in pair):
+    found = config.entries("block_configs") or ()
+    pairs = []
+    for each in found:
+        attention, ffn = (
+            (each.get("attention"), each.get("ffn")) if isinstance(each, Mapping) else (None, None)
+        )
+        if isinstance(attention, Mapping) and isinstance(ffn, Mapping):
+            pairs.append((attention, ffn))
+    if len(pairs) != layers:
         raise config.error("block_configs", found, f"attention and ffn of each of the {layers} layers")
     return pairs
 

@@ -51,12 +51,15 @@ READ: dict[str, tuple[str, ...]] = {
     "bamba": ("attn_layer_indices", "mamba_d_state"),
     "cohere2": _WINDOWS,
     "deepseek_v32": ("index_topk", "index_head_dim"),
+    "exaone4": _WINDOWS,
     "falcon_h1": ("mamba_d_state", "mamba_d_ssm"),
     "gemma2": _WINDOWS,
     "gemma3": _WINDOWS,
     "gpt_oss": _WINDOWS,
     "granitemoehybrid": ("mamba_d_state",),
     "jamba": ("attn_layer_period", "mamba_d_state"),
+    "lfm2": ("conv_L_cache", "full_attn_idxs"),
+    "lfm2_moe": ("conv_L_cache", "full_attn_idxs"),
     "llama4": ("attention_chunk_size",),
     "minimax_m2": ("attn_type_list",),
     "ministral": _WINDOWS,
@@ -75,6 +78,7 @@ READ: dict[str, tuple[str, ...]] = {
     "qwen3_5": _DELTA,
     "qwen3_5_moe": _DELTA,
     "starcoder2": _WINDOWS,
+    "zamba2": ("mamba_d_state",),
 }
 """By family, which of these signs are read; in any family also `ALWAYS`, and others with ``layer_types``."""
 
@@ -88,6 +92,7 @@ KINDS = {
     "chunked_attention": "chunk",
     "linear_attention": "state",
     "mamba": "state",
+    "conv": "state",
     "hybrid": "both",
     "indexed_attention": "indexed",
     "deepseek_sparse_attention": "indexed",
@@ -306,6 +311,12 @@ def _jamba(config: HfConfig, layers: int) -> tuple[str, ...]:
     return tuple("full" if i % period == offset else "state" for i in range(layers))
 
 
+def _lfm2(config: HfConfig, layers: int) -> tuple[str, ...]:
+    """LFM2: short convolutions but in the layers that are named."""
+    full = config.numbers("full_attn_idxs")
+    return tuple("full" if full is None or i in full else "state" for i in range(layers))
+
+
 def _bamba(config: HfConfig, layers: int) -> tuple[str, ...]:
     full = config.numbers("attn_layer_indices") or ()
     return tuple("full" if i in full else "state" for i in range(layers))
@@ -336,12 +347,15 @@ _PATTERNS: dict[str, Pattern] = {
     "bamba": _bamba,
     "cohere2": _WINDOWED,
     "deepseek_v32": _of_all("indexed"),
+    "exaone4": _WINDOWED,
     "falcon_h1": _of_all("both"),
     "gemma2": _WINDOWED,
     "gemma3": _WINDOWED,
     "gpt_oss": _WINDOWED,
     "granitemoehybrid": _of_all("state"),
     "jamba": _jamba,
+    "lfm2": _lfm2,
+    "lfm2_moe": _lfm2,
     "llama4": _llama4,
     "minimax_m2": _minimax_m2,
     "ministral": _all_windows,

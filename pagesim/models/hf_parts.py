@@ -8,7 +8,7 @@ from math import ceil
 from pagesim.models.families import LATENTS, MIXTURES, TRAITS
 from pagesim.models.hf_config import HfConfig
 from pagesim.models.model_spec import LatentAttention, MixtureOfExperts
-from pagesim.models.recurrent import GatedDeltaNet, KimiDelta, Mamba1, Mamba2, Recurrence
+from pagesim.models.recurrent import GatedDeltaNet, KimiDelta, Mamba1, Mamba2, Recurrence, ShortConv
 
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
@@ -52,7 +52,8 @@ def experts(config: HfConfig, layers: int) -> MixtureOfExperts | None:
         ),
         # A key that is missing where the family's experts have a width of their own is no plain MLP's width.
         expert_ffn=config.number(
-            "moe_intermediate_size", *(() if config.family in _OWN_WIDTH else ("intermediate_size",))
+            *(() if config.family in _PLAIN_WIDTH else ("moe_intermediate_size",)),
+            *(() if config.family in _OWN_WIDTH else ("intermediate_size",)),
         ),
         shared_experts=config.number(
             *("n_shared_experts", "moe_num_shared_experts", "num_shared_experts"),
@@ -63,7 +64,8 @@ def experts(config: HfConfig, layers: int) -> MixtureOfExperts | None:
         dense_layers=len(plain_layers(config, layers)),
         correction_bias=(config.text("topk_method") == "noaux_tc" and config.family != "deepseek_v4")
         or config.family in ("ernie4_5_moe", "kimi_linear", "nemotron_h")
-        or config.flag("use_routing_bias"),
+        or config.flag("use_routing_bias")
+        or config.flag("use_expert_bias", config.family == "lfm2_moe"),
         biases=config.family == "gpt_oss",
         wide_router=config.family in WIDE_ROUTERS,
         exact_router=config.family == "nemotron_h",
@@ -72,7 +74,9 @@ def experts(config: HfConfig, layers: int) -> MixtureOfExperts | None:
     )
 
 
-WIDE_ROUTERS = (*("ernie4_5_moe", "mimo_v2", "mimo_v2_flash", "minimax_m2", "minimax_m3", "minimax_m3_vl"),)
+WIDE_ROUTERS = (
+    *("ernie4_5_moe", "glm4_moe", "mimo_v2", "mimo_v2_flash", "minimax_m2", "minimax_m3", "minimax_m3_vl"),
+)
 """The families whose routers have weights of 32 bits in vLLM."""
 
 _OWN_WIDTH = (
@@ -80,6 +84,9 @@ _OWN_WIDTH = (
     *("ernie4_5_moe", "nemotron_h", "qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_moe", "qwen3_vl_moe"),
 )
 """The families whose experts are as wide as ``moe_intermediate_size`` says, and as nothing else does."""
+
+_PLAIN_WIDTH = ("granitemoe", "mixtral", "olmoe", "phimoe")
+"""Likewise those whose experts are as wide as ``intermediate_size`` says."""
 
 _SHARED_FFN: dict[str, tuple[str, ...]] = {
     "gemma4": ("intermediate_size",),
@@ -103,6 +110,8 @@ def plain_layers(config: HfConfig, layers: int) -> list[int]:
     """Return the layers that have a plain MLP where others have experts, from 0."""
     every = range(layers)
     match config.family:
+        case "deepseek_v4":
+            return []
         case "jamba":
             period = config.number("expert_layer_period")
             offset = config.number("expert_layer_offset", default=0)
@@ -125,7 +134,7 @@ def plain_layers(config: HfConfig, layers: int) -> list[int]:
             return [i for i in every if i in dense or (i + 1) % step != 0]
         case "nemotron_h":
             return _letters(config, "-", "mlp")
-    first = config.number("first_k_dense_replace", default=0)
+    first = config.number("first_k_dense_replace", "num_dense_layers", default=0)
     kinds = config.entries("mlp_layer_types")
     if kinds is not None:
         config.skip("moe_layer_freq")
@@ -182,6 +191,19 @@ def recurrence(config: HfConfig) -> tuple[Recurrence, str] | None:
             ), "bf16"
         case "bamba" | "falcon_h1" | "granitemoehybrid":
             return _mamba2(config), "bf16"
+        case "zamba2":
+            inner = config.number("mamba_expand") * config.number("hidden_size")
+            heads = config.number("n_mamba_heads", default=inner // config.number("mamba_headdim"))
+            return Mamba2(
+                heads=heads,
+                head_dim=config.number("mamba_headdim", default=inner // heads),
+                groups=config.number("mamba_ngroups"),
+                state=config.number("mamba_d_state"),
+                conv=config.number("mamba_d_conv"),
+                conv_bias=config.flag("use_conv_bias", True),
+                in_bias=config.flag("add_bias_linear"),
+                out_bias=config.flag("add_bias_linear"),
+            ), "bf16"
         case "nemotron_h":
             config.skip("expand")
             return Mamba2(
@@ -202,6 +224,9 @@ def recurrence(config: HfConfig) -> tuple[Recurrence, str] | None:
                 value_dim=config.number("linear_value_head_dim"),
                 conv=config.number("linear_conv_kernel_dim"),
             ), _dtype(config, "mamba_ssm_dtype")
+        case "lfm2" | "lfm2_moe":
+            width, tokens = config.number("hidden_size"), config.number("conv_L_cache")
+            return ShortConv(width, tokens, config.flag("conv_bias")), "bf16"
         case "kimi_linear" | "glm5_next":
             lists = config.get("linear_attn_config")
             if not isinstance(lists, Mapping):

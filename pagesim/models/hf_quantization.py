@@ -21,6 +21,7 @@ from pagesim.models.weights import (
     GROUPS,
     NOTHING,
     OF_TENSORS,
+    OF_WEIGHTS,
     Beside,
     Compute,
     Part,
@@ -45,12 +46,16 @@ FILED = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4", "MIXED_PRECIS
 _IGNORED = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules")
 
 _FP8 = WeightDtype("fp8", 8, "fp8", beside=OF_TENSORS)
+_ROW = 1 << 31
+"""More columns than any matrix has."""
+_FP8_ROWS = WeightDtype("fp8", 8, "fp8", (1, _ROW))
+"""Fp8 with a scale of each row."""
 _NVFP4 = WeightDtype("nvfp4", DTYPES["nvfp4"].bits, "fp4", beside=OF_TENSORS)
 _MXFP8 = WeightDtype("mxfp8", with_scales(8, 32, 8), "fp8")
 
 MODELOPT: dict[str, WeightDtype] = {
     "FP8": _FP8,
-    "FP8_PER_CHANNEL_PER_TOKEN": _FP8,
+    "FP8_PER_CHANNEL_PER_TOKEN": _FP8_ROWS,
     "FP8_PB_WO": DTYPES["fp8_block"],
     "MXFP8": _MXFP8,
     "NVFP4": _NVFP4,
@@ -103,7 +108,7 @@ def weights(config: HfConfig, modules: Iterable[Module]) -> Weights:
         **found,
         mixed=mixed,
         parts=tuple(parts),
-        cache_scales=_scales_cache(config, section),
+        cache_scales=_cache_scales(config, section),
         unlisted=_lacks_layers(section),
     )
 
@@ -117,12 +122,20 @@ def _joined(sizes: Mapping[WeightDtype, int]) -> WeightDtype:
     return WeightDtype(most.name, bits, most.compute)
 
 
-def _scales_cache(config: HfConfig, section: Mapping[str, Any]) -> bool:
-    """Say whether attention layers have scales of what they cache: those that are quantized have."""
+def _cache_scales(config: HfConfig, section: Mapping[str, Any]) -> int:
+    """Return the bytes of an attention layer's scales, of which those have some that are quantized.
+
+    Four numbers of 16 bits; in compressed-tensors' layers three of 32, each with a zero point of 16.
+    """
     latent = config.get("kv_lora_rank") is not None
-    if str(section.get("quant_method")) == "fp8":
-        return not latent and config.family != "deepseek_v4"
-    return bool(cache_dtype(config)) and config.family != "glm5_next"
+    match section.get("quant_method"):
+        case "fp8":
+            return 0 if latent or config.family == "deepseek_v4" else 4 * 2
+        case "compressed-tensors":
+            return 0 if latent else 3 * (4 + 2)
+        case "modelopt" | "modelopt_fp4" if section.get("quant_algo") != "MIXED_PRECISION":
+            return 0 if config.family == "glm5_next" else 4 * 2
+    return 4 * 2 if cache_dtype(config) else 0
 
 
 def cache_dtype(config: HfConfig) -> str:
@@ -296,12 +309,13 @@ def _fp8(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Module]
         raise config.error("quantization_config.quant_algo", algorithm, "left out where quant_method is fp8")
     block = section.get("weight_block_size")
     if block is None:
-        return _but_head(_FP8)
+        static = section.get("activation_scheme") == "static"
+        return _but_head(replace(_FP8, beside=Beside(8, 4, 0, 4) if static else OF_WEIGHTS))
     dtype = _of_blocks(config, block, "quantization_config.weight_block_size")
     if config.family != "deepseek_v4":
         return _but_head(dtype)
     # Its scales are powers of 2 in 8 bits, its experts in MXFP4 unless it says otherwise.
-    dtype = replace(dtype, bits=with_scales(8, dtype.block[0] * dtype.block[1], 8))
+    dtype = replace(dtype, bits=with_scales(8, dtype.block[0] * dtype.block[1], 8), scale=8)
     experts = DTYPES["mxfp4"] if config.get("expert_dtype") == "fp4" else dtype
     experts = _NVFP4 if of_experts else experts
     return lambda module: experts if module.group == "experts" else _but_head(dtype)(module)
@@ -320,7 +334,7 @@ def _gptq(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Module
         raise config.error("quantization_config.dynamic", section["dynamic"], "empty: it is not read here")
     bits = _number(config, section, ("bits",), 4)
     group = _number(config, section, ("group_size",), 128)
-    dtype = _integers(bits, group, zero_points=section.get("sym") is False)
+    dtype = _integers(bits, group, zero_points=True)
     return (lambda _: dtype) if section.get("lm_head") else _but_head(dtype)
 
 
@@ -339,7 +353,7 @@ def _modelopt(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Mo
     algorithm = section.get("quant_algo")
     if algorithm == "MIXED_PRECISION":
         layers = section.get("quantized_layers")
-        if layers is None:
+        if layers is None and "producer" not in section:
             return lambda module: _NVFP4 if module.group == "experts" else BF16
         if not isinstance(layers, Mapping):
             raise config.error("quantization_config.quantized_layers", layers, "an object")
@@ -396,6 +410,8 @@ def _of_group(config: HfConfig, group: Mapping[str, Any], where: str) -> WeightD
     of_inputs = (inputs.get("type"), inputs.get("num_bits")) if isinstance(inputs, Mapping) else None
     if kind == "int" and 2 <= bits <= 8:
         zero_points = stored.get("symmetric") is False
+        if of_inputs == ("int", 8) and bits == 8:
+            return WeightDtype("int8", 8, block=_FP8_ROWS.block)
         return _integers(bits, size, zero_points=zero_points, beside=Beside(module=16, expert_module=4))
     if (kind, bits) == ("float", 8):
         compute: Compute = "fp8" if of_inputs == ("float", 8) else "fp16"
@@ -406,9 +422,14 @@ def _of_group(config: HfConfig, group: Mapping[str, Any], where: str) -> WeightD
                 f"{where}.weights.block_structure",
                 compute,
             )
-        return WeightDtype("mxfp8", _MXFP8.bits, compute) if size == 32 else WeightDtype("fp8", 8, compute)
+        if size == 32:
+            return WeightDtype("mxfp8", _MXFP8.bits, compute)
+        if strategy == "channel":
+            return replace(_FP8_ROWS, compute=compute)
+        static = isinstance(inputs, Mapping) and inputs.get("dynamic") is False
+        return WeightDtype("fp8", 8, compute, beside=OF_TENSORS if static else OF_WEIGHTS)
     if (kind, bits, size) == ("float", 4, 16):
-        return WeightDtype("nvfp4", _NVFP4.bits, "fp4" if of_inputs == ("float", 4) else "fp16")
+        return replace(_NVFP4, compute="fp4" if of_inputs == ("float", 4) else "fp16")
     if (kind, bits, size) == ("float", 4, 32):
         return DTYPES["mxfp4"]
     raise config.error(

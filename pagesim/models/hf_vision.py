@@ -27,7 +27,7 @@ _PARTS = {
 
 
 class Tower(NamedTuple):
-    """A vision tower's parameters, its config, and the heads that GPUs must divide evenly to share it; or 0."""
+    """A vision tower's parameters, its config, and heads that GPUs must divide to share it; or 0."""
 
     shares: Shares
     config: HfConfig
@@ -199,13 +199,13 @@ def _gemma4(tower: HfConfig, model: HfConfig) -> Shares:
     """A tower with gated MLPs and norms on queries and keys, all of which every GPU has whole."""
     tower.skip("global_head_dim", "num_key_value_heads", "pooling_kernel_size", "standardize")
     tower.skip("use_clipped_linears", "default_output_length", "max_position_embeddings", "attention_bias")
-    hidden, ffn = tower.number("hidden_size"), tower.number("intermediate_size")
-    heads, dim = tower.number("num_attention_heads"), tower.number("head_dim")
+    hidden, ffn = tower.number("hidden_size", default=768), tower.number("intermediate_size", default=3072)
+    heads, dim = tower.number("num_attention_heads", default=12), tower.number("head_dim", default=64)
     layer = _whole(4 * hidden * heads * dim, 3 * hidden * ffn, 2 * dim, 4 * hidden)
     return _sum(
-        _whole(2 * tower.number("position_embedding_size") * hidden),
+        _whole(2 * tower.number("position_embedding_size", default=10240) * hidden),
         _whole(_patch(tower, 16, times=1) * hidden, hidden * model.number("hidden_size")),
-        layer.times(tower.number("num_hidden_layers")),
+        layer.times(tower.number("num_hidden_layers", default=16)),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pagesim.errors import PagesimError, reason
 from pagesim.models.encoder import encoder
-from pagesim.models.families import ATTENTION_BIAS, MLP_BIAS, TIED_AROUND, TRAITS
+from pagesim.models.families import ATTENTION_BIAS, MLP_BIAS, QKV_BIAS, TIED_AROUND, TRAITS
 from pagesim.models.hf_config import HfConfig
 from pagesim.models.hf_extras import extras
 from pagesim.models.hf_kept import widest_kv
@@ -83,6 +83,8 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
         state = recurrent[0].layer(recurrent[1])
     by_layer = cached(config, Shape(kv_heads, head_dim, mla, state))
     kept = tuple(layer for of_layer in by_layer for layer in of_layer)
+    if config.family == "zamba2":  # whose code makes all attention before the layers that share it
+        kept = tuple(sorted(kept, key=lambda layer: isinstance(layer, StateLayer)))
     alike = set(by_layer) == {(LatentLayer(mla.width) if mla else FullLayer(kv_heads, head_dim),)}
 
     def having(state: bool) -> tuple[int, ...]:
@@ -149,6 +151,13 @@ def _ffn(config: HfConfig, hidden: int) -> int:
         config.skip("intermediate_size")
     if config.family == "nemotron-nas":
         return hidden  # each layer has a width of its own
+    if config.family == "lfm2" and config.flag("block_auto_adjust_ff_dim", True):
+        step = config.number("block_multiple_of", default=256)
+        factor = config.get("block_ffn_dim_multiplier")
+        width = int(
+            (1 if factor is None else factor) * (2 * config.number("block_ff_dim", "intermediate_size") // 3)
+        )
+        return -(-width // step) * step
     inner = 4 * hidden if config.family in ("gpt2", "gpt_bigcode", "falcon") else None
     return config.number(*_FFN.get(config.family, _FFN_OF_ANY), default=inner)
 
@@ -227,6 +236,14 @@ def _traits(config: HfConfig, hidden: int) -> dict[str, Any]:
     known = config.family in TRAITS
     if config.family in ATTENTION_BIAS or not known:
         traits["qkv_bias"] = traits["out_bias"] = config.flag("attention_bias", traits.get("out_bias", False))
+    if config.family in QKV_BIAS:
+        traits["qkv_bias"] = config.flag("attention_bias", QKV_BIAS[config.family])
+    if config.family == "seed_oss":
+        traits["out_bias"] = config.flag("attention_out_bias")
+    if config.family in ("cohere", "glm4_moe"):
+        traits["wide_qk_norm" if config.family == "cohere" else "qk_norm"] = config.flag("use_qk_norm")
+    if config.family == "ernie4_5":
+        traits |= dict.fromkeys(_BIASES, config.flag("use_bias"))
     if config.family in MLP_BIAS or not known:
         traits["mlp_bias"] = config.flag("mlp_bias")
     return traits

@@ -270,6 +270,16 @@ AttentionLayer = FullLayer | WindowLayer | ChunkLayer | LatentLayer | IndexerLay
 Layer = AttentionLayer | StateLayer
 
 
+def kept_per_token(layer: AttentionLayer, kv_dtype: str = "fp16", tp: int = 1) -> int:
+    """Return the bytes that a layer keeps of a token on each of ``tp`` GPUs, on average, rounded up.
+
+    Raises:
+        PagesimError: as for the layer's ``bytes_per_token``.
+    """
+    tokens = layer.tokens_per_state if isinstance(layer, LatentLayer | IndexerLayer) else 1
+    return -(-layer.bytes_per_token(kv_dtype, tp) // tokens)
+
+
 def page_bytes(layer: AttentionLayer, tokens: int, kv_dtype: str = "fp16", tp: int = 1) -> int:
     """Return the bytes that a layer fills of a block of so many tokens on each of ``tp`` GPUs.
 

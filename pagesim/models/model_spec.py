@@ -15,6 +15,7 @@ from pagesim.models.layers import (
     LatentLayer,
     Layer,
     StateLayer,
+    kept_per_token,
     kv_element_bytes,
     kv_heads_per_gpu,
 )
@@ -25,14 +26,11 @@ from pagesim.models.weights import ALL_BF16, BF16, REST_BYTES, Compute, Weights,
 MOST_PARTS = 65_536
 """Likewise more layers, heads or experts than this."""
 
-CACHE_SCALES = 4 * 2
-"""Bytes of a layer's scales of queries, keys, values and their products, where a checkpoint has them."""
-
 _SIZES = ("window", "chunk")
 _MAY_BE_0 = (
     *("position_rows", "embedding", "q_lora_rank", "shared_experts", "shared_ffn", "dense_layers"),
     *("mlp_layers", "index_heads", "index_head_dim", "index_topk", "latent", "act_numbers"),
-    *("tower", "tower_whole", "tower_heads", "qk_rope_head_dim"),
+    *("tower", "tower_whole", "tower_heads", "qk_rope_head_dim", "norms_per_layer"),
 )
 _OF_WEIGHTS = ("hidden", "ffn", "vocab")
 """What may be 0, all of it, where only what a model keeps is known."""
@@ -130,6 +128,7 @@ class ModelSpec:
         mlp_bias: biases in the MLP.
         qk_norm: a norm of width ``head_dim`` on queries and one on keys.
         wide_qk_norm: likewise, but over all heads together.
+        split_qk_norm: GPUs divide its weights; else each has them whole.
         output_gate: the query projection gives a gate for attention's output, too.
         sinks: a learned weight a head for attending to nothing.
         position_rows: rows of a learned position table, 0 without one.
@@ -149,7 +148,7 @@ class ModelSpec:
         tower: parameters of a tower for images that tensor parallelism divides.
         tower_whole: those of it that every GPU keeps.
         encoder: what that tower takes in; None where it is not known.
-        tower_heads: where GPUs do not divide so many evenly, every GPU keeps all of it; 0 where they need not.
+        tower_heads: where GPUs do not divide so many evenly, each keeps all of it; 0 where they need not.
         left_out: parts beside the language model that are not counted, such as "audio tower".
         unread: keys of its config that may change its weights and are not read.
         kv_dtype: of the KV cache, where the checkpoint says one: fp8 or nvfp4; else '', for 16 bits.
@@ -190,6 +189,7 @@ class ModelSpec:
     mlp_bias: bool = False
     qk_norm: bool = False
     wide_qk_norm: bool = False
+    split_qk_norm: bool = False
     output_gate: bool = False
     sinks: bool = False
     position_rows: int = 0
@@ -383,7 +383,7 @@ class ModelSpec:
         found: dict[str, float] = {REST: 0, "head": 0}
         for tensor in tensors(self):
             found[tensor.group] = found.get(tensor.group, 0) + self.weights.bytes(tensor, tp)
-        found[REST] += CACHE_SCALES * self.attention_layers if self.weights.cache_scales else 0
+        found[REST] += self.weights.cache_scales * self.attention_layers
         return {group: round(size) for group, size in found.items()}
 
     def expert_bytes_per_gpu(self, tp: int) -> int:
@@ -416,7 +416,7 @@ class ModelSpec:
         kv_element_bytes(kv_dtype)
         self.kv_heads_per_gpu(tp)
         layers = [layer for layer in self.cache_layers if not isinstance(layer, StateLayer)]
-        return sum(layer.bytes_per_token(kv_dtype, tp) for layer in layers)
+        return sum(kept_per_token(layer, kv_dtype, tp) for layer in layers)
 
     @property
     def linear_flops_per_token(self) -> int:

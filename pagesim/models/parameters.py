@@ -182,7 +182,8 @@ def _heads(spec: ModelSpec, attending: Sequence[int]) -> list[Tensor]:
             vector("qk_norm", 2 * dim if spec.qk_norm else 0, at),
         ]
         if spec.wide_qk_norm:
-            found += [vector("q_norm", query, at, shards=ALL), vector("k_norm", key, at, shards=kv_heads)]
+            of_query, of_key = (ALL, kv_heads) if spec.split_qk_norm else (1, 1)
+            found += [vector("q_norm", query, at, shards=of_query), vector("k_norm", key, at, shards=of_key)]
         if spec.qkv_bias:
             found.append(vector("q_bias", gated * query, at, shards=ALL))
             found.append(vector("kv_bias", 2 * key, at, shards=kv_heads))
@@ -276,8 +277,8 @@ def _mlp(
 def _experts(spec: ModelSpec, moe: MixtureOfExperts, at: Sequence[int]) -> list[Tensor]:
     """The experts of these layers, those that are shared and the others, and the router.
 
-    The others take and give ``latent`` numbers where there is such a width, between two projections that every
-    GPU has whole.
+    The others take and give ``latent`` numbers where there is such a width, between two projections that
+    every GPU has whole.
     """
     shared = moe.shared_ffn or moe.shared_experts * moe.expert_ffn
     count, used = moe.experts, moe.experts_per_token

@@ -200,7 +200,7 @@ class KimiDelta:
         gate, up = ("g_proj", hidden) if self.full_gate else ("g_b_proj", self.head_dim)
         return [
             Tensor("recurrent", "in_proj", 3 * self.inner, hidden, at, ALL, scales=3),
-            # Where the gate is one matrix, the rows on each GPU are made a multiple of 16 (kimi_k3/nvidia/kda.py).
+            # Kimi K3's, with one matrix for the gate, has a multiple of 16 rows on each GPU.
             Tensor("recurrent", "b_proj", self.heads, hidden, at, ALL, own_step=16 if self.full_gate else 1),
             Tensor("recurrent", "f_a_proj", self.head_dim, hidden, at),
             Tensor("recurrent", "f_b_proj", self.inner, self.head_dim, at, ALL),
@@ -214,4 +214,33 @@ class KimiDelta:
         ]
 
 
-Recurrence = Mamba1 | Mamba2 | GatedDeltaNet | KimiDelta
+@dataclass(frozen=True, slots=True)
+class ShortConv:
+    """A gated convolution over the last tokens (LFM2): its state is that of the convolution alone.
+
+    Attributes:
+        channels: of the convolution.
+        conv: its width, in tokens.
+        bias: the convolution and the projections have biases.
+    """
+
+    channels: int
+    conv: int
+    bias: bool = False
+
+    def layer(self, state_dtype: str = "bf16") -> StateLayer:
+        """Return what a layer keeps."""
+        return StateLayer((0, 0), (self.channels, self.conv - 1), state_dtype=state_dtype)
+
+    def tensors(self, hidden: int, at: Sequence[int]) -> list[Tensor]:
+        """Return the tensors of these layers, of a model whose residual stream is ``hidden`` wide."""
+        return [
+            Tensor("recurrent", "in_proj", 3 * self.channels, hidden, at, ALL, scales=3),
+            Tensor("recurrent", "out_proj", hidden, self.channels, at, ALL, by_columns=True),
+            vector("conv", self.channels * self.conv, at, shards=ALL),
+            vector("conv_bias", 4 * self.channels if self.bias else 0, at, shards=ALL),
+            vector("out_bias", hidden if self.bias else 0, at),
+        ]
+
+
+Recurrence = Mamba1 | Mamba2 | GatedDeltaNet | KimiDelta | ShortConv

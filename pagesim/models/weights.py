@@ -37,6 +37,9 @@ class Beside(NamedTuple):
 
 NOTHING = Beside()
 
+OF_WEIGHTS = Beside(4, 4)
+"""A scale in 32 bits of the weights."""
+
 OF_TENSORS = Beside(8, 8)
 """A scale in 32 bits of the weights, and one of what goes in."""
 
@@ -51,7 +54,8 @@ class WeightDtype:
             tensor or of a channel are left out: less than 0.1 % of a layer.
         compute: in what its products are computed on a GPU that has units for it; else in fp16. It is fp16
             where activations are not quantized.
-        block: rows and columns of which all numbers have one scale, rounded up at a matrix' edge; (0, 0) of none.
+        block: rows and columns of which numbers of 8 bits have one scale, rounded up at a matrix' edge; or 0.
+        scale: bits of such a scale.
         beside: bytes that ``bits`` does not count.
     """
 
@@ -59,6 +63,7 @@ class WeightDtype:
     bits: float = 16
     compute: Compute = "fp16"
     block: tuple[int, int] = (0, 0)
+    scale: int = 32
     beside: Beside = NOTHING
 
     def __post_init__(self) -> None:
@@ -79,8 +84,7 @@ class WeightDtype:
             inner = columns if tensor.by_columns else rows
             if is_expert and (inner % high or inner % wide):  # vLLM then makes blocks that fit
                 high = wide = gcd(high, wide, inner)
-            scale = (self.bits - 8) * self.block[0] * self.block[1]
-            bits = 8 * rows * columns + scale * -(-rows // high) * -(-columns // wide)
+            bits = 8 * rows * columns + self.scale * -(-rows // high) * -(-columns // wide)
         of_matrix, of_module = beside.expert if is_expert else beside.matrix, beside.module
         of_module = beside.expert_module if is_expert else of_module
         return tensor.copies * (bits / 8 + of_matrix * tensor.scales + of_module * tensor.modules)
@@ -135,7 +139,7 @@ class Weights:
         mixed: those of these groups in which some layers have another dtype: bits are then their mean.
         passed_over: the config says that weights are quantized, in a way that the engine does not look at.
         parts: the dtypes in such groups; a tensor that is not named there is in 16 bits.
-        cache_scales: attention layers have scales of queries, keys, values and their products.
+        cache_scales: bytes of each attention layer's scales of what it caches and computes with.
         unlisted: layers have several dtypes, and which have which was not given: that experts alone have four
             bits is then an estimate.
     """
@@ -149,7 +153,7 @@ class Weights:
     mixed: tuple[str, ...] = ()
     passed_over: bool = False
     parts: tuple[Part, ...] = ()
-    cache_scales: bool = False
+    cache_scales: int = 0
     unlisted: bool = False
 
     def of(self, group: str) -> WeightDtype | None:

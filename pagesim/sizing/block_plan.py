@@ -265,7 +265,7 @@ def plan_blocks(
         prefix_caching: whether prompts are found that were computed before.
         hybrid: whether windows and chunks get groups of their own.
         capability: of the GPU (`GpuSpec.capability`), which decides what kernels run; Hopper's when left out.
-        image_prefixes: whether tokens of an image attend to one another both ways, which few kernels let them.
+        image_prefixes: whether tokens of an image attend to one another both ways.
 
     Raises:
         CapacityError: ``cache_bytes`` is less than a block.

@@ -200,7 +200,7 @@ def _as_in_the_paper(model: ModelSpec, gpu: GpuSpec, tp: int, batched: int) -> D
 
 
 def _artifact_weights(model: ModelSpec, tp: int) -> int:
-    """Bytes of the weights on each GPU as the artifact counts them: in 16 bits, matrices divided, no padding."""
+    """Bytes of the weights on each GPU as the artifact counts them: matrices divided, no padding."""
     if model.weights != ALL_BF16:
         return model.weight_bytes_per_gpu(tp)
     model.kv_heads_per_gpu(tp)

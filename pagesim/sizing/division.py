@@ -117,15 +117,15 @@ def expert_padding(model: ModelSpec, gpu: GpuSpec, tp: int) -> int:
     In MXFP4 the hidden width and a GPU's share of the inner one become multiples of 256 and 128 for Marlin's
     and TensorRT-LLM's kernels, the latter alone one of 64 for Triton's, and both of 256 under ROCm
     (``layers/fused_moe/oracle/mxfp4.py``); in 16 bits the inner one a multiple of 128 for TensorRT-LLM's, on
-    Blackwell for servers (``oracle/unquantized.py``). Nemotron's routers have 32 bits where no kernel computes
-    so with 16 (``router/gate_linear.py``).
+    Blackwell for servers (``oracle/unquantized.py``). Nemotron's routers have 32 bits where no kernel
+    computes so with 16 (``router/gate_linear.py``).
     """
     moe = model.moe
     if moe is None:
         return 0
     family, dtype = (gpu.capability or 0) // 10, model.weights.experts
-    # No such kernel is for the activation of Gemma 4.
-    sides = (1, 128 if family == 10 and not moe.beside else 1)
+    # No such kernel is for biases or for the activation of Gemma 4.
+    sides = (1, 128 if family == 10 and not moe.beside and not moe.biases else 1)
     if dtype.name.startswith("mxfp4"):
         sides = (256, 256) if gpu.name.startswith("mi") else (256, 128)
         # Of models with experts in MXFP4, gpt-oss alone has biases.

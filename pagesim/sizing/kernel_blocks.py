@@ -109,7 +109,7 @@ def kernels_block(
 
 
 def packs(layers: Sequence[Layer]) -> bool:
-    """Say whether pages of different size lie side by side in a block (the BLHNC layout of their backends)."""
+    """Say whether pages of different size lie side by side in a block (vLLM's layout BLHNC)."""
     return any(isinstance(layer, WindowLayer | RingLayer) and layer.block_size for layer in layers)
 
 
