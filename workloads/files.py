@@ -140,34 +140,34 @@ def save(trace: Trace, path: str | Path) -> None:
 
 
 def _columns(trace: Trace) -> dict[str, list[Any]]:
-    columns: dict[str, list[Any]] = {"request_id": trace.request_id.tolist()}
-    if has_recorded_arrivals(trace):
-        columns["arrival_s"] = trace.arrival_s.tolist()
-    columns["prompt_tokens"] = trace.prompt_tokens.tolist()
-    columns["output_tokens"] = trace.output_tokens.tolist()
-    if trace.sample_tokens is not None:
-        # A length alone stands for all samples of its row.
+    """Return the columns to write, each as a list; those that say nothing are left out."""
+    ids, size = trace.hash_ids, trace.hash_block_size
+    given: dict[str, Any] = {
+        "request_id": trace.request_id,
+        "arrival_s": trace.arrival_s if has_recorded_arrivals(trace) else None,
+        "prompt_tokens": trace.prompt_tokens,
+        "output_tokens": trace.output_tokens,
+        "n": trace.n if (trace.n != 1).any() else None,
+        "beam_width": trace.beam_width if (trace.beam_width != 1).any() else None,
+        "hash_ids": ids and [list(each) for each in ids],
+        "hash_block_size": [size] * len(trace) if ids is not None and size != HASH_BLOCK_SIZE else None,
+        "prefix_tokens": trace.prefix_tokens,
+        "session_id": trace.session_id,
+        "think_s": trace.think_s,
+        "priority": trace.priority,
+        "abort_s": trace.abort_s,
+    }
+    columns = {
+        name: column.tolist() if isinstance(column, np.ndarray) else column
+        for name, column in given.items()
+        if column is not None
+    }
+    if trace.sample_tokens is not None:  # a length alone stands for all samples of its row
         columns["output_tokens"] = [
             list(own) if len(set(own)) > 1 else [own[0]] for own in trace.sample_tokens
         ]
-    if (trace.n != 1).any():
-        columns["n"] = trace.n.tolist()
-    if (trace.beam_width != 1).any():
-        columns["beam_width"] = trace.beam_width.tolist()
-    if trace.hash_ids is not None:
-        columns["hash_ids"] = [list(ids) for ids in trace.hash_ids]
-        if trace.hash_block_size != HASH_BLOCK_SIZE:
-            columns["hash_block_size"] = [trace.hash_block_size] * len(trace)
-    if trace.prefix_tokens is not None:
-        columns["prefix_tokens"] = trace.prefix_tokens.tolist()
-    if trace.session_id is not None:
-        columns["session_id"] = trace.session_id.tolist()
-    if trace.think_s is not None:
-        columns["think_s"] = trace.think_s.tolist()
-    if trace.priority is not None:
-        columns["priority"] = trace.priority.tolist()
     if trace.abort_s is not None:
-        columns["abort_s"] = [None if np.isinf(t) else t for t in trace.abort_s.tolist()]
+        columns["abort_s"] = [None if np.isinf(time) else time for time in columns["abort_s"]]
     return columns
 
 

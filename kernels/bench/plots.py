@@ -8,13 +8,11 @@ from itertools import cycle
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from pagesim.kernels.bench.rows import OK, Row, is_planned
-
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
-"""Okabe and Ito's palette: told apart by colour-blind people."""
+from pagesim.results.drawing import bare, empty, head
+from pagesim.results.style import LINE_COLOURS
 
 DASHES = ("-", "--", ":", "-.")
 
@@ -56,7 +54,15 @@ def _decode(rows: list[Row], axis: str, label: str) -> Figure | None:
         model = f"{row['q_heads']}/{row['kv_heads']} heads of {row['head_size']}, {row['dtype']}"
         return f"{model}, {row['layout'] or 'NHD'}"
 
-    return _panels(chosen, panel, line, axis, label, "% of the copy bandwidth")
+    return _panels(
+        chosen,
+        panel,
+        line,
+        axis,
+        label,
+        "% of the copy bandwidth",
+        f"Bandwidth of decode attention over {label}",
+    )
 
 
 def _swaps(rows: list[Row]) -> Figure | None:
@@ -70,7 +76,15 @@ def _swaps(rows: list[Row]) -> Figure | None:
     def panel(row: Row) -> str:
         return f"{row['direction']}, {row['pieces']} pieces a block"
 
-    return _panels(chosen, panel, line, "piece_bytes", "bytes of a piece", "% of one pinned copy")
+    return _panels(
+        chosen,
+        panel,
+        line,
+        "piece_bytes",
+        "bytes of a piece",
+        "% of one pinned copy",
+        "Bandwidth of swaps over the size of their pieces",
+    )
 
 
 def _panels(
@@ -80,23 +94,24 @@ def _panels(
     axis: str,
     label: str,
     height: str,
+    title_of_all: str,
 ) -> Figure | None:
-    """Draw ``fraction`` over a column; None if no line has two points."""
+    """Draw ``fraction`` over a column, and what was measured on; None if no line has two points."""
     panels: dict[str, Lines] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         panels[panel(row)][line(row)].append((row[axis], 100 * row["fraction"]))
     panels = {title: lines for title, lines in panels.items() if any(map(_is_line, lines.values()))}
     if not panels:
         return None
-    figure = Figure(figsize=(5.2 * len(panels) + 1, 6.4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = empty(5.2 * len(panels) + 1, 6.4)
     for place, (title, lines) in enumerate(panels.items(), 1):
         axes = figure.add_subplot(1, len(panels), place)
         _draw(axes, lines)
         axes.set_title(title, fontsize=9)
         axes.set_xlabel(label)
         axes.set_ylabel(height)
-    return figure
+    devices = dict.fromkeys(str(row["machine"].get("device_name", row["machine"]["device"])) for row in rows)
+    return head(figure, title_of_all, ", ".join(devices))
 
 
 def _is_line(points: Points) -> bool:
@@ -106,7 +121,7 @@ def _is_line(points: Points) -> bool:
 def _draw(axes: Axes, lines: Lines) -> None:
     """Draw what is a line as one, and what has no place on the axis as a level."""
     drawn = {name: points for name, points in lines.items() if _is_line(points) or points[0][0] is None}
-    colours = dict(zip(dict.fromkeys(colour for colour, _ in drawn), cycle(COLOURS), strict=False))
+    colours = dict(zip(dict.fromkeys(colour for colour, _ in drawn), cycle(LINE_COLOURS), strict=False))
     dashes = dict(zip(dict.fromkeys(dash for _, dash in drawn), cycle(DASHES), strict=False))
     for (colour, dash), points in drawn.items():
         style: dict[str, Any] = {"color": colours[colour], "linestyle": dashes[dash]}
@@ -122,7 +137,7 @@ def _draw(axes: Axes, lines: Lines) -> None:
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.25)
     axes.legend(fontsize=6, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)
-    axes.spines[["top", "right"]].set_visible(False)
+    bare(axes)
 
 
 def _short(number: float) -> str:

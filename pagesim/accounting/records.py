@@ -16,7 +16,7 @@ import numpy as np
 from pagesim.accounting.chunks import RARE_FIELDS, ROW_FIELDS, Chunk, Rows, keep_freed
 from pagesim.accounting.group_residency import GroupResidency
 from pagesim.accounting.held_without_running import HeldWithoutRunning
-from pagesim.accounting.ledger import LedgerError
+from pagesim.accounting.ledger import HELD_WITHOUT_RUNNING, LedgerError
 from pagesim.accounting.request_log import Move, RequestLog
 from pagesim.accounting.residency import PlainResidency, Residency
 from pagesim.accounting.sums import Column
@@ -29,6 +29,8 @@ from pagesim.setup.compiled import mypyc_attr
 CHUNK_ITERATIONS = 1 << 15
 
 _FINISHED = int(Status.FINISHED)
+
+NOTHING_RARE = [0] * len(RARE_FIELDS)
 
 _pack_row = Struct(f"{len(ROW_FIELDS)}q").pack  # half as long as to append the numbers one by one
 
@@ -62,7 +64,6 @@ class Recorder(Observer):
         "_late",
         "_moves",
         "_notes_rare",
-        "_rare",
         "_residency",
         "_rows",
         "_speculates",
@@ -110,8 +111,6 @@ class Recorder(Observer):
         self.full_at = self._chunk_iterations
         self._rows = array("q")
         self._external = 0  # of the last planned iteration: free blocks that the head of the queue cannot use
-        # Of fields that are 0 in most rows, where one is not: how long ``_rows`` is before it, and its value.
-        self._rare: dict[str, array[int]] = {name: array("q") for name in RARE_FIELDS}
         # Pairs of a gap and how many sequences it is of; fewer than 0 where a row counts gaps that are none.
         self._late = array("q")
         # When the last token is there: of everything that decodes, of requests that lost their place, and,
@@ -154,19 +153,17 @@ class Recorder(Observer):
                 self._answered = end
                 if self._last_gaps is not None:
                     self._note_last_gaps(noted, ticks, continuing)
-        shared = memory.shared_blocks
+        shared, rare = memory.shared_blocks, NOTHING_RARE
         if self._notes_rare:
             blocked = not memory.grows and scheduler.blocked_externally()
             self._external = memory.free_blocks if blocked else 0
-            shared -= self._note_memory(batch.sequences, self._external, end)
-            self._note("copied", batch.blocks_copied)
-            self._note("swapped_in", batch.blocks_in)
-            self._note("swapped_out", batch.blocks_out)
+            further, rare = self._rare(batch.sequences, self._external, end, batch)
+            shared -= further
         # fmt: off
         self._rows.frombytes(_pack_row(
             1, now, start, ticks, 0, 1, memory.steps, batch.sequences, scheduler.queue.waiting,
             memory.free_blocks, batch.batched_tokens, batch.tokens, batch.context_tokens, continuing,
-            len(batch.recomputed) + len(batch.swapped_out), shared, memory.cached_blocks,
+            len(batch.recomputed) + len(batch.swapped_out), shared, memory.cached_blocks, *rare,
         ))
         # fmt: on
         self._residency.planned(batch, self.iterations)
@@ -195,16 +192,17 @@ class Recorder(Observer):
         if self._last_gaps is not None:
             last = run.first + run.increment * (run.steps - 1)
             self._note_last_gaps(noted if run.steps == 1 else len(self._late), last, sequences)
-        shared = memory.shared_blocks
+        shared, rare = memory.shared_blocks, NOTHING_RARE
         if self._notes_rare:
             # No request waits in a fast-forward that no plan came before.
             external = self._external if run.decided < run.start else 0
-            shared -= self._note_memory(sequences + run.draining, external, run.end)
+            further, rare = self._rare(sequences + run.draining, external, run.end, None)
+            shared -= further
         # fmt: off
         self._rows.frombytes(_pack_row(
             0, run.decided, run.start, run.first, run.increment, run.steps, memory.steps + 1,
             sequences + run.draining, scheduler.queue.waiting, memory.free_blocks, tokens, tokens,
-            run.context, sequences, 0, shared, memory.cached_blocks,
+            run.context, sequences, 0, shared, memory.cached_blocks, *rare,
         ))
         # fmt: on
         self._residency.fast_forwarded(self.iterations, run.steps)
@@ -213,8 +211,7 @@ class Recorder(Observer):
     def departed(self, batch: Batch, now: int) -> None:
         for request in batch.recomputed:
             row = request.row
-            if self._moves is not None:
-                self._move(row, Move.PREEMPTED, now)
+            self._move(row, Move.PREEMPTED, now)
             if self.scheduler.loses_in_flight and request.length == request.prompt:
                 self.log.first_token[row] = -1  # it was in flight
             self._go_away(row)
@@ -284,12 +281,8 @@ class Recorder(Observer):
             self.interval_ended(request)
         table = np.array(self._rows, np.int64).reshape(-1, len(ROW_FIELDS))
         columns = dict(zip(ROW_FIELDS, np.ascontiguousarray(table.T), strict=True))
-        for name in RARE_FIELDS:
-            columns[name] = column = np.zeros(len(table), np.int64)
-            before, values = np.array(self._rare[name], np.int64).reshape(-1, 2).T
-            column[before // len(ROW_FIELDS)] = values
-        columns["running_groups"] = columns["running_sequences"] - columns["running_groups"]
-        columns["free_cpu_blocks"] = self.memory.cpu_blocks - columns["free_cpu_blocks"]
+        columns["running_groups"] = columns["running_sequences"] - columns["further_samples"]
+        columns["free_cpu_blocks"] = self.memory.cpu_blocks - columns["used_cpu_blocks"]
         self.blocks_in += int(columns["swapped_in"].sum())
         self.blocks_out += int(columns["swapped_out"].sum())
         columns["iteration"] = self._chunk_start + np.cumsum(columns["iterations"]) - columns["iterations"]
@@ -299,7 +292,6 @@ class Recorder(Observer):
         late = np.array(self._late, np.int64).reshape(-1, 2)
         self.rows += len(table)
         self._rows, self._late = array("q"), array("q")
-        self._rare = {name: array("q") for name in RARE_FIELDS}
         begin, self._chunk_start = self._chunk_start, self.iterations
         self.full_at = self.iterations + self._chunk_iterations
         others = self._held_without_running
@@ -324,7 +316,7 @@ class Recorder(Observer):
                 if not incomplete and not self._stalls:
                     first_token[row] = end
                     continue
-            elif self._moves is not None:
+            else:
                 self._move(row, Move.BACK, now)
             if not (incomplete and request in incomplete):
                 self._answer(request, end)
@@ -336,8 +328,7 @@ class Recorder(Observer):
             since = self._away_since.pop(row)
             if not self._speculates:
                 self._late.fromlist([end - since, request.samples])
-            if self._moves is not None:
-                self._move(row, Move.ANSWERED, end)
+            self._move(row, Move.ANSWERED, end)
         if self._stalls:
             self._joined_at[row] = end, request
         if self.log.first_token[row] < 0:
@@ -387,40 +378,38 @@ class Recorder(Observer):
         if self._moves is not None:
             self._moves.fromlist([row, move, now])
 
-    def _note(self, name: str, value: int) -> None:
-        """Note a rare field of the row that is written next."""
-        if value:
-            self._rare[name].fromlist([len(self._rows), value])
-
-    def _note_memory(self, sequences: int, external: int, end: int) -> int:
-        """Note what samples, swaps, allocators and requests that do not run make of memory.
+    def _rare(self, sequences: int, external: int, end: int, batch: Batch | None) -> tuple[int, list[int]]:
+        """Return what samples, swaps, allocators and requests that do not run make of memory.
 
         Args:
             sequences: that run, as in the row at hand.
             external: free blocks that are unusable for the head of the queue.
             end: when the row's iterations are over, in ticks.
+            batch: of a plan; None for a fast-forward.
 
         Returns:
-            Names of blocks beyond the first that are not those of running requests.
+            Names of blocks beyond the first that running requests do not have; a row's ``RARE_FIELDS``.
         """
-        scheduler, memory = self.scheduler, self.memory
-        self._note("external_blocks", external)
-        self._note("running_groups", sequences - len(scheduler.running))
-        self._note("free_cpu_blocks", memory.cpu_blocks - memory.free_cpu_blocks)
-        self._note("swapped", len(scheduler.swapped))
-        if memory.shared_blocks and not memory.steps_that_fit(1, 0):
-            self._note_shared_tails()
-        others = self._held_without_running
-        if others is None:
-            return 0
-        others.count()
-        others.written_until(end)
-        for name, blocks in zip(others.names, others.blocks, strict=True):
-            self._note(name, blocks)
-        return others.further_names()
+        scheduler, memory, others = self.scheduler, self.memory, self._held_without_running
+        further, parked = 0, dict.fromkeys(HELD_WITHOUT_RUNNING, 0)
+        if others is not None:
+            others.count()
+            others.written_until(end)
+            parked.update(zip(others.names, others.blocks, strict=True))
+            further = others.further_names()
+        shares_tails = bool(memory.shared_blocks) and not memory.steps_that_fit(1, 0)
+        return further, [
+            sequences - len(scheduler.running),
+            len(scheduler.swapped),
+            memory.cpu_blocks - memory.free_cpu_blocks,
+            *((0, 0, 0) if batch is None else (batch.blocks_in, batch.blocks_out, batch.blocks_copied)),
+            external,
+            *(self._shared_tails() if shares_tails else (0, 0)),
+            *parked.values(),
+        ]
 
-    def _note_shared_tails(self) -> None:
-        """Note the slots of last blocks that several samples share, which no token fills yet or ever will."""
+    def _shared_tails(self) -> tuple[int, int]:
+        """Return slots of last blocks that several samples share: those not filled yet, and never to be."""
         memory, size = self.memory, self.memory.block_size
         slack = rounding = 0
         for request in self.scheduler.running.values():
@@ -432,8 +421,7 @@ class Recorder(Observer):
                 lost = sorted([max(0, end - final) for final in request.finals])
                 # Samples of different lengths all share one block, which the longest fills most.
                 rounding += sum(lost[-copies:])
-        self._note("shared_slack", slack)
-        self._note("shared_rounding", rounding)
+        return slack, rounding
 
     def _expand(self, rows: Rows, begin: int, late: Column, gaps: Column) -> Chunk:
         firsts, spread = rows.firsts, rows.spread

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel, Field
 
-from pagesim.cli import export
-from pagesim.cli.options import JSON, OUT, with_fields
+from pagesim.cli import export, show
+from pagesim.cli.flags import JSON, OUT, taken, with_fields
 from pagesim.errors import PagesimError
 
 cli = typer.Typer(
@@ -185,7 +185,7 @@ def tune(
 
     Example: pagesim bench tune --device cuda --out out/tune
     """
-    from pagesim.cli import show, show_bench
+    from pagesim.cli import show_bench
     from pagesim.kernels.bench import selection, tune
     from pagesim.kernels.bench.store import read_rows
 
@@ -197,7 +197,7 @@ def tune(
         fit, file = tune.fitted(read_rows(rows), out)
     else:
         how = Run(**flags)
-        with show_bench.progress() as progress:
+        with show.bar() as progress:
             tuned = tune.tune(
                 selection.device(how.device),
                 out,
@@ -222,14 +222,14 @@ cli.command("export")(export.command)
 
 
 def _measure(benches: tuple[str, ...], flags: dict[str, Any], out: Path | None, json: bool) -> None:
-    from pagesim.cli import show, show_bench
+    from pagesim.cli import show_bench
     from pagesim.kernels.bench import selection
     from pagesim.kernels.bench.run import run_points
 
-    how = Run(**{name: flags.pop(name) for name in Run.model_fields if name in flags})
+    how = taken(Run, flags)
     device = selection.device(how.device)
     points = [point for bench in benches for point in selection.points(bench, device, how.quick, flags)]
-    with show_bench.progress() as progress:
+    with show.bar() as progress:
         outcome = run_points(
             points,
             device,

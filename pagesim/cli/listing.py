@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pagesim.cli.options import JSON
+from pagesim.cli.flags import JSON
 
 if TYPE_CHECKING:
     from pagesim.models import ModelSpec
@@ -33,7 +33,7 @@ def policies() -> None:
 
     Example: pagesim list policies
     """
-    from pagesim.cli.tables import put_table
+    from pagesim.cli.printing import put_table
     from pagesim.setup.presets import POLICY_PLUGINS
 
     every = {name: POLICY_PLUGINS.find(name) for name in POLICY_PLUGINS.names()}
@@ -53,7 +53,7 @@ def options(scheduler: SCHEDULER = None) -> None:
 
     Example: pagesim list options vllm-v1
     """
-    from pagesim.cli.tables import put_table
+    from pagesim.cli.printing import put_table
     from pagesim.setup.options import declared
     from pagesim.setup.registry import SCHEDULERS
 
@@ -84,8 +84,8 @@ def models(pattern: PATTERN = None, *, json: JSON = False) -> None:
 
     Example: pagesim list models qwen3.5
     """
+    from pagesim.cli.printing import put_table
     from pagesim.cli.show import as_json, say
-    from pagesim.cli.tables import put_table
     from pagesim.models.catalogue import matching
     from pagesim.models.catalogue.rows import names
     from pagesim.models.catalogue.unknown import unknown
@@ -147,7 +147,7 @@ def gpus() -> None:
 
     Example: pagesim list gpus
     """
-    from pagesim.cli.tables import put_table
+    from pagesim.cli.printing import put_table
     from pagesim.hardware import gpus as all_gpus
 
     put_table(
@@ -174,7 +174,7 @@ def workloads() -> None:
 
     Example: pagesim list workloads
     """
-    from pagesim.cli.tables import put_table
+    from pagesim.cli.printing import put_table
     from pagesim.workloads import workloads as bundled
 
     put_table("", ("workload", ""), list(bundled().items()), texts=(0, 1))
@@ -186,7 +186,7 @@ def profiles() -> None:
 
     Example: pagesim list profiles
     """
-    from pagesim.cli.tables import put_table
+    from pagesim.cli.printing import put_table
     from pagesim.costs.profiles import analytic_names, bundled_names, bundled_profile
 
     nothing = "datasheet and rules of thumb: nothing was measured"

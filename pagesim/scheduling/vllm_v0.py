@@ -31,8 +31,6 @@ class VllmV0(Scheduler):
     """
 
     __slots__ = (
-        "_possible",
-        "_possible_length",
         "max_num_batched_tokens",
         "max_num_seqs",
         "max_paddings",
@@ -78,9 +76,6 @@ class VllmV0(Scheduler):
         )
         self.max_paddings = options.max_paddings
         self.prompt_limit = min(max_model_len, self.max_num_batched_tokens)
-        # What was asked last: a request that an empty cache could hold, and with how many tokens.
-        self._possible: EngineRequest | None = None
-        self._possible_length = 0
 
     def expect(self, arrivals: Arrivals) -> None:
         super().expect(arrivals)
@@ -160,12 +155,7 @@ class VllmV0(Scheduler):
         length = request.length
         if length > self.prompt_limit:
             return True
-        if not self.release.gives_up or (request is self._possible and length <= self._possible_length):
-            return False
-        if not self.memory.could_admit(request, length, self.watermark_blocks):
-            return True
-        self._possible, self._possible_length = request, length
-        return False
+        return self.release.gives_up and not self.memory.could_admit(request, length, self.watermark_blocks)
 
     def _decode(self, batch: Batch) -> None:
         """Give every running request a token; bring swapped ones back unless a request lost its place."""

@@ -103,6 +103,7 @@ class FlagTable:
         model: the flag that names the model.
         length: the flag that says the tokens of the longest request.
         kernels: the flags that choose kernels of experts.
+        experts: the flag that gives GPUs whole experts.
         checkpoints: by method of quantization, the weight dtypes of checkpoints for which it says nothing
             new.
     """
@@ -124,6 +125,7 @@ class FlagTable:
     model: str
     length: str
     kernels: tuple[str, ...]
+    experts: str
     checkpoints: Mapping[str, tuple[str, ...]]
 
     def options(
@@ -172,8 +174,10 @@ class FlagTable:
         self._check_length(options)
         self._check_layers(known, given)
         without = [*variables, *(f"--{name}" for name in given if name not in self.taken)]
-        note = f"of the {self.server} line without an effect here: {', '.join(without)}"
-        return options, given, (note,) if without else ()
+        notes = self._check_experts(known, given, options.get("tensor_parallel_size", 1))
+        if without:
+            notes.insert(0, f"of the {self.server} line without an effect here: {', '.join(without)}")
+        return options, given, tuple(notes)
 
     def arity(self, name: str) -> Arity:
         """Return what a flag takes."""
@@ -267,6 +271,25 @@ class FlagTable:
                     f"--serve: --{flag} {escaped(chosen)[:80]} would change how far the MXFP4 experts of "
                     f"{brief(name, 80)} are padded, and is not modelled; leave it out"
                 )
+
+    def _check_experts(self, name: str, given: Mapping[str, list[str]], gpus: int) -> list[str]:
+        """Return what is said of whole experts on GPUs: within one replica they change no decision.
+
+        Each GPU holds as many bytes of experts as when every expert is cut, if they are dealt out evenly.
+        """
+        asked = given.get(self.experts, ["false"])
+        if asked in (["false"], ["1"]):
+            return []
+        moe = model(name).moe
+        if moe is None:
+            return [f"{self.engine} has no use for --{self.experts} here: {brief(name, 80)} has no experts"]
+        ranks = int(asked[-1]) if asked else gpus
+        if ranks < 1 or gpus % ranks or moe.experts % ranks:
+            raise PagesimError(
+                f"--serve: --{self.experts} would deal the {moe.experts} experts of {brief(name, 80)} "
+                f"unevenly over {ranks} of {gpus} GPUs, and is not modelled; leave it out"
+            )
+        return []
 
     def _quantized(self, name: str, method: str) -> dict[str, str]:
         """Return the weight dtype that a method of quantization gives a model, if it is not the model's."""

@@ -152,6 +152,8 @@ class SystemFields(BaseModel):
     @classmethod
     def _sizes(cls, value: object, info: ValidationInfo) -> object:
         """Take 8k or 40GiB where a number is wanted."""
+        if not isinstance(value, str):
+            return value
         name = info.field_name or ""
         wanted = cls.model_fields[name].annotation
         return size_of(name, value) if name in GIB_OPTIONS or int in (wanted, *get_args(wanted)) else value

@@ -154,6 +154,7 @@ PROMPTS = PrefillTable(lengths=(10, 30), batches=(1, 5), seconds=((1.0, 3.0), (4
         (30, 465, 4.0),  # one of thirty
         (30, 240, 2.5),  # a quarter of the way in the length, from 2 to 4
         (5, 15, 0.5),  # half a prompt of ten
+        (90, 495, 5.0),  # nine prompts of ten: 1 + 2·2, beyond the last number
         (1, 1, 0.2),  # no less than a launch
         (0, 0, 0.0),
     ],

@@ -11,7 +11,7 @@ from typing import Any
 from target import TESTS, Target, of_tests, one_line
 
 import pagesim as ps
-from pagesim.cli.options import scenario_from
+from pagesim.cli.flags import scenario_from
 from pagesim.costs import IterationShape, Profiled
 from pagesim.costs.profiles import Sample, analytic_profile, find_profile
 from pagesim.experiments.sweeps.grid import Sweep, grid_toml

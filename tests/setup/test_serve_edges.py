@@ -69,11 +69,11 @@ def test_words_are_read_as_flags_and_values(words: list[str], read: list[tuple[s
 
 
 def test_a_switch_by_its_short_form_is_on() -> None:
-    assert refusal("vllm serve opt-13b -ep").startswith(
-        "--serve: --enable-expert-parallel affects scheduling"
+    assert refusal("vllm serve opt-13b -dpe").startswith(
+        "--serve: --data-parallel-external-lb affects scheduling"
     )
-    assert read_serve("vllm serve opt-13b --no-enable-expert-parallel").notes == (
-        "of the vllm serve 0.33.0 line without an effect here: --enable-expert-parallel",
+    assert read_serve("vllm serve opt-13b --no-data-parallel-external-lb").notes == (
+        "of the vllm serve 0.33.0 line without an effect here: --data-parallel-external-lb",
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from pagesim.costs.operators.grids import Grid
 from pagesim.costs.operators.heads import Stand, stands_for
 from pagesim.costs.operators.planes import Plane
-from pagesim.costs.operators.rows import Floats, Rows
+from pagesim.costs.operators.table_rows import Floats, Rows
 
 FAMILY = "attention"
 TEXTS = ("kv_cache_dtype", "attn_dtype", "kernel_source")

@@ -10,9 +10,9 @@ import numpy as np
 
 from pagesim.costs.operators import attention_rows, decoding, experts, gemm, latent, prompts, reduces
 from pagesim.costs.operators.grids import EVERY, Grid, Point, Stretch, plain
-from pagesim.costs.operators.rows import Rows
 from pagesim.costs.operators.store import Store
 from pagesim.costs.operators.system_tables import Tables
+from pagesim.costs.operators.table_rows import Rows
 
 MOST_TOKENS, LEAST_WIDTH, MOST_BATCH, LEAST_CONTEXT = 8192, 1024, 256, 128
 """Errors are of points with at most so many tokens, widths n and k of so many or more, at most so many

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 
 from pagesim.costs.operators import attention_rows, decoding, experts, gemm, latent, prompts, reduces, states
-from pagesim.costs.operators.rows import Rows, read_rows
 from pagesim.costs.operators.store import Found, Store
+from pagesim.costs.operators.table_rows import Rows, read_rows
 from pagesim.errors import PagesimError
 
 Opened = tuple[Rows, str]

@@ -75,6 +75,25 @@ class Columns(NamedTuple):
     decodes: int
 
 
+def columns_alike(new: Sequence[int], context: int, tables: Table) -> Columns:
+    """Return sequences of contexts of one length, whose token ids are 0 and whose new tokens are not kept.
+
+    Args:
+        new: new tokens of each sequence, those with one first, ``[S]``.
+        context: tokens of each, new ones included.
+        tables: ``[S, blocks]``.
+    """
+    return Columns(
+        tokens=np.zeros(sum(new), np.int64),
+        positions=np.concatenate([np.arange(context - each, context) for each in new]),
+        slots=np.full(sum(new), NOWHERE, np.int64),
+        tables=tables,
+        lengths=np.full(len(new), context, np.int64),
+        new=np.array(new, np.int64),
+        decodes=sum(each == 1 for each in new),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceBatch:
     """The same on the device.

@@ -75,6 +75,13 @@ def check_options(
         )
 
 
+def dtype_on(device: str, kv_dtype: str) -> torch.dtype:
+    """Return the type of weights and cache: fp32 on a CPU, else that of the cache, ``fp16`` or ``bf16``."""
+    if device == "cpu":
+        return torch.float32
+    return torch.bfloat16 if kv_dtype == "bf16" else torch.float16
+
+
 def check_block_size(block_size: int) -> None:
     """Refuse blocks that the kernels do not take.
 

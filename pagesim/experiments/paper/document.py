@@ -51,7 +51,7 @@ def document(
         _listed(far),
         "## In all",
         _table(
-            {"figure": "---", "": "---", "rests on": "---", "holds": "--:", "misses": "--:"}
+            {"figure": "---", "title": "---", "rests on": "---", "holds": "--:", "misses": "--:"}
             | {"worst error of those with a bar": "---"},
             (_summary(each) for each in made),
         ),

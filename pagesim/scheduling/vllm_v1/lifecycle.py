@@ -22,6 +22,7 @@ from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.scheduling.traits import Pool
 from pagesim.scheduling.vllm_releases import RELEASES
+from pagesim.scheduling.vllm_v1.cadence import PrefillCadence
 from pagesim.scheduling.vllm_v1.kv_cache_manager import KVCacheManager
 from pagesim.scheduling.vllm_v1.speculation import Drafts
 from pagesim.scheduling.vllm_v1_options import VllmV1Options, resolved
@@ -49,6 +50,7 @@ class VllmV1Base(DrainingScheduler):
         chunked_prefill: whether a prompt may run in chunks.
         threshold: tokens of a request in a step at most; 0 for no limit.
         drafts: what it knows of requests under speculative decoding; None without.
+        cadence: says in which steps prompts are held back; None where they never are.
         kv_cache_manager: what gives requests their blocks, where each is looked at.
     """
 
@@ -58,6 +60,7 @@ class VllmV1Base(DrainingScheduler):
         "_stale",
         "_unserved_context",
         "by_priority",
+        "cadence",
         "chunked_prefill",
         "drafts",
         "kv_cache_manager",
@@ -169,6 +172,8 @@ class VllmV1Base(DrainingScheduler):
         self.threshold = options.long_prefill_token_threshold
         self.in_flight = 2 if options.async_scheduling else 1
         memory.steps_in_flight = self.in_flight - 1
+        interval = options.prefill_schedule_interval or 1
+        self.cadence = PrefillCadence(interval) if interval > 1 else None
         self.drafts: Drafts | None = None
         if options.speculative_tokens is not None:
             self.drafts = Drafts(
@@ -183,9 +188,7 @@ class VllmV1Base(DrainingScheduler):
             kind = PrefillConnector if pool == "prefill" else PullConnector
             self.connector = kind(memory, self.in_flight)
         elif options.offloads:
-            self.connector = OffloadingConnector(
-                memory, options, in_flight=self.in_flight, chain=chain, prices=prices
-            )
+            self.connector = OffloadingConnector(memory, options, chain=chain, prices=prices)
         if self.connector is not None:
             self.parks = self.connector.parks
         full_isl = bool(options.scheduler_reserve_full_isl)
@@ -361,6 +364,4 @@ class VllmV1Base(DrainingScheduler):
         return self.connector is not None and self.connector.awaits
 
     def arrival_matters(self) -> bool:
-        if self.by_priority or not self.queue.waiting:
-            return True
-        return self.connector is not None and self.connector.arrival_matters
+        return self.by_priority or self.connector is not None or not self.queue.waiting

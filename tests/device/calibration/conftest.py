@@ -121,10 +121,10 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def small_grid(monkeypatch: pytest.MonkeyPatch) -> Grid:
     """Let a calibration measure a small grid, once."""
-    from pagesim.device.calibration import run
+    from pagesim.device.calibration import calibrating
 
-    monkeypatch.setattr(run, "grid_for", lambda device, quick: SMALL)
-    monkeypatch.setattr(run, "TURNS", 1)
+    monkeypatch.setattr(calibrating, "grid_for", lambda device, quick: SMALL)
+    monkeypatch.setattr(calibrating, "TURNS", 1)
     return SMALL
 
 

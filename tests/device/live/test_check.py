@@ -41,6 +41,8 @@ def test_two_blocks_of_a_table_that_change_places(check_of, monkeypatch):
     assert done
     assert not check["passed"]
     assert "off by" in check["first_failure"]
+    errors = check["max_relative_error"].values()
+    assert any(error is None or error > check["bound"] for error in errors), "the worst is told"
 
 
 def test_a_table_that_is_not_read_anew_after_a_copy(check_of, monkeypatch):

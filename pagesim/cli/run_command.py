@@ -8,8 +8,10 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel, Field
 
-from pagesim.cli.options import JSON, OUT, SCENARIO, SERVE, scenario_from, with_flags
+from pagesim.cli.flags import JSON, OUT, SCENARIO, SERVE, scenario_from, with_flags
+from pagesim.cli.runs import all_rejected
 from pagesim.errors import PagesimError
+from pagesim.setup.files import check_target, publish
 from pagesim.setup.scenario import APART, Cluster, Comparison, Scenario
 
 TRACE_EVENTS = Annotated[
@@ -51,8 +53,6 @@ def command(
     Example: pagesim run --trace sharegpt --rate 2 --duration 900 --policy vllm-sosp
     """
     from pagesim.cli import replays, show
-    from pagesim.cli.runs import all_rejected
-    from pagesim.setup.files import check_target, publish
 
     live = {name: flags.pop(name) for name in Live.model_fields if name in flags}
     if live and "device" not in live:

@@ -86,10 +86,9 @@ def calibrate(
     _check(spec, device, tp, block_sizes, kv_dtype, cuda_graphs, swap, seconds)
     import torch
 
-    if device == "cpu":
-        dtype, dtype_name = torch.float32, "fp32"
-    else:
-        dtype, dtype_name = (torch.bfloat16 if kv_dtype == "bf16" else torch.float16), kv_dtype
+    from pagesim.device.live.preflight import dtype_on
+
+    dtype, dtype_name = dtype_on(device, kv_dtype), "fp32" if device == "cpu" else kv_dtype
     on_gpu = device == "cuda"
     grid = grid_for(device, quick=quick)
     points = list(grid.points(tuple(block_sizes), longest=spec.max_model_len, on_gpu=on_gpu))
@@ -202,12 +201,6 @@ def _check(
         swap=swap,
     )
     check_model(spec, spec.max_model_len)
-    try:
-        import scipy.optimize  # noqa: F401
-    except ImportError as error:  # said before minutes are spent, not after
-        raise PagesimError(
-            "fitting needs scipy, which is not installed; pip install '.[calibrate]' in the checkout"
-        ) from error
 
 
 def _check_memory(spec: ModelSpec, itemsize: int, device: str) -> None:

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pagesim.cli.options import JSON, with_fields
+from pagesim.cli import show
+from pagesim.cli.flags import JSON, with_fields
+from pagesim.errors import PagesimError
+from pagesim.setup.engine_config import EngineConfig
+from pagesim.setup.files import check_file
 from pagesim.setup.system import System
 
 if TYPE_CHECKING:
@@ -50,11 +54,9 @@ def command(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="PROFILE.json", help="Write the profile here.")
     ] = None,
-    plots: Annotated[
+    plot: Annotated[
         Path | None,
-        typer.Option(
-            "--plots", metavar="DIR", help="Draw measured against simulated times into this folder."
-        ),
+        typer.Option("--plot", metavar="DIR", help="Draw measured against simulated times into this folder."),
     ] = None,
     json: JSON = False,
     flags: dict[str, Any],
@@ -66,11 +68,10 @@ def command(
 
     Example: pagesim fit c4.json c16.json c64.json --hold-out c96.json --gpu h100 --out my.json
     """
-    from pagesim.cli import show, show_fit
-    from pagesim.errors import PagesimError
+    from pagesim.cli import show_fit, show_truth
     from pagesim.experiments.fit import fitting, reading, result
+    from pagesim.experiments.recorded.errors import residuals_of
     from pagesim.experiments.recorded.find import split
-    from pagesim.setup.files import check_file
 
     if out is not None and out.suffix != ".json":
         raise PagesimError(f"out is {out}; it must end in .json, or no command would find it")
@@ -86,25 +87,26 @@ def command(
     summary = result.report(fitted, tables)
     if out is not None:
         result.profile(fitted, out.stem, summary).save(out)
-    if plots is not None:
+    if plot is not None:
         from pagesim.experiments.recorded.plots import latencies
+        from pagesim.results.drawing import load_of
 
-        show.put_figure(latencies(tables, {}), plots, "fit")
+        show.put_figure(latencies(tables, {}, load_of(system)), plot, "fit")
     show.say_notes(tuple(dict.fromkeys((*(note for load in loads for note in load.notes), *fitted.notes))))
     if json:
         show.as_json(summary)
         return
     show_fit.values(summary)
-    show_fit.errors(summary)
+    residuals = [(load, residuals_of(pairs)) for load, pairs in tables.items()]
+    show_truth.latencies("Simulated against measured: latencies", residuals)
     if out is not None:
         show.say(f"profile written to {out}; use it by --cost profile:{out}{show_fit.front_end(summary)}")
-    show.stored(plots)
+    show.stored(plot)
 
 
 def _start(name: str | None, system: System) -> Profile | None:
     """Return the profile of the operators, if one was named."""
     from pagesim.costs.profiles import find_profile
-    from pagesim.setup.engine_config import EngineConfig
 
     if name is None:
         return None

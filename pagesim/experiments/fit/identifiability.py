@@ -1,4 +1,4 @@
-"""Untold: what a server's logs cannot tell, and what stands for it."""
+"""Identifiability: what logs of a server cannot tell, and what stands for it."""
 
 from __future__ import annotations
 

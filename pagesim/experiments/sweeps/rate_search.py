@@ -1,4 +1,4 @@
-"""A bracket: the values between which the most that keeps a goal lies, narrowed by doubling and bisection."""
+"""RateSearch: values between which the most that keeps a goal lies, narrowed by doubling and bisection."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ FOUND, NEVER, ALWAYS = "found", "fails at the lowest", "holds at the highest"
 """What a search can say of a policy; the last two with what was searched for."""
 
 
-class Bracket:
+class RateSearch:
     """The rates, or the numbers of outstanding requests, between which a policy's capacity lies.
 
     Args:

@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 
 from pagesim.cli.completion import complete
+from pagesim.cli.spellings import SHOWN
 from pagesim.setup.scenario import APART, Scenario
 from pagesim.setup.scenario_files import absolute_paths, check_needs, read_scenario
 from pagesim.setup.system import SCHEDULER_FIELDS, System, checked, plugin_fields
@@ -90,6 +91,7 @@ REPEATED = {"tiers"}
 """Options whose flags may be given several times, once a value."""
 
 S = TypeVar("S", bound=Scenario)
+M = TypeVar("M", bound=BaseModel)
 Run = Callable[..., None]
 Decorator = Callable[[Run], Run]
 
@@ -127,6 +129,11 @@ def scenario_from(
 
         check_serve_line(EngineConfig(scenario), full_graphs=served.full_graphs)
     return scenario.model_copy(update=absolute_paths(scenario))
+
+
+def taken(kind: type[M], flags: dict[str, Any]) -> M:
+    """Take the options of a model out of the flags that were given; return the model of them."""
+    return checked(kind, {name: flags.pop(name) for name in kind.model_fields if name in flags})
 
 
 def with_fields(fields: Mapping[str, FieldInfo], *, check: bool = False, engine: bool = False) -> Decorator:
@@ -257,7 +264,7 @@ def _engine_fields() -> dict[str, Any]:
 def _flag(name: str, field: FieldInfo) -> Any:
     """Return a typer annotation; bounds and choices are checked with the scenario, not here."""
     kinds = [part for part in _parts(field.annotation) if part is not type(None)]
-    flag = "--" + name.replace("_", "-")
+    flag = "--" + SHOWN.get(name, name).replace("_", "-")
     text, panel = field.description or "", _PANEL_OF.get(name)
     choices = [str(choice) for part in kinds for choice in get_args(part) if get_origin(part) is Literal]
     if choices:

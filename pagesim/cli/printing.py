@@ -14,6 +14,14 @@ Row = Sequence[str]
 UNLIMITED = 10_000
 """Columns of a terminal that none has."""
 
+LONGEST_WORD = 40
+"""Characters of a word that is not broken; a longer one, such as a path, may be."""
+
+
+def terminal(*, beside: bool = False) -> Console:
+    """Return what prints texts as they are, ``:page:`` included, to standard output, or to standard error."""
+    return Console(stderr=beside, emoji=False)
+
 
 def put_table(
     title: str,
@@ -43,7 +51,7 @@ def put_side_by_side(title: str, names: Sequence[str], rows: Sequence[tuple[str,
         names: heads of the columns.
         rows: label, and a cell a name, each.
     """
-    console = Console()
+    console = terminal()
     unlimited = console.options.update(max_width=UNLIMITED)
 
     def some(first: int, end: int) -> Table:
@@ -63,13 +71,17 @@ def put_side_by_side(title: str, names: Sequence[str], rows: Sequence[tuple[str,
 
 
 def _print(title: str, tables: Iterable[Table]) -> None:
-    console = Console()
+    console = terminal()
     if title:
         # rich would wrap it at the width of a narrow table.
         console.print(title, style="bold", highlight=False, markup=False, soft_wrap=True)
+    unlimited = console.options.update(max_width=UNLIMITED)
     for table in tables:
+        least = console.measure(table, options=unlimited).minimum
+        if least > console.width:
+            table.padding = (0, 0, 0, 1)  # cells stand two spaces apart rather than three
+            least = console.measure(table, options=unlimited).minimum
         # On a narrow terminal it sticks out rather than lose what does not fit.
-        least = console.measure(table, options=console.options.update(max_width=UNLIMITED)).minimum
         console.print(table, highlight=False, width=max(console.width, least), crop=False)
 
 
@@ -77,11 +89,17 @@ def _table(columns: Sequence[str], rows: Iterable[Row], texts: Collection[int], 
     rows = list(rows)
     table = Table(box=SIMPLE_HEAD)
     for place, name in enumerate(columns):
-        if place in texts:
-            table.add_column(escape(name), overflow="fold", no_wrap=place == 0 and not wraps)
-        else:
-            widest = max((len(word) for word in (*name.split(), *(row[place] for row in rows))), default=0)
-            table.add_column(escape(name), justify="right", min_width=widest)
+        cells = [row[place] for row in rows]
+        text = place in texts
+        words = [*name.split(), *(word for cell in cells for word in (cell.split() if text else [cell]))]
+        longest = max(map(len, words), default=0)
+        table.add_column(
+            escape(name),
+            justify="left" if text else "right",
+            overflow="fold",
+            no_wrap=place == 0 and text and not wraps,
+            min_width=min(longest, LONGEST_WORD) if text else longest,
+        )
     for row in rows:
         table.add_row(*map(escape, row))
     return table
