@@ -319,8 +319,8 @@ def _show(found: Plan, available_gib: float | None) -> None:
     if found.off_by is not None:
         logs, middle, most = found.off_by
         show.say(
-            f"On {logs} posted start-up logs of such models the estimate of the cache is off by {middle} GiB in "
-            f"the median, by {most} at most where no cause is known"
+            f"On {logs} posted start-up logs of such models the estimate of the cache is off by {middle} GiB "
+            f"in the median, by {most} at most where no cause is known"
         )
     options = ", ".join(f"{name} {value}" for name, value in settled.items() if name != "vllm_version")
     show.say(f"vLLM {settled['vllm_version']}: {options}")

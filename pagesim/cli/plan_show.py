@@ -29,7 +29,9 @@ def show_sglang(found: SglangPlan) -> None:
         show.say(line)
 
 
-def beside_log(logged: Mapping[str, float], found: Plan | SglangPlan, exact: Plan | None) -> list[dict[str, Any]]:
+def beside_log(
+    logged: Mapping[str, float], found: Plan | SglangPlan, exact: Plan | None
+) -> list[dict[str, Any]]:
     """Return the numbers of a start-up log beside the plan's, a row each.
 
     Args:
@@ -61,7 +63,10 @@ def show_log(rows: list[dict[str, Any]]) -> None:
         "The server's own log beside the plan",
         ("", "log", "plan", "difference", "from the log's GiB"),
         [
-            tuple([row["name"], *map(text, (row["logged"], row["planned"], row["difference"], row["from_logged_gib"]))])
+            (
+                row["name"],
+                *(text(row[column]) for column in ("logged", "planned", "difference", "from_logged_gib")),
+            )
             for row in rows
         ],
     )
