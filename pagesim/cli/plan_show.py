@@ -72,6 +72,6 @@ def show_log(rows: list[dict[str, Any]]) -> None:
     )
     if any(row["from_logged_gib"] is not None for row in rows):
         show.say(
-            "The plan estimates the GiB of the cache; the last column takes them from the log, whose GiB have two "
+            "The plan estimates the GiB of the cache; the last column takes them from the log, with its two "
             "decimals, and what follows is as in the engine"
         )

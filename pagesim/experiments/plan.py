@@ -144,7 +144,8 @@ class Plan:
             "max_concurrency": self.concurrency,
             "at_once": self.at_once,
             "log": list(self.log),
-            "off_by_gib_on_posted_logs": self.off_by and dict(zip(("logs", "median", "most"), self.off_by)),
+            "off_by_gib_on_posted_logs": self.off_by
+            and dict(zip(("logs", "median", "most"), self.off_by, strict=True)),
             "notes": list(self.notes),
         }
 
