@@ -7,7 +7,6 @@ from typing import Any
 
 from pagesim.errors import PagesimError
 from pagesim.experiments.plan import MemoryPart
-from pagesim.hardware.gpus import GIB
 from pagesim.scheduling.sglang import SglangOptions
 from pagesim.scheduling.sglang.defaults import most_running, static_fraction
 from pagesim.setup.engine_config import EngineConfig

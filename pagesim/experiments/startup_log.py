@@ -19,7 +19,10 @@ _NUMBER = r"(-?[\d,]+(?:\.\d+)?)"
 
 LINES: dict[str, str] = {
     "weights, GiB": rf"(?:Model loading took {_NUMBER} GiB|Load weight end\..*?mem usage={_NUMBER} ?GB)",
-    "activations, GiB": rf"{_NUMBER} ?GiB for peak activation|PyTorch activation peak memory takes {_NUMBER} ?GiB",
+    "activations, GiB": (
+        rf"GiB for weights?, {_NUMBER} GiB for peak activation|activation peak memory takes {_NUMBER} ?GiB"
+    ),
+    "activations and CUDA graphs, GiB": rf"consumed memory[^,]*, {_NUMBER} GiB for peak activation",
     "CUDA graphs, GiB": rf"{_NUMBER} ?GiB for CUDAGraph memory|Estimated CUDA graph memory: {_NUMBER} GiB",
     "KV cache, GiB": rf"Available KV cache memory: {_NUMBER} GiB",
     "KV cache, tokens": rf"GPU KV cache size: {_NUMBER} tokens|max_total_num_tokens={_NUMBER}",
@@ -72,6 +75,9 @@ def compare(logged: Mapping[str, float], plan: Plan | SglangPlan) -> list[Compar
     ours: dict[str, Callable[[], float | None]] = {
         "weights, GiB": lambda: parts.get("weights"),
         "activations, GiB": lambda: parts.get("activations"),
+        "activations and CUDA graphs, GiB": lambda: parts.get(
+            "activations and CUDA graphs", parts.get("activations", 0.0) + parts.get("CUDA graphs", 0.0)
+        ),
         "CUDA graphs, GiB": lambda: parts.get("CUDA graphs"),
         "KV cache, GiB": lambda: parts.get("KV cache", parts.get("KV pools")),
         "KV cache, tokens": lambda: float(plan.tokens),

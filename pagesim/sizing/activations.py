@@ -43,9 +43,11 @@ class Images:
     max_pixels: int | None = None
 
 
-def peak(
-    model: ModelSpec, tp: int, batched: int, sequences: int, logit_bytes: int, images: Images = Images()
-) -> int:
+USUAL = Images()
+"""What a server does without a flag that says otherwise."""
+
+
+def peak(model: ModelSpec, tp: int, batched: int, sequences: int, logit_bytes: int, images: Images) -> int:
     """Return the most bytes that are alive at once on a GPU in the trial run.
 
     Encoder, layers and sampler run one after the other, and what the encoder gives stays until the end.

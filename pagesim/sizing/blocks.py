@@ -10,7 +10,7 @@ from pagesim.hardware.gpus import GIB, GpuSpec
 from pagesim.models.model_spec import ModelSpec
 from pagesim.models.parameters import tensors
 from pagesim.models.weights import ALL_BF16
-from pagesim.sizing.activations import Images
+from pagesim.sizing.activations import USUAL, Images
 from pagesim.sizing.division import BATCHED_TOKENS, SEQUENCES, Division, divide, layer_bytes
 from pagesim.sizing.kv_blocks import SWAP_GIB, Capacity, Plan, Sizing, at_least_one, kv_block
 from pagesim.sizing.pool_plan import PoolPlan
@@ -39,7 +39,7 @@ def capacity(
     cuda_graphs: bool = True,
     flashinfer_sampler: bool = True,
     sampler_buffers: bool = False,
-    images: Images = Images(),
+    images: Images = USUAL,
     mem_fraction_static: float = MEM_FRACTION_STATIC,
     max_total_tokens: int | None = None,
     cache_bytes: int | None = None,

@@ -11,7 +11,14 @@ from math import ceil
 
 from pagesim.hardware.gpus import GIB, GpuSpec
 from pagesim.models.model_spec import ModelSpec
-from pagesim.sizing.activations import LOGIT_BYTES, MASKED_LOGIT_BYTES, SORTED_LOGIT_BYTES, Images, peak
+from pagesim.sizing.activations import (
+    LOGIT_BYTES,
+    MASKED_LOGIT_BYTES,
+    SORTED_LOGIT_BYTES,
+    USUAL,
+    Images,
+    peak,
+)
 from pagesim.sizing.activations import sampler_buffers as kept_by_sampler
 
 BATCHED_TOKENS = 2048
@@ -75,7 +82,7 @@ def divide(
     cuda_graphs: bool = True,
     flashinfer_sampler: bool = True,
     sampler_buffers: bool = False,
-    images: Images = Images(),
+    images: Images = USUAL,
 ) -> Division:
     """Divide the memory of each of ``tp`` GPUs as vLLM does.
 

@@ -59,9 +59,9 @@ def test_a_sampler_with_buffers_keeps_counts_and_a_bit_of_each_token() -> None:
 
 def test_experts_take_what_their_tokens_take() -> None:
     spec = model("qwen3-30b-a3b")
-    few, many = (peak(spec, 1, tokens, 1, 14) for tokens in (2048, 4096))
+    few, many = (peak(spec, 1, tokens, 1, 14, LOADED) for tokens in (2048, 4096))
     assert many == pytest.approx(2 * few, rel=1e-6)
-    assert peak(spec, 2, 4096, 1, 14) <= many
+    assert peak(spec, 2, 4096, 1, 14, LOADED) <= many
 
 
 def test_gpus_that_share_a_model_over_nvlink_keep_buffers_on_hopper_alone() -> None:
