@@ -11,9 +11,9 @@ from collections.abc import Collection
 import numpy as np
 import numpy.typing as npt
 
-from pagesim.device.live.batch import Sample
 from pagesim.kvcache import ContiguousManager, NumberedPrefixManager, PagedManager
 from pagesim.scheduling.request import EngineRequest
+from pagesim.sim.spans import Sample
 
 AddressedManager = PagedManager | NumberedPrefixManager | ContiguousManager
 """Memory whose blocks have numbers."""

@@ -19,11 +19,12 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from pagesim.allocators import Copy
-from pagesim.device.live.batch import DeviceBatch, Span, numbers_of
+from pagesim.device.live.batch import DeviceBatch
 from pagesim.device.live.cached_attention import CachedAttention
 from pagesim.device.live.executor import MeasuredExecutor
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.request import EngineRequest
+from pagesim.sim.spans import Span, numbers_of
 
 BOUNDS = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.25}
 """Largest difference allowed, over the largest value, by type. Layers amplify what rounding does to the first
