@@ -182,6 +182,11 @@ class SchedulerTraits:
         return False
 
     @classmethod
+    def keeps_sampler_buffers(cls, options: Any) -> bool:
+        """Whether the sampler keeps buffers for all requests, under sizing vllm."""
+        return False
+
+    @classmethod
     def caches_prefixes(cls, options: Any) -> bool:
         """Whether memory must find blocks by their content under these options."""
         return False
