@@ -15,6 +15,7 @@ TAKEN = _flags("""
     max-num-seqs long-prefill-token-threshold prefill-schedule-interval scheduling-policy
     scheduler-reserve-full-isl! watermark
     async-scheduling! disable-hybrid-kv-cache-manager! prefix-cache-retention-interval quantization
+    prefix-match-unit mamba-ssm-cache-dtype
     kv-offloading-size max-cudagraph-capture-size cudagraph-capture-sizes* enforce-eager!
 """)
 """Flags that decide on memory or scheduling, and that pagesim has, too."""
@@ -42,8 +43,9 @@ NOTED = _flags("""
     ignore-patterns* interleave-mm-strings! io-processor-plugin ir-op-priority jit-monitor-mode
     jit-monitor-verbose! kda-decode-backend kernel-config kv-cache-metrics! kv-cache-metrics-sample
     kv-events-config language-model-only! limit-mm-per-prompt linear-backend load-format log-config-file
-    log-error-stack! log-level logging-config logits-processors* mamba-backend mamba-cache-philox-rounds
-    mamba-ssu-algorithm max-log-len max-logprobs max-parallel-loading-workers media-io-kwargs middleware
+    log-error-stack! log-level logging-config logits-processors* mamba-backend
+    mamba-cache-philox-rounds mamba-ssu-algorithm max-log-len max-logprobs max-parallel-loading-workers
+    media-io-kwargs middleware
     mm-device-do-normalize! mm-encoder-attn-backend mm-encoder-attn-dtype mm-encoder-fp8-scale-path
     mm-encoder-fp8-scale-save-margin mm-encoder-fp8-scale-save-path mm-encoder-tp-mode mm-hasher-algorithm
     mm-ipc-gpu-memory-gb mm-processor-cache-gb mm-processor-cache-type mm-processor-device
@@ -68,7 +70,7 @@ and CUDA graphs."""
 
 LAYERED = _flags("""
     disable-sliding-window! enable-mamba-shared-prefix-checkpoint! gdn-prefill-backend kda-prefill-backend
-    mamba-block-size mamba-cache-dtype mamba-cache-mode mamba-ssm-cache-dtype replayssm-buffer-len
+    mamba-block-size mamba-cache-dtype mamba-cache-mode replayssm-buffer-len
     swa-bounded-replay! use-replayssm!
 """)
 """Flags that change nothing where all layers keep every token alike, and are refused where they do not."""
@@ -90,7 +92,7 @@ REFUSED = _flags("""
     master-port max-cpu-loras max-lora-cls-labels max-lora-rank max-loras max-num-active-seqs
     max-num-queued-reqs max-num-queued-tokens max-num-scheduled-tokens mm-encoder-only!
     model-class-overrides offload-num-in-group offload-params* offload-prefetch-step pooler-config
-    prefix-match-unit quantization-config return-sampling-mask! scheduler-cls spec-method spec-model
+    quantization-config return-sampling-mask! scheduler-cls spec-method spec-model
     spec-tokens specialize-active-lora! speculative-config use-fp64-gumbel! worker-cls
     worker-extension-cls
 """)

@@ -174,7 +174,7 @@ def test_a_quantized_release_is_its_base_in_another_weight_dtype(name) -> None:
     assert not row.weights or spec.weights == base.with_weights(row.weights).weights
     assert (spec.parameters, spec.cache_layers) == (base.parameters, base.cache_layers)
     if base.weights_in_words == "bf16" and not spec.weights.passed_over:
-        assert spec.weight_bytes < 0.7 * base.weight_bytes
+        assert spec.weight_bytes < 0.75 * base.weight_bytes
 
 
 LAYERS = [

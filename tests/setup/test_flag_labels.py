@@ -54,6 +54,7 @@ VALUES = {
         "scheduling-policy": "priority",
         "quantization": "fp8",
         "watermark": "0.01",
+        "mamba-ssm-cache-dtype": "float32",
     },
     "sglang-0.5.23": {
         "model-path": "opt-13b",
