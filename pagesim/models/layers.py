@@ -18,11 +18,15 @@ KV_SCALE_BYTES = {"int8_per_token_head": 4, "fp8_per_token_head": 4}
 """KV dtypes of which every key and every value of a head has a scale of its own, and the bytes of that: vLLM
 0.33.0 keeps a float32 behind each of them (``TritonAttentionBackend.customize_spec``)."""
 
+NVFP4 = "nvfp4"
+"""The KV dtype of 4 bits an element, of which 16 have a scale of 8."""
+
 KV_DTYPE_BYTES = {
     **{name: DTYPE_BYTES[name] for name in ("fp16", "bf16", "fp8")},
     **dict.fromkeys(KV_SCALE_BYTES, 1),
+    NVFP4: 1,
 }
-"""Bytes of one cached element by KV dtype."""
+"""Bytes of one cached element by KV dtype, rounded up; `kv_vector_bytes` has those of a key or value."""
 
 
 def kv_element_bytes(kv_dtype: str) -> int:
@@ -42,6 +46,8 @@ def kv_vector_bytes(kv_dtype: str, width: int) -> int:
     Raises:
         PagesimError: an unknown ``kv_dtype``.
     """
+    if kv_dtype == NVFP4:
+        return width // 2 + width // 16
     return width * kv_element_bytes(kv_dtype) + KV_SCALE_BYTES.get(kv_dtype, 0)
 
 
@@ -145,10 +151,10 @@ class LatentLayer:
         """Return the bytes of a vector on each GPU.
 
         Raises:
-            PagesimError: an unknown ``kv_dtype``, or one that scales each token and head: in vLLM 0.33.0 no
+            PagesimError: an unknown ``kv_dtype``, or one that scales parts of a vector: in vLLM 0.33.0 no
                 kernel for latent vectors takes it.
         """
-        if kv_dtype in KV_SCALE_BYTES:
+        if kv_dtype in KV_SCALE_BYTES or kv_dtype == NVFP4:
             raise PagesimError(
                 f"kv_dtype is {kv_dtype}, and no kernel of vLLM keeps latent vectors (MLA) so: choose fp16, "
                 "bf16 or fp8"

@@ -42,6 +42,16 @@ class VllmV1Options(SchedulerOptions):
         description="Retain windows and states within a prompt every this many tokens; 0 retains only "
         "those that its end or a junction needs, -1 all. 0.33.0 only.",
     )
+    prefix_match_unit: int | None = Field(
+        None,
+        ge=1,
+        le=MOST,
+        description="Tokens of a hash of a prefix. Defaults to the largest number that divides all blocks. "
+        "0.33.0 only.",
+    )
+    mamba_ssm_cache_dtype: Literal["float32", "bfloat16", "float16"] | None = Field(
+        None, description="Data type of recurrent states. Defaults to the model's. 0.33.0 only."
+    )
     disable_hybrid_kv_cache_manager: bool | None = Field(
         None,
         description="Keep all tokens in layers with a window or chunks. Off by default.",

@@ -8,6 +8,7 @@ from pagesim.errors import CapacityError, PagesimError
 from pagesim.kvcache import ChunkedLocal, Full, KVGroup, Rule, SlidingWindow, State
 from pagesim.models.layers import (
     KV_SCALE_BYTES,
+    NVFP4,
     ChunkLayer,
     FullLayer,
     LatentLayer,
@@ -31,6 +32,10 @@ NATIVE_FP8 = 89
 
 FLASHINFER_HEADS = frozenset((64, 128, 256, 512))
 """Widths of heads that FlashInfer's kernels take, as vLLM has it."""
+
+
+STATE_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+"""What is called what here of the types of recurrent states."""
 
 
 def block_plan(config: EngineConfig) -> BlockPlan:
@@ -66,6 +71,8 @@ def block_plan(config: EngineConfig) -> BlockPlan:
         hybrid=not options.disable_hybrid_kv_cache_manager,
         capability=config.capability,
         image_prefixes=model.image_prefixes,
+        state_dtype=options.mamba_ssm_cache_dtype and STATE_DTYPES[options.mamba_ssm_cache_dtype],
+        prefix_match_unit=options.prefix_match_unit,
     )
     plan.check_retention(options.prefix_cache_retention_interval or 0)
     return plan
@@ -171,7 +178,7 @@ def check_kv_dtype(config: EngineConfig) -> None:
     release = RELEASES[options.vllm_version] if isinstance(options, VllmV1Options) else None
     if release is not None and release.scales_tokens:
         _check_fp8(config)
-    elif config.kv_dtype in KV_SCALE_BYTES:
+    elif config.kv_dtype in KV_SCALE_BYTES or config.kv_dtype == NVFP4:
         known = ", ".join(version for version, release in RELEASES.items() if release.scales_tokens)
         given = f"policy {config.system.policy}"
         remedy = f"choose policy vllm-v1 with vllm_version {known}"

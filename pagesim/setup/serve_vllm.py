@@ -8,6 +8,7 @@ from typing import Any
 
 from pagesim.errors import PagesimError
 from pagesim.models.layers import KV_SCALE_BYTES
+from pagesim.setup.block_plans import STATE_DTYPES
 from pagesim.setup.reading import parse_json
 from pagesim.setup.serve_vllm_flags import (
     ALIASES,
@@ -143,6 +144,10 @@ _READERS: dict[str, Reader] = {
     "prefill-schedule-interval": number("prefill_schedule_interval", int),
     "scheduling-policy": number("scheduling_policy", str),
     "prefix-cache-retention-interval": number("prefix_cache_retention_interval", _retention),
+    "prefix-match-unit": number("prefix_match_unit", int),
+    "mamba-ssm-cache-dtype": choice(
+        "mamba_ssm_cache_dtype", {"auto": "", **{name: name for name in STATE_DTYPES}}
+    ),
     "kv-cache-dtype": choice(
         "kv_cache_dtype",
         {
@@ -150,6 +155,7 @@ _READERS: dict[str, Reader] = {
             "float16": "fp16",
             "bfloat16": "bf16",
             **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2"), "fp8"),
+            "nvfp4": "nvfp4",
             **{name: name for name in KV_SCALE_BYTES},
         },
     ),

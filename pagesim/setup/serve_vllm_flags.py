@@ -15,6 +15,7 @@ TAKEN = _flags("""
     max-num-seqs long-prefill-token-threshold prefill-schedule-interval scheduling-policy
     scheduler-reserve-full-isl! watermark
     async-scheduling! disable-hybrid-kv-cache-manager! prefix-cache-retention-interval quantization
+    prefix-match-unit mamba-ssm-cache-dtype
     kv-offloading-size max-cudagraph-capture-size cudagraph-capture-sizes* enforce-eager!
     language-model-only! limit-mm-per-prompt mm-processor-kwargs skip-mm-profiling!
 """)
@@ -69,7 +70,7 @@ and CUDA graphs."""
 
 LAYERED = _flags("""
     disable-sliding-window! enable-mamba-shared-prefix-checkpoint! gdn-prefill-backend kda-prefill-backend
-    mamba-block-size mamba-cache-dtype mamba-cache-mode mamba-ssm-cache-dtype replayssm-buffer-len
+    mamba-block-size mamba-cache-dtype mamba-cache-mode replayssm-buffer-len
     swa-bounded-replay! use-replayssm!
 """)
 """Flags that change nothing where all layers keep every token alike, and are refused where they do not."""
@@ -91,7 +92,7 @@ REFUSED = _flags("""
     master-port max-cpu-loras max-lora-cls-labels max-lora-rank max-loras max-num-active-seqs
     max-num-queued-reqs max-num-queued-tokens max-num-scheduled-tokens mm-encoder-only!
     model-class-overrides offload-num-in-group offload-params* offload-prefetch-step pooler-config
-    prefix-match-unit quantization-config return-sampling-mask! scheduler-cls spec-method spec-model
+    quantization-config return-sampling-mask! scheduler-cls spec-method spec-model
     spec-tokens specialize-active-lora! speculative-config use-fp64-gumbel! worker-cls
     worker-extension-cls
 """)

@@ -61,11 +61,11 @@ class SystemFields(BaseModel):
     weight_dtype: WeightDtypeName | None = Field(
         None, description="Data type of the weights. Defaults to the checkpoint's."
     )
-    kv_cache_dtype: Literal["fp16", "bf16", "fp8", "int8_per_token_head", "fp8_per_token_head"] | None = (
-        Field(
-            None,
-            description="Data type of the KV cache. Defaults to the checkpoint's, or to fp16.",
-        )
+    kv_cache_dtype: (
+        Literal["fp16", "bf16", "fp8", "nvfp4", "int8_per_token_head", "fp8_per_token_head"] | None
+    ) = Field(
+        None,
+        description="Data type of the KV cache. Defaults to the checkpoint's, or to fp16.",
     )
     sizing: Literal["paper", "vllm", "sglang"] | None = Field(
         None,

@@ -249,6 +249,8 @@ def plan_blocks(
     hybrid: bool = True,
     capability: int | None = None,
     image_prefixes: bool = False,
+    state_dtype: str | None = None,
+    prefix_match_unit: int | None = None,
 ) -> BlockPlan:
     """Plan the blocks of a cache, as vLLM 0.33.0 does.
 
@@ -266,6 +268,8 @@ def plan_blocks(
         hybrid: whether windows and chunks get groups of their own.
         capability: of the GPU (`GpuSpec.capability`), which decides what kernels run; Hopper's when left out.
         image_prefixes: whether tokens of an image attend to one another both ways.
+        state_dtype: of recurrent states (``mamba_ssm_cache_dtype``); each layer's own when left out.
+        prefix_match_unit: tokens of a hash; the largest that all groups take when left out.
 
     Raises:
         CapacityError: ``cache_bytes`` is less than a block.
@@ -283,6 +287,11 @@ def plan_blocks(
         raise PagesimError("a block plan needs num_blocks or cache_bytes, and only one of them: give one")
     capability = HOPPER if capability is None else capability
     layers = as_kept(layers, capability)
+    if state_dtype is not None:
+        layers = [
+            replace(layer, state_dtype=state_dtype) if isinstance(layer, StateLayer) else layer
+            for layer in layers
+        ]
     states = [layer for layer in layers if isinstance(layer, StateLayer)]
     mode: StateMode = "align" if states and prefix_caching else "none"
     block_size = block_size or kernels_block(layers, kv_dtype, capability, image_prefixes=image_prefixes)
@@ -331,17 +340,39 @@ def plan_blocks(
     sizes = [group.block_size for group in groups]
     hashed = [group.block_size for group in groups if not isinstance(group.rule, RingLayer)]
     finds = prefix_caching and (not states or mode == "align")
+    hash_block = gcd(*hashed) if finds else lcm(*sizes)
+    if prefix_match_unit is not None and finds:
+        hash_block = _matched(prefix_match_unit, hashed, alone=len(groups) == 1)
     return BlockPlan(
         groups=tuple(groups),
         num_blocks=num_blocks,
         bytes_per_block=bytes_per_block,
         scheduler_block=lcm(*sizes),
-        hash_block=gcd(*hashed) if finds else lcm(*sizes),
+        hash_block=hash_block,
         state_mode=mode,
         max_model_len=max_model_len,
         in_flight_tokens=in_flight_tokens,
         host_copies=tp if capability == OTHER_VENDOR else host_copies(layers, tp),
     )
+
+
+def _matched(unit: int, sizes: Sequence[int], *, alone: bool) -> int:
+    """Return a ``prefix_match_unit`` that the engine starts with (``resolve_kv_cache_block_sizes``).
+
+    Raises:
+        PagesimError: it divides no block of some group; or there is one group, whose block it is not.
+    """
+    if alone and unit != sizes[0]:
+        raise PagesimError(
+            f"prefix_match_unit is {unit}; where all layers share blocks it must be a block's "
+            f"{sizes[0]} tokens"
+        )
+    if any(size % unit for size in sizes):
+        raise PagesimError(
+            f"prefix_match_unit is {unit}; it must divide the blocks of every group: "
+            f"{', '.join(map(str, dict.fromkeys(sizes)))} tokens"
+        )
+    return unit
 
 
 def host_copies(layers: Sequence[Layer], tp: int) -> int:

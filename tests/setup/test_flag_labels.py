@@ -56,6 +56,7 @@ VALUES = {
         "watermark": "0.01",
         "limit-mm-per-prompt": """'{"image": 0, "video": 0}'""",
         "mm-processor-kwargs": """'{"max_pixels": 1000000}'""",
+        "mamba-ssm-cache-dtype": "float32",
     },
     "sglang-0.5.23": {
         "model-path": "opt-13b",

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from pagesim.api import run
-from pagesim.errors import PagesimError
 from pagesim.experiments.plan import plan
 from pagesim.hardware.gpus import GIB
 from pagesim.setup.engine_config import EngineConfig
@@ -91,11 +90,10 @@ def test_a_stored_scenario_means_the_same_when_it_is_read_again(folder: str) -> 
     assert "kv_cache_dtype" not in to_toml(Scenario(policy="vllm-v1", model=folder))
 
 
-def test_a_cache_in_four_bits_is_refused_unless_another_dtype_is_given(tmp_path: Path) -> None:
+def test_a_cache_in_four_bits_has_a_scale_of_eight_for_sixteen_elements(tmp_path: Path) -> None:
     four = {**FP8, "kv_cache_quant_algo": "NVFP4"}
     (tmp_path / "config.json").write_text(json.dumps({**SHAPE, "quantization_config": four}))
-    with pytest.raises(PagesimError, match=r"has a KV cache in nvfp4, .*: give kv_cache_dtype fp8 or bf16"):
-        block_bytes(model=str(tmp_path))
+    assert block_bytes(model=str(tmp_path)) == BLOCK_OF_16_BITS * 9 // 32
     assert block_bytes(model=str(tmp_path), kv_cache_dtype="fp8") == BLOCK_OF_16_BITS // 2
 
 

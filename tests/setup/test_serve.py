@@ -199,7 +199,7 @@ def test_what_has_no_effect_here_is_named_in_a_note() -> None:
             "vllm serve opt-13b --max-model-len 4096",
             "--serve: --max-model-len is 4096, more than the 2048 tokens",
         ),
-        ("vllm serve opt-13b --kv-cache-dtype nvfp4", "--serve: --kv-cache-dtype 'nvfp4' is not modelled"),
+        ("vllm serve opt-13b --kv-cache-dtype fp4", "--serve: --kv-cache-dtype 'fp4' is not modelled"),
         (
             "vllm serve opt-13b -pp 2",
             "--serve: --pipeline-parallel-size 2 affects scheduling and is",
