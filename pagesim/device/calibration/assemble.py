@@ -181,7 +181,7 @@ def _notes(
 
 
 def _splits(good: Measured) -> Iterable[str]:
-    """Say by how much the best forced number of splits beats the planner's."""
+    """Say by how much the best forced number of splits beats the op's."""
     forced: dict[Point, float] = {}
     for point, row in good.items():
         if point.term == SPLITS:
@@ -190,7 +190,7 @@ def _splits(good: Measured) -> Iterable[str]:
                 forced[planned] = min(row["seconds"], forced.get(planned, float("inf")))
     if forced:
         worst = max(good[planned]["seconds"] / seconds for planned, seconds in forced.items())
-        yield f"the best forced number of splits takes {1 / worst:.2f} of the planner's time at the worst"
+        yield f"the best forced number of splits takes {1 / worst:.2f} of the chosen one's time at the worst"
 
 
 def _catalogued(machine: Row) -> str | None:

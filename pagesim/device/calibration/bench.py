@@ -189,7 +189,7 @@ class Bench:
     def _beside(self, point: Point) -> Row:
         """Measure how much longer one layer's decode attention takes while blocks are swapped."""
         from pagesim.kernels.bench.session import Session
-        from pagesim.kernels.bench.swaps import prepare
+        from pagesim.kernels.bench.swap import prepare
 
         spec, itemsize = self._spec, self.model.dtype.itemsize
         parameters = {

@@ -20,7 +20,6 @@ from pagesim.device.live.attention import CachedAttention
 from pagesim.device.live.batch import NOWHERE, Columns, DeviceBatch, Staging, table_width
 from pagesim.device.live.model import Model
 from pagesim.device.live.pools import KvPools
-from pagesim.kernels import DecodePlan, decode_plan
 from pagesim.kernels.timing import Call
 
 
@@ -52,7 +51,7 @@ class Harness:
         block_size: tokens a block.
         strategy: how blocks are swapped.
         longest: tokens of the longest sequence.
-        cuda_graphs: whether decode attention is planned as in a graph, for contexts of any length.
+        cuda_graphs: whether decode attention is cut into splits as in a graph, for contexts of any length.
         seed: of the block tables.
     """
 
@@ -180,7 +179,11 @@ class Harness:
         batch = self.batch([1] * count, point.context)
         queries = self._filled(count, spec.heads)
         out = torch.empty_like(queries)
-        attend = CachedAttention(self.pools, batch, "paged", self._plan(queries, batch, point.splits))
+        # A graph does not know how long contexts will be.
+        longest = self.longest if self.cuda_graphs and not point.splits else None
+        attend = CachedAttention(
+            self.pools, batch, "paged", max_context=longest, num_splits=point.splits or None
+        )
 
         @torch.inference_mode()
         def call() -> None:
@@ -188,17 +191,6 @@ class Harness:
                 attend.decode(layer, queries, batch.tables, batch.decode_lengths, out)
 
         return Work(call, count * point.context * self._token_bytes)
-
-    def _plan(self, queries: Tensor, batch: DeviceBatch, splits: int) -> DecodePlan | None:
-        if self.device.type == "cpu":
-            return None
-        contexts = list(batch.contexts)
-        # A graph does not know how long contexts will be.
-        unknown = self.cuda_graphs and not splits
-        if unknown:
-            contexts = [self.longest] * len(contexts)
-        cache = self.pools.caches[0]
-        return decode_plan(queries, cache, contexts, capacity=unknown, num_splits=splits or None)
 
     def _prefill(self, point: Point) -> Work:
         spec = self.model.spec

@@ -15,7 +15,7 @@ LAUNCH = "launch"
 """Launching an iteration's kernels from the host, without waiting for them; ``size`` says of which kind."""
 
 SPLITS = "splits"
-"""Decode attention with a forced number of splits: whether the planner chooses well."""
+"""Decode attention with a forced number of splits: whether the op chooses well."""
 
 BESIDE = "beside"
 """How much longer decode attention takes while blocks are swapped; ``size`` is 0 for out, 1 for in."""
@@ -33,7 +33,7 @@ class Point(NamedTuple):
         size: as in `Sample`: tokens, sequences or blocks.
         sequences: over which new tokens are spread (``prefill``).
         context: tokens of each sequence, new ones included (``decode``, ``prefill``).
-        splits: forced ones; 0 for the planner's choice.
+        splits: forced ones; 0 for the op's choice.
     """
 
     term: str
