@@ -183,8 +183,8 @@ def _case(run: RecordedRun, operators: Operators) -> Case:
 
     def simulate(engine: EngineTime) -> Means:
         cost = f"profile:{file},overhead_s={engine.iteration_s:.9f},sequence_s={engine.sequence_s:.9f}"
-        misses = simulate_recorded(recorded, cost=cost, frontend=f"0,{TOKENIZER_S}").misses
-        return Means(misses["tpot"]["mean"].simulated, misses["ttft"]["mean"].simulated)
+        residuals = simulate_recorded(recorded, cost=cost, frontend=f"0,{TOKENIZER_S}").residuals
+        return Means(residuals["tpot"]["mean"].simulated, residuals["ttft"]["mean"].simulated)
 
     simulate(EngineTime())
     measured = MeasuredRun(run.name, Means(run.means["tpot"], run.means["ttft"]), cache(simulate))

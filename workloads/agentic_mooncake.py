@@ -55,17 +55,17 @@ def read_agentic_mooncake(rows: Rows) -> dict[str, Any]:
     columns = rows.settled(columns)
     begun: dict[str, float] = {}
     before: dict[str, str] = {}
-    waits, dropped = [], 0
+    arrivals, waits, dropped = [], [], 0
     own = columns.pop("edges").tolist()
+    times = columns.pop("not_before").tolist()
     ids = [str(v) for v in columns["request_id"].tolist()]
-    for name, request, found in zip(columns["session_id"].tolist(), ids, own, strict=True):
+    for name, time, request, found in zip(columns["session_id"].tolist(), times, ids, own, strict=True):
         kept = [delay for of, trigger, delay in found if trigger == "completion" and of == before.get(name)]
         dropped += len(found) - len(kept)
         waits.append(max(kept, default=0.0))
+        arrivals.append(begun.setdefault(name, time))
         before[name] = request
-    for name, time in zip(columns["session_id"].tolist(), columns.pop("not_before").tolist(), strict=True):
-        begun.setdefault(name, time)
-    columns["arrival_s"] = np.array([begun[name] for name in columns["session_id"].tolist()])
+    columns["arrival_s"] = np.array(arrivals)
     columns["think_s"] = np.array(waits)
     if dropped:
         rows.notes.append(

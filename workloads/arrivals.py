@@ -33,11 +33,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "sosp": ("rate", "duration"),
 }
 ALLOWS: dict[str, tuple[str, ...]] = {
-    "recorded": ("duration", "num_requests"),
-    "replay": ("duration", "num_requests"),
-    "poisson": ("duration", "num_requests"),
-    "gamma": ("duration", "num_requests"),
-    "constant": ("duration", "num_requests"),
+    **dict.fromkeys(("recorded", "replay", "poisson", "gamma", "constant"), ("duration", "num_requests")),
     "all-at-once": ("num_requests",),
 }
 
@@ -142,9 +138,7 @@ def arrival_times(
     if duration is not None:
         times = times[times < duration]
     if not len(times):
-        raise PagesimError(
-            f"nothing arrives within {duration:g} s at {rate:g} requests/s; give more of either"
-        )
+        raise _nothing_arrives(rate, duration)
     return times[:num_requests]
 
 
@@ -197,6 +191,10 @@ def gap_cv(arrival_s: FloatColumn) -> float | None:
     if not len(gaps) or gaps.mean() == 0:
         return None
     return float(gaps.std() / gaps.mean())
+
+
+def _nothing_arrives(rate: float, duration: float | None) -> PagesimError:
+    return PagesimError(f"nothing arrives within {duration:g} s at {rate:g} requests/s; give more of either")
 
 
 def _check_count(expected: float) -> None:
@@ -332,7 +330,5 @@ def _sosp_times(rate: float, duration: float, seed: int) -> tuple[FloatColumn, r
     counts = legacy.poisson(lam=rate * SOSP_TICK_S, size=int(duration * 100))
     times = np.repeat(np.arange(len(counts)) * SOSP_TICK_S, counts)
     if not len(times):
-        raise PagesimError(
-            f"nothing arrives within {duration:g} s at {rate:g} requests/s; give more of either"
-        )
+        raise _nothing_arrives(rate, duration)
     return times, random.Random(seed)

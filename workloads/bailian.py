@@ -11,11 +11,10 @@ import numpy as np
 
 from pagesim.workloads.rows import Rows
 from pagesim.workloads.sessions import roots
-from pagesim.workloads.tables import hash_ids
+from pagesim.workloads.tables import QWEN_BAILIAN
 from pagesim.workloads.trace import IntColumn
 from pagesim.workloads.values import is_missing
 
-BLOCK_SIZE = 16
 FIRST = -1
 """Stands for the parent of the first chat of a conversation."""
 
@@ -28,16 +27,7 @@ def read_bailian(rows: Rows) -> dict[str, Any]:
     A session is named by its first chat, or by a chat that precedes the file. ``type`` and ``turn`` are not
     used: turns are in order of their times.
     """
-    columns: dict[str, Any] = {
-        "arrival_s": rows.seconds("timestamp"),
-        "prompt_tokens": rows.tokens("input_length"),
-        "output_tokens": rows.tokens("output_length"),
-        "session_id": _conversations(rows),
-    }
-    if "hash_ids" not in rows.columns:
-        return rows.settled(columns)
-    columns["hash_ids"] = hash_ids(rows, columns["prompt_tokens"], BLOCK_SIZE)
-    return {**rows.settled(columns), "hash_block_size": BLOCK_SIZE}
+    return QWEN_BAILIAN.read(rows, session_id=_conversations(rows))
 
 
 def _conversations(rows: Rows) -> IntColumn:

@@ -8,10 +8,17 @@ from pathlib import Path
 
 from pagesim.errors import PagesimError
 from pagesim.workloads.files import load
-from pagesim.workloads.model import LengthModel, Provenance, fit
+from pagesim.workloads.model import LengthModel, fit
 
 DATA = Path(__file__).resolve().parent / "data"
-NAMES = ("sharegpt", "alpaca", "azure-conv")
+FITTED_TO = {
+    "sharegpt": "sharegpt_sosp23_opt.parquet",
+    "alpaca": "alpaca_sample_gpt2bpe.parquet",
+    "azure-conv": "raw/AzureLLMInferenceTrace_conv.csv",
+}
+"""Name of each bundled workload, and the published trace that it is fitted to; the model says from where."""
+
+NAMES = tuple(FITTED_TO)
 
 
 @cache
@@ -33,36 +40,10 @@ def workloads() -> dict[str, str]:
 
 def make_bundled(traces: Path) -> list[LengthModel]:
     """Fit the bundled models anew from a folder that holds the published traces."""
-    sharegpt = fit(
-        load(traces / "sharegpt_sosp23_opt.parquet"),
-        "sharegpt",
-        Provenance(
-            "ShareGPT: first turns of conversations with a chat model, as in the PagedAttention paper",
-            "lengths in the PagedAttention paper's artifact, sosp-ae-39/sosp-ae-astra (OPT tokenizer)",
-            "none stated",
-            "prompt + output < 2048 tokens, as the paper's generator",
-        ),
-        total_below=2048,
-    )
-    alpaca = fit(
-        load(traces / "alpaca_sample_gpt2bpe.parquet"),
-        "alpaca",
-        Provenance(
-            "Alpaca: short instructions and answers, as in the PagedAttention paper",
-            "a random sample of Stanford Alpaca, GPT-2 BPE and a special token on both sides",
-            "CC-BY-NC-4.0",
-        ),
-    )
-    azure = fit(
-        load(traces / "raw" / "AzureLLMInferenceTrace_conv.csv"),
-        "azure-conv",
-        Provenance(
-            "Azure conversations: an hour of a chat service in production, November 2023, with its arrivals",
-            "AzureLLMInferenceTrace_conv.csv (Azure/AzurePublicDataset)",
-            "CC-BY-4.0",
-        ),
-    )
-    return [sharegpt, alpaca, azure]
+    return [
+        fit(load(traces / file), name, workload(name).provenance, total_below=workload(name).total_below)
+        for name, file in FITTED_TO.items()
+    ]
 
 
 def main() -> None:

@@ -94,8 +94,12 @@ def _distribution(measure: str, values: IntColumn | FloatColumn, unit: str) -> l
     return [(measure, statistic, float(value), unit) for statistic, value in found.items()]
 
 
-def plot_trace(trace: Trace) -> Figure:
+def plot_trace(trace: Trace, title: str = "") -> Figure:
     """Return a figure: histograms of prompt and output tokens on a log axis, and arrivals a second over time.
+
+    Args:
+        trace: what is drawn.
+        title: above the figure.
 
     Raises:
         PagesimError: the trace has no requests.
@@ -107,6 +111,8 @@ def plot_trace(trace: Trace) -> Figure:
     lengths, arrivals = figure.subplots(1, 2)
     _plot_lengths(lengths, trace)
     _plot_arrivals(arrivals, trace.arrival_s)
+    if title:
+        figure.suptitle(title, fontsize=9)
     return figure
 
 

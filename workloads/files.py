@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -32,6 +33,7 @@ def load(
     turns: TurnChoice = "first",
     tokenizer: str | None = None,
     on_bad_row: OnBadRow = "error",
+    keep_think_s: bool = False,
 ) -> Trace:
     """Read a trace; the format is recognised by the file's content (see ``FORMATS``).
 
@@ -41,10 +43,12 @@ def load(
             request whose prompt is the previous turn's prompt, its output and the new question, and
             ``session_id`` numbers the conversations. ``"after-completion"`` is the same, and of any file with
             sessions it lets each later turn be sent when the last one is over, after the file's ``think_s``
-            (0 where there is none); else that column is not used, but for formats in which only the first
+            (0 where there is none); else that column is not used, but for files in which only the first
             turn of a session has a time of its own.
         tokenizer: what counts the tokens of text, see ``tokenizer.counter``.
         on_bad_row: ``"error"`` to raise at the first bad row, ``"skip"`` to leave bad rows out and note it.
+        keep_think_s: whether the trace is to be saved and not to be run: it keeps ``think_s`` beside the
+            times at which its turns were recorded.
 
     Returns:
         The trace, sorted by arrival; its notes say what was assumed, skipped or sorted. Where the format
@@ -78,21 +82,40 @@ def load(
         if columns.get("session_id") is None:
             raise PagesimError(f"{path}: turns after-completion need sessions: the file has no session_id")
         columns.setdefault("think_s", np.zeros(len(columns["prompt_tokens"])))
-    elif format.closed_loop:
-        if "think_s" in columns:
+    elif "think_s" in columns:
+        if format.closed_loop or _later_turns_have_no_times(columns):
             notes.append("each later turn is sent when the last one is over, after its think_s")
-    elif columns.pop("think_s", None) is not None:
-        notes.append("column think_s is not used: turns arrive as recorded (turns after-completion uses it)")
+        elif not keep_think_s or columns.get("session_id") is None:
+            del columns["think_s"]
+            notes.append(
+                "column think_s is not used: turns arrive as recorded (turns after-completion uses it)"
+            )
     try:
         return Trace(**columns, notes=tuple(notes))
     except TraceError as error:
         raise TraceError(f"{path}: {error}") from error
 
 
+def _later_turns_have_no_times(columns: Mapping[str, Any]) -> bool:
+    """Say whether there are later turns, and each stands at the time of the first of its session.
+
+    So they stand in a saved trace whose later turns are sent when the ones before are over.
+    """
+    begun: dict[object, float] = {}
+    turns = 0
+    for session, time in zip(columns.get("session_id", ()), columns["arrival_s"], strict=False):
+        if session is not None:
+            turns += 1
+            if begun.setdefault(session, time) != time:
+                return False
+    return turns > len(begun)
+
+
 def save(trace: Trace, path: str | Path) -> None:
     """Write a trace in our own format, so that ``load`` gives it back exactly (its notes are not kept).
 
-    A trace with ``think_s`` is given back by ``turns="after-completion"``.
+    A trace with ``think_s`` is given back by ``turns="after-completion"``, which is not needed where later
+    turns have no times of their own.
 
     Columns that say nothing are left out: arrivals that were never recorded, ``n`` and ``beam_width`` of
     1, the optional ones that the trace lacks, and a ``hash_block_size`` of 512. Where samples differ in
@@ -117,34 +140,34 @@ def save(trace: Trace, path: str | Path) -> None:
 
 
 def _columns(trace: Trace) -> dict[str, list[Any]]:
-    columns: dict[str, list[Any]] = {"request_id": trace.request_id.tolist()}
-    if has_recorded_arrivals(trace):
-        columns["arrival_s"] = trace.arrival_s.tolist()
-    columns["prompt_tokens"] = trace.prompt_tokens.tolist()
-    columns["output_tokens"] = trace.output_tokens.tolist()
-    if trace.sample_tokens is not None:
-        # A length alone stands for all samples of its row.
+    """Return the columns to write, each as a list; those that say nothing are left out."""
+    ids, size = trace.hash_ids, trace.hash_block_size
+    given: dict[str, Any] = {
+        "request_id": trace.request_id,
+        "arrival_s": trace.arrival_s if has_recorded_arrivals(trace) else None,
+        "prompt_tokens": trace.prompt_tokens,
+        "output_tokens": trace.output_tokens,
+        "n": trace.n if (trace.n != 1).any() else None,
+        "beam_width": trace.beam_width if (trace.beam_width != 1).any() else None,
+        "hash_ids": ids and [list(each) for each in ids],
+        "hash_block_size": [size] * len(trace) if ids is not None and size != HASH_BLOCK_SIZE else None,
+        "prefix_tokens": trace.prefix_tokens,
+        "session_id": trace.session_id,
+        "think_s": trace.think_s,
+        "priority": trace.priority,
+        "abort_s": trace.abort_s,
+    }
+    columns = {
+        name: column.tolist() if isinstance(column, np.ndarray) else column
+        for name, column in given.items()
+        if column is not None
+    }
+    if trace.sample_tokens is not None:  # a length alone stands for all samples of its row
         columns["output_tokens"] = [
             list(own) if len(set(own)) > 1 else [own[0]] for own in trace.sample_tokens
         ]
-    if (trace.n != 1).any():
-        columns["n"] = trace.n.tolist()
-    if (trace.beam_width != 1).any():
-        columns["beam_width"] = trace.beam_width.tolist()
-    if trace.hash_ids is not None:
-        columns["hash_ids"] = [list(ids) for ids in trace.hash_ids]
-        if trace.hash_block_size != HASH_BLOCK_SIZE:
-            columns["hash_block_size"] = [trace.hash_block_size] * len(trace)
-    if trace.prefix_tokens is not None:
-        columns["prefix_tokens"] = trace.prefix_tokens.tolist()
-    if trace.session_id is not None:
-        columns["session_id"] = trace.session_id.tolist()
-    if trace.think_s is not None:
-        columns["think_s"] = trace.think_s.tolist()
-    if trace.priority is not None:
-        columns["priority"] = trace.priority.tolist()
     if trace.abort_s is not None:
-        columns["abort_s"] = [None if np.isinf(t) else t for t in trace.abort_s.tolist()]
+        columns["abort_s"] = [None if np.isinf(time) else time for time in columns["abort_s"]]
     return columns
 
 

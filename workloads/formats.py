@@ -86,7 +86,7 @@ READERS: dict[str, Format] = {
     "mooncake": Format(
         "Mooncake (JSON lines: timestamp in ms, input_length, output_length, hash_ids of 512-token blocks)",
         (["timestamp"], ["input_length"], ["output_length"]),
-        lambda rows, _: tables.read_mooncake(rows),
+        lambda rows, _: tables.MOONCAKE.read(rows),
     ),
     "llmservingsim": Format(
         "LLMServingSim (JSON lines: arrival_time_ns, input_toks, output_toks, input_tok_ids; or sessions of "
@@ -98,12 +98,12 @@ READERS: dict[str, Format] = {
     "vidur": Format(
         "Vidur (CSV: arrived_at in seconds, num_prefill_tokens, num_decode_tokens)",
         (["num_prefill_tokens"], ["num_decode_tokens"]),
-        lambda rows, _: tables.read_vidur(rows),
+        lambda rows, _: tables.VIDUR.read(rows),
     ),
     "splitwise": Format(
         "Splitwise's simulator (CSV: arrival_timestamp in seconds, prompt_size, token_size)",
         (["prompt_size"], ["token_size"]),
-        lambda rows, _: tables.read_splitwise(rows),
+        lambda rows, _: tables.SPLITWISE.read(rows),
     ),
     "sharegpt": Format(
         "ShareGPT conversations (JSON: text; the first turn of each, or all of them)",
@@ -118,12 +118,12 @@ READERS: dict[str, Format] = {
     "lmbenchmark": Format(
         "LMBenchmark turns (JSON: text of input, output_length)",
         (["input"], ["output_length"]),
-        lambda rows, options: texts.read_lmbenchmark(rows, counter(options.tokenizer)),
+        lambda rows, options: texts.read_prompts(rows, counter(options.tokenizer), "input", "output_length"),
     ),
     "pairs": Format(
         "a JSON list of [input tokens, output tokens] pairs",
         ([PAIR[0]], [PAIR[1]]),
-        lambda rows, _: tables.read_pairs(rows),
+        lambda rows, _: tables.PAIRS.read(rows),
     ),
     "pagesim": Format(
         "our own columns (CSV, Parquet, JSON or JSON lines): prompt_tokens (or prompt_len, input_len), "
@@ -135,7 +135,9 @@ READERS: dict[str, Format] = {
     "prompts": Format(
         "vLLM's benchmark prompts (JSON lines: text of prompt, output_tokens)",
         (["prompt"], tables.OUTPUT_NAMES),
-        lambda rows, options: texts.read_prompts(rows, counter(options.tokenizer)),
+        lambda rows, options: texts.read_prompts(
+            rows, counter(options.tokenizer), "prompt", tables.first_name(rows, tables.OUTPUT_NAMES)
+        ),
     ),
 }
 

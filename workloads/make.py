@@ -85,11 +85,6 @@ def make_trace(
         if arrivals not in (None, "all-at-once") or cv is not None:
             raise PagesimError("rate is inf: all requests arrive at 0 s; leave out arrivals and cv")
         arrivals, rate = "all-at-once", None
-    turned = parse_conversations(name)
-    if turned is not None:
-        return _conversations(
-            turned, arrivals, rate, cv, duration, num_requests, seed, turns, shared_prefix, think
-        )
     pool = parse_servegen(name)
     if pool is not None:
         if arrivals is not None or cv is not None or turns != "first":
@@ -98,34 +93,48 @@ def make_trace(
             )
         trace = _generated(pool, rate, duration, num_requests, seed)
         return trace if shared_prefix is None else share_prefix(trace, shared_prefix, seed)
-    lengths = _lengths(name)
+    talks = parse_conversations(name)
+    lengths = _lengths(name if talks is None else talks.lengths)
+    recorded = False
     if lengths is None:
+        if talks is not None:
+            raise PagesimError(
+                f"conversations are made of a workload or a distribution; {talks.lengths} is a file: "
+                f"fit a model to it with pagesim trace fit"
+            )
         trace = load(name_or_path, turns=turns, tokenizer=tokenizer, on_bad_row=on_bad_row)
         recorded = has_recorded_arrivals(trace)
     else:
-        if arrivals in ("recorded", "replay"):
-            raise PagesimError(f"arrivals {arrivals} need a file that recorded them; {name} is a model")
-        if turns == "after-completion":
-            raise PagesimError(f"turns after-completion need sessions; {name} is a model of single requests")
-        recorded = False
+        _check_made(name, talks, arrivals, turns)
     notes: list[str] = []
     kind = arrivals or _implied(rate, cv, recorded)
-    if kind is None and isinstance(lengths, LengthModel) and lengths.rate and lengths.cv:
+    if kind is None and talks is None and isinstance(lengths, LengthModel) and lengths.rate and lengths.cv:
         kind, rate, cv = "gamma", lengths.rate, lengths.cv
         notes.append(f"arrivals as fitted: {rate:g} requests/s, CV {cv:g}")
     if kind is None:
         if duration is not None:
             raise PagesimError(f"{name} has no arrivals to cut at {duration:g} s; give a rate as well")
         kind = "all-at-once"
-        notes.append(NO_ARRIVALS)
+        if talks is None:
+            notes.append(NO_ARRIVALS)
     if lengths is not None:
         if num_requests is None and duration is None:
             num_requests = DEFAULT_REQUESTS
-        times = arrival_times(kind, rate=rate, cv=cv, duration=duration, num_requests=num_requests, seed=seed)
-        # Another stream than the arrivals', or long gaps would go with long prompts.
-        prompts, outputs = lengths.sample(len(times), np.random.default_rng([seed, 1]))
-        note = f"lengths sampled from {_origin(name, lengths)}, seed {seed}"
-        trace = Trace(np.zeros(len(times)), prompts, outputs, notes=(note,))
+        if talks is not None:
+            trace = conversations(lengths, talks.longest, num_requests or DEFAULT_REQUESTS, seed)
+            note = (
+                f"conversations up to prompts of {talks.longest} tokens, of lengths from "
+                f"{_origin(talks.lengths, lengths)}, seed {seed}; each turn after the last is answered"
+            )
+        else:
+            times = arrival_times(
+                kind, rate=rate, cv=cv, duration=duration, num_requests=num_requests, seed=seed
+            )
+            # Another stream than the arrivals', or long gaps would go with long prompts.
+            prompts, outputs = lengths.sample(len(times), np.random.default_rng([seed, 1]))
+            trace = Trace(np.zeros(len(times)), prompts, outputs)
+            note = f"lengths sampled from {_origin(name, lengths)}, seed {seed}"
+        trace = trace.with_columns({}, note)
     give = arrive if trace.think_s is None else begin_sessions
     trace = give(trace, kind, rate=rate, cv=cv, duration=duration, num_requests=num_requests, seed=seed)
     if think is not None:
@@ -135,46 +144,17 @@ def make_trace(
     return trace if shared_prefix is None else share_prefix(trace, shared_prefix, seed)
 
 
-def _conversations(
-    spec: Spec,
-    arrivals: ArrivalKind | None,
-    rate: float | None,
-    cv: float | None,
-    duration: float | None,
-    num_requests: int | None,
-    seed: int,
-    turns: TurnChoice,
-    shared_prefix: str | None,
-    think: str | None,
-) -> Trace:
-    """Make conversations of lengths; rates are of conversations, as under turns after completion."""
-    lengths = _lengths(spec.lengths)
-    if lengths is None:
-        raise PagesimError(
-            f"conversations are made of a workload or a distribution; {spec.lengths} is a file: "
-            f"fit a model to it with pagesim trace fit"
-        )
-    if turns == "all":
+def _check_made(name: str, talks: Spec | None, arrivals: ArrivalKind | None, turns: TurnChoice) -> None:
+    """Raise PagesimError for options of recorded requests where requests are made of lengths."""
+    if arrivals in ("recorded", "replay"):
+        why = "conversations are made" if talks is not None else f"{name} is a model"
+        raise PagesimError(f"arrivals {arrivals} need a file that recorded them; {why}")
+    if talks is None and turns == "after-completion":
+        raise PagesimError(f"turns after-completion need sessions; {name} is a model of single requests")
+    if talks is not None and turns == "all":
         raise PagesimError(
             "turns is all, but conversations that are made have no recorded arrivals; leave it out"
         )
-    kind = arrivals or _implied(rate, cv, recorded=False) or "all-at-once"
-    if kind in ("recorded", "replay"):
-        raise PagesimError(f"arrivals {kind} need a file that recorded them; conversations are made")
-    if num_requests is None and duration is None:
-        num_requests = DEFAULT_REQUESTS
-    trace = conversations(lengths, spec.longest, num_requests or DEFAULT_REQUESTS, seed)
-    note = (
-        f"conversations up to prompts of {spec.longest} tokens, of lengths from "
-        f"{_origin(spec.lengths, lengths)}, seed {seed}; each turn after the last is answered"
-    )
-    trace = trace.with_columns({}, note)
-    trace = begin_sessions(
-        trace, kind, rate=rate, cv=cv, duration=duration, num_requests=num_requests, seed=seed
-    )
-    if think is not None:
-        trace = draw_thinking(trace, think, seed)
-    return trace if shared_prefix is None else share_prefix(trace, shared_prefix, seed)
 
 
 def _generated(

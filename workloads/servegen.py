@@ -14,7 +14,6 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,8 +49,7 @@ class Pool(NamedTuple):
     start_s: float
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """What a client does for some time.
 
     Args:
@@ -114,7 +112,10 @@ def read_pool(folder: Path) -> list[Client]:
     files = sorted(folder.glob("chunk-*-trace.csv"), key=lambda file: (len(file.name), file.name))
     if not files:
         raise TraceError(f"{folder}: holds no chunk-N-trace.csv; name a folder of one model, such as m-small")
-    return [_client(file, file.with_name(file.name.replace("-trace.csv", "-dataset.json"))) for file in files]
+    return [
+        Client(_windows(file), _lengths(file.with_name(file.name.replace("-trace.csv", "-dataset.json"))))
+        for file in files
+    ]
 
 
 def generate(pool: Pool, duration: float, rate: float | None = None, seed: int = 0) -> Trace:
@@ -185,10 +186,6 @@ def _drawn(shares: Shares, ranks: npt.NDArray[np.float64]) -> npt.NDArray[np.int
     return np.maximum(tokens[np.minimum(np.searchsorted(upto, ranks), len(tokens) - 1)], 1)
 
 
-def _client(trace: Path, dataset: Path) -> Client:
-    return Client(_windows(trace), _lengths(dataset))
-
-
 def _windows(file: Path) -> tuple[Window, ...]:
     try:
         with file.open(newline="", encoding="utf-8") as opened:
@@ -214,14 +211,9 @@ def _windows(file: Path) -> tuple[Window, ...]:
         found.append(Window(start, math.inf, rate if pattern else 0.0, pattern, shape))
     if len(found) < 2:
         raise TraceError(f"{file}: has {len(found)} windows; two or more say how long each is")
-    length = found[-1].start_s - found[-2].start_s
-    ends = [after.start_s for _, after in pairwise(found)] + [found[-1].start_s + length]
-    return tuple(
-        [
-            Window(each.start_s, end, each.rate, each.pattern, each.shape)
-            for each, end in zip(found, ends, strict=True)
-        ]
-    )
+    starts = [each.start_s for each in found]
+    ends = [*starts[1:], 2 * starts[-1] - starts[-2]]  # the last is as long as the one before
+    return tuple([each._replace(end_s=end) for each, end in zip(found, ends, strict=True)])
 
 
 def _lengths(file: Path) -> tuple[tuple[float, tuple[Shares, Shares]], ...]:

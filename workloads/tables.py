@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from pagesim.workloads.values import (
     names,
     numbers,
     stamps,
-    zoned,
 )
 
 PROMPT_NAMES = (
@@ -98,27 +97,54 @@ def read_own(rows: Rows) -> dict[str, Any]:
     return {**rows.settled(columns), **constants}
 
 
-def read_pairs(rows: Rows) -> dict[str, Any]:
-    """Read a list of ``[in, out]`` pairs."""
-    return rows.settled({"prompt_tokens": rows.tokens(PAIR[0]), "output_tokens": rows.tokens(PAIR[1])})
+class LogColumns(NamedTuple):
+    """What a published log calls its columns.
+
+    Args:
+        prompt, output: of tokens.
+        arrival: of times; a file may lack it.
+        per_second: units of a time in one second.
+        block_size: prompt tokens that an id of ``hash_ids`` stands for; 0 where a log has no such column.
+    """
+
+    prompt: str
+    output: str
+    arrival: str = ""
+    per_second: float = 1
+    block_size: int = 0
+
+    def read(self, rows: Rows, **further: Any) -> dict[str, Any]:
+        """Return the columns of the rows to use, and further ones, each ``[N]``."""
+        columns: dict[str, Any] = {}
+        if self.arrival in rows.columns and "arrival_s" not in further:
+            columns["arrival_s"] = rows.seconds(self.arrival, self.per_second)
+        columns["prompt_tokens"] = rows.tokens(self.prompt)
+        columns["output_tokens"] = rows.tokens(self.output)
+        if not self.block_size or "hash_ids" not in rows.columns:
+            return rows.settled({**columns, **further})
+        columns["hash_ids"] = hash_ids(rows, columns["prompt_tokens"], self.block_size)
+        return {**rows.settled({**columns, **further}), "hash_block_size": self.block_size}
+
+
+PAIRS = LogColumns(*PAIR)
+AZURE = LogColumns("contexttokens", "generatedtokens", "timestamp")
+BURSTGPT = LogColumns("request tokens", "response tokens", "timestamp")
+MOONCAKE = LogColumns("input_length", "output_length", "timestamp", 1000, HASH_BLOCK_SIZE)
+QWEN_BAILIAN = LogColumns("input_length", "output_length", "timestamp", block_size=16)
+VIDUR = LogColumns("num_prefill_tokens", "num_decode_tokens", "arrived_at")
+SPLITWISE = LogColumns("prompt_size", "token_size", "arrival_timestamp")
 
 
 def read_azure(rows: Rows) -> dict[str, Any]:
     """Read Azure's CSV: dates with seven digits of a second, which become seconds from the first row."""
-    times, good = stamps(rows.column("timestamp"))
+    times, good, zoned = stamps(rows.column("timestamp"))
     rows.reject_values("timestamp", good, "a date and time such as 2023-11-16 18:15:46.6805900")
-    bare = int((good & ~zoned(rows.column("timestamp"))).sum())
+    bare = int((good & ~zoned).sum())
     if 0 < bare < int(good.sum()):
         rows.notes.append(
             f"timestamp: {bare} of {len(rows)} rows name no time zone, and others do: read as UTC"
         )
-    columns = rows.settled(
-        {
-            "arrival_s": times,
-            "prompt_tokens": rows.tokens("contexttokens"),
-            "output_tokens": rows.tokens("generatedtokens"),
-        }
-    )
+    columns = AZURE.read(rows, arrival_s=times)
     # Whole nanoseconds until here: a difference of two floats of that size would be off by 100 ns.
     columns["arrival_s"] = (columns["arrival_s"] - columns["arrival_s"].min()) / 1e9
     return columns
@@ -133,18 +159,14 @@ def read_burstgpt(rows: Rows) -> dict[str, Any]:
     rows.leave_out(
         numbers(rows.column("response tokens")) == 0, "0 response tokens mark a request that failed"
     )
-    columns: dict[str, Any] = {
-        "arrival_s": rows.seconds("timestamp"),
-        "prompt_tokens": rows.tokens("request tokens"),
-        "output_tokens": rows.tokens("response tokens"),
-    }
+    further: dict[str, Any] = {}
     if "session id" in rows.columns:
-        columns["session_id"] = names(rows.column("session id"))
+        further["session_id"] = names(rows.column("session id"))
     if "session id" in rows.columns and "elapsed time" in rows.columns:
         given = [0 if is_missing(v) else v for v in rows.column("elapsed time")]
         rows.columns = {**rows.columns, "elapsed time": given}
-        columns["elapsed"] = rows.seconds("elapsed time")
-    columns = rows.settled(columns)
+        further["elapsed"] = rows.seconds("elapsed time")
+    columns = BURSTGPT.read(rows, **further)
     columns["arrival_s"] = columns["arrival_s"] - columns["arrival_s"].min()
     if "elapsed" not in columns:
         return columns
@@ -154,35 +176,6 @@ def read_burstgpt(rows: Rows) -> dict[str, Any]:
     over = start + columns.pop("elapsed")
     columns["think_s"] = thinking_between(columns["session_id"].tolist(), start, over)
     return columns
-
-
-def read_mooncake(rows: Rows) -> dict[str, Any]:
-    """Read Mooncake's JSON lines: times in ms, and the ids of each prompt's blocks of 512 tokens."""
-    columns: dict[str, Any] = {
-        "arrival_s": rows.seconds("timestamp", per_second=1000),
-        "prompt_tokens": rows.tokens("input_length"),
-        "output_tokens": rows.tokens("output_length"),
-    }
-    if "hash_ids" in rows.columns:
-        columns["hash_ids"] = hash_ids(rows, columns["prompt_tokens"], HASH_BLOCK_SIZE)
-    return rows.settled(columns)
-
-
-def read_vidur(rows: Rows) -> dict[str, Any]:
-    """Read Vidur's CSV; arrivals may be absent."""
-    return _log(rows, "arrived_at", "num_prefill_tokens", "num_decode_tokens")
-
-
-def read_splitwise(rows: Rows) -> dict[str, Any]:
-    """Read the CSV of Splitwise's simulator; arrivals may be absent."""
-    return _log(rows, "arrival_timestamp", "prompt_size", "token_size")
-
-
-def _log(rows: Rows, arrival: str, prompt: str, output: str) -> dict[str, Any]:
-    columns: dict[str, Any] = {"arrival_s": rows.seconds(arrival)} if arrival in rows.columns else {}
-    columns["prompt_tokens"] = rows.tokens(prompt)
-    columns["output_tokens"] = rows.tokens(output)
-    return rows.settled(columns)
 
 
 def _samples(rows: Rows, output: str) -> dict[str, Any]:

@@ -16,7 +16,6 @@ import numpy as np
 from pagesim.errors import brief
 from pagesim.workloads import tokenizer
 from pagesim.workloads.rows import Rows
-from pagesim.workloads.tables import OUTPUT_NAMES, first_name
 
 TurnChoice = Literal["first", "all", "after-completion"]
 """The first turn of a conversation, all of them, or all, each later one sent when the last is over."""
@@ -77,17 +76,8 @@ def read_alpaca(rows: Rows, count: tokenizer.Counter) -> dict[str, Any]:
     }
 
 
-def read_lmbenchmark(rows: Rows, count: tokenizer.Counter) -> dict[str, Any]:
-    """Read LMBenchmark turns: the text sent, and the number of tokens to generate."""
-    return _prompts(rows, count, "input", "output_length")
-
-
-def read_prompts(rows: Rows, count: tokenizer.Counter) -> dict[str, Any]:
-    """Read vLLM's benchmark records: a prompt's text, and the number of tokens to generate."""
-    return _prompts(rows, count, "prompt", first_name(rows, OUTPUT_NAMES))
-
-
-def _prompts(rows: Rows, count: tokenizer.Counter, prompt: str, output: str) -> dict[str, Any]:
+def read_prompts(rows: Rows, count: tokenizer.Counter, prompt: str, output: str) -> dict[str, Any]:
+    """Read a prompt's text from one column, and the number of tokens to generate from another."""
     text, tokens = _text(rows, prompt), rows.tokens(output)
     kept = rows.settle()
     rows.notes.extend((count.note, EXTRA.replace(" and each output (end)", "")))

@@ -26,6 +26,16 @@ MAX_PRIORITY = 2**31 - 1
 HASH_BLOCK_SIZE = 512
 """Prompt tokens that an id of ``hash_ids`` stands for unless a trace says otherwise: Mooncake's."""
 
+WHOLE_NUMBERS = {
+    "prompt_tokens": (1, MAX_TOKENS),
+    "output_tokens": (1, MAX_TOKENS),
+    "n": (1, MAX_SAMPLES),
+    "beam_width": (1, MAX_SAMPLES),
+    "prefix_tokens": (0, MAX_TOKENS),
+    "priority": (-MAX_PRIORITY, MAX_PRIORITY),
+}
+"""Columns of whole numbers, and the least and the largest that each holds."""
+
 IntColumn = npt.NDArray[np.int64]
 FloatColumn = npt.NDArray[np.float64]
 
@@ -118,18 +128,18 @@ class Trace:
         size = len(self.prompt_tokens)
         put = object.__setattr__
         put(self, "arrival_s", np.asarray(self.arrival_s, np.float64))
-        for name, bound in (
-            ("prompt_tokens", MAX_TOKENS),
-            ("output_tokens", MAX_TOKENS),
-            ("n", MAX_SAMPLES),
-            ("beam_width", MAX_SAMPLES),
-        ):
-            column = np.asarray(getattr(self, name))
-            if name in ("n", "beam_width") and not len(column):
-                column = np.ones(size, np.int64)
-            good = (column >= 1) & (column <= bound) & _whole(column)
-            self._check(name, column, good, f"a whole number from 1 to {bound}")
-            put(self, name, column.astype(np.int64))
+        for name in ("n", "beam_width"):
+            if not len(getattr(self, name)):
+                put(self, name, np.ones(size, np.int64))
+        for name, (low, high) in WHOLE_NUMBERS.items():
+            if (column := getattr(self, name)) is not None:
+                column = np.asarray(column)
+                good = (column >= low) & (column <= high) & _whole(column)
+                self._check(name, column, good, f"a whole number from {low} to {high}")
+                put(self, name, column.astype(np.int64) if low == 1 or column.any() else None)
+        if self.prefix_tokens is not None:
+            good = self.prefix_tokens <= self.prompt_tokens
+            self._check("prefix_tokens", self.prefix_tokens, good, "at most prompt_tokens")
         if not len(self.request_id):
             put(self, "request_id", np.arange(size))
         times = self.arrival_s
@@ -146,9 +156,7 @@ class Trace:
                 raise TraceError(f"column {name} has {len(column)} values, prompt_tokens has {size}")
         self._settle_hash_ids()
         self._settle_samples()
-        self._settle_prefix()
         self._settle_thinking()
-        self._settle_priority()
         if (np.diff(times) < 0).any():
             for name, column in self.columns_at(np.argsort(times, kind="stable")).items():
                 put(self, name, column)
@@ -192,14 +200,6 @@ class Trace:
         alike = all(min(own) == max(own) for own in lengths)
         object.__setattr__(self, "sample_tokens", None if alike else lengths)
 
-    def _settle_prefix(self) -> None:
-        if self.prefix_tokens is None:
-            return
-        column = np.asarray(self.prefix_tokens)
-        self._check("prefix_tokens", column, (column >= 0) & _whole(column), "a whole number from 0")
-        self._check("prefix_tokens", column, column <= self.prompt_tokens, "at most prompt_tokens")
-        object.__setattr__(self, "prefix_tokens", column.astype(np.int64) if column.any() else None)
-
     def _settle_thinking(self) -> None:
         if self.think_s is None:
             return
@@ -209,14 +209,6 @@ class Trace:
         if self.session_id is None:
             raise TraceError("think_s needs sessions: give the column session_id, too")
         object.__setattr__(self, "think_s", column)
-
-    def _settle_priority(self) -> None:
-        if self.priority is None:
-            return
-        column = np.asarray(self.priority)
-        good = (np.abs(column) <= MAX_PRIORITY) & _whole(column)
-        self._check("priority", column, good, f"a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}")
-        object.__setattr__(self, "priority", column.astype(np.int64) if column.any() else None)
 
     def _check(self, name: str, column: npt.NDArray[Any], good: npt.NDArray[np.bool_], wanted: str) -> None:
         if len(column) != len(self.prompt_tokens):

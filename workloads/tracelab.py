@@ -83,7 +83,7 @@ def _times(rows: Rows) -> tuple[FloatColumn, FloatColumn]:
         for event in listed
         if isinstance(event, dict)
     ]
-    at, good = stamps([stamp for _, _, stamp in events])
+    at, good, _ = stamps([stamp for _, _, stamp in events])
     asked: dict[int, list[float]] = {}
     answered: dict[int, list[float]] = {}
     for (row, kind, _), time, known in zip(events, (at / 1e9).tolist(), good.tolist(), strict=True):

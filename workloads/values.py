@@ -112,8 +112,8 @@ def _is_plain(text: str) -> bool:
     return len(text) <= 18 and text.isascii() and text.isdecimal() and str(int(text)) == text
 
 
-def stamps(values: Column) -> tuple[IntColumn, Mask]:
-    """Return dates with times as nanoseconds since 1970, and where they could be read.
+def stamps(values: Column) -> tuple[IntColumn, Mask, Mask]:
+    """Return dates with times as nanoseconds since 1970, which could be read, and which name their zone.
 
     ``2023-11-16 18:15:46.6805900`` and ``2024-05-10T00:00:00+00:00`` are both read: UTC unless a zone is
     named, up to nine digits of a second.
@@ -125,13 +125,9 @@ def stamps(values: Column) -> tuple[IntColumn, Mask]:
     except ValueError:  # some day that no calendar has: find out which
         times = np.array([_date(v) for v in iso], "datetime64[ns]")
     shift = [int(f"{m[3]}1") * (int(m[4]) * 60 + int(m[5])) if m and m[3] else 0 for m in found]
-    return times.astype(np.int64) - np.array(shift, np.int64) * 60_000_000_000, ~np.isnat(times)
-
-
-def zoned(values: Column) -> Mask:
-    """Return which of these dates with times name their time zone."""
-    found = [STAMP.fullmatch(v) if isinstance(v, str) else None for v in values]
-    return np.array([m is not None and bool(m.string[m.end(2) :].strip()) for m in found], bool)
+    zoned = [m is not None and bool(m.string[m.end(2) :].strip()) for m in found]
+    nanoseconds = times.astype(np.int64) - np.array(shift, np.int64) * 60_000_000_000
+    return nanoseconds, ~np.isnat(times), np.array(zoned, bool)
 
 
 def _date(text: str) -> np.datetime64:

@@ -6,10 +6,11 @@ It first prints the table that it draws.
 
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 
 import pagesim as ps
+from pagesim.results.drawing import bare, empty, head
+from pagesim.results.style import BLUE, LINES, SKY, VERMILION
 
 PUBLISHED = {0.0: 1065, 0.02: 400, 0.05: 187, 0.1: 168}
 """vllm-project/vllm#44594: one run each on a GB200, of lengths that were not published."""
@@ -52,23 +53,31 @@ for watermark, published in PUBLISHED.items():
 
 mean = [means.loc[False, watermark][name] for watermark in PUBLISHED]
 margin = [means.loc[False, watermark][f"{name}.ci95"] for watermark in PUBLISHED]
-figure, axes = plt.subplots(figsize=(7, 3.4), layout="constrained")
+figure = empty(7, 3.7)
+axes = figure.add_subplot()
 places = np.arange(len(PUBLISHED))
-axes.bar(places - 0.2, PUBLISHED.values(), 0.36, color="#999999", label="published, GB200, one run")
 axes.bar(
-    *(places + 0.2, mean, 0.36), yerr=margin, capsize=4, color="#56B4E9",
+    places - 0.2, PUBLISHED.values(), 0.36, color=LINES["published"].colour, label="published, GB200, one run"
+)
+axes.bar(
+    *(places + 0.2, mean, 0.36), yerr=margin, capsize=4, color=SKY,
     label="pagesim, mean of 20 draws, 95 %",
 )  # fmt: skip
 spread = np.linspace(0.08, 0.32, 20)
 for place, own in zip(places, draws.values(), strict=True):
-    axes.plot(place + spread, own, ".", color="#0072B2", markersize=3, label=None if place else "each draw")
+    axes.plot(place + spread, own, ".", color=BLUE, markersize=3, label=None if place else "each draw")
 axes.plot(
-    *(places + 0.2, list(SCHEDULER.values())), "D", color="#D55E00", markersize=5,
+    *(places + 0.2, list(SCHEDULER.values())), "D", color=VERMILION, markersize=5,
     label="vLLM 0.33.0's scheduler and pagesim, one draw",
 )  # fmt: skip
 axes.set_xticks(places, [f"{watermark:g}" for watermark in PUBLISHED])
 axes.set_xlabel("watermark")
 axes.set_ylabel("preemptions")
-axes.spines[["top", "right"]].set_visible(False)
+bare(axes)
 axes.legend(frameon=False)
+head(
+    figure,
+    "Preemptions in a closed loop, by watermark",
+    "450 requests of 800 to 1,200 and 4,000 to 6,000 tokens, 128 at a time, under vllm-v1",
+)
 figure.savefig(Path(__file__).with_suffix(".png"), dpi=120, metadata={"Software": None})

@@ -12,12 +12,13 @@ from pagesim.results.plots import save
 
 LOADS = {"ShareGPT": "sharegpt", "Azure, conversations": "azure-conv", "Mooncake, conversations": "mooncake"}
 TERMS = (("same", "none"), ("same", "own"), ("own", "none"), ("own", "own"))
+ON = "llama-3.1-8b on h100"
 HERE = Path(__file__).resolve().parent
 
 tables = {load: pd.read_csv(Path("out", "engines", name, "engines.csv")) for load, name in LOADS.items()}
 whole = pd.concat([table.assign(load=load) for load, table in tables.items()])
 whole.round(4).to_csv(HERE / "engines.csv", index=False)
-figure = engine_bars({load: table.to_dict("records") for load, table in tables.items()})
+figure = engine_bars({load: table.to_dict("records") for load, table in tables.items()}, load=ON)
 save(figure, Path("out", "engines", "engines"))
 
 COLUMNS = {

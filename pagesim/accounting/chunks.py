@@ -11,6 +11,31 @@ from pagesim.accounting.ledger import HELD_WITHOUT_RUNNING, Column, Ledger
 KEPT_BYTES = 16 << 20
 """A piece of memory; twice as much is more than the columns of a chunk take."""
 
+RARE_FIELDS = (
+    "further_samples",
+    "swapped",
+    "used_cpu_blocks",
+    "swapped_in",
+    "swapped_out",
+    "copied",
+    "external_blocks",
+    "shared_slack",
+    "shared_rounding",
+    *HELD_WITHOUT_RUNNING,
+)
+"""What is 0 in nearly every row.
+
+    further_samples: running sequences beyond the first of each request.
+    swapped: requests in the swap space.
+    used_cpu_blocks: blocks of the swap space in use.
+    swapped_in, swapped_out, copied: blocks moved.
+    external_blocks: free but unusable for the head of the queue.
+    shared_slack, shared_rounding: slots of shared last blocks that no token fills yet, and those of them that
+        none ever will; a fast-forward changes neither.
+    held_for_transfer and those behind it: blocks that only requests hold that do not run; a fast-forward
+        changes none.
+"""
+
 ROW_FIELDS = (
     "planned",
     "decided",
@@ -29,6 +54,7 @@ ROW_FIELDS = (
     "preempted",
     "shared_blocks",
     "cached_blocks",
+    *RARE_FIELDS,
 )
 """A row is a stretch of like iterations: one that was planned, or a fast-forward over several.
 
@@ -49,37 +75,14 @@ ROW_FIELDS = (
     cached_blocks: free blocks whose content can still be found; of a fast-forward, just before it.
 """
 
-RARE_FIELDS = (
-    "running_groups",
-    "swapped",
-    "free_cpu_blocks",
-    "swapped_in",
-    "swapped_out",
-    "copied",
-    "external_blocks",
-    "shared_slack",
-    "shared_rounding",
-    *HELD_WITHOUT_RUNNING,
-)
-"""What is 0 in nearly every row is noted only where it is not.
-
-    running_groups: requests that run beyond those of one sample each, less than ``running_sequences``.
-    swapped: requests in the swap space.
-    free_cpu_blocks: blocks of the swap space in use, taken from all of them when columns are made.
-    swapped_in, swapped_out, copied: blocks moved.
-    external_blocks: free but unusable for the head of the queue.
-    shared_slack, shared_rounding: slots of shared last blocks that no token fills yet, and those of them that
-        none ever will; a fast-forward changes neither.
-    held_for_transfer, landing: blocks that only requests hold that do not run; a fast-forward changes none.
-"""
-
 
 class Rows:
     """The rows of a chunk, and the iterations that they stand for.
 
     Args:
-        columns: the columns named in ``ROW_FIELDS`` and ``RARE_FIELDS``, ``[S]`` each, ``iteration``, the
-            number of a row's first, and ``context_growth``, tokens of context a step.
+        columns: the columns named in ``ROW_FIELDS``, ``[S]`` each, and of each row ``iteration``, the number
+            of its first, ``context_growth``, tokens of context a step, ``running_groups``, the requests that
+            run, and ``free_cpu_blocks``.
 
     Attributes:
         firsts: of each row, the place of its first iteration among those of the chunk, ``[S]``.

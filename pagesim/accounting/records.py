@@ -16,7 +16,7 @@ import numpy as np
 from pagesim.accounting.chunks import RARE_FIELDS, ROW_FIELDS, Chunk, Rows, keep_freed
 from pagesim.accounting.group_residency import GroupResidency
 from pagesim.accounting.held_without_running import HeldWithoutRunning
-from pagesim.accounting.ledger import LedgerError
+from pagesim.accounting.ledger import HELD_WITHOUT_RUNNING, LedgerError
 from pagesim.accounting.request_log import Move, RequestLog
 from pagesim.accounting.residency import PlainResidency, Residency
 from pagesim.accounting.sums import Column
@@ -29,6 +29,8 @@ from pagesim.setup.compiled import mypyc_attr
 CHUNK_ITERATIONS = 1 << 15
 
 _FINISHED = int(Status.FINISHED)
+
+NOTHING_RARE = [0] * len(RARE_FIELDS)
 
 _pack_row = Struct(f"{len(ROW_FIELDS)}q").pack  # half as long as to append the numbers one by one
 
@@ -49,23 +51,23 @@ class Recorder(Observer):
 
     __slots__ = (
         "_ahead",
+        "_answered",
         "_answered_at",
         "_away_since",
         "_chunk_iterations",
         "_chunk_start",
-        "_end",
         "_external",
         "_held_without_running",
         "_joined_at",
+        "_last_gaps",
         "_last_start",
         "_late",
         "_moves",
         "_notes_rare",
-        "_rare",
         "_residency",
         "_rows",
         "_speculates",
-        "_stalled_since",
+        "_stalls",
         "blocks_in",
         "blocks_out",
         "consume",
@@ -94,7 +96,6 @@ class Recorder(Observer):
         self._chunk_start = 0
         self._ahead = scheduler.in_flight > 1
         self._speculates = scheduler.speculation is not None
-        self._end = 0  # of the last iteration, whether it is over or not
         self._last_start = 0  # of the last iteration that was handed on
         memory = self.memory
         self._moves = log.moves
@@ -110,15 +111,18 @@ class Recorder(Observer):
         self.full_at = self._chunk_iterations
         self._rows = array("q")
         self._external = 0  # of the last planned iteration: free blocks that the head of the queue cannot use
-        # Of fields that are 0 in most rows, where one is not: how long ``_rows`` is before it, and its value.
-        self._rare: dict[str, array[int]] = {name: array("q") for name in RARE_FIELDS}
         # Pairs of a gap and how many sequences it is of; fewer than 0 where a row counts gaps that are none.
         self._late = array("q")
-        # When the last token was there: of requests that lost their place, and, while decoding stands still
-        # for prompts, of everything that decodes and of what joined meanwhile.
+        # When the last token is there: of everything that decodes, of requests that lost their place, and,
+        # where decoding stands still for prompts, of what joined meanwhile.
+        self._answered = 0
         self._away_since: dict[int, int] = {}
-        self._stalled_since: int | None = None
+        self._stalls = False
         self._joined_at: dict[int, tuple[int, EngineRequest]] = {}
+        # Where the tokens of an iteration may come later than it ends: their gaps, as in ``_late``.
+        self._last_gaps: list[tuple[int, int]] | None = None
+        if self._ahead and scheduler.connector is not None:
+            self._last_gaps = []
         # Where iterations give tokens that are known only when they are over: when requests had their last.
         self._answered_at: dict[int, int] = {}
         self._held_without_running = HeldWithoutRunning(scheduler) if scheduler.parks else None
@@ -127,15 +131,13 @@ class Recorder(Observer):
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         scheduler, memory = self.scheduler, self.memory
-        self._end = end = start + ticks
-        continuing = 0 if self._speculates else batch.decoding - batch.discarded
-        if not batch.decodes:
-            if self._stalled_since is None:
-                self._stalled_since = start
-        elif self._stalled_since is not None:
-            stood = batch.decoding - sum([request.samples for request in batch.resumed])
-            self._go_on(self._stalled_since, stood, end)
-            continuing = 0
+        end, noted = start + ticks, len(self._late)
+        continuing = 0 if self._speculates else batch.decoding
+        if batch.discarded:
+            continuing -= len(batch.discarded)
+            for request in batch.discarded:
+                self._joined_at.pop(request.row, None)
+        self._stalls = not batch.decodes
         if batch.prompts:
             self._admitted(batch, now, end)
         if batch.completed:
@@ -143,19 +145,25 @@ class Recorder(Observer):
                 self._answer(request, end)
         if batch.resumed or batch.skipped or batch.served_again:
             continuing -= self._return(batch, start, end)
-        shared = memory.shared_blocks
+        if batch.decodes:
+            if self._joined_at or (continuing and start != self._answered):
+                self._go_on(continuing, end)
+                continuing = 0
+            if batch.tokens:
+                self._answered = end
+                if self._last_gaps is not None:
+                    self._note_last_gaps(noted, ticks, continuing)
+        shared, rare = memory.shared_blocks, NOTHING_RARE
         if self._notes_rare:
             blocked = not memory.grows and scheduler.blocked_externally()
             self._external = memory.free_blocks if blocked else 0
-            shared -= self._note_memory(batch.sequences, self._external, end)
-            self._note("copied", batch.blocks_copied)
-            self._note("swapped_in", batch.blocks_in)
-            self._note("swapped_out", batch.blocks_out)
+            further, rare = self._rare(batch.sequences, self._external, end, batch)
+            shared -= further
         # fmt: off
         self._rows.frombytes(_pack_row(
             1, now, start, ticks, 0, 1, memory.steps, batch.sequences, scheduler.queue.waiting,
             memory.free_blocks, batch.batched_tokens, batch.tokens, batch.context_tokens, continuing,
-            len(batch.recomputed) + len(batch.swapped_out), shared, memory.cached_blocks,
+            len(batch.recomputed) + len(batch.swapped_out), shared, memory.cached_blocks, *rare,
         ))
         # fmt: on
         self._residency.planned(batch, self.iterations)
@@ -166,46 +174,52 @@ class Recorder(Observer):
         for request in self.scheduler.running.values():
             if first_token[request.row] == end:
                 first_token[request.row] = until
+        assert self._answered == end
+        self._answered = until
+        for gap, sequences in self._last_gaps or ():
+            self._late.fromlist([gap, -sequences, gap + until - end, sequences])
 
     def fast_forwarded(self, run: FastForward) -> None:
         scheduler, memory = self.scheduler, self.memory
         sequences = run.sequences
         tokens = sequences * scheduler.tokens_per_step
-        if self._stalled_since is not None:
+        noted = len(self._late)
+        if self._joined_at or run.start != self._answered:
             # The row counts a gap of its first step to the iteration before, in which these stood still.
             self._late.fromlist([run.first, -sequences])
-            self._go_on(self._stalled_since, sequences, run.start + run.first)
-        shared = memory.shared_blocks
+            self._go_on(sequences, run.start + run.first)
+        self._answered = run.end
+        if self._last_gaps is not None:
+            last = run.first + run.increment * (run.steps - 1)
+            self._note_last_gaps(noted if run.steps == 1 else len(self._late), last, sequences)
+        shared, rare = memory.shared_blocks, NOTHING_RARE
         if self._notes_rare:
             # No request waits in a fast-forward that no plan came before.
             external = self._external if run.decided < run.start else 0
-            shared -= self._note_memory(sequences + run.draining, external, run.end)
+            further, rare = self._rare(sequences + run.draining, external, run.end, None)
+            shared -= further
         # fmt: off
         self._rows.frombytes(_pack_row(
             0, run.decided, run.start, run.first, run.increment, run.steps, memory.steps + 1,
             sequences + run.draining, scheduler.queue.waiting, memory.free_blocks, tokens, tokens,
-            run.context, sequences, 0, shared, memory.cached_blocks,
+            run.context, sequences, 0, shared, memory.cached_blocks, *rare,
         ))
         # fmt: on
         self._residency.fast_forwarded(self.iterations, run.steps)
         self.iterations += run.steps
-        if self._ahead:
-            self._end = run.end
 
     def departed(self, batch: Batch, now: int) -> None:
-        last = self._end if self._ahead else now
         for request in batch.recomputed:
             row = request.row
-            if self._moves is not None:
-                self._move(row, Move.PREEMPTED, now)
+            self._move(row, Move.PREEMPTED, now)
             if self.scheduler.loses_in_flight and request.length == request.prompt:
                 self.log.first_token[row] = -1  # it was in flight
-            self._go_away(row, last)
+            self._go_away(row)
             self.log.recomputes[row] += 1
             self.recomputed_total += 1
         for request in batch.swapped_out:
             self._move(request.row, Move.SWAPPED, now)
-            self._go_away(request.row, last)
+            self._go_away(request.row)
             self.log.swaps[request.row] += 1
             self.swapped_total += 1
         for request, swaps, *prices in batch.choices:
@@ -267,12 +281,8 @@ class Recorder(Observer):
             self.interval_ended(request)
         table = np.array(self._rows, np.int64).reshape(-1, len(ROW_FIELDS))
         columns = dict(zip(ROW_FIELDS, np.ascontiguousarray(table.T), strict=True))
-        for name in RARE_FIELDS:
-            columns[name] = column = np.zeros(len(table), np.int64)
-            before, values = np.array(self._rare[name], np.int64).reshape(-1, 2).T
-            column[before // len(ROW_FIELDS)] = values
-        columns["running_groups"] = columns["running_sequences"] - columns["running_groups"]
-        columns["free_cpu_blocks"] = self.memory.cpu_blocks - columns["free_cpu_blocks"]
+        columns["running_groups"] = columns["running_sequences"] - columns["further_samples"]
+        columns["free_cpu_blocks"] = self.memory.cpu_blocks - columns["used_cpu_blocks"]
         self.blocks_in += int(columns["swapped_in"].sum())
         self.blocks_out += int(columns["swapped_out"].sum())
         columns["iteration"] = self._chunk_start + np.cumsum(columns["iterations"]) - columns["iterations"]
@@ -282,7 +292,6 @@ class Recorder(Observer):
         late = np.array(self._late, np.int64).reshape(-1, 2)
         self.rows += len(table)
         self._rows, self._late = array("q"), array("q")
-        self._rare = {name: array("q") for name in RARE_FIELDS}
         begin, self._chunk_start = self._chunk_start, self.iterations
         self.full_at = self.iterations + self._chunk_iterations
         others = self._held_without_running
@@ -304,10 +313,10 @@ class Recorder(Observer):
                 first_scheduled[row] = now
                 if request.cached:
                     log.cached_tokens[row] = request.cached
-                if not incomplete and self._stalled_since is None:
+                if not incomplete and not self._stalls:
                     first_token[row] = end
                     continue
-            elif self._moves is not None:
+            else:
                 self._move(row, Move.BACK, now)
             if not (incomplete and request in incomplete):
                 self._answer(request, end)
@@ -319,9 +328,8 @@ class Recorder(Observer):
             since = self._away_since.pop(row)
             if not self._speculates:
                 self._late.fromlist([end - since, request.samples])
-            if self._moves is not None:
-                self._move(row, Move.ANSWERED, end)
-        if self._stalled_since is not None:
+            self._move(row, Move.ANSWERED, end)
+        if self._stalls:
             self._joined_at[row] = end, request
         if self.log.first_token[row] < 0:
             self.log.first_token[row] = end
@@ -335,78 +343,73 @@ class Recorder(Observer):
             self._answer(request, end)
             returning += request.samples
         for request in batch.skipped:
-            self._away_since.setdefault(request.row, start)
+            self._away_since.setdefault(request.row, self._answered)
         for request in batch.served_again:
             self._answer(request, end)
             returning += request.samples
         return returning
 
-    def _go_on(self, since: int, stood: int, end: int) -> None:
-        """Note the gaps of the first iteration after a stall, which decodes so many sequences until ``end``.
+    def _go_on(self, continuing: int, end: int) -> None:
+        """Note the gaps of an iteration that does not follow the one before it, in which sequences go on.
 
         Args:
-            since: when those that stood still had their last token.
-            stood: how many, those that joined meanwhile included.
-            end: when that iteration ends, in ticks.
+            continuing: how many, those that joined while the others stood still included.
+            end: when it ends, in ticks.
         """
         for joined, request in self._joined_at.values():
-            self._late.fromlist([end - joined, request.samples])
-            stood -= request.samples
-        self._late.fromlist([end - since, stood])
-        self._stalled_since = None
+            if request.decodes:  # if not, its only token is in flight
+                self._late.fromlist([end - joined, request.samples])
+                continuing -= request.samples
+        self._late.fromlist([end - self._answered, continuing])
         self._joined_at.clear()
 
-    def _go_away(self, row: int, last: int) -> None:
-        """Note when a request that loses its place had its last token, if it had one.
+    def _note_last_gaps(self, noted: int, ticks: int, continuing: int) -> None:
+        """Keep the gaps of the last iteration: those in ``_late`` from ``noted`` on, and those of its row."""
+        late = self._late[noted:]
+        self._last_gaps = [(ticks, continuing), *zip(late[::2], late[1::2], strict=True)]
 
-        Args:
-            row: of the trace.
-            last: when all that decoded in the last iteration had one.
-        """
+    def _go_away(self, row: int) -> None:
+        """Note when a request that loses its place had its last token, if it had one."""
         joined = self._joined_at.pop(row, None)  # it does not go on with those that stand still
         if self.log.first_token[row] >= 0:
-            if self._stalled_since is not None:
-                last = self._stalled_since if joined is None else joined[0]
-            self._away_since.setdefault(row, last)
+            self._away_since.setdefault(row, self._answered if joined is None else joined[0])
 
     def _move(self, row: int, move: Move, now: int) -> None:
         if self._moves is not None:
             self._moves.fromlist([row, move, now])
 
-    def _note(self, name: str, value: int) -> None:
-        """Note a rare field of the row that is written next."""
-        if value:
-            self._rare[name].fromlist([len(self._rows), value])
-
-    def _note_memory(self, sequences: int, external: int, end: int) -> int:
-        """Note what samples, swaps, allocators and requests that do not run make of memory.
+    def _rare(self, sequences: int, external: int, end: int, batch: Batch | None) -> tuple[int, list[int]]:
+        """Return what samples, swaps, allocators and requests that do not run make of memory.
 
         Args:
             sequences: that run, as in the row at hand.
             external: free blocks that are unusable for the head of the queue.
             end: when the row's iterations are over, in ticks.
+            batch: of a plan; None for a fast-forward.
 
         Returns:
-            Names of blocks beyond the first that are not those of running requests.
+            Names of blocks beyond the first that running requests do not have; a row's ``RARE_FIELDS``.
         """
-        scheduler, memory = self.scheduler, self.memory
-        self._note("external_blocks", external)
-        self._note("running_groups", sequences - len(scheduler.running))
-        self._note("free_cpu_blocks", memory.cpu_blocks - memory.free_cpu_blocks)
-        self._note("swapped", len(scheduler.swapped))
-        if memory.shared_blocks and not memory.steps_that_fit(1, 0):
-            self._note_shared_tails()
-        others = self._held_without_running
-        if others is None:
-            return 0
-        others.count()
-        others.written_until(end)
-        for name, blocks in zip(others.names, others.blocks, strict=True):
-            self._note(name, blocks)
-        return others.further_names()
+        scheduler, memory, others = self.scheduler, self.memory, self._held_without_running
+        further, parked = 0, dict.fromkeys(HELD_WITHOUT_RUNNING, 0)
+        if others is not None:
+            others.count()
+            others.written_until(end)
+            parked.update(zip(others.names, others.blocks, strict=True))
+            further = others.further_names()
+        shares_tails = bool(memory.shared_blocks) and not memory.steps_that_fit(1, 0)
+        return further, [
+            sequences - len(scheduler.running),
+            len(scheduler.swapped),
+            memory.cpu_blocks - memory.free_cpu_blocks,
+            *((0, 0, 0) if batch is None else (batch.blocks_in, batch.blocks_out, batch.blocks_copied)),
+            external,
+            *(self._shared_tails() if shares_tails else (0, 0)),
+            *parked.values(),
+        ]
 
-    def _note_shared_tails(self) -> None:
-        """Note the slots of last blocks that several samples share, which no token fills yet or ever will."""
+    def _shared_tails(self) -> tuple[int, int]:
+        """Return slots of last blocks that several samples share: those not filled yet, and never to be."""
         memory, size = self.memory, self.memory.block_size
         slack = rounding = 0
         for request in self.scheduler.running.values():
@@ -418,8 +421,7 @@ class Recorder(Observer):
                 lost = sorted([max(0, end - final) for final in request.finals])
                 # Samples of different lengths all share one block, which the longest fills most.
                 rounding += sum(lost[-copies:])
-        self._note("shared_slack", slack)
-        self._note("shared_rounding", rounding)
+        return slack, rounding
 
     def _expand(self, rows: Rows, begin: int, late: Column, gaps: Column) -> Chunk:
         firsts, spread = rows.firsts, rows.spread

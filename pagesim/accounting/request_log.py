@@ -33,7 +33,6 @@ class RequestLog:
         sample_finish: where the samples of a request differ in length, when each was over, by row and sample.
         moves: (row, a `Move`, ticks) flat, in order: what lost its place, came back, and had a token again;
             None unless an array was put here before the run.
-        notes_samples: whether samples may differ in length, so that each has a time of its own.
         sent, due: ticks at which clients sent requests and at which they wanted to, -1 for never; None where
             every request is sent at its arrival.
     """
@@ -49,7 +48,6 @@ class RequestLog:
         self.cached_tokens: dict[int, int] = {}
         self.loaded_tokens: dict[int, int] | None = None
         self.sample_finish: dict[int, dict[int, int]] = {}
-        self.notes_samples = False
         self.moves: array[int] | None = None
         self.sent: array[int] | None = None
         self.due: array[int] | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from itertools import chain
 from typing import NamedTuple
 
@@ -27,14 +27,11 @@ class _Sharer(NamedTuple):
         processed: tokens before its step in the row's first iteration; those of the owner are the fewest.
         rate: tokens that a step adds.
         place: of the block in its table.
-        first, last: from which KV group to which it is such a block in each, the last not included.
     """
 
     processed: int
     rate: int
     place: int
-    first: int
-    last: int
 
 
 class SharedOutOfWindow:
@@ -52,7 +49,7 @@ class SharedOutOfWindow:
         assert isinstance(scheduler.memory, HybridManager)
         self._memory = scheduler.memory
         self._scheduler = scheduler
-        self._slots: Counter[tuple[int, int, int]] = Counter()  # by iteration, first and last group
+        self._slots: Counter[tuple[int, int]] = Counter()  # by iteration and group
 
     def planned(self, iteration: int, chunks: Mapping[EngineRequest, int]) -> None:
         """Note the row of a plan.
@@ -87,21 +84,19 @@ class SharedOutOfWindow:
         """
         if not self._slots:
             return None
-        changes = np.zeros((iterations, len(self._memory.groups) + 1), np.int64)
-        at, low, high = np.array(list(self._slots), np.int64).T
-        slots = np.array(list(self._slots.values()), np.int64)
-        np.add.at(changes, (at - first, low), slots)
-        np.add.at(changes, (at - first, high), -slots)
+        found = np.zeros((iterations, len(self._memory.groups)), np.int64)
+        at, group = np.array(list(self._slots), np.int64).T
+        found[at - first, group] = list(self._slots.values())
         self._slots.clear()
-        return np.cumsum(changes, axis=1)[:, :-1]
+        return found
 
     def _sharing(self) -> list[EngineRequest]:
         """Return the running requests that may share blocks of a window or a chunk."""
-        if not (self._memory.window_spans and self._memory.shared_blocks):
+        if not (self._memory.window_groups and self._memory.shared_blocks):
             return []
         others = self._held_without_running()
-        requests = self._memory.sharers()
-        return [each for each in requests if isinstance(each, EngineRequest) and each not in others]
+        requests = (each for each in self._memory.requests if isinstance(each, EngineRequest))
+        return [each for each in requests if each not in others]
 
     def _held_without_running(self) -> set[EngineRequest]:
         """Return the requests that hold memory and do not run."""
@@ -117,50 +112,49 @@ class SharedOutOfWindow:
                 and those that each further step adds.
         """
         memory, slots = self._memory, self._slots
-        for span, (number, _) in enumerate(memory.window_spans if processed else ()):
-            size, rule = memory.groups[number].block_size, memory.groups[number].rule
-            for before, rate, place, low, high in self._beyond_owners(span, steps, processed):
+        for group in memory.window_groups if processed else ():
+            size, rule = memory.groups[group].block_size, memory.groups[group].rule
+            for before, rate, place in self._beyond_owners(group, steps, processed):
                 start = place * size
                 begin = bisect_right(range(steps), start, key=lambda step: rule.skipped(before + rate * step))
                 for step in range(begin, steps):
                     if rate and rule.skipped(before + rate * (step - memory.steps_in_flight)) >= start + size:
                         break  # it gives the block back
                     skipped = rule.skipped(before + rate * step) - start
-                    slots[first + step, low, high] += min(skipped, size)
+                    slots[first + step, group] += min(skipped, size)
 
     def _beyond_owners(
-        self, span: int, steps: int, processed: Mapping[EngineRequest, tuple[int, int]]
+        self, group: int, steps: int, processed: Mapping[EngineRequest, tuple[int, int]]
     ) -> list[_Sharer]:
         """Return the sharers of blocks but their owners, as far as slots are out of their window in a row.
 
         Args:
-            span: the place of a group in ``HybridManager.window_spans``.
+            group: one of ``HybridManager.window_groups``.
             steps: iterations of the row.
             processed: of each request that shares blocks, its tokens before its step in the first iteration,
                 and those that each further step adds.
         """
         memory = self._memory
-        group = memory.groups[memory.window_spans[span][0]]
-        rule, size = group.rule, group.block_size
-        sharers: dict[Hashable, list[_Sharer]] = {}
-        names: dict[Hashable, int] = {}
+        rule, size = memory.groups[group].rule, memory.groups[group].block_size
+        sharers: dict[int, list[_Sharer]] = {}
+        names: dict[int, int] = {}
         for request, (before, rate) in processed.items():
             end = rule.skipped(before + rate * (steps - 1))
             if not end:
                 continue
             # What is given back in a fast-forward's first step has one name less in all of it.
             gone = rule.skipped(max(0, before - memory.steps_in_flight * rate)) // size if rate else 0
-            for place, block, count, first, last in memory.shared_up_to(request, span, (end - 1) // size):
+            for place, block, count in memory.shared_up_to(request, group, (end - 1) // size):
                 if block not in names:
                     names[block] = count
                     sharers[block] = []
                 if place < gone:
                     names[block] -= 1
                 else:
-                    sharers[block].append(_Sharer(before, rate, place, first, last))
+                    sharers[block].append(_Sharer(before, rate, place))
         for request in self._held_without_running() if names else ():
             whole = -(-memory.length(request) // size)
-            for _, block, _, _, _ in memory.shared_up_to(request, span, whole):
+            for _, block, _ in memory.shared_up_to(request, group, whole):
                 if block in names:
                     names[block] -= 1
         # Those that are further ahead give a block back before those behind.

@@ -52,7 +52,7 @@ class TierHistory(Observer):
         tiers = self._connector.tiers()
         self._stores = [tier.store for tier in tiers]
         self.names = tuple([tier.name for tier in tiers])
-        self.capacities = tuple([tier.capacity for tier in tiers])
+        self.capacities = tuple([store.capacity for store in self._stores])
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         self._note(now)

@@ -5,23 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from pydantic import BaseModel, Field
 from pydantic.fields import FieldInfo
 
 from pagesim.accounting.fragmentation import fragmentation_of
+from pagesim.api import trace_of
+from pagesim.cli import show
 from pagesim.cli.ablate_engines import engines
 from pagesim.cli.ablate_hit_rate import hit_rate
 from pagesim.cli.ablate_offload import offload
 from pagesim.cli.ablate_tier_size import tier_size
+from pagesim.cli.calibrate import numbers
+from pagesim.cli.flags import OUT, SCENARIO, Command, EngineCommand, scenario_from, taken, with_fields
 from pagesim.cli.groups import Commands
-from pagesim.cli.options import OUT, SCENARIO, Command, EngineCommand, scenario_from, with_fields
+from pagesim.cli.printing import put_table
+from pagesim.cli.runs import counted
+from pagesim.costs.profiles import Profile, find_profile
+from pagesim.costs.profiles.analytic import analytic_profile
+from pagesim.errors import PagesimError
+from pagesim.experiments.ablations import PREEMPTIONS, best, crossover, notes_on, serve, sizes_of, undo
+from pagesim.hardware import gpu
+from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.scenario import Scenario
-
-if TYPE_CHECKING:
-    from pagesim.costs.profiles import Profile
 
 cli = typer.Typer(
     cls=Commands,
@@ -99,10 +107,6 @@ def block_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
     Example: pagesim ablate block-size --profile opt-13b-h200.json --trace sharegpt --rate 2 --duration 300
     """
     asked, chosen, folder = _prepared(Ablation, scenario, out, flags)
-    from pagesim.api import trace_of
-    from pagesim.cli import show
-    from pagesim.cli.runs import counted
-    from pagesim.experiments.ablations import best, notes_on, serve
     from pagesim.results.drawing import load_of
 
     lines: dict[str, dict[int, float]] = {}
@@ -121,7 +125,7 @@ def block_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
         said = f"best block size: {marked}; within 5 % of it: {', '.join(map(str, alike))}"
     _show("Over block sizes", rows)
     show.say(said)
-    show.say_notes(tuple(dict.fromkeys(notes)))
+    show.say_notes(notes)
     _store(folder, asked.profile, "block_size", rows, lines, SECONDS_A_TOKEN, marked, load_of(chosen))
     show.stored(out)
 
@@ -137,28 +141,14 @@ def preemption(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
     """
     tokens = flags.get("tokens", Undoing.model_fields["tokens"].default)
     asked, chosen, folder = _prepared(Undoing, scenario, out, flags)
-    from pagesim.api import trace_of
-    from pagesim.cli import show
-    from pagesim.cli.runs import counted
-    from pagesim.experiments.ablations import PREEMPTIONS, crossover, notes_on, serve, undo
     from pagesim.results.drawing import load_of
-    from pagesim.setup.engine_config import EngineConfig
 
     alone = undo(asked.profile, EngineConfig(chosen).model, asked.sizes, tokens)
     micro = {
         "swap out and in": {each.block_size: each.swap_s for each in alone},
         "recompute": {each.block_size: each.recompute_s for each in alone},
     }
-    micro_rows: list[dict[str, Any]] = [
-        {
-            "block_size": each.block_size,
-            "swap_out_s": each.swap_out_s,
-            "swap_in_s": each.swap_in_s,
-            "swap_s": each.swap_s,
-            "recompute_s": each.recompute_s,
-        }
-        for each in alone
-    ]
+    micro_rows = [each.row() for each in alone]
     crossing = crossover(micro["swap out and in"], micro["recompute"])
     lines: dict[str, dict[int, float]] = {}
     rows = []
@@ -180,7 +170,7 @@ def preemption(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
             if preempted
             else "end to end: no request was preempted; try a smaller --num-blocks or a higher --rate"
         )
-    show.say_notes(tuple(dict.fromkeys(notes)))
+    show.say_notes(notes)
     label = f"to undo the preemption of {tokens} tokens (s)"
     on = f"{chosen.model}, {asked.profile.name}"
     _store(folder, asked.profile, "preemption_alone", micro_rows, micro, label, crossing, on)
@@ -198,10 +188,7 @@ def _prepared(
     kind: type[Ablation], scenario: Path | None, out: Path | None, flags: dict[str, Any]
 ) -> tuple[_Asked, Scenario, Path | None]:
     """Return where costs come from, the scenario with them, and the folder for results, made."""
-    from pagesim.cli.calibrate import numbers
-    from pagesim.errors import PagesimError
-
-    asked = kind(**{name: flags.pop(name) for name in kind.model_fields if name in flags})
+    asked = taken(kind, flags)
     chosen = scenario_from(Scenario, scenario, flags)
     if "policy" not in chosen.model_fields_set:
         chosen = chosen.model_copy(update={"policy": POLICY})
@@ -218,11 +205,6 @@ def _prepared(
 
 
 def _found(name: str, chosen: Scenario, sizes: tuple[int, ...] | None) -> _Asked:
-    from pagesim.costs.profiles import find_profile
-    from pagesim.costs.profiles.analytic import analytic_profile
-    from pagesim.experiments.ablations import sizes_of
-    from pagesim.hardware import gpu
-    from pagesim.setup.engine_config import EngineConfig
 
     config, tp = EngineConfig(chosen), chosen.tensor_parallel_size
     profile = find_profile(name, model=config.model, tp=tp, kv_dtype=config.kv_dtype)
@@ -240,15 +222,11 @@ def _found(name: str, chosen: Scenario, sizes: tuple[int, ...] | None) -> _Asked
 
 
 def _measured(asked: Ablation, chosen: Scenario, sizes: tuple[int, ...] | None, out: Path | None) -> _Asked:
-    from pagesim.cli import show_bench
     from pagesim.device.calibration import calibrate
-    from pagesim.errors import PagesimError
-    from pagesim.experiments.ablations import sizes_of
-    from pagesim.setup.engine_config import EngineConfig
 
     if out is None:
         raise PagesimError("--device measures a profile, which goes into the folder --out; name one")
-    with show_bench.progress() as progress:
+    with show.bar() as progress:
         profile = calibrate(
             chosen.model,
             device=str(asked.device),
@@ -293,7 +271,6 @@ def _crossing(size: int | None, sizes: Sequence[int]) -> str:
 
 
 def _show(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    from pagesim.cli.tables import put_table
 
     heads = [HEADS.get(name, name.replace("_", " ")) for name in rows[0]]
     texts = [place for place, name in enumerate(rows[0]) if name == "preemption"]
@@ -307,7 +284,6 @@ def _cell(value: Any) -> str:
 
 
 def _make(out: Path) -> None:
-    from pagesim.errors import PagesimError
 
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -329,7 +305,6 @@ def _store(
         return
     import pandas as pd
 
-    from pagesim.cli import show
     from pagesim.results.plots import over_block_sizes
 
     table = pd.DataFrame(list(rows)).assign(profile=profile.name, profile_kind=profile.kind)

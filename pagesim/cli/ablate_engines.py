@@ -8,8 +8,12 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from pagesim.accounting.fragmentation import INTERNAL
-from pagesim.cli.options import OUT, SCENARIO, scenario_from, with_fields
-from pagesim.experiments.engines import POLICIES, TERMS, Loop, Sizing
+from pagesim.api import trace_of
+from pagesim.cli import show
+from pagesim.cli.flags import OUT, SCENARIO, scenario_from, taken, with_fields
+from pagesim.cli.printing import put_table
+from pagesim.cli.runs import counted, say_notes
+from pagesim.experiments.engines import POLICIES, TERMS, Loop, Sizing, serve_engines
 from pagesim.setup.scenario import Scenario
 
 
@@ -57,14 +61,11 @@ def engines(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]
 
     Example: pagesim ablate engines --trace sharegpt --num-requests 20000 --model llama-3.1-8b --gpu h100
     """
-    asked = Compared(**{name: flags.pop(name) for name in Compared.model_fields if name in flags})
+    asked = taken(Compared, flags)
     chosen = scenario_from(Scenario, scenario, flags)
     import pandas as pd
 
-    from pagesim.api import trace_of
-    from pagesim.cli import show
-    from pagesim.cli.runs import counted, say_notes
-    from pagesim.experiments.engines import NotServed, serve_engines
+    from pagesim.results.drawing import load_of
     from pagesim.results.engine_plots import engine_bars
 
     policies = [name.strip() for name in asked.policies.split(",")]
@@ -72,20 +73,20 @@ def engines(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
     for served in counted("runs", runs, len(TERMS) * len(policies)):
-        rows.append(served.row())
-        notes += [f"{served.policy}: {served.reason}"] if isinstance(served, NotServed) else served.notes
+        rows.append(served.values)
+        notes += served.notes
     for sizing, loop in TERMS:
         title = f"{_TITLES[sizing]}, {_LOOPS[loop]}"
         _put(title, [row for row in rows if (row["sizing"], row["loop"]) == (sizing, loop)])
     say_notes(notes)
     if out is not None:
-        show.put_figure(engine_bars({str(chosen.trace): rows}), out, "engines")
+        load = load_of(chosen, ("trace", "rate"))
+        show.put_figure(engine_bars({str(chosen.trace): rows}, load=load), out, "engines")
         show.write_text(out / "engines.csv", pd.DataFrame(rows).to_csv(index=False))
     show.stored(out)
 
 
 def _put(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    from pagesim.cli.tables import put_table
 
     whole = [
         {**row, "internal_percent": sum(row.get(f"{entry}_percent", 0.0) for entry in INTERNAL)}

@@ -6,7 +6,23 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from pagesim.cli.options import OUT, SCENARIO, scenario_from, with_fields
+from pagesim.api import trace_of
+from pagesim.cli import show
+from pagesim.cli.calibrate import words
+from pagesim.cli.flags import OUT, SCENARIO, scenario_from, taken, with_fields
+from pagesim.cli.printing import put_table
+from pagesim.cli.runs import counted
+from pagesim.errors import PagesimError
+from pagesim.experiments.offload.hit_rate import (
+    BOUND,
+    capacities_around,
+    chunk_bytes,
+    hit_rates,
+    prompt_chunks,
+)
+from pagesim.hardware.tier_spec import parse_capacity
+from pagesim.models import model
+from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.scenario import Scenario
 
 GIB = 1 << 30
@@ -47,28 +63,12 @@ def hit_rate(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any
 
     Example: pagesim ablate hit-rate --model llama-3.1-8b --trace conversation.jsonl --out out/hit-rate
     """
-    asked = Capacities(**{name: flags.pop(name) for name in Capacities.model_fields if name in flags})
+    asked = taken(Capacities, flags)
     chosen = scenario_from(Scenario, scenario, flags)
     import pandas as pd
 
-    from pagesim.api import trace_of
-    from pagesim.cli import show
-    from pagesim.cli.calibrate import words
-    from pagesim.cli.runs import counted
-    from pagesim.cli.tables import put_table
-    from pagesim.errors import PagesimError
-    from pagesim.experiments.offload.hit_rate import (
-        BOUND,
-        capacities_around,
-        chunk_bytes,
-        hit_rates,
-        prompt_chunks,
-    )
-    from pagesim.hardware.tier_spec import parse_capacity
-    from pagesim.models import model
     from pagesim.results.drawing import load_of
     from pagesim.results.tier_plots import hit_rate_over_capacity
-    from pagesim.setup.engine_config import EngineConfig
 
     prompts = prompt_chunks(trace_of(chosen), asked.chunk_tokens)
     kv_dtype = EngineConfig(chosen).kv_dtype
@@ -89,7 +89,7 @@ def hit_rate(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any
     evictions = words(asked.evictions)
     rows: list[dict[str, Any]] = []
     lines: dict[str, dict[int, float]] = {}
-    runs = hit_rates(prompts, future, capacities, evictions)
+    runs = hit_rates(prompts, capacities, evictions)
     for rate in counted("hit rates", runs, len(capacities) * (len(evictions) + 1)):
         rows.append(
             {

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel, Field
 
-from pagesim.cli.options import OUT, with_fields
-from pagesim.setup.system import System
-
-if TYPE_CHECKING:
-    from pagesim.experiments.offload.loading import OffloadServer, Returning
-    from pagesim.hardware import TierSpec
+from pagesim.cli import show
+from pagesim.cli.calibrate import numbers, words
+from pagesim.cli.flags import OUT, taken, with_fields
+from pagesim.cli.printing import put_table
+from pagesim.costs import Assuming
+from pagesim.costs.links import host_links
+from pagesim.costs.profiles import find_profile
+from pagesim.errors import PagesimError
+from pagesim.experiments.offload.loading import Beside, OffloadServer, Returning, place_at, reaches, returning
+from pagesim.hardware import TierSpec, gpu, parse_tiers
+from pagesim.hardware.tier_spec import parse_capacity
+from pagesim.models import model
+from pagesim.setup.engine_config import EngineConfig
+from pagesim.setup.system import System, checked
 
 GIB = 1 << 30
 
@@ -67,19 +75,10 @@ def offload(*, tier: TIER = None, out: OUT = None, flags: dict[str, Any]) -> Non
 
     Example: pagesim ablate offload --gpu h100 --tier host:256GiB --tier ssd:4TiB:6.5GB/s --out out/offload
     """
-    from pagesim.setup.system import checked
-
     flags.setdefault("gpu", GPU)
-    asked = checked(Loads, {name: flags.pop(name) for name in Loads.model_fields if name in flags})
+    asked = taken(Loads, flags)
     import pandas as pd
 
-    from pagesim.cli import show
-    from pagesim.cli.calibrate import numbers, words
-    from pagesim.cli.tables import put_table
-    from pagesim.costs import Assuming
-    from pagesim.errors import PagesimError
-    from pagesim.experiments.offload.loading import Beside, reaches, returning
-    from pagesim.hardware.tier_spec import parse_capacity
     from pagesim.results.tier_plots import loading_map
 
     contexts = numbers("contexts", asked.contexts)
@@ -118,25 +117,21 @@ def offload(*, tier: TIER = None, out: OUT = None, flags: dict[str, Any]) -> Non
     for server in servers:
         if isinstance(server.cost, Assuming):
             notes += [f"{_label(server)}: {note}" for note in server.cost.notes]
-    show.say_notes(tuple(dict.fromkeys(notes)))
+    show.say_notes(notes)
     if out is not None:
-        label = "first token after loading / recomputing"
+        label = "First token after loading a returning prefix, over recomputing it"
+        load = f"{flags['gpu']}, while {asked.sequences} sequences of {asked.sequence_tokens:,} tokens decode"
         titles = {
             f"{each.name}, {each.load.bytes_per_s / 1e9:.3g} GB/s\nhits {_far(reach)} back": ratios[each.name]
             for each, reach in zip(tiers, reaches(tiers, servers[0].device_bytes), strict=True)
         }
-        show.put_figure(loading_map(titles, contexts, label), out, "offload")
+        show.put_figure(loading_map(titles, contexts, label, load), out, "offload")
         show.write_text(out / "offload.csv", pd.DataFrame([_row(each) for each in found]).to_csv(index=False))
     show.stored(out)
 
 
 def _server(text: str, budget: int, flags: dict[str, Any]) -> OffloadServer:
     """Return what serves a model that is written as NAME or NAME:TP."""
-    from pagesim.errors import PagesimError
-    from pagesim.experiments.offload.loading import OffloadServer
-    from pagesim.setup.engine_config import EngineConfig
-    from pagesim.setup.system import checked
-
     name, _, tp = text.partition(":")
     if tp and not tp.isdecimal():
         raise PagesimError(f"models is {text!r}; each must be NAME or NAME:TENSOR_PARALLEL_SIZE")
@@ -161,11 +156,6 @@ def _tiers(
     profile: str | None,
     servers: list[OffloadServer],
 ) -> tuple[TierSpec, ...]:
-    from pagesim.costs.links import host_links
-    from pagesim.costs.profiles import find_profile
-    from pagesim.hardware import gpu, parse_tiers
-    from pagesim.models import model
-    from pagesim.setup.engine_config import EngineConfig
 
     device = gpu(flags["gpu"])
     if profile is None:
@@ -178,7 +168,6 @@ def _tiers(
 
 
 def _found_at(server: OffloadServer, tiers: tuple[TierSpec, ...], distances: list[int]) -> list[str]:
-    from pagesim.experiments.offload.loading import place_at
 
     places = [place_at(tiers, server.device_bytes, each) for each in distances]
     return ["lost" if each is None else "device" if each < 0 else tiers[each].name for each in places]

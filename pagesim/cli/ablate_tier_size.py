@@ -6,7 +6,16 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from pagesim.cli.options import OUT, SCENARIO, scenario_from, with_fields
+from pagesim.api import trace_of
+from pagesim.cli import show
+from pagesim.cli.flags import OUT, SCENARIO, scenario_from, taken, with_fields
+from pagesim.cli.printing import put_table
+from pagesim.cli.runs import counted, say_notes
+from pagesim.errors import PagesimError
+from pagesim.experiments.offload.hit_rate import chunk_bytes, prompt_chunks
+from pagesim.experiments.offload.sizes import serve_sizes
+from pagesim.models import model
+from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.scenario import Scenario
 
 GIB = 1 << 30
@@ -30,49 +39,25 @@ def tier_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, An
 
     Example: pagesim ablate tier-size --model llama-3.1-8b --gpu h100 --trace conversation.jsonl --sizes 0,256
     """
-    asked = Sizes(**{name: flags.pop(name) for name in Sizes.model_fields if name in flags})
+    asked = taken(Sizes, flags)
     chosen = scenario_from(Scenario, scenario, {**flags, "policy": "vllm-v1", "enable_prefix_caching": True})
     import pandas as pd
 
-    from pagesim.api import trace_of
-    from pagesim.cli import show
-    from pagesim.cli.runs import counted, say_notes
-    from pagesim.cli.tables import put_table
-    from pagesim.experiments.offload.hit_rate import chunk_bytes, prompt_chunks
-    from pagesim.experiments.offload.sizes import serve_sizes
-    from pagesim.models import model
     from pagesim.results.drawing import load_of
     from pagesim.results.tier_plots import over_tier_sizes
-    from pagesim.setup.engine_config import EngineConfig
 
     sizes = _sizes(asked.sizes)
     trace = trace_of(chosen)
     prompts = prompt_chunks(trace)
-    future = prompts.future
     kv_dtype = EngineConfig(chosen).kv_dtype
     chunk = chunk_bytes(
         model(chosen.model), prompts.tokens, kv_dtype=kv_dtype, tp=chosen.tensor_parallel_size
     )
-    tokens = int(trace.prompt_tokens.sum())
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
-    for each in counted("sizes", serve_sizes(chosen, trace, sizes), len(sizes)):
-        room = int(each.gib * GIB) // chunk + each.device_slots // prompts.tokens
-        mean, median, late = each.ttft_s
-        rows.append(
-            {
-                "tier_gib": each.gib,
-                "device_gib": each.device_slots * chunk / prompts.tokens / GIB,
-                "hit_pct": each.hit_percent,
-                "tier_pct": each.tier_percent,
-                "bound_pct": 100 * prompts.tokens * future.hits(room) / tokens,
-                "ttft_mean_s": mean,
-                "ttft_p50_s": median,
-                "ttft_p99_s": late,
-                "tokens_per_s": each.tokens_per_s,
-            }
-        )
-        notes += each.result.notes
+    for each in counted("sizes", serve_sizes(chosen, trace, sizes, prompts, chunk), len(sizes)):
+        rows.append(each.values)
+        notes += each.notes
     heads = {
         **{"tier_gib": "tier,\nGiB", "hit_pct": "hit\n%", "tier_pct": "loaded\n%", "bound_pct": "bound\n%"},
         **{"ttft_mean_s": "TTFT\nmean, s", "ttft_p50_s": "TTFT\np50, s", "ttft_p99_s": "TTFT\np99, s"},
@@ -84,7 +69,7 @@ def tier_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, An
         [["–" if row[name] is None else f"{row[name]:.4g}" for name in heads] for row in rows],
         texts=(),
     )
-    working_set = future.working_set * chunk / GIB
+    working_set = prompts.future.working_set * chunk / GIB
     show.say(
         f"working set: {working_set:,.1f} GiB of tier and device together; the bound knows the future, on "
         f"chunks of {prompts.tokens} tokens"
@@ -98,7 +83,6 @@ def tier_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, An
 
 
 def _sizes(text: str) -> list[float]:
-    from pagesim.errors import PagesimError
 
     try:
         found = [float(part) for part in text.split(",")]

@@ -8,7 +8,8 @@ from typing import Any
 import typer
 from pydantic import BaseModel, Field
 
-from pagesim.cli.options import JSON, OUT, with_fields
+from pagesim.cli import export, show
+from pagesim.cli.flags import JSON, OUT, taken, with_fields
 
 cli = typer.Typer(
     help="Time the kernels on a GPU or the reference path on a CPU.\n\n"
@@ -156,15 +157,18 @@ def everything(*, out: OUT = None, json: JSON = False, flags: dict[str, Any]) ->
     _measure(BENCHES, {"time_limit": TIME_LIMIT_S, **flags}, out, json)
 
 
+cli.command("export")(export.command)
+
+
 def _measure(benches: tuple[str, ...], flags: dict[str, Any], out: Path | None, json: bool) -> None:
-    from pagesim.cli import show, show_bench
+    from pagesim.cli import show_bench
     from pagesim.kernels.bench import selection
     from pagesim.kernels.bench.run import run_points
 
-    how = Run(**{name: flags.pop(name) for name in Run.model_fields if name in flags})
+    how = taken(Run, flags)
     device = selection.device(how.device)
     points = [point for bench in benches for point in selection.points(bench, device, how.quick, flags)]
-    with show_bench.progress() as progress:
+    with show.bar() as progress:
         outcome = run_points(
             points,
             device,

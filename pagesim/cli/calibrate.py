@@ -8,6 +8,10 @@ from typing import Annotated
 
 import typer
 
+from pagesim.cli import show
+from pagesim.errors import PagesimError
+from pagesim.setup.files import check_file
+
 TARGET = Annotated[Path, typer.Argument(metavar="OUT.json", help="File to write the profile to.")]
 
 
@@ -42,11 +46,9 @@ def command(
 
     Example: pagesim calibrate --device cuda --model opt-13b --cuda-graphs opt-13b-h200.json
     """
-    from pagesim.cli import show, show_bench, show_profile
+    from pagesim.cli import show_profile
     from pagesim.device.calibration import calibrate
-    from pagesim.errors import PagesimError
     from pagesim.kernels.bench import selection
-    from pagesim.setup.files import check_file
 
     if target.suffix != ".json":
         raise PagesimError(f"OUT.json is {target}; it must end in .json, or no command would find it")
@@ -54,7 +56,7 @@ def command(
         raise PagesimError(f"{target}: cannot be written, {target.absolute().parent} is not a folder")
     check_file(target, "profile")
     journal = target.with_name(f"{target.stem}.rows")
-    with show_bench.progress() as progress:
+    with show.bar() as progress:
         done = calibrate(
             model,
             device=selection.device(device),
@@ -88,8 +90,6 @@ def numbers(option: str, text: str) -> tuple[int, ...]:
     Raises:
         PagesimError: one is none.
     """
-    from pagesim.errors import PagesimError
-
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:

@@ -12,13 +12,17 @@ from pagesim.errors import PagesimError
 
 TABLE = (
     Entry("demo", "Compare five memory systems on a load like ShareGPT, and play three side by side."),
-    Entry("run", "Replay a trace: memory and latency of one system, of several, or of a cluster."),
+    Entry(
+        "run",
+        "Replay a trace: memory and latency of one system, of several, or of a cluster.",
+        module="run_command",
+    ),
     Entry("plan", "Plan a GPU's memory under vLLM, and how many requests fit."),
     Entry("sweep", "Replay a scenario at every point of a grid, or find the highest load that it bears."),
     Entry("ablate", "Ablate the block size, preemption, a tier or the engine."),
     Entry("report", "Write one HTML page about one or several results."),
     Entry("trace", "Describe, convert, fit and make traces."),
-    Entry("fit", "Fit a profile to the logs of a server's requests."),
+    Entry("fit", "Fit a profile to the logs of a server's requests.", module="fit_command"),
     Entry("validate", "Compare simulated runs with recorded or live ones."),
     Entry("calibrate", "Measure what a model's iterations cost; write a profile."),
     Entry("bench", "Time the kernels on a GPU or the reference path on a CPU."),

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from pagesim.cli import run
+from pagesim.cli import run_command, show
+from pagesim.setup.files import check_file
 
 LOAD = {
     "trace": "sharegpt",
@@ -39,15 +40,13 @@ def command(*, out: OUT = Path("out/demo")) -> None:
 
     Example: pagesim demo
     """
-    from pagesim.cli import show
     from pagesim.results.report import write_allocators_page
-    from pagesim.setup.files import check_file
 
     page = out.with_name(f"{out.name}.html")
     check_file(page, "page")
     flags = " ".join(f"--{name} {value}" for name, value in LOAD.items())
     show.say_notes((f"this is pagesim run {flags} --out {out}",))
-    run.command(scenario=None, serve=None, out=out, json=False, trace_events=False, **LOAD)
+    run_command.command(scenario=None, serve=None, out=out, json=False, trace_events=False, **LOAD)
     folders = {name: out / policy for name, policy in ALLOCATORS.items()}
     with show.doing("reading") as progress:
         write_allocators_page(folders, page, window=WINDOW, progress=progress)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pagesim.cli.options import scenario_from
-from pagesim.cli.runs import bar, number, say_notes
+from pagesim.cli import show
+from pagesim.cli.flags import scenario_from
+from pagesim.cli.printing import put_table
+from pagesim.cli.runs import number, say_notes
 
 if TYPE_CHECKING:
     from pagesim.experiments.sweeps.search import CapacityTables
@@ -31,7 +33,6 @@ def find_highest(
         executor: ``local`` or ``ray``.
         address: of a Ray cluster.
     """
-    from pagesim.cli import show
     from pagesim.experiments.sweeps.figures import capacity_bars
     from pagesim.experiments.sweeps.run_store import opened
     from pagesim.experiments.sweeps.search import Search, keep, run_search
@@ -41,7 +42,7 @@ def find_highest(
     chosen = scenario_from(Search, scenario, given)
     chosen.parsed_goals()
     with opened(out) as store, Workers(jobs, executor, address) as workers:
-        with bar("capacity") as progress:
+        with show.bar("capacity") as progress:
             tables = run_search(chosen, store, workers, progress=progress)
         if out is not None:
             keep(tables, store)
@@ -56,8 +57,6 @@ def find_highest(
 def _show(tables: CapacityTables) -> None:
     from pandas import isna
 
-    from pagesim.cli import show
-    from pagesim.cli.tables import put_table
     from pagesim.experiments.sweeps.figures import label
 
     metrics = list(tables.rates.columns[4:])

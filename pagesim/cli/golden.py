@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pagesim.errors import PagesimError
+
 if TYPE_CHECKING:
     from pagesim.experiments.golden import LogComparison
 
@@ -33,7 +35,6 @@ def command(
 
     Example: pagesim golden tests/golden --only v0_recompute
     """
-    from pagesim.errors import PagesimError
     from pagesim.experiments.golden import compare_log, read_manifests
 
     logs = read_manifests(folder)

@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pagesim.cli.options import JSON
+from pagesim.cli.flags import JSON
 
 if TYPE_CHECKING:
     from pagesim.models import ModelSpec
 
+PATTERN = Annotated[
+    str | None,
+    typer.Argument(metavar="PATTERN", help="Part of a name, or of an ORG/NAME. Defaults to all models."),
+]
 SCHEDULER = Annotated[
     str | None,
     typer.Argument(metavar="SCHEDULER", help="Scheduler of the options. Defaults to all."),
@@ -29,7 +33,7 @@ def policies() -> None:
 
     Example: pagesim list policies
     """
-    from pagesim.cli.tables import put_table
+    from pagesim.cli.printing import put_table
     from pagesim.setup.presets import POLICY_PLUGINS
 
     every = {name: POLICY_PLUGINS.find(name) for name in POLICY_PLUGINS.names()}
@@ -49,7 +53,7 @@ def options(scheduler: SCHEDULER = None) -> None:
 
     Example: pagesim list options vllm-v1
     """
-    from pagesim.cli.tables import put_table
+    from pagesim.cli.printing import put_table
     from pagesim.setup.options import declared
     from pagesim.setup.registry import SCHEDULERS
 
@@ -72,20 +76,26 @@ def options(scheduler: SCHEDULER = None) -> None:
 
 
 @cli.command("models")
-def models(*, json: JSON = False) -> None:
-    """List the models that have a name.
+def models(pattern: PATTERN = None, *, json: JSON = False) -> None:
+    """List the models that have a name, or those of a pattern with their ids on Hugging Face.
 
     A layer that keeps a window, a chunk or a state keeps less than the bytes a token say. What is unverified
     stands here although the model's config.json was not seen.
 
-    Example: pagesim list models
+    Example: pagesim list models qwen3.5
     """
-    from pagesim.cli.show import as_json
-    from pagesim.cli.tables import put_table
-    from pagesim.models import models as all_models
+    from pagesim.cli.printing import put_table
+    from pagesim.cli.show import as_json, say
+    from pagesim.models.catalogue import matching
+    from pagesim.models.catalogue.rows import names
+    from pagesim.models.catalogue.unknown import unknown
 
+    found = matching(pattern or "")
+    if not found:
+        assert pattern
+        raise unknown(pattern)
     if json:
-        as_json([_model(each) for each in all_models()])
+        as_json([_model(each) for each in found])
         return
     put_table(
         "",
@@ -103,16 +113,23 @@ def models(*, json: JSON = False) -> None:
                 f"{m.max_model_len:,}",
                 "unverified" if m.unverified else "",
             )
-            for m in all_models()
+            for m in found
         ],
         texts=(0, 2, 3, 6),
     )
+    if pattern:
+        for each in found:
+            if ids := names()[each.name].get("ids"):
+                say(f"{each.name}: {', '.join(ids)}")
 
 
 def _model(spec: ModelSpec) -> dict[str, Any]:
     """Return what is listed of a model, for JSON."""
+    from pagesim.models.catalogue.rows import names
+
     return {
         "model": spec.name,
+        "ids": list(names()[spec.name].get("ids", ())),
         "parameters": spec.parameters,
         "active_parameters": spec.active_parameters,
         "attention": spec.attention,
@@ -130,7 +147,7 @@ def gpus() -> None:
 
     Example: pagesim list gpus
     """
-    from pagesim.cli.tables import put_table
+    from pagesim.cli.printing import put_table
     from pagesim.hardware import gpus as all_gpus
 
     put_table(
@@ -157,7 +174,7 @@ def workloads() -> None:
 
     Example: pagesim list workloads
     """
-    from pagesim.cli.tables import put_table
+    from pagesim.cli.printing import put_table
     from pagesim.workloads import workloads as bundled
 
     put_table("", ("workload", ""), list(bundled().items()), texts=(0, 1))
@@ -169,7 +186,7 @@ def profiles() -> None:
 
     Example: pagesim list profiles
     """
-    from pagesim.cli.tables import put_table
+    from pagesim.cli.printing import put_table
     from pagesim.costs.profiles import analytic_names, bundled_names, bundled_profile
 
     nothing = "datasheet and rules of thumb: nothing was measured"

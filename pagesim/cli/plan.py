@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pagesim.cli.options import FORCE, JSON, OUT, SERVE, with_fields
+from pagesim.cli import show
+from pagesim.cli.flags import FORCE, JSON, OUT, SERVE, with_fields
+from pagesim.cli.printing import put_table
 from pagesim.cli.runs import JOBS
+from pagesim.errors import PagesimError
+from pagesim.hardware.gpus import GIB
+from pagesim.setup.files import check_file
 from pagesim.setup.system import System, checked
 
 if TYPE_CHECKING:
@@ -57,7 +62,14 @@ PAGE = Annotated[
     ),
 ]
 
-
+FETCH = Annotated[
+    bool,
+    typer.Option(
+        "--fetch",
+        help="Take the config.json of a --model ORG/NAME that is not known from the Hugging Face Hub, by "
+        "huggingface_hub if it is installed.",
+    ),
+]
 SATURATE = Annotated[
     bool,
     typer.Option("--saturate", help="Serve models until requests wait for blocks; show where memory goes."),
@@ -84,6 +96,7 @@ def command(
     enforce_eager: EAGER = False,
     plot: PLOT = None,
     page: PAGE = None,
+    fetch: FETCH = False,
     force: FORCE = False,
     json: JSON = False,
     flags: dict[str, Any],
@@ -100,11 +113,7 @@ def command(
 
     Example: pagesim plan --model llama-3.1-8b --gpu h100 --max-model-len 32768
     """
-    from pagesim.cli import show
-    from pagesim.errors import PagesimError
     from pagesim.experiments.plan import POLICY, plan
-    from pagesim.hardware.gpus import GIB
-    from pagesim.setup.files import check_file
 
     if saturate:
         from pagesim.cli.saturate import saturate as serve_all
@@ -120,6 +129,10 @@ def command(
         check_file(page, "page", force=force)
     if available_gib is not None and not 0 < available_gib < float("inf"):
         raise PagesimError(f"available_gib is {available_gib}; it must be above 0, in GiB")
+    if fetch and "model" in flags:
+        from pagesim.models.catalogue.fetch import fetched
+
+        flags["model"] = fetched(flags["model"])
     given: dict[str, Any] = {"policy": POLICY, **flags}
     lines: tuple[str, ...] = ()
     full_graphs = True
@@ -134,36 +147,39 @@ def command(
         _side_by_side(given, grid, how, plot, page, json, force)
         show.say_notes(lines)
         return
+    written: list[Path] = []
     system = checked(System, given)
     found = plan(system, cache_bytes=cache_bytes, enforce_eager=enforce_eager, full_graphs=full_graphs)
     if plot is not None:
+        from pagesim.results.drawing import load_of
         from pagesim.results.gpu_memory import gpu_memory_bar
 
         parts = {part.name: part.bytes / GIB for part in found.parts}
-        _draw(gpu_memory_bar(parts, f"{system.model} on {system.gpu}"), plot, force)
+        title = "Where the memory of each GPU goes"
+        written += _draw(gpu_memory_bar(parts, title, load_of(system)), plot, force)
     if page is not None:
-        _write_page({f"{system.model} on {system.gpu}": found}, page)
+        written += _write_page({f"{system.model} on {system.gpu}": found}, page)
     if json:
         show.as_json(found.as_dict())
     else:
         _show(found, available_gib)
+    show.wrote(written, beside=json)
     show.say_notes((*lines, *found.notes))
 
 
-def _draw(figure: Figure, plot: Path, force: bool) -> None:
-    from pagesim.cli import show
-
+def _draw(figure: Figure, plot: Path, force: bool) -> list[Path]:
+    """Write a figure beside a name of the user's; return its files."""
     stem = plot.with_suffix("") if plot.suffix in (".png", ".svg") else plot
-    show.put_figure(figure, stem.parent, stem.name, force)
+    return show.put_figure(figure, stem.parent, stem.name, force)
 
 
-def _write_page(plans: dict[str, Plan], page: Path) -> None:
-    from pagesim.errors import PagesimError
+def _write_page(plans: dict[str, Plan], page: Path) -> list[Path]:
     from pagesim.results.report.plans import write_plan_page
 
     if not plans:
         raise PagesimError("page: there is nothing to show, none of these models fits")
     write_plan_page(plans, page)
+    return [page]
 
 
 def _side_by_side(
@@ -176,11 +192,8 @@ def _side_by_side(
     force: bool,
 ) -> None:
     """Show the plans of a grid: a row each, and a bar each where there is a figure."""
-    from pagesim.cli import show
-    from pagesim.errors import PagesimError
     from pagesim.experiments.plans import MOST_PLANS, plans
     from pagesim.experiments.sweeps.grid import parse_axes
-    from pagesim.hardware.gpus import GIB
 
     axes = parse_axes(grid)
     for name in axes:
@@ -190,7 +203,9 @@ def _side_by_side(
     if size > MOST_PLANS:
         raise PagesimError(f"the grid has {size} plans; the bound is {MOST_PLANS}")
     found = plans(given, axes, **how)
+    written: list[Path] = []
     if plot is not None:
+        from pagesim.results.drawing import load_of
         from pagesim.results.gpu_memory import plan_bars
 
         bars = [
@@ -202,27 +217,24 @@ def _side_by_side(
             for each in found
         ]
         varied = ", ".join(SHORT.get(name, name.replace("_", " ")) for name in axes)
-        shared = ", ".join(
-            str(given[name]) for name in ("model", "gpu") if name in given and name not in axes
-        )
-        _draw(plan_bars(bars, f"{shared}: {varied}" if shared else varied), plot, force)
+        shared = load_of(checked(System, {**given, **found[0].point}), list(axes))
+        title = f"Where the memory of each GPU goes, by {varied}"
+        written += _draw(plan_bars(bars, title, shared), plot, force)
     if page is not None:
         there = {
             ", ".join(str(value) for value in each.point.values()): each.plan
             for each in found
             if each.plan is not None
         }
-        _write_page(there, page)
+        written += _write_page(there, page)
     if json:
         show.as_json([each.as_dict() for each in found])
     else:
         _show_plans(found, list(axes))
+    show.wrote(written, beside=json)
 
 
 def _show_plans(found: list[Planned], names: list[str]) -> None:
-    from pagesim.cli import show
-    from pagesim.cli.tables import put_table
-    from pagesim.hardware.gpus import GIB
 
     rows = []
     for each in found:
@@ -251,7 +263,9 @@ def _show_plans(found: list[Planned], names: list[str]) -> None:
         "concurrency",
         "at once",
     )
-    put_table("Memory of each GPU, plan beside plan", header, rows, texts=tuple(range(len(names))))
+    put_table(
+        "Memory of each GPU, plan beside plan", header, rows, texts=tuple(range(len(names))), wraps=True
+    )
     for each in found:
         if each.plan is None:
             which = ", ".join(f"{name} {value}" for name, value in each.point.items())
@@ -259,10 +273,7 @@ def _show_plans(found: list[Planned], names: list[str]) -> None:
 
 
 def _show(found: Plan, available_gib: float | None) -> None:
-    from pagesim.cli import show
-    from pagesim.cli.tables import put_table
     from pagesim.experiments.plan import blocks_behind
-    from pagesim.hardware.gpus import GIB
 
     of, settled = found.sized, found.settled
     rows = [(part.name, f"{part.bytes / GIB:,.2f}", part.known) for part in found.parts]
@@ -296,8 +307,6 @@ def _show_groups(plan: BlockPlan) -> None:
     """Print the groups of layers that take blocks, like ones side by side in one row."""
     from itertools import groupby
 
-    from pagesim.cli import show
-    from pagesim.cli.tables import put_table
     from pagesim.experiments.plan import rule_of
 
     each = [

@@ -7,10 +7,16 @@ from typing import Annotated
 
 import typer
 
+from pagesim.cli import show, show_profile
 from pagesim.cli.completion import complete
-from pagesim.cli.options import JSON, OUT
+from pagesim.cli.flags import JSON, OUT
 from pagesim.cli.profile_import import BACKEND, TABLES, VERSION
 from pagesim.cli.profile_import import cli as importing
+from pagesim.costs.profiles import LAUNCH_S, find_profile
+from pagesim.costs.profiles import rescale as carry
+from pagesim.errors import PagesimError
+from pagesim.hardware import gpu as gpu_of
+from pagesim.models import model as model_of
 
 cli = typer.Typer(
     help="Show, compare, check, import and rescale cost profiles.\n\n"
@@ -34,17 +40,13 @@ TARGET = Annotated[Path, typer.Argument(metavar="OUT.json", help="File to write 
 
 
 @cli.command("show")
-def show(*, profile: PROFILE, model: MODEL = "opt-13b", out: OUT = None, as_json: JSON = False) -> None:
+def terms(*, profile: PROFILE, model: MODEL = "opt-13b", out: OUT = None, as_json: JSON = False) -> None:
     """Print a profile's terms, their sources and errors.
 
     With --out it draws them.
 
     Example: pagesim profile show analytic-h200 --model llama-3-8b
     """
-    from pagesim.cli import show, show_profile
-    from pagesim.costs.profiles import find_profile
-    from pagesim.models import model as model_of
-
     found = find_profile(profile, model=model_of(model))
     if as_json:
         show.as_json(found.model_dump(mode="json", by_alias=True))
@@ -73,11 +75,6 @@ def compare(
 
     Example: pagesim profile compare analytic-a100-40gb analytic-h200
     """
-    from pagesim.cli import show_profile
-    from pagesim.costs.profiles import find_profile
-    from pagesim.errors import PagesimError
-    from pagesim.models import model as model_of
-
     spec = model_of(model)
     found = {name: find_profile(name, model=spec) for name in profiles}
     of = {name: profile.model.name for name, profile in found.items()}
@@ -95,10 +92,6 @@ def check(*, profile: PROFILE, model: MODEL = "opt-13b") -> None:
 
     Example: pagesim profile check analytic-h200
     """
-    from pagesim.cli import show, show_profile
-    from pagesim.costs.profiles import find_profile
-    from pagesim.models import model as model_of
-
     found = find_profile(profile, model=model_of(model))
     if not found.samples:
         show.say(f"{found.name} holds no measurements ({found.kind}): there is nothing to check it against")
@@ -122,7 +115,7 @@ def operators(
 
     Example: pagesim profile operators h100_sxm a100_sxm
     """
-    from pagesim.cli import show, show_operators
+    from pagesim.cli import show_operators
     from pagesim.costs.operators import held_out
 
     found = {system: held_out(system, backend, version, tables) for system in systems}
@@ -145,7 +138,7 @@ def bundle(
 
     Example: pagesim profile bundle pagesim/costs/profiles/data
     """
-    from pagesim.cli import show, show_operators
+    from pagesim.cli import show_operators
     from pagesim.costs.operators.bundle import bundle as make
 
     entries = []
@@ -192,13 +185,6 @@ def rescale(
 
     Example: pagesim profile rescale a100.json h100.json --model llama-3-8b --gpu h100 --tp 4
     """
-    from pagesim.cli import show, show_profile
-    from pagesim.costs.profiles import LAUNCH_S, find_profile
-    from pagesim.costs.profiles import rescale as carry
-    from pagesim.errors import PagesimError
-    from pagesim.hardware import gpu as gpu_of
-    from pagesim.models import model as model_of
-
     old = find_profile(profile, model=model_of(model or "opt-13b"))
     if old.gpu is None:
         raise PagesimError(f"profile {old.name} names no GPU that is known: it cannot be rescaled")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from pagesim.cli import show, show_profile
 from pagesim.cli.completion import complete
-
-if TYPE_CHECKING:
-    from pagesim.costs.profiles import Profile
+from pagesim.costs.profiles import Profile, import_frontier, import_llmservingsim, import_vidur
+from pagesim.hardware import gpu as gpu_of
+from pagesim.models import model as model_of
 
 FIRST = "vidur"
 """The format that is meant where none is named, as before there were others."""
@@ -35,12 +36,20 @@ cli = typer.Typer(
 )
 
 TARGET = Annotated[Path, typer.Argument(metavar="OUT.json", help="File to write the profile to.")]
+MAYBE_TARGET = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[OUT.json]", help="File to write the profile to. Defaults to MODEL-GPU-tpN.json."
+    ),
+]
 MODEL = Annotated[str, typer.Option(help="The model.", autocompletion=complete("model"))]
 GPU = Annotated[str, typer.Option(help="The GPU that it was measured on.", autocompletion=complete("gpu"))]
 TP = Annotated[
     int,
     typer.Option("--tensor-parallel-size", "--tp", help="Number of GPUs in a tensor-parallel group.", min=1),
 ]
+ATTENTION = Annotated[Path, typer.Option(help="CSV of prefill and decode attention.")]
+SOURCE = Annotated[str, typer.Option(help="Source of the measurements.")]
 SYSTEM = Annotated[str, typer.Option(help="The GPU, as the tables call it, e.g. h100_sxm.")]
 BACKEND = Annotated[str, typer.Option(help="The engine whose operators were timed: vllm, sglang, trtllm.")]
 VERSION = Annotated[
@@ -60,12 +69,12 @@ def vidur(
     *,
     target: TARGET,
     linear: Annotated[Path, typer.Option(help="CSV of linear layers, norms and embedding.")],
-    attention: Annotated[Path, typer.Option(help="CSV of prefill and decode attention.")],
+    attention: ATTENTION,
     all_reduce: Annotated[Path | None, typer.Option(help="CSV of all-reduces, for tp above 1.")] = None,
-    model: Annotated[str, typer.Option(help="The model that was measured.")],
-    gpu: Annotated[str, typer.Option(help="The GPU that it was measured on.")],
-    tensor_parallel_size: Annotated[int, typer.Option(help="Tensor parallel size whose rows are taken.")] = 1,
-    source: Annotated[str, typer.Option(help="Source of the measurements.")] = "not stated",
+    model: MODEL,
+    gpu: GPU,
+    tensor_parallel_size: TP = 1,
+    source: SOURCE = "not stated",
 ) -> None:
     """Make a profile of operator timings in Vidur's schema.
 
@@ -74,10 +83,6 @@ def vidur(
     Example: pagesim profile import vidur a100.json --linear mlp.csv --attention attention.csv
     --model llama-2-7b --gpu a100-80gb
     """
-    from pagesim.costs.profiles import import_vidur
-    from pagesim.hardware import gpu as gpu_of
-    from pagesim.models import model as model_of
-
     profile = import_vidur(
         linear,
         attention,
@@ -95,7 +100,7 @@ def vidur(
 def frontier(
     *,
     target: TARGET,
-    attention: Annotated[Path, typer.Option(help="CSV of prefill and decode attention.")],
+    attention: ATTENTION,
     linear: Annotated[
         Path | None,
         typer.Option(help="CSV of linear layers in Vidur's schema. Defaults to the datasheet's numbers."),
@@ -106,17 +111,13 @@ def frontier(
     model: MODEL,
     gpu: GPU,
     tensor_parallel_size: TP = 1,
-    source: Annotated[str, typer.Option(help="Source of the measurements.")] = "Frontier",
+    source: SOURCE = "Frontier",
 ) -> None:
     """Make a profile whose attention is a table of Frontier's timings.
 
     Example: pagesim profile import frontier a800.json --attention attention.csv --model llama-2-7b
     --gpu a100-80gb
     """
-    from pagesim.costs.profiles import import_frontier
-    from pagesim.hardware import gpu as gpu_of
-    from pagesim.models import model as model_of
-
     profile = import_frontier(
         attention,
         linear,
@@ -136,25 +137,16 @@ def llmservingsim(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="With dense.csv, per_sequence.csv, attention.csv, or tpN.")
     ],
-    target: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[OUT.json]", help="File to write the profile to. Defaults to MODEL-GPU-tpN.json."
-        ),
-    ] = None,
+    target: MAYBE_TARGET = None,
     model: MODEL,
     gpu: GPU,
     tensor_parallel_size: TP = 1,
-    source: Annotated[str, typer.Option(help="Source of the measurements.")] = "LLMServingSim",
+    source: SOURCE = "LLMServingSim",
 ) -> None:
     """Make a profile of operators that LLMServingSim's profiler timed.
 
     Example: pagesim profile import llmservingsim perf/bf16 --model llama-3.1-8b --gpu rtx-4090
     """
-    from pagesim.costs.profiles import import_llmservingsim
-    from pagesim.hardware import gpu as gpu_of
-    from pagesim.models import model as model_of
-
     target = target or Path(f"{model}-{gpu}-tp{tensor_parallel_size}.json")
     profile = import_llmservingsim(
         folder,
@@ -170,22 +162,12 @@ def llmservingsim(
 @cli.command("aiconfigurator")
 def aiconfigurator(
     *,
-    target: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[OUT.json]", help="File to write the profile to. Defaults to MODEL-GPU-tpN.json."
-        ),
-    ] = None,
+    target: MAYBE_TARGET = None,
     model: MODEL,
     system: SYSTEM,
     backend: BACKEND = "vllm",
     version: VERSION = None,
-    tensor_parallel_size: Annotated[
-        int,
-        typer.Option(
-            "--tensor-parallel-size", "--tp", help="Number of GPUs in a tensor-parallel group.", min=1
-        ),
-    ] = 1,
+    tensor_parallel_size: TP = 1,
     expert_parallel_size: Annotated[
         int,
         typer.Option(
@@ -218,7 +200,6 @@ def aiconfigurator(
     """
     from pagesim.costs.operators import Store, Tables
     from pagesim.costs.operators.assemble import import_operators
-    from pagesim.models import model as model_of
 
     profile = import_operators(
         Tables(Store(system, backend, version, tables)),
@@ -236,8 +217,6 @@ def aiconfigurator(
 
 def _store(profile: Profile, target: Path) -> None:
     """Store a profile and show its terms."""
-    from pagesim.cli import show, show_profile
-
     profile.save(target)
     show_profile.terms(profile)
     show.say_notes(profile.notes)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,13 +11,19 @@ from typing import Any
 
 from pagesim.accounting.metrics import capacity_in
 from pagesim.accounting.timeline import Timeline
-from pagesim.api import run
-from pagesim.cli import show
-from pagesim.experiments.clusters import ClusterResult
+from pagesim.api import Rows, run, trace_of
+from pagesim.cli import show, show_runs
+from pagesim.experiments.clusters import ClusterResult, run_cluster, run_pools
 from pagesim.results.result import Result, to_json
+from pagesim.setup.comparison import scenarios_of
 from pagesim.setup.files import seal
-from pagesim.setup.scenario import Cluster, Comparison, Scenario
+from pagesim.setup.scenario import APART, Cluster, Comparison, Scenario
 from pagesim.setup.scenario_files import to_toml
+from pagesim.setup.server import ProgressCallback
+from pagesim.workloads.trace import Trace
+
+UPDATE_EVERY = 500
+"""Requests between two updates of a progress bar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +56,44 @@ def replay(scenario: Scenario, *, stored: bool, live: dict[str, Any], trace_even
         live: options of a run on a device; none simulates.
         trace_events: whether a time line is stored, too.
     """
+    trace = trace_of(scenario)
     if isinstance(scenario, Comparison):
-        return _comparison(scenario, stored=stored)
+        return _comparison(scenario, trace, stored=stored)
     if isinstance(scenario, Cluster):
-        return _cluster(scenario, stored=stored)
+        return _cluster(scenario, trace, stored=stored)
     if live:
-        return _live(scenario, live)
+        return _live(scenario, trace, live)
     timeline = Timeline(every=scenario.steps) if trace_events else None
-    result = show.replay(scenario, stored=stored, run=partial(run, timeline=timeline))
+    result = _one(scenario, trace, stored=stored, run=partial(run, timeline=timeline))
     return Replayed(
         result.summary,
         [result.summary],
         result.notes,
         lambda folder: _store(result, folder, timeline),
-        lambda: show.one(result),
+        lambda: show_runs.one(result),
     )
 
 
-def _live(scenario: Scenario, how: dict[str, Any]) -> Replayed:
+def _one(scenario: Scenario, trace: Trace, *, stored: bool, run: Callable[..., Result] = run) -> Result:
+    """Replay a trace under one policy, by what replays it, with a progress bar."""
+    rows: Rows = ("iterations" if scenario.steps else "stretches") if stored else "none"
+    with _counting(scenario.policy, trace) as progress:
+        return run(scenario, trace, steps=rows, progress=progress)
+
+
+@contextmanager
+def _counting(label: str, trace: Trace) -> Iterator[ProgressCallback | None]:
+    """Show a bar over the requests of a trace."""
+    with show.bar(label) as progress:
+
+        def update(over: int) -> None:
+            if progress is not None and (over % UPDATE_EVERY == 0 or over == len(trace)):
+                progress(over, len(trace))
+
+        yield None if progress is None else update
+
+
+def _live(scenario: Scenario, trace: Trace, how: dict[str, Any]) -> Replayed:
     from pagesim.cli import show_live
     from pagesim.device.live import run_live
 
@@ -76,10 +103,10 @@ def _live(scenario: Scenario, how: dict[str, Any]) -> Replayed:
     def carry_out(system: Any, trace: Any, *, progress: Any, steps: Any) -> Any:
         return run_live(system, trace, progress=progress, **how)
 
-    result = show.replay(scenario, stored=True, run=carry_out)
+    result = _one(scenario, trace, stored=True, run=carry_out)
 
     def tables() -> None:
-        show.one(result)
+        show_runs.one(result)
         show_live.measured(result)
 
     return Replayed(
@@ -109,8 +136,11 @@ def _store(result: Result, folder: Path, timeline: Timeline | None = None) -> No
         )
 
 
-def _comparison(comparison: Comparison, *, stored: bool) -> Replayed:
-    results = show.replay_all(comparison, stored=stored)
+def _comparison(comparison: Comparison, trace: Trace, *, stored: bool) -> Replayed:
+    """Replay the same trace under one policy after another."""
+    results = {
+        policy: _one(scenario, trace, stored=stored) for policy, scenario in scenarios_of(comparison).items()
+    }
     summaries = {policy: result.summary for policy, result in results.items()}
 
     def store(folder: Path) -> None:
@@ -128,20 +158,28 @@ def _comparison(comparison: Comparison, *, stored: bool) -> Replayed:
     return Replayed(
         {"runs": summaries},
         list(summaries.values()),
-        tuple(dict.fromkeys(note for result in results.values() for note in result.notes)),
+        tuple(note for result in results.values() for note in result.notes),
         store,
-        lambda: show.side_by_side(summaries),
+        lambda: show_runs.side_by_side(summaries),
     )
 
 
-def _cluster(cluster: Cluster, *, stored: bool) -> Replayed:
-    result = show.replay_cluster(cluster, stored=stored)
+def _cluster(cluster: Cluster, trace: Trace, *, stored: bool) -> Replayed:
+    apart = {name: value for name in APART if (value := getattr(cluster, name)) is not None}
+    replicas = cluster.replicas or 2
+    count = f"{cluster.prefill} + {cluster.decode}" if apart else str(replicas)
+    with _counting(f"{cluster.policy} × {count}", trace) as progress:
+        if apart:
+            result = run_pools(cluster, trace, **apart, steps=stored, progress=progress)
+        else:
+            router = cluster.router or "round-robin"
+            result = run_cluster(cluster, trace, replicas=replicas, router=router, progress=progress)
     return Replayed(
         result.summary,
         [result.summary],
         result.notes,
         lambda folder: _store_cluster(result, folder),
-        lambda: show.cluster(result),
+        lambda: show_runs.cluster(result),
     )
 
 

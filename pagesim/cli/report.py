@@ -7,8 +7,11 @@ from typing import Annotated
 
 import typer
 
-from pagesim.cli.options import FORCE, JSON
+from pagesim.cli import show
+from pagesim.cli.flags import FORCE, JSON
 from pagesim.errors import PagesimError
+from pagesim.setup.files import check_file
+from pagesim.setup.system import System, checked
 
 FOLDERS = Annotated[
     list[Path],
@@ -62,10 +65,7 @@ def command(
 
     Example: pagesim report out/first --out report.html
     """
-    from pagesim.cli import show
     from pagesim.results.report import write_report
-    from pagesim.setup.files import check_file
-    from pagesim.setup.system import System, checked
 
     if tree_at is not None:
         from pagesim.cli.tree import show_tree

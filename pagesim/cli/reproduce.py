@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pagesim.cli import show
 from pagesim.cli.completion import complete
+from pagesim.cli.printing import put_table
+from pagesim.errors import PagesimError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,8 +70,6 @@ def command(
 
     Example: pagesim reproduce fig2 fig13 --quick --out out/paper
     """
-    from pagesim.cli import show, show_bench
-    from pagesim.errors import PagesimError
     from pagesim.experiments.paper import PaperSetting, chosen, csv, reproduce
     from pagesim.experiments.paper.document import document as text_of
     from pagesim.experiments.paper.reproduce import SETTING, check, setting_text, stored
@@ -84,7 +85,7 @@ def command(
     except OSError as error:
         raise PagesimError(f"{out}: cannot be written ({error.strerror})") from None
     check(out, setting)
-    with show_bench.progress() as progress:
+    with show.bar() as progress:
         made = reproduce(wanted, setting, out, cores=None if jobs == -1 else jobs, progress=progress)
     show.write_text(out / SETTING, setting_text(setting))
     pictures = {}
@@ -103,16 +104,21 @@ def command(
 
 
 def _show(made: Sequence[Reproduced]) -> None:
-    from pagesim.cli import show
-    from pagesim.cli.tables import put_table
-    from pagesim.experiments.paper.numbers import shown
+    from pagesim.experiments.paper.numbers import shown, shown_range
 
     for each in made:
         put_table(
             f"{each.figure.name}: {each.figure.title}",
             ("", "paper", "", "ours", "error", "verdict"),
             [
-                (f"{n.series}, {n.x}", shown(n.paper), n.certainty, shown(n.ours), shown(n.error), n.verdict)
+                (
+                    f"{n.series}, {n.x}",
+                    shown_range(n.paper),
+                    n.certainty,
+                    shown(n.ours),
+                    shown(n.error),
+                    n.verdict,
+                )
                 for n in each.numbers
             ],
             texts=(0, 2, 5),

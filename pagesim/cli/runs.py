@@ -1,15 +1,13 @@
-"""What commands of many runs have in common: their flags, a bar over them, numbers in tables."""
+"""What commands of many runs have in common: their flags, a count of them, notes, numbers in tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-if TYPE_CHECKING:
-    from pagesim.experiments.sweeps.runs import ProgressCallback
+from pagesim.cli import show
 
 SEEDS = Annotated[
     int | None, typer.Option(help="Number of runs at each point, with seed, seed + 1 and so on. [default: 1]")
@@ -23,33 +21,9 @@ MOST_NOTES = 6
 T = TypeVar("T")
 
 
-@contextmanager
-def bar(label: str) -> Iterator[ProgressCallback | None]:
-    """Show a bar over runs, with the time that they still take, on a terminal; elsewhere nothing."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    # Runs take seconds to minutes each: the estimate looks back on more than rich's half minute.
-    with Progress(*columns, console=console, transient=True, speed_estimate_period=600) as progress:
-        task = progress.add_task(label, total=None, start=False)
-
-        def update(over: int, total: int) -> None:
-            if not progress.tasks[0].started:
-                # What was over before says nothing of how fast runs are.
-                progress.reset(task, completed=over, total=total)
-            progress.update(task, completed=over, total=total)
-
-        yield update
-
-
 def counted(label: str, runs: Iterable[T], total: int) -> Iterator[T]:
     """Yield what runs came to as they are over, under a bar."""
-    with bar(label) as progress:
+    with show.bar(label) as progress:
         if progress is not None:
             progress(0, total)
         for over, run in enumerate(runs, 1):
@@ -60,8 +34,6 @@ def counted(label: str, runs: Iterable[T], total: int) -> Iterator[T]:
 
 def say_notes(notes: Iterable[str]) -> None:
     """Say, beside the output, what was noticed or assumed: each once, of many only the first."""
-    from pagesim.cli import show
-
     found = tuple(dict.fromkeys(note for run in notes for note in run.splitlines()))
     more = len(found) - MOST_NOTES
     rest = (f"and {more} notes more, of other runs",) if more > 0 else ()
@@ -75,12 +47,7 @@ def all_rejected(summaries: Iterable[Mapping[str, Any]]) -> bool:
         return False
     why = "; ".join(dict.fromkeys(sentence for run in runs for sentence in run["rejections"]))
     total = runs[0]["requests"]["total"]
-    sentence = f"pagesim: {total} of {total} requests were rejected: {why}"
-    from rich.console import Console
-
-    from pagesim.errors import escaped
-
-    Console(stderr=True).print(escaped(sentence), highlight=False, markup=False, soft_wrap=True)
+    show.complain(f"pagesim: {total} of {total} requests were rejected: {why}")
     return True
 
 

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pagesim.experiments.gallery import FullMemory
+from pagesim.accounting.fragmentation import categories
+from pagesim.accounting.ledger import HYBRID_ENTRIES
+from pagesim.cli import show
+from pagesim.cli.printing import put_table
+from pagesim.cli.runs import counted
+from pagesim.experiments import gallery as of
+from pagesim.experiments.loads import LOADS
+from pagesim.hardware.gpus import GIB
+from pagesim.models import model
+from pagesim.results.gpu_memory import FullMemory
 
 
 def saturate(models: str | None, gpu: str, jobs: int | None, out: Path | None, *, json: bool) -> None:
@@ -22,12 +29,6 @@ def saturate(models: str | None, gpu: str, jobs: int | None, out: Path | None, *
         out: folder for ``gallery.csv`` and the figure.
         json: whether rows are printed as JSON.
     """
-    from pagesim.cli import show
-    from pagesim.cli.runs import counted
-    from pagesim.experiments import gallery as of
-    from pagesim.experiments.loads import LOADS
-    from pagesim.models import model
-
     names = of.MODELS if models is None else tuple(dict.fromkeys(models.split(",")))
     runs = of.gallery(names, gpu=gpu, jobs=jobs)
     found = list(counted("models", runs, len(names) * len(LOADS)))
@@ -49,10 +50,6 @@ def saturate(models: str | None, gpu: str, jobs: int | None, out: Path | None, *
 
 
 def _show(found: list[FullMemory], gpu: str) -> None:
-    from pagesim.accounting.fragmentation import categories
-    from pagesim.accounting.ledger import HYBRID_ENTRIES
-    from pagesim.cli.tables import put_table
-    from pagesim.hardware.gpus import GIB
 
     parts = {
         "weights": ("weights",),

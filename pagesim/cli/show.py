@@ -1,4 +1,4 @@
-"""What a person sees in the terminal: progress, notes, tables."""
+"""What a person sees in the terminal: notes, sentences, figures and files that were written."""
 
 from __future__ import annotations
 
@@ -8,91 +8,37 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from textwrap import wrap
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-from pagesim.accounting.fragmentation import LABELS, categories, fragmentation_of
-from pagesim.accounting.ledger import GROUP_ENTRIES
-from pagesim.accounting.metrics import entries_in
-from pagesim.api import Rows, run, trace_of
-from pagesim.cli.tables import put_side_by_side, put_table
+from pagesim.cli.printing import terminal
 from pagesim.errors import PagesimError, escaped
-from pagesim.experiments.clusters import ClusterResult, run_cluster, run_pools
-from pagesim.hardware.gpu_spec import GIB
-from pagesim.results.result import Result, to_json
-from pagesim.results.style import PARTS
-from pagesim.setup.comparison import scenarios_of
 from pagesim.setup.files import check_file, put, put_text
-from pagesim.setup.scenario import APART, Cluster, Comparison, Scenario
-from pagesim.setup.server import ProgressCallback
-from pagesim.workloads import LengthModel
-from pagesim.workloads.trace import Trace
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
-
-UPDATE_EVERY = 500
-"""Requests between two updates of a progress bar."""
-
-Summary = dict[str, Any]
-
-
-def replay(scenario: Scenario, *, stored: bool, run: Callable[..., Result] = run) -> Result:
-    """Run a scenario, by what runs it, with a progress bar."""
-    trace = trace_of(scenario)
-    with _progress({scenario.policy: trace}) as callbacks:
-        return run(scenario, trace, steps=_rows(scenario, stored), progress=callbacks[scenario.policy])
-
-
-def replay_all(comparison: Comparison, *, stored: bool) -> dict[str, Result]:
-    """Run a comparison's policies one after another over the same trace."""
-    scenarios = scenarios_of(comparison)
-    trace = trace_of(comparison)
-    with _progress(dict.fromkeys(scenarios, trace)) as callbacks:
-        return {
-            policy: run(scenario, trace, steps=_rows(scenario, stored), progress=callbacks[policy])
-            for policy, scenario in scenarios.items()
-        }
-
-
-def replay_cluster(scenario: Cluster, *, stored: bool = False) -> ClusterResult:
-    """Run a cluster with a progress bar; ``stored`` if its replicas' steps are wanted, too."""
-    trace = trace_of(scenario)
-    apart = {name: value for name in APART if (value := getattr(scenario, name)) is not None}
-    replicas = scenario.replicas or 2
-    count = f"{scenario.prefill} + {scenario.decode}" if apart else str(replicas)
-    name = f"{scenario.policy} × {count}"
-    with _progress({name: trace}) as callbacks:
-        if apart:
-            return run_pools(scenario, trace, **apart, steps=stored, progress=callbacks[name])
-        return run_cluster(
-            scenario,
-            trace,
-            replicas=replicas,
-            router=scenario.router or "round-robin",
-            progress=callbacks[name],
-        )
 
 
 def as_json(value: Any) -> None:
     """Print JSON to standard output and nothing else."""
+    from pagesim.results.result import to_json
+
     sys.stdout.write(to_json(value))
 
 
 def say(sentence: str) -> None:
     """Print a sentence as it is, but for what would command the terminal: it may hold names from files."""
-    Console().print(escaped(sentence), highlight=False, markup=False, soft_wrap=True)
+    terminal().print(escaped(sentence), highlight=False, markup=False, soft_wrap=True)
 
 
-def say_notes(notes: tuple[str, ...]) -> None:
-    """Say, beside the output, what was noticed or assumed."""
-    errors = Console(stderr=True)
-    for note in notes:
-        errors.print(f"note: {escaped(note)}", style="dim", highlight=False, markup=False, soft_wrap=True)
+def complain(sentence: str, style: str | None = None) -> None:
+    """Print a sentence beside the output."""
+    terminal(beside=True).print(escaped(sentence), style=style, highlight=False, markup=False, soft_wrap=True)
+
+
+def say_notes(notes: Iterable[str]) -> None:
+    """Say, beside the output, what was noticed or assumed: each once."""
+    for note in dict.fromkeys(notes):
+        complain(f"note: {note}", "dim")
 
 
 def stored(out: Path | None) -> None:
@@ -101,10 +47,43 @@ def stored(out: Path | None) -> None:
         say(f"stored in {out}")
 
 
+def wrote(files: Iterable[Path], *, beside: bool = False) -> None:
+    """Say which files were written; ``beside`` the output where that is JSON."""
+    if sentence := " and ".join(map(str, files)):
+        (complain if beside else say)(f"wrote {sentence}")
+
+
+Bar = Callable[..., None]
+"""What is told of progress: how many are over, of how many, and what it is about, which may be left out."""
+
+
+@contextmanager
+def bar(label: str = "") -> Iterator[Bar | None]:
+    """Show a bar, with the time that the rest still takes, on a terminal; elsewhere nothing."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = terminal(beside=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    # Runs take seconds to minutes each: the estimate looks back on more than rich's half minute.
+    with Progress(*columns, console=console, transient=True, speed_estimate_period=600) as progress:
+        task = progress.add_task(label, total=None, start=False)
+
+        def update(over: int, total: int, about: str = label) -> None:
+            if not progress.tasks[0].started:
+                # What was over before says nothing of how fast the others are.
+                progress.reset(task, completed=over, total=total)
+            progress.update(task, completed=over, total=total, description=escaped(about))
+
+        yield update
+
+
 @contextmanager
 def doing(first: str) -> Iterator[Callable[[str], None]]:
     """Say on a terminal what is being done, while it lasts; yield what is told of each further step."""
-    console = Console(stderr=True)
+    console = terminal(beside=True)
     if not console.is_terminal:
         yield lambda _: None
         return
@@ -112,8 +91,8 @@ def doing(first: str) -> Iterator[Callable[[str], None]]:
         yield lambda step: status.update(escaped(step))
 
 
-def put_figure(figure: Figure, folder: Path, name: str, force: bool | None = None) -> None:
-    """Write a figure into a folder, which need not be there yet, each of its files whole or not at all."""
+def put_figure(figure: Figure, folder: Path, name: str, force: bool | None = None) -> list[Path]:
+    """Write a figure into a folder, which need not be there yet; return its files, each written whole."""
     from pagesim.results.plots import save
 
     try:
@@ -125,6 +104,7 @@ def put_figure(figure: Figure, folder: Path, name: str, force: bool | None = Non
                 check_file(folder / draft.name, "figure", force=force)
             for draft in made:
                 put(folder / draft.name, partial(_copy, draft))
+            return [folder / draft.name for draft in made]
     except OSError as error:
         raise PagesimError(f"{folder}: cannot be written ({error.strerror})") from None
 
@@ -137,278 +117,3 @@ def write_text(file: Path, text: str) -> None:
     """Write a table, all of it or nothing, in the place of no file but one that begins as it does."""
     check_file(file, "table", begins=text.partition("\n")[0])
     put_text(file, text)
-
-
-def statistics(table: pd.DataFrame) -> None:
-    """Print what ``describe`` found."""
-    rows = [
-        (measure.replace("_", " "), statistic.replace("_", " "), _quantity(value, statistic), unit)
-        for measure, statistic, value, unit in table.itertuples(index=False)
-    ]
-    put_table("Trace", ("", "", "", ""), rows, texts=(0, 1, 3))
-
-
-def closeness(model: LengthModel) -> None:
-    """Print how close a fitted model is to its source."""
-    rows = []
-    for measure, source in model.source_stats.items():
-        for statistic, value in source.items():
-            ours = model.model_stats[measure][statistic]
-            change = f"{100 * (ours / value - 1):+.2f} %"
-            rows.append((measure, statistic, f"{value:,.2f}", f"{ours:,.2f}", change))
-    put_table("Fit, tokens", ("", "", "source", "model", "difference"), rows, texts=(0, 1))
-
-
-def one(result: Result) -> None:
-    """Print a run's summary."""
-    summary = result.summary
-    say(_outcome(summary))
-    _latencies(summary)
-    shares = fragmentation_of(summary["memory"])
-    put_table(
-        "KV cache, % of capacity",
-        ("", *shares),
-        [
-            (row.indented, *(_percent(column[row.label]) for column in shares.values()))
-            for row in categories(entries_in([summary]))
-        ],
-    )
-    groups = summary["memory"].get("groups")
-    if groups:
-        _groups(groups)
-    if "tiers" in summary:
-        _tiers(summary["tiers"])
-
-
-def _tiers(tiers: dict[str, Summary]) -> None:
-    """Print what moved to and from each tier, a column a tier."""
-    names = list(next(iter(tiers.values()))["bytes"])
-    put_side_by_side(
-        "Tiers, GiB",
-        list(tiers),
-        [(what, [f"{tier['bytes'][what] / GIB:,.2f}" for tier in tiers.values()]) for what in names],
-    )
-
-
-def _groups(groups: dict[str, Summary]) -> None:
-    """Print where the memory of each KV group of a hybrid cache went, a column a group."""
-    means = [group["per_iteration"] for group in groups.values()]
-    put_side_by_side(
-        "By KV group, % of capacity, mean over iterations",
-        [name.replace(":", "\n", 1) for name in groups],
-        [
-            (row.indented, [_number(row.share(each), 2) for each in means])
-            for row in categories(GROUP_ENTRIES)
-            if any(row.share(each) for each in means)
-        ],
-    )
-
-
-def cluster(result: ClusterResult) -> None:
-    """Print what came of a cluster: all replicas together, and how they differ."""
-    summary = result.summary
-    say(_outcome(summary))
-    _latencies(summary)
-    pools = [name for name in ("prefill", "decode") if name in summary["cluster"]]
-    if pools:
-        _pools(result)
-        return
-    rows = _over_replicas(result.replicas, _OF_REPLICAS)
-    title = f"{summary['cluster']['replicas']} replicas behind {summary['cluster']['router']}"
-    put_table(title, ("", "least", "mean", "most"), rows)
-
-
-_OF_REPLICAS = (
-    ("requests", "requests", 0),
-    ("mean_batch", "mean batch", 2),
-    ("busy_share", "share of the time busy", 3),
-    ("used_percent", "KV cache used, % of time", 2),
-    ("recomputes", "recomputed", 0),
-    ("ttft_p99_s", "TTFT, p99, s", 3),
-)
-"""What is shown of replicas: a column, its label, its digits."""
-
-_OF_POOLS = {
-    "prefill": ("held_for_transfer_percent", "held for transfer, % of time", 2),
-    "decode": ("landing_percent", "landing, % of time", 2),
-}
-"""What is shown of a pool beside that."""
-
-
-def _pools(result: ClusterResult) -> None:
-    """Print what became of pulls, and how the replicas of each pool differ."""
-    summary = result.summary
-    pulls = summary["pulls"]
-    rows = [
-        (label, *(_number(pulls[name][each], 4) for each in ("mean", "p50", "p99")))
-        for name, label in (("waited_s", "prompt computed to pull, s"), ("took_s", "pull, s"))
-    ]
-    put_table(f"{pulls['pulled']:,} pulls of {pulls['blocks']:,} blocks", ("", "mean", "p50", "p99"), rows)
-    for pool, own in _OF_POOLS.items():
-        of_pool = result.replicas[result.replicas["pool"] == pool]
-        rows = _over_replicas(of_pool, (*_OF_REPLICAS[:4], own, *_OF_REPLICAS[4:]))
-        cluster = summary["cluster"][pool]
-        title = f"{pool}: {cluster['replicas']} replicas behind {cluster['router']}"
-        put_table(title, ("", "least", "mean", "most"), rows)
-
-
-def _over_replicas(table: Any, shown: tuple[tuple[str, str, int], ...]) -> list[tuple[str, ...]]:
-    """Return rows of the least, the mean and the most over replicas."""
-    rows = []
-    for name, label, digits in shown:
-        column = table[name]
-        values = (column.min(), column.mean(), column.max())
-        rows.append((label, *(_number(each, digits) for each in values)))
-    return rows
-
-
-def side_by_side(summaries: dict[str, Summary]) -> None:
-    """Print a comparison, a column a policy."""
-    names = _broken(summaries)
-    put_side_by_side(
-        "KV cache, % of capacity, mean over iterations",
-        names,
-        [
-            (
-                row.indented,
-                [_number(row.share(s["memory"]["strict"]["per_iteration"]), 1) for s in summaries.values()],
-            )
-            for row in categories(entries_in(summaries.values()))
-        ],
-    )
-    _bars(summaries)
-    rows = []
-    for label, digits, keys in (
-        ("requests finished", 0, ("requests", "finished")),
-        ("mean batch", 2, ("batch", "mean")),
-        ("requests/s", 2, ("throughput", "requests_per_s")),
-        ("tokens/s", 1, ("throughput", "tokens_per_s")),
-        ("s/token, mean", 4, ("normalized_latency", "mean")),
-        ("s/token, p95", 4, ("normalized_latency", "p95")),
-        ("TTFT, p50, s", 3, ("ttft", "p50")),
-        ("TPOT, p50, s", 4, ("tpot", "p50")),
-        ("recomputed", 0, ("preemptions", "recompute")),
-        ("swapped out", 0, ("preemptions", "swap")),
-    ):
-        section, key = keys
-        rows.append((label, [_number(s[section][key], digits) for s in summaries.values()]))
-    put_side_by_side("Service", names, rows)
-    for policy, summary in summaries.items():
-        if any(summary["requests"][outcome] for outcome in ("rejected", "unschedulable", "aborted")):
-            say(f"{policy}: {_outcome(summary)}")
-
-
-def _bars(summaries: dict[str, Summary]) -> None:
-    """Print a stacked bar a policy, a character for each two percent, told apart by shape without colours."""
-    longest = max(map(len, summaries))
-    for policy, summary in summaries.items():
-        means = summary["memory"]["strict"]["per_iteration"]
-        bar, done, drawn = "", 0.0, 0
-        for entry in entries_in([summary]):
-            done += means[entry] or 0.0
-            upto = round(done / 100 * _BAR)
-            bar += PARTS[entry].glyph * (upto - drawn)
-            drawn = upto
-        say(f"  {policy:>{longest}} {bar}")
-    shown = [
-        e
-        for e in entries_in(summaries.values())
-        if any(s["memory"]["strict"]["per_iteration"].get(e) for s in summaries.values())
-    ]
-    legend = " ".join(f"{PARTS[entry].glyph} {LABELS[entry]}".replace(" ", "\xa0") for entry in shown)
-    for line in wrap(legend, max(_BAR, 80 - 3 - longest), break_on_hyphens=False):
-        say(f"  {'':>{longest}} {line}".replace("\xa0", " "))
-    say("")
-
-
-def _broken(policies: Iterable[str]) -> list[str]:
-    """Return names on two lines, so that five policies fit on a narrow terminal."""
-    return [name.replace("-", "-\n", 1) for name in policies]
-
-
-_BAR = 50
-_LATENCIES = {
-    "normalized_latency": "per output token",
-    "latency": "end to end",
-    "ttft": "to first token (TTFT)",
-    "tpot": "per further token (TPOT)",
-    "itl": "between tokens (ITL)",
-    "queueing": "queueing",
-}
-
-
-def _latencies(summary: Summary) -> None:
-    columns = ("mean", "p50", "p90", "p95", "p99")
-    rows = [
-        (label, *(_seconds(summary[name][column]) for column in columns))
-        for name, label in _LATENCIES.items()
-    ]
-    put_table("Latency, seconds", ("", *columns), rows)
-
-
-def _outcome(summary: Summary) -> str:
-    requests = summary["requests"]
-    parts = [f"{requests['finished']} of {requests['total']} requests finished"]
-    if requests["rejected"]:
-        parts.append(f"{requests['rejected']} rejected ({'; '.join(summary['rejections'])})")
-    if requests["unschedulable"]:
-        why = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in summary["failure_modes"].items() if v)
-        parts.append(f"{requests['unschedulable']} given up ({why})")
-    if requests["aborted"]:
-        parts.append(f"{requests['aborted']} aborted by their clients")
-    if requests["unfinished"]:
-        parts.append(f"{requests['unfinished']} unfinished")
-    parts.append(f"{summary['iterations']} iterations")
-    parts.append(f"mean batch {_number(summary['batch']['mean'], 2)}")
-    parts.append(f"{sum(summary['preemptions'].values())} preemptions")
-    if "speculation" in summary:
-        drafts = summary["speculation"]
-        parts.append(f"{drafts['accepted']} of {drafts['drafted']} drafts accepted")
-    parts.append(f"{_number(summary['throughput']['tokens_per_s'], 1)} tokens/s")
-    return ", ".join(parts)
-
-
-def _seconds(value: float | None) -> str:
-    return _number(value, 4 if value is not None and value < 100 else 1)
-
-
-def _quantity(value: float, statistic: str) -> str:
-    if value != value:
-        return "–"
-    return f"{value:,.0f}" if statistic in ("max", "count") else f"{value:,.2f}"
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "–" if value is None else f"{value:,.{digits}f}"
-
-
-def _percent(share: float | None) -> str:
-    return _number(None if share is None else 100 * share, 2)
-
-
-def _rows(scenario: Scenario, stored: bool) -> Rows:
-    if not stored:
-        return "none"
-    return "iterations" if scenario.steps else "stretches"
-
-
-@contextmanager
-def _progress(traces: dict[str, Trace]) -> Iterator[dict[str, ProgressCallback | None]]:
-    """Show a bar a policy on a terminal; elsewhere nothing."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield dict.fromkeys(traces)
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
-
-        def callback(policy: str, trace: Trace) -> ProgressCallback:
-            task = progress.add_task(policy, total=len(trace))
-
-            def update(over: int) -> None:
-                if over % UPDATE_EVERY == 0 or over == len(trace):
-                    progress.update(task, completed=over)
-
-            return update
-
-        yield {policy: callback(policy, trace) for policy, trace in traces.items()}

@@ -1,20 +1,15 @@
-"""What a person sees of a bench: a progress bar, tables, and what became of the promises."""
+"""What a person sees of a bench: tables, and what became of the promises."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from pagesim.cli import show
-from pagesim.cli.tables import put_table
+from pagesim.cli.printing import put_table
 from pagesim.kernels.bench.compare import FAR_BEHIND, compare
 from pagesim.kernels.bench.rows import BENCHES, OK, Row
-from pagesim.kernels.bench.run import Outcome, ProgressCallback
+from pagesim.kernels.bench.run import Outcome
 
 TITLES = {
     "attention": "Attention",
@@ -22,23 +17,6 @@ TITLES = {
     "copy": "Copies",
     "gemm": "Matrix products",
 }
-
-
-@contextmanager
-def progress() -> Iterator[ProgressCallback | None]:
-    """Show a bar on a terminal; elsewhere nothing."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=None)
-
-        def callback(over: int, total: int, point: str) -> None:
-            bar.update(task, completed=over, total=total, description=point)
-
-        yield callback
 
 
 def tables(rows: list[Row]) -> None:

@@ -1,4 +1,4 @@
-"""What a person sees of a fit: the values with their errors, and how far each load is missed."""
+"""What a person sees of a fit: the values with their errors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagesim.cli import show
-from pagesim.cli.tables import put_table
+from pagesim.cli.printing import put_table
 
 WORDS = {
     "iteration_s": ("an iteration", 1e3, "ms"),
@@ -42,37 +42,9 @@ def values(summary: Mapping[str, Any]) -> None:
         )
 
 
-def errors(summary: Mapping[str, Any]) -> None:
-    """Print measured and simulated latencies of each load."""
-    put_table(
-        "Simulated against measured",
-        ("", "metric", "measured, mean", "simulated", "error", "of p50", "of p95"),
-        [
-            (
-                load,
-                metric.upper(),
-                _seconds(of["mean"]["measured_s"]),
-                _seconds(of["mean"]["simulated_s"]),
-                *(_percent(of[name]["error"]) for name in ("mean", "p50", "p95")),
-            )
-            for load, metrics in summary["errors"].items()
-            for metric, of in metrics.items()
-        ],
-        texts=(0, 1),
-    )
-
-
 def front_end(summary: Mapping[str, Any]) -> str:
     """Return the flag of the front end's time, ready to be appended; nothing where there is none."""
     of = summary["values"]["front_end_s"]
     error = of["standard_error"]
     known = error is not None and of["value"] > 2 * error
-    return f" --frontend {of['value']:.3g}" if known else ""
-
-
-def _percent(error: float | None) -> str:
-    return "–" if error is None else f"{100 * error:+.1f} %"
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:,.3g} s" if seconds >= 1 else f"{1e3 * seconds:,.3g} ms"
+    return f" --frontend-latency {of['value']:.3g}" if known else ""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from pagesim.cli.show import Summary, say
-from pagesim.cli.tables import put_table
+from collections.abc import Mapping
+from typing import Any
+
+from pagesim.cli.printing import put_table
+from pagesim.cli.show import say
 from pagesim.results.result import Result
 
 _PARTS = {
@@ -33,7 +36,7 @@ def measured(result: Result) -> None:
         say(verdict(live["check"]))
 
 
-def verdict(check: Summary) -> str:
+def verdict(check: Mapping[str, Any]) -> str:
     """Return what a check found as a sentence."""
     looked = ", ".join(f"{number} {kind.replace('_', ' ')}" for kind, number in check["sequences"].items())
     errors = ", ".join(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pagesim.cli.printing import put_table
 from pagesim.cli.show import say
-from pagesim.cli.tables import put_table
 from pagesim.costs.operators import Score
 from pagesim.costs.operators.bundle import Entry
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pagesim.cli.printing import put_side_by_side, put_table
 from pagesim.cli.show import say
-from pagesim.cli.tables import put_side_by_side, put_table
 from pagesim.costs import Profiled, step_shape
 from pagesim.costs.profiles import ANY_BLOCK, Profile, predict
 from pagesim.models import model as model_of

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from pagesim.cli import show
-from pagesim.cli.tables import put_table
-from pagesim.experiments.recorded.errors import STATISTICS, Miss, RecordedComparison
+from pagesim.cli.printing import put_table
+from pagesim.experiments.recorded.errors import STATISTICS, RecordedComparison, Residual
 
 OVER_TIME = {"running": "running, requests", "waiting": "waiting, requests", "kv_use": "KV use, %"}
 
@@ -18,23 +18,27 @@ MOST = 12
 
 def absolute(found: Sequence[RecordedComparison]) -> dict[str, float]:
     """Return the mean absolute error of each metric's mean over all runs."""
-    metrics = dict.fromkeys(metric for each in found for metric in each.misses)
+    metrics = dict.fromkeys(metric for each in found for metric in each.residuals)
     errors = {
         metric: [
             abs(error)
             for each in found
-            if metric in each.misses and (error := each.misses[metric]["mean"].error) is not None
+            if metric in each.residuals and (error := each.residuals[metric]["mean"].error) is not None
         ]
         for metric in metrics
     }
     return {metric: float(np.mean(each)) for metric, each in errors.items() if each}
 
 
-def tables(found: Sequence[RecordedComparison], left_out: Mapping[str, str]) -> None:
-    """Print the errors of latencies, what was over time, and the runs that were left out."""
-    names = [each.name if len(found) > 1 else "" for each in found]
+def latencies(title: str, residuals: Iterable[tuple[str, Mapping[str, Mapping[str, Residual]]]]) -> None:
+    """Print measured and simulated latencies, and the error of each statistic.
+
+    Args:
+        title: of the table.
+        residuals: of each run, after its name, by metric and statistic.
+    """
     put_table(
-        "Simulated against recorded: latencies",
+        title,
         ("", "metric", "measured, mean", "simulated", *(f"error, {name}" for name in STATISTICS)),
         [
             (
@@ -44,11 +48,18 @@ def tables(found: Sequence[RecordedComparison], left_out: Mapping[str, str]) -> 
                 _seconds(by["mean"].simulated),
                 *(_percent(by.get(statistic)) for statistic in STATISTICS),
             )
-            for name, each in zip(names, found, strict=True)
-            for metric, by in each.misses.items()
+            for name, metrics in residuals
+            for metric, by in metrics.items()
         ],
         texts=(0, 1),
     )
+
+
+def tables(found: Sequence[RecordedComparison], left_out: Mapping[str, str]) -> None:
+    """Print the errors of latencies, what was over time, and the runs that were left out."""
+    names = [each.name if len(found) > 1 else "" for each in found]
+    of_runs = [(name, each.residuals) for name, each in zip(names, found, strict=True)]
+    latencies("Simulated against recorded: latencies", of_runs)
     curves = [
         (name, OVER_TIME[what], *(f"{(100 if what == 'kv_use' else 1) * means[way]:,.1f}" for way in means))
         for name, each in zip(names, found, strict=True)
@@ -84,7 +95,7 @@ def _reasons(left_out: Mapping[str, str]) -> dict[str, int]:
     return counted
 
 
-def _percent(miss: Miss | None) -> str:
+def _percent(miss: Residual | None) -> str:
     return "–" if miss is None or miss.error is None else f"{100 * miss.error:+.1f} %"
 
 

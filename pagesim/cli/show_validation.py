@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pagesim.cli import show
+from pagesim.cli.printing import put_side_by_side, put_table
 from pagesim.cli.show_live import verdict
-from pagesim.cli.tables import put_side_by_side, put_table
 
 Report = Mapping[str, Any]
 

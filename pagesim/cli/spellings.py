@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 _SPELLINGS = {
+    "n": "num-samples",
+    "frontend": "frontend-latency",
+    "truth": "recorded",
+    "within": "max-error",
+    "plots": "plot",
     "placement": "allocator",
     "request-rate": "rate",
     "tp": "tensor-parallel-size",
@@ -20,17 +25,33 @@ _SPELLINGS = {
     "no-reserve-full-isl": "no-scheduler-reserve-full-isl",
 }
 
+SHOWN = {"n": "num-samples", "frontend": "frontend-latency"}
+"""Fields of a scenario whose flags say more than the field's name does."""
+
 _SHORT = {"-tp": "--tensor-parallel-size"}
 
 
 def respelled(args: Sequence[str]) -> list[str]:
     """Return the words of a command line with each flag as ``--help`` spells it."""
     words = []
-    for word in args:
+    given = iter(args)
+    for word in given:
         flag, sign, value = word.partition("=")
+        if flag == "--burstiness":
+            words += ["--cv", _variation(value if sign else next(given, ""))]
+            continue
         if word in _SHORT:
             word = _SHORT[word]
         elif flag.startswith("--") and flag[2:] in _SPELLINGS:
             word = f"--{_SPELLINGS[flag[2:]]}{sign}{value}"
         words.append(word)
     return words
+
+
+def _variation(burstiness: str) -> str:
+    """Return the coefficient of variation of gamma arrivals of this shape, which vLLM's bench takes."""
+    try:
+        shape = float(burstiness)
+    except ValueError:
+        return burstiness
+    return repr(shape**-0.5) if shape > 0 else burstiness

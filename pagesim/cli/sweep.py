@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pagesim.cli.options import OUT, scenario_from, with_flags
-from pagesim.cli.runs import ADDRESS, EXECUTOR, JOBS, SEEDS, bar, number, say_notes
+from pagesim.cli import show
+from pagesim.cli.flags import OUT, scenario_from, with_flags
+from pagesim.cli.printing import put_table
+from pagesim.cli.runs import ADDRESS, EXECUTOR, JOBS, SEEDS, number, say_notes
+from pagesim.errors import PagesimError
 from pagesim.setup.scenario import Comparison, Scenario
 
 if TYPE_CHECKING:
@@ -93,8 +96,6 @@ def command(
 
     Example: pagesim sweep --grid policy=orca-max,vllm-sosp --grid rate=0.5,1,2 --duration 300 --out out/sweep
     """
-    from pagesim.cli import show
-    from pagesim.errors import PagesimError
     from pagesim.experiments.sweeps.figures import check_names, curves
     from pagesim.experiments.sweeps.grid import Sweep, parse_axes
     from pagesim.experiments.sweeps.run_store import opened
@@ -130,7 +131,7 @@ def command(
     for metric in metrics:
         check_names(point_columns(), axes, x=x or "", y=metric, hue=hue)
     with opened(out) as store, Workers(jobs, executor, address) as workers:
-        with bar("sweep") as progress:
+        with show.bar("sweep") as progress:
             tables = run_sweep(chosen, store, workers, retry_failed=retry_failed, progress=progress)
         if out is not None:
             keep(chosen, tables, store)
@@ -147,8 +148,6 @@ def command(
 def _show(tables: SweepTables, axes: list[str], metrics: list[str]) -> None:
     from pandas import isna
 
-    from pagesim.cli import show
-    from pagesim.cli.tables import put_table
     from pagesim.experiments.sweeps.figures import label
     from pagesim.experiments.sweeps.sweep_tables import MARGIN
 
@@ -159,7 +158,11 @@ def _show(tables: SweepTables, axes: list[str], metrics: list[str]) -> None:
     for _, row in means.head(MOST_ROWS).iterrows():
         options = ["–" if isna(row[name]) else str(row[name]) for name in names]
         rows.append([*options, *(number(row[name], row[f"{name}.{MARGIN}"]) for name in metrics)])
-    put_table("Means over the seeds", [*names, *(label(name).replace(".", "\n") for name in metrics)], rows)
+    heads = [
+        *(name.replace("_", " ") for name in names),
+        *(label(name).replace(".", "\n") for name in metrics),
+    ]
+    put_table("Means over the seeds", heads, rows, wraps=True)
     if len(means) > MOST_ROWS:
         show.say(f"… and {len(means) - MOST_ROWS} points more in means.parquet")
     failed = tables.runs[tables.runs["status"] == "failed"]

@@ -7,12 +7,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pagesim.cli import show
 from pagesim.cli.completion import complete
-from pagesim.cli.options import FORCE, OUT, workload_flags
+from pagesim.cli.flags import FORCE, OUT, workload_flags
+from pagesim.cli.printing import put_table
+from pagesim.errors import PagesimError, TraceError, escaped
+from pagesim.experiments.recorded.fields import CUT_OFF
+from pagesim.experiments.recorded.find import FORMATS, read
+from pagesim.setup.files import check_file, put_text
+from pagesim.workloads import LengthModel, Provenance, load, make_trace, plot_trace, save
+from pagesim.workloads import describe as statistics
+from pagesim.workloads import fit as fit_model
+from pagesim.workloads.formats import UNKNOWN
+from pagesim.workloads.trace import Trace
 
 if TYPE_CHECKING:
-    from pagesim.errors import TraceError
-    from pagesim.workloads.trace import Trace
+    import pandas as pd
+
 
 cli = typer.Typer(
     help="Describe, convert, fit and make traces.\n\n"
@@ -40,15 +51,12 @@ def describe(*, trace: TRACE, out: OUT = None, flags: dict[str, Any]) -> None:
 
     Example: pagesim trace describe azure-conv --num-requests 20000 --out out/azure
     """
-    from pagesim.cli import show
-    from pagesim.workloads import describe as statistics
-    from pagesim.workloads import make_trace, plot_trace
-
     requests = make_trace(trace, **flags)
     if out is not None:
-        show.put_figure(plot_trace(requests), out, "trace")
+        title = ", ".join([trace, *(f"{name} {_short(value)}" for name, value in flags.items())])
+        show.put_figure(plot_trace(requests, escaped(title)), out, "trace")
     show.say_notes(requests.notes)
-    show.statistics(statistics(requests))
+    _show_statistics(statistics(requests))
     show.stored(out)
 
 
@@ -68,13 +76,8 @@ def convert(
 
     Example: pagesim trace convert AzureLLMInferenceTrace_conv.csv azure.parquet
     """
-    from pagesim.cli import show
-    from pagesim.errors import TraceError
-    from pagesim.setup.files import check_file
-    from pagesim.workloads import load, save
-
     try:
-        found = {target: load(source, **flags)}
+        found = {target: load(source, **flags, keep_think_s=True)}
     except TraceError as error:
         found = _recorded(source, target, error)
     for file in found:
@@ -91,11 +94,6 @@ def _recorded(source: Path, target: Path, error: TraceError) -> dict[Path, Trace
     Raises:
         PagesimError: what is wrong with the runs, or, where there are none, with the trace.
     """
-    from pagesim.errors import PagesimError
-    from pagesim.experiments.recorded.fields import CUT_OFF
-    from pagesim.experiments.recorded.find import FORMATS, read
-    from pagesim.workloads.formats import UNKNOWN
-
     try:
         runs = read(source)
     except PagesimError as why:
@@ -132,10 +130,6 @@ def make(
 
     Example: pagesim trace make lognormal:300,1.5,200,1 burst.csv --rate 4 --cv 3 --duration 600
     """
-    from pagesim.cli import show
-    from pagesim.setup.files import check_file
-    from pagesim.workloads import make_trace, save
-
     check_file(target, "trace", force=force)
     requests = make_trace(trace, **flags)
     save(requests, target)
@@ -165,11 +159,6 @@ def fit(
 
     Example: pagesim trace fit azure.parquet azure.json --origin AzurePublicDataset --licence CC-BY-4.0
     """
-    from pagesim.cli import show
-    from pagesim.setup.files import check_file, put_text
-    from pagesim.workloads import Provenance, load
-    from pagesim.workloads import fit as fit_model
-
     check_file(target, "model of lengths", force=force)
     requests = load(source, **flags)
     model = fit_model(
@@ -180,5 +169,35 @@ def fit(
     )
     put_text(target, model.to_json())
     show.say_notes(requests.notes)
-    show.closeness(model)
+    _show_closeness(model)
     show.say(f"model {model.name} of {model.rows} requests written to {target}")
+
+
+def _show_statistics(table: pd.DataFrame) -> None:
+    """Print what ``describe`` found."""
+    rows = [
+        (measure.replace("_", " "), statistic.replace("_", " "), _quantity(value, statistic), unit)
+        for measure, statistic, value, unit in table.itertuples(index=False)
+    ]
+    put_table("Trace", ("", "", "", ""), rows, texts=(0, 1, 3))
+
+
+def _show_closeness(model: LengthModel) -> None:
+    """Print how close a fitted model is to its source."""
+    rows = []
+    for measure, source in model.source_stats.items():
+        for statistic, value in source.items():
+            ours = model.model_stats[measure][statistic]
+            change = f"{100 * (ours / value - 1):+.2f} %"
+            rows.append((measure, statistic, f"{value:,.2f}", f"{ours:,.2f}", change))
+    put_table("Fit, tokens", ("", "", "source", "model", "difference"), rows, texts=(0, 1))
+
+
+def _short(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _quantity(value: float, statistic: str) -> str:
+    if value != value:
+        return "–"
+    return f"{value:,.0f}" if statistic in ("max", "count") else f"{value:,.2f}"

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pagesim.cli import show
+from pagesim.cli.printing import put_table
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -21,7 +24,6 @@ def show_tree(folder: Path, at: float, nodes: int, *, json: bool) -> None:
         nodes: that are printed, the largest first; JSON has all.
         json: whether JSON is printed.
     """
-    from pagesim.cli import show
     from pagesim.results.result import load
     from pagesim.results.tree_snapshots import tree_at
 
@@ -33,8 +35,6 @@ def show_tree(folder: Path, at: float, nodes: int, *, json: bool) -> None:
 
 
 def _show(tree: pd.DataFrame, most: int) -> None:
-    from pagesim.cli import show
-    from pagesim.cli.tables import put_table
 
     clock, capacity = tree.attrs["clock_s"], tree.attrs["capacity"]
     when = "no request runs" if tree.attrs["iteration"] < 0 else f"iteration {tree.attrs['iteration']}"

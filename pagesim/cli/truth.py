@@ -1,4 +1,4 @@
-"""``pagesim validate --truth``: recorded runs simulated, and by how much each simulation is off."""
+"""``pagesim validate --recorded``: recorded runs simulated, and by how much each simulation is off."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pagesim.cli import show
 from pagesim.errors import PagesimError
 from pagesim.experiments.recorded.errors import RecordedComparison
 from pagesim.experiments.recorded.find import read_all
 from pagesim.experiments.recorded.simulate import simulate_recorded
+from pagesim.setup.files import check_target, publish
 
 
 def bound(text: str | None) -> float | None:
@@ -23,7 +25,7 @@ def bound(text: str | None) -> float | None:
         return None
     found = re.fullmatch(r"(\d{1,4}(?:\.\d+)?)\s*%", text.strip())
     if found is None or float(found[1]) > 1000:
-        raise PagesimError(f"within is {text[:40]!r}; it must be from 0% to 1000%, such as 5%")
+        raise PagesimError(f"max_error is {text[:40]!r}; it must be from 0% to 1000%, such as 5%")
     return float(found[1]) / 100
 
 
@@ -31,7 +33,7 @@ def truth(
     files: Sequence[Path],
     flags: Mapping[str, Any],
     *,
-    within: str | None = None,
+    max_error: str | None = None,
     out: Path | None = None,
     as_json: bool = False,
 ) -> bool:
@@ -40,18 +42,17 @@ def truth(
     Args:
         files: recordings; servers' logs and metrics among them are about all runs.
         flags: options of the system; they win over what recordings say.
-        within: bound on the error of every mean, such as ``5%``.
+        max_error: bound on the error of every mean, such as ``5%``.
         out: folder for JSON and figures.
         as_json: print JSON and nothing else.
 
     Raises:
         PagesimError: a file cannot be read, or the only run cannot be simulated.
     """
-    from pagesim.cli import show, show_truth
+    from pagesim.cli import show_truth
     from pagesim.results.result import to_json
-    from pagesim.setup.files import check_target, publish
 
-    most = bound(within)
+    most = bound(max_error)
     if out is not None:
         check_target(out, "validation")
     runs = read_all(files)

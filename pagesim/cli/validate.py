@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import BaseModel, Field
 
-from pagesim.cli.options import JSON, OUT, scenario_from, with_fields
+from pagesim.cli import show
+from pagesim.cli.calibrate import words
+from pagesim.cli.flags import JSON, OUT, scenario_from, taken, with_fields
 from pagesim.errors import PagesimError
+from pagesim.setup.engine_config import EngineConfig
+from pagesim.setup.files import check_target, publish
 from pagesim.setup.scenario import Scenario
 from pagesim.setup.system import System
 
@@ -56,11 +60,11 @@ def command(
         list[Path] | None,
         typer.Argument(metavar="FILES…", help="Further recordings, or SCENARIO.toml of a live run."),
     ] = None,
-    truth: Annotated[
+    recorded: Annotated[
         list[Path] | None,
-        typer.Option("--truth", metavar="FILE", help="Simulate this recorded run. Repeatable."),
+        typer.Option("--recorded", metavar="FILE", help="Simulate this recorded run. Repeatable."),
     ] = None,
-    within: Annotated[
+    max_error: Annotated[
         str | None,
         typer.Option(
             metavar="SHARE", help="Exit with code 1 if a recorded mean is missed by more than this, e.g. 5%."
@@ -75,21 +79,21 @@ def command(
 ) -> None:
     """Compare simulated runs with recorded or live ones.
 
-    With --truth: latencies by percentile, requests and KV use over time. What the recording does not say of
-    the server is given by flags. With --live, the exit code is 1 if a check finds a sequence whose keys and
-    values are not its own.
+    With --recorded: latencies by percentile, requests and KV use over time. What the recording does not say
+    of the server is given by flags. With --live, the exit code is 1 if a check finds a sequence whose keys
+    and values are not its own.
 
-    Example: pagesim validate --truth run/requests.jsonl --cost roofline
+    Example: pagesim validate --recorded run/requests.jsonl --cost roofline
     """
-    if bool(truth) == live:
+    if bool(recorded) == live:
         raise PagesimError(
-            "validate compares with recorded runs, or with live ones: give --truth FILE or --live"
+            "validate compares with recorded runs, or with live ones: give --recorded FILE or --live"
         )
     given = files or []
     if live:
-        if within is not None:
+        if max_error is not None:
             raise PagesimError(
-                f"within is {within[:40]!r}; it is about recorded runs, leave it out with --live"
+                f"max_error is {max_error[:40]!r}; it is about recorded runs, leave it out with --live"
             )
         if wrong := [name for name in LEFT_OUT if name in flags]:
             raise PagesimError(
@@ -105,24 +109,21 @@ def command(
         )
     from pagesim.cli.truth import truth as simulated
 
-    if not simulated([*(truth or []), *given], flags, within=within, out=out, as_json=json):
+    if not simulated([*(recorded or []), *given], flags, max_error=max_error, out=out, as_json=json):
         raise typer.Exit(1)
 
 
 def _live(scenario: Path | None, out: Path | None, json: bool, flags: dict[str, Any]) -> None:
     """Run a trace live and simulated, and print both comparisons."""
-    from pagesim.cli.calibrate import words
-
-    asked = Validation(**{name: flags.pop(name) for name in Validation.model_fields if name in flags})
+    asked = taken(Validation, flags)
     chosen = scenario_from(Scenario, scenario, flags)
     policies = words(asked.policies)
     preemptions = words(asked.preemptions)
     known = ("default", "recompute", "swap", "auto")
     if wrong := [each for each in preemptions if each not in known]:
         raise PagesimError(f"preemptions is {wrong[0]!r}; each must be one of {', '.join(known)}")
-    from pagesim.cli import show, show_bench, show_validation
+    from pagesim.cli import show_validation
     from pagesim.kernels.bench import selection
-    from pagesim.setup.files import check_target, publish
 
     if out is not None:
         check_target(out, "validation")
@@ -139,7 +140,7 @@ def _live(scenario: Path | None, out: Path | None, json: bool, flags: dict[str, 
         from pagesim.device.validation import validate
 
         chosen = chosen.model_copy(update={"cost": f"profile:{cost}"})
-        with show_bench.progress() as progress:
+        with show.bar() as progress:
             cases = list(
                 validate(
                     chosen,
@@ -169,7 +170,6 @@ def _live(scenario: Path | None, out: Path | None, json: bool, flags: dict[str, 
 def _profile(asked: Validation, chosen: Scenario, device: str, folder: Path) -> tuple[Profile, str]:
     """Return the profile, and what names it for a cost model."""
     from pagesim.costs.profiles import find_profile
-    from pagesim.setup.engine_config import EngineConfig
 
     config = EngineConfig(chosen)
     if asked.profile is not None:
@@ -182,10 +182,9 @@ def _profile(asked: Validation, chosen: Scenario, device: str, folder: Path) -> 
             block_size=chosen.block_size or 16,
         )
         return found, str(file.resolve()) if file.is_file() else asked.profile
-    from pagesim.cli import show_bench
     from pagesim.device.calibration import calibrate
 
-    with show_bench.progress() as progress:
+    with show.bar() as progress:
         found = calibrate(
             chosen.model,
             device=device,
@@ -238,6 +237,7 @@ def _store(
     """Write everything into an empty folder."""
     import pandas as pd
 
+    from pagesim.results.drawing import load_of
     from pagesim.results.plots import predicted_iterations, save
     from pagesim.results.result import to_json
     from pagesim.setup.scenario_files import to_toml
@@ -257,4 +257,4 @@ def _store(
     }
     tables = [pd.DataFrame(each).assign(case=name) for name, each in columns.items()]
     pd.concat(tables, ignore_index=True).to_parquet(folder / "iterations.parquet", index=False)
-    save(predicted_iterations(columns), folder / "validation")
+    save(predicted_iterations(columns, load_of(chosen)), folder / "validation")

@@ -7,7 +7,15 @@ from typing import NamedTuple
 
 from pagesim.costs.base import AttentionSpan
 from pagesim.models import ModelSpec
-from pagesim.models.layers import ChunkLayer, IndexerLayer, LatentLayer, StateLayer, WindowLayer
+from pagesim.models.layers import (
+    ChunkLayer,
+    IndexerLayer,
+    LatentLayer,
+    RingLayer,
+    StateLayer,
+    WindowLayer,
+    kept_per_token,
+)
 
 
 class Attended(NamedTuple):
@@ -52,7 +60,7 @@ def attended(model: ModelSpec, kv_dtype: str, tp: int) -> dict[AttentionSpan | N
     for layer in model.cache_layers:
         span = None
         match layer:
-            case StateLayer():
+            case StateLayer() | RingLayer():
                 continue
             case IndexerLayer():
                 flops = prompt_flops = 2 * mla.index_heads * mla.index_head_dim if mla else 0
@@ -70,7 +78,7 @@ def attended(model: ModelSpec, kv_dtype: str, tp: int) -> dict[AttentionSpan | N
                 flops = prompt_flops = 4 * model.heads * layer.head_dim
         before = found.get(span, Attended(0, 0, 0))
         found[span] = Attended(
-            before.bytes + layer.bytes_per_token(kv_dtype, tp),
+            before.bytes + kept_per_token(layer, kv_dtype, tp),
             before.flops + flops,
             before.prompt_flops + prompt_flops,
         )

@@ -19,7 +19,7 @@ from pagesim.workloads.trace import Trace
 __all__ = [
     "ALIKE",
     "PREEMPTIONS",
-    "Undone",
+    "PreemptionCost",
     "best",
     "crossover",
     "notes_on",
@@ -35,7 +35,7 @@ ALIKE = 0.05
 
 
 @dataclass(frozen=True)
-class Undone:
+class PreemptionCost:
     """How long it takes to undo a preemption, at one block size, with nothing else running.
 
     Attributes:
@@ -55,6 +55,11 @@ class Undone:
         """Out and in again."""
         return self.swap_out_s + self.swap_in_s
 
+    def row(self) -> dict[str, Any]:
+        """Return it as a row of a table."""
+        names = ("block_size", "swap_out_s", "swap_in_s", "swap_s", "recompute_s")
+        return {name: getattr(self, name) for name in names}
+
 
 def sizes_of(profile: Profile, asked: Sequence[int] | None) -> tuple[int, ...]:
     """Return the block sizes that were asked for, or all that a profile knows.
@@ -72,7 +77,7 @@ def sizes_of(profile: Profile, asked: Sequence[int] | None) -> tuple[int, ...]:
     return tuple(sorted(set(asked or known)))
 
 
-def undo(profile: Profile, spec: ModelSpec, sizes: Sequence[int], tokens: int) -> list[Undone]:
+def undo(profile: Profile, spec: ModelSpec, sizes: Sequence[int], tokens: int) -> list[PreemptionCost]:
     """Return what it takes to undo the preemption of a context of so many tokens, for each block size.
 
     Args:
@@ -107,7 +112,9 @@ def undo(profile: Profile, spec: ModelSpec, sizes: Sequence[int], tokens: int) -
     for size in sizes:
         blocks = -(-tokens // size)
         found.append(
-            Undone(size, seconds(size, out=blocks), seconds(size, back=blocks), seconds(size, prompt=tokens))
+            PreemptionCost(
+                size, seconds(size, out=blocks), seconds(size, back=blocks), seconds(size, prompt=tokens)
+            )
         )
     return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any, Literal
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from pagesim.accounting.metrics import STRICT_ENTRIES
 from pagesim.errors import CapacityError, PagesimError
+from pagesim.experiments.study_row import StudyRow
 from pagesim.models import model
 from pagesim.results.result import Result
 from pagesim.setup.comparison import each_policy
@@ -43,73 +43,16 @@ With the same bytes memory limits the sequences that run at once, and no engine'
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ServedLoad:
-    """What came of a load under one engine.
-
-    Attributes:
-        policy: by name.
-        sizing, loop: see `TERMS`.
-        kv_gib: of the cache.
-        shares: of the strict view by entry, % of the cache, mean over time while requests wait.
-        batch: sequences that run at once, mean over time while requests wait.
-        finished: requests.
-        preempted: preemptions and retractions.
-        repeated_percent: tokens that were computed once more after these, % of all that were computed.
-        hit_percent: prompt tokens that were found in the cache, of each request as it was admitted first.
-        tokens_per_s: that were generated.
-        ttft_s, tpot_s: median and 99th percentile; None where none came.
-        notes: of the run.
-    """
-
-    policy: str
-    sizing: Sizing
-    loop: Loop
-    kv_gib: float
-    shares: dict[str, float]
-    batch: float
-    finished: int
-    preempted: int
-    repeated_percent: float
-    hit_percent: float
-    tokens_per_s: float
-    ttft_s: tuple[float | None, float | None]
-    tpot_s: tuple[float | None, float | None]
-    notes: tuple[str, ...]
-
-    def row(self) -> dict[str, Any]:
-        """Return it as a row of a table."""
-        flat = asdict(self)
-        shares, _ = flat.pop("shares"), flat.pop("notes")
-        for name in ("ttft_s", "tpot_s"):
-            flat[f"{name[:-2]}_p50_s"], flat[f"{name[:-2]}_p99_s"] = flat.pop(name)
-        return {**flat, **{f"{entry}_percent": share for entry, share in shares.items()}}
-
-
-@dataclass(frozen=True, slots=True)
-class NotServed:
-    """An engine that does not start on its own terms.
-
-    Attributes:
-        policy: by name.
-        sizing, loop: see `TERMS`.
-        reason: a sentence.
-    """
-
-    policy: str
-    sizing: Sizing
-    loop: Loop
-    reason: str
-
-    def row(self) -> dict[str, Any]:
-        """Return it as a row of a table."""
-        return {"policy": self.policy, "sizing": self.sizing, "loop": self.loop}
-
-
 def serve_engines(
     system: System, trace: Trace, policies: Sequence[str] = POLICIES, *, clients: int | None = None
-) -> Iterator[ServedLoad | NotServed]:
+) -> Iterator[StudyRow]:
     """Serve a trace under each engine on each of the `TERMS`; a client sends when its last answer has come.
+
+    A row of an engine that does not start on its own terms has no more than ``policy``, ``sizing`` and
+    ``loop``, and a note that says why. Means are over time while requests wait, ``_percent`` of an entry of
+    the strict view is of the cache; ``repeated_percent`` of all computed tokens were computed once more after
+    preemptions and retractions, and ``hit_percent`` of prompt tokens were found in the cache, of each request
+    as it was admitted first.
 
     Args:
         system: model, GPU, cost and what else all have in common; its policy and blocks are left out.
@@ -152,9 +95,10 @@ def serve_engines(
             try:
                 result = run(one, trace, steps="iterations")
             except CapacityError as error:
-                yield NotServed(policy, sizing, loop, str(error))
+                terms_alone = {"policy": policy, "sizing": sizing, "loop": loop}
+                yield StudyRow(terms_alone, (f"{policy}: {error}",))
                 continue
-            yield _served(policy, sizing, loop, result)
+            yield StudyRow(_served(policy, sizing, loop, result), result.notes)
 
 
 def _longest(system: System, trace: Trace) -> int:
@@ -182,7 +126,7 @@ def _slots(result: Result) -> int:
     return int(memory["num_blocks"]) * int(memory["block_size"])
 
 
-def _served(policy: str, sizing: Sizing, loop: Loop, result: Result) -> ServedLoad:
+def _served(policy: str, sizing: Sizing, loop: Loop, result: Result) -> dict[str, Any]:
     steps, requests, summary = result.steps, result.requests, result.summary
     assert steps is not None
     full = steps[(steps["num_waiting"] > 0) & (steps["num_batched_tokens"] > 0)]
@@ -197,19 +141,17 @@ def _served(policy: str, sizing: Sizing, loop: Loop, result: Result) -> ServedLo
     tokens = model(result.scenario.model).kv_bytes_per_token(
         EngineConfig(result.scenario).kv_dtype, result.scenario.tensor_parallel_size
     )
-    return ServedLoad(
-        policy=policy,
-        sizing=sizing,
-        loop=loop,
-        kv_gib=slots * tokens / (1 << 30),
-        shares={entry: float(100 * np.average(full[entry], weights=weights) / slots) for entry in entries},
-        batch=float(np.average(full["num_running_seqs"], weights=weights)),
-        finished=len(served),
-        preempted=sum(summary["preemptions"].values()),
-        repeated_percent=100 * (computed - once) / computed,
-        hit_percent=100 * float(served["cached_tokens"].sum() / max(1, served["prompt_tokens"].sum())),
-        tokens_per_s=float(summary["throughput"]["tokens_per_s"]),
-        ttft_s=(summary["ttft"]["p50"], summary["ttft"]["p99"]),
-        tpot_s=(summary["tpot"]["p50"], summary["tpot"]["p99"]),
-        notes=result.notes,
-    )
+    return {
+        "policy": policy,
+        "sizing": sizing,
+        "loop": loop,
+        "kv_gib": slots * tokens / (1 << 30),
+        "batch": float(np.average(full["num_running_seqs"], weights=weights)),
+        "finished": len(served),
+        "preempted": sum(summary["preemptions"].values()),
+        "repeated_percent": 100 * (computed - once) / computed,
+        "hit_percent": 100 * float(served["cached_tokens"].sum() / max(1, served["prompt_tokens"].sum())),
+        "tokens_per_s": float(summary["throughput"]["tokens_per_s"]),
+        **{f"{name}_{at}_s": summary[name][at] for name in ("ttft", "tpot") for at in ("p50", "p99")},
+        **{f"{e}_percent": float(100 * np.average(full[e], weights=weights) / slots) for e in entries},
+    }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
@@ -15,6 +14,7 @@ from pagesim.experiments.loads import LOADS
 from pagesim.experiments.plan import POLICY, Plan, plan
 from pagesim.experiments.sweeps.workers import Workers
 from pagesim.models import model
+from pagesim.results.gpu_memory import FullMemory
 from pagesim.setup.system import System
 from pagesim.workloads.trace import Trace
 
@@ -56,50 +56,6 @@ ROOM = 1.1
 
 PARTS = ("not requested", "weights", "activations", "CUDA graphs", "other", *ENTRIES, *FREE)
 """What a GPU's memory is for: the parts of a plan, and the entries of the ledger."""
-
-
-@dataclass(frozen=True, slots=True)
-class FullMemory:
-    """The memory of a GPU while the KV cache is full.
-
-    Args:
-        model: see `MODELS`.
-        gpu: by name.
-        tensor_parallel_size: GPUs that share the model; all that follows is of each.
-        load: see `LOADS`.
-        clients: that wait for answers.
-        max_num_seqs: of the server; fewer requests run at once.
-        running: requests, mean over iterations.
-        waiting: likewise.
-        num_blocks: of the cache, the null block included.
-        bytes: by name of `PARTS`; they sum to the GPU's memory. Of the cache they are means over iterations.
-    """
-
-    model: str
-    gpu: str
-    tensor_parallel_size: int
-    load: str
-    clients: int
-    max_num_seqs: int
-    running: float
-    waiting: float
-    num_blocks: int
-    bytes: dict[str, int]
-
-    def row(self) -> dict[str, str | int | float]:
-        """Return it as a row of a table."""
-        return {
-            "model": self.model,
-            "gpu": self.gpu,
-            "tensor_parallel_size": self.tensor_parallel_size,
-            "load": self.load,
-            "clients": self.clients,
-            "max_num_seqs": self.max_num_seqs,
-            "running": round(self.running, 2),
-            "waiting": round(self.waiting, 2),
-            "num_blocks": self.num_blocks,
-            **{f"{name.lower().replace(' ', '_')}_bytes": count for name, count in self.bytes.items()},
-        }
 
 
 def gallery(

@@ -25,7 +25,7 @@ from pagesim.workloads.trace import Trace
 POLICY = "vllm-v1"
 
 
-class Part(NamedTuple):
+class MemoryPart(NamedTuple):
     """A part of a GPU's memory: what for, how many bytes, and how that is known."""
 
     name: str
@@ -69,20 +69,24 @@ class Plan:
         return _at_once(self.system, self.blocks, self.settled["max_num_seqs"])
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[MemoryPart, ...]:
         """Where each GPU's memory goes; the parts make up all of it, but for what is less than a block."""
         of = self.division
-        rest = Part("not requested", self.memory - self.requested, f"{self.memory / GIB:.2f} GiB in all")
+        rest = MemoryPart(
+            "not requested", self.memory - self.requested, f"{self.memory / GIB:.2f} GiB in all"
+        )
         if of is None:
-            used = Part("weights and all else", self.requested - self.cache_bytes, "what the log leaves")
-            return rest, used, Part("KV cache", self.cache_bytes, "from the log")
+            used = MemoryPart(
+                "weights and all else", self.requested - self.cache_bytes, "what the log leaves"
+            )
+            return rest, used, MemoryPart("KV cache", self.cache_bytes, "from the log")
         return (
             rest,
-            Part("weights", of.weights, self.weights_are),
-            Part("activations", of.activations, "estimated"),
-            Part("CUDA graphs", of.graphs, "estimated" if of.graphs else "none counted"),
-            Part("other", of.other, "estimated"),
-            Part("KV cache", self.cache_bytes, "what is left"),
+            MemoryPart("weights", of.weights, self.weights_are),
+            MemoryPart("activations", of.activations, "estimated"),
+            MemoryPart("CUDA graphs", of.graphs, "estimated" if of.graphs else "none counted"),
+            MemoryPart("other", of.other, "estimated"),
+            MemoryPart("KV cache", self.cache_bytes, "what is left"),
         )
 
     @property

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pagesim.hardware.gpu_sheets import SHEETS
+from pagesim.hardware.gpu_rows import read
 from pagesim.hardware.gpu_spec import GIB, GpuSpec, Link
 from pagesim.models.names import find
 from pagesim.setup.plugins import Plugins
 
 __all__ = ["GIB", "GPUS", "GpuSpec", "Link", "gpu", "gpus"]
 
-_GPUS = {spec.name: spec for spec in SHEETS}
+_GPUS = read()
 
 GPUS: Plugins[GpuSpec] = Plugins("gpu", "pagesim.gpus", _GPUS)
 """GPUs by name, and those that others bring."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 from pagesim.allocators import OutOfBlocks
+from pagesim.allocators.extents import Extent, join_extents
 from pagesim.kvcache.groups import Full, KVGroup, are_hybrid, check_groups, page_bytes_of
 from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.setup.compiled import mypyc_attr
@@ -253,6 +254,35 @@ class BlockManager:
         """
         return None
 
+    # Block numbers, of memory that names blocks
+
+    def block_table(self, request: SequenceGroup, sample: int = 0, group: int = 0) -> list[int]:
+        """Return a sample's blocks in a group, in token order, reserved ones left out.
+
+        Of a group that gives blocks back they stand by position, with a number below 0 for one that is gone.
+        """
+        raise BlockManagerError("this memory counts blocks and gives them no numbers")
+
+    def blocks_of(self, request: SequenceGroup, sample: int = 0) -> list[int]:
+        """Return all blocks of a sample, reserved ones included, group by group."""
+        return self.block_table(request, sample)
+
+    def extents(self, request: SequenceGroup, sample: int = 0) -> list[Extent]:
+        """Return where the blocks of a sample are, in token order; neighbouring blocks are joined."""
+        return join_extents(self.blocks_of(request, sample))
+
+    def free_blocks_in_order(self) -> list[int]:
+        """Return the free blocks in the order in which they are going to be taken."""
+        raise BlockManagerError("this memory counts blocks and gives them no numbers")
+
+    def free_extents(self) -> list[Extent]:
+        """Return the maximal runs of free blocks, by address."""
+        return join_extents(sorted(self.free_blocks_in_order()))
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless every block is free or held, and no bookkeeping disagrees."""
+        return
+
     # Changes
 
     def new_plan(self) -> None:
@@ -392,6 +422,11 @@ class BlockManager:
         raise BlockManagerError("this memory cannot fork samples; beams need block tables")
 
     # Used by subclasses
+
+    def _check_single(self, request: SequenceGroup) -> None:
+        """Refuse a request of several samples, where memory serves each as a request of its own."""
+        if request.samples > 1:
+            raise BlockManagerError("this memory serves every sample as a request of its own")
 
     def _check_room(self, blocks: int) -> None:
         """Refuse to take more blocks than are free."""

@@ -111,15 +111,10 @@ class ContiguousManager(BlockManager):
 
     # Addresses
 
-    def extents(self, request: SequenceGroup, sample: int = 0) -> list[Extent]:
-        run = request.block_state.of[sample]
-        return [(run[0], len(run))]
-
     def block_table(self, request: SequenceGroup, sample: int = 0, group: int = 0) -> list[int]:
         return self.blocks_of(request, sample)[: -(-self.length(request) // self.block_size)]
 
     def blocks_of(self, request: SequenceGroup, sample: int = 0) -> list[int]:
-        """Return all blocks of a sample, reserved ones included."""
         return list(request.block_state.of[sample])
 
     def free_extents(self) -> list[Extent]:

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from pagesim.kvcache.reservation import Reservation
 
 
-class Rule(Protocol):
-    """By which blocks of a sequence a group of layers still needs.
+class Rule:
+    """By which blocks of a sequence a group of layers still needs; here all, taken as it grows.
 
     A rule is given the tokens whose KV exists when an iteration begins (``processed``), and says how many of
     them no later token attends to.
     """
 
-    grows: bool
+    __slots__ = ()
+
+    grows = True
     """Whether a decoding sequence takes further blocks; if not, everything is taken at admission."""
 
     def skipped(self, processed: int) -> int:
         """Return the leading tokens that no token after the first ``processed`` attends to."""
+        return 0
 
     def reserved(self, tokens: int, output_tokens: int) -> int:
         """Return the tokens that a sequence takes room for at admission, at least ``tokens``."""
+        return tokens
 
     def most_blocks(self, block_size: int, longest: int, in_flight: int) -> int | None:
         """Return the blocks that a sequence ever holds at once; None where none is given back before the end.
@@ -32,31 +35,16 @@ class Rule(Protocol):
             longest: tokens of the longest sequence.
             in_flight: tokens of it that can be scheduled and not be computed yet.
         """
-
-
-class _OnDemand:
-    """What rules have in common by which a sequence takes blocks as it grows."""
-
-    __slots__ = ()
-    grows = True
-
-    def skipped(self, processed: int) -> int:
-        return 0
-
-    def reserved(self, tokens: int, output_tokens: int) -> int:
-        return tokens
-
-    def most_blocks(self, block_size: int, longest: int, in_flight: int) -> int | None:
         return None
 
 
 @dataclass(frozen=True, slots=True)
-class Full(_OnDemand):
+class Full(Rule):
     """Every token attends to all tokens before it: nothing is released before the end."""
 
 
 @dataclass(frozen=True, slots=True)
-class SlidingWindow(_OnDemand):
+class SlidingWindow(Rule):
     """A token attends to the last ``window`` tokens, itself included.
 
     Source: vLLM 0.33.0, ``SlidingWindowManager.get_num_skipped_tokens`` and
@@ -82,7 +70,7 @@ class SlidingWindow(_OnDemand):
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkedLocal(_OnDemand):
+class ChunkedLocal(Rule):
     """A token attends to those since the last multiple of ``chunk``, itself included.
 
     Source: vLLM 0.33.0, ``ChunkedLocalAttentionManager.get_num_skipped_tokens`` and
@@ -107,7 +95,7 @@ class ChunkedLocal(_OnDemand):
 
 
 @dataclass(frozen=True, slots=True)
-class State(_OnDemand):
+class State(Rule):
     """A recurrent state, one block however many tokens came before.
 
     Where prefixes are cached (``aligned``) a state that a block's last token leaves behind can be found; then
@@ -135,20 +123,14 @@ class State(_OnDemand):
 
 
 @dataclass(frozen=True, slots=True)
-class Reserved:
+class Reserved(Rule):
     """Everything that a sequence may ever need is taken at admission, by a guess of its length."""
 
     reservation: Reservation
     grows = False
 
-    def skipped(self, processed: int) -> int:
-        return 0
-
     def reserved(self, tokens: int, output_tokens: int) -> int:
         return self.reservation.tokens(tokens, output_tokens)
-
-    def most_blocks(self, block_size: int, longest: int, in_flight: int) -> int | None:
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +181,11 @@ class KVGroup:
     def slot_bytes(self) -> int:
         """Bytes that a token fills in all layers; of a state, which no token fills, 0."""
         return 0 if isinstance(self.rule, State) else self.filled // self.block_size
+
+    @property
+    def is_one_block(self) -> bool:
+        """Whether a sequence has one block of this group, however long it is: a state that is not found."""
+        return isinstance(self.rule, State) and not self.rule.aligned
 
     @property
     def kind(self) -> str:

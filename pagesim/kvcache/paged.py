@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pagesim.allocators import OutOfBlocks
-from pagesim.allocators.extents import Extent, join_extents
 from pagesim.kvcache.base import BlockManager, BlockManagerError
 from pagesim.kvcache.groups import KVGroup, check_single
 from pagesim.kvcache.paged_tables import PagedTables
@@ -245,20 +244,14 @@ class PagedManager(BlockManager):
         return self._numbered().on_device
 
     def block_table(self, request: SequenceGroup, sample: int = 0, group: int = 0) -> list[int]:
-        """Return a sample's blocks on the device, in token order, reserved ones left out."""
         return self.blocks_of(request, sample)[: self.blocks_for(self.length(request))]
 
     def blocks_of(self, request: SequenceGroup, sample: int = 0) -> list[int]:
         """Return all blocks of a sample, on the device or in the swap space."""
         return list(self._numbered().of(request)[sample])
 
-    def extents(self, request: SequenceGroup, sample: int = 0) -> list[Extent]:
-        """Return where the blocks of a sample are, in token order; neighbouring blocks are joined."""
-        return join_extents(self.blocks_of(request, sample))
-
-    def free_extents(self) -> list[Extent]:
-        """Return the maximal runs of free blocks, by address."""
-        return join_extents(sorted(self._numbered().device.free))
+    def free_blocks_in_order(self) -> list[int]:
+        return self._numbered().device.free[::-1]
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless every block is free or held, and the counts agree with the tables."""

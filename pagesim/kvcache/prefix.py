@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pagesim.kvcache.base import BlockManager, BlockManagerError
 from pagesim.kvcache.groups import KVGroup
-from pagesim.kvcache.ring import Ring
 from pagesim.kvcache.run_index import Hit, Prefix, RunIndex
 from pagesim.kvcache.runs import FreeQueue, Run
 from pagesim.kvcache.sequence_group import SequenceGroup
+from pagesim.kvcache.single import SingleSampleManager
 from pagesim.setup.compiled import mypyc_attr
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class PrefixManager(BlockManager):
+class PrefixManager(SingleSampleManager):
     """Memory of one KV group of full attention and of single samples, with a prefix cache.
 
     The free blocks are a queue. Blocks are taken at its front, and then their content is evicted; a request
@@ -43,7 +42,7 @@ class PrefixManager(BlockManager):
     def __init__(
         self, num_blocks: int, block_size: int, cpu_blocks: int = 0, *, reuses_unhashed_first: bool = True
     ) -> None:
-        super().__init__(num_blocks, [KVGroup(block_size)], cpu_blocks, shares=False)
+        super().__init__(num_blocks, [KVGroup(block_size)], cpu_blocks, releases=False)
         self.reuses_unhashed_first = reuses_unhashed_first
         self._queue = FreeQueue()
         self._queue.append(Run(num_blocks))
@@ -52,7 +51,6 @@ class PrefixManager(BlockManager):
             None,
             0,
         )  # for whom blocks were found last, how many
-        self._ring = Ring(block_size)
         self._reserved: Run | None = None  # the last run that is taken before what is given back
         self._changes: list[tuple[int, ...]] = []
 
@@ -67,9 +65,6 @@ class PrefixManager(BlockManager):
         """Return the runs of blocks that can be found, held ones included."""
         return self._index.found.values()
 
-    def held_blocks(self, request: SequenceGroup) -> int:
-        return -(-self.length(request) // self.block_size)
-
     def exclusive_blocks(self, requests: Sequence[SequenceGroup]) -> list[int]:
         own = {id(request.block_state) for request in requests}
         blocks = 0
@@ -83,15 +78,12 @@ class PrefixManager(BlockManager):
                 blocks += run.count
         return [blocks]
 
-    def blocks_needed(self, steps: int = 1) -> int:
-        return self._ring.total(self.steps, steps)
+    def held_blocks(self, request: SequenceGroup) -> int:
+        return -(-self.length(request) // self.block_size)
 
     def blocks_to_extend(self, request: SequenceGroup, tokens: int, computed: int | None = None) -> int:
         length, size = self.length(request), self.block_size
         return -(-(length + tokens) // size) - -(-length // size)
-
-    def steps_that_fit(self, steps: int, spare: int) -> int:
-        return self._ring.steps_that_fit(self.steps, steps, self.free_blocks - spare)
 
     def match_prefix(self, request: SequenceGroup, tokens: int) -> int:
         if request.content is None:
@@ -119,8 +111,7 @@ class PrefixManager(BlockManager):
     # Changes
 
     def admit(self, request: SequenceGroup, tokens: int) -> None:
-        if request.samples > 1:
-            raise BlockManagerError("a prefix cache serves every sample as a request of its own")
+        self._check_single(request)
         size = self.block_size
         blocks = -(-tokens // size)
         if blocks > self.free_blocks:
@@ -138,21 +129,6 @@ class PrefixManager(BlockManager):
         self._take(blocks - prefix.hashed, prefix)
         self._index.register(prefix, (tokens - request.uncommitted_tokens) // size)
 
-    def extend(self, request: SequenceGroup, tokens: int) -> None:
-        blocks = self.blocks_to_extend(request, tokens)
-        self._check_room(blocks)
-        self._take(blocks, request.block_state)
-        request.tokens += tokens
-        self.cache_full_blocks(request)
-
-    def start_decoding(self, request: SequenceGroup) -> None:
-        super().start_decoding(request)
-        self._ring.enter(request.length_offset)
-
-    def stop_decoding(self, request: SequenceGroup) -> None:
-        super().stop_decoding(request)
-        self._ring.leave(request.length_offset)
-
     def reserve_free(self) -> None:
         for run in self._queue:
             if run.content is not None:
@@ -162,7 +138,7 @@ class PrefixManager(BlockManager):
         self._cached = 0
 
     def allocate_step(self, steps: int = 1) -> int:
-        blocks = self._ring.total(self.steps, steps)
+        blocks = self._takes.total(self.steps, steps)
         if blocks > self.free_blocks:
             self._check_room(blocks)
         if self.reuses_unhashed_first:
@@ -173,7 +149,7 @@ class PrefixManager(BlockManager):
         for _ in range(steps):
             self.steps += 1
             cached = self._cached
-            self._take(self._ring.at(self.steps))
+            self._take(self._takes.at(self.steps))
             if self._cached < cached:
                 self._changes.append((self.steps, self._cached))
         return 0
@@ -227,6 +203,12 @@ class PrefixManager(BlockManager):
         return
 
     # Inside
+
+    def _take_for(self, request: SequenceGroup, length: int) -> None:
+        size = self.block_size
+        self._take(-(-length // size) - -(-request.tokens // size), request.block_state)
+        request.tokens = length
+        self.cache_full_blocks(request)
 
     def _hits_of(self, request: SequenceGroup, tokens: int) -> list[Hit]:
         """Return the runs that ``match_prefix`` found last for a request, as far as they are still there."""

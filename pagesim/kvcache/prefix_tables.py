@@ -64,25 +64,11 @@ class NumberedPrefixManager(PrefixManager):
     # Tables
 
     def block_table(self, request: SequenceGroup, sample: int = 0, group: int = 0) -> list[int]:
-        """Return a request's blocks, in token order."""
         prefix: Prefix = request.block_state
         return list(prefix.table)
 
-    def blocks_of(self, request: SequenceGroup, sample: int = 0) -> list[int]:
-        """Return all blocks of a request, in token order."""
-        return self.block_table(request)
-
-    def extents(self, request: SequenceGroup, sample: int = 0) -> list[Extent]:
-        """Return where a request's blocks are, in token order; neighbouring blocks are joined."""
-        return join_extents(self.block_table(request))
-
     def free_blocks_in_order(self) -> list[int]:
-        """Return the free blocks in the order in which they are going to be taken."""
         return list(chain.from_iterable([reversed(run.blocks) for run in self._queue]))
-
-    def free_extents(self) -> list[Extent]:
-        """Return the maximal runs of free blocks, by address."""
-        return join_extents(sorted(self.free_blocks_in_order()))
 
     def cached_extents(self) -> list[Extent]:
         """Return the maximal runs of free blocks whose content can still be found, by address."""

@@ -1,31 +1,59 @@
-"""What all memories share that release blocks before the end: they serve every sample as its own request."""
+"""Memory that serves every sample as a request of its own, and counts in one ring what they take."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
+from math import lcm
 
-from pagesim.kvcache.base import BlockManager, BlockManagerError
+from pagesim.kvcache.base import BlockManager
 from pagesim.kvcache.groups import KVGroup
+from pagesim.kvcache.ring import Ring
 from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.setup.compiled import mypyc_attr
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SingleSampleManager(BlockManager):
-    """A block manager of single samples, whose groups release what no later token attends to.
+    """A block manager of single samples, which counts what they take as they decode in one `Ring`.
 
     Args:
         num_blocks: on the device.
         groups: the KV groups of the model.
+        cpu_blocks: of swap space.
+        releases: whether groups may release blocks that no later token attends to.
     """
 
-    __slots__ = ()
+    __slots__ = ("_sizes", "_takes")
 
-    def __init__(self, num_blocks: int, groups: Sequence[KVGroup]) -> None:
-        super().__init__(num_blocks, groups, shares=False)
-        self.releases = self.is_hybrid = True
-        self.is_plain = False
+    def __init__(
+        self, num_blocks: int, groups: Sequence[KVGroup], cpu_blocks: int = 0, *, releases: bool = True
+    ) -> None:
+        super().__init__(num_blocks, groups, cpu_blocks, shares=False)
+        self.releases = self.is_hybrid = releases
+        self.is_plain = not releases
+        sizes = Counter([group.block_size for group in self.groups if not group.is_one_block])
+        self._sizes = tuple(sizes.items())  # (tokens a block, groups)
+        self._takes = Ring(lcm(*sizes))  # what decoding requests take
+
+    def blocks_needed(self, steps: int = 1) -> int:
+        return self._takes.total(self.steps, steps)
+
+    def steps_that_fit(self, steps: int, spare: int) -> int:
+        needed, room = self.blocks_needed, self.free_blocks - spare
+        if needed(steps) <= room:
+            return steps
+        return bisect_right(range(1, steps + 1), room, key=needed)
+
+    def start_decoding(self, request: SequenceGroup) -> None:
+        super().start_decoding(request)
+        self._enter_ring(request, 1)
+
+    def stop_decoding(self, request: SequenceGroup) -> None:
+        super().stop_decoding(request)
+        self._enter_ring(request, -1)
 
     def extend(self, request: SequenceGroup, tokens: int) -> None:
         self.free_skipped_blocks(request)
@@ -34,10 +62,11 @@ class SingleSampleManager(BlockManager):
 
     # For subclasses
 
+    def _enter_ring(self, request: SequenceGroup, times: int) -> None:
+        """Count what a request takes as it decodes; with ``times`` -1, no longer."""
+        for size, groups in self._sizes:
+            self._takes.enter(request.length_offset, request.tokens_per_step, times * groups, size)
+
     @abstractmethod
     def _take_for(self, request: SequenceGroup, length: int) -> None:
         """Take blocks for a resting request of that length, which there are; it has so many tokens then."""
-
-    def _check_single(self, request: SequenceGroup) -> None:
-        if request.samples > 1:
-            raise BlockManagerError("memory of several KV groups serves every sample as a request of its own")

@@ -16,7 +16,7 @@ def is_estimate(spec: ModelSpec) -> bool:
     They are where the family is not known here, where the config has keys that may carry a size and are not
     read, or where what recurrent layers weigh is not known.
     """
-    return spec.approximate or bool(spec.unread) or _lacks_recurrence(spec)
+    return spec.approximate or bool(spec.unread) or _lacks_recurrence(spec) or spec.weights.unlisted
 
 
 def trust(spec: ModelSpec) -> Trust:

@@ -15,36 +15,60 @@ TRAITS: dict[str, dict[str, Any]] = {
     "apertus": {"gated": False, "qk_norm": True, "act_numbers": 2},
     "arcee": {"gated": False},
     "bamba": {},
+    "cohere": {"norms_per_layer": 1, "tied": True, "split_qk_norm": True},
     "cohere2": {"norms_per_layer": 1, "tied": True},
     "deepseek_v2": {},
     "deepseek_v3": {},
     "deepseek_v32": {},
+    "ernie4_5": {"tied": True},
     "ernie4_5_moe": {"tied": True},
+    "exaone4": {"qk_norm": True},
     "falcon": {**_LAYER_NORM, "tied": True},
     "falcon_h1": {},
     "gemma": {"tied": True},
     "gemma2": {"norms_per_layer": 4, "tied": True},
     "gemma3": {"norms_per_layer": 4, "tied": True, "qk_norm": True},
+    "deepseek_v4": {},
+    "gemma4": {"norms_per_layer": 4, "tied": True, "qk_norm": True},
+    "glm": {},
+    "glm4": {"norms_per_layer": 4},
+    "glm4_moe": {},
+    "glm5_next": {},
     "glm_moe_dsa": {},
     "gpt2": {**_LAYER_NORM, **_BIASES, "tied": True},
     "gpt_bigcode": {**_LAYER_NORM, **_BIASES, "tied": True},
     "gpt_neox": {**_LAYER_NORM, **_BIASES},
     "gpt_oss": {"qkv_bias": True, "out_bias": True, "sinks": True},
     "granite": {},
+    "granitemoe": {},
     "granitemoehybrid": {},
     "jamba": {},
     "kimi_k2": {},
+    "lfm2": {"qk_norm": True, "tied": True},
+    "lfm2_moe": {"qk_norm": True, "tied": True},
     "llama": {},
     "llama4": {},
-    "minimax_m2": {"wide_qk_norm": True},
+    "kimi_linear": {},
+    "mimo": {"qkv_bias": True},
+    "mimo_v2": {},
+    "mimo_v2_flash": {},
+    "minimax_m2": {"wide_qk_norm": True, "split_qk_norm": True},
+    "minimax_m3": {"qk_norm": True},
+    "minimax_m3_vl": {"qk_norm": True},
     "ministral": {},
     "ministral3": {},
     "mistral": {},
     "mixtral": {},
+    "nemotron-nas": {"norms_per_layer": 1},
     "nemotron_h": {"gated": False, "norms_per_layer": 1},
+    "olmo": {"norms_per_layer": 0, "final_norm": False},
+    "olmo2": {"wide_qk_norm": True},
+    "olmo3": {"wide_qk_norm": True},
+    "olmoe": {"wide_qk_norm": True},
     "opt": {**_LAYER_NORM, **_BIASES, "tied": True},
     "phi": {**_LAYER_NORM, **_BIASES, "norms_per_layer": 1},
     "phi3": {},
+    "phimoe": {"layer_norm": True},
     "qwen2": {"qkv_bias": True},
     "qwen2_moe": {"qkv_bias": True},
     "qwen2_5_vl": {"qkv_bias": True},
@@ -55,23 +79,24 @@ TRAITS: dict[str, dict[str, Any]] = {
     "qwen3_next": _QWEN_NEXT,
     "qwen3_5": _QWEN_NEXT,
     "qwen3_5_moe": _QWEN_NEXT,
+    "seed_oss": {"qkv_bias": True},
     "smollm3": {"tied": True},
     "starcoder2": {**_LAYER_NORM, **_BIASES, "tied": True},
+    "zamba2": {"norms_per_layer": 1, "tied": True},
 }
 """Fields of a ModelSpec by family, whose parameters are counted exactly. Others are read like LLaMA."""
 
-LATENTS = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "kimi_k2")
+LATENTS = (
+    *("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm5_next", "glm_moe_dsa", "kimi_k2", "kimi_linear"),
+)
 """The families of these whose layers may have latent attention."""
 
 MIXTURES = (
     *LATENTS,
     *(
-        "ernie4_5_moe",
-        "gpt_oss",
-        "granitemoehybrid",
-        "jamba",
-        "llama4",
-        "minimax_m2",
+        *("deepseek_v4", "ernie4_5_moe", "gemma4", "glm4_moe", "gpt_oss", "granitemoe", "granitemoehybrid"),
+        *("jamba", "lfm2_moe", "llama4", "olmoe", "phimoe"),
+        *("mimo_v2", "mimo_v2_flash", "minimax_m2", "minimax_m3", "minimax_m3_vl"),
         "mixtral",
         "nemotron_h",
     ),
@@ -84,6 +109,7 @@ ATTENTION_BIAS = (
         "apertus",
         "arcee",
         "bamba",
+        "cohere",
         "cohere2",
         "falcon_h1",
         "gemma",
@@ -92,15 +118,33 @@ ATTENTION_BIAS = (
         "gpt_neox",
         "gpt_oss",
     ),
-    *("granite", "granitemoehybrid", "llama", "llama4", "nemotron_h", "qwen3", "qwen3_moe", "qwen3_next"),
+    *(
+        "granite",
+        "granitemoe",
+        "granitemoehybrid",
+        "olmo",
+        "olmo2",
+        "olmo3",
+        "olmoe",
+        "phimoe",
+        "llama",
+        "llama4",
+        "nemotron_h",
+        "qwen3",
+        "qwen3_moe",
+        "qwen3_next",
+    ),
     *("qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", "smollm3"),
 )
 """The families of these whose code makes biases of attention where ``attention_bias`` says so."""
 
-MLP_BIAS = ("arcee", "bamba", "falcon_h1", "granite", "llama", "smollm3")
+QKV_BIAS = {"glm": False, "glm4": True, "glm4_moe": False, "seed_oss": True}
+"""Likewise, of queries, keys and values alone, and what their code takes where the config is silent."""
+
+MLP_BIAS = ("arcee", "bamba", "falcon_h1", "granite", "llama", "seed_oss", "smollm3")
 """Likewise of MLPs, where ``mlp_bias`` says so."""
 
-TIED_AROUND = ("gemma3", "kimi_k25", "mistral3")
+TIED_AROUND = ("gemma3", "gemma4", "kimi_k25", "mistral3")
 """Models of images whose token table serves as the LM head unless the config says otherwise at its top."""
 
 _DELTA = {
@@ -125,6 +169,16 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "bamba": _MAMBA2,
     "cohere2": {"sliding_window": 4096, "sliding_window_pattern": 4},
     "deepseek_v3": {"topk_method": "noaux_tc"},
+    "deepseek_v4": {"hc_mult": 4, "topk_method": "noaux_tc"},
+    "gemma4": {"global_head_dim": 512, "head_dim": 256, "sliding_window": 512},
+    "glm": {"head_dim": 128, "num_key_value_heads": 2},
+    "glm4": {"head_dim": 128, "num_key_value_heads": 2},
+    "glm4_moe": {
+        **{"first_k_dense_replace": 1, "moe_intermediate_size": 1408, "n_routed_experts": 128},
+        **{"n_shared_experts": 1, "num_experts_per_tok": 8, "num_key_value_heads": 8},
+        "topk_method": "noaux_tc",
+    },
+    "glm5_next": {"hc_mult": 4, "topk_method": "noaux_tc"},
     "kimi_k2": {"topk_method": "noaux_tc"},
     "deepseek_v32": {
         "index_head_dim": 128,
@@ -140,6 +194,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "moe_num_experts": 64,
         "moe_num_shared_experts": 2,
     },
+    "exaone4": {"sliding_window": 4096, "sliding_window_pattern": 4},
     "falcon": {"multi_query": True},
     "falcon_h1": {**_MAMBA2, "mamba_d_ssm": 1024, "num_key_value_heads": 8},
     "gemma": {"head_dim": 256},
@@ -168,6 +223,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "sliding_window": 128,
         "sliding_window_pattern": 2,
     },
+    "granitemoe": {"num_experts_per_tok": 2, "num_local_experts": 8},
     "granitemoehybrid": {**_MAMBA2, "num_experts_per_tok": 2},
     "jamba": {
         "attn_layer_offset": 4,
@@ -180,6 +236,13 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "mamba_expand": 2,
         "num_experts": 16,
         "num_experts_per_tok": 2,
+        "num_key_value_heads": 8,
+    },
+    "lfm2": {"conv_L_cache": 3, "num_key_value_heads": 8},
+    "lfm2_moe": {
+        "conv_L_cache": 3,
+        "num_dense_layers": 2,
+        "num_experts_per_tok": 4,
         "num_key_value_heads": 8,
     },
     "llama4": {
@@ -208,6 +271,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "ssm_state_size": 128,
         "use_conv_bias": True,
     },
+    "olmoe": {"num_experts": 64, "num_experts_per_tok": 8},
+    "phimoe": {"num_experts_per_tok": 2, "num_key_value_heads": 8, "num_local_experts": 16},
+    "seed_oss": {"head_dim": 128, "num_key_value_heads": 8},
     "olmo3": {"sliding_window": 4096, "sliding_window_pattern": 4},
     "qwen2": {"max_window_layers": 28, "sliding_window": 4096, "use_sliding_window": False},
     "qwen2_moe": {"max_window_layers": 28, "sliding_window": 4096, "use_sliding_window": False},
@@ -223,5 +289,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "qwen3_5": _DELTA,
     "qwen3_5_moe": _DELTA,
     "smollm3": {"use_sliding_window": False},
+    "zamba2": {"mamba_d_conv": 4, "mamba_expand": 2, "mamba_ngroups": 1, "num_mem_blocks": 1},
 }
 """By family, what its code takes where the config is silent and other than LLaMA's code would take it."""

@@ -13,6 +13,7 @@ from typing import Any
 from pagesim.errors import PagesimError, brief
 from pagesim.models.families import LATENTS, TRAITS
 from pagesim.models.hf_config import HfConfig
+from pagesim.models.hf_kept import KEPT, READS, Kept
 from pagesim.models.hf_unread import LAYER_FILE
 from pagesim.models.layers import (
     ChunkLayer,
@@ -50,13 +51,15 @@ READ: dict[str, tuple[str, ...]] = {
     "bamba": ("attn_layer_indices", "mamba_d_state"),
     "cohere2": _WINDOWS,
     "deepseek_v32": ("index_topk", "index_head_dim"),
+    "exaone4": _WINDOWS,
     "falcon_h1": ("mamba_d_state", "mamba_d_ssm"),
     "gemma2": _WINDOWS,
     "gemma3": _WINDOWS,
-    "glm_moe_dsa": ("index_topk", "index_head_dim"),
     "gpt_oss": _WINDOWS,
     "granitemoehybrid": ("mamba_d_state",),
     "jamba": ("attn_layer_period", "mamba_d_state"),
+    "lfm2": ("conv_L_cache", "full_attn_idxs"),
+    "lfm2_moe": ("conv_L_cache", "full_attn_idxs"),
     "llama4": ("attention_chunk_size",),
     "minimax_m2": ("attn_type_list",),
     "ministral": _WINDOWS,
@@ -75,6 +78,7 @@ READ: dict[str, tuple[str, ...]] = {
     "qwen3_5": _DELTA,
     "qwen3_5_moe": _DELTA,
     "starcoder2": _WINDOWS,
+    "zamba2": ("mamba_d_state",),
 }
 """By family, which of these signs are read; in any family also `ALWAYS`, and others with ``layer_types``."""
 
@@ -88,6 +92,7 @@ KINDS = {
     "chunked_attention": "chunk",
     "linear_attention": "state",
     "mamba": "state",
+    "conv": "state",
     "hybrid": "both",
     "indexed_attention": "indexed",
     "deepseek_sparse_attention": "indexed",
@@ -120,9 +125,7 @@ def kinds(config: HfConfig) -> tuple[str, ...]:
     """
     named = config.entries("layer_types") or config.entries("layers_block_type")
     _refuse_unknown_signs(config, named is not None)
-    layers = config.number("num_hidden_layers", "n_layer", "n_layers", default=len(named) if named else None)
-    if layers > MOST_PARTS:
-        raise config.error("num_hidden_layers", layers, f"a whole number from 1 to {MOST_PARTS}")
+    layers = layer_count(config)
     if named is None:
         return _PATTERNS.get(config.family, _full)(config, layers)
     key = "layer_types" if config.get("layer_types") else "layers_block_type"
@@ -137,17 +140,33 @@ def kinds(config: HfConfig) -> tuple[str, ...]:
     return tuple(KINDS[name] for name in named)
 
 
-def cached(config: HfConfig, shape: Shape) -> tuple[Layer, ...]:
-    """Return what each layer keeps, in order; nothing where all keep every token's keys and values alike.
+def layer_count(config: HfConfig) -> int:
+    """Return the number of transformer layers.
+
+    Raises:
+        PagesimError: the config does not say it, or says too large a one.
+    """
+    named = config.entries("layer_types") or config.entries("layers_block_type")
+    layers = config.number("num_hidden_layers", "n_layer", "n_layers", default=len(named) if named else None)
+    if layers > MOST_PARTS:
+        raise config.error("num_hidden_layers", layers, f"a whole number from 1 to {MOST_PARTS}")
+    return layers
+
+
+def cached(config: HfConfig, shape: Shape) -> Kept:
+    """Return what each layer keeps, in order.
 
     Raises:
         PagesimError: as for `kinds`; or a window, a chunk or a state is named and its size is not.
     """
+    if config.family in KEPT:
+        _refuse_unknown_signs(config, config.get("layer_types") is not None)
+        latent = _vector(shape.mla) if shape.mla else None
+        full = FullLayer(shape.kv_heads, shape.head_dim)
+        return KEPT[config.family](config, layer_count(config), full, latent, shape.state)
     found = kinds(config)
-    if set(found) == {"full"}:
-        return ()
     made = {kind: _layers(config, kind, shape) for kind in dict.fromkeys(found)}
-    return tuple(layer for kind in found for layer in made[kind])
+    return [made[kind] for kind in found]
 
 
 def _layers(config: HfConfig, kind: str, shape: Shape) -> tuple[Layer, ...]:
@@ -155,7 +174,7 @@ def _layers(config: HfConfig, kind: str, shape: Shape) -> tuple[Layer, ...]:
     heads = shape.kv_heads, shape.head_dim
     full: Layer = FullLayer(*heads)
     if shape.mla:
-        full = LatentLayer(shape.mla.kv_lora_rank + shape.mla.qk_rope_head_dim)
+        full = LatentLayer(shape.mla.width)
     match kind:
         case "full":
             return (full,)
@@ -178,29 +197,41 @@ def _layers(config: HfConfig, kind: str, shape: Shape) -> tuple[Layer, ...]:
     return (full, shape.state) if kind == "both" else (shape.state,)
 
 
+def _vector(mla: LatentAttention) -> LatentLayer:
+    """Return the latent vector of a layer.
+
+    Where an indexer picks what is read, it is in fp8 kept with a scale in fp32 for each 128 elements, and
+    with a rotary part in bf16 (FlashMLA's layout, as in vLLM).
+    """
+    if not mla.index_heads:
+        return LatentLayer(mla.width)
+    scales = 4 * -(-mla.kv_lora_rank // 128)
+    return LatentLayer(mla.width, fp8_bytes=mla.kv_lora_rank + scales + 2 * (mla.qk_rope_head_dim or 64))
+
+
 def _indexed(config: HfConfig, mla: LatentAttention | None) -> tuple[Layer, ...]:
     """Return the latent vector and the indexer of DeepSeek's sparse attention.
 
-    In fp8 the vector is kept with a scale in fp32 for each 128 elements, its rotary part in bf16; so are the
-    indexer's keys whatever the type of the cache (FlashMLA's and DeepGEMM's layouts, as in vLLM).
+    The indexer's keys are in fp8 with a scale, whatever the type of the cache (DeepGEMM's layout).
     """
-    if mla is None or config.family not in ("deepseek_v32", "glm_moe_dsa"):
+    if mla is None or config.family != "deepseek_v32":
         raise PagesimError(
             f"{config.where}: layer_types names sparse attention, and the indexer of model_type "
             f"{config.family} is not known here; {LAYER_FILE}"
         )
-    latent = mla.kv_lora_rank + 4 * -(-mla.kv_lora_rank // 128) + 2 * mla.qk_rope_head_dim
     keys = config.number("index_head_dim")
-    return (
-        LatentLayer(mla.kv_lora_rank + mla.qk_rope_head_dim, fp8_bytes=latent),
-        IndexerLayer(keys + 4 * -(-keys // 128)),
-    )
+    return (_vector(mla), IndexerLayer(keys + 4 * -(-keys // 128)))
 
 
 def _refuse_unknown_signs(config: HfConfig, named: bool) -> None:
     """Refuse a config that holds a sign which is not read in its family."""
     windows_off = not config.flag("use_sliding_window", True)
-    read = {*READ.get(config.family, ()), *ALWAYS, *(_WITH_TYPES if named else ())}
+    read = {
+        *READ.get(config.family, ()),
+        *READS.get(config.family, ()),
+        *ALWAYS,
+        *(_WITH_TYPES if named else ()),
+    }
     if config.family in TRAITS and config.family not in LATENTS:
         read -= {"kv_lora_rank"}
     for key in SIGNS:
@@ -280,6 +311,12 @@ def _jamba(config: HfConfig, layers: int) -> tuple[str, ...]:
     return tuple("full" if i % period == offset else "state" for i in range(layers))
 
 
+def _lfm2(config: HfConfig, layers: int) -> tuple[str, ...]:
+    """LFM2: short convolutions but in the layers that are named."""
+    full = config.numbers("full_attn_idxs")
+    return tuple("full" if full is None or i in full else "state" for i in range(layers))
+
+
 def _bamba(config: HfConfig, layers: int) -> tuple[str, ...]:
     full = config.numbers("attn_layer_indices") or ()
     return tuple("full" if i in full else "state" for i in range(layers))
@@ -310,13 +347,15 @@ _PATTERNS: dict[str, Pattern] = {
     "bamba": _bamba,
     "cohere2": _WINDOWED,
     "deepseek_v32": _of_all("indexed"),
+    "exaone4": _WINDOWED,
     "falcon_h1": _of_all("both"),
     "gemma2": _WINDOWED,
     "gemma3": _WINDOWED,
     "gpt_oss": _WINDOWED,
-    "glm_moe_dsa": _of_all("indexed"),
     "granitemoehybrid": _of_all("state"),
     "jamba": _jamba,
+    "lfm2": _lfm2,
+    "lfm2_moe": _lfm2,
     "llama4": _llama4,
     "minimax_m2": _minimax_m2,
     "ministral": _all_windows,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import ceil
 
 from pagesim.models.families import LATENTS, MIXTURES, TRAITS
 from pagesim.models.hf_config import HfConfig
 from pagesim.models.model_spec import LatentAttention, MixtureOfExperts
-from pagesim.models.recurrent import GatedDeltaNet, Mamba1, Mamba2, Recurrence
+from pagesim.models.recurrent import GatedDeltaNet, KimiDelta, Mamba1, Mamba2, Recurrence, ShortConv
 
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
@@ -20,7 +21,7 @@ def latent(config: HfConfig) -> LatentAttention | None:
     indexed = config.get("index_topk") is not None
     return LatentAttention(
         kv_lora_rank=config.number("kv_lora_rank"),
-        qk_rope_head_dim=config.number("qk_rope_head_dim"),
+        qk_rope_head_dim=config.number("qk_rope_head_dim", default=0),
         qk_nope_head_dim=config.number("qk_nope_head_dim"),
         v_head_dim=config.number("v_head_dim"),
         q_lora_rank=config.number("q_lora_rank", default=0),
@@ -40,16 +41,19 @@ def experts(config: HfConfig, layers: int) -> MixtureOfExperts | None:
     if number < 2 or (config.family == "nemotron_h" and not _letters(config, "E", "moe")):
         _skip_experts(config)
         return None
-    widths = _SHARED_FFN.get(config.family, () if config.family in TRAITS else sum(_SHARED_FFN.values(), ()))
+    of_any = () if config.family in TRAITS else _SHARED_FFN["qwen2_moe"] + _SHARED_FFN["nemotron_h"]
+    widths = _SHARED_FFN.get(config.family, of_any)
     shared = config.number(*widths, default=0) if widths else 0
+    latent = {"nemotron_h": "moe_latent_size", "kimi_linear": "routed_expert_hidden_size"}.get(config.family)
     return MixtureOfExperts(
         experts=number,
         experts_per_token=config.number(
-            *("num_experts_per_tok", "moe_k", "num_experts_per_token", "experts_per_token")
+            *("num_experts_per_tok", "moe_k", "num_experts_per_token", "experts_per_token", "top_k_experts")
         ),
         # A key that is missing where the family's experts have a width of their own is no plain MLP's width.
         expert_ffn=config.number(
-            "moe_intermediate_size", *(() if config.family in _OWN_WIDTH else ("intermediate_size",))
+            *(() if config.family in _PLAIN_WIDTH else ("moe_intermediate_size",)),
+            *(() if config.family in _OWN_WIDTH else ("intermediate_size",)),
         ),
         shared_experts=config.number(
             *("n_shared_experts", "moe_num_shared_experts", "num_shared_experts"),
@@ -57,14 +61,23 @@ def experts(config: HfConfig, layers: int) -> MixtureOfExperts | None:
         ),
         shared_ffn=shared,
         shared_gate=config.family in ("qwen2_moe", "qwen3_next", "qwen3_5_moe"),
-        dense_layers=_dense_layers(config, layers),
-        correction_bias=config.text("topk_method") == "noaux_tc"
-        or config.family in ("ernie4_5_moe", "nemotron_h")
-        or config.flag("use_routing_bias"),
+        dense_layers=len(plain_layers(config, layers)),
+        correction_bias=(config.text("topk_method") == "noaux_tc" and config.family != "deepseek_v4")
+        or config.family in ("ernie4_5_moe", "kimi_linear", "nemotron_h")
+        or config.flag("use_routing_bias")
+        or config.flag("use_expert_bias", config.family == "lfm2_moe"),
         biases=config.family == "gpt_oss",
-        latent=config.number("moe_latent_size", default=0) if config.family == "nemotron_h" else 0,
+        wide_router=config.family in WIDE_ROUTERS,
+        exact_router=config.family == "nemotron_h",
+        latent=config.number(latent, default=0) if latent else 0,
+        beside=config.family == "gemma4",
     )
 
+
+WIDE_ROUTERS = (
+    *("ernie4_5_moe", "glm4_moe", "mimo_v2", "mimo_v2_flash", "minimax_m2", "minimax_m3", "minimax_m3_vl"),
+)
+"""The families whose routers have weights of 32 bits in vLLM."""
 
 _OWN_WIDTH = (
     *LATENTS,
@@ -72,7 +85,11 @@ _OWN_WIDTH = (
 )
 """The families whose experts are as wide as ``moe_intermediate_size`` says, and as nothing else does."""
 
+_PLAIN_WIDTH = ("granitemoe", "mixtral", "olmoe", "phimoe")
+"""Likewise those whose experts are as wide as ``intermediate_size`` says."""
+
 _SHARED_FFN: dict[str, tuple[str, ...]] = {
+    "gemma4": ("intermediate_size",),
     "granitemoehybrid": ("shared_intermediate_size",),
     "nemotron_h": ("moe_shared_expert_intermediate_size",),
     "qwen2_moe": ("shared_expert_intermediate_size",),
@@ -89,17 +106,20 @@ def _skip_experts(config: HfConfig) -> None:
     config.skip("moe_shared_expert_intermediate_size", "first_k_dense_replace", "moe_layer_freq")
 
 
-def _dense_layers(config: HfConfig, layers: int) -> int:
-    """Return how many layers have a plain MLP where the others have experts."""
+def plain_layers(config: HfConfig, layers: int) -> list[int]:
+    """Return the layers that have a plain MLP where others have experts, from 0."""
+    every = range(layers)
     match config.family:
+        case "deepseek_v4":
+            return []
         case "jamba":
             period = config.number("expert_layer_period")
             offset = config.number("expert_layer_offset", default=0)
-            return sum(i % period != offset for i in range(layers))
+            return [i for i in every if i % period != offset]
         case "llama4":
             sparse = config.numbers("moe_layers")
             step = config.number("interleave_moe_layer_step")
-            return layers - (layers // step if sparse is None else sum(i in sparse for i in range(layers)))
+            return [i for i in every if ((i + 1) % step != 0 if sparse is None else i not in sparse)]
         case "ernie4_5_moe":
             first, last = config.get("moe_layer_start_index"), config.get("moe_layer_end_index")
             for key, value in (("moe_layer_start_index", first), ("moe_layer_end_index", last)):
@@ -107,42 +127,51 @@ def _dense_layers(config: HfConfig, layers: int) -> int:
                     raise config.error(key, value, "a whole number from 0, or -1 for the last layer")
             last = layers - 1 if last == -1 else last
             step = config.number("moe_layer_interval")
-            return sum((i + 1) % step != 0 or not first <= i <= last for i in range(layers))
+            return [i for i in every if (i + 1) % step != 0 or not first <= i <= last]
         case "qwen2_moe" | "qwen3_moe" | "qwen3_next" | "qwen3_vl_moe":
             dense = config.numbers("mlp_only_layers") or ()
             step = config.number("decoder_sparse_step", default=1)
-            return sum(i in dense or (i + 1) % step != 0 for i in range(layers))
+            return [i for i in every if i in dense or (i + 1) % step != 0]
         case "nemotron_h":
             return _letters(config, "-", "mlp")
-    first = config.number("first_k_dense_replace", default=0)
+    first = config.number("first_k_dense_replace", "num_dense_layers", default=0)
     kinds = config.entries("mlp_layer_types")
     if kinds is not None:
+        config.skip("moe_layer_freq")
         if len(kinds) != layers or not all(kind in ("dense", "sparse") for kind in kinds):
             raise config.error("mlp_layer_types", kinds, f"dense or sparse for each of the {layers} layers")
-        return sum(kind == "dense" for kind in kinds)
+        return [i for i in every if kinds[i] == "dense"]
     # One number, or 1 for each layer with experts.
     if isinstance(config.get("moe_layer_freq"), list):
         sparse = config.numbers("moe_layer_freq") or ()
         if len(sparse) != layers:
             raise config.error("moe_layer_freq", sparse, f"0 or 1 for each of the {layers} layers")
-        return sum(not each for each in sparse)
+        return [i for i in every if not sparse[i]]
     step = config.number("moe_layer_freq", default=1)
-    return sum(i < first or i % step != 0 for i in range(layers))
+    return [i for i in every if i < first or i % step != 0]
+
+
+def sparse_layers(config: HfConfig, layers: int) -> list[int]:
+    """Return the layers that have experts, from 0, of a model that has some."""
+    if config.family == "nemotron_h":
+        return _letters(config, "E", "moe")
+    plain = plain_layers(config, layers)
+    return [i for i in range(layers) if i not in plain]
 
 
 def mlp_layers(config: HfConfig) -> int:
     """Return how many layers have an MLP or experts, 0 if all have."""
     if config.family != "nemotron_h":
         return 0
-    return _letters(config, "-", "mlp") + _letters(config, "E", "moe")
+    return len(_letters(config, "-", "mlp")) + len(_letters(config, "E", "moe"))
 
 
-def _letters(config: HfConfig, letter: str, name: str) -> int:
-    """Return how many of Nemotron-H's layers are of a kind."""
+def _letters(config: HfConfig, letter: str, name: str) -> list[int]:
+    """Return which of Nemotron-H's layers are of a kind."""
     named = config.entries("layers_block_type") or config.entries("layer_types")
     if named is not None:
-        return sum(each == name for each in named)
-    return str(config.get("hybrid_override_pattern")).count(letter)
+        return [i for i, each in enumerate(named) if each == name]
+    return [i for i, each in enumerate(str(config.get("hybrid_override_pattern"))) if each == letter]
 
 
 def recurrence(config: HfConfig) -> tuple[Recurrence, str] | None:
@@ -162,6 +191,19 @@ def recurrence(config: HfConfig) -> tuple[Recurrence, str] | None:
             ), "bf16"
         case "bamba" | "falcon_h1" | "granitemoehybrid":
             return _mamba2(config), "bf16"
+        case "zamba2":
+            inner = config.number("mamba_expand") * config.number("hidden_size")
+            heads = config.number("n_mamba_heads", default=inner // config.number("mamba_headdim"))
+            return Mamba2(
+                heads=heads,
+                head_dim=config.number("mamba_headdim", default=inner // heads),
+                groups=config.number("mamba_ngroups"),
+                state=config.number("mamba_d_state"),
+                conv=config.number("mamba_d_conv"),
+                conv_bias=config.flag("use_conv_bias", True),
+                in_bias=config.flag("add_bias_linear"),
+                out_bias=config.flag("add_bias_linear"),
+            ), "bf16"
         case "nemotron_h":
             config.skip("expand")
             return Mamba2(
@@ -182,6 +224,21 @@ def recurrence(config: HfConfig) -> tuple[Recurrence, str] | None:
                 value_dim=config.number("linear_value_head_dim"),
                 conv=config.number("linear_conv_kernel_dim"),
             ), _dtype(config, "mamba_ssm_dtype")
+        case "lfm2" | "lfm2_moe":
+            width, tokens = config.number("hidden_size"), config.number("conv_L_cache")
+            return ShortConv(width, tokens, config.flag("conv_bias")), "bf16"
+        case "kimi_linear" | "glm5_next":
+            lists = config.get("linear_attn_config")
+            if not isinstance(lists, Mapping):
+                raise config.error("linear_attn_config", lists, "an object")
+            of_delta = HfConfig({**lists, "model_type": "tower"}, f"{config.where}: linear_attn_config")
+            return KimiDelta(
+                heads=of_delta.number("num_heads"),
+                head_dim=of_delta.number("head_dim"),
+                conv=of_delta.number("short_conv_kernel_size"),
+                full_gate=of_delta.flag("use_full_rank_gate"),
+                bounded=of_delta.get("gate_lower_bound") is not None,
+            ), "fp32"
     return None
 
 

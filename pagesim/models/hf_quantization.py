@@ -7,14 +7,28 @@ reads them (vllm/model_executor/layers/quantization).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pagesim.errors import PagesimError, brief, reason
 from pagesim.models.hf_config import HfConfig
-from pagesim.models.hf_modules import WHOLE, Module
+from pagesim.models.hf_modules import Module
 from pagesim.models.hf_patterns import find
-from pagesim.models.weights import BF16, DTYPES, GROUPS, Compute, WeightDtype, Weights, with_scales
+from pagesim.models.weights import (
+    BF16,
+    DTYPES,
+    GROUPS,
+    NOTHING,
+    OF_TENSORS,
+    OF_WEIGHTS,
+    Beside,
+    Compute,
+    Part,
+    WeightDtype,
+    Weights,
+    with_scales,
+)
 from pagesim.setup.reading import parse_json, read_text
 
 DtypeOf = Callable[[Module], WeightDtype]
@@ -31,17 +45,21 @@ FILED = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4", "MIXED_PRECIS
 
 _IGNORED = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules")
 
-_FP8 = DTYPES["fp8"]
-_NVFP4 = DTYPES["nvfp4"]
+_FP8 = WeightDtype("fp8", 8, "fp8", beside=OF_TENSORS)
+_ROW = 1 << 31
+"""More columns than any matrix has."""
+_FP8_ROWS = WeightDtype("fp8", 8, "fp8", (1, _ROW))
+"""Fp8 with a scale of each row."""
+_NVFP4 = WeightDtype("nvfp4", DTYPES["nvfp4"].bits, "fp4", beside=OF_TENSORS)
 _MXFP8 = WeightDtype("mxfp8", with_scales(8, 32, 8), "fp8")
 
 MODELOPT: dict[str, WeightDtype] = {
     "FP8": _FP8,
-    "FP8_PER_CHANNEL_PER_TOKEN": _FP8,
+    "FP8_PER_CHANNEL_PER_TOKEN": _FP8_ROWS,
     "FP8_PB_WO": DTYPES["fp8_block"],
     "MXFP8": _MXFP8,
     "NVFP4": _NVFP4,
-    "W4A16_NVFP4": WeightDtype("nvfp4", _NVFP4.bits),
+    "W4A16_NVFP4": WeightDtype("nvfp4", _NVFP4.bits, beside=Beside(6, 8)),
 }
 """The weight dtypes of ModelOpt, by ``quant_algo``."""
 
@@ -66,22 +84,33 @@ def weights(config: HfConfig, modules: Iterable[Module]) -> Weights:
     linear = tuple(modules)
     dtype_of = _reader(config, section)(config, section, linear)
     ignored: dict[Module, bool] = {}
-    for key in _IGNORED:
+    of_fp8 = METHODS[section["quant_method"]] is _fp8
+    for key in ("ignored_layers", "modules_to_not_convert") if of_fp8 else _IGNORED:
         names = _texts(config, section, key)
         if METHODS[section["quant_method"]] is _modelopt:  # a name there is also about what goes on behind it
             names = [*names, *(f"{name}*" for name in names if not name.endswith("*"))]
         ignored |= find(linear, [(name, True) for name in names], _error(config, key))
     by_group: dict[str, dict[WeightDtype, int]] = {}
+    layers: dict[tuple[str, str, WeightDtype], set[int]] = {}
     for module in linear:
-        sizes = by_group.setdefault("latent" if module.name in WHOLE else module.group, {})
+        sizes = by_group.setdefault(module.group, {})
         dtype = BF16 if module in ignored else dtype_of(module)
         sizes[dtype] = sizes.get(dtype, 0) + module.parameters
+        layers.setdefault((module.group, module.name, dtype), set()).add(module.layer)
     found: dict[str, Any] = {group: _joined(sizes) for group, sizes in by_group.items()}
-    if found.get("latent") == found.get("attention"):
-        found.pop("latent", None)
-    kinds = {**by_group, "attention": {**by_group.get("attention", {}), **by_group.get("latent", {})}}
-    mixed = tuple(group for group in GROUPS if len(kinds.get(group, ())) > 1)
-    return Weights(**found, mixed=mixed)
+    mixed = tuple(group for group in GROUPS if len(by_group.get(group, ())) > 1)
+    parts = [
+        Part(group, name, frozenset(at), dtype)
+        for (group, name, dtype), at in layers.items()
+        if group in mixed and dtype != BF16
+    ]
+    return Weights(
+        **found,
+        mixed=mixed,
+        parts=tuple(parts),
+        cache_scales=_cache_scales(config, section),
+        unlisted=_lacks_layers(section),
+    )
 
 
 def _joined(sizes: Mapping[WeightDtype, int]) -> WeightDtype:
@@ -91,6 +120,22 @@ def _joined(sizes: Mapping[WeightDtype, int]) -> WeightDtype:
         return most
     bits = sum(dtype.bits * size for dtype, size in sizes.items()) / sum(sizes.values())
     return WeightDtype(most.name, bits, most.compute)
+
+
+def _cache_scales(config: HfConfig, section: Mapping[str, Any]) -> int:
+    """Return the bytes of an attention layer's scales, of which those have some that are quantized.
+
+    Four numbers of 16 bits; in compressed-tensors' layers three of 32, each with a zero point of 16.
+    """
+    latent = config.get("kv_lora_rank") is not None
+    match section.get("quant_method"):
+        case "fp8":
+            return 0 if latent or config.family == "deepseek_v4" else 4 * 2
+        case "compressed-tensors":
+            return 0 if latent else 3 * (4 + 2)
+        case "modelopt" | "modelopt_fp4" if section.get("quant_algo") != "MIXED_PRECISION":
+            return 0 if config.family == "glm5_next" else 4 * 2
+    return 4 * 2 if cache_dtype(config) else 0
 
 
 def cache_dtype(config: HfConfig) -> str:
@@ -246,10 +291,10 @@ def _number(config: HfConfig, section: Mapping[str, Any], keys: tuple[str, ...],
     return default
 
 
-def _integers(bits: int, group: int, *, zero_points: bool) -> WeightDtype:
+def _integers(bits: int, group: int, *, zero_points: bool, beside: Beside = NOTHING) -> WeightDtype:
     """Return integers in groups, each with a scale of 16 bits; a group of -1 is a channel."""
     grouped = with_scales(bits, group, 16, bits if zero_points else 0) if group > 0 else bits
-    return WeightDtype(f"int{bits}", grouped)
+    return WeightDtype(f"int{bits}", grouped, beside=beside)
 
 
 def _but_head(dtype: WeightDtype) -> DtypeOf:
@@ -257,13 +302,23 @@ def _but_head(dtype: WeightDtype) -> DtypeOf:
 
 
 def _fp8(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Module]) -> DtypeOf:
-    if section.get("quant_algo") is not None or section.get("moe_quant_algo") is not None:
+    of_experts = section.get("moe_quant_algo")
+    compressed = config.family == "deepseek_v4" and of_experts in (None, "NVFP4")
+    if not compressed and (section.get("quant_algo") is not None or of_experts is not None):
         algorithm = section.get("quant_algo") or section.get("moe_quant_algo")
         raise config.error("quantization_config.quant_algo", algorithm, "left out where quant_method is fp8")
     block = section.get("weight_block_size")
     if block is None:
-        return _but_head(_FP8)
-    return _but_head(_of_blocks(config, block, "quantization_config.weight_block_size"))
+        static = section.get("activation_scheme") == "static"
+        return _but_head(replace(_FP8, beside=Beside(8, 4, 0, 4) if static else OF_WEIGHTS))
+    dtype = _of_blocks(config, block, "quantization_config.weight_block_size")
+    if config.family != "deepseek_v4":
+        return _but_head(dtype)
+    # Its scales are powers of 2 in 8 bits, its experts in MXFP4 unless it says otherwise.
+    dtype = replace(dtype, bits=with_scales(8, dtype.block[0] * dtype.block[1], 8), scale=8)
+    experts = DTYPES["mxfp4"] if config.get("expert_dtype") == "fp4" else dtype
+    experts = _NVFP4 if of_experts else experts
+    return lambda module: experts if module.group == "experts" else _but_head(dtype)(module)
 
 
 def _of_blocks(config: HfConfig, block: object, where: str, compute: Compute = "fp8") -> WeightDtype:
@@ -271,7 +326,7 @@ def _of_blocks(config: HfConfig, block: object, where: str, compute: Compute = "
     sides = block if isinstance(block, list) and len(block) == 2 else ()
     if not sides or not all(isinstance(side, int) and side > 0 for side in sides):
         raise config.error(where, block, "two whole numbers")
-    return WeightDtype("fp8_block", with_scales(8, sides[0] * sides[1], 32), compute)
+    return WeightDtype("fp8_block", with_scales(8, sides[0] * sides[1], 32), compute, (sides[0], sides[1]))
 
 
 def _gptq(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Module]) -> DtypeOf:
@@ -279,7 +334,7 @@ def _gptq(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Module
         raise config.error("quantization_config.dynamic", section["dynamic"], "empty: it is not read here")
     bits = _number(config, section, ("bits",), 4)
     group = _number(config, section, ("group_size",), 128)
-    dtype = _integers(bits, group, zero_points=section.get("sym") is False)
+    dtype = _integers(bits, group, zero_points=True)
     return (lambda _: dtype) if section.get("lm_head") else _but_head(dtype)
 
 
@@ -298,6 +353,8 @@ def _modelopt(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Mo
     algorithm = section.get("quant_algo")
     if algorithm == "MIXED_PRECISION":
         layers = section.get("quantized_layers")
+        if layers is None and "producer" not in section:
+            return lambda module: _NVFP4 if module.group == "experts" else BF16
         if not isinstance(layers, Mapping):
             raise config.error("quantization_config.quantized_layers", layers, "an object")
         named = {
@@ -353,7 +410,9 @@ def _of_group(config: HfConfig, group: Mapping[str, Any], where: str) -> WeightD
     of_inputs = (inputs.get("type"), inputs.get("num_bits")) if isinstance(inputs, Mapping) else None
     if kind == "int" and 2 <= bits <= 8:
         zero_points = stored.get("symmetric") is False
-        return _integers(bits, size, zero_points=zero_points)
+        if of_inputs == ("int", 8) and bits == 8:
+            return WeightDtype("int8", 8, block=_FP8_ROWS.block)
+        return _integers(bits, size, zero_points=zero_points, beside=Beside(module=16, expert_module=4))
     if (kind, bits) == ("float", 8):
         compute: Compute = "fp8" if of_inputs == ("float", 8) else "fp16"
         if strategy == "block":
@@ -363,9 +422,14 @@ def _of_group(config: HfConfig, group: Mapping[str, Any], where: str) -> WeightD
                 f"{where}.weights.block_structure",
                 compute,
             )
-        return WeightDtype("mxfp8", _MXFP8.bits, compute) if size == 32 else WeightDtype("fp8", 8, compute)
+        if size == 32:
+            return WeightDtype("mxfp8", _MXFP8.bits, compute)
+        if strategy == "channel":
+            return replace(_FP8_ROWS, compute=compute)
+        static = isinstance(inputs, Mapping) and inputs.get("dynamic") is False
+        return WeightDtype("fp8", 8, compute, beside=OF_TENSORS if static else OF_WEIGHTS)
     if (kind, bits, size) == ("float", 4, 16):
-        return WeightDtype("nvfp4", _NVFP4.bits, "fp4" if of_inputs == ("float", 4) else "fp16")
+        return replace(_NVFP4, compute="fp4" if of_inputs == ("float", 4) else "fp16")
     if (kind, bits, size) == ("float", 4, 32):
         return DTYPES["mxfp4"]
     raise config.error(

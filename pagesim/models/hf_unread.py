@@ -41,7 +41,7 @@ HARMLESS = re.compile(
     r"|mamba_norm_before_gate|use_parallel_residual|parallel_attn|.*floor_scale|ignore_index|summary_.*|hidden_act.*"
     r"|(num_)?beams?|num_beam_groups|num_return_sequences|top_[kp]|typical_p|.*_penalty|.*no_repeat_ngram_size"
     r"|do_sample|early_stopping|problem_type|task_specific_params|pruned_heads|bad_words_ids|finetuning_task"
-    r"|quantization_config|compression_config|text_config|generation_config|image_processor_config"
+    r"|hc_sinkhorn_iters|img_token_compression_config|projector_hidden_act|quantization_config|compression_config|text_config|generation_config|image_processor_config"
     r"|(image|video|audio|vision|projector|boi|eoi|boa|eoa|media|mm|multimodal)_"
     r"(?!.*(hidden_size|intermediate|projection|dim|encoder|tower|layers|heads|experts|rank)).*"
     r"|spatial_merge_size|use_unified_vision_chunk"

@@ -27,10 +27,11 @@ _PARTS = {
 
 
 class Tower(NamedTuple):
-    """A vision tower's parameters, and the keys of its config that may change them and are not read."""
+    """A vision tower's parameters, its config, and heads that GPUs must divide to share it; or 0."""
 
     shares: Shares
     config: HfConfig
+    heads: int = 0
 
 
 def parts(config: HfConfig) -> tuple[Tower | None, tuple[str, ...]]:
@@ -43,14 +44,17 @@ def parts(config: HfConfig) -> tuple[Tower | None, tuple[str, ...]]:
     found = dict.fromkeys(part for key, part in _PARTS.items() if config.content.get(key))
     vision = config.whole.get("vision_config")
     count = _TOWERS.get(str(config.whole.get("model_type")))
-    if not vision or count is None:
+    if vision is None and config.whole.get("model_type") == "llama4" and config.is_part:
+        vision = {}  # its code then takes all of it from its defaults
+    if count is None or vision is None:
         return None, tuple(found)
     if not isinstance(vision, Mapping):
         raise config.error("vision_config", vision, "an object")
     of_tower = HfConfig({**vision, "model_type": "tower"}, f"{config.where}: vision_config")
     shares = count(of_tower, config)
     found.pop("vision tower", None)
-    return Tower(shares, of_tower), tuple(found)
+    heads = of_tower.get("vt_num_attention_heads") if count is _kimi_k3 else 0
+    return Tower(shares, of_tower, heads), tuple(found)
 
 
 def _sum(*shares: Shares) -> Shares:
@@ -64,11 +68,11 @@ def _divided(into: int, out: int, *, bias: bool = True) -> Shares:
 
 def _summed(into: int, out: int, *, bias: bool = True) -> Shares:
     """A matrix divided by what it takes; every GPU has its bias."""
-    return Shares(into * out, 0, out if bias else 0)
+    return Shares(into * out, out if bias else 0)
 
 
 def _whole(*sizes: int) -> Shares:
-    return Shares(0, 0, sum(sizes))
+    return Shares(0, sum(sizes))
 
 
 def _layer(hidden: int, ffn: int, *, norm: int, gated: bool = False, bias: bool = True) -> Shares:
@@ -191,6 +195,71 @@ def _kimi_k25(tower: HfConfig, model: HfConfig) -> Shares:
     )
 
 
+def _gemma4(tower: HfConfig, model: HfConfig) -> Shares:
+    """A tower with gated MLPs and norms on queries and keys, all of which every GPU has whole."""
+    tower.skip("global_head_dim", "num_key_value_heads", "pooling_kernel_size", "standardize")
+    tower.skip("use_clipped_linears", "default_output_length", "max_position_embeddings", "attention_bias")
+    hidden, ffn = tower.number("hidden_size", default=768), tower.number("intermediate_size", default=3072)
+    heads, dim = tower.number("num_attention_heads", default=12), tower.number("head_dim", default=64)
+    layer = _whole(4 * hidden * heads * dim, 3 * hidden * ffn, 2 * dim, 4 * hidden)
+    return _sum(
+        _whole(2 * tower.number("position_embedding_size", default=10240) * hidden),
+        _whole(_patch(tower, 16, times=1) * hidden, hidden * model.number("hidden_size")),
+        layer.times(tower.number("num_hidden_layers", default=16)),
+    )
+
+
+def _glm5_next(tower: HfConfig, model: HfConfig) -> Shares:
+    """A tower with gated MLPs, a convolution that merges patches, and a gated projection."""
+    tower.skip("attention_bias", "image_size", "spatial_merge_size")
+    hidden, ffn = tower.number("hidden_size"), tower.number("intermediate_size")
+    out, inner = tower.number("out_hidden_size"), tower.number("projection_intermediate_size")
+    heads, merged = tower.number("num_heads"), tower.number("spatial_merge_size") ** 2
+    layer = _layer(hidden, ffn, norm=hidden, gated=True)
+    return _sum(
+        _whole((_patch(tower, 14, "in_channels") + 1) * hidden),
+        _sum(layer, _whole(2 * hidden // heads)).times(tower.number("depth")),
+        _whole(hidden, (hidden * merged + 1) * out, 2 * out),
+        _divided(out, out, bias=False),
+        _divided(out, 2 * inner, bias=False),
+        _summed(inner, out, bias=False),
+    )
+
+
+def _minimax_m3(tower: HfConfig, model: HfConfig) -> Shares:
+    """CLIP's layers, a projection of each patch, and one of patches that are merged."""
+    tower.skip(
+        "num_attention_heads", "image_size", "projection_dim", "vocab_size", "vision_segment_max_frames"
+    )
+    tower.skip("img_token_compression_config", "rope_mode", "position_embedding_type")
+    hidden, ffn = tower.number("hidden_size"), tower.number("intermediate_size")
+    inner, out, merged = model.number("projector_hidden_size"), model.number("hidden_size"), 4
+    return _sum(
+        _whole(_patch(tower, 14, "num_channels") * hidden, 2 * hidden),
+        _layer(hidden, ffn, norm=2 * hidden).times(tower.number("num_hidden_layers")),
+        _divided(hidden, inner),
+        _summed(inner, out),
+        _divided(merged * out, inner),
+        _summed(inner, out),
+    )
+
+
+def _kimi_k3(tower: HfConfig, model: HfConfig) -> Shares:
+    """MoonViT without biases, and a projection that every GPU has whole."""
+    tower.skip("mm_hidden_size", "text_hidden_size", "init_pos_emb_time")
+    tower.skip("pos_emb_type", "merge_type", "mlp_type", "norm_type", "mm_projector_type")
+    hidden, ffn = tower.number("vt_hidden_size"), tower.number("vt_intermediate_size")
+    wide, out, merged = tower.number("qkv_hidden_size", default=hidden), model.number("hidden_size"), hidden
+    for side in tower.numbers("merge_kernel_size") or (2, 2):
+        merged *= side
+    positions = tower.number("init_pos_emb_height") * tower.number("init_pos_emb_width")
+    return _sum(
+        _whole((_patch(tower, 14, times=1) + positions) * hidden, hidden),
+        Shares(4 * hidden * wide + 2 * hidden * ffn, 2 * hidden).times(tower.number("vt_num_hidden_layers")),
+        _whole(merged * merged + merged * out + out),
+    )
+
+
 def _patch(tower: HfConfig, side: int, *channels: str, times: int | None = None) -> int:
     """Return the numbers of a patch: channels, images that are taken together, height and width."""
     side = tower.number("patch_size", default=side)
@@ -200,8 +269,12 @@ def _patch(tower: HfConfig, side: int, *channels: str, times: int | None = None)
 
 _TOWERS: dict[str, Callable[[HfConfig, HfConfig], Shares]] = {
     "gemma3": _gemma3,
+    "gemma4": _gemma4,
+    "glm5_next": _glm5_next,
     "kimi_k25": _kimi_k25,
+    "kimi_k3": _kimi_k3,
     "llama4": _llama4,
+    "minimax_m3_vl": _minimax_m3,
     "mistral3": _mistral3,
     "qwen2_5_vl": _qwen2_5_vl,
     "qwen3_5": _qwen3_vl,

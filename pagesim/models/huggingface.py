@@ -8,15 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from pagesim.errors import PagesimError, reason
-from pagesim.models.families import ATTENTION_BIAS, MLP_BIAS, TIED_AROUND, TRAITS
+from pagesim.models.families import ATTENTION_BIAS, MLP_BIAS, QKV_BIAS, TIED_AROUND, TRAITS
 from pagesim.models.hf_config import HfConfig
-from pagesim.models.hf_layers import Shape, cached, kinds
+from pagesim.models.hf_extras import extras
+from pagesim.models.hf_kept import widest_kv
+from pagesim.models.hf_layers import Shape, cached, layer_count
 from pagesim.models.hf_modules import modules
-from pagesim.models.hf_parts import experts, latent, mlp_layers, recurrence
+from pagesim.models.hf_parts import experts, latent, mlp_layers, plain_layers, recurrence, sparse_layers
 from pagesim.models.hf_quantization import cache_dtype, weights, with_file
 from pagesim.models.hf_unread import unread
-from pagesim.models.hf_vision import parts
-from pagesim.models.model_spec import ModelSpec
+from pagesim.models.hf_vision import Tower, parts
+from pagesim.models.layers import FullLayer, LatentLayer, StateLayer
+from pagesim.models.model_spec import MixtureOfExperts, ModelSpec
+from pagesim.models.parameters import tensors
 from pagesim.setup.reading import parse_json, read_text
 
 _FFN: dict[str, tuple[str, ...]] = {
@@ -25,6 +29,7 @@ _FFN: dict[str, tuple[str, ...]] = {
     "gpt_bigcode": ("n_inner",),
     "granitemoehybrid": ("shared_intermediate_size",),
     "llama4": ("intermediate_size_mlp", "intermediate_size"),
+    **dict.fromkeys(("minimax_m3", "minimax_m3_vl"), ("dense_intermediate_size",)),
     "opt": ("ffn_dim",),
 }
 _FFN_OF_ANY = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "moe_intermediate_size")
@@ -67,14 +72,27 @@ def from_hf_config(config: str | Path | Mapping[str, Any], name: str | None = No
 def _spec(config: HfConfig, name: str | None) -> ModelSpec:
     hidden = config.number("hidden_size", "n_embd", "d_model")
     heads = config.number("num_attention_heads", "n_head", "n_heads")
-    layers = len(kinds(config))
+    layers = layer_count(config)
     mla, moe, recurrent = latent(config), experts(config, layers), recurrence(config)
     kv_heads = heads if mla else _kv_heads(config, heads)
-    head_dim = config.number("attention_head_dim", "head_dim", default=max(1, hidden // heads))
+    head_dim = mla.v_head_dim if mla else 0
+    head_dim = head_dim or config.number("attention_head_dim", "head_dim", default=max(1, hidden // heads))
     state = None
     if recurrent is not None:
         state = recurrent[0].layer(recurrent[1])
-    kept = cached(config, Shape(kv_heads, head_dim, mla, state))
+    by_layer = cached(config, Shape(kv_heads, head_dim, mla, state))
+    kept = tuple(layer for of_layer in by_layer for layer in of_layer)
+    if config.family == "zamba2":  # whose code makes all attention before the layers that share it
+        kept = tuple(sorted(kept, key=lambda layer: isinstance(layer, StateLayer)))
+    alike = set(by_layer) == {(LatentLayer(mla.width) if mla else FullLayer(kv_heads, head_dim),)}
+
+    def having(state: bool) -> tuple[int, ...]:
+        """Return the layers that keep a state, or something else; none where they are the first ones."""
+        found = [
+            i for i, of in enumerate(by_layer) if any(isinstance(each, StateLayer) == state for each in of)
+        ]
+        return () if found == list(range(len(found))) else tuple(found)
+
     tower, left_out = parts(config)
     shape: dict[str, Any] = {
         "name": name or config.text("_name_or_path") or config.family,
@@ -83,7 +101,7 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
         "ffn": _ffn(config, hidden),
         "heads": heads,
         "kv_heads": kv_heads,
-        "head_dim": mla.v_head_dim if mla else head_dim,
+        "head_dim": head_dim,
         "vocab": config.number("vocab_size"),
         "max_model_len": _max_model_len(config),
         "source": f"{config.where}, model_type {config.family}",
@@ -91,27 +109,49 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
         "moe": moe,
         "recurrence": recurrent[0] if recurrent and state in kept else None,
         "mlp_layers": mlp_layers(config),
-        "fp8_on_sm10x": config.family == "glm_moe_dsa",
-        "image_prefixes": config.family == "gemma3" and config.is_part,
-        "cached": kept,
+        "fp8_on_sm10x": config.family in ("glm_moe_dsa", "glm5_next"),
+        "image_prefixes": config.family in ("gemma3", "gemma4") and config.is_part,
+        "cached": () if alike else kept,
+        "attending": having(False),
+        "recurring": having(True),
+        **_places(config, layers, moe),
         "approximate": config.family not in TRAITS,
         "left_out": left_out,
-        **({"tower": tower.shares.split, "tower_whole": tower.shares.whole} if tower else {}),
+        **(_of_tower(tower) if tower else {}),
         **_traits(config, hidden),
+        **extras(config, layers),
     }
     of_tower = tuple(f"vision_config.{key}" for key in unread(tower.config)) if tower else ()
     spec = ModelSpec(**shape, unread=(*unread(config), *of_tower))
-    of_layers = list(enumerate(kinds(config)))
-    attending = [layer for layer, kind in of_layers if kind not in ("state", "none")]
-    recurring = [layer for layer, kind in of_layers if kind in ("state", "both")]
-    weighed = weights(config, modules(spec, attending, recurring))
+    weighed = weights(config, modules(tensors(spec)))
     return replace(spec, weights=weighed, kv_dtype=cache_dtype(config))
+
+
+def _of_tower(tower: Tower) -> dict[str, int]:
+    return {"tower": tower.shares.split, "tower_whole": tower.shares.whole, "tower_heads": tower.heads}
+
+
+def _places(config: HfConfig, layers: int, moe: MixtureOfExperts | None) -> dict[str, Any]:
+    """Return which layers have a plain MLP and which have experts, unless the former are the first ones."""
+    plain, sparse = plain_layers(config, layers) if moe else [], sparse_layers(config, layers) if moe else []
+    if [*plain, *sparse] == list(range(layers)):
+        return {}
+    return {"plain": tuple(plain), "sparse": tuple(sparse)}
 
 
 def _ffn(config: HfConfig, hidden: int) -> int:
     """Return the inner width of a plain MLP; of a model without one, that of an expert."""
     if config.family == "granitemoehybrid":
         config.skip("intermediate_size")
+    if config.family == "nemotron-nas":
+        return hidden  # each layer has a width of its own
+    if config.family == "lfm2" and config.flag("block_auto_adjust_ff_dim", True):
+        step = config.number("block_multiple_of", default=256)
+        factor = config.get("block_ffn_dim_multiplier")
+        width = int(
+            (1 if factor is None else factor) * (2 * config.number("block_ff_dim", "intermediate_size") // 3)
+        )
+        return -(-width // step) * step
     inner = 4 * hidden if config.family in ("gpt2", "gpt_bigcode", "falcon") else None
     return config.number(*_FFN.get(config.family, _FFN_OF_ANY), default=inner)
 
@@ -119,7 +159,8 @@ def _ffn(config: HfConfig, hidden: int) -> int:
 def _max_model_len(config: HfConfig) -> int:
     # Falcon's first configs leave its 2048 to the code.
     default = 2048 if config.family == "falcon" else None
-    return config.number("max_position_embeddings", "n_positions", "n_ctx", default=default)
+    keys = ("max_position_embeddings", "n_positions", "n_ctx", "model_max_length")
+    return config.number(*keys, default=default)
 
 
 def _kv_heads(config: HfConfig, heads: int) -> int:
@@ -129,6 +170,8 @@ def _kv_heads(config: HfConfig, heads: int) -> int:
         return 1
     if config.family == "falcon" and not config.flag("new_decoder_architecture"):
         return heads
+    if config.family == "nemotron-nas":
+        return widest_kv(config, heads)
     return config.number("num_key_value_heads", "num_kv_heads", default=heads)
 
 
@@ -164,6 +207,8 @@ def _traits(config: HfConfig, hidden: int) -> dict[str, Any]:
             raise config.error("qk_norm_type", config.get("qk_norm_type"), "per_layer")
     if config.family == "llama4":
         config.skip("use_qk_norm")  # which has no weights
+    if config.family == "mimo":
+        config.skip("attention_bias")  # which its code does not look at
     if config.family == "opt":
         if not config.flag("layer_norm_elementwise_affine", True):
             raise config.error("layer_norm_elementwise_affine", False, "true: its norms are counted here")
@@ -185,6 +230,14 @@ def _traits(config: HfConfig, hidden: int) -> dict[str, Any]:
     known = config.family in TRAITS
     if config.family in ATTENTION_BIAS or not known:
         traits["qkv_bias"] = traits["out_bias"] = config.flag("attention_bias", traits.get("out_bias", False))
+    if config.family in QKV_BIAS:
+        traits["qkv_bias"] = config.flag("attention_bias", QKV_BIAS[config.family])
+    if config.family == "seed_oss":
+        traits["out_bias"] = config.flag("attention_out_bias")
+    if config.family in ("cohere", "glm4_moe"):
+        traits["wide_qk_norm" if config.family == "cohere" else "qk_norm"] = config.flag("use_qk_norm")
+    if config.family == "ernie4_5":
+        traits |= dict.fromkeys(_BIASES, config.flag("use_bias"))
     if config.family in MLP_BIAS or not known:
         traits["mlp_bias"] = config.flag("mlp_bias")
     return traits

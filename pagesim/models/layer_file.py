@@ -14,6 +14,7 @@ from pagesim.models.layers import (
     IndexerLayer,
     LatentLayer,
     Layer,
+    RingLayer,
     StateLayer,
     WindowLayer,
 )
@@ -28,6 +29,7 @@ KINDS: dict[str, type[Layer]] = {
     "latent": LatentLayer,
     "indexer": IndexerLayer,
     "state": StateLayer,
+    "ring": RingLayer,
 }
 """The kinds of layers by name."""
 
@@ -92,7 +94,7 @@ def from_layers(path: str | Path) -> ModelSpec:
     cached = tuple(_layers(given.pop("layers"), f"{path}: layers", 1))
     if not cached:
         raise PagesimError(f"{path}: layers is empty; a model has at least one")
-    listed = [layer for layer in cached if not isinstance(layer, IndexerLayer)]
+    listed = [layer for layer in cached if not isinstance(layer, IndexerLayer | RingLayer)]
     widest = max(
         (layer for layer in cached if isinstance(layer, FullLayer)),
         key=lambda layer: (layer.kv_heads, layer.head_dim),

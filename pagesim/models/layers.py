@@ -88,10 +88,27 @@ class FullLayer:
 
 @dataclass(frozen=True, slots=True)
 class WindowLayer(FullLayer):
-    """Attention over the last ``window`` tokens, the token itself included."""
+    """Attention over the last ``window`` tokens, the token itself included.
+
+    Attributes:
+        token_bytes: bytes of a token where a layout of its own fixes them, whatever the heads; else 0.
+        block_size: tokens of a block where the layer's kernel fixes them; else 0.
+        alignment: bytes of which a page is made a multiple.
+    """
 
     kind: ClassVar[str] = "window"
     window: int
+    token_bytes: int = 0
+    block_size: int = 0
+    alignment: int = 1
+
+    def bytes_per_token(self, kv_dtype: str = "fp16", tp: int = 1) -> int:
+        """Return the bytes of a token on each of ``tp`` GPUs.
+
+        Raises:
+            PagesimError: an unknown ``kv_dtype``, or a ``tp`` that the heads do not allow.
+        """
+        return self.token_bytes or FullLayer.bytes_per_token(self, kv_dtype, tp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +127,22 @@ class LatentLayer:
         width: elements of the vector, its rotary part included.
         token_bytes: bytes of it where a layout of its own fixes them, whatever the type of the cache; else 0.
         fp8_bytes: bytes of it where a layout of its own fixes them in fp8 alone; else 0.
+        tokens_per_state: tokens of which one vector is kept (DeepSeek V4 makes one of 4 or of 128).
+        alignment: bytes of which a page is made a multiple.
     """
 
     kind: ClassVar[str] = "latent"
     width: int
     token_bytes: int = 0
     fp8_bytes: int = 0
+    tokens_per_state: int = 1
+    alignment: int = 1
 
     def __post_init__(self) -> None:
         _check_sizes(self)
 
     def bytes_per_token(self, kv_dtype: str = "fp16", tp: int = 1) -> int:
-        """Return the bytes of a token's vector on each GPU.
+        """Return the bytes of a vector on each GPU.
 
         Raises:
             PagesimError: an unknown ``kv_dtype``, or one that scales each token and head: in vLLM 0.33.0 no
@@ -138,9 +159,36 @@ class LatentLayer:
 
 @dataclass(frozen=True, slots=True)
 class IndexerLayer:
-    """The indexer of sparse attention: ``token_bytes`` bytes a token, by which it picks what is read."""
+    """The indexer of sparse attention: a key of ``token_bytes`` bytes, by which it picks what is read.
+
+    Attributes:
+        token_bytes: bytes of a key, its scale included.
+        tokens_per_state: tokens of which one key is kept.
+        alignment: bytes of which a page is made a multiple.
+    """
 
     kind: ClassVar[str] = "indexer"
+    token_bytes: int
+    tokens_per_state: int = 1
+    alignment: int = 1
+
+    def __post_init__(self) -> None:
+        _check_sizes(self)
+
+    def bytes_per_token(self, kv_dtype: str = "fp16", tp: int = 1) -> int:
+        """Return the bytes of a key on each GPU, whatever the type of the cache."""
+        return self.token_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RingLayer:
+    """The last ``block_size`` tokens in one block a request, which no other request shares.
+
+    They are those that an indexer has not made one key of yet (GLM-5.3-Flash).
+    """
+
+    kind: ClassVar[str] = "ring"
+    block_size: int
     token_bytes: int
 
     def __post_init__(self) -> None:
@@ -216,10 +264,34 @@ class StateLayer:
         return conv + prod((heads // tp, *each)) * DTYPE_BYTES[self.state_dtype]
 
 
-AttentionLayer = FullLayer | WindowLayer | ChunkLayer | LatentLayer | IndexerLayer
+AttentionLayer = FullLayer | WindowLayer | ChunkLayer | LatentLayer | IndexerLayer | RingLayer
 """A layer that keeps something of every token, or of the last ones."""
 
 Layer = AttentionLayer | StateLayer
+
+
+def kept_per_token(layer: AttentionLayer, kv_dtype: str = "fp16", tp: int = 1) -> int:
+    """Return the bytes that a layer keeps of a token on each of ``tp`` GPUs, on average, rounded up.
+
+    Raises:
+        PagesimError: as for the layer's ``bytes_per_token``.
+    """
+    tokens = layer.tokens_per_state if isinstance(layer, LatentLayer | IndexerLayer) else 1
+    return -(-layer.bytes_per_token(kv_dtype, tp) // tokens)
+
+
+def page_bytes(layer: AttentionLayer, tokens: int, kv_dtype: str = "fp16", tp: int = 1) -> int:
+    """Return the bytes that a layer fills of a block of so many tokens on each of ``tp`` GPUs.
+
+    Raises:
+        PagesimError: as for the layer's ``bytes_per_token``.
+    """
+    states, alignment = tokens, 1
+    if isinstance(layer, LatentLayer | IndexerLayer):
+        states, alignment = tokens // layer.tokens_per_state, layer.alignment
+    elif isinstance(layer, WindowLayer):
+        alignment = layer.alignment
+    return -(-states * layer.bytes_per_token(kv_dtype, tp) // alignment) * alignment
 
 
 def _check_sizes(layer: Layer) -> None:

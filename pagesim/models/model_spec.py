@@ -14,12 +14,13 @@ from pagesim.models.layers import (
     LatentLayer,
     Layer,
     StateLayer,
+    kept_per_token,
     kv_element_bytes,
     kv_heads_per_gpu,
 )
-from pagesim.models.parameters import REST, TOWER, count
+from pagesim.models.parameters import REST, TOWER, Tensor, count, tensors
 from pagesim.models.recurrent import Recurrence
-from pagesim.models.weights import ALL_BF16, BF16, Compute, Weights, usual_weights
+from pagesim.models.weights import ALL_BF16, BF16, REST_BYTES, Compute, Weights, usual_weights
 
 MOST_PARTS = 65_536
 """Likewise more layers, heads or experts than this."""
@@ -28,7 +29,7 @@ _SIZES = ("window", "chunk")
 _MAY_BE_0 = (
     *("position_rows", "embedding", "q_lora_rank", "shared_experts", "shared_ffn", "dense_layers"),
     *("mlp_layers", "index_heads", "index_head_dim", "index_topk", "latent", "act_numbers"),
-    *("tower", "tower_whole"),
+    *("tower", "tower_whole", "tower_heads", "qk_rope_head_dim", "norms_per_layer"),
 )
 _OF_WEIGHTS = ("hidden", "ffn", "vocab")
 """What may be 0, all of it, where only what a model keeps is known."""
@@ -53,6 +54,11 @@ class LatentAttention:
     index_head_dim: int = 0
     index_topk: int = 0
 
+    @property
+    def width(self) -> int:
+        """Elements of the latent vector, its rotary part included."""
+        return self.kv_lora_rank + self.qk_rope_head_dim
+
 
 @dataclass(frozen=True, slots=True)
 class MixtureOfExperts:
@@ -69,6 +75,9 @@ class MixtureOfExperts:
         correction_bias: the router has a bias by which it balances the load.
         biases: the router and the experts' matrices have biases.
         latent: width of what experts that are not shared take and give, between two projections; 0 without.
+        wide_router: the router's weights have 32 bits.
+        exact_router: they do where no kernel of the GPU computes in 32 bits with weights of 16.
+        beside: the shared experts are the layer's plain MLP, beside which the others stand (Gemma 4).
     """
 
     experts: int
@@ -81,6 +90,9 @@ class MixtureOfExperts:
     correction_bias: bool = False
     biases: bool = False
     latent: int = 0
+    wide_router: bool = False
+    exact_router: bool = False
+    beside: bool = False
 
     def touched(self, tokens: int) -> float:
         """Return the share of a layer's experts that so many tokens visit, from 0 to 1.
@@ -115,6 +127,7 @@ class ModelSpec:
         mlp_bias: biases in the MLP.
         qk_norm: a norm of width ``head_dim`` on queries and one on keys.
         wide_qk_norm: likewise, but over all heads together.
+        split_qk_norm: GPUs divide its weights; else each has them whole.
         output_gate: the query projection gives a gate for attention's output, too.
         sinks: a learned weight a head for attending to nothing.
         position_rows: rows of a learned position table, 0 without one.
@@ -133,12 +146,20 @@ class ModelSpec:
         act_numbers: learned numbers of an MLP's activation function.
         tower: parameters of a tower for images that tensor parallelism divides.
         tower_whole: those of it that every GPU keeps.
+        tower_heads: where GPUs do not divide so many evenly, each keeps all of it; 0 where they need not.
         left_out: parts beside the language model that are not counted, such as "audio tower".
         unread: keys of its config that may change its weights and are not read.
         kv_dtype: of the KV cache, where the checkpoint says one: fp8 or nvfp4; else '', for 16 bits.
         fp8_on_sm10x: vLLM keeps its latent vectors in fp8 on Blackwell GPUs for servers unless told otherwise
             (GLM-5).
         image_prefixes: tokens of an image attend to one another both ways (Gemma 3).
+        attending: the layers that attend, from 0; empty where they are the first ones.
+        recurring: likewise those that keep a state.
+        plain, sparse: likewise those with a plain MLP and with experts, of a model with experts; empty where
+            the former are the first ones.
+        ffns: inner width of each layer's plain MLP where they differ, 0 of a layer without one.
+        extras: tensors that no other number here tells of.
+        own_attention: those of attention are all among them.
 
     ``hidden``, ``ffn`` and ``vocab`` are 0 where only ``cached`` is known: the model then has neither weights
     nor a roofline, and serves where the blocks or the bytes of the cache are given.
@@ -166,6 +187,7 @@ class ModelSpec:
     mlp_bias: bool = False
     qk_norm: bool = False
     wide_qk_norm: bool = False
+    split_qk_norm: bool = False
     output_gate: bool = False
     sinks: bool = False
     position_rows: int = 0
@@ -183,11 +205,19 @@ class ModelSpec:
     act_numbers: int = 0
     tower: int = 0
     tower_whole: int = 0
+    tower_heads: int = 0
     left_out: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     kv_dtype: str = ""
     fp8_on_sm10x: bool = False
     image_prefixes: bool = False
+    attending: tuple[int, ...] = ()
+    recurring: tuple[int, ...] = ()
+    plain: tuple[int, ...] = ()
+    sparse: tuple[int, ...] = ()
+    ffns: tuple[int, ...] = ()
+    extras: tuple[Tensor, ...] = ()
+    own_attention: bool = False
 
     def __post_init__(self) -> None:
         self._check(self)
@@ -241,7 +271,7 @@ class ModelSpec:
         if self.cached:
             return self.cached
         if self.mla:
-            return (LatentLayer(self.mla.kv_lora_rank + self.mla.qk_rope_head_dim),) * self.layers
+            return (LatentLayer(self.mla.width),) * self.layers
         return (FullLayer(self.kv_heads, self.head_dim),) * self.layers
 
     @property
@@ -308,12 +338,12 @@ class ModelSpec:
 
         Whether they are exact says ``weights_are``.
         """
-        return sum(map(sum, count(self).values()))
+        return sum(count(self).values())
 
     @property
     def active_parameters(self) -> int:
         """Parameters of which one token makes use: only the experts that it visits."""
-        return sum(map(sum, count(self, active=True).values()))
+        return sum(count(self, active=True).values())
 
     def with_weights(self, name: str) -> ModelSpec:
         """Return this model in a weight dtype, as checkpoints in it are usually released (`usual_weights`).
@@ -321,7 +351,7 @@ class ModelSpec:
         Raises:
             PagesimError: there is no such weight dtype.
         """
-        groups = [group for group, shares in count(self).items() if any(shares)]
+        groups = [group for group, number in count(self).items() if number]
         return replace(self, weights=usual_weights(name, groups), kv_dtype="")
 
     @property
@@ -329,7 +359,7 @@ class ModelSpec:
         """The dtypes of its weights but the LM head's, such as ``bf16, experts mxfp4``; fp16 is ``bf16``."""
         if not self.has_weights:
             return BF16.name
-        groups = (group for group, shares in count(self).items() if any(shares) and group != "head")
+        groups = (group for group, number in count(self).items() if number and group != "head")
         names = {group: dtype.name for group in groups if (dtype := self.weights.of(group)) is not None}
         alike = {group: BF16.name if name == "fp16" else name for group, name in names.items()}
         base = alike.get("attention", BF16.name)
@@ -341,20 +371,17 @@ class ModelSpec:
         return self.weight_bytes_per_gpu(1)
 
     def weight_bytes_per_gpu(self, tp: int) -> int:
-        """Bytes of weights on the fullest GPU of ``tp`` (see ``parameters.Shares`` for what is divided)."""
+        """Bytes of weights on the fullest GPU of ``tp`` (see `Tensor.shape` for what is divided)."""
         return sum(self.weight_bytes_by_group(tp).values())
 
     def weight_bytes_by_group(self, tp: int) -> dict[str, int]:
         """Return the same by group: the fields of ``Weights``, and ``rest``."""
-        kv_heads = self.kv_heads_per_gpu(tp)
-        return {
-            group: ceil(
-                self.weights.bytes(
-                    group, -(-shares.split // tp) + shares.kv // self.kv_heads * kv_heads, shares.whole
-                )
-            )
-            for group, shares in count(self).items()
-        }
+        self.kv_heads_per_gpu(tp)
+        found: dict[str, float] = {REST: 0, "head": 0}
+        for tensor in tensors(self):
+            found[tensor.group] = found.get(tensor.group, 0) + self.weights.bytes(tensor, tp)
+        found[REST] += self.weights.cache_scales * self.attention_layers
+        return {group: round(size) for group, size in found.items()}
 
     def expert_bytes_per_gpu(self, tp: int) -> int:
         """Return of these the bytes of experts that are not shared."""
@@ -386,7 +413,7 @@ class ModelSpec:
         kv_element_bytes(kv_dtype)
         self.kv_heads_per_gpu(tp)
         layers = [layer for layer in self.cache_layers if not isinstance(layer, StateLayer)]
-        return sum(layer.bytes_per_token(kv_dtype, tp) for layer in layers)
+        return sum(kept_per_token(layer, kv_dtype, tp) for layer in layers)
 
     @property
     def linear_flops_per_token(self) -> int:
@@ -400,9 +427,8 @@ class ModelSpec:
     def flops_by_compute(self) -> dict[Compute, int]:
         """Return these operations, the LM head's left out, by what their factors are in."""
         found: dict[Compute, int] = {"fp16": 0}
-        for group, shares in count(self, active=True).items():
+        for group, parameters in count(self, active=True).items():
             dtype = self.weights.of(group)
-            parameters = sum(shares)
             if group == REST:
                 parameters -= self.vocab * (self.embedding or self.hidden) + self.position_rows * self.hidden
             compute: Compute = "fp16" if dtype is None else dtype.compute
@@ -415,7 +441,7 @@ class ModelSpec:
         """Bytes of the weights that every iteration reads before the LM head: no tables, and no experts."""
         tables = self.vocab * (self.embedding or self.hidden) + self.position_rows * self.hidden
         groups = self.weight_bytes_by_group(1)
-        left_out = groups["head"] + groups.get("experts", 0) + ceil(self.weights.bytes(REST, tables))
+        left_out = groups["head"] + groups.get("experts", 0) + REST_BYTES * tables
         left_out += groups.get(TOWER, 0)
         return sum(groups.values()) - left_out
 
@@ -427,8 +453,8 @@ class ModelSpec:
     @property
     def lm_head_bytes(self) -> int:
         """Bytes of the LM head, also where it is the token table."""
-        group = REST if self.tied else "head"
-        return ceil(self.weights.bytes(group, self.vocab * (self.embedding or self.hidden)))
+        parameters = self.vocab * (self.embedding or self.hidden)
+        return ceil(parameters * (REST_BYTES if self.tied else self.weights.head.bits / 8))
 
     @property
     def lm_head_flops_per_token(self) -> int:

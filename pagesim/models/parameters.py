@@ -1,36 +1,18 @@
-"""How many parameters a ModelSpec has, and how tensor parallelism deals them out."""
+"""The tensors of a model: its parameters, and what each GPU has of them under tensor parallelism.
+
+Shapes and what is divided are those of vLLM 0.33.0's model classes (vllm/model_executor/models).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pagesim.errors import PagesimError
+from pagesim.models.layers import FullLayer, IndexerLayer, StateLayer
 
 if TYPE_CHECKING:
     from pagesim.models.model_spec import LatentAttention, MixtureOfExperts, ModelSpec
-
-
-class Shares(NamedTuple):
-    """Parameters by what tensor parallelism does with them.
-
-    Args:
-        split: divided by the number of GPUs: token table, LM head, query and output projections, MLPs, what a
-            recurrent layer projects, experts.
-        kv: key and value projections, divided by head, a head being replicated where GPUs outnumber heads.
-        whole: kept by every GPU: position table, norms, biases, MLA's down-projections, experts' routers,
-            selective vectors of Mamba-2 in one group.
-
-    Biases count as whole, as in the PagedAttention artifact; later systems divide some (< 0.1 % of a model).
-    """
-
-    split: int = 0
-    kv: int = 0
-    whole: int = 0
-
-    def times(self, layers: int) -> Shares:
-        """Return those of so many layers."""
-        return Shares(*(layers * each for each in self))
-
 
 REST = "rest"
 """The group of what is never quantized: tables, norms, biases, routers."""
@@ -38,29 +20,115 @@ REST = "rest"
 TOWER = "tower"
 """The group of a tower for images, which no token of text makes use of."""
 
-Groups = dict[str, Shares]
-"""Parameters by group: `weights.GROUPS`, `REST`, and `TOWER` where there is one."""
+ALL = 1 << 16
+"""Shards of a tensor that any number of GPUs divide."""
+
+NOWHERE = (-1,)
+"""The layers of a tensor that is in none, and there once."""
+
+VOCAB_STEP = 64
+"""Rows of which vLLM makes a token table and an LM head a multiple."""
 
 
-def count(spec: ModelSpec, *, active: bool = False) -> Groups:
-    """Count a model's parameters; whether they are exact says `ModelSpec.weights_are`.
+class Tensor(NamedTuple):
+    """Weights of one shape, in one or several layers.
 
-    embeddings  vocab·E (twice unless tied) + position_rows·H + 2·E·H if E ≠ H (E: the token table's width)
-    norms       norms_per_layer·N a layer, where N = H for RMSNorm and 2·H for LayerNorm; N at the end, if any
-    attention   2·H·heads·d + 2·H·kv_heads·d + biases + 2·d if queries and keys are normed
-                (heads·d + kv_heads·d if over all heads); H·heads·d more for
-                an output gate, heads more for sinks; MLA: ``_latent``
-    recurrence  ``Recurrence.weights``
-    MLP         m·H·F + biases, m = 3 if gated, else 2, and what its activation learns; experts: ``_experts``
+    Attributes:
+        group: of `weights.GROUPS`, `REST` or `TOWER`.
+        name: what checkpoints call it, or what it is.
+        rows: numbers that it gives, of all GPUs together.
+        columns: numbers that it takes; 1 of a vector.
+        layers: that have one, from 0.
+        shards: GPUs that divide it at most; others have a shard as well. 1 where every GPU has it whole.
+        by_columns: it is divided by what it takes.
+        copies: in each layer (experts).
+        used: of these by one token.
+        wide: its numbers have 32 bits.
+        step: of which the rows are made a multiple on all GPUs together.
+        own_step: likewise on each.
+        heads: that GPUs must divide evenly; else each has it whole.
+        scales: matrices that are one here, each with scales of its own where it is quantized.
+        modules: of the engine's linear layers that begin with it; 0 where it is a part of the one before.
+        counted: parameters that each number stands for: none of a learned scale, 8 of a word of 32 bits in a
+            table, as the reference that was counted with vLLM's classes has it.
+    """
 
-    Each part counts for the layers that have it.
+    group: str
+    name: str
+    rows: int
+    columns: int = 1
+    layers: Sequence[int] = NOWHERE
+    shards: int = 1
+    by_columns: bool = False
+    copies: int = 1
+    used: int = 1
+    wide: bool = False
+    step: int = 1
+    own_step: int = 1
+    heads: int = 0
+    scales: int = 1
+    modules: int = 1
+    counted: int = 1
+
+    def numbers(self, *, active: bool = False) -> int:
+        """Return its parameters in all layers, or those of them that one token makes use of."""
+        numbers = self.rows * self.columns * (self.used if active else self.copies)
+        return numbers * len(self.layers) * self.counted
+
+    def shape(self, tp: int) -> tuple[int, int]:
+        """Return the rows and columns of one copy on each of ``tp`` GPUs."""
+        rows, shards = _up(self.rows, self.step), 1 if self.heads % tp else min(tp, self.shards)
+        if self.by_columns:
+            return rows, -(-self.columns // shards)
+        return _up(-(-rows // shards), self.own_step), self.columns
+
+
+def _up(size: int, step: int) -> int:
+    return -(-size // step) * step
+
+
+class Shares(NamedTuple):
+    """Parameters of a vision tower: those that tensor parallelism divides, and those that every GPU has."""
+
+    split: int = 0
+    whole: int = 0
+
+    def times(self, layers: int) -> Shares:
+        """Return those of so many layers."""
+        return Shares(*(layers * each for each in self))
+
+
+def vector(
+    name: str,
+    size: int,
+    layers: Sequence[int] = NOWHERE,
+    *,
+    shards: int = 1,
+    wide: bool = False,
+    counted: int = 1,
+) -> Tensor:
+    """Return a bias, a norm or the like, which is never quantized."""
+    return Tensor(REST, name, size, layers=layers, shards=shards, wide=wide, counted=counted)
+
+
+def count(spec: ModelSpec, *, active: bool = False) -> dict[str, int]:
+    """Count a model's parameters by group; whether they are exact says `ModelSpec.weights_are`.
 
     Args:
         spec: the model.
         active: count only the experts that a token visits.
 
-    Returns:
-        By group; what a layer has beside its matrices is in ``rest``.
+    Raises:
+        PagesimError: only what the model keeps is known.
+    """
+    found = {REST: 0, "head": 0}
+    for tensor in tensors(spec):
+        found[tensor.group] = found.get(tensor.group, 0) + tensor.numbers(active=active)
+    return found
+
+
+def tensors(spec: ModelSpec) -> list[Tensor]:
+    """Return the tensors of a model, those of a tower among them.
 
     Raises:
         PagesimError: only what the model keeps is known.
@@ -70,84 +138,166 @@ def count(spec: ModelSpec, *, active: bool = False) -> Groups:
             f"model {spec.name} says only what its layers keep, not what they weigh and compute: give its "
             "hidden, ffn and vocab, or available_gib or num_blocks of the cache and an affine cost"
         )
-    attention, beside = _latent(spec, spec.mla) if spec.mla else _heads(spec)
-    state = spec.recurrence.weights(spec.hidden) if spec.recurrence else (Shares(), 0)
+    attending = spec.attending or range(spec.attention_layers)
+    recurring = spec.recurring or range(spec.state_layers)
+    width, every = spec.embedding or spec.hidden, range(spec.layers)
     norm = spec.hidden * (2 if spec.layer_norm else 1)
-    width = spec.embedding or spec.hidden
-    rest = spec.position_rows * spec.hidden + (2 * width * spec.hidden if width != spec.hidden else 0)
-    rest += spec.layers * spec.norms_per_layer * norm + (norm if spec.final_norm else 0)
-    rest += spec.attention_layers * beside + spec.state_layers * state[1]
-    mlps, routers = _mlps(spec, active)
-    return {
-        REST: Shares(spec.vocab * width, 0, rest + routers),
-        "head": Shares(0 if spec.tied else spec.vocab * width),
-        "attention": attention.times(spec.attention_layers),
-        "recurrent": state[0].times(spec.state_layers),
-        **mlps,
-        **({TOWER: Shares(spec.tower, 0, spec.tower_whole)} if spec.tower or spec.tower_whole else {}),
-    }
+    found = [
+        Tensor(REST, "embed_tokens", spec.vocab, width, shards=ALL, step=VOCAB_STEP),
+        Tensor(REST, "positions", spec.position_rows, spec.hidden),
+        Tensor(REST, "projections", 2 * spec.hidden if width != spec.hidden else 0, width),
+        Tensor(REST, "norms", spec.norms_per_layer, norm, every),
+        vector("final_norm", norm if spec.final_norm else 0),
+        Tensor(TOWER, "tower", spec.tower, shards=ALL, heads=spec.tower_heads),
+        Tensor(TOWER, "tower", spec.tower_whole),
+    ]
+    if not spec.tied:
+        found.append(Tensor("head", "lm_head", spec.vocab, width, shards=ALL, step=VOCAB_STEP))
+    if spec.own_attention:
+        pass
+    elif spec.mla:
+        found += _latent(spec, spec.mla, attending)
+    else:
+        found += _heads(spec, attending)
+    if spec.recurrence:
+        found += spec.recurrence.tensors(spec.hidden, recurring)
+    return [each for each in (*found, *_mlps(spec), *spec.extras) if each.rows and each.layers]
 
 
-def _heads(spec: ModelSpec) -> tuple[Shares, int]:
-    """One layer's attention with a key and a value per head: its matrices, and what is beside them."""
-    query = spec.heads * spec.head_dim * (2 if spec.output_gate else 1)
-    biases = query + 2 * spec.kv_heads * spec.head_dim if spec.qkv_bias else 0
-    biases += spec.hidden if spec.out_bias else 0
-    norms = 2 * spec.head_dim if spec.qk_norm else 0
-    norms += (spec.heads + spec.kv_heads) * spec.head_dim if spec.wide_qk_norm else 0
-    matrices = Shares(
-        split=spec.hidden * (query + spec.heads * spec.head_dim),
-        kv=2 * spec.hidden * spec.kv_heads * spec.head_dim,
-    )
-    return matrices, biases + norms + (spec.heads if spec.sinks else 0)
+def _heads(spec: ModelSpec, attending: Sequence[int]) -> list[Tensor]:
+    """Attention with a key and a value per head; layers may have heads of their own."""
+    own = [layer for layer in spec.cache_layers if isinstance(layer, FullLayer)]
+    shapes: dict[tuple[int, int], list[int]] = {}
+    for place, layer in zip(attending, own, strict=False):
+        shapes.setdefault((layer.kv_heads, layer.head_dim), []).append(place)
+    found = []
+    for (kv_heads, dim), at in shapes.items():
+        query, key = spec.heads * dim, kv_heads * dim
+        gated = 2 if spec.output_gate else 1
+        found += [
+            Tensor("attention", "q_proj", gated * query, spec.hidden, at, ALL),
+            Tensor("attention", "k_proj", key, spec.hidden, at, kv_heads, modules=0),
+            Tensor("attention", "v_proj", key, spec.hidden, at, kv_heads, modules=0),
+            Tensor("attention", "o_proj", spec.hidden, query, at, ALL, by_columns=True),
+            vector("qk_norm", 2 * dim if spec.qk_norm else 0, at),
+        ]
+        if spec.wide_qk_norm:
+            of_query, of_key = (ALL, kv_heads) if spec.split_qk_norm else (1, 1)
+            found += [vector("q_norm", query, at, shards=of_query), vector("k_norm", key, at, shards=of_key)]
+        if spec.qkv_bias:
+            found.append(vector("q_bias", gated * query, at, shards=ALL))
+            found.append(vector("kv_bias", 2 * key, at, shards=kv_heads))
+    found.append(vector("out_bias", spec.hidden if spec.out_bias else 0, attending))
+    return [*found, vector("sinks", spec.heads if spec.sinks else 0, attending, shards=ALL)]
 
 
-def _latent(spec: ModelSpec, mla: LatentAttention) -> tuple[Shares, int]:
-    """One layer's latent attention: down to the ranks (each with its norm), up to the heads, and out.
+def _latent(spec: ModelSpec, mla: LatentAttention, attending: Sequence[int]) -> list[Tensor]:
+    """Latent attention: down to the ranks (each with its norm), up to the heads, and out.
 
     An indexer, which every GPU has whole, has queries from their rank, a key with a LayerNorm, and a weight a
     head from the residual stream.
     """
-    query = mla.qk_nope_head_dim + mla.qk_rope_head_dim
-    up = mla.kv_lora_rank * spec.heads * (mla.qk_nope_head_dim + mla.v_head_dim)
-    up += (mla.q_lora_rank or spec.hidden) * spec.heads * query
-    down = spec.hidden * (mla.kv_lora_rank + mla.qk_rope_head_dim + mla.q_lora_rank)
-    indexer = mla.q_lora_rank * mla.index_heads * mla.index_head_dim
-    indexer += spec.hidden * (mla.index_head_dim + mla.index_heads)
-    norms = mla.kv_lora_rank + mla.q_lora_rank + 2 * mla.index_head_dim
-    return Shares(up + spec.heads * mla.v_head_dim * spec.hidden, 0, down + indexer), norms
+    query = spec.heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
+    up = spec.heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+    found = [Tensor("attention", "q_proj", query, spec.hidden, attending, ALL)]
+    if mla.q_lora_rank:
+        found = [
+            Tensor("attention", "q_a_proj", mla.q_lora_rank, spec.hidden, attending),
+            Tensor("attention", "q_b_proj", query, mla.q_lora_rank, attending, ALL),
+        ]
+    found += [
+        Tensor("attention", "kv_a_proj_with_mqa", mla.width, spec.hidden, attending),
+        Tensor("attention", "kv_b_proj", up, mla.kv_lora_rank, attending, ALL),
+        Tensor(
+            "attention", "o_proj", spec.hidden, spec.heads * mla.v_head_dim, attending, ALL, by_columns=True
+        ),
+        vector("rank_norms", mla.q_lora_rank + mla.kv_lora_rank, attending),
+    ]
+    if mla.index_heads:
+        picking = _picking(spec, attending)
+        found += [
+            Tensor(
+                "attention", "indexer.wq_b", mla.index_heads * mla.index_head_dim, mla.q_lora_rank, picking
+            ),
+            # One layer of the engine's, which it keeps in 16 bits.
+            Tensor(
+                REST, "indexer.wk_weights_proj", mla.index_head_dim + mla.index_heads, spec.hidden, picking
+            ),
+            vector("indexer.k_norm", 2 * mla.index_head_dim, picking, wide=True),
+        ]
+    return found
 
 
-def _mlps(spec: ModelSpec, active: bool) -> tuple[Groups, int]:
-    """The matrices of all MLPs and experts, by group, and what is beside them: biases and routers."""
-    matrices = 3 if spec.gated else 2
-    layers = spec.mlp_layers or spec.layers
-    dense = min(spec.moe.dense_layers, layers) if spec.moe else layers
-    beside = dense * ((matrices - 1) * spec.ffn + spec.hidden) if spec.mlp_bias else 0
-    beside += layers * spec.act_numbers
-    found = {"mlp": Shares(dense * matrices * spec.hidden * spec.ffn)}
-    if not spec.moe or dense == layers:
-        return found, beside
-    shared, experts, routers = _experts(spec, spec.moe, matrices, active)
-    sparse = layers - dense
-    found |= {"shared": Shares(sparse * shared), "experts": Shares(sparse * experts)}
-    return found, beside + sparse * routers
+def _picking(spec: ModelSpec, attending: Sequence[int]) -> list[int]:
+    """Return the layers that have an indexer: those whose latent vector one follows, or all."""
+    kept = [layer for layer in spec.cached if not isinstance(layer, StateLayer)]
+    if not kept:
+        return list(attending)
+    number, found = -1, []
+    for layer in kept:
+        if isinstance(layer, IndexerLayer):
+            found.append(attending[number])
+        number += layer.kind == "latent"
+    return found
 
 
-def _experts(spec: ModelSpec, moe: MixtureOfExperts, matrices: int, active: bool) -> tuple[int, int, int]:
-    """One layer's experts, m·H·expert_ffn each, those that are shared and the others, and its router.
+def _mlps(spec: ModelSpec) -> list[Tensor]:
+    """All MLPs and experts, with biases and routers."""
+    layers = range(spec.mlp_layers or spec.layers)
+    dense = min(spec.moe.dense_layers, len(layers)) if spec.moe else len(layers)
+    plain, sparse = spec.plain or layers[:dense], spec.sparse or layers[dense:]
+    widths: dict[int, list[int]] = {}
+    for layer in plain:
+        widths.setdefault(spec.ffns[layer] if spec.ffns else spec.ffn, []).append(layer)
+    found = [vector("act_numbers", spec.act_numbers, layers)]
+    for width, at in widths.items():
+        found += _mlp(spec, "mlp", width, at)
+        if spec.mlp_bias:
+            found.append(vector("up_bias", (2 if spec.gated else 1) * width, at, shards=ALL))
+            found.append(vector("down_bias", spec.hidden, at))
+    return found if spec.moe is None else [*found, *_experts(spec, spec.moe, sparse)]
 
-    The others take and give ``latent`` numbers where there is such a width, and count m·latent·expert_ffn;
-    the 2·H·latent of the way there and back are with the router.
+
+def _mlp(
+    spec: ModelSpec,
+    group: str,
+    width: int,
+    at: Sequence[int],
+    hidden: int = 0,
+    copies: int = 1,
+    used: int = 1,
+) -> list[Tensor]:
+    """The matrices of an MLP, or of so many alike."""
+    hidden = hidden or spec.hidden
+    up = Tensor(group, "up_proj", width, hidden, at, ALL, copies=copies, used=used)
+    down = Tensor(group, "down_proj", hidden, width, at, ALL, by_columns=True, copies=copies, used=used)
+    return [up._replace(name="gate_proj"), up._replace(modules=0), down] if spec.gated else [up, down]
+
+
+def _experts(spec: ModelSpec, moe: MixtureOfExperts, at: Sequence[int]) -> list[Tensor]:
+    """The experts of these layers, those that are shared and the others, and the router.
+
+    The others take and give ``latent`` numbers where there is such a width, between two projections that
+    every GPU has whole.
     """
-    visited = moe.experts_per_token if active else moe.experts
     shared = moe.shared_ffn or moe.shared_experts * moe.expert_ffn
-    router = spec.hidden * moe.experts + (moe.experts if moe.correction_bias else 0)
+    count, used = moe.experts, moe.experts_per_token
+    others = _mlp(spec, "experts", moe.expert_ffn, at, moe.latent, count, used)
+    if moe.beside:
+        others = [each._replace(name=f".experts.{each.name}") for each in others]
+    found = [
+        *_mlp(spec, "shared", shared, at),
+        *others,
+        Tensor(REST, "router", count, spec.hidden, at, wide=moe.wide_router),
+        vector("correction_bias", count if moe.correction_bias else 0, at, wide=True),
+        Tensor(REST, "latent_proj", 2 * moe.latent, spec.hidden, at),
+        vector("shared_gate", spec.hidden if moe.shared_gate else 0, at),
+    ]
     if moe.biases:
-        router += moe.experts + visited * ((matrices - 1) * moe.expert_ffn + spec.hidden)
-    router += 2 * spec.hidden * moe.latent
-    return (
-        matrices * spec.hidden * shared,
-        visited * matrices * (moe.latent or spec.hidden) * moe.expert_ffn,
-        router + (spec.hidden if moe.shared_gate else 0),
-    )
+        up = (2 if spec.gated else 1) * moe.expert_ffn
+        found += [
+            vector("router_bias", count, at),
+            Tensor(REST, "up_bias", up, 1, at, ALL, copies=count, used=used),
+            Tensor(REST, "down_bias", spec.hidden, 1, at, copies=count, used=used),
+        ]
+    return found if shared else [each for each in found if each.group != "shared"]

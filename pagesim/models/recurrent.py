@@ -5,10 +5,11 @@ Shapes are those of transformers' modeling code, states as vLLM lays them out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pagesim.models.layers import StateLayer
-from pagesim.models.parameters import Shares
+from pagesim.models.parameters import ALL, REST, Tensor, vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +38,21 @@ class Mamba1:
         """Return what a layer keeps."""
         return StateLayer((self.conv - 1, self.inner), (self.inner, self.state), state_dtype=state_dtype)
 
-    def weights(self, hidden: int) -> tuple[Shares, int]:
-        """Return a layer's matrices, and the parameters beside them."""
-        split = 3 * hidden * self.inner  # in, for the gate too, and out
-        split += self.inner * (self.dt_rank + 2 * self.state) + self.dt_rank * self.inner
-        split += self.inner * (self.conv + self.state)
-        whole = self.inner * (2 + self.conv_bias)  # of the time step, the skip, the convolution
-        whole += (2 * self.inner + hidden) if self.proj_bias else 0
-        whole += (self.dt_rank + 2 * self.state) if self.norms else 0
-        return Shares(split), whole
+    def tensors(self, hidden: int, at: Sequence[int]) -> list[Tensor]:
+        """Return the tensors of these layers, of a model whose residual stream is ``hidden`` wide."""
+        selective = self.dt_rank + 2 * self.state
+        return [
+            Tensor("recurrent", "in_proj", 2 * self.inner, hidden, at, ALL, scales=2),
+            Tensor("recurrent", "x_proj", selective, self.inner, at, ALL, by_columns=True),
+            Tensor("recurrent", "dt_proj", self.inner, self.dt_rank, at, ALL),
+            Tensor("recurrent", "out_proj", hidden, self.inner, at, ALL, by_columns=True),
+            Tensor(REST, "A", self.inner, self.state, at, ALL, wide=True),
+            vector("conv1d", self.inner * (self.conv + self.conv_bias), at, shards=ALL),
+            vector("dt_bias, D", 2 * self.inner, at, shards=ALL),
+            vector("in_bias", 2 * self.inner if self.proj_bias else 0, at, shards=ALL),
+            vector("out_bias", hidden if self.proj_bias else 0, at),
+            vector("norms", selective if self.norms else 0, at),
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +100,23 @@ class Mamba2:
             whole=2 * self.state if self.groups == 1 else 0,
         )
 
-    def weights(self, hidden: int) -> tuple[Shares, int]:
-        """Return a layer's matrices, and the parameters beside them."""
-        into = self.inner + self.channels + self.heads
-        split = hidden * into + self.inner * hidden + self.channels * self.conv
-        whole = 3 * self.heads + self.channels * self.conv_bias  # decay, time step, skip
-        whole += into * self.in_bias + hidden * self.out_bias + self.inner * self.norm
-        # Selective vectors of one group are those of every GPU's heads.
-        alike = 2 * self.state * (hidden + self.conv) if self.groups == 1 else 0
-        return Shares(split - alike, 0, alike), whole
+    def tensors(self, hidden: int, at: Sequence[int]) -> list[Tensor]:
+        """Return the tensors of these layers, of a model whose residual stream is ``hidden`` wide."""
+        # The selective vectors of a group are those of every GPU that has a head of it.
+        vectors, own = 2 * self.groups * self.state, 2 * self.inner + self.heads
+        return [
+            Tensor("recurrent", "in_proj", own, hidden, at, ALL, scales=3),
+            Tensor("recurrent", "in_proj", vectors, hidden, at, self.groups, scales=2),
+            Tensor("recurrent", "out_proj", hidden, self.inner, at, ALL, by_columns=True),
+            vector("A", self.heads, at, shards=ALL, wide=True),
+            vector("dt_bias, D", 2 * self.heads, at, shards=ALL),
+            vector("conv1d", self.inner * (self.conv + self.conv_bias), at, shards=ALL),
+            vector("conv1d", vectors * (self.conv + self.conv_bias), at, shards=self.groups),
+            vector("in_bias", own if self.in_bias else 0, at, shards=ALL),
+            vector("in_bias", vectors if self.in_bias else 0, at, shards=self.groups),
+            vector("out_bias", hidden if self.out_bias else 0, at),
+            vector("norm", self.inner if self.norm else 0, at, shards=ALL),
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +149,98 @@ class GatedDeltaNet:
             checkpoint=64,
         )
 
-    def weights(self, hidden: int) -> tuple[Shares, int]:
-        """Return a layer's matrices, and the parameters beside them."""
+    def tensors(self, hidden: int, at: Sequence[int]) -> list[Tensor]:
+        """Return the tensors of these layers, of a model whose residual stream is ``hidden`` wide."""
         values = self.value_heads * self.value_dim
-        into = self.channels + values + 2 * self.value_heads  # with the output's gate, decay and step size
-        split = hidden * into + values * hidden + self.channels * self.conv
-        return Shares(split), 2 * self.value_heads + self.value_dim
+        return [
+            Tensor("recurrent", "in_proj", self.channels + values, hidden, at, ALL, scales=4),
+            Tensor("recurrent", "in_proj_ba", 2 * self.value_heads, hidden, at, ALL, scales=2),
+            Tensor("recurrent", "out_proj", hidden, values, at, ALL, by_columns=True),
+            vector("A", self.value_heads, at, shards=ALL, wide=True),
+            vector("dt_bias", self.value_heads, at, shards=ALL),
+            vector("conv1d", self.channels * self.conv, at, shards=ALL),
+            vector("norm", self.value_dim, at),
+        ]
 
 
-Recurrence = Mamba1 | Mamba2 | GatedDeltaNet
+@dataclass(frozen=True, slots=True)
+class KimiDelta:
+    """Kimi Delta Attention (arXiv 2510.26692), as in Kimi-Linear, Kimi K3 and GLM-5.3-Flash.
+
+    Attributes:
+        heads, head_dim: of queries, keys and values alike.
+        conv: width of the convolutions, in tokens.
+        full_gate: the output's gate is one matrix rather than one down to ``head_dim`` and one up.
+        bounded: the decay has a bound below, as FlashKDA's kernels need it.
+    """
+
+    heads: int
+    head_dim: int
+    conv: int
+    full_gate: bool = False
+    bounded: bool = False
+
+    @property
+    def inner(self) -> int:
+        """Channels of queries, of keys and of values."""
+        return self.heads * self.head_dim
+
+    def layer(self, state_dtype: str = "fp32") -> StateLayer:
+        """Return what a layer keeps; FlashKDA's kernels leave a state behind every 16 tokens."""
+        return StateLayer(
+            (self.conv - 1, 3 * self.inner),
+            (self.heads, self.head_dim, self.head_dim),
+            state_dtype=state_dtype,
+            checkpoint=16 if self.bounded else None,
+            always=self.bounded,
+        )
+
+    def tensors(self, hidden: int, at: Sequence[int]) -> list[Tensor]:
+        """Return the tensors of these layers, of a model whose residual stream is ``hidden`` wide."""
+        gate, up = ("g_proj", hidden) if self.full_gate else ("g_b_proj", self.head_dim)
+        return [
+            Tensor("recurrent", "in_proj", 3 * self.inner, hidden, at, ALL, scales=3),
+            # Kimi K3's, with one matrix for the gate, has a multiple of 16 rows on each GPU.
+            Tensor("recurrent", "b_proj", self.heads, hidden, at, ALL, own_step=16 if self.full_gate else 1),
+            Tensor("recurrent", "f_a_proj", self.head_dim, hidden, at),
+            Tensor("recurrent", "f_b_proj", self.inner, self.head_dim, at, ALL),
+            Tensor("recurrent", "g_a_proj", 0 if self.full_gate else self.head_dim, hidden, at),
+            Tensor("recurrent", gate, self.inner, up, at, ALL),
+            Tensor("recurrent", "o_proj", hidden, self.inner, at, ALL, by_columns=True),
+            vector("A", self.heads, at, shards=ALL, wide=True),
+            vector("dt_bias", self.inner, at, shards=ALL, wide=True),
+            vector("conv1d", 3 * self.inner * self.conv, at, shards=ALL, wide=True),
+            vector("norm", self.head_dim, at),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class ShortConv:
+    """A gated convolution over the last tokens (LFM2): its state is that of the convolution alone.
+
+    Attributes:
+        channels: of the convolution.
+        conv: its width, in tokens.
+        bias: the convolution and the projections have biases.
+    """
+
+    channels: int
+    conv: int
+    bias: bool = False
+
+    def layer(self, state_dtype: str = "bf16") -> StateLayer:
+        """Return what a layer keeps."""
+        return StateLayer((0, 0), (self.channels, self.conv - 1), state_dtype=state_dtype)
+
+    def tensors(self, hidden: int, at: Sequence[int]) -> list[Tensor]:
+        """Return the tensors of these layers, of a model whose residual stream is ``hidden`` wide."""
+        return [
+            Tensor("recurrent", "in_proj", 3 * self.channels, hidden, at, ALL, scales=3),
+            Tensor("recurrent", "out_proj", hidden, self.channels, at, ALL, by_columns=True),
+            vector("conv", self.channels * self.conv, at, shards=ALL),
+            vector("conv_bias", 4 * self.channels if self.bias else 0, at, shards=ALL),
+            vector("out_bias", hidden if self.bias else 0, at),
+        ]
+
+
+Recurrence = Mamba1 | Mamba2 | GatedDeltaNet | KimiDelta | ShortConv

@@ -6,17 +6,42 @@ Sources: the checkpoints that vLLM reads (compressed-tensors, GPTQ, AWQ, ModelOp
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from math import gcd
+from typing import Any, Literal, NamedTuple
 
 from pagesim.errors import PagesimError, brief
+from pagesim.models.parameters import Tensor
 
 Compute = Literal["fp16", "fp8", "fp4"]
 """What both factors of a product are in: the weights' type alone does not decide."""
 
 REST_BYTES = 2
 """Of a weight that no checkpoint quantizes: token table, norms, biases, routers."""
+
+
+class Beside(NamedTuple):
+    """Bytes beside the numbers of a tensor and the scales of groups of them.
+
+    Attributes:
+        matrix, expert: scales of a whole matrix, and of one of an expert: of the weights and of what goes in.
+        module, expert_module: what a linear layer of the engine's has once, such as the shape of its weights.
+    """
+
+    matrix: int = 0
+    expert: int = 0
+    module: int = 0
+    expert_module: int = 0
+
+
+NOTHING = Beside()
+
+OF_WEIGHTS = Beside(4, 4)
+"""A scale in 32 bits of the weights."""
+
+OF_TENSORS = Beside(8, 8)
+"""A scale in 32 bits of the weights, and one of what goes in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +54,17 @@ class WeightDtype:
             tensor or of a channel are left out: less than 0.1 % of a layer.
         compute: in what its products are computed on a GPU that has units for it; else in fp16. It is fp16
             where activations are not quantized.
+        block: rows and columns of which numbers of 8 bits have one scale, rounded up at a matrix' edge; or 0.
+        scale: bits of such a scale.
+        beside: bytes that ``bits`` does not count.
     """
 
     name: str
     bits: float = 16
     compute: Compute = "fp16"
+    block: tuple[int, int] = (0, 0)
+    scale: int = 32
+    beside: Beside = NOTHING
 
     def __post_init__(self) -> None:
         if not 0 < self.bits <= 64:
@@ -43,6 +74,20 @@ class WeightDtype:
     def quantized(self) -> bool:
         """Whether it is other than 16 bit."""
         return self.name not in ("bf16", "fp16")
+
+    def bytes(self, tensor: Tensor, tp: int) -> float:
+        """Return the bytes of a layer's tensor on each of ``tp`` GPUs."""
+        rows, columns = tensor.shape(tp)
+        bits, beside, is_expert = self.bits * rows * columns, self.beside, tensor.copies > 1
+        if all(self.block):
+            high, wide = self.block
+            inner = columns if tensor.by_columns else rows
+            if is_expert and (inner % high or inner % wide):  # vLLM then makes blocks that fit
+                high = wide = gcd(high, wide, inner)
+            bits = 8 * rows * columns + self.scale * -(-rows // high) * -(-columns // wide)
+        of_matrix, of_module = beside.expert if is_expert else beside.matrix, beside.module
+        of_module = beside.expert_module if is_expert else of_module
+        return tensor.copies * (bits / 8 + of_matrix * tensor.scales + of_module * tensor.modules)
 
 
 def with_scales(bits: int, group: int, scale: int, zero: int = 0) -> float:
@@ -58,7 +103,7 @@ DTYPES = {
         BF16,
         WeightDtype("fp16"),
         WeightDtype("fp8", 8, "fp8"),
-        WeightDtype("fp8_block", with_scales(8, 128 * 128, 32), "fp8"),
+        WeightDtype("fp8_block", with_scales(8, 128 * 128, 32), "fp8", (128, 128)),
         WeightDtype("int8", 8),
         WeightDtype("int4", with_scales(4, 128, 16)),
         WeightDtype("nvfp4", with_scales(4, 16, 8), "fp4"),
@@ -69,6 +114,15 @@ DTYPES = {
 """Weight dtypes as most checkpoints have them, by name: activations are quantized as they run in fp8,
 fp8_block and nvfp4, and in 16 bit otherwise; int4 has groups of 128 and no zero point. mxfp4_mxfp8 is an
 mxfp4 checkpoint whose activations the engine quantizes to mxfp8, as vLLM can on a B200."""
+
+
+class Part(NamedTuple):
+    """The dtype of tensors of one name in some layers of a group that is ``mixed``."""
+
+    group: str
+    name: str
+    layers: frozenset[int]
+    dtype: WeightDtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +138,10 @@ class Weights:
         head: the LM head, where it is not the token table.
         mixed: those of these groups in which some layers have another dtype: bits are then their mean.
         passed_over: the config says that weights are quantized, in a way that the engine does not look at.
-        latent: of attention, what every GPU has whole: down to the ranks of latent attention, and an
-            indexer's. None where it is as the rest.
+        parts: the dtypes in such groups; a tensor that is not named there is in 16 bits.
+        cache_scales: bytes of each attention layer's scales of what it caches and computes with.
+        unlisted: layers have several dtypes, and which have which was not given: that experts alone have four
+            bits is then an estimate.
     """
 
     attention: WeightDtype = BF16
@@ -96,19 +152,33 @@ class Weights:
     head: WeightDtype = BF16
     mixed: tuple[str, ...] = ()
     passed_over: bool = False
-    latent: WeightDtype | None = None
+    parts: tuple[Part, ...] = ()
+    cache_scales: int = 0
+    unlisted: bool = False
 
     def of(self, group: str) -> WeightDtype | None:
         """Return the dtype of a group of layers, None of what is never quantized."""
         return getattr(self, group) if group in GROUPS else None
 
-    def bytes(self, group: str, parameters: int, whole: int = 0) -> float:
-        """Return the bytes of so many parameters of a group, and of those that every GPU has whole."""
-        dtype = self.of(group)
+    def bytes(self, tensor: Tensor, tp: int = 1) -> float:
+        """Return the bytes of a tensor, in all its layers, on each of ``tp`` GPUs."""
+        dtype = self.of(tensor.group)
         if dtype is None:
-            return (parameters + whole) * REST_BYTES
-        of_whole = self.latent if self.latent and group == "attention" else dtype
-        return (parameters * dtype.bits + whole * of_whole.bits) / 8
+            rows, columns = tensor.shape(tp)
+            return rows * columns * tensor.copies * len(tensor.layers) * (4 if tensor.wide else REST_BYTES)
+        if tensor.group not in self.mixed:
+            return dtype.bytes(tensor, tp) * len(tensor.layers)
+        return sum(each.bytes(tensor, tp) * number for number, each in self._parts(tensor))
+
+    def _parts(self, tensor: Tensor) -> Iterator[tuple[int, WeightDtype]]:
+        """Yield in how many of its layers a tensor has which dtype."""
+        left = len(tensor.layers)
+        for part in self.parts:
+            if (part.group, part.name) == (tensor.group, tensor.name):
+                number = sum(layer in part.layers for layer in tensor.layers)
+                left -= number
+                yield number, part.dtype
+        yield left, BF16
 
     def notes(self, name: str) -> tuple[str, ...]:
         """Return what a user of a model of that name should know of them, a sentence each."""
@@ -117,6 +187,12 @@ class Weights:
             found.append(
                 f"quantization_config of {name} has no quant_method, so vLLM passes it over: its weights are "
                 "counted in bf16"
+            )
+        if self.unlisted:
+            found.append(
+                f"quantization_config of {name} says MIXED_PRECISION and has no quantized_layers: put "
+                "hf_quant_config.json, which has them, beside its config.json; until then its weights are an "
+                "estimate, with experts in nvfp4 and all else in 16 bits"
             )
         if self.mixed:
             found.append(

@@ -170,9 +170,10 @@ def stacks(
         look: dict[str, Any] = {"label": part.label, "color": part.colour, "edgecolor": edge}
         look["linewidth"] = [0.5 if width > 0 else 0.0 for width in widths]
         if upwards:
-            drawn[part.label] = axes.bar(places, widths, thick, bottom=done, **look)
+            bars = axes.bar(places, widths, thick, bottom=done, **look)
         else:
-            drawn[part.label] = axes.barh(places, widths, thick, left=done, **look)
+            bars = axes.barh(places, widths, thick, left=done, **look)
+        drawn[part.label] = bars.patches[int(np.argmax(widths > 0))]  # one that is to be seen, for a key
         for place, width, end in zip(places, widths, ends, strict=True):
             if numbers_from is not None and width >= numbers_from:
                 middle = end - width / 2

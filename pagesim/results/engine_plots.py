@@ -10,21 +10,21 @@ from matplotlib.figure import Figure
 
 from pagesim.accounting.metrics import STRICT_ENTRIES
 from pagesim.results.drawing import SMALL, bare, below, empty, head, stacks
-
-LOOPS = {"none": ("loops take no time", "#B5B5B5"), "own": ("each engine's loop takes its time", "#3C3C3C")}
-"""Label and colour by how long loops take."""
-
+from pagesim.results.style import LOOPS
 
 Rows = Mapping[tuple[str, str], Mapping[str, Any]]
 """Rows of a table by policy and loop."""
 
 
-def engine_bars(loads: Mapping[str, Iterable[Mapping[str, Any]]], sizing: str = "same") -> Figure:
+def engine_bars(
+    loads: Mapping[str, Iterable[Mapping[str, Any]]], sizing: str = "same", load: str = ""
+) -> Figure:
     """Draw engines beside each other, a row of panels a load.
 
     Args:
-        loads: rows by the name of the load, each as `pagesim.experiments.engines.ServedLoad.row` returns it.
+        loads: rows by the name of the load, the values of `pagesim.experiments.engines.serve_engines`.
         sizing: whose KV bytes the engines have: ``same`` or ``own``.
+        load: the model and the GPU, for the line below the title.
     """
     tables: dict[str, Rows] = {
         name: {(row["policy"], row["loop"]): row for row in rows if row["sizing"] == sizing}
@@ -46,9 +46,8 @@ def engine_bars(loads: Mapping[str, Iterable[Mapping[str, Any]]], sizing: str = 
         axes.tick_params(axis="y", length=0)
     bare(*panels.flat, but=("bottom",))
     below(figure, drawn)
-    return head(
-        figure, "Engines at saturation: where the memory is, how much they serve, how long requests wait"
-    )
+    title = "Engines at saturation: where the memory is, how much they serve, how long requests wait"
+    return head(figure, title, load)
 
 
 def _memory(axes: Axes, rows: Rows, policies: list[str]) -> dict[str, Any]:
@@ -71,11 +70,11 @@ def _pairs(axes: Axes, rows: Rows, policies: list[str], column: str) -> dict[str
     """Draw a number of each engine under both times of loops; return what was drawn by label."""
     places = range(len(policies))
     return {
-        label: axes.barh(
+        part.label: axes.barh(
             [place + shift for place in places],
             [rows[policy, loop].get(column) or 0.0 for policy in policies],
             0.36,
-            color=colour,
+            color=part.colour,
         )
-        for (loop, (label, colour)), shift in zip(LOOPS.items(), (-0.19, 0.19), strict=True)
+        for (loop, part), shift in zip(LOOPS.items(), (-0.19, 0.19), strict=True)
     }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -16,13 +17,14 @@ NARROWEST_LABEL = 0.055
 """Of a bar's length; a narrower part gets no number."""
 
 
-def gpu_memory_bar(parts: Mapping[str, float], title: str) -> Figure:
+def gpu_memory_bar(parts: Mapping[str, float], title: str, load: str = "") -> Figure:
     """Draw the parts of a GPU's memory as one bar.
 
     Args:
         parts: GiB by name, in the order in which they lie side by side; the first is what the engine may not
             use.
         title: above the bar.
+        load: the model and the GPU, for the line below the title.
     """
     figure = empty(7.5, 2.2)
     axes = figure.add_subplot()
@@ -32,16 +34,19 @@ def gpu_memory_bar(parts: Mapping[str, float], title: str) -> Figure:
     bare(axes, but=("bottom",))
     gib = {PARTS[name].label: f"{PARTS[name].label} {width:.2f}" for name, width in parts.items()}
     below(figure, {gib[label]: bar for label, bar in drawn.items()}, 3)
-    return head(figure, title)
+    return head(figure, title, load)
 
 
-def plan_bars(plans: Sequence[tuple[str, Mapping[str, float] | None, str]], title: str) -> Figure:
+def plan_bars(
+    plans: Sequence[tuple[str, Mapping[str, float] | None, str]], title: str, load: str = ""
+) -> Figure:
     """Draw plans side by side, a bar each, with the requests that run at once behind it.
 
     Args:
         plans: from top to bottom the label, GiB by part, or None where the model does not fit, and what
             stands behind the bar. The first part is what the engine may not use.
         title: what the labels are values of.
+        load: what all plans share, for the line below the title.
     """
     figure = empty(8.0, 1.5 + 0.36 * len(plans))
     axes = figure.add_subplot()
@@ -56,7 +61,7 @@ def plan_bars(plans: Sequence[tuple[str, Mapping[str, float] | None, str]], titl
     axes.tick_params(axis="y", length=0)
     bare(axes, but=("bottom",))
     below(figure, drawn)
-    return head(figure, title)
+    return head(figure, title, load)
 
 
 IN_A_PLAN = (
@@ -79,28 +84,44 @@ STACKED: dict[str, tuple[str, ...]] = {
 """The parts of a bar, from left to right, and of what they are made."""
 
 
-class FullMemory(Protocol):
-    """A GPU's memory while its cache is full: `pagesim.experiments.gallery.FullMemory`."""
+@dataclass(frozen=True, slots=True)
+class FullMemory:
+    """The memory of a GPU while the KV cache is full.
 
-    @property
-    def model(self) -> str:
-        """Its name."""
+    Args:
+        model: its name.
+        gpu: by name.
+        tensor_parallel_size: GPUs that share the model; all that follows is of each.
+        load: what fills the cache.
+        clients: that wait for answers.
+        max_num_seqs: of the server; fewer requests run at once.
+        running: requests, mean over iterations.
+        waiting: requests, mean over iterations.
+        num_blocks: of the cache, the null block included.
+        bytes: by part; they sum to the GPU's memory. Of the cache they are means over iterations.
+    """
 
-    @property
-    def tensor_parallel_size(self) -> int:
-        """GPUs that share the model."""
+    model: str
+    gpu: str
+    tensor_parallel_size: int
+    load: str
+    clients: int
+    max_num_seqs: int
+    running: float
+    waiting: float
+    num_blocks: int
+    bytes: dict[str, int]
 
-    @property
-    def load(self) -> str:
-        """What fills the cache."""
+    def row(self) -> dict[str, str | int | float]:
+        """Return it as a row of a table."""
+        whole = asdict(self)
+        parts = whole.pop("bytes")
+        whole |= {name: round(whole[name], 2) for name in ("running", "waiting")}
+        return whole | {f"{name.lower().replace(' ', '_')}_bytes": count for name, count in parts.items()}
 
-    @property
-    def running(self) -> float:
-        """Requests, mean over iterations."""
 
-    @property
-    def bytes(self) -> Mapping[str, int]:
-        """By part."""
+SATURATING = "lengths of ShareGPT, from twice as many clients as the cache holds requests"
+"""What fills the caches of `gallery_bars`."""
 
 
 def gallery_bars(memories: Sequence[FullMemory], gpu: str) -> Figure:
@@ -139,4 +160,4 @@ def gallery_bars(memories: Sequence[FullMemory], gpu: str) -> Figure:
     panels[0].set_yticks(range(len(models)), names)
     labels = [PARTS[part].label for part in STACKED if PARTS[part].label in drawn]
     below(figure, {label: drawn[label] for label in labels})
-    return head(figure, f"Where the memory of a full {gpu} goes")
+    return head(figure, f"Where the memory of a full {gpu} goes", SATURATING)

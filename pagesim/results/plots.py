@@ -179,14 +179,18 @@ def profile_fit(profile: Profile) -> Figure:
         against(axes, measured[of], predicted[of])
         axes.set_title(term.replace("_", " "), fontsize=9)
     all_axes[0].legend(frameon=False, fontsize=SMALL)
-    return head(figure, f"{profile.name}: seconds as predicted and as measured")
+    on = f"{profile.model.name}, tp {profile.tp}, KV {profile.kv_dtype}"
+    if profile.gpu is not None:
+        on += f" on {profile.gpu}"
+    return head(figure, f"{profile.name}: seconds as predicted and as measured", on)
 
 
-def predicted_iterations(cases: Mapping[str, Mapping[str, Sequence[Any]]]) -> Figure:
+def predicted_iterations(cases: Mapping[str, Mapping[str, Sequence[Any]]], load: str = "") -> Figure:
     """Draw what iterations were predicted to take against what they took, a panel a case.
 
     Args:
         cases: by name ``kinds``, ``measured_s`` and ``predicted_s`` of its iterations, ``[I]`` each.
+        load: what was served, for the line below the title.
     """
     columns = min(3, len(cases))
     figure, all_axes = panels(-(-len(cases) // columns), columns, 3.2, 3.3)
@@ -203,7 +207,7 @@ def predicted_iterations(cases: Mapping[str, Mapping[str, Sequence[Any]]]) -> Fi
             against(axes, measured, predicted, band=True)
         axes.set_title(name, fontsize=9)
         axes.legend(frameon=False, fontsize=SMALL)
-    return head(figure, "Seconds of iterations, as predicted and as measured")
+    return head(figure, "Seconds of iterations, as predicted and as measured", load)
 
 
 def over_block_sizes(

@@ -13,8 +13,10 @@ from pagesim.accounting.fragmentation import INTERNAL, LABELS, Category, categor
 
 __all__ = [
     "ITERATIONS",
+    "LINES",
     "LINE_COLOURS",
     "LOADS",
+    "LOOPS",
     "PARTS",
     "PHASES",
     "TIERS",
@@ -123,6 +125,20 @@ LOADS: dict[str, Part] = {
     "num_swapped": Part("swapped out", LINE_COLOURS[2]),
 }
 """Requests by where they are, columns of the steps table."""
+
+
+LINES: dict[str, Part] = {
+    "measured": Part("measured", "#555555"),
+    "simulated": Part("simulated", BLUE),
+    "published": Part("published", "#999999"),
+}
+"""Where numbers come from, in figures that hold some against others."""
+
+LOOPS: dict[str, Part] = {
+    "none": Part("loops take no time", "#B5B5B5"),
+    "own": Part("each engine's loop takes its time", "#3C3C3C"),
+}
+"""Whether an engine's own time is counted, in figures that compare engines."""
 
 
 def ink(colour: str) -> str:

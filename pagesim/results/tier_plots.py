@@ -73,7 +73,7 @@ def hit_rate_over_capacity(
 
 
 def loading_map(
-    ratios: Mapping[str, Mapping[str, Sequence[float]]], contexts: Sequence[int], label: str
+    ratios: Mapping[str, Mapping[str, Sequence[float]]], contexts: Sequence[int], label: str, load: str = ""
 ) -> Figure:
     """Draw a map a place that KV is loaded from: purple where loading is faster, orange where computing is.
 
@@ -81,6 +81,7 @@ def loading_map(
         ratios: by place, by model, for each context what loading takes over what recomputing takes.
         contexts: tokens.
         label: of what they are the ratio.
+        load: the GPU and what it does meanwhile, for the line below the title.
     """
     rows = max(len(models) for models in ratios.values())
     columns = min(3, len(ratios))
@@ -94,7 +95,7 @@ def loading_map(
         axes.set_title(name, fontsize=8)
         if place > len(ratios) - columns:
             axes.set_xlabel("tokens that hit", fontsize=8)
-    return head(figure, label)
+    return head(figure, label, load)
 
 
 def tiers_over_time(axes: Axes, table: pd.DataFrame, capacity: int | None) -> None:

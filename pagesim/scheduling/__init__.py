@@ -9,7 +9,6 @@ from pagesim.scheduling.observer import FastForward, Observer
 from pagesim.scheduling.options import (
     LimitedOptions,
     Machine,
-    MemoryKind,
     PreemptingOptions,
     Prices,
     SchedulerOptions,
@@ -32,7 +31,6 @@ __all__ = [
     "FastForward",
     "LimitedOptions",
     "Machine",
-    "MemoryKind",
     "Observer",
     "Orca",
     "PreemptingOptions",

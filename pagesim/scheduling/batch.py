@@ -74,7 +74,8 @@ class Batch:
         reports: whether it tells the workers of requests that are over, and is an iteration for that alone.
         sequences: that the running requests consist of.
         decoding: those of them that get a token and have had one before.
-        discarded: how many of these are over already, though that was not known: their token is thrown away.
+        discarded: requests of these that are over already, though that was not known: their token is thrown
+            away.
         drafts: tokens that are drafts, to be verified.
         shares: what each request computes, in the order in which it was given; None where every decoding one
             computes a single token.
@@ -143,6 +144,7 @@ class Batch:
     never_freed: tuple[EngineRequest, ...]
     ignored: tuple[EngineRequest, ...]
     shares: Sequence[Share] | None
+    discarded: tuple[EngineRequest, ...]
     transfers: Transfers | None
     reached: tuple[int, ...]
     reached_pairs: tuple[int, ...]
@@ -151,16 +153,14 @@ class Batch:
         self.prompts = self.incomplete = self.completed = self.loading = self.resumed = ()
         self.skipped = self.served_again = self.recomputed = self.swapped_out = ()
         self.choices = self.chunks = self.unschedulable = self.never_freed = self.ignored = ()
-        self.reached = self.reached_pairs = ()
+        self.discarded = self.reached = self.reached_pairs = ()
         self.shares = None
         self.transfers = None
         self.decodes = True
         self.launches = self.counts_empty = self.reports = False
         self.sequences = self.decoding = self.batched_tokens = self.tokens = 0
         self.context_tokens = self.decode_context = self.query_key_pairs = 0
-        self.blocks_out = self.blocks_in = self.blocks_copied = self.drafts = self.computed_prompts = (
-            self.discarded
-        ) = 0
+        self.blocks_out = self.blocks_in = self.blocks_copied = self.drafts = self.computed_prompts = 0
 
     @property
     def is_iteration(self) -> bool:

@@ -132,7 +132,9 @@ class Contents:
         sources = (trace.hash_ids, trace.session_id, trace.prefix_tokens)
         has_samples = not (np.diff(request_of) > 0).all()
         self._none_is_shared = all(each is None for each in sources) and not has_samples
-        self._segments = PrefixSegments.of(trace.hash_ids or (), trace.hash_block_size)
+        self._segments: PrefixSegments | None = None
+        if trace.hash_ids is not None:
+            self._segments = PrefixSegments.of(trace.hash_ids, trace.hash_block_size)
         if self._segments is not None:
             self._count = self._segments.last_name
 

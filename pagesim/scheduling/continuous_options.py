@@ -19,14 +19,7 @@ class OrcaOptions(LimitedOptions):
     )
 
 
-class SospOptions(PreemptingOptions):
+class SospOptions(PreemptingOptions, OrcaOptions):
     """Options of the paper's vLLM."""
 
     max_num_seqs: int = Field(2048, ge=1, le=MOST, description="Maximum number of running requests.")
-    max_num_batched_tokens: int = Field(
-        2560,
-        ge=1,
-        le=MOST,
-        description="Maximum number of tokens per iteration: one per running sequence, and the prompts "
-        "that join.",
-    )

@@ -212,8 +212,8 @@ class Scheduler(SchedulerTraits):
             head = self.queue.head()
             if self.swapped or (head is not None and self.may_join(head)):
                 return 0
-        if self.connector is not None and self.connector.next_plan_differs(self.queue.holding):
-            return 0
+        if self.connector is not None and (self.queue.waiting or self.connector.next_plan_differs()):
+            return 0  # what a look at a request that waits says may differ in each plan
         return memory.steps_that_fit(steps, self.spare_blocks)
 
     def ran_dry(self) -> None:
@@ -221,8 +221,8 @@ class Scheduler(SchedulerTraits):
 
     def transferred(self, jobs: Sequence[Job]) -> None:
         """Learn that jobs of `Batch.transfers` are over; told after ``finish``."""
-        if self.connector is not None and self.connector.update_connector_output(jobs):
-            self.must_replan = True
+        if self.connector is not None:
+            self.connector.update_connector_output(jobs)
 
     def start_draining(self) -> None:
         """Let requests drain whose last token is in flight: they keep place and memory until it is there.
@@ -243,8 +243,8 @@ class Scheduler(SchedulerTraits):
         Returns:
             The requests of these samples, in running order; those without samples are over.
         """
-        if self.connector is not None and self.connector.count_finish():
-            self.must_replan = True  # there may be room for one that waits
+        if self.connector is not None:
+            self.connector.count_finish()
         if self.in_flight > 1 or self.speculation is not None:
             return self.end_in_flight(now)
         finishing, step = self._finishing, self.memory.steps

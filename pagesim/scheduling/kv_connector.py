@@ -40,7 +40,6 @@ class KVConnector:
         deferred: requests that were aborted and keep their blocks, each until the outcome of so many plans is
             known.
         computed: of requests with a chunk in the plan at hand the tokens that were computed before.
-        passes_over: whether a request that waits was passed over in the last plan.
     """
 
     parks: ClassVar[tuple[str, ...]] = ()
@@ -56,7 +55,6 @@ class KVConnector:
         self.leaving: dict[EngineRequest, None] = {}
         self.deferred: deque[tuple[int, EngineRequest]] = deque()
         self.computed: dict[EngineRequest, int] = {}
-        self.passes_over = False
         self._plans = self._finishes = 0  # plans so far, and those whose outcome is known
 
     # Hooks of vLLM's connectors
@@ -76,17 +74,13 @@ class KVConnector:
         """Learn that a waiting request was given blocks: it is loaded, or (0 tokens) runs from now on."""
         return
 
-    def not_admitted(self, request: EngineRequest, num_computed_tokens: int) -> None:
-        """Learn that a waiting request that holds nothing was passed over, or found no room."""
-        return
-
     def build_connector_meta(self, batch: Batch, scheduler: VllmV1) -> bool:
         """End a plan; say whether the next one may differ though no request comes or goes."""
         return False
 
-    def update_connector_output(self, jobs: Sequence[Job]) -> bool:
-        """Learn that copies are over; say whether the next plan may differ for it."""
-        return False
+    def update_connector_output(self, jobs: Sequence[Job]) -> None:
+        """Learn that copies are over."""
+        return
 
     def preempted(self, request: EngineRequest) -> None:
         """Learn that a running request is about to lose its place and its blocks."""
@@ -108,19 +102,10 @@ class KVConnector:
         """Whether requests are loaded, or blocks are going to be free, without any step."""
         return bool(self.loading or self.loaded or self.leaving or self.deferred)
 
-    @property
-    def arrival_matters(self) -> bool:
-        """Whether a request that arrives behind one that waits may be admitted before that."""
-        return bool(self.loading)
-
-    def next_plan_differs(self, holding: Sequence[EngineRequest]) -> bool:
-        """Say whether the next plan may decide something though all running requests only decode.
-
-        Args:
-            holding: requests that wait in front of the queue, with blocks.
-        """
+    def next_plan_differs(self) -> bool:
+        """Say whether the next plan may decide something though all requests run and only decode."""
         # A hybrid memory is looked at block by block to tell what only requests hold that do not run.
-        return bool(self.deferred) or (self.memory.is_hybrid and bool(holding or self.leaving))
+        return bool(self.deferred) or (self.memory.is_hybrid and bool(self.leaving))
 
     def held_without_running(self, holding: Sequence[EngineRequest]) -> Sequence[Sequence[EngineRequest]]:
         """Return the requests that hold memory and do not run, for each entry of ``parks``.
@@ -133,7 +118,6 @@ class KVConnector:
     def begin_plan(self, now: int) -> None:
         """Learn that a plan begins."""
         self.computed = {}
-        self.passes_over = False
 
     def blocks_to_reserve(self, chunked: Iterable[EngineRequest]) -> int:
         """Return the blocks that prompts in chunks and requests that are loaded still miss for their length.
@@ -196,11 +180,8 @@ class KVConnector:
         # One step is in flight; where some drain ``finish`` is going to be called for the one before it.
         self._finishes = self._plans - 1 - (draining > 0)
 
-    def count_finish(self) -> bool:
-        """Count the outcome of a plan; say whether blocks are free for it."""
+    def count_finish(self) -> None:
+        """Count the outcome of a plan, and free the blocks that waited for it."""
         self._finishes += 1
-        is_freed = False
         while self.deferred and self.deferred[0][0] <= self._finishes:
             self.memory.release(self.deferred.popleft()[1])
-            is_freed = True
-        return is_freed

@@ -14,9 +14,8 @@ from pagesim.kvcache import BlockManager
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.continuous import ContinuousBatching
 from pagesim.scheduling.continuous_options import OrcaOptions
-from pagesim.scheduling.options import MOST, MemoryKind, Prices, SchedulerOptions
+from pagesim.scheduling.options import MOST, Prices, SchedulerOptions
 from pagesim.scheduling.request import EngineRequest
-from pagesim.scheduling.traits import need_pages
 
 ADDED_OUTPUT = 6
 """Tokens by which each request is taken to become longer than it may."""
@@ -76,12 +75,12 @@ class Lightllm(ContinuousBatching):
     Options = LightllmOptions
     budget_option = "batch_max_tokens"
     samples = "one"
+    reservations = ("on-demand",)
+    allocators = ("paged",)
+    takes_plugins = False
+    memory_reason = "it takes memory token by token"
     has_beams = False
     serves_hybrids = False
-
-    @classmethod
-    def check_memory(cls, memory: MemoryKind) -> None:
-        need_pages("lightllm", memory, "it takes memory token by token")
 
     def __init__(
         self,

@@ -58,22 +58,6 @@ class PreemptingOptions(LimitedOptions):
     )
 
 
-class MemoryKind(NamedTuple):
-    """What is known of a system's memory before it is made.
-
-    Attributes:
-        reservation: ``max``, ``pow2``, ``oracle`` or ``on-demand``.
-        allocator: by name.
-        is_own: whether the allocator comes with pagesim.
-        by_type: whether layer types take pages of their own, which need not have the same bytes.
-    """
-
-    reservation: str
-    allocator: str
-    is_own: bool
-    by_type: bool = False
-
-
 class Machine(NamedTuple):
     """What an engine knows when it starts, besides its options.
 

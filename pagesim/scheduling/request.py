@@ -128,11 +128,6 @@ class EngineRequest(SequenceGroup):
         return self.prompt + self.output
 
     @property
-    def next_final(self) -> int:
-        """Tokens of the sample that is over first."""
-        return self.prompt + self.output if self.family is None else min(self.family.finals)
-
-    @property
     def finals(self) -> Sequence[int]:
         """The lengths that its samples will have in the end."""
         return (self.prompt + self.output,) if self.family is None else self.family.finals

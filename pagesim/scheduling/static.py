@@ -9,7 +9,7 @@ from pagesim.kvcache import BlockManager, SequenceGroup
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.growth import keep_running
-from pagesim.scheduling.options import MOST, MemoryKind, Prices, SchedulerOptions
+from pagesim.scheduling.options import MOST, Prices, SchedulerOptions
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest
 
@@ -52,24 +52,10 @@ class StaticBatching(Scheduler):
 
     Options = StaticOptions
     streams = False
-
-    @classmethod
-    def check_memory(cls, memory: MemoryKind) -> None:
-        if memory.reservation != "oracle":
-            raise PagesimError(
-                "scheduler static needs reservation oracle: a static batch reserves its own padded length, "
-                f"not {memory.reservation}"
-            )
-        if not memory.is_own:
-            raise PagesimError(
-                f"scheduler static cannot use allocator {memory.allocator}: a batch is made for memory that "
-                "holds its rows without rounding; choose first-fit, best-fit or paged"
-            )
-        if memory.allocator == "buddy":
-            raise PagesimError(
-                "scheduler static cannot use allocator buddy, whose powers of two hold fewer rows than the "
-                "batch was made for; choose first-fit, best-fit or paged"
-            )
+    reservations = ("oracle",)
+    allocators = ("first-fit", "best-fit", "paged")
+    takes_plugins = False
+    memory_reason = "a batch reserves its own padded length, in memory that holds its rows without rounding"
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pagesim.errors import PagesimError
 from pagesim.kvcache import BlockManager
 from pagesim.kvcache.radix import WindowPool
-from pagesim.scheduling.options import Machine, MemoryKind, SchedulerOptions
+from pagesim.scheduling.options import Machine, SchedulerOptions
 from pagesim.setup.compiled import mypyc_attr
 from pagesim.workloads.trace import IntColumn
 
@@ -19,19 +19,6 @@ Pool = Literal["prefill", "decode"]
 """What a replica does where prefill is disaggregated from decode."""
 
 SampleMode = Literal["together", "apart", "requests", "one"]
-
-
-def need_pages(scheduler: str, memory: MemoryKind, why: str) -> None:
-    """Refuse memory that is not made of pages which are taken as sequences grow.
-
-    Raises:
-        PagesimError: it is not.
-    """
-    if memory.reservation != "on-demand" or memory.allocator != "paged":
-        raise PagesimError(
-            f"scheduler {scheduler} needs reservation on-demand and allocator paged, not "
-            f"{memory.reservation} and {memory.allocator}: {why}"
-        )
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -55,6 +42,18 @@ class SchedulerTraits:
 
     streams: ClassVar[bool] = True
     """Whether a token has a time of its own; if not, requests are answered as a whole."""
+
+    reservations: ClassVar[tuple[str, ...]] = ("max", "pow2", "oracle", "on-demand")
+    """The reservations with which it works."""
+
+    allocators: ClassVar[tuple[str, ...] | None] = None
+    """The allocators of pagesim with which it works, by name; None for all."""
+
+    takes_plugins: ClassVar[bool] = True
+    """Whether it works with an allocator that a plug-in brings."""
+
+    memory_reason: ClassVar[str] = ""
+    """Why it needs such memory, for the sentence that refuses another."""
 
     null_blocks: ClassVar[int] = 0
     """Blocks of the cache that no sequence ever holds."""
@@ -99,15 +98,6 @@ class SchedulerTraits:
             "this policy has no connector between replicas that prefill and replicas that decode; choose "
             "policy vllm-v1"
         )
-
-    @classmethod
-    def check_memory(cls, memory: MemoryKind) -> None:
-        """Refuse memory that the scheduler cannot work on.
-
-        Raises:
-            PagesimError: the sentence says which would do.
-        """
-        return
 
     @classmethod
     def longest_sequence(cls, max_model_len: int) -> int | None:

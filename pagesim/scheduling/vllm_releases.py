@@ -88,14 +88,19 @@ _LARGE = Tier(70, ("a100",), 8192, 1024)
 RELEASES = {
     "0.11.2": Release(
         overtakes=True,
-        lacks=("scheduler_reserve_full_isl", "watermark", "prefix_cache_retention_interval"),
+        lacks=(
+            "prefill_schedule_interval",
+            "scheduler_reserve_full_isl",
+            "watermark",
+            "prefix_cache_retention_interval",
+        ),
         tiers=(_LARGE, _SMALL),
     ),
     # Logs prove each decision: v1_019_prefix reserves_full_isl and reuses_unhashed_first, v1_019_threshold
     # spares_single, v1_019_unchunked overtakes.
     "0.19.0": Release(
         reserves_full_isl=True,
-        lacks=("watermark", "prefix_cache_retention_interval"),
+        lacks=("prefill_schedule_interval", "watermark", "prefix_cache_retention_interval"),
         async_scheduling=True,
         tiers=(_LARGE, _SMALL),
     ),

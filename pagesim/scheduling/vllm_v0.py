@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pagesim.errors import PagesimError
 from pagesim.kvcache import BlockManager, SequenceGroup
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.failure_modes import FailureMode
 from pagesim.scheduling.growth import keep_running
-from pagesim.scheduling.options import MemoryKind, Prices
+from pagesim.scheduling.options import Prices
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.vllm_v0_options import RELEASES, VllmV0Options
@@ -32,8 +31,6 @@ class VllmV0(Scheduler):
     """
 
     __slots__ = (
-        "_possible",
-        "_possible_length",
         "max_num_batched_tokens",
         "max_num_seqs",
         "max_paddings",
@@ -43,11 +40,10 @@ class VllmV0(Scheduler):
 
     Options = VllmV0Options
     samples = "apart"
+    reservations = ("on-demand",)
+    allocators = ("paged",)
+    memory_reason = "vLLM's blocks are taken as sequences grow, and shared"
     needs_sharing = True
-
-    @classmethod
-    def check_memory(cls, memory: MemoryKind) -> None:
-        check_paged("vllm-v0", memory)
 
     @classmethod
     def longest_sequence(cls, max_model_len: int) -> int:
@@ -80,9 +76,6 @@ class VllmV0(Scheduler):
         )
         self.max_paddings = options.max_paddings
         self.prompt_limit = min(max_model_len, self.max_num_batched_tokens)
-        # What was asked last: a request that an empty cache could hold, and with how many tokens.
-        self._possible: EngineRequest | None = None
-        self._possible_length = 0
 
     def expect(self, arrivals: Arrivals) -> None:
         super().expect(arrivals)
@@ -162,12 +155,7 @@ class VllmV0(Scheduler):
         length = request.length
         if length > self.prompt_limit:
             return True
-        if not self.release.gives_up or (request is self._possible and length <= self._possible_length):
-            return False
-        if not self.memory.could_admit(request, length, self.watermark_blocks):
-            return True
-        self._possible, self._possible_length = request, length
-        return False
+        return self.release.gives_up and not self.memory.could_admit(request, length, self.watermark_blocks)
 
     def _decode(self, batch: Batch) -> None:
         """Give every running request a token; bring swapped ones back unless a request lost its place."""
@@ -195,21 +183,3 @@ class VllmV0(Scheduler):
 
     def may_join(self, request: EngineRequest) -> bool:
         return self.running_sequences + request.samples <= self.max_num_seqs
-
-
-def check_paged(name: str, memory: MemoryKind) -> None:
-    """Refuse memory in which vLLM's releases cannot share blocks or let sequences grow.
-
-    Raises:
-        PagesimError: the sentence says what to choose.
-    """
-    if memory.reservation != "on-demand":
-        raise PagesimError(
-            f"scheduler {name} needs reservation on-demand, not {memory.reservation}: vLLM takes blocks as "
-            "sequences grow"
-        )
-    if memory.is_own and memory.allocator != "paged" and not memory.by_type:
-        raise PagesimError(
-            f"scheduler {name} needs allocator paged, not {memory.allocator}: vLLM's releases share blocks; "
-            "choose vllm-sosp or orca"
-        )

@@ -50,6 +50,13 @@ class VllmV1Options(SchedulerOptions):
     long_prefill_token_threshold: int = Field(
         0, ge=0, le=MOST, description="Maximum number of a request's tokens per iteration; 0 for no limit."
     )
+    prefill_schedule_interval: int | None = Field(
+        None,
+        ge=1,
+        le=MOST,
+        description="Steps from one that computes prompts to the next one that may, while others decode; "
+        "0.33.0 only.",
+    )
     scheduler_reserve_full_isl: bool | None = Field(
         None, description="Admit a prompt only if all of it fits. Defaults to the release's."
     )

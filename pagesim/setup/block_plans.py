@@ -65,6 +65,7 @@ def block_plan(config: EngineConfig) -> BlockPlan:
         prefix_caching=options.enable_prefix_caching,
         hybrid=not options.disable_hybrid_kv_cache_manager,
         capability=config.capability,
+        image_prefixes=model.image_prefixes,
     )
     plan.check_retention(options.prefix_cache_retention_interval or 0)
     return plan

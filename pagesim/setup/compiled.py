@@ -80,6 +80,7 @@ MODULES = (
     "scheduling.swapping",
     "scheduling.traits",
     "scheduling.vllm_v0",
+    "scheduling.vllm_v1.cadence",
     "scheduling.vllm_v1.kv_cache_manager",
     "scheduling.vllm_v1.lifecycle",
     "scheduling.vllm_v1.scheduler",

@@ -30,7 +30,7 @@ _OLDER = re.compile(
 )
 """The files that an older version put into a result's folder."""
 
-_KINDS = ("run", "comparison", "cluster", "validation")
+_KINDS = ("run", "comparison", "cluster", "validation", "workload")
 
 _EXCHANGE = 2  # Linux: RENAME_EXCHANGE
 _HERE = -100  # AT_FDCWD
@@ -41,7 +41,7 @@ def check_target(target: Path, kind: str) -> None:
 
     Args:
         target: the folder.
-        kind: what is to be stored: ``run``, ``comparison``, ``cluster`` or ``validation``.
+        kind: what is to be stored: ``run``, ``comparison``, ``cluster``, ``validation`` or ``workload``.
 
     Raises:
         PagesimError: it is a file, a folder that holds something else, a file that pagesim did not write or

@@ -132,7 +132,6 @@ class PreparedSystem:
     def new_log(self) -> RequestLog:
         """Return an empty log, in which the requests that are not accepted are rejected."""
         log = RequestLog(len(self.trace))
-        log.notes_samples = self.trace.sample_tokens is not None
         if self.config.offloads:
             log.loaded_tokens = {}
         rejected = np.ones(len(self.trace), bool)

@@ -8,7 +8,8 @@ from typing import Any, Literal, get_args
 
 from pagesim.errors import PagesimError
 from pagesim.kvcache import LayerTypePages
-from pagesim.scheduling.options import MemoryKind, SchedulerOptions
+from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.options import SchedulerOptions
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.plugins import Plugins
 from pagesim.setup.registry import ALLOCATORS, SCHEDULERS
@@ -224,10 +225,24 @@ def parts_of(
             f"allocator {policy.allocator} needs scheduler vllm-v1, not {policy.scheduler}: only that one "
             "asks for pages of layer types"
         )
-    scheduler_kind.check_memory(
-        MemoryKind(policy.reservation, policy.allocator, ALLOCATORS.owns(policy.allocator), by_type)
-    )
+    _check_memory(policy, scheduler_kind)
     return policy
+
+
+def _check_memory(policy: Policy, scheduler: type[Scheduler]) -> None:
+    """Refuse memory that a policy's scheduler cannot work on."""
+    reservations, allocators = scheduler.reservations, scheduler.allocators
+    needs = f"scheduler {policy.scheduler} needs"
+    if policy.reservation not in reservations:
+        raise PagesimError(
+            f"{needs} reservation {' or '.join(reservations)}, not {policy.reservation}: "
+            f"{scheduler.memory_reason}"
+        )
+    named = ALLOCATORS.owns(policy.allocator) or not scheduler.takes_plugins
+    if named and allocators is not None and policy.allocator not in allocators:
+        raise PagesimError(
+            f"{needs} allocator {' or '.join(allocators)}, not {policy.allocator}: {scheduler.memory_reason}"
+        )
 
 
 def check_preemption(policy: Policy, options: SchedulerOptions) -> None:

@@ -147,6 +147,7 @@ _TABLE = FlagTable(
     model="model-path",
     length="context-length",
     kernels=("moe-runner-backend",),
+    experts="ep-size",
     checkpoints=QUANTIZATIONS,
 )
 

@@ -44,7 +44,7 @@ NOTED = _flags("""
     enable-request-time-stats-logging! enable-response-store! enable-return-routed-experts!
     enable-scattered-sconv! enable-ssl-refresh! enable-strict-thinking! enable-tf32-matmul!
     enable-tokenizer-batch-encode! enable-torch-compile! enable-torch-compile-debug-mode!
-    enable-torch-symm-mem! enable-trace! enable-watermark! enable-weights-cpu-backup!
+    enable-torch-symm-mem! enable-trace! enable-watermark! enable-weights-cpu-backup! ep-size
     enforce-disable-flashinfer-allreduce-fusion! enforce-shared-experts-fusion! engine-info-bootstrap-port
     expert-balancedness-report-mode expert-distribution-recorder-buffer-size
     expert-distribution-recorder-mode export-metrics-to-file! export-metrics-to-file-dir
@@ -178,7 +178,6 @@ HARMLESS: dict[str, tuple[str, ...]] = {
     "dsv4-attn-backend": ("auto",),
     "dtype": ("auto", "half", "float16", "bfloat16"),
     "dwdp-size": ("1",),
-    "ep-size": ("1",),
     "hicache-size": ("0",),
     "json-model-override-args": ("{}",),
     "kv-canary": ("none",),

@@ -18,6 +18,7 @@ from pagesim.setup.serve_vllm_flags import (
     QUANTIZATIONS,
     REFUSED,
     TAKEN,
+    WITHIN_A_REPLICA,
 )
 from pagesim.setup.serve_words import FlagTable, Reader, choice, number
 from pagesim.setup.sizes import readable
@@ -114,6 +115,7 @@ _READERS: dict[str, Reader] = {
     "kv-offloading-size": number("kv_offloading_size", float),
     "long-prefill-token-threshold": number("long_prefill_token_threshold", int),
     "watermark": number("watermark", float),
+    "prefill-schedule-interval": number("prefill_schedule_interval", int),
     "scheduling-policy": number("scheduling_policy", str),
     "prefix-cache-retention-interval": number("prefix_cache_retention_interval", _retention),
     "kv-cache-dtype": choice(
@@ -133,7 +135,7 @@ _TABLE = FlagTable(
     engine="vLLM",
     command="vllm serve",
     taken=TAKEN,
-    noted=NOTED,
+    noted={**NOTED, **WITHIN_A_REPLICA},
     layered=LAYERED,
     refused=REFUSED,
     harmless=HARMLESS,
@@ -146,5 +148,6 @@ _TABLE = FlagTable(
     model="model",
     length="max-model-len",
     kernels=("moe-backend", "kernel-config"),
+    experts="enable-expert-parallel",
     checkpoints=QUANTIZATIONS,
 )

@@ -12,7 +12,8 @@ from pagesim.setup.serve_words import flags as _flags
 TAKEN = _flags("""
     model max-model-len kv-cache-dtype tensor-parallel-size gpu-memory-utilization block-size
     num-gpu-blocks-override enable-prefix-caching! enable-chunked-prefill! max-num-batched-tokens
-    max-num-seqs long-prefill-token-threshold scheduling-policy scheduler-reserve-full-isl! watermark
+    max-num-seqs long-prefill-token-threshold prefill-schedule-interval scheduling-policy
+    scheduler-reserve-full-isl! watermark
     async-scheduling! disable-hybrid-kv-cache-manager! prefix-cache-retention-interval quantization
     kv-offloading-size max-cudagraph-capture-size cudagraph-capture-sizes* enforce-eager!
 """)
@@ -73,19 +74,18 @@ LAYERED = _flags("""
 """Flags that change nothing where all layers keep every token alike, and are refused where they do not."""
 
 REFUSED = _flags("""
-    additional-config all2all-backend attention-config aux-output-config config
-    cp-kv-cache-interleave-size cpu-offload-params* data-parallel-address data-parallel-backend
-    data-parallel-external-lb! data-parallel-hybrid-lb! data-parallel-multi-port-external-lb!
-    data-parallel-rank data-parallel-rpc-port data-parallel-start-rank data-parallel-supervisor-port
-    dbo-decode-token-threshold dbo-prefill-token-threshold dcp-comm-backend dcp-kv-cache-interleave-size
-    dcp-q-replicate! default-mm-loras diffusion-config disable-nccl-for-dp-synchronization!
-    dp-supervisor-probe-failure-threshold dp-supervisor-probe-interval-s dp-supervisor-probe-timeout-s
-    dp-sync-interval ec-transfer-config elastic-ep-max-dp-size enable-batch-sharded-sampling! enable-dbo!
-    enable-elastic-ep! enable-ep-weight-filter! enable-eplb! enable-expert-parallel! enable-lora!
+    additional-config attention-config aux-output-config config cp-kv-cache-interleave-size
+    cpu-offload-params* data-parallel-address data-parallel-backend data-parallel-external-lb!
+    data-parallel-hybrid-lb! data-parallel-multi-port-external-lb! data-parallel-rank
+    data-parallel-rpc-port data-parallel-start-rank data-parallel-supervisor-port dcp-comm-backend
+    dcp-kv-cache-interleave-size dcp-q-replicate! default-mm-loras diffusion-config
+    disable-nccl-for-dp-synchronization! dp-supervisor-probe-failure-threshold
+    dp-supervisor-probe-interval-s dp-supervisor-probe-timeout-s dp-sync-interval ec-transfer-config
+    elastic-ep-max-dp-size enable-batch-sharded-sampling! enable-elastic-ep! enable-eplb! enable-lora!
     enable-mixed-moe-lora-format! enable-moe-shared-loras! enable-prompt-embeds!
     enable-return-routed-experts! enable-tower-connector-lora! engram-config eplb-config
-    expert-placement-strategy fully-sharded-loras! headless! help? hf-config-path hf-overrides
-    kv-cache-dtype-skip-layers* kv-cache-memory-bytes kv-sharing-fast-prefill! kv-transfer-config
+    fully-sharded-loras! headless! help? hf-config-path hf-overrides kv-cache-dtype-skip-layers*
+    kv-cache-memory-bytes kv-sharing-fast-prefill! kv-transfer-config
     long-prefill-token-threshold-adaptive! lora-dtype lora-modules* lora-target-modules* master-addr
     master-port max-cpu-loras max-lora-cls-labels max-lora-rank max-loras max-num-active-seqs
     max-num-queued-reqs max-num-queued-tokens max-num-scheduled-tokens mm-encoder-only!
@@ -98,6 +98,15 @@ REFUSED = _flags("""
 
 QUANTIZATIONS: dict[str, tuple[str, ...]] = {**QUANTIZED, "fbgemm_fp8": ("fp8",)}
 """Values of ``--quantization``, with the weight dtypes of `QUANTIZED`."""
+
+WITHIN_A_REPLICA = _flags("""
+    all2all-backend dbo-decode-token-threshold dbo-prefill-token-threshold enable-dbo!
+    enable-ep-weight-filter! enable-expert-parallel! expert-placement-strategy ubatch-size
+""")
+"""Flags of experts that change neither memory nor scheduling where one replica serves (``-dp 1``).
+
+Nothing in v1/core reads them; which experts a GPU holds changes, and not their bytes.
+"""
 
 HARMLESS: dict[str, tuple[str, ...]] = {
     "kv-offloading-backend": ("native",),
@@ -113,8 +122,6 @@ HARMLESS: dict[str, tuple[str, ...]] = {
     "decode-context-parallel-size": ("1",),
     "nnodes": ("1",),
     "node-rank": ("0",),
-    "ubatch-size": ("0",),
-    "prefill-schedule-interval": ("1",),
     "runner": ("auto", "generate"),
     "convert": ("auto", "none"),
     "dtype": ("auto", "half", "float16", "bfloat16"),
@@ -124,7 +131,14 @@ HARMLESS: dict[str, tuple[str, ...]] = {
 }
 """Flags that are refused but for these values, which change nothing."""
 
-FLAGS: dict[str, Arity] = {**TAKEN, **NOTED, **LAYERED, **REFUSED, **dict.fromkeys(HARMLESS, "one")}
+FLAGS: dict[str, Arity] = {
+    **TAKEN,
+    **NOTED,
+    **WITHIN_A_REPLICA,
+    **LAYERED,
+    **REFUSED,
+    **dict.fromkeys(HARMLESS, "one"),
+}
 
 ALIASES = {
     "device-memory-utilization": "gpu-memory-utilization",

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pagesim.errors import PagesimError, brief, escaped
 from pagesim.models import model
 from pagesim.models.catalogue import is_config, known_as
+from pagesim.models.catalogue.unknown import unknown
 from pagesim.models.weights import GROUPS
 
 Arity = Literal["one", "several", "perhaps", "none"]
@@ -102,6 +103,7 @@ class FlagTable:
         model: the flag that names the model.
         length: the flag that says the tokens of the longest request.
         kernels: the flags that choose kernels of experts.
+        experts: the flag that gives GPUs whole experts.
         checkpoints: by method of quantization, the weight dtypes of checkpoints for which it says nothing
             new.
     """
@@ -123,6 +125,7 @@ class FlagTable:
     model: str
     length: str
     kernels: tuple[str, ...]
+    experts: str
     checkpoints: Mapping[str, tuple[str, ...]]
 
     def options(
@@ -171,8 +174,10 @@ class FlagTable:
         self._check_length(options)
         self._check_layers(known, given)
         without = [*variables, *(f"--{name}" for name in given if name not in self.taken)]
-        note = f"of the {self.server} line without an effect here: {', '.join(without)}"
-        return options, given, (note,) if without else ()
+        notes = self._check_experts(known, given, options.get("tensor_parallel_size", 1))
+        if without:
+            notes.insert(0, f"of the {self.server} line without an effect here: {', '.join(without)}")
+        return options, given, tuple(notes)
 
     def arity(self, name: str) -> Arity:
         """Return what a flag takes."""
@@ -267,6 +272,25 @@ class FlagTable:
                     f"{brief(name, 80)} are padded, and is not modelled; leave it out"
                 )
 
+    def _check_experts(self, name: str, given: Mapping[str, list[str]], gpus: int) -> list[str]:
+        """Return what is said of whole experts on GPUs: within one replica they change no decision.
+
+        Each GPU holds as many bytes of experts as when every expert is cut, if they are dealt out evenly.
+        """
+        asked = given.get(self.experts, ["false"])
+        if asked in (["false"], ["1"]):
+            return []
+        moe = model(name).moe
+        if moe is None:
+            return [f"{self.engine} has no use for --{self.experts} here: {brief(name, 80)} has no experts"]
+        ranks = int(asked[-1]) if asked else gpus
+        if ranks < 1 or gpus % ranks or moe.experts % ranks:
+            raise PagesimError(
+                f"--serve: --{self.experts} would deal the {moe.experts} experts of {brief(name, 80)} "
+                f"unevenly over {ranks} of {gpus} GPUs, and is not modelled; leave it out"
+            )
+        return []
+
     def _quantized(self, name: str, method: str) -> dict[str, str]:
         """Return the weight dtype that a method of quantization gives a model, if it is not the model's."""
         spec = model(name)
@@ -323,10 +347,7 @@ def _known_model(word: str) -> str:
     known = known_as(word)
     if known is not None:
         return known
-    if re.fullmatch(r"[^/\\]+/[^/\\]+", word) and not is_config(word):
-        raise PagesimError(
-            f"--serve: pagesim does not know the model {brief(word, 200)}, and downloads nothing; put the "
-            "path of its config.json in its place"
-        )
+    if not is_config(word):
+        raise PagesimError(f"--serve: {unknown(word)}")
     model(word)
     return word

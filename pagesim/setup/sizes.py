@@ -27,10 +27,8 @@ def readable(text: str) -> int:
     return int(number) * 1024**power if suffix.isupper() else int(float(number) * 1000**power)
 
 
-def size_of(option: str, value: object) -> object:
-    """Return the number behind a size with a suffix or a unit; any other value as it is."""
-    if not isinstance(value, str):
-        return value
+def size_of(option: str, value: str) -> float | str:
+    """Return the number behind a size with a suffix or a unit; any other text as it is."""
     text = value.strip()
     if option in GIB_OPTIONS and text.endswith("B"):
         return parse_capacity(option, text) / 2**30

@@ -30,7 +30,7 @@ from pagesim.sim.clock import LONGEST_S
 
 WeightDtypeName = Literal["bf16", "fp16", "fp8", "fp8_block", "int8", "int4", "nvfp4", "mxfp4", "mxfp4_mxfp8"]
 
-MOST_BLOCKS = 10_000_000
+MOST_BLOCKS = 50_000_000
 """More blocks than this are taken for a mistake; memory keeps a number for each."""
 
 
@@ -143,6 +143,8 @@ class SystemFields(BaseModel):
     @classmethod
     def _sizes(cls, value: object, info: ValidationInfo) -> object:
         """Take 8k or 40GiB where a number is wanted."""
+        if not isinstance(value, str):
+            return value
         name = info.field_name or ""
         wanted = cls.model_fields[name].annotation
         return size_of(name, value) if name in GIB_OPTIONS or int in (wanted, *get_args(wanted)) else value

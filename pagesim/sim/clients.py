@@ -35,7 +35,6 @@ class Clients:
 
     Attributes:
         sent, due: ticks of every row, ``[N]``; -1 for what has not happened.
-        impatient: whether any client ever goes away.
     """
 
     def __init__(
@@ -70,7 +69,6 @@ class Clients:
         patience = np.full(requests, np.inf) if own.abort_s is None else own.abort_s - own.arrival_s
         if client_timeout is not None:
             patience = np.minimum(patience, client_timeout)
-        self.impatient = bool(np.isfinite(patience).any())
         waits = np.where(np.isfinite(patience), patience, 0.0)
         self._patience = array("q", np.where(np.isfinite(patience), to_tick_column(waits), NEVER).tolist())
         self._begin = array("q", np.flatnonzero(begins).tolist())  # what arrives by itself, in order

@@ -99,11 +99,6 @@ class TierCopies:
         self._unsent: list[Job] = []  # stores of the last iteration
 
     @property
-    def next_end(self) -> int | None:
-        """When the next move from tier to tier is over, in ticks; None where none is under way."""
-        return self._moving[0][0] if self._moving else None
-
-    @property
     def due(self) -> int:
         """When the next copy is over, in ticks; 0 where some wait for an iteration or for another tier."""
         if self._unsent or self._load_of:

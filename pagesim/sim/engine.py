@@ -227,9 +227,6 @@ class Engine:
             scheduler.transferred(arrived)
             if not self._ahead:
                 self._due = copies.due  # of those that are left
-                self._is_settled = not (
-                    over or scheduler.must_replan or self.aborts or self._naps or scheduler.arrival_matters()
-                )
         return now + NAP if self._naps and scheduler.has_work else now
 
     def end(self) -> None:

@@ -15,14 +15,26 @@ from typing import Literal
 
 from pagesim.errors import CapacityError, PagesimError
 from pagesim.models.layers import (
+    AttentionLayer,
     ChunkLayer,
     IndexerLayer,
     LatentLayer,
     Layer,
+    RingLayer,
     StateLayer,
     WindowLayer,
+    kv_element_bytes,
+    page_bytes,
 )
-from pagesim.sizing.kernel_blocks import HOPPER, KERNEL_BLOCK, OTHER_VENDOR, as_kept, kernels_block
+from pagesim.sizing.kernel_blocks import (
+    HOPPER,
+    KERNEL_BLOCK,
+    OTHER_VENDOR,
+    as_kept,
+    kernels_block,
+    packs,
+    stride,
+)
 from pagesim.sizing.layer_groups import Page, grouped
 
 LATENT_HYBRID_BLOCK = 128
@@ -112,8 +124,13 @@ class BlockPlan:
 
     @property
     def block_size(self) -> int:
-        """Tokens of the smallest block of a group."""
-        return min(group.block_size for group in self.groups)
+        """Tokens of the smallest block of a group whose layers have no block of their own."""
+        sizes = [
+            group.block_size
+            for group in self.groups
+            if not (isinstance(group.rule, WindowLayer | RingLayer) and group.rule.block_size)
+        ]
+        return min(sizes)
 
     @property
     def most_blocks(self) -> int:
@@ -231,6 +248,7 @@ def plan_blocks(
     prefix_caching: bool = True,
     hybrid: bool = True,
     capability: int | None = None,
+    image_prefixes: bool = False,
 ) -> BlockPlan:
     """Plan the blocks of a cache, as vLLM 0.33.0 does.
 
@@ -247,6 +265,7 @@ def plan_blocks(
         prefix_caching: whether prompts are found that were computed before.
         hybrid: whether windows and chunks get groups of their own.
         capability: of the GPU (`GpuSpec.capability`), which decides what kernels run; Hopper's when left out.
+        image_prefixes: whether tokens of an image attend to one another both ways.
 
     Raises:
         CapacityError: ``cache_bytes`` is less than a block.
@@ -266,11 +285,12 @@ def plan_blocks(
     layers = as_kept(layers, capability)
     states = [layer for layer in layers if isinstance(layer, StateLayer)]
     mode: StateMode = "align" if states and prefix_caching else "none"
-    block_size = block_size or kernels_block(layers, kv_dtype, capability)
+    block_size = block_size or kernels_block(layers, kv_dtype, capability, image_prefixes=image_prefixes)
     pages = _pages(layers, block_size, kv_dtype, tp, mode, max_model_len)
     leave_states = all(state.checkpoint is not None for state in states)
     groups = []
-    for members in grouped(pages, hybrid=hybrid):
+    packed = packs(layers)
+    for members in grouped(pages, hybrid=hybrid, packed=packed):
         page = members[0][1]
         if isinstance(page.rule, ChunkLayer) and page.rule.chunk % page.block_size:
             raise PagesimError(
@@ -297,6 +317,9 @@ def plan_blocks(
             )
         )
     bytes_per_block = max(group.bytes for group in groups)
+    if packed:
+        step = lcm(*[stride(layer, kv_dtype, capability) for layer in layers])
+        bytes_per_block = -(-bytes_per_block // step) * step
     if num_blocks is None:
         assert cache_bytes is not None
         num_blocks = cache_bytes // bytes_per_block
@@ -306,13 +329,14 @@ def plan_blocks(
                 "left for the cache: give it more"
             )
     sizes = [group.block_size for group in groups]
+    hashed = [group.block_size for group in groups if not isinstance(group.rule, RingLayer)]
     finds = prefix_caching and (not states or mode == "align")
     return BlockPlan(
         groups=tuple(groups),
         num_blocks=num_blocks,
         bytes_per_block=bytes_per_block,
         scheduler_block=lcm(*sizes),
-        hash_block=gcd(*sizes) if finds else lcm(*sizes),
+        hash_block=gcd(*hashed) if finds else lcm(*sizes),
         state_mode=mode,
         max_model_len=max_model_len,
         in_flight_tokens=in_flight_tokens,
@@ -347,7 +371,8 @@ def _pages(
     attention = [layer for layer in layers if not isinstance(layer, StateLayer)]
     state_page = 0
     if states:
-        widths = sorted({layer.bytes_per_token(kv_dtype, tp) for layer in attention})
+        of_heads = [layer for layer in attention if not isinstance(layer, IndexerLayer | RingLayer)]
+        widths = sorted({_width(layer, kv_dtype, tp) for layer in of_heads})
         if len(widths) != 1:
             kept = " and ".join(map(str, widths)) if widths else "no"
             raise PagesimError(
@@ -363,9 +388,17 @@ def _pages(
         if isinstance(layer, StateLayer):
             pages.append(Page(layer, state_block, state_page, layer.state_bytes(tp)))
         else:
-            size = block_size * layer.bytes_per_token(kv_dtype, tp)
-            pages.append(Page(layer, block_size, size, size))
+            own = layer.block_size if isinstance(layer, WindowLayer | RingLayer) else 0
+            size = page_bytes(layer, own or block_size, kv_dtype, tp)
+            pages.append(Page(layer, own or block_size, size, size))
     return pages
+
+
+def _width(layer: AttentionLayer, kv_dtype: str, tp: int) -> int:
+    """Return the bytes of a token by which blocks are made to hold a state, before a kernel's own layout."""
+    if isinstance(layer, LatentLayer):
+        return layer.width * kv_element_bytes(kv_dtype)
+    return layer.bytes_per_token(kv_dtype, tp)
 
 
 def _beside_states(
@@ -390,6 +423,8 @@ def most_blocks(rule: Layer, block_size: int, tokens: int, in_flight: int, mode:
             return -(-min(chunk + in_flight, tokens) // block_size)
         case StateLayer():
             return 2 if mode == "align" else 1
+        case RingLayer():
+            return 1
         case _:
             return -(-tokens // block_size)
 
@@ -401,7 +436,7 @@ def _least_blocks(group: BlockGroup, computed: int) -> int:
             return -(-min(window - 1, computed) // group.block_size)
         case ChunkLayer(chunk=chunk):
             return -(-(computed % chunk) // group.block_size)
-        case StateLayer():
+        case StateLayer() | RingLayer():
             return 1
         case _:
             return -(-computed // group.block_size)

@@ -8,6 +8,8 @@ from typing import get_args
 from pagesim.errors import CapacityError, PagesimError
 from pagesim.hardware.gpus import GIB, GpuSpec
 from pagesim.models.model_spec import ModelSpec
+from pagesim.models.parameters import tensors
+from pagesim.models.weights import ALL_BF16
 from pagesim.sizing.division import BATCHED_TOKENS, SEQUENCES, Division, divide, layer_bytes
 from pagesim.sizing.kv_blocks import SWAP_GIB, Capacity, Plan, Sizing, at_least_one, kv_block
 from pagesim.sizing.pool_plan import PoolPlan
@@ -183,11 +185,20 @@ def _as_in_the_paper(model: ModelSpec, gpu: GpuSpec, tp: int, batched: int) -> D
     return Division(
         memory=gpu.memory_bytes,
         requested=int(PAPER_UTILIZATION * gpu.memory_bytes),
-        weights=model.weight_bytes_per_gpu(tp),
+        weights=_artifact_weights(model, tp),
         activations=max(layer_bytes(model, tp, batched), 2 * 2 * batched * model.vocab),
         graphs=0,
         other=PAPER_WORKSPACE,
     )
+
+
+def _artifact_weights(model: ModelSpec, tp: int) -> int:
+    """Bytes of the weights on each GPU as the artifact counts them: matrices divided, no padding."""
+    if model.weights != ALL_BF16:
+        return model.weight_bytes_per_gpu(tp)
+    model.kv_heads_per_gpu(tp)
+    parts = [(each.numbers(), each.columns > 1 and each.shards > 1) for each in tensors(model)]
+    return sum(2 * -(-size // tp) if divided else 2 * size for size, divided in parts)
 
 
 def _does_not_fit(

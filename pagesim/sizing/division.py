@@ -101,25 +101,35 @@ def divide(
 
 
 def expert_padding(model: ModelSpec, gpu: GpuSpec, tp: int) -> int:
-    """Bytes on each GPU by which vLLM pads experts in MXFP4 for their kernel.
+    """Bytes on each GPU by which vLLM makes experts and routers larger for the kernels of a GPU (0.33.0).
 
-    The hidden width and a GPU's share of the inner one become multiples of 256 and 128 for Marlin's and
-    TensorRT-LLM's, the latter alone one of 64 for Triton's, and both of 256 under ROCm (0.33.0,
-    ``layers/fused_moe/oracle/mxfp4.py``).
+    In MXFP4 the hidden width and a GPU's share of the inner one become multiples of 256 and 128 for Marlin's
+    and TensorRT-LLM's kernels, the latter alone one of 64 for Triton's, and both of 256 under ROCm
+    (``layers/fused_moe/oracle/mxfp4.py``); in 16 bits the inner one a multiple of 128 for TensorRT-LLM's, on
+    Blackwell for servers (``oracle/unquantized.py``). Nemotron's routers have 32 bits where no kernel
+    computes so with 16 (``router/gate_linear.py``).
     """
     moe = model.moe
-    if moe is None or not model.weights.experts.name.startswith("mxfp4"):
+    if moe is None:
         return 0
-    sides = (256, 256) if gpu.name.startswith("mi") else (256, 128)
-    # Of models with experts in MXFP4, gpt-oss alone has biases.
-    if moe.biases and gpu.name in HOPPER:
-        sides = (1, 64)
-    inner = -(-moe.expert_ffn // tp)
-    hidden, width = (-(-size // side) * side for size, side in zip((model.hidden, inner), sides, strict=True))
+    family, dtype = (gpu.capability or 0) // 10, model.weights.experts
+    # No such kernel is for biases or for the activation of Gemma 4.
+    sides = (1, 128 if family == 10 and not moe.beside and not moe.biases else 1)
+    if dtype.name.startswith("mxfp4"):
+        sides = (256, 256) if gpu.name.startswith("mi") else (256, 128)
+        # Of models with experts in MXFP4, gpt-oss alone has biases.
+        if moe.biases and gpu.name in HOPPER:
+            sides = (1, 64)
+    elif dtype.quantized:
+        sides = (1, 1)
+    takes, inner = moe.latent or model.hidden, -(-moe.expert_ffn // tp)
+    hidden, width = (-(-size // side) * side for size, side in zip((takes, inner), sides, strict=True))
     matrices = 3 if model.gated else 2
-    one = matrices * (hidden * width - model.hidden * inner) * model.weights.experts.bits / 8
+    one = matrices * (hidden * width - takes * inner) * dtype.bits / 8
     if moe.biases:
-        one += 2 * ((matrices - 1) * (width - inner) + hidden - model.hidden)
+        one += 2 * ((matrices - 1) * (width - inner) + hidden - takes)
+    if moe.exact_router and gpu.capability and gpu.capability != 90 and family != 10:
+        one += 2 * model.hidden
     layers = (model.mlp_layers or model.layers) - moe.dense_layers
     return ceil(layers * moe.experts * one)
 

@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pagesim.errors import PagesimError
-from pagesim.models.layers import IndexerLayer, LatentLayer, Layer, StateLayer, kv_element_bytes
+from pagesim.models.layers import (
+    FullLayer,
+    IndexerLayer,
+    LatentLayer,
+    Layer,
+    RingLayer,
+    StateLayer,
+    WindowLayer,
+    kv_element_bytes,
+)
 
 HOPPER = 90
 """The compute capability, ten times, that is taken where none is given."""
@@ -23,6 +32,15 @@ LATENT_BLOCK = 64
 BLACKWELL_LATENT_BLOCK = 32
 """The same of the kernels for latent vectors on a Blackwell GPU for servers (FLASHINFER_MLA)."""
 
+SPARSE_BLOCK = 128
+"""The same of the kernels for keys and values by head with an indexer (MiniMax-M3)."""
+
+COMPRESSED_BLOCK = 256
+"""The same of the kernels for compressed latent vectors (DeepSeek V4)."""
+
+WIDE_HEAD = 512
+"""Width of a head that FlashAttention's kernel takes on Hopper, in fp8 by blocks of 64."""
+
 DELTA_KEY_DIM = 128
 """Width of a key for which FlashInfer's kernels of a gated delta rule run on Blackwell GPUs."""
 
@@ -37,7 +55,7 @@ def as_kept(layers: Sequence[Layer], capability: int) -> list[Layer]:
         PagesimError: none of vLLM's kernels for such layers runs there.
     """
     family = capability // 10
-    if family == 8 and any(isinstance(layer, IndexerLayer) for layer in layers):
+    if family == 8 and any(isinstance(layer, IndexerLayer) for layer in layers) and _latent(layers):
         raise PagesimError(
             f"the GPU has compute capability {capability / 10:.1f}, and vLLM's kernels for latent vectors "
             "with an indexer need 9.0 (Hopper): choose another GPU"
@@ -45,7 +63,7 @@ def as_kept(layers: Sequence[Layer], capability: int) -> list[Layer]:
 
     def kept(layer: Layer) -> Layer:
         match layer:
-            case StateLayer(checkpoint=int(), always=False, state=(*_, keys)):
+            case StateLayer(checkpoint=int(tokens), state=(*_, keys)) if tokens > 1:
                 leaves = capability == HOPPER or (family in (10, 12) and keys == DELTA_KEY_DIM)
                 return layer if leaves else replace(layer, checkpoint=None)
             case LatentLayer(fp8_bytes=size) if size and family == 10:
@@ -57,17 +75,59 @@ def as_kept(layers: Sequence[Layer], capability: int) -> list[Layer]:
     return [kept(layer) for layer in layers]
 
 
-def kernels_block(layers: Sequence[Layer], kv_dtype: str, capability: int) -> int:
+def kernels_block(
+    layers: Sequence[Layer], kv_dtype: str, capability: int, *, image_prefixes: bool = False
+) -> int:
     """Return the block that the attention kernels of all these layers take on a GPU.
 
     Source: ``_get_backend_priorities`` (platforms/cuda.py), ``get_supported_kernel_block_sizes`` of the
-    backends (v1/attention/backends/mla).
+    backends (v1/attention/backends and v1/attention/backends/mla).
+
+    Args:
+        layers: what each layer keeps.
+        kv_dtype: of the cache.
+        capability: of the GPU.
+        image_prefixes: whether tokens of an image attend to one another both ways.
     """
-    if any(isinstance(layer, IndexerLayer) for layer in layers):
-        return LATENT_BLOCK
-    if not any(isinstance(layer, LatentLayer) for layer in layers):
-        return KERNEL_BLOCK
-    if capability // 10 == 10:
+    family, in_8_bits = capability // 10, kv_element_bytes(kv_dtype) == 1
+    heads = {layer.head_dim for layer in layers if isinstance(layer, FullLayer)}
+    indexers = [layer for layer in layers if isinstance(layer, IndexerLayer)]
+    if not _latent(layers):
+        if indexers:
+            return SPARSE_BLOCK
+        if family == 10 and image_prefixes and heads <= {WIDE_HEAD // 2, WIDE_HEAD}:
+            return LATENT_BLOCK  # TRITON_FLASHINFER
+        return LATENT_BLOCK if family == 9 and in_8_bits and WIDE_HEAD in heads else KERNEL_BLOCK
+    if any(isinstance(layer, LatentLayer) and layer.tokens_per_state > 1 for layer in layers):
+        return COMPRESSED_BLOCK
+    if indexers:
+        states = 32 if family != 12 else LATENT_BLOCK
+        return max(LATENT_BLOCK, *[states * layer.tokens_per_state for layer in indexers])
+    if family == 10:
         return BLACKWELL_LATENT_BLOCK
-    on_hopper = capability // 10 == 9
-    return LATENT_BLOCK if on_hopper and kv_element_bytes(kv_dtype) == 1 else KERNEL_BLOCK
+    return LATENT_BLOCK if family == 9 and in_8_bits else KERNEL_BLOCK
+
+
+def packs(layers: Sequence[Layer]) -> bool:
+    """Say whether pages of different size lie side by side in a block (vLLM's layout BLHNC)."""
+    return any(isinstance(layer, WindowLayer | RingLayer) and layer.block_size for layer in layers)
+
+
+def stride(layer: Layer, kv_dtype: str, capability: int) -> int:
+    """Return the bytes of which the distance of two blocks is a multiple where `packs`.
+
+    Kernels for sparse attention read rows, or pages of so many rows, and no part of one
+    (``customize_spec`` of v1/attention/backends/mla).
+    """
+    match layer:
+        case IndexerLayer(alignment=1):
+            return LATENT_BLOCK * layer.bytes_per_token(kv_dtype)
+        case LatentLayer(alignment=1):
+            in_16_bits = capability // 10 == 9 and kv_element_bytes(kv_dtype) == 2
+            rows = 1 if in_16_bits else BLACKWELL_LATENT_BLOCK if capability // 10 == 10 else LATENT_BLOCK
+            return rows * layer.bytes_per_token(kv_dtype)
+    return 1
+
+
+def _latent(layers: Sequence[Layer]) -> bool:
+    return any(isinstance(layer, LatentLayer) for layer in layers)

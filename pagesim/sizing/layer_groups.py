@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pagesim.errors import PagesimError
-from pagesim.models.layers import ChunkLayer, FullLayer, Layer, StateLayer, WindowLayer
+from pagesim.models.layers import ChunkLayer, FullLayer, Layer, RingLayer, StateLayer, WindowLayer
 
 ALMOST_ALIKE = 1.5
 """Where there are less than so many times as many layers of the most frequent kind as of the rarest, a group
@@ -39,12 +39,13 @@ Group = tuple[tuple[int, Page], ...]
 """The layers of a group by their place in the model, in order, each with its page."""
 
 
-def grouped(pages: Sequence[Page], *, hybrid: bool) -> tuple[Group, ...]:
+def grouped(pages: Sequence[Page], *, hybrid: bool, packed: bool = False) -> tuple[Group, ...]:
     """Return the groups of a model's layers, in the order in which the model has the first layer of each.
 
     Args:
         pages: of the layers, in order.
         hybrid: whether the hybrid manager is on: windows and chunks get groups of their own.
+        packed: whether pages of different size lie side by side in a block.
 
     Raises:
         PagesimError: vLLM does not start with such layers.
@@ -60,6 +61,8 @@ def grouped(pages: Sequence[Page], *, hybrid: bool) -> tuple[Group, ...]:
         return (tuple(enumerate(full)),)
     if _one_kind(pages):
         return (tuple(enumerate(pages)),)
+    if packed:
+        return _packed(pages)
     unified = _of_one_size(pages)
     if unified is not None:
         return _dealt(unified)
@@ -81,6 +84,8 @@ def _rule(page: Page) -> tuple[object, ...]:
             return ("chunk", chunk)
         case StateLayer(always=always, checkpoint=checkpoint):
             return ("states", f"of {page.bytes} bytes", always, checkpoint)
+        case RingLayer():
+            return ("ring",)
         case _:
             return ("full",)
 
@@ -143,3 +148,60 @@ def _dealt(pages: Sequence[Page]) -> tuple[Group, ...]:
         number = -(-len(places) // size)
         groups += [tuple((place, page) for place in places[first::number]) for first in range(number)]
     return tuple(groups)
+
+
+def _packed(pages: Sequence[Page]) -> tuple[Group, ...]:
+    """Return groups of layers of one kind, whose pages of different size lie side by side.
+
+    A kind with as many layers of each size is a pattern that repeats. The largest such pattern of several
+    sizes says how many repeats a group has at least; states are dealt out to fit a block that the others need
+    (``_get_packed_kv_cache_groups``).
+    """
+    kinds: dict[object, dict[int, list[int]]] = {}
+    for place, page in enumerate(pages):
+        kinds.setdefault((page.block_size, _rule(page)), {}).setdefault(page.bytes, []).append(place)
+
+    def repeats(sizes: dict[int, list[int]]) -> int:
+        """Return how often the pattern of a kind repeats, 0 if it is none."""
+        first, *others = {len(places) for places in sizes.values()}
+        return 0 if others else first
+
+    def wide(sizes: dict[int, list[int]], groups: int) -> int:
+        return sum(-(-len(places) // groups) * size for size, places in sizes.items())
+
+    least = max((repeats(sizes) for sizes in kinds.values() if len(sizes) > 1), default=0)
+    each = _least_padding([repeats(sizes) for sizes in kinds.values() if repeats(sizes)], least)
+
+    def is_state(sizes: dict[int, list[int]]) -> bool:
+        rule = pages[next(iter(sizes.values()))[0]].rule
+        return isinstance(rule, StateLayer | RingLayer) or (not each and isinstance(rule, WindowLayer))
+
+    numbers = [-(-repeats(sizes) // each) if each and repeats(sizes) else 1 for sizes in kinds.values()]
+    block = max(
+        wide(sizes, len(next(iter(sizes.values()))) if is_state(sizes) else number)
+        for sizes, number in zip(kinds.values(), numbers, strict=True)
+    )
+    groups: list[Group] = []
+    for sizes, number in zip(kinds.values(), numbers, strict=True):
+        if is_state(sizes):
+            states = [place for places in sizes.values() for place in places]
+            number = max(number, -(-len(states) // max(block // pages[states[0]].bytes, 1)))
+        if number == 1:
+            pattern = [sorted(place for places in sizes.values() for place in places)]
+        else:
+            pattern = [list(repeat) for repeat in zip(*sizes.values(), strict=True)]
+            pattern = [[place for repeat in pattern[i::number] for place in repeat] for i in range(number)]
+        groups += [tuple((place, pages[place]) for place in places) for places in pattern]
+    return tuple(groups)
+
+
+def _least_padding(counts: Sequence[int], least: int) -> int:
+    """Return the number from ``least`` to the most of these whose multiples they are nearest below; or 0.
+
+    Where several are, it is the largest (``_approximate_gcd``).
+    """
+    if not least:
+        return 0
+    return min(
+        range(least, max(counts) + 1), key=lambda size: (sum(-count % size for count in counts), -size)
+    )

@@ -12,7 +12,7 @@ from pagesim.kvcache.reservation import RESERVATIONS
 from pagesim.testing.copied import copied
 from pagesim.testing.life import Life
 from pagesim.testing.random_life import RandomLife
-from pagesim.testing.requests import LivingRequest, named, takes_samples
+from pagesim.testing.requests import LivingRequest, takes_samples
 
 __all__ = ["check_block_manager", "pools"]
 
@@ -68,7 +68,7 @@ def _check_empty(memory: BlockManager) -> None:
     assert memory.blocks_needed(5) == 0, "where no request decodes, no block is needed"
     assert memory.can_admit(LivingRequest(1), 1), "empty memory takes a sequence of one token"
     if memory.names_blocks:
-        assert named(memory).free_extents() == [(0, memory.num_blocks)], "empty memory is one free run"
+        assert memory.free_extents() == [(0, memory.num_blocks)], "empty memory is one free run"
 
 
 def _check_life(make: Callable[[], BlockManager], seed: int) -> None:
@@ -224,7 +224,7 @@ def _released_memory_is_as_empty(life: Life, empty: BlockManager, rng: Random) -
     assert memory.free_cpu_blocks == memory.cpu_blocks, "the swap space is free when no request is in it"
     assert memory.blocks_needed(memory.block_size) == 0, "what was released needs no block"
     if memory.names_blocks:
-        assert named(memory).free_extents() == [(0, memory.num_blocks)], "released blocks are joined again"
+        assert memory.free_extents() == [(0, memory.num_blocks)], "released blocks are joined again"
     for tokens, output, samples in _requests(memory, rng):
         fits = [m.can_admit(LivingRequest(tokens, output, samples), tokens) for m in (memory, empty)]
         assert fits[0] == fits[1], "memory that was emptied takes what empty memory takes"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pagesim.allocators import OutOfBlocks
 from pagesim.kvcache.base import BlockManager, BlockManagerError
 from pagesim.kvcache.sequence_group import SequenceGroup
-from pagesim.testing.requests import LivingRequest, named, takes_samples
+from pagesim.testing.requests import LivingRequest, takes_samples
 from pagesim.testing.written import Written
 
 
@@ -83,19 +83,15 @@ class Life:
         free, free_cpu, held = memory.free_blocks, memory.free_cpu_blocks, memory.held_blocks(request)
         if not self.swaps:
             return False
-        if held > free_cpu:
-            state = self.snapshot()
-            try:
-                memory.swap_out(request)
-            except (BlockManagerError, OutOfBlocks):
-                assert self.snapshot() == state, "a swap without room leaves everything as it was"
-                return False
-            raise AssertionError("a swap into a full swap space raises OutOfBlocks")
+        state = self.snapshot()
         try:
             moved = memory.swap_out(request)
-        except BlockManagerError:
-            self.swaps = False
+        except (BlockManagerError, OutOfBlocks) as error:
+            self.swaps = isinstance(error, OutOfBlocks)
+            assert held > free_cpu or not self.swaps, "a swap that the swap space has room for succeeds"
+            assert self.snapshot() == state, "a swap that is refused leaves everything as it was"
             return False
+        assert held <= free_cpu, "a swap into a full swap space raises OutOfBlocks"
         assert moved == held, "a swap moves each distinct block once"
         assert memory.free_blocks == free + held, "a swap frees what was held on the device"
         assert memory.free_cpu_blocks == free_cpu - held, "a swap takes as many blocks of the swap space"
@@ -158,7 +154,7 @@ class Life:
             (memory.free_blocks, memory.free_cpu_blocks, memory.shared_blocks, memory.cached_blocks),
             memory.steps,
             [memory.blocks_needed(steps) for steps in range(2 * memory.block_size + 1)],
-            named(memory).free_extents() if memory.names_blocks else [],
+            memory.free_extents() if memory.names_blocks else [],
             [
                 (
                     *(memory.length(request), memory.held_blocks(request), request.samples, request.decodes),
@@ -192,7 +188,7 @@ class Life:
         for request in self.requests:
             self._verify_request(request)
         if memory.names_blocks:
-            named(memory).check_integrity()
+            memory.check_integrity()
             self.written.verify(self.requests)
 
     # Inside

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import count
-from typing import Protocol, Self, cast
+from typing import Self
 
 from pagesim.allocators import OutOfBlocks
 from pagesim.allocators.extents import Extent
@@ -85,26 +85,6 @@ def takes_samples(memory: BlockManager) -> bool:
     except BlockManagerError:
         return False
     return True
-
-
-class Named(Protocol):
-    """What memory offers in addition whose blocks have numbers.
-
-    In a block table, blocks that were given back are left out, or stand in front as numbers below 0.
-    """
-
-    def block_table(self, request: SequenceGroup, sample: int = 0, group: int = 0) -> list[int]: ...
-
-    def extents(self, request: SequenceGroup, sample: int = 0) -> list[Extent]: ...
-
-    def free_extents(self) -> list[Extent]: ...
-
-    def check_integrity(self) -> None: ...
-
-
-def named(memory: BlockManager) -> Named:
-    """Return memory whose blocks have numbers as what it is, too."""
-    return cast("Named", memory)
 
 
 def numbers(extents: Iterable[Extent]) -> Iterator[int]:

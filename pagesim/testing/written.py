@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from pagesim.kvcache.base import BlockManager
-from pagesim.testing.requests import LivingRequest, Tokens, named, numbers
+from pagesim.testing.requests import LivingRequest, Tokens, numbers
 
 Tables = list[list[list[int]]]
 """Of a request, ``[samples][groups]``; none where blocks have no numbers."""
@@ -97,7 +97,7 @@ class Written:
 
     def table(self, request: LivingRequest, sample: int, number: int) -> list[int]:
         """Return the blocks of a sample in a group that it still has."""
-        table = named(self.memory).block_table(request, sample, number)
+        table = self.memory.block_table(request, sample, number)
         gone = sum([block < 0 for block in table])
         assert all(block < 0 for block in table[:gone]), "blocks are given back from the front"
         return table[gone:]
@@ -109,7 +109,7 @@ class Written:
 
     def verify(self, requests: Sequence[LivingRequest]) -> None:
         """Raise AssertionError unless all requests on the device read their tokens, and blocks add up."""
-        memory, tables = self.memory, named(self.memory)
+        memory, tables = self.memory, self.memory
         owners: dict[int, LivingRequest] = {}
         names = 0
         for request in requests:

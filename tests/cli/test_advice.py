@@ -12,7 +12,7 @@ from typing import Any
 import typer.main
 
 from pagesim.cli.commands import cli as app
-from pagesim.cli.options import ENGINE_FIELDS
+from pagesim.cli.flags import ENGINE_FIELDS
 from pagesim.setup import serve_sglang_flags, serve_vllm_flags
 
 ROOT = Path(__file__).parents[2]
@@ -95,7 +95,13 @@ def test_every_command_that_a_text_names_is_there():
 
 
 OTHERS = {
-    *("save-detailed", "save-result", "output-details", "request-rate"),  # of the clients of vLLM and SGLang
+    *(
+        "save-detailed",
+        "save-result",
+        "output-details",
+        "request-rate",
+        "burstiness",
+    ),  # of the clients of vLLM and SGLang
     *("no", "model-type"),  # the beginning of an option, and one of SGLang's that is read by itself
     *("rules", "targets", "vllm"),  # of scripts in the checkout
     *("query-gpu", "format"),  # of nvidia-smi

@@ -17,13 +17,9 @@ OURS = (
 )
 
 
-KEPT = [sample for sample in SAMPLES if "agentic" not in sample.name]
-"""Formats of which a saved trace keeps everything: it has no column for the time between calls of tools."""
-
-
 @pytest.fixture(
-    params=[*OURS, *(sample.data for sample in KEPT)],
-    ids=["what is shared", "our own", *(sample.name for sample in KEPT)],
+    params=[*OURS, *(sample.data for sample in SAMPLES)],
+    ids=["what is shared", "our own", *(sample.name for sample in SAMPLES)],
 )
 def file(request, tmp_path):
     """A file of each format in turn, under a name that tells nothing."""
@@ -38,6 +34,25 @@ def test_a_trace_that_was_converted_holds_the_same_requests(suffix, file, succee
     outcome = succeeds("trace", "convert", file, target)
     assert_same(load(target), load(file))
     assert outcome.out == f"{len(load(file))} requests written to {target}\n"
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize(
+    ("name", "thought"),
+    [
+        ("burstgpt-sessions", [0, 0, 6]),  # sent at 1000 s, over 4 s later; the next one is sent at 1010 s
+        ("tracelab", [0, 5.5, 5.5]),  # a message every 10 s, answered 4.5 s after it
+        ("llmservingsim-agentic", [0, 0.25, 0]),  # a tool of 250,000,000 ns
+        ("agentic-mooncake", [0, 0.25]),  # a delay of 250 ms
+    ],
+)
+def test_a_converted_trace_keeps_the_time_between_turns(name, thought, suffix, succeeds, tmp_path):
+    source, target = tmp_path / "trace.dat", tmp_path / f"converted{suffix}"
+    source.write_bytes(next(sample.data for sample in SAMPLES if sample.name == name))
+    succeeds("trace", "convert", source, target)
+    assert load(target, turns="after-completion").think_s.tolist() == thought
+    # Turns that have times of their own arrive at these unless told otherwise.
+    assert (load(target).think_s is None) == (name in ("burstgpt-sessions", "tracelab"))
 
 
 def test_every_format_can_be_described_and_replayed(file, succeeds):

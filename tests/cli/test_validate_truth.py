@@ -1,4 +1,4 @@
-"""``pagesim validate --truth``: recorded runs simulated, a table, JSON, figures and an exit code."""
+"""``pagesim validate --recorded``: recorded runs simulated, a table, JSON, figures and an exit code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(tmp_path: Path) -> Path:
 
 def test_a_run_that_is_as_simulated_is_within_any_bound(cli: Any, run: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    found = cli("validate", "--truth", run, *SERVER, "--within", "0.1%", "--out", out, "--json")
+    found = cli("validate", "--recorded", run, *SERVER, "--max-error", "0.1%", "--out", out, "--json")
     assert found.json["passed"]
     errors = found.json["runs"][0]["errors"]
     assert set(errors) == {"ttft", "tpot", "e2e", "itl"}
@@ -51,7 +51,7 @@ def test_a_run_that_is_as_simulated_is_within_any_bound(cli: Any, run: Path, tmp
 
 def test_a_run_beyond_the_bound_exits_with_one(cli: Any, run: Path) -> None:
     slow = (*SERVER[:-1], "affine:0.03,0,0")
-    found = cli("validate", "--truth", run, *slow, "--within", "49%")
+    found = cli("validate", "--recorded", run, *slow, "--max-error", "49%")
     assert found.code == 1
     assert "the largest error of a mean is 50.0 %; the bound is 49 %" in found.out
     assert "+50.0 %" in found.out
@@ -61,22 +61,24 @@ def test_several_runs_make_one_table(cli: Any, run: Path, tmp_path: Path) -> Non
     other = tmp_path / "other.json"
     other.write_text(run.read_text().replace("Llama-3.1-8B", "no-such-model"))
     server = SERVER[2:]
-    found = cli("validate", "--truth", run, run, other, *server, "--json").json
+    found = cli("validate", "--recorded", run, run, other, *server, "--json").json
     assert len(found["runs"]) == 2
     assert "does not say model of the server; give --model" in found["left_out"][str(other)]
     assert found["absolute"]["tpot"] == pytest.approx(0, abs=1e-9)
-    assert "1 left out: does not say model" in cli("validate", "--truth", run, run, other, *server).out
+    assert "1 left out: does not say model" in cli("validate", "--recorded", run, run, other, *server).out
 
 
 def test_what_is_off_is_a_sentence(refused: Any, run: Path) -> None:
-    assert "give --truth FILE or --live" in refused("validate")
-    assert "give --truth FILE or --live" in refused("validate", "--live", "--truth", run)
-    assert "within is '5'; it must be from 0% to 1000%" in refused(
-        "validate", "--truth", run, *SERVER, "--within", "5"
+    assert "give --recorded FILE or --live" in refused("validate")
+    assert "give --recorded FILE or --live" in refused("validate", "--live", "--recorded", run)
+    assert "max_error is '5'; it must be from 0% to 1000%" in refused(
+        "validate", "--recorded", run, *SERVER, "--max-error", "5"
     )
-    assert "rate is not an option of a system" in refused("validate", "--truth", run, *SERVER, "--rate", "2")
+    assert "rate is not an option of a system" in refused(
+        "validate", "--recorded", run, *SERVER, "--rate", "2"
+    )
     assert "a live validation sets it itself" in refused("validate", "--live", "--cost", "roofline")
-    assert "does not say gpu and" in refused("validate", "--truth", run)
+    assert "does not say gpu and" in refused("validate", "--recorded", run)
 
 
 @pytest.mark.slow
@@ -89,7 +91,7 @@ def test_a_run_that_keeps_memory_full_is_predicted(cli: Any, shared: Path, tmp_p
     profile = tmp_path / "rtx-4090.json"
     of = ("--model", "llama-3.1-8b", "--gpu", "rtx-4090")
     cli("profile", "import", "llmservingsim", tables, profile, *of)
-    found = cli("validate", "--truth", run, "--cost", f"profile:{profile}", "--within", "5%", "--json")
+    found = cli("validate", "--recorded", run, "--cost", f"profile:{profile}", "--max-error", "5%", "--json")
     assert found.code == 0
     (report,) = found.json["runs"]
     assert report["requests"] == 300

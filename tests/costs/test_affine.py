@@ -22,20 +22,6 @@ def test_an_iteration_that_only_swaps_takes_the_transfer_alone() -> None:
     assert Affine(0.024, 1e-4, 8.2e-7, 1e-3).iteration(NOTHING._replace(blocks_out=5)) == 5 * 10**9
 
 
-def test_a_run_of_decode_steps_adds_up_to_its_iterations() -> None:
-    cost = Affine(0.024, 1e-4, 8.2e-7)
-    first, increment, _ = cost.decode(7, 1234)
-    steps = [
-        cost.iteration(
-            NOTHING._replace(
-                batched_tokens=7, tokens=7, context_tokens=1234 + 7 * j, decode_context=1234 + 7 * j
-            )
-        )
-        for j in range(100)
-    ]
-    assert span_of(first, increment, 100) == sum(steps)
-
-
 @pytest.mark.parametrize("increment", [0, 1, 7, 10**6])
 @pytest.mark.parametrize("first", [1, 13, 10**9])
 def test_the_steps_before_an_instant_are_those_that_start_before_it(first: int, increment: int) -> None:

@@ -10,7 +10,7 @@ import math
 import numpy as np
 import pytest
 
-from pagesim.costs.operators.attention import summed
+from pagesim.costs.operators.attention_rows import summed
 from pagesim.costs.operators.experts import curve
 from pagesim.costs.operators.gemm import Gemm, beyond
 from pagesim.costs.operators.grids import Grid
@@ -18,8 +18,8 @@ from pagesim.costs.operators.heads import Stand, stands_for
 from pagesim.costs.operators.planes import Plane, line_on
 from pagesim.costs.operators.sums import Knots
 from pagesim.costs.profiles import DecodeTable, PrefillTable
+from pagesim.costs.profiles.attention_tables import ChunkTable
 from pagesim.costs.profiles.curves import Curve
-from pagesim.costs.profiles.tables import ChunkTable
 
 
 def ints(*values: int) -> np.ndarray:
@@ -154,6 +154,7 @@ PROMPTS = PrefillTable(lengths=(10, 30), batches=(1, 5), seconds=((1.0, 3.0), (4
         (30, 465, 4.0),  # one of thirty
         (30, 240, 2.5),  # a quarter of the way in the length, from 2 to 4
         (5, 15, 0.5),  # half a prompt of ten
+        (90, 495, 5.0),  # nine prompts of ten: 1 + 2·2, beyond the last number
         (1, 1, 0.2),  # no less than a launch
         (0, 0, 0.0),
     ],

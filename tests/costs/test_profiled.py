@@ -12,7 +12,7 @@ from pagesim.costs.profiles import DecodeAttention, Launching, Profile, Range, a
 from pagesim.errors import PagesimError
 from pagesim.hardware import gpu
 from pagesim.models import model
-from pagesim.sim.clock import span_of, to_ticks
+from pagesim.sim.clock import to_ticks
 
 OPT, A100 = model("opt-13b"), gpu("a100-40gb")
 ENGINE = EngineTime(2e-3, 3e-5)
@@ -55,24 +55,6 @@ def test_an_iteration_is_the_sum_of_its_terms(profile: Profile) -> None:
 def test_an_iteration_that_only_swaps_takes_the_transfers_alone(profile: Profile) -> None:
     shape = IterationShape(0, 0, 0, 0, 0, 7, 0, 0, 0, 0)
     assert Profiled(profile, OPT).iteration(shape) == to_ticks(profile.terms.swap_out[16](7))
-
-
-@pytest.mark.parametrize("sequences", [1, 2, 5, 33])
-def test_a_run_of_decode_steps_adds_up_to_its_iterations_and_ends_where_splits_change(
-    profile, sequences
-) -> None:
-    cost = Profiled(profile, OPT)
-    context, ends = sequences * 100, 0
-    for _ in range(6):
-        first, increment, steps = cost.decode(sequences, context)
-        steps = min(steps, 400)
-        one_by_one = [
-            cost.iteration(step_shape(sequences, context + j * sequences)) for j in range(steps + 1)
-        ]
-        assert span_of(first, increment, steps) == sum(one_by_one[:-1])
-        ends += one_by_one[-1] != first + steps * increment
-        context += steps * sequences
-    assert ends > 0 or sequences > 2, "one sequence alone is cut more and more"
 
 
 def test_fast_forward_changes_nothing_under_a_profile(profile: Profile, tmp_path) -> None:
@@ -177,21 +159,6 @@ def test_where_the_host_launches_for_longer_than_the_device_computes_the_host_co
     assert cost.iteration(prompt) == to_ticks(2 * host) + overhead
     mixed = IterationShape(12, 12, 412, 400, 36, 3, 0, 0, 4, 4)
     assert cost.iteration(mixed) == to_ticks(3 * host) + overhead + to_ticks(terms.swap_out[16](3))
-
-
-@pytest.mark.parametrize("host_s", [0.0, 0.01, 0.02, 0.03, 1.0])
-def test_runs_add_up_to_their_iterations_whoever_is_slower(profile, host_s):
-    launching = Launching(decode_s=host_s)
-    slow = profile.model_copy(update={"terms": profile.terms.model_copy(update={"launching": launching})})
-    cost = Profiled(slow, OPT)
-    context = 5 * 30
-    for _ in range(6):
-        first, increment, linear = cost.decode(5, context)
-        steps = min(linear, 700)
-        assert steps >= 1
-        for step in range(steps):
-            assert first + step * increment == cost.iteration(step_shape(5, context + 5 * step))
-        context += 5 * steps
 
 
 def test_a_quantized_release_takes_profiles_of_its_base_in_its_weight_dtype() -> None:

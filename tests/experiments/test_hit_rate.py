@@ -38,7 +38,7 @@ def prompts_of(*ids, tokens=None):
 
 
 def rates(prompts, capacities, evictions=tuple(EVICTIONS)):
-    return list(hit_rates(prompts, prompts.future, capacities, evictions))
+    return list(hit_rates(prompts, capacities, evictions))
 
 
 def test_a_prompt_hits_as_far_as_it_begins_as_an_earlier_one():

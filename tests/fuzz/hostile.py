@@ -64,11 +64,12 @@ def inputs(seed: int, kinds: tuple[str, ...], base: Path, count: int = 2000) -> 
 def _made(kind: str, rng: random.Random, number: int, base: Path) -> list[Case]:
     if kind == "results":
         return hostile_results.cases(rng, number, base)
-    makers: dict[str, Callable[[random.Random, int], list[Case]]] = {
-        "configs": hostile_configs.cases, "lines": hostile_lines.cases, "traces": hostile_traces.cases,
-        "environment": hostile_places.cases,
+    rooms = {
+        "configs": hostile_configs, "lines": hostile_lines, "traces": hostile_traces,
+        "environment": hostile_places,
     }  # fmt: skip
-    return makers[kind](rng, number)
+    makers: tuple[Callable[[random.Random], Case], ...] = rooms[kind].MAKERS
+    return [makers[place % len(makers)](rng) for place in range(number)]
 
 
 class Worker:

@@ -47,11 +47,6 @@ EVIL = (
 )  # fmt: skip
 
 
-def cases(rng: random.Random, count: int) -> list[Case]:
-    """Return so many."""
-    return [MAKERS[number % len(MAKERS)](rng) for number in range(count)]
-
-
 def _plan(
     name: str, data: bytes | Content, expects: str = "any", beside: dict[str, Content] | None = None
 ) -> Case:
@@ -272,9 +267,8 @@ def _no_file(rng: random.Random) -> Case:
     return _plan("no plain file of JSON", content, expects)
 
 
-_ONCE: tuple[Callable[[random.Random], Case], ...] = (
+MAKERS: tuple[Callable[[random.Random], Case], ...] = (
     _slow_pattern, _no_type, _wrong_type, _unknown_size, _mutated, _no_number, _huge, _nested_pattern,
     _wrong_type, _quantized_beside, _nasty, _idle_infinity, _no_file, _many_names, _deep, _slow_pattern,
     _wrong_type, _strange_text, _broken_pattern, _twice, _mutated, _no_type, _huge, _nasty, _quantized_beside,
 )  # fmt: skip
-MAKERS = _ONCE

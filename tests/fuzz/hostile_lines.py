@@ -34,11 +34,6 @@ JSONS = ('{"a":' * 5000, "[" * 100_000, '{"cudagraph_mode": 5}', '{"level": NaN}
          "\udcff")  # fmt: skip
 
 
-def cases(rng: random.Random, count: int) -> list[Case]:
-    """Return so many."""
-    return [MAKERS[number % len(MAKERS)](rng) for number in range(count)]
-
-
 def _case(name: str, line: str, rng: random.Random, expects: str = "any", *more: str) -> Case:
     line = line.replace("\0", "")
     if rng.random() < 0.7:

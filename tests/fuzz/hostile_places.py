@@ -9,6 +9,17 @@ from hostile_case import Case, Content, canary, fifo, folder, link
 
 TRACE = b"request_id,arrival_s,prompt_tokens,output_tokens\na,0,20,5\nb,0.5,30,6\n"
 RUN = ("run", "--trace", "{}/t.csv", "--num-blocks", "300")
+SWEEP = (
+    "sweep",
+    "--trace",
+    "fixed:20,5",
+    "--rate",
+    "2",
+    "--num-requests",
+    "4",
+    "--grid",
+    "num_blocks=300,400",
+)
 COMMANDS = (
     ("run", "--trace", "fixed:20,5", "--num-requests", "5", "--rate", "2"),
     ("plan", "--model", "llama-3.1-8b", "--gpu", "h100"),
@@ -18,11 +29,6 @@ COMMANDS = (
     ("run", "--trace", "fixed:20,5", "--num-requests", "5", "--json"), ("run", "--zzz"), ("list", "profiles"),
     ("run", "--policies", "orca-max,vllm-sosp", "--trace", "fixed:20,5", "--num-requests", "5"),
 )  # fmt: skip
-
-
-def cases(rng: random.Random, count: int) -> list[Case]:
-    """Return so many."""
-    return [MAKERS[number % len(MAKERS)](rng) for number in range(count)]
 
 
 def _case(name: str, argv: tuple[str, ...], expects: str = "any", **more: object) -> Case:
@@ -194,38 +200,16 @@ def _shadow(rng: random.Random) -> Case:
 
 def _jobs(rng: random.Random) -> Case:
     jobs = rng.choice(("1500", "100000", "0", "-1", "x", "2"))
-    argv = (
-        "sweep",
-        "--trace",
-        "fixed:20,5",
-        "--rate",
-        "2",
-        "--num-requests",
-        "4",
-        "--grid",
-        "num_blocks=300,400",
-    )
     expects = "refused" if jobs in ("0", "-1", "x") else "done"
-    return _case("jobs", (*argv, "--jobs", jobs), expects, jobs=True)
+    return _case("jobs", (*SWEEP, "--jobs", jobs), expects, jobs=True)
 
 
 def _ray(rng: random.Random) -> Case:
-    argv = (
-        "sweep",
-        "--trace",
-        "fixed:20,5",
-        "--rate",
-        "2",
-        "--num-requests",
-        "4",
-        "--grid",
-        "num_blocks=300,400",
-    )
     address = rng.choice(
         ("192.0.2.1:6379", "nonsense", "", "127.0.0.1:1", "ray://127.0.0.1:1", "\udcff", "x" * 9000)
     )
     return _case(
-        "an address of Ray's", (*argv, "--executor", "ray", "--address", address), "refused", jobs=True
+        "an address of Ray's", (*SWEEP, "--executor", "ray", "--address", address), "refused", jobs=True
     )
 
 

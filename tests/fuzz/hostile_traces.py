@@ -35,11 +35,6 @@ def samples() -> tuple[bytes, ...]:
     return (*(sample.data for sample in of_tests("workloads/conftest").SAMPLES), GOOD)
 
 
-def cases(rng: random.Random, count: int) -> list[Case]:
-    """Return so many."""
-    return [MAKERS[number % len(MAKERS)](rng) for number in range(count)]
-
-
 def _case(
     name: str, content: Content, rng: random.Random, expects: str = "any", file: str = "trace.csv"
 ) -> Case:

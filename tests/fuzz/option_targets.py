@@ -11,14 +11,14 @@ from typing import Any
 from target import TESTS, Target, of_tests, one_line
 
 import pagesim as ps
-from pagesim.cli.options import scenario_from
+from pagesim.cli.flags import scenario_from
 from pagesim.costs import IterationShape, Profiled
 from pagesim.costs.profiles import Sample, analytic_profile, find_profile
 from pagesim.experiments.sweeps.grid import Sweep, grid_toml
 from pagesim.experiments.sweeps.search import Search
 from pagesim.hardware import gpu
 from pagesim.models import model
-from pagesim.models.catalogue.releases import RELEASES
+from pagesim.models.catalogue import rows
 from pagesim.setup.comparison import scenarios_of
 from pagesim.setup.prepare import check as check_system
 from pagesim.setup.scenario import Cluster, Comparison, Scenario
@@ -187,6 +187,8 @@ def _models() -> list[Target]:
     configs = of_tests("models/test_huggingface")
     plain = {name: getattr(configs, name) for name in ("LLAMA_3_8B", "OPT_350M", "QWEN3_4B", "DEEPSEEK_V3")}
 
+    released = {config["model_type"]: config for config in map(rows.config_of, rows.names())}
+
     def read(folder: Path) -> None:
         file = str(folder / "config.json")
         spec = model(file)
@@ -205,5 +207,5 @@ def _models() -> list[Target]:
     return [
         Target(f"config.json: {name}", {"config.json": json.dumps(config, indent=1).encode()},
                ("config.json",), read)
-        for name, config in (plain | {release.name: release.config for release in RELEASES}).items()
+        for name, config in (plain | released).items()
     ]  # fmt: skip

@@ -31,6 +31,12 @@ class Target:
     mutated: tuple[str, ...]
     read: Callable[[Path], object]
 
+    def put(self, folder: Path, changed: Mapping[str, bytes] | None = None) -> None:
+        """Put the files into a folder, some of them changed."""
+        for name, data in {**self.files, **(changed or {})}.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+
 
 def of_tests(path: str) -> Any:
     """Return a file of other tests as a module: what is good there is good here."""

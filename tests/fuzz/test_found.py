@@ -182,10 +182,7 @@ FOUND = {
 def test_what_fuzzing_found_is_refused_in_a_sentence(case, tmp_path):
     name, file, data, said = FOUND[case]
     target = BY_NAME[name]
-    data = data if isinstance(data, bytes) else data()
-    for each, content in target.files.items():
-        (tmp_path / each).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / each).write_bytes(data if each == file else content)
+    target.put(tmp_path, {file: data if isinstance(data, bytes) else data()})
     outcome = read(target, tmp_path)
     assert outcome.kind == REFUSED, outcome.detail
     assert said in outcome.detail

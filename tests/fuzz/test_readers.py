@@ -24,16 +24,10 @@ ROUNDS = [16, pytest.param(int(os.environ.get("FUZZ_ROUNDS", "30")), marks=pytes
 NAMES = [target.name for target in targets()]
 
 
-def put(target, folder):
-    for name, data in target.files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(data)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_good_file_is_data(name, tmp_path):
     (target,) = [target for target in targets() if target.name == name]
-    put(target, tmp_path)
+    target.put(tmp_path)
     outcome = read(target, tmp_path)
     assert outcome.kind == DATA, outcome.detail
 
@@ -74,7 +68,7 @@ def test_mutations_change_files(name):
 def test_rows_that_are_lost_in_silence_would_be_found(monkeypatch, tmp_path):
     whole = ps.workloads.load
     (target,) = [target for target in targets() if target.name == "trace: mooncake, longer"]
-    put(target, tmp_path)
+    target.put(tmp_path)
     monkeypatch.setattr("trace_targets.load", lambda *a, **k: whole(*a, **k).take(slice(0, 39)))
     assert read(target, tmp_path).kind == LostRows.__name__
 
@@ -88,7 +82,7 @@ def test_what_is_no_sentence_is_a_finding(error, kind, monkeypatch, tmp_path):
 
     monkeypatch.setattr("trace_targets.load", fails)
     (target,) = [target for target in targets() if target.name == "trace: pairs"]
-    put(target, tmp_path)
+    target.put(tmp_path)
     outcome = read(target, tmp_path)
     assert outcome.kind == kind
     assert not outcome.good

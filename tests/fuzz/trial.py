@@ -58,9 +58,7 @@ def make(seed: int, number: int, folder: Path) -> Target:
     for file in sorted(folder.rglob("*"), reverse=True):
         file.rmdir() if file.is_dir() else file.unlink()
     changed = rng.choice(target.mutated)
-    for name, data in target.files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(mutate(name, data, rng) if name == changed else data)
+    target.put(folder, {changed: mutate(changed, target.files[changed], rng)})
     return target
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import lcm
 
 from pagesim.allocators import OutOfBlocks
-from pagesim.kvcache import BlockManager, ChunkedLocal, Full, KVGroup, SlidingWindow
+from pagesim.kvcache import BlockManager, ChunkedLocal, Full, KVGroup, SequenceGroup, SlidingWindow
 from tests.kvcache.text import Reader
 
 
@@ -28,11 +28,21 @@ Table = list[Block | None]
 
 
 class SlowHybridPrefixManager(BlockManager):
-    """The slow twin of `HybridManager` with a prefix cache."""
+    """The slow twin of `HybridManager` with a prefix cache, and of `PrefixManager`."""
 
-    def __init__(self, num_blocks: int, groups: Sequence[KVGroup], *, longest: int, in_flight: int) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        groups: Sequence[KVGroup],
+        *,
+        longest: int,
+        in_flight: int,
+        reuses_unhashed_first: bool = True,
+    ) -> None:
         super().__init__(num_blocks, groups, shares=False)
         self.releases = True
+        self.reuses_unhashed_first = reuses_unhashed_first
+        self.reserved = 0  # leading blocks of the queue that are taken before what is given back
         self.longest = longest
         self.most_in_flight = in_flight
         self.queue = [Block(number) for number in range(num_blocks)]  # the first is taken first
@@ -60,20 +70,31 @@ class SlowHybridPrefixManager(BlockManager):
 
     def take_block(self) -> Block:
         block = self.queue.pop(0)
+        self.reserved = max(0, self.reserved - 1)
+        self.evict(block)
+        block.tables = 1
+        return block
+
+    def evict(self, block: Block) -> None:
         if block.key is not None:
             self.cache[block.key].remove(block)
             if not self.cache[block.key]:
                 del self.cache[block.key]
             block.key = None
-        block.tables = 1
-        return block
+
+    def reserve_free(self) -> None:
+        for block in self.queue:
+            self.evict(block)
+        self.reserved = len(self.queue)
+        self.count()
 
     def give_back(self, blocks: Sequence[Block]) -> None:
         for block in blocks:
             block.tables -= 1
         free = [block for block in blocks if not block.tables]
-        self.queue[:0] = [block for block in free if block.key is None]
-        self.queue += [block for block in free if block.key is not None]
+        first = [block for block in free if block.key is None and self.reuses_unhashed_first]
+        self.queue[self.reserved : self.reserved] = first
+        self.queue += [block for block in free if block not in first]
 
     # Rules
 
@@ -204,6 +225,13 @@ class SlowHybridPrefixManager(BlockManager):
     def held_by_groups(self) -> list[int]:
         groups = range(len(self.groups))
         return [len({b for tables in self.tables.values() for b in tables[g] if b}) for g in groups]
+
+    def exclusive_blocks(self, requests: Sequence[SequenceGroup]) -> list[int]:
+        others = [tables for request, tables in self.tables.items() if request not in requests]
+        return [
+            len({b for r in requests for b in self.tables[r][g] if b} - {b for t in others for b in t[g]})  # type: ignore[index]
+            for g in range(len(self.groups))
+        ]
 
     def block_table(self, request: Reader, sample: int = 0, group: int = 0) -> list[int]:
         return [-1 if block is None else block.number for block in self.tables[request][group]]

@@ -30,6 +30,12 @@ def keys(request, count, first=0):
     return singles([(segment(request, 16), first, count)])
 
 
+def place_of(chain, key):
+    """Return the nearest tier in which a chunk is ready; None where it is in none."""
+    ((_, place),) = chain.places(key)
+    return place
+
+
 def settle(chain, moves):
     """Carry out moves, and what follows from them, in order; return all of them."""
     done = []
@@ -48,11 +54,10 @@ def routes(moves):
 
 KINDS = {
     "vllm": lambda: [tier(8)],
-    "swap-space": lambda: [tier(8, eviction="never", exclusive=True)],
     "write-through": lambda: [tier(6), tier(10), tier(30)],
     "demotion": lambda: [tier(6), tier(10, exclusive=True), tier(20, exclusive=True)],
     "side-by-side": lambda: [tier(6), tier(10, direct=True), tier(20)],
-    "demoted-from-a-swap-space": lambda: [tier(5, exclusive=True), tier(9, eviction="arc", exclusive=True)],
+    "demoted-to-arc": lambda: [tier(5), tier(9, eviction="arc", exclusive=True)],
     **{f"drawn-{seed}": lambda seed=seed: drawn_chain(seed) for seed in range(5)},
 }
 
@@ -89,12 +94,10 @@ class Life:
         count = drawn.randint(1, 5)
         some = keys(request // 2, count + 3, first=drawn.randrange(4))  # two requests share a prompt
         doing = drawn.random()
-        if doing < 0.25:
+        if doing < 0.35:
             self.count(chain.offer(use, some))
-        elif doing < 0.35:
-            self.count(chain.take_evicted(use, some))
         elif doing < 0.6:
-            self.count(chain.load(use, [key for key in some if chain.place_of(key) is not None]))
+            self.count(chain.load(use, [key for key in some if place_of(chain, key) is not None]))
         elif doing < 0.65:
             chain.finish(self.uses.pop(request))
         elif chain.moves:
@@ -136,7 +139,7 @@ def test_vllms_tier_is_a_chain_of_one_inclusive_tier():
         ours, theirs = chain.new_use(), RequestUse()
         some = keys(request, drawn.randint(1, 5))
         found = [key for key in some if key in store]
-        assert [key for key in some if chain.place_of(key) is not None] == found
+        assert [key for key in some if place_of(chain, key) is not None] == found
         moves = chain.load(ours, found)
         store.pin(theirs, found)
         assert routes(settle(chain, moves)) == ([(0, DEVICE, len(found))] if found else [])
@@ -149,21 +152,6 @@ def test_vllms_tier_is_a_chain_of_one_inclusive_tier():
         assert chain.tiers[0].store.chunks() == store.chunks()
 
 
-def test_the_papers_swap_space_is_an_exclusive_tier_that_never_evicts():
-    chain = TierChain([tier(8, eviction="never", exclusive=True)])
-    space = chain.tiers[0].store
-    first, second, third = (chain.new_use() for _ in range(3))
-    assert chain.offer(first, keys(1, 5)) == [], "what is only computed does not go there"
-    settle(chain, chain.take_evicted(first, keys(1, 5)))
-    assert (space.used, space.free) == (5, 3)
-    assert chain.take_evicted(second, keys(2, 4)) is None, "no room: nothing is swapped out, and nothing lost"
-    assert (space.used, space.free) == (5, 3)
-    assert routes(settle(chain, chain.load(first, keys(1, 5)))) == [(0, DEVICE, 5)]
-    assert (space.used, space.free) == (0, 8), "what came back is not there any more"
-    settle(chain, chain.take_evicted(third, keys(2, 4)))
-    assert space.used == 4
-
-
 def test_what_is_written_goes_on_to_inclusive_tiers_and_comes_back_through_them():
     chain = TierChain([tier(2), tier(8), tier(8)])
     first = chain.new_use()
@@ -171,11 +159,11 @@ def test_what_is_written_goes_on_to_inclusive_tiers_and_comes_back_through_them(
     assert routes(written) == [(DEVICE, 0, 2), (0, 1, 2), (1, 2, 2)]
     chain.finish(first)
     settle(chain, chain.offer(chain.new_use(), keys(2, 2)))
-    assert {chain.place_of(key) for key in keys(1, 2)} == {1}, "evicted from the first, found in the second"
+    assert {place_of(chain, key) for key in keys(1, 2)} == {1}, "evicted from the first, found in the second"
     loaded = settle(chain, chain.load(chain.new_use(), keys(1, 2)))
     assert routes(loaded) == [(1, 0, 2), (0, DEVICE, 2)]
-    assert {chain.place_of(key) for key in keys(1, 2)} == {0}, "and kept on the way"
-    assert {chain.place_of(key) for key in keys(2, 2)} == {1}
+    assert {place_of(chain, key) for key in keys(1, 2)} == {0}, "and kept on the way"
+    assert {place_of(chain, key) for key in keys(2, 2)} == {1}
 
 
 def test_what_is_evicted_goes_down_to_an_exclusive_tier_before_its_place_is_written():
@@ -192,8 +180,8 @@ def test_what_is_evicted_goes_down_to_an_exclusive_tier_before_its_place_is_writ
     assert routes([demotion, promotion]) == [(0, 1, 2), (1, 0, 2)]
     assert promotion.after == (demotion,)
     settle(chain, [demotion, promotion])
-    assert {chain.place_of(key) for key in keys(1, 2)} == {0}
-    assert {chain.place_of(key) for key in keys(2, 2)} == {1}, "the two have changed places"
+    assert {place_of(chain, key) for key in keys(1, 2)} == {0}
+    assert {place_of(chain, key) for key in keys(2, 2)} == {1}, "the two have changed places"
     assert [each.store.used for each in chain.tiers] == [2, 2], "nothing is there twice"
 
 
@@ -212,7 +200,7 @@ def test_what_finds_no_room_above_passes_through():
     chain.tiers[1].store.written(chain.tiers[1].store.offer(RequestUse(), keys(2, 3)))
     loaded = settle(chain, chain.load(chain.new_use(), keys(2, 3)))
     assert routes(loaded) == [(1, 0, 3), (0, DEVICE, 3)]
-    assert {chain.place_of(key) for key in keys(2, 3)} == {1}
+    assert {place_of(chain, key) for key in keys(2, 3)} == {1}
     settle(chain, pinned)
 
 
@@ -225,7 +213,11 @@ def test_the_first_tier_decides_whether_an_offer_must_be_made_again():
 
 
 def test_nothing_leads_to_an_exclusive_direct_tier():
-    with pytest.raises(ValueError, match="tier far is exclusive and direct"):
-        TierChain([tier(1), tier(1, name="far", exclusive=True, direct=True)])
+    for tiers in (
+        [tier(1), tier(1, name="far", exclusive=True, direct=True)],
+        [tier(1, name="far", exclusive=True)],
+    ):
+        with pytest.raises(ValueError, match="tier far is exclusive and no tier is above it"):
+            TierChain(tiers)
     with pytest.raises(KeyError, match="are ready in no tier"):
         TierChain([tier(1)]).load(TierChain([tier(1)]).new_use(), keys(1, 1))

@@ -16,7 +16,7 @@ from pagesim.kvcache import (
     SequenceGroup,
 )
 from pagesim.kvcache.reservation import reserve_oracle
-from tests.kvcache.text import Reader, Text
+from tests.kvcache.text import Reader
 
 
 def noticed(
@@ -170,7 +170,7 @@ def hash_under_a_key_not_its_own(memory: NumberedPrefixManager, request: Reader)
 )
 def test_a_prefix_cache_notices(corrupt: Callable[[NumberedPrefixManager, Reader], None]) -> None:
     memory = NumberedPrefixManager(8, 4)
-    memory.admit(Reader(Text(range(9), 4)), 9)
+    memory.admit(Reader(range(9), 4), 9)
     noticed(memory, corrupt)
 
 

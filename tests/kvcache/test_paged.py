@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from pagesim.allocators import OutOfBlocks
 from pagesim.kvcache import (
     RESERVATIONS,
     BlockManager,
@@ -125,23 +124,6 @@ def test_blocks_are_taken_in_the_order_of_the_steps(steps: list[int]) -> None:
     assert [tables(kv, first), tables(kv, second)] == [[[11, 9, 7, 5]], [[10, 8, 6]]]
 
 
-def test_steps_that_do_not_all_fit_are_not_taken_in_part() -> None:
-    kv = memory(2)
-    request = admit(kv, 4, decodes=True)
-    with pytest.raises(OutOfBlocks, match="2 blocks are needed, 1 are free"):
-        kv.allocate_step(5)
-    assert (kv.steps, kv.length(request), kv.free_blocks) == (0, 4, 1)
-
-
-@pytest.mark.parametrize("numbered", [False, True])
-def test_a_copy_without_a_free_block_is_refused(numbered: bool) -> None:
-    kv = PagedManager(2, [KVGroup(4)], tables=numbered)
-    request = admit(kv, 6, samples=2, decodes=True)
-    with pytest.raises(OutOfBlocks):
-        kv.allocate_step(1)
-    assert (kv.steps, kv.free_blocks, kv.copies_due(request)) == (0, 0, 1)
-
-
 def test_a_fork_shares_and_the_next_step_copies() -> None:
     kv = memory()
     request = admit(kv, 6, samples=2, decodes=True)
@@ -163,38 +145,6 @@ def test_memory_without_tables_cannot_fork_what_is_shared_and_has_no_numbers() -
         kv.block_table(request)
 
 
-def test_a_copy_ends_a_fast_forward() -> None:
-    kv = memory()
-    admit(kv, 3, samples=2, decodes=True)
-    assert kv.steps_that_fit(4, spare=0) == 0
-    kv.allocate_step(1)
-    assert kv.steps_that_fit(4, spare=0) == 4
-
-
-def test_a_sample_that_has_left_ends_no_fast_forward() -> None:
-    kv = memory()
-    request = admit(kv, 3, samples=2, decodes=True)
-    kv.end_samples(request, [1])
-    assert kv.steps_that_fit(4, spare=0) == 4
-
-
-def test_steps_that_fit_leave_the_spare_blocks() -> None:
-    kv = memory()
-    admit(kv, 4, decodes=True)
-    assert [kv.steps_that_fit(100, spare) for spare in (0, 5, 6, 7, 8)] == [28, 8, 4, 0, 0]
-
-
-def test_prompts_that_share_need_room_once_and_a_watermark_on_top() -> None:
-    kv = memory()
-    assert kv.can_admit(SequenceGroup(32, samples=5), 32)
-    assert not kv.could_admit(SequenceGroup(32), 32, spare=1)
-    admit(kv, 5)
-    assert kv.can_admit(SequenceGroup(24), 24)
-    assert not kv.can_admit(SequenceGroup(24), 24, spare=1)
-    assert kv.could_admit(SequenceGroup(24), 24, spare=1)
-    assert not kv.could_admit(SequenceGroup(33), 33)
-
-
 # Without sharing, as memory that is mapped in pages
 
 
@@ -202,32 +152,6 @@ def test_without_sharing_every_sample_has_blocks_of_its_own() -> None:
     kv = memory(shares=False)
     assert tables(kv, admit(kv, 6, samples=3)) == [[7, 6], [5, 4], [3, 2]]
     assert (kv.free_blocks, kv.shared_blocks) == (2, 0)
-
-
-def test_without_sharing_every_sample_needs_room_of_its_own() -> None:
-    kv = memory(shares=False)
-    four, five = SequenceGroup(6, samples=4), SequenceGroup(6, samples=5)
-    assert kv.can_admit(four, 6)
-    assert not kv.could_admit(four, 6, spare=1)
-    assert not kv.could_admit(five, 6)
-    admit(kv, 1)
-    assert not kv.can_admit(four, 6)
-    assert kv.could_admit(four, 6)
-
-
-def test_without_sharing_nothing_is_copied_on_write() -> None:
-    kv = memory(shares=False)
-    request = admit(kv, 3, samples=2, decodes=True)
-    assert kv.steps_that_fit(100, spare=0) == 13
-    assert kv.allocate_step(2) == 0
-    assert tables(kv, request) == [[7, 5], [6, 4]]
-
-
-def test_without_sharing_a_beam_becomes_another_by_copies_of_all_its_blocks() -> None:
-    kv = memory(shares=False)
-    request = admit(kv, 6, samples=2, decodes=True)
-    assert kv.fork(request, dropped=1, survivor=0) == 2
-    assert tables(kv, request) == [[7, 6], [5, 4]]
 
 
 # Swaps
@@ -256,39 +180,6 @@ def test_a_block_shared_before_the_swap_is_copied_on_write_after_it() -> None:
     shared = kv.block_table(request)[-1]
     assert kv.append(request) == 1
     assert of(kv).copies == [(shared, kv.block_table(request)[-1])]
-
-
-def test_a_decoding_holder_comes_back_at_rest() -> None:
-    kv = memory(cpu_blocks=2)
-    request = admit(kv, 3, decodes=True)
-    kv.allocate_step(2)
-    kv.swap_out(request)
-    assert kv.blocks_needed(4) == 0
-    kv.allocate_step(3)
-    kv.swap_in(request)
-    assert kv.length(request) == 5
-
-
-def test_a_full_swap_space_refuses_and_nothing_moves() -> None:
-    kv = memory(cpu_blocks=1)
-    request = admit(kv, 6, samples=2)
-    with pytest.raises(OutOfBlocks, match="swapping out takes 2 blocks, 1 are free"):
-        kv.swap_out(request)
-    assert tables(kv, request) == [[7, 6], [7, 6]]
-    assert kv.free_cpu_blocks == 1
-
-
-def test_a_full_device_refuses_and_nothing_moves() -> None:
-    kv = memory(2, cpu_blocks=2)
-    swapped = admit(kv, 8)
-    kv.swap_out(swapped)
-    other = admit(kv, 1)
-    with pytest.raises(OutOfBlocks, match="2 blocks are needed, 1 are free"):
-        kv.swap_in(swapped)
-    kv.check_integrity()
-    kv.release(other)
-    kv.swap_in(swapped)
-    assert kv.length(swapped) == 8
 
 
 # Groups

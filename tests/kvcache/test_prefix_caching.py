@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from pagesim.allocators import OutOfBlocks
 from pagesim.kvcache import BlockManagerError, NumberedPrefixManager, SequenceGroup
-from tests.kvcache.text import Reader, Text
+from tests.kvcache.text import Reader
 
 SIZE = 4
 
 
 def prompt(*parts: tuple[str, int]) -> Reader:
     """Return a request whose prompt is made of so many tokens of each text."""
-    return Reader(Text([(name, place) for name, tokens in parts for place in range(tokens)], SIZE))
+    return Reader([(name, place) for name, tokens in parts for place in range(tokens)], SIZE)
 
 
 def hits(memory: NumberedPrefixManager, request: Reader) -> int:
     """Return the cached blocks of a request's prompt."""
-    return memory.match_prefix(request, len(request.content.prompt)) // SIZE
+    return memory.match_prefix(request, len(request.content.tokens)) // SIZE
 
 
 def admit(memory: NumberedPrefixManager, *parts: tuple[str, int]) -> Reader:
     """Compute a whole prompt."""
     request = prompt(*parts)
     hits(memory, request)
-    memory.admit(request, len(request.content.prompt))
+    memory.admit(request, len(request.content.tokens))
     memory.check_integrity()
     return request
 
@@ -46,17 +45,6 @@ def queue(memory: NumberedPrefixManager) -> list[int]:
     return memory.block_table(rest)
 
 
-def test_what_was_generated_is_there_when_the_request_comes_back(memory: NumberedPrefixManager) -> None:
-    request = admit(memory, ("a", 6))
-    memory.start_decoding(request)
-    memory.allocate_step(6)
-    assert memory.findable_blocks == 1, "what decoding fills is hashed when it is released"
-    memory.release(request)
-    assert memory.findable_blocks == memory.cached_blocks == 3
-    again = Reader(request.content)
-    assert memory.match_prefix(again, 13) == 12
-
-
 def test_blocks_are_taken_in_order_and_a_common_beginning_is_shared(memory: NumberedPrefixManager) -> None:
     assert table(memory, admit(memory, ("system", 12), ("a", 3))) == [0, 1, 2, 3]
     assert hits(memory, prompt(("system", 12), ("b", 1))) == 3
@@ -72,99 +60,6 @@ def test_a_released_holder_gives_back_its_last_block_first_and_unhashed_ones_are
     memory.release(second)
     assert memory.cached_blocks == 3
     assert queue(memory) == [4, 3, 5, 6, 7, 8, 9, 2, 1, 0]
-
-
-def test_in_one_queue_unhashed_blocks_wait_like_all_others() -> None:
-    memory = NumberedPrefixManager(10, SIZE, reuses_unhashed_first=False)
-    first, second = admit(memory, ("system", 12), ("a", 3)), admit(memory, ("system", 12), ("b", 1))
-    memory.release(first)
-    memory.release(second)
-    assert queue(memory) == [5, 6, 7, 8, 9, 3, 4, 2, 1, 0]
-
-
-def test_what_is_found_leaves_the_queue_from_wherever_it_is(memory: NumberedPrefixManager) -> None:
-    memory.release(admit(memory, ("system", 12), ("a", 3)))
-    assert table(memory, admit(memory, ("system", 8), ("c", 5))) == [0, 1, 3, 4]
-    assert queue(memory) == [5, 6, 7, 8, 9, 2]
-
-
-def test_the_last_token_is_always_computed_so_a_prompt_of_full_blocks_loses_one(
-    memory: NumberedPrefixManager,
-) -> None:
-    memory.release(admit(memory, ("system", 12)))
-    assert hits(memory, prompt(("system", 12))) == 2
-    again = admit(memory, ("system", 12))
-    assert memory.cached_blocks == 1, "the block that was computed again has a duplicate"
-    memory.release(again)
-    assert memory.cached_blocks == 4
-    assert hits(memory, prompt(("system", 12), ("b", 1))) == 3
-    other = admit(memory, ("system", 12), ("b", 1))
-    assert table(memory, other)[:3] == [0, 1, 2], "the first that had the content is found"
-
-
-def test_a_block_that_is_taken_loses_its_content_and_its_duplicate_is_found(
-    memory: NumberedPrefixManager,
-) -> None:
-    memory.release(admit(memory, ("system", 12)))
-    duplicate = table(memory, admit(memory, ("system", 12)))[2]
-    assert duplicate != 2
-    last = SequenceGroup(SIZE)
-    rest = SequenceGroup((memory.free_blocks - 1) * SIZE)
-    memory.admit(rest, rest.tokens)
-    memory.admit(last, SIZE)  # block 2, the last of all that are free
-    assert memory.block_table(last) == [2]
-    assert (memory.free_blocks, memory.cached_blocks) == (0, 0)
-    memory.release(last)
-    assert hits(memory, prompt(("system", 12), ("b", 1))) == 3
-    assert table(memory, admit(memory, ("system", 12), ("b", 1)))[2] == duplicate
-
-
-def test_what_is_shared_is_equal_from_the_first_token_on(memory: NumberedPrefixManager) -> None:
-    admit(memory, ("a", 4), ("common", 8))
-    assert hits(memory, prompt(("b", 4), ("common", 8))) == 0
-
-
-def test_without_room_what_was_found_stays_where_it_is(memory: NumberedPrefixManager) -> None:
-    memory.release(admit(memory, ("system", 12)))
-    admit(memory, ("other", 20))
-    request = prompt(("system", 12), ("b", 13))
-    assert hits(memory, request) == 3
-    assert memory.blocks_to_admit(request, 25) == 7
-    assert not memory.can_admit(request, 25)
-    assert memory.could_admit(request, 25)
-    with pytest.raises(OutOfBlocks, match="7 blocks are needed, 5 are free"):
-        memory.admit(request, 25)
-    memory.check_integrity()
-    assert memory.cached_blocks == 3
-    assert queue(memory) == [8, 9, 2, 1, 0]
-
-
-def test_a_chunk_is_found_as_soon_as_room_for_it_was_made(memory: NumberedPrefixManager) -> None:
-    request, other = prompt(("system", 13)), prompt(("system", 13))
-    memory.admit(request, 6)
-    assert hits(memory, other) == 1
-    memory.extend(request, 7)
-    assert hits(memory, other) == 3
-
-
-def test_decoding_holders_take_blocks_before_later_ones(memory: NumberedPrefixManager) -> None:
-    memory.release(admit(memory, ("old", 24)))
-    request = admit(memory, ("new", 4))
-    memory.start_decoding(request)
-    memory.allocate_step(4 * SIZE)  # the three other fresh blocks, and the block of the old prompt's end
-    assert memory.cached_blocks == 5
-    assert hits(memory, prompt(("old", 24), ("more", 1))) == 5
-
-
-def test_what_is_reserved_is_free_and_taken_before_what_is_given_back(memory: NumberedPrefixManager) -> None:
-    other = admit(memory, ("a", 4))
-    memory.release(admit(memory, ("b", 9)))
-    memory.reserve_free()
-    assert (memory.free_blocks, memory.cached_blocks) == (9, 0)
-    memory.release(other)
-    memory.check_integrity()
-    assert memory.cached_blocks == 1
-    assert queue(memory) == [3, 4, 5, 6, 7, 8, 9, 2, 1, 0]
 
 
 def test_where_content_is_that_can_still_be_found_can_be_asked(memory: NumberedPrefixManager) -> None:

@@ -238,30 +238,44 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("smollm3", {**HEADS, "pad_token_id": 0}),
     ("starcoder2", HEADS),
     ("starcoder2", {**HEADS, "use_bias": False}),
+    ("cohere", {**HEADS, "pad_token_id": 0}),
+    ("cohere", {**HEADS, "use_qk_norm": True, "pad_token_id": 0}),
+    ("ernie4_5", HEADS),
+    ("ernie4_5", {**HEADS, "use_bias": True}),
+    ("exaone4", {**HEADS, "pad_token_id": 0}),
+    ("gemma4_text", {**WIDE, "global_head_dim": 128, "hidden_size_per_layer_input": 32}),
+    (
+        "gemma4_text",
+        {**WIDE, "num_hidden_layers": 12, "num_kv_shared_layers": 4, "use_double_wide_mlp": True},
+    ),
+    ("glm", {**HEADS, "pad_token_id": 0}),
+    ("glm4", {**HEADS, "pad_token_id": 0}),
+    ("glm4", {**HEADS, "pad_token_id": 0, "attention_bias": False}),
+    ("glm4_moe", {**EXPERTS, "n_routed_experts": 16, "first_k_dense_replace": 2, "use_qk_norm": True}),
+    ("granitemoe", HEADS),
+    ("lfm2", {**HEADS, "full_attn_idxs": [2, 4]}),
+    ("lfm2", {**HEADS, "full_attn_idxs": [1], "block_auto_adjust_ff_dim": False, "conv_bias": True}),
+    ("lfm2_moe", {**EXPERTS, "layer_types": ["conv", "conv", "full_attention"] * 2}),
+    ("olmo", {**HEADS, "pad_token_id": 0}),
+    ("olmo2", {**HEADS, "pad_token_id": 0}),
+    ("olmo3", {**HEADS, "pad_token_id": 0}),
+    ("olmoe", EXPERTS),
+    ("phimoe", {**HEADS, "attention_bias": True}),
+    ("seed_oss", {**HEADS, "pad_token_id": 0}),
     # Families that are not read.
     *[
         (name, {**HEADS, "pad_token_id": 0})
-        for name in [
-            "cohere",
-            "exaone4",
-            "glm",
-            "glm4",
-            "helium",
-            "nemotron",
-            "olmo",
-            "olmo2",
-            "olmo3",
-            "seed_oss",
-        ]
+        for name in ["helium", "nemotron", "persimmon", "diffllama", "doge", "bitnet"]
     ],
-    *[(name, HEADS) for name in ["stablelm", "granitemoe", "phimoe", "lfm2", "gemma4_text"]],
-    *[(name, EXPERTS) for name in ["glm4_moe", "olmoe"]],
+    *[(name, HEADS) for name in ["stablelm", "vaultgemma", "nanochat", "jetmoe", "minimax"]],
+    *[(name, EXPERTS) for name in ["exaone_moe", "hunyuan_v1_moe"]],
     ("gptj", {"n_embd": 256, "n_head": 4, "n_layer": 3, "rotary_dim": 32, "vocab_size": 4096}),
     ("codegen", {"n_embd": 256, "n_head": 4, "n_layer": 3, "rotary_dim": 32, "vocab_size": 4096}),
+    ("bloom", {"hidden_size": 256, "n_head": 4, "n_layer": 3, "vocab_size": 4096}),
     ("mpt", {"d_model": 256, "n_heads": 4, "n_layers": 3, "vocab_size": 4096}),
     ("llava", {"text_config": {"model_type": "llama", **HEADS}}),
 ]
-LAST_READ = next(at for at, (family, _) in enumerate(CASES) if family == "cohere")
+LAST_READ = next(at for at, (family, _) in enumerate(CASES) if family == "helium")
 
 
 def count(config: Any) -> int:

@@ -211,19 +211,23 @@ def test_a_sign_is_refused_in_a_known_family_whose_code_does_not_read_it() -> No
     with pytest.raises(PagesimError, match="num_kv_shared_layers is 15"):
         read("gemma3_text", num_kv_shared_layers=15)
     with pytest.raises(PagesimError, match="linear_attn_config is"):
-        read("kimi_linear", **LATENT, linear_attn_config={"full_attn_layers": [4, 8]})
+        read("deepseek_v3", **LATENT, linear_attn_config={"full_attn_layers": [4, 8]})
 
 
 @pytest.mark.parametrize(
     ("family", "keys", "message"),
     [
-        ("llama", {"layer_types": ["conv"] * 8}, "layer_types names 'conv', which is none of full_attention"),
+        (
+            "llama",
+            {"layer_types": ["dense"] * 8},
+            "layer_types names 'dense', which is none of full_attention",
+        ),
         ("llama", {"layer_types": [3] * 8}, "layer_types names 3, which is none of full_attention"),
         ("llama", {"layer_types": "full_attention"}, "layer_types is 'full_attention'; it must be a list"),
         ("llama", {"layer_types": ["full_attention"] * 7}, "one entry for each of the 8 layers; it has 7"),
         ("llama", {"layer_types": ["sliding_attention"] * 8}, "key sliding_window is missing"),
         ("llama", {"layer_types": ["mamba"] * 8}, "layer_types names recurrent layers, .* model_type llama"),
-        ("glm_moe_dsa", {"layer_types": ["indexed_attention"] * 8}, "names sparse attention, .* glm_moe_dsa"),
+        ("llama", {"layer_types": ["indexed_attention"] * 8}, "names sparse attention, .* llama"),
         ("mistral", {"sliding_window": -1}, "sliding_window is -1; it must be a whole number from 1"),
         (
             "nemotron_h",
@@ -290,25 +294,10 @@ def test_queries_and_keys_normed_over_all_heads_have_a_weight_a_channel() -> Non
 
 
 def test_what_no_layer_file_can_say_is_not_sent_to_one() -> None:
-    with pytest.raises(PagesimError, match=r"compress_ratios is .*no kind of layer here stands for it"):
-        read("deepseek_v4", sliding_window=128, compress_ratios=[0, 4, 128])
     with pytest.raises(
         PagesimError, match=r"is_encoder_decoder is True, .*no kind of layer here stands for it"
     ):
         read("t5", is_encoder_decoder=True)
-
-
-THREADS = {
-    "deepseek-v4-flash": "compress_ratios is",
-    "gemma4-31b": "global_head_dim is 512, .* in a layer file",
-    "kimi-linear-48b": "linear_attn_config is .* in a layer file",
-}
-
-
-@pytest.mark.parametrize("name", THREADS)
-def test_a_config_that_users_brought_is_refused_for_its_true_cause(name: str, shared: Path) -> None:
-    with pytest.raises(PagesimError, match=THREADS[name]):
-        from_hf_config(shared / "inputs" / "threads" / name)
 
 
 @pytest.mark.parametrize(
@@ -316,6 +305,7 @@ def test_a_config_that_users_brought_is_refused_for_its_true_cause(name: str, sh
     [
         # what vLLM's classes make of GLM-5: in this config, too, every layer has an indexer
         ("glm-5.2-fp8", 743_911_218_432),
+        ("kimi-linear-48b", 49_122_681_728),
         # By transformers' classes, towers of 538,631,408 and 460,730,096 with them
         ("qwen3-vl-30b-a3b-fp8", 31_070_754_032),
         ("qwen3.8-27b", 27_356_728_560),

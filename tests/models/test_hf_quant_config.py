@@ -24,7 +24,13 @@ SHAPE = {
 }
 LINEAR = 32 * (4096 * (2 * 4096 + 2 * 1024) + 3 * 4096 * 14336)
 REST = 2 * 128256 * 4096 + 65 * 4096  # token table, LM head and norms
-BF16, FP8, NVFP4 = 2 * (LINEAR + REST), LINEAR + 2 * REST, LINEAR * 4.5 / 8 + 2 * REST
+SCALES, CACHED = (
+    32 * 7 * 2 * 4,
+    32 * 4 * 2,
+)  # of 7 matrices a layer and their inputs; of queries, keys, values
+ROWS = 32 * (2 * 4096 + 2 * 1024 + 2 * 14336 + 4096)
+BF16, FP8 = 2 * (LINEAR + REST), LINEAR + 2 * REST + SCALES
+NVFP4 = LINEAR * 4.5 / 8 + 2 * REST + SCALES
 
 MODELOPT = {"name": "modelopt", "version": "0.29.0"}
 
@@ -47,7 +53,7 @@ def folder(tmp_path: Path, file: Any, **config: Any) -> Path:
     [
         (filed("FP8", kv_cache_quant_algo="FP8"), FP8, "fp8"),
         (filed("fp8"), FP8, ""),
-        (filed("FP8_PER_CHANNEL_PER_TOKEN", kv_cache_quant_algo=None), FP8, ""),
+        (filed("FP8_PER_CHANNEL_PER_TOKEN", kv_cache_quant_algo=None), FP8 - SCALES + 4 * ROWS, ""),
         (filed("NVFP4", kv_cache_quant_algo="FP8", group_size=16), NVFP4, "fp8"),
         (filed("NVFP4", kv_cache_quant_algo="NVFP4"), NVFP4, "nvfp4"),
         (filed("FP8", kv_cache_quant_algo="INT8"), FP8, ""),
@@ -62,7 +68,10 @@ def test_the_file_beside_a_config_counts(
     path = folder(tmp_path, file)
     for named in (path, path / "config.json"):
         spec = from_hf_config(named)
-        assert (spec.weight_bytes, spec.kv_dtype) == (weight_bytes, kv_dtype)
+        assert (spec.weight_bytes, spec.kv_dtype) == (
+            weight_bytes + CACHED * (weight_bytes != BF16),
+            kv_dtype,
+        )
         assert "hf_quant_config.json" in spec.source
     assert any("passes it over" in note for note in spec.notes) == (weight_bytes == BF16)
 
@@ -74,7 +83,7 @@ def test_the_file_does_not_count_beside_a_config_that_is_quantized_itself(tmp_pa
     assert from_hf_config(path).kv_dtype == ""
     assert "hf_quant_config" not in from_hf_config(path).source
     path = folder(tmp_path, "{", quantization_config={"quant_method": "fp8"})
-    assert from_hf_config(path).weight_bytes == FP8
+    assert from_hf_config(path).weight_bytes == FP8 - SCALES // 2 + CACHED  # whose inputs have no scales
 
 
 def test_layers_in_several_dtypes_are_looked_for_in_the_file(tmp_path: Path) -> None:
@@ -142,11 +151,11 @@ def test_the_cache_has_the_dtype_that_vllm_takes_of_a_checkpoint(section: Any, k
 def test_text_config_has_the_quantization_of_its_own_but_not_of_the_cache() -> None:
     own = {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}
     spec = from_hf_config({"model_type": "llava", "text_config": {**SHAPE, "quantization_config": own}})
-    assert (spec.weight_bytes, spec.kv_dtype) == (FP8, "")
+    assert (spec.weight_bytes, spec.kv_dtype) == (FP8 + CACHED, "")
     outer = {"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}
     text = {**SHAPE, "quantization_config": {"quant_method": "fp8"}}
     spec = from_hf_config({"model_type": "llava", "text_config": text, "quantization_config": outer})
-    assert (spec.weight_bytes, spec.kv_dtype) == (NVFP4, "fp8")
+    assert (spec.weight_bytes, spec.kv_dtype) == (NVFP4 + CACHED, "fp8")
 
 
 COMPRESSED = {
@@ -174,7 +183,7 @@ def test_compressed_tensors_with_a_cache_scheme_has_an_fp8_cache_unless_it_is_la
 def test_a_model_is_read_once_until_one_of_its_files_changes(tmp_path: Path) -> None:
     path = folder(tmp_path, filed("FP8"))
     assert model(str(path)) is model(str(path))
-    assert model(str(path)).weight_bytes == FP8
+    assert model(str(path)).weight_bytes == FP8 + CACHED
     (path / "hf_quant_config.json").unlink()
     assert model(str(path)).weight_bytes == BF16
     (path / "config.json").write_text(json.dumps({**SHAPE, "num_hidden_layers": 16}))

@@ -127,7 +127,10 @@ SECTIONS = {
         {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
         ("fp8_block", 8 + 32 / 16384, "fp8"),
     ),
-    "gptq": ({"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True}, ("int4", 4.125, "fp16")),
+    "gptq": (
+        {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True},
+        ("int4", 4 + 20 / 128, "fp16"),
+    ),
     "gptq with zero points": (
         {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False},
         ("int4", 4 + 20 / 32, "fp16"),
@@ -215,7 +218,9 @@ def test_what_is_off_in_a_quantization_config_is_named(section, said) -> None:
 def test_ignored_attention_stays_in_16_bit(ignored) -> None:
     spec = read(compressed(INT4_GROUP, *ignored, "lm_head"))
     assert (spec.weights.attention.name, spec.weights.mlp.name) == ("bf16", "int4")
-    assert spec.weight_bytes == 2 * (ATTENTION + HEAD + REST) + MLP * 4.125 / 8
+    shapes = 2 * 16  # of two linear layers, two numbers in 64 bits
+    cached = 3 * (4 + 2)  # of queries, keys and values, a scale in 32 bits and a zero point in 16
+    assert spec.weight_bytes == 2 * (ATTENTION + HEAD + REST) + MLP * 4.125 / 8 + 32 * (shapes + cached)
 
 
 def test_a_router_that_is_ignored_is_no_gate_projection() -> None:
@@ -233,7 +238,7 @@ def test_layers_that_differ_have_the_mean_of_their_bits_and_say_so() -> None:
     assert spec.weights.mlp.bits == pytest.approx((16 + 31 * 4.5) / 32)
     assert spec.weights.mixed == ("attention", "mlp")
     assert spec.weight_bytes == pytest.approx(
-        (ATTENTION + MLP) * (16 + 31 * 4.5) / 32 / 8 + 2 * (HEAD + REST), rel=1e-9
+        (ATTENTION + MLP) * (16 + 31 * 4.5) / 32 / 8 + 2 * (HEAD + REST) + 31 * 7 * 8 + 32 * 8, rel=1e-9
     )
     assert any("attention, mlp" in note for note in spec.notes)
 
@@ -381,7 +386,7 @@ def test_what_every_gpu_has_whole_keeps_a_dtype_of_its_own() -> None:
     up = 1536 * 32 * 192 + 512 * 32 * 256
     out = 32 * 128 * 4096
     for tp in (1, 2, 8):
-        by_hand = 32 * (2 * down + 2 * up / tp + 4.5 / 8 * out / tp)
+        by_hand = 32 * (2 * down + 2 * up / tp + 4.5 / 8 * out / tp + 8)
         assert spec.weight_bytes_by_group(tp)["attention"] == pytest.approx(by_hand, abs=1)
     assert spec.weights.mixed == ("attention",)
 
@@ -392,7 +397,7 @@ def test_one_projection_of_latent_attention_may_keep_16_bits() -> None:
     section = {"quant_method": "fp8", "modules_to_not_convert": ["kv_a_proj_with_mqa"]}
     spec = read(section, model_type="deepseek_v3", **ranks, **heads)
     eight_bits = 4096 * 1536 + 1536 * 32 * 192 + 512 * 32 * 256 + 32 * 128 * 4096
-    by_hand = 32 * (eight_bits + 2 * 4096 * (512 + 64))
+    by_hand = 32 * (eight_bits + 2 * 4096 * (512 + 64) + 4 * 4)
     assert spec.weight_bytes_by_group(1)["attention"] == pytest.approx(by_hand, abs=1)
 
 

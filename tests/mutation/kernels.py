@@ -40,11 +40,10 @@ SYMBOLS = {
     ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
 }  # fmt: skip
 
-TESTS = (
-    "tests/kernels/ops/test_attention.py",
-    "tests/kernels/ops/test_mla.py",
-    "tests/kernels/ops/test_copies.py",
-)
+OPS = "tests/kernels/ops"
+TESTS = (f"{OPS}/test_attention.py", f"{OPS}/test_mla.py", f"{OPS}/test_copies.py")
+FIRST = {"kernels/mla.py": TESTS[1], "kernels/cache_write.py": TESTS[2], "kernels/blocks.py": TESTS[2]}
+"""Tests that are run first, by the file that a mutant is in."""
 
 
 class Mutant(NamedTuple):
@@ -117,7 +116,8 @@ def survives(mutant: Mutant, copy: Path, cpu_seconds: int) -> bool:
         resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))  # for a loop without an end
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(1, 2)
-        arguments = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow", *TESTS]
+        tests = sorted(TESTS, key=lambda test: test != FIRST.get(mutant.file))
+        arguments = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow", *tests]
         os._exit(int(pytest.main(arguments)))
     _, status = os.waitpid(child, 0)
     target.write_text(whole, encoding="utf-8")

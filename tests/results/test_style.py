@@ -10,7 +10,17 @@ from matplotlib.figure import Figure
 
 from pagesim.accounting.metrics import STRICT_ENTRIES
 from pagesim.results.drawing import areas, load_of, stacks
-from pagesim.results.style import LOADS, PARTS, PHASES, TIERS, Part, drawn_categories, ink
+from pagesim.results.style import (
+    ITERATIONS,
+    LINES,
+    LOADS,
+    LOOPS,
+    PARTS,
+    PHASES,
+    TIERS,
+    drawn_categories,
+    ink,
+)
 from pagesim.setup.scenario import Scenario
 from pagesim.setup.system import System
 
@@ -18,11 +28,14 @@ ROOT = Path(__file__).parents[2]
 
 COLOUR = re.compile(r"#[0-9A-Fa-f]{6}")
 
-STYLED = ("results", "experiments", "cli")
-"""Rooms that draw."""
+STYLED = ("pagesim/results", "pagesim/experiments", "pagesim/cli", "kernels/bench", "docs", "workloads")
+"""Folders of what draws."""
 
-ALONE = {"results/style.py", "results/drawing.py", "results/tier_plots.py"}
-"""The table, and files with white that is no part and grey lines."""
+ALONE = {
+    "pagesim/results/style.py",
+    *("pagesim/results/drawing.py", "pagesim/results/tier_plots.py", "workloads/describe.py"),
+}
+"""The table, files with white that is no part and grey lines, and a room below that of the table."""
 
 
 def rows(heading: str) -> dict[str, list[str]]:
@@ -33,26 +46,32 @@ def rows(heading: str) -> dict[str, list[str]]:
     return {first.strip(): rest for first, *rest in cells}
 
 
-@pytest.mark.parametrize("parts", [PARTS, TIERS, PHASES], ids=["memory", "tiers", "phases"])
-def test_the_table_of_the_documents_is_the_one_that_is_drawn(parts: dict[str, Part]) -> None:
+TABLES = {
+    "": PARTS | PHASES,
+    "tier": TIERS,
+    "iteration": ITERATIONS,
+    "requests": LOADS,
+    "numbers": LINES,
+    "loop": LOOPS,
+}
+"""Parts by what stands before their names in the documents."""
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_the_table_of_the_documents_is_the_one_that_is_drawn(kind: str) -> None:
     told = rows("Names and colours")
-    for name, part in parts.items():
-        key = f"tier: {name}" if parts is TIERS and name != "free" else name
+    for name, part in TABLES[kind].items():
+        key = f"{kind}: {name}" if kind and (kind, name) != ("tier", "free") else name
         label, colour, hatch, *_ = told[key]
         assert (label, colour, hatch) == (part.label, part.colour, part.hatch.replace("|", "¦") or "–"), name
 
 
 def test_figures_and_scripts_name_no_colours_beside_the_table() -> None:
-    known = {part.colour for parts in (PARTS, TIERS, PHASES, LOADS) for part in parts.values()}
-    files = [
-        file
-        for room in STYLED
-        for file in (ROOT / "pagesim" / room).rglob("*")
-        if file.suffix in (".py", ".js")
-    ]
+    known = {part.colour for parts in TABLES.values() for part in parts.values()}
+    files = [file for room in STYLED for file in (ROOT / room).rglob("*") if file.suffix in (".py", ".js")]
     assert len(files) > 100
     found = {
-        file.relative_to(ROOT / "pagesim").as_posix()
+        file.relative_to(ROOT).as_posix()
         for file in files
         if known & {colour.upper() for colour in COLOUR.findall(file.read_text("utf-8"))}
     }
@@ -67,7 +86,7 @@ def test_a_stack_and_an_area_have_the_names_and_colours_of_the_table() -> None:
     labels = over_time.get_legend_handles_labels()[1]
     assert labels == ["used", "free"]
     blue = tuple(int("0072B2"[i : i + 2], 16) / 255 for i in (0, 2, 4))
-    assert drawn["used"].patches[0].get_facecolor()[:3] == pytest.approx(blue)
+    assert drawn["used"].get_facecolor()[:3] == pytest.approx(blue)
     assert over_time.collections[0].get_facecolor()[0][:3] == pytest.approx(blue)
 
 

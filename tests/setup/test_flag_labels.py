@@ -12,6 +12,7 @@ that code and from the parser's own help, and say:
 | unknown | what a file, a class or a plug-in says, which the line does not show |
 | mode | what kind of server runs, or that none does |
 | layers | as decides or memory, where layers keep a window, a state or a part |
+| replicas | as decides or memory, but only beside data parallelism |
 | experts | which kernels run experts: seconds, and how far MXFP4 weights are padded |
 | graphs | what CUDA graphs launch, and the memory that they take |
 | images | what images, videos and sounds take, and the towers that encode them |
@@ -37,7 +38,7 @@ from pagesim.setup.serve import ServeLine, read_serve
 from pagesim.setup.system import System, checked
 
 FIRM = ("decides", "memory", "feature", "unknown", "mode")
-LOOSE = ("experts", "graphs", "images", "device", "text", "seconds", "none")
+LOOSE = ("replicas", "experts", "graphs", "images", "device", "text", "seconds", "none")
 LAYOUTS = Path(__file__).parents[1] / "golden" / "layouts"
 LINES = {
     "vllm-0.33.0": ("vllm serve llama-3.1-8b", f"vllm serve {LAYOUTS / 'qwen3-next-80b.toml'}"),
@@ -91,7 +92,7 @@ def test_every_flag_has_a_label_and_a_place_where_it_is_read(release: str) -> No
         assert row["read"]
         assert (row["label"] == "feature") == bool(row["with"])
         # What a feature is turned on by is itself refused, so that its parts never count alone.
-        assert not row["with"] or rows[row["with"]]["label"] in FIRM
+        assert not row["with"] or rows[row["with"]]["label"] in (*FIRM, "replicas")
 
 
 EVERY = [(release, flag) for release in LINES for flag in labels(release) if flag != "model"]
@@ -109,7 +110,7 @@ def test_a_flag_decides_or_is_noted_or_refused_as_its_label_asks(release: str, f
         assert "affects scheduling and is not modelled; " in outcome
     elif outcome.options == read_serve(line).options:
         assert label not in FIRM
-        assert outcome.notes[-1].endswith(f" line without an effect here: --{flag}")
+        assert outcome.notes[0].endswith(f" line without an effect here: --{flag}")
         if label == "layers":
             said = refusal(f"{layered} --{flag}{value}")
             assert said.startswith(f"--serve: --{flag} would change what the layers of ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,16 @@ from serve_lines import listed_flags, refusal
 import pagesim as ps
 from pagesim.setup.serve import ServeLine, read_serve
 from pagesim.setup.serve_vllm import readable
-from pagesim.setup.serve_vllm_flags import ALIASES, FLAGS, HARMLESS, LAYERED, NOTED, REFUSED, TAKEN
+from pagesim.setup.serve_vllm_flags import (
+    ALIASES,
+    FLAGS,
+    HARMLESS,
+    LAYERED,
+    NOTED,
+    REFUSED,
+    TAKEN,
+    WITHIN_A_REPLICA,
+)
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 
@@ -27,8 +37,28 @@ def options_of(line: str) -> dict[str, Any]:
 
 def test_every_flag_of_the_release_is_in_exactly_one_class_and_takes_what_it_takes_there() -> None:
     assert listed_flags("vllm-0.33.0") == FLAGS
-    assert len(TAKEN) + len(NOTED) + len(LAYERED) + len(REFUSED) + len(HARMLESS) == len(FLAGS)
+    classes = (TAKEN, NOTED, WITHIN_A_REPLICA, LAYERED, REFUSED, HARMLESS)
+    assert sum(map(len, classes)) == len(FLAGS)
     assert {*ALIASES.values(), *LAYERED} <= set(FLAGS)
+
+
+def test_whole_experts_change_no_decision_within_a_replica() -> None:
+    """Mixtral's 8 experts go evenly on 2 GPUs and not on 3; SGLang deals them over --ep-size of --tp-size."""
+    moe = "mixtral-8x7b"
+    for line in (f"vllm serve {moe} -tp 2 -ep", f"sglang serve {moe} --tp-size 4 --ep-size 2"):
+        (note,) = read_serve(line).notes
+        assert re.search(r"without an effect here: --(enable-expert-parallel|ep-size)$", note)
+    for line in (f"vllm serve {moe} -tp 3 -ep", f"sglang serve {moe} --tp-size 2 --ep-size 3"):
+        assert "would deal the 8 experts of 'mixtral-8x7b' unevenly over 3 of" in refusal(line)
+
+
+def test_whole_experts_of_a_model_without_any_are_said_to_be_of_no_use() -> None:
+    notes = read_serve(f"vllm serve {MODEL} -ep").notes
+    assert notes[1].startswith("vLLM has no use for --enable-expert-parallel here")
+
+
+def test_the_cadence_of_prompts_is_taken() -> None:
+    assert options_of(f"vllm serve {MODEL} --prefill-schedule-interval 4")["prefill_schedule_interval"] == 4
 
 
 def test_a_switch_about_layers_may_be_off_where_a_model_has_such_layers() -> None:
@@ -150,9 +180,9 @@ def test_what_has_no_effect_here_is_named_in_a_note() -> None:
         ("vllm serve opt-13b opt-30b", "--serve names opt-13b and opt-30b; it must name one model"),
         (
             "vllm serve some/model",
-            "--serve: pagesim does not know the model 'some/model', and downloads nothing",
+            "--serve: no model is named 'some/model'; give its config.json: download ",
         ),
-        ("vllm serve opt-13", "no model is named 'opt-13'; did you mean opt-13b"),
+        ("vllm serve opt-13", "--serve: no model is named 'opt-13'; did you mean opt-13b"),
         ("vllm serve opt-13b --wings 2", "--serve: '--wings' is no flag of vllm serve 0.33.0"),
         ("vllm serve opt-13b -x", "--serve: '-x' is no flag of vllm serve 0.33.0"),
         ("vllm serve opt-13b --max-num 2", "--serve: '--max-num' is the beginning of several flags of vllm"),

@@ -30,10 +30,7 @@ LAUNCH = "python -m sglang.launch_server --model-path llama-3.1-8b"
         (f"vllm serve opt-13b -q {LONG}", f"--serve: --quantization {'x' * 80} affects scheduling"),
         (f"vllm serve gpt-oss-20b --moe-backend {LONG}", f"--serve: --moe-backend {'x' * 80} would change"),
         (f"vllm serve opt-13b --config {LONG}", f"--serve: --config {'x' * 111} affects scheduling"),
-        (
-            f"vllm serve a/{LONG}",
-            f"--serve: pagesim does not know the model 'a/{'x' * 194}..., and downloads",
-        ),
+        (f"vllm serve a/{LONG}", f"--serve: no model is named 'a/{'x' * 194}...; pagesim list models"),
         (f"vllm serve {LONG} opt-13b", f"--serve names {'x' * 194}; it must name one model"),
     ],
 )
@@ -72,11 +69,11 @@ def test_words_are_read_as_flags_and_values(words: list[str], read: list[tuple[s
 
 
 def test_a_switch_by_its_short_form_is_on() -> None:
-    assert refusal("vllm serve opt-13b -ep").startswith(
-        "--serve: --enable-expert-parallel affects scheduling"
+    assert refusal("vllm serve opt-13b -dpe").startswith(
+        "--serve: --data-parallel-external-lb affects scheduling"
     )
-    assert read_serve("vllm serve opt-13b --no-enable-expert-parallel").notes == (
-        "of the vllm serve 0.33.0 line without an effect here: --enable-expert-parallel",
+    assert read_serve("vllm serve opt-13b --no-data-parallel-external-lb").notes == (
+        "of the vllm serve 0.33.0 line without an effect here: --data-parallel-external-lb",
     )
 
 

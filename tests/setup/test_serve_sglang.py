@@ -165,7 +165,7 @@ def test_a_line_must_name_one_model_and_what_is_not_known_is_said() -> None:
     assert (
         refusal("sglang serve") == "--serve names no model; it must name one model, as in sglang serve MODEL"
     )
-    assert "pagesim does not know the model" in refusal("sglang serve unknown/model")
+    assert "no model is named 'unknown/model'; give its config.json" in refusal("sglang serve unknown/model")
     assert "--model-type is 'diffusion'; it may be auto or llm" in refusal(
         "sglang serve x --model-type diffusion"
     )

@@ -79,6 +79,7 @@ def random_case(seed: int) -> Case:
     options |= _scheduler_options(rnd, policy, blocks)
     options |= _tier_options(Random(seed + 0.5), options)
     options |= _model_options(Random(seed + 0.625), options)
+    options |= _cadence(Random(seed + 0.375), options)
     if rnd.random() < 0.1:
         options["until"] = rnd.random() * 5
     if rnd.random() < 0.25:
@@ -90,6 +91,12 @@ def random_case(seed: int) -> Case:
     if "speculative_method" in options and (short := Random(seed + 0.75)).random() < 0.5:
         trace = _with_short_prompts(short, trace)
     return Case(options, trace)
+
+
+def _cadence(rnd: Random, options: dict[str, Any]) -> dict[str, Any]:
+    if options["policy"] != "vllm-v1" or options.get("vllm_version", "0.33.0") != "0.33.0":
+        return {}
+    return {"prefill_schedule_interval": rnd.choice((2, 3, 8, 30))} if rnd.random() < 0.3 else {}
 
 
 def _scheduler_options(rnd: Random, policy: str, blocks: int) -> dict[str, Any]:

@@ -74,7 +74,7 @@ class Recorded(TierCopies):
     def ends(self):
         """Carry out all; return from where to where each move went, and in which millisecond it was over."""
         while self.backing.chain.moves:
-            now = min(self.due or NEVER, self.next_end or NEVER)
+            now = min(self.due or NEVER, self._moving[0][0] if self._moving else NEVER)
             self.advance(now)
             self.finish(self.finished_by(now), now)
         found, self.seen = sorted(self.seen, key=itemgetter(2)), []
@@ -91,7 +91,7 @@ def test_what_is_stored_is_written_on_and_loaded_through_each_link_in_turn():
     other = [(segment(2, 16), 0, 4)]
     run.store(100 * MS, other)
     assert run.ends() == [(DEVICE, 0, 104.0), (0, 1, 120.0)]
-    assert run.next_end is None
+    assert not run.backing.chain.moves
     run.load(200 * MS, CHUNKS)
     assert run.due == 0, "its end is not known before it is on the last link"
     assert run.ends() == [(1, 0, 208.0), (0, DEVICE, 212.0)]

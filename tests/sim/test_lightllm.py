@@ -68,7 +68,7 @@ def test_an_iteration_takes_the_longest_prompt_unless_it_is_told_less() -> None:
     ("options", "says"),
     [
         ({"block_size": 16}, "block_size is 16; it must be 1 or left out"),
-        ({"reservation": "oracle"}, "scheduler lightllm needs reservation on-demand and allocator paged"),
+        ({"reservation": "oracle"}, "scheduler lightllm needs reservation on-demand, not oracle"),
         ({"model": "gemma3-27b", "max_model_len": 90}, "choose another model"),
     ],
 )

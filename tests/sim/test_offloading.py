@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import pagesim as ps
-from pagesim.accounting import tier_history
 from pagesim.experiments.golden import read_manifest
 from pagesim.experiments.golden.replay import trace_of
 from pagesim.scheduling.batch import Batch
@@ -226,42 +225,6 @@ def test_latent_vectors_that_all_gpus_hold_are_on_the_host_once() -> None:
     divided = {"model": "llama-3.1-8b", "gpu": "h200", "tensor_parallel_size": 8, "max_model_len": 8192}
     result = run(kv_offloading_size=100.0, **divided)
     assert result.summary["options"]["defaults"]["kv_offloading_chunks"] == (100 << 30) // (16 * 131_072)
-
-
-def test_a_copy_on_which_no_request_that_waits_depends_asks_for_no_plan(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Two requests fill the device; the third finds no room while stores are carried out."""
-    waiting: list[int] = []
-    plan = VllmV1.plan
-
-    def counted(scheduler: VllmV1, now: int) -> Batch:
-        waiting.append(scheduler.queue.waiting)
-        return plan(scheduler, now)
-
-    monkeypatch.setattr(VllmV1, "plan", counted)
-    monkeypatch.setattr(tier_history, "BLOCKS", 1)  # else the device is looked at beside each copy's end
-    trace = Trace(
-        np.zeros(3),
-        np.array([64, 64, 240]),
-        np.array([60, 80, 1]),
-        hash_ids=[(1,), (2,), (3, 4, 5, 6)],
-        hash_block_size=64,
-    )
-    system = {
-        "async_scheduling": False,
-        "num_blocks": 20,
-        "max_num_batched_tokens": 64,
-        "kv_offloading_chunks": 100,
-        "kv_offloading_link": "100MB/s",
-    }
-    forwarded = run(trace, **system)
-    assert [each for each in waiting if each] == [3, 2, 1, 1, 1]
-    waiting.clear()
-    stepped = run(trace, **system, fast_forward=False)
-    assert len([each for each in waiting if each]) > 50
-    for table in ("steps", "requests", "tiers"):
-        assert getattr(forwarded, table).equals(getattr(stepped, table))
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True])

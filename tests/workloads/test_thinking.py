@@ -68,6 +68,24 @@ def test_times_of_thought_of_a_file_are_used_where_turns_follow_completion_and_e
     )
 
 
+@pytest.mark.parametrize(
+    ("rows", "thought"),
+    [
+        ("0,5,5,a,0\n0,9,5,a,2.5\n3,5,5,b,0\n", [0, 2.5, 0]),  # the later turn stands at its first one's time
+        ("0,5,5,a,0\n4,9,5,a,2.5\n3,5,5,b,0\n", None),  # each turn has a time of its own
+        ("0,5,5,a,1\n3,5,5,b,2\n", None),  # no session has a later turn
+        ("0,5,5,,1\n0,5,5,,2\n", None),  # nor is there any session
+    ],
+)
+def test_turns_of_a_file_without_times_of_their_own_follow_completion(
+    tmp_path: Path, rows: str, thought: list[float] | None
+) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("arrival_s,prompt_tokens,output_tokens,session_id,think_s\n" + rows)
+    found = load(file).think_s
+    assert (None if found is None else found.tolist()) == thought
+
+
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_a_trace_with_times_of_thought_is_saved_and_loaded(turns: Path, tmp_path: Path, suffix: str) -> None:
     trace = load(turns, turns=TURNS)

@@ -43,6 +43,10 @@ def test_ids_may_come_as_arrays_of_a_table():
     assert three(hash_ids=table).hash_ids == [(5,), (), (4,)]
 
 
+def test_the_smallest_priority_may_be_below_0():
+    assert three(priority=np.array([-(2**31) + 1, 0, 7])).priority.tolist() == [0, 7, -(2**31) + 1]
+
+
 def test_columns_that_say_nothing_are_none():
     trace = three(
         n=np.array([1, 2, 1]), sample_tokens=[(5,), (6, 6), (7,)], prefix_tokens=np.zeros(3, np.int64)
@@ -68,6 +72,9 @@ SAMPLES = "it must be n lengths, {}, from 1 to 10000000, the longest as output_t
     ("columns", "said"),
     [
         ({"prompt_tokens": np.array([1, 2.5, 3])}, "row 1: prompt_tokens is 2.5; it must be a whole number"),
+        ({"n": np.array([1, 1025, 1])}, "row 1: n is 1025; it must be a whole number from 1 to 1024"),
+        ({"beam_width": np.array([1, 1, 0])}, "row 2: beam_width is 0; it must be a whole number from 1"),
+        ({"priority": np.array([0, 2**31, 0])}, "row 1: priority is 2147483648; it must be a whole number"),
         ({"sample_tokens": [(5,), (6,)]}, "column sample_tokens has 2 values, prompt_tokens has 3"),
         (
             {"sample_tokens": [(5, 5), (6,), (7,)]},

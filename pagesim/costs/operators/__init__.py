@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from pagesim.costs.operators.held_out import Score, held_out
 from pagesim.costs.operators.store import NOTICE, Found, Store
-from pagesim.costs.operators.tables import Tables
+from pagesim.costs.operators.system_tables import Tables
 
 __all__ = ["NOTICE", "Found", "Score", "Store", "Tables", "held_out"]

@@ -14,7 +14,7 @@ from pagesim.costs.operators.launches import launching
 from pagesim.costs.operators.planes import Plane
 from pagesim.costs.operators.store import NOTICE
 from pagesim.costs.operators.sums import Knots, knots
-from pagesim.costs.operators.tables import Tables
+from pagesim.costs.operators.system_tables import Tables
 from pagesim.costs.profiles.analytic import SIZES, analytic_profile
 from pagesim.costs.profiles.curves import Curve
 from pagesim.costs.profiles.profile import (

@@ -11,7 +11,7 @@ from pagesim.costs.operators.dtypes import dtypes
 from pagesim.costs.operators.held_out import held_out_of
 from pagesim.costs.operators.iteration import operators
 from pagesim.costs.operators.store import Store
-from pagesim.costs.operators.tables import Tables
+from pagesim.costs.operators.system_tables import Tables
 from pagesim.costs.profiles.profile import Profile
 from pagesim.hardware import GpuSpec
 from pagesim.hardware import gpu as gpu_of

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from pagesim.costs.operators.attention import Attention, summed
+from pagesim.costs.operators.attention_rows import Attention, summed
 from pagesim.costs.operators.grids import Grid, Point
 from pagesim.costs.operators.planes import Plane, line_on
-from pagesim.costs.operators.rows import Ints
+from pagesim.costs.operators.table_rows import Ints
 
 NAME = "generation_attention_perf"
 INTS = ("batch_size", "num_heads", "num_key_value_heads", "head_dim", "step", "window_size")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pagesim.costs.operators.grids import Grid, Point
-from pagesim.costs.operators.rows import KERNEL, Floats, Ints, Rows
+from pagesim.costs.operators.table_rows import KERNEL, Floats, Ints, Rows
 from pagesim.errors import PagesimError, brief
 
 FAMILY, NAME = "moe", "moe_perf"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pagesim.costs.operators.grids import Grid, Point
-from pagesim.costs.operators.rows import Floats, Ints, Rows
+from pagesim.costs.operators.table_rows import Floats, Ints, Rows
 
 FAMILY, NAME = "gemm", "gemm_perf"
 INTS, TEXTS = ("m", "n", "k"), ("gemm_dtype", "kernel_source")

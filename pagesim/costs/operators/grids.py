@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pagesim.costs.operators.rows import KERNEL, Floats, Ints, Rows
+from pagesim.costs.operators.table_rows import KERNEL, Floats, Ints, Rows
 
 Point = tuple[int, ...]
 """A place in a grid: an index on each axis."""

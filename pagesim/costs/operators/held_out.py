@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pagesim.costs.operators import attention, decoding, experts, gemm, latent, prompts, reduces
+from pagesim.costs.operators import attention_rows, decoding, experts, gemm, latent, prompts, reduces
 from pagesim.costs.operators.grids import EVERY, Grid, Point, Stretch, plain
-from pagesim.costs.operators.rows import Rows
 from pagesim.costs.operators.store import Store
-from pagesim.costs.operators.tables import Tables
+from pagesim.costs.operators.system_tables import Tables
+from pagesim.costs.operators.table_rows import Rows
 
 MOST_TOKENS, LEAST_WIDTH, MOST_BATCH, LEAST_CONTEXT = 8192, 1024, 256, 128
 """Errors are of points with at most so many tokens, widths n and k of so many or more, at most so many
@@ -178,7 +178,7 @@ def _attention(tables: Tables) -> Iterator[Score | None]:
         for dtype in rows.values("kv_cache_dtype"):
             errors = Errors()
             of = rows.where(kv_cache_dtype=dtype, attn_dtype="bfloat16")
-            for key, each in of.groups(*attention.KEY):
+            for key, each in of.groups(*attention_rows.KEY):
                 salt = f"{term},{dtype},{','.join(map(str, key))}"
                 _note(errors, Grid.of(each, *sizes), salt, axis, guess, _served(term == "decode"), stretch)
             yield errors.score(term, dtype, version, BARS[term])
@@ -285,5 +285,5 @@ def _layer(tables: Tables) -> Iterator[Score | None]:
 
 
 def _only(rows: Rows, key: Iterable[int], names: tuple[str, str]) -> Grid | None:
-    of = rows.where(**dict(zip(attention.KEY, key, strict=True)))
+    of = rows.where(**dict(zip(attention_rows.KEY, key, strict=True)))
     return Grid.of(of, *names) if len(of) else None

@@ -20,7 +20,7 @@ from pagesim.costs.operators.prompts import Prompts
 from pagesim.costs.operators.reduces import Reduces
 from pagesim.costs.operators.states import States
 from pagesim.costs.operators.sums import Knots, knots
-from pagesim.costs.operators.tables import Tables, read_experts
+from pagesim.costs.operators.system_tables import Tables, read_experts
 from pagesim.models import ALL_REDUCES_PER_LAYER, ModelSpec
 from pagesim.models.layers import (
     ChunkLayer,

@@ -10,7 +10,7 @@ from pagesim.costs.operators.grids import Grid
 from pagesim.costs.operators.planes import Plane
 from pagesim.costs.operators.prompts import guess as guess_prompts
 from pagesim.costs.operators.prompts import plane_of as prompt_plane
-from pagesim.costs.operators.rows import Rows
+from pagesim.costs.operators.table_rows import Rows
 
 FAMILY = "mla"
 CONTEXT, GENERATION = "mla_context_module_perf", "mla_generation_module_perf"

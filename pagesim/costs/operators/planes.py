@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pagesim.costs.operators.rows import Floats, Ints
+from pagesim.costs.operators.table_rows import Floats, Ints
+from pagesim.costs.profiles.attention_tables import DecodeTable, PrefillTable
 from pagesim.costs.profiles.curves import risen
-from pagesim.costs.profiles.tables import DecodeTable, PrefillTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,10 @@ def products(model: ModelSpec, tp: int, types: Dtypes, *, latent: bool) -> list[
             _add_latent(model, tp, add, types.attention)
         elif isinstance(layer, StateLayer) and model.recurrence:
             values = model.recurrence.layer().state[0] * model.recurrence.layer().state[1] // tp
-            into = sum(model.recurrence.weights(model.hidden)[0]) // tp // model.hidden - values
+            conv = model.recurrence.layer().conv[1] * model.recurrence.conv
+            tensors = model.recurrence.tensors(model.hidden, (0,))
+            matrices = sum(each.numbers() for each in tensors if each.group == "recurrent") + conv
+            into = matrices // tp // model.hidden - values
             add("state in", into, model.hidden, 1, types.recurrent)
             add("state out", model.hidden, values, 1, types.recurrent)
     gated = 2 if model.gated else 1

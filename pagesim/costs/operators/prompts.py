@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from pagesim.costs.operators.attention import Attention, summed
+from pagesim.costs.operators.attention_rows import Attention, summed
 from pagesim.costs.operators.grids import Grid, Point
 from pagesim.costs.operators.planes import Plane
-from pagesim.costs.operators.rows import Floats, Ints
+from pagesim.costs.operators.table_rows import Floats, Ints
 
 NAME = "context_attention_perf"
 INTS = ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "window_size")

@@ -8,7 +8,7 @@ import numpy as np
 
 from pagesim.costs.operators.gemm import beyond
 from pagesim.costs.operators.grids import Grid, Point
-from pagesim.costs.operators.rows import Rows
+from pagesim.costs.operators.table_rows import Rows
 
 FAMILY, NAME = "comm", "custom_allreduce_perf"
 INTS, TEXTS = ("num_gpus", "message_size"), ("backend", "kernel_source")

@@ -7,7 +7,7 @@ import numpy as np
 from pagesim.costs.operators.grids import Grid
 from pagesim.costs.operators.planes import Plane
 from pagesim.costs.operators.prompts import plane_of
-from pagesim.costs.operators.rows import Rows
+from pagesim.costs.operators.table_rows import Rows
 
 FAMILY, NAME = "linear_attention", "gdn_perf"
 INTS = ("batch_size", "seq_len", "d_model", "num_k_heads", "num_v_heads", "head_k_dim", "head_v_dim")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pagesim.costs.operators.rows import Floats, Ints
+from pagesim.costs.operators.table_rows import Floats, Ints
 from pagesim.costs.profiles.curves import risen
 
 SIZES = tuple(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pagesim.costs.profiles.analytic import analytic_profile
-from pagesim.costs.profiles.attention import SLOTS, DecodeAttention, PrefillAttention
+from pagesim.costs.profiles.attention_tables import ChunkTable, DecodeTable, PrefillTable
+from pagesim.costs.profiles.attention_terms import SLOTS, DecodeAttention, PrefillAttention
 from pagesim.costs.profiles.bundled import analytic_names, bundled_names, bundled_profile, find_profile
 from pagesim.costs.profiles.curves import Curve, fit_rest
-from pagesim.costs.profiles.fit import (
+from pagesim.costs.profiles.fitting import (
     FittedTerms,
     error_of,
     fit_terms,
@@ -34,7 +35,6 @@ from pagesim.costs.profiles.profile import (
 )
 from pagesim.costs.profiles.rescale import LAUNCH_S, rescale
 from pagesim.costs.profiles.samples import BLOCK_CURVES, CURVES, EVERYWHERE, TERMS, Sample
-from pagesim.costs.profiles.tables import ChunkTable, DecodeTable, PrefillTable
 from pagesim.costs.profiles.vidur import import_vidur
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pagesim.costs.profiles.attention import DecodeAttention, PrefillAttention
+from pagesim.costs.profiles.attention_terms import DecodeAttention, PrefillAttention
 from pagesim.costs.profiles.bounds import Bounds
 from pagesim.costs.profiles.curves import Curve
 from pagesim.costs.profiles.profile import Profile, Shape, Terms

@@ -176,16 +176,9 @@ def non_negative(features: Floats, seconds: Floats, known: Floats | float = 0.0)
         features: ``[N, F]``.
         seconds: measured, ``[N]``, above 0.
         known: seconds of each that are accounted for without the features, ``[N]``.
-
-    Raises:
-        PagesimError: scipy is not installed.
     """
-    try:
-        from scipy.optimize import nnls
-    except ImportError as error:
-        raise PagesimError(
-            "fitting needs scipy, which is not installed; pip install '.[calibrate]' in the checkout"
-        ) from error
+    from scipy.optimize import nnls
+
     weighted = features / seconds[:, None]
     # Columns of like size: what a sequence costs and what a token costs differ by many orders.
     scale = np.abs(weighted).max(0)

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from pagesim.costs.profiles.analytic import analytic_profile
+from pagesim.costs.profiles.attention_tables import ChunkTable, DecodeTable
 from pagesim.costs.profiles.columns import one, read
 from pagesim.costs.profiles.curves import some_of
-from pagesim.costs.profiles.fit import error_of, fit_terms
+from pagesim.costs.profiles.fitting import error_of, fit_terms
 from pagesim.costs.profiles.points import Points, whole
 from pagesim.costs.profiles.profile import ANY_BLOCK, Origin, Profile, Range, Shape, TermError, Terms
 from pagesim.costs.profiles.rescale import LAUNCH_S
 from pagesim.costs.profiles.samples import Sample
-from pagesim.costs.profiles.tables import ChunkTable, DecodeTable
 from pagesim.costs.profiles.vidur import all_reduce_samples, attention_samples, linear_samples
 from pagesim.errors import PagesimError
 from pagesim.hardware import GpuSpec

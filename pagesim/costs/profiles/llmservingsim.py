@@ -9,13 +9,13 @@ from pathlib import Path
 from zlib import crc32
 
 from pagesim.costs.profiles.analytic import analytic_profile
+from pagesim.costs.profiles.attention_tables import ChunkTable, DecodeTable
 from pagesim.costs.profiles.columns import column, counts, numbers, read
 from pagesim.costs.profiles.curves import Curve
-from pagesim.costs.profiles.fit import EVERY, error_of, fit_terms
+from pagesim.costs.profiles.fitting import EVERY, error_of, fit_terms
 from pagesim.costs.profiles.points import Points, gaps, whole
 from pagesim.costs.profiles.profile import ANY_BLOCK, Origin, Profile, Range, Shape, TermError, Terms
 from pagesim.costs.profiles.samples import Sample
-from pagesim.costs.profiles.tables import ChunkTable, DecodeTable
 from pagesim.errors import PagesimError
 from pagesim.hardware import GpuSpec
 from pagesim.models import ModelSpec

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pagesim.costs.profiles.curves import Floats, risen
-from pagesim.costs.profiles.fit import unseen_of
+from pagesim.costs.profiles.fitting import unseen_of
 
 Points = Mapping[tuple[int, int], float]
 """Seconds by two sizes."""

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from pagesim.costs.engines import EngineTime
-from pagesim.costs.profiles.attention import DecodeAttention, PrefillAttention
+from pagesim.costs.profiles.attention_tables import ChunkTable, DecodeTable, PrefillTable
+from pagesim.costs.profiles.attention_terms import DecodeAttention, PrefillAttention
 from pagesim.costs.profiles.curves import Curve, Seconds, Strict
 from pagesim.costs.profiles.samples import TERMS, Sample
-from pagesim.costs.profiles.tables import ChunkTable, DecodeTable, PrefillTable
 from pagesim.errors import PagesimError
 from pagesim.models import ModelSpec
 from pagesim.setup.files import check_file, put_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pagesim.costs.profiles.analytic import HBM, analytic_profile
-from pagesim.costs.profiles.attention import DecodeAttention, PrefillAttention
+from pagesim.costs.profiles.attention_terms import DecodeAttention, PrefillAttention
 from pagesim.costs.profiles.bounds import Bounds
 from pagesim.costs.profiles.curves import Curve
 from pagesim.costs.profiles.profile import Launching, Profile, Shape, Terms, check_attends_to_all

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pagesim.costs.profiles.analytic import analytic_profile
 from pagesim.costs.profiles.columns import MOST_MS, counts, flags, numbers, one, read
-from pagesim.costs.profiles.fit import fit_terms
+from pagesim.costs.profiles.fitting import fit_terms
 from pagesim.costs.profiles.profile import Profile, Shape, Terms
 from pagesim.costs.profiles.samples import Sample
 from pagesim.errors import PagesimError

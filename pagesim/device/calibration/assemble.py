@@ -24,7 +24,7 @@ from pagesim.costs.profiles import (
     range_of,
     unseen_of,
 )
-from pagesim.device.calibration.points import BESIDE, ITERATION, KINDS, LAUNCH, SPLITS, Point
+from pagesim.device.calibration.points import ITERATION, KINDS, LAUNCH, Point
 from pagesim.errors import PagesimError
 from pagesim.hardware import gpus
 from pagesim.models import ModelSpec
@@ -170,27 +170,6 @@ def _notes(
             f"at {lost} of {len(wholes)} batch sizes an iteration took no longer than its parts: its "
             "overhead is lost in the noise"
         )
-    for point, row in good.items():
-        if point.term == BESIDE:
-            direction = ("out", "in")[point.size]
-            yield (
-                f"decode attention takes {row['slowdown']:.2f} times as long while blocks are swapped "
-                f"{direction}; an iteration waits for its swaps, so no term counts it"
-            )
-    yield from _splits(good)
-
-
-def _splits(good: Measured) -> Iterable[str]:
-    """Say by how much the best forced number of splits beats the op's."""
-    forced: dict[Point, float] = {}
-    for point, row in good.items():
-        if point.term == SPLITS:
-            planned = point._replace(term="decode", splits=0)
-            if planned in good:
-                forced[planned] = min(row["seconds"], forced.get(planned, float("inf")))
-    if forced:
-        worst = max(good[planned]["seconds"] / seconds for planned, seconds in forced.items())
-        yield f"the best forced number of splits takes {1 / worst:.2f} of the chosen one's time at the worst"
 
 
 def _catalogued(machine: Row) -> str | None:

@@ -7,7 +7,7 @@ take a fifth less.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pagesim.device.calibration.points import SPLITS, Point
-from pagesim.device.live.attention import CachedAttention
-from pagesim.device.live.batch import NOWHERE, Columns, DeviceBatch, Staging, table_width
+from pagesim.device.calibration.points import Point
+from pagesim.device.live.batch import DeviceBatch, Staging, columns_alike, table_width
+from pagesim.device.live.cached_attention import CachedAttention
 from pagesim.device.live.model import Model
 from pagesim.device.live.pools import KvPools
 from pagesim.kernels.timing import Call
@@ -46,46 +46,21 @@ class Harness:
 
     Args:
         model: with its weights on the device.
-        num_blocks: of the cache; its contents are random.
-        host_blocks: of the swap space.
-        block_size: tokens a block.
-        strategy: how blocks are swapped.
-        longest: tokens of the longest sequence.
+        pools: the cache, which is filled with random contents, and its swap space.
         cuda_graphs: whether decode attention is cut into splits as in a graph, for contexts of any length.
         seed: of the block tables.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        *,
-        num_blocks: int,
-        host_blocks: int,
-        block_size: int,
-        strategy: str,
-        longest: int,
-        cuda_graphs: bool,
-        seed: int,
-    ) -> None:
+    def __init__(self, model: Model, pools: KvPools, *, cuda_graphs: bool, seed: int) -> None:
         self.model = model
+        self.pools = pools
         self.device = model.device
-        self.longest = longest
+        self.longest = model.spec.max_model_len
         self.cuda_graphs = cuda_graphs
-        self.pools = KvPools(
-            model.spec,
-            num_blocks=num_blocks,
-            host_blocks=host_blocks,
-            block_size=block_size,
-            dtype=model.dtype,
-            device=model.device,
-            strategy=strategy,
-        )
-        for cache in self.pools.caches:  # zeros would be faster
+        for cache in pools.caches:  # zeros would be faster
             cache.key_cache.normal_()
             cache.value_cache.normal_()
         self._random = np.random.default_rng(seed)
-        spec = model.spec
-        self._token_bytes = 2 * spec.layers * spec.kv_heads * spec.head_dim * model.dtype.itemsize
 
     def prepare(self, point: Point) -> Work:
         """Return a point of a term, made ready.
@@ -93,16 +68,11 @@ class Harness:
         Raises:
             NoRoom: the cache or the swap space has too few blocks.
         """
-        if point.term == "linear":
-            return self._linear(point.size)
-        if point.term == "head":
-            return self._head(point.size)
-        if point.term == "write":
-            return self._write(point.size)
-        if point.term in ("decode", SPLITS):
-            return self._decode(point)
-        if point.term == "prefill":
-            return self._prefill(point)
+        sized = {"linear": self._linear, "head": self._head, "write": self._write}
+        if point.term in sized:
+            return sized[point.term](point.size)
+        if point.term in ("decode", "prefill"):
+            return self._attention(point)
         return self._move(point.term, point.size)
 
     def batch(self, new: Sequence[int], context: int, *, kept: bool = False) -> DeviceBatch:
@@ -121,24 +91,15 @@ class Harness:
         needed = blocks * len(new)
         if needed > self.pools.num_blocks:
             raise NoRoom(f"{needed} blocks are needed and the cache has {self.pools.num_blocks}")
-        total = sum(new)
         tables = np.zeros((len(new), table_width(blocks)), np.int32)
         own = self._random.permutation(self.pools.num_blocks)[:needed].reshape(len(new), blocks)
         tables[:, :blocks] = own
-        positions = np.concatenate([np.arange(context - each, context) for each in new])
-        slots = np.full(total, NOWHERE, np.int64)
+        columns = columns_alike(new, context, tables)
+        columns = columns._replace(tokens=self._random.integers(0, self.model.spec.vocab, sum(new)))
         if kept:
-            rows = np.repeat(np.arange(len(new)), new)
+            rows, positions = np.repeat(np.arange(len(new)), new), columns.positions
             slots = tables[rows, positions // size].astype(np.int64) * size + positions % size
-        columns = Columns(
-            self._random.integers(0, self.model.spec.vocab, total),
-            positions,
-            slots,
-            tables,
-            np.full(len(new), context, np.int64),
-            np.array(new, np.int64),
-            sum(each == 1 for each in new),
-        )
+            columns = columns._replace(slots=slots)
         # A staging area of its own: what is put there stays.
         return Staging(self.device).put(columns)
 
@@ -166,46 +127,38 @@ class Harness:
         slots = whole.slots[:tokens]
         attend = CachedAttention(self.pools, replace(whole, slots=slots), "paged")
         keys, values = self._filled(tokens, spec.kv_heads), self._filled(tokens, spec.kv_heads)
+        return self._in_every_layer(lambda layer: attend.write(layer, keys, values), 2 * tokens)
 
-        @torch.inference_mode()
-        def call() -> None:
-            for layer in range(spec.layers):
-                attend.write(layer, keys, values)
-
-        return Work(call, 2 * tokens * self._token_bytes)
-
-    def _decode(self, point: Point) -> Work:
-        spec, count = self.model.spec, point.size
-        batch = self.batch([1] * count, point.context)
-        queries = self._filled(count, spec.heads)
+    def _attention(self, point: Point) -> Work:
+        """Return decode attention, or that of prompts, with as many new tokens each."""
+        decodes = point.term == "decode"
+        count = point.size if decodes else point.sequences
+        batch = self.batch([point.size // count] * count, point.context)
+        queries = self._filled(point.size, self.model.spec.heads)
         out = torch.empty_like(queries)
         # A graph does not know how long contexts will be.
-        longest = self.longest if self.cuda_graphs and not point.splits else None
-        attend = CachedAttention(
-            self.pools, batch, "paged", max_context=longest, num_splits=point.splits or None
-        )
+        longest = self.longest if decodes and self.cuda_graphs else None
+        attend = CachedAttention(self.pools, batch, "paged", max_context=longest)
 
-        @torch.inference_mode()
-        def call() -> None:
-            for layer in range(spec.layers):
+        def once(layer: int) -> None:
+            if decodes:
                 attend.decode(layer, queries, batch.tables, batch.decode_lengths, out)
-
-        return Work(call, count * point.context * self._token_bytes)
-
-    def _prefill(self, point: Point) -> Work:
-        spec = self.model.spec
-        new = point.size // point.sequences
-        batch = self.batch([new] * point.sequences, point.context)
-        queries = self._filled(point.size, spec.heads)
-        out = torch.empty_like(queries)
-        attend = CachedAttention(self.pools, batch, "paged")
-
-        @torch.inference_mode()
-        def call() -> None:
-            for layer in range(spec.layers):
+            else:
                 attend.prefill(layer, queries, out)
 
-        return Work(call, point.sequences * point.context * self._token_bytes)
+        return self._in_every_layer(once, count * point.context)
+
+    def _in_every_layer(self, once: Callable[[int], object], tokens_read: int) -> Work:
+        """Return what is done once in each layer; it reads the keys and values of so many tokens."""
+        spec = self.model.spec
+
+        @torch.inference_mode()
+        def call() -> None:
+            for layer in range(spec.layers):
+                once(layer)
+
+        token_bytes = 2 * spec.layers * spec.kv_heads * spec.head_dim * self.model.dtype.itemsize
+        return Work(call, tokens_read * token_bytes)
 
     def _move(self, term: str, count: int) -> Work:
         pools = self.pools

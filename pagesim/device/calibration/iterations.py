@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from statistics import median
 
 import numpy as np
 import torch
 
-from pagesim.api import run
 from pagesim.device.calibration.harness import Harness, NoRoom
 from pagesim.device.calibration.points import KINDS
 from pagesim.device.live.executor import MeasuredExecutor
 from pagesim.device.live.graphs import DecodeGraphs
+from pagesim.device.live.run import carry_out
 from pagesim.device.live.tokens import Tokens
 from pagesim.device.live.warmup import warm_up
 from pagesim.scheduling.core import Scheduler
@@ -32,7 +31,7 @@ LAUNCHES = 15
 """Samples of the host's launching."""
 
 
-class Iterations:
+class WholeIterations:
     """Runs batches on a harness.
 
     Args:
@@ -101,9 +100,8 @@ class Iterations:
                 "cost": "affine:0.01,0,0",  # is never asked
             },
         )
-        made: list[MeasuredExecutor] = []
 
-        def make(scheduler: Scheduler, sized: Capacity, served: Trace) -> MeasuredExecutor:
+        def equip(scheduler: Scheduler, sized: Capacity, served: Trace) -> MeasuredExecutor:
             tokens = Tokens(self.harness.model.spec.vocab, self._seed)
             executor = MeasuredExecutor(
                 scheduler, self.harness.model, pools, tokens, longest=max(PROMPT + output, 2 * PROMPT)
@@ -112,17 +110,9 @@ class Iterations:
             if not self._warm:
                 warm_up(executor, most_sequences=256, most_tokens=2560)
                 self._warm = True
-            made.append(executor)
-            # As in a live run: what was made until now is not looked through while the clock runs.
-            gc.collect()
-            gc.freeze()
             return executor
 
-        try:
-            run(system, trace, steps="none", executor=make)
-        finally:
-            gc.unfreeze()
-        return made[0]
+        return carry_out(system, trace, equip, steps="none")[1]
 
     def _graphs_of(self) -> DecodeGraphs | None:
         """Return the graphs, captured when they are first needed; None where there are none."""

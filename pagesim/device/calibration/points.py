@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from pagesim.costs.profiles import Sample
 
@@ -13,12 +13,6 @@ ITERATION = "iteration"
 
 LAUNCH = "launch"
 """Launching an iteration's kernels from the host, without waiting for them; ``size`` says of which kind."""
-
-SPLITS = "splits"
-"""Decode attention with a forced number of splits: whether the op chooses well."""
-
-BESIDE = "beside"
-"""How much longer decode attention takes while blocks are swapped; ``size`` is 0 for out, 1 for in."""
 
 KINDS = ("decode", "prompt", "mixed")
 """Kinds of iterations whose launching is timed; a `LAUNCH` point's ``size`` is the place here."""
@@ -33,7 +27,6 @@ class Point(NamedTuple):
         size: as in `Sample`: tokens, sequences or blocks.
         sequences: over which new tokens are spread (``prefill``).
         context: tokens of each sequence, new ones included (``decode``, ``prefill``).
-        splits: forced ones; 0 for the op's choice.
     """
 
     term: str
@@ -41,12 +34,11 @@ class Point(NamedTuple):
     size: int
     sequences: int = 1
     context: int = 0
-    splits: int = 0
 
     @property
     def tokens(self) -> int:
         """Slots of the cache that it needs."""
-        count = self.size if self.term in ("decode", SPLITS) else self.sequences
+        count = self.size if self.term == "decode" else self.sequences
         return count * (-(-self.context // self.block_size) * self.block_size) if self.block_size else 0
 
     def sample(self, seconds: float) -> Sample:
@@ -82,7 +74,6 @@ class Grid:
         chunks: (new tokens, context) of a prompt that goes on.
         blocks: of copies and swaps.
         iterations: sequences of whole iterations.
-        splits: (batch, context, splits).
         most_context: tokens of context at most in a batch that decodes.
     """
 
@@ -94,7 +85,6 @@ class Grid:
     chunks: tuple[tuple[int, int], ...]
     blocks: tuple[int, ...]
     iterations: tuple[int, ...]
-    splits: tuple[tuple[int, int, int], ...] = ()
     most_context: int = 1 << 30
 
     def points(self, block_sizes: Sequence[int], *, longest: int, on_gpu: bool) -> Iterator[Point]:
@@ -124,16 +114,17 @@ class Grid:
                     yield Point("prefill", block_size, new, 1, context)
             for term in ("copy", "swap_out", "swap_in"):
                 yield from (Point(term, block_size, count) for count in self.blocks)
-            if on_gpu:
-                for batch, context, splits in self.splits:
-                    if context <= longest:
-                        yield Point(SPLITS, block_size, batch, batch, context, splits)
             if block_size == first:
                 if on_gpu:
                     yield from (Point(LAUNCH, block_size, kind) for kind in range(len(KINDS)))
                 yield from (Point(ITERATION, block_size, batch) for batch in self.iterations)
-                if on_gpu:
-                    yield from (Point(BESIDE, block_size, direction) for direction in (0, 1))
+
+    def quick(self) -> Grid:
+        """Return every second size of each list, and its last."""
+        fewer: dict[str, Any] = {
+            name: (*sizes[:-1:2], sizes[-1]) for name, sizes in vars(self).items() if isinstance(sizes, tuple)
+        }
+        return replace(self, **fewer)
 
 
 _GPU = Grid(
@@ -154,23 +145,7 @@ _GPU = Grid(
     ),
     blocks=(1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256),
     iterations=(1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256),
-    splits=(
-        *((1, 2048, splits) for splits in (1, 2, 4, 8)),
-        *((8, 1024, splits) for splits in (1, 2, 4)),
-        *((64, 1024, splits) for splits in (1, 2, 4)),
-    ),
 )  # fmt: skip
-
-_GPU_QUICK = Grid(
-    tokens=(1, 8, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 2560, 4096),
-    sequences=(1, 8, 32, 64, 128, 256),
-    batches=(1, 8, 32, 64, 128, 256),
-    contexts=(32, 256, 512, 1024, 2048),
-    prompts=((1, 16), (1, 64), (1, 256), (1, 512), (1, 1024), (1, 2048), (2, 512), (4, 256), (8, 128)),
-    chunks=((64, 512), (256, 1024), (512, 2048)),
-    blocks=(1, 2, 4, 8, 16, 32, 64, 128),
-    iterations=(1, 8, 32, 64, 128, 256),
-)
 
 _CPU = Grid(
     tokens=(
@@ -189,17 +164,6 @@ _CPU = Grid(
     most_context=20_000,
 )  # fmt: skip
 
-_CPU_QUICK = Grid(
-    tokens=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1536),
-    sequences=(1, 4, 16, 64),
-    batches=(1, 3, 12, 40),
-    contexts=(16, 64, 256),
-    prompts=((1, 2), (1, 8), (1, 32), (1, 128), (1, 512), (2, 64), (4, 32), (8, 16), (8, 64)),
-    chunks=((16, 128), (64, 256)),
-    blocks=(1, 2, 4, 8, 16),
-    iterations=(1, 3, 8, 20, 40),
-)
-
 
 def grid_for(device: str, *, quick: bool) -> Grid:
     """Return the sizes that are measured on a device.
@@ -208,6 +172,5 @@ def grid_for(device: str, *, quick: bool) -> Grid:
         device: ``cpu`` or ``cuda``.
         quick: fewer of them.
     """
-    if device == "cuda":
-        return _GPU_QUICK if quick else _GPU
-    return _CPU_QUICK if quick else _CPU
+    grid = _GPU if device == "cuda" else _CPU
+    return grid.quick() if quick else grid

@@ -11,8 +11,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pagesim.scheduling.request import EngineRequest
-
 Ints = npt.NDArray[np.int64]
 Table = npt.NDArray[np.int32]
 
@@ -21,37 +19,6 @@ NOWHERE = -1
 
 _ALIGNED = 256
 _WIDTH = 16  # tables are this many blocks wide, or a multiple of it: kernels are compiled for such strides
-
-
-Sample = tuple[int, int]
-"""A sequence: its request's row in the trace, and its number among the samples of that request."""
-
-
-class Span(NamedTuple):
-    """Tokens of one sequence that an iteration computes: those from ``start`` up to ``stop``.
-
-    Attributes:
-        request: whose sample it is.
-        number: of the sample, as long as it lives.
-        place: among the samples that are not over, by which memory knows it.
-        start, stop: see above.
-    """
-
-    request: EngineRequest
-    number: int
-    place: int
-    start: int
-    stop: int
-
-    @property
-    def sample(self) -> Sample:
-        """Which sequence it is."""
-        return (self.request.row, self.number)
-
-
-def numbers_of(request: EngineRequest) -> Sequence[int]:
-    """Return the numbers of a request's samples that are not over, by their places."""
-    return (0,) if request.family is None else request.family.numbers
 
 
 class Columns(NamedTuple):
@@ -73,6 +40,25 @@ class Columns(NamedTuple):
     lengths: Ints
     new: Ints
     decodes: int
+
+
+def columns_alike(new: Sequence[int], context: int, tables: Table) -> Columns:
+    """Return sequences of contexts of one length, whose token ids are 0 and whose new tokens are not kept.
+
+    Args:
+        new: new tokens of each sequence, those with one first, ``[S]``.
+        context: tokens of each, new ones included.
+        tables: ``[S, blocks]``.
+    """
+    return Columns(
+        tokens=np.zeros(sum(new), np.int64),
+        positions=np.concatenate([np.arange(context - each, context) for each in new]),
+        slots=np.full(sum(new), NOWHERE, np.int64),
+        tables=tables,
+        lengths=np.full(len(new), context, np.int64),
+        new=np.array(new, np.int64),
+        decodes=sum(each == 1 for each in new),
+    )
 
 
 @dataclass(frozen=True, slots=True)

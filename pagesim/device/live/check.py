@@ -13,16 +13,18 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from pagesim.allocators import Copy
-from pagesim.device.live.attention import CachedAttention
-from pagesim.device.live.batch import DeviceBatch, Span, numbers_of
+from pagesim.device.live.batch import DeviceBatch
+from pagesim.device.live.cached_attention import CachedAttention
 from pagesim.device.live.executor import MeasuredExecutor
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.request import EngineRequest
+from pagesim.sim.spans import Span, numbers_of
 
 BOUNDS = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.25}
 """Largest difference allowed, over the largest value, by type. Layers amplify what rounding does to the first
@@ -146,17 +148,17 @@ class Checker:
             cache = executor.pools.caches[layer]
             for here, right in ((cache.key_cache, keys), (cache.value_cache, values)):
                 stored = here[blocks[0].long()].flatten(0, 1)[:length]
-                errors["keys_values"] = _larger(errors["keys_values"], _error(stored, right))
+                errors["keys_values"] = float(np.maximum(errors["keys_values"], _error(stored, right)))
             ours = torch.empty_like(queries[-1:])
             lengths = torch.tensor([length], dtype=torch.int32, device=device)
             attend = CachedAttention(executor.pools, _contexts_only(length), executor.attention)
             attend.decode(layer, queries[-1:].contiguous(), blocks, lengths, ours)
-            errors["attention"] = _larger(errors["attention"], _error(ours, read[-1:]))
+            errors["attention"] = float(np.maximum(errors["attention"], _error(ours, read[-1:])))
         if logits is not None:
             errors["logits"] = _error(logits, expected)
         self.looked[kind] += 1
         for name, error in errors.items():
-            self.worst[name] = _larger(self.worst[name], error)
+            self.worst[name] = float(np.maximum(self.worst[name], error))  # NaN stays
             if not error <= self.bound:
                 self.failures.append(
                     f"iteration {len(executor.records) - 1}, request {request.row}, sample {number} ({kind}, "
@@ -197,8 +199,3 @@ def _contexts_only(length: int) -> DeviceBatch:
 def _error(ours: Tensor, right: Tensor) -> float:
     ours, right = ours.float(), right.float()
     return float((ours - right).abs().max() / right.abs().max())
-
-
-def _larger(a: float, b: float) -> float:
-    """Return the larger of two, NaN being larger than anything."""
-    return b if not b <= a else a

@@ -13,20 +13,17 @@ from torch import Tensor
 
 from pagesim.allocators import Copy
 from pagesim.costs import DecodeRun
-from pagesim.device.live.attention import CachedAttention, Kind
 from pagesim.device.live.batch import (
     Columns,
     DeviceBatch,
-    Sample,
-    Span,
     Staging,
-    numbers_of,
     table_width,
 )
+from pagesim.device.live.block_tables import AddressedManager, BlockTables
+from pagesim.device.live.cached_attention import CachedAttention, Kind
 from pagesim.device.live.clock import PartClock
 from pagesim.device.live.model import Model
 from pagesim.device.live.pools import KvPools
-from pagesim.device.live.tables import AddressedManager, BlockTables
 from pagesim.device.live.tokens import Tokens
 from pagesim.kernels.swap import LayerSwap
 from pagesim.kvcache import PagedManager
@@ -35,6 +32,7 @@ from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.request import EngineRequest
 from pagesim.sim.clock import TICKS_PER_SECOND
+from pagesim.sim.spans import ComputedTokens, Sample, Span, numbers_of
 
 if TYPE_CHECKING:
     from pagesim.device.live.check import Checker
@@ -129,7 +127,7 @@ class MeasuredExecutor(Observer):
         self.graphs: DecodeGraphs | None = None
         self.checker: Checker | None = None
         self._clock = PartClock(pools.device)
-        self._held: dict[Sample, int] = {}  # tokens that were computed
+        self._computed = ComputedTokens(scheduler)
         self._answers: dict[Sample, int] = {}  # the names of what is generated
         # Where memory cannot share, what beams' forks are going to copy.
         self._fork_copies: list[tuple[EngineRequest, list[Copy]]] = []
@@ -240,40 +238,18 @@ class MeasuredExecutor(Observer):
 
     def _spans(self, batch: Batch, moves: Moves) -> list[Span]:
         """Return what is to be computed, sequences with one new token first; keep tables up to date."""
-        scheduler, shares, held, tables = self.scheduler, self.memory.shares, self._held, self.tables
+        tables = self.tables
         if moves.copies:
             tables.all_exchanged()
         for request in batch.resumed:
             for number in numbers_of(request):
                 tables.exchanged((request.row, number))
         for request in batch.prompts:
-            for place, number in enumerate(numbers_of(request)):
-                sample = (request.row, number)
-                tables.exchanged(sample)
-                # Where memory can share, the others are forks: what the first computes is theirs, too.
-                forked = shares and place > 0
-                held[sample] = scheduler.stored_length(request) if forked else request.cached
-                self._answers[sample] = self.tokens.answer(request, number)
-        decodes: list[Span] = []
-        prompts: list[Span] = []
-        running: set[Sample] = set()
-        for request in scheduler.running.values():
-            stop = scheduler.stored_length(request)
-            for place, number in enumerate(numbers_of(request)):
-                sample = (request.row, number)
-                running.add(sample)
-                start = held[sample]
-                if stop > start:
-                    held[sample] = stop
-                    span = Span(request, number, place, start, stop)
-                    (decodes if stop - start == 1 else prompts).append(span)
-        tables.keep(running)
-        spans = decodes + prompts
-        tokens = len(decodes) + sum(span.stop - span.start for span in prompts)
-        if tokens != batch.tokens:
-            raise RuntimeError(
-                f"the batch computes {batch.tokens} tokens; the sequences have room for {tokens}"
-            )
+            for number in numbers_of(request):
+                tables.exchanged((request.row, number))
+                self._answers[request.row, number] = self.tokens.answer(request, number)
+        spans = self._computed.spans(batch)
+        tables.keep(self._computed.running)
         return spans
 
     def _columns(self, spans: list[Span]) -> Columns:

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pagesim.device.live.attention import CachedAttention
 from pagesim.device.live.batch import NOWHERE, DeviceBatch, table_width
+from pagesim.device.live.cached_attention import CachedAttention
 from pagesim.device.live.model import Model
 from pagesim.device.live.pools import KvPools
 

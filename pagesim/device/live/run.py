@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +75,7 @@ def run_live(
     require_device(device)
     import torch
 
-    from pagesim.device.live.fit import check_block_size, check_options
+    from pagesim.device.live.preflight import check_block_size, check_options, dtype_on
     from pagesim.kernels.machine import describe_machine
 
     config = EngineConfig(system)
@@ -87,18 +87,15 @@ def run_live(
     check_block_size(sized.block_size)
     if system.cpu_blocks is None:
         system = system.model_copy(update={"cpu_blocks": min(sized.cpu_blocks, sized.num_blocks)})
-    dtype = torch.float32
-    if device != "cpu":
-        dtype = torch.bfloat16 if kv_dtype == "bf16" else torch.float16
+    dtype = dtype_on(device, kv_dtype)
     notes: tuple[str, ...] = ()
     if "async_scheduling" in config.scheduler.Options.model_fields:
         system = system.model_copy(update={"async_scheduling": False})
         notes = ("a live run has one batch in flight: async_scheduling is off",)
     config = EngineConfig(system)
-    made: list[MeasuredExecutor] = []
 
-    def make(scheduler: Scheduler, sized: Capacity, served: Trace) -> Executor:
-        executor = _equipped(
+    def equip(scheduler: Scheduler, sized: Capacity, served: Trace) -> MeasuredExecutor:
+        return _equipped(
             scheduler,
             sized,
             config,
@@ -111,22 +108,16 @@ def run_live(
             swap_by_layer=swap_by_layer,
             check=check,
         )
-        made.append(executor)
-        # What was made until now is not looked through again while the clock runs.
-        gc.collect()
-        gc.freeze()
-        return executor
 
     try:
-        result = run(system, trace, steps="iterations", progress=progress, executor=make, observers=observers)
+        result, executor = carry_out(
+            system, trace, equip, steps="iterations", progress=progress, observers=observers
+        )
     except torch.OutOfMemoryError as error:
         raise CapacityError(
             f"the {device} ran out of memory in an iteration ({str(error).splitlines()[0]}); decrease "
             "num_blocks, max_num_seqs or max_num_batched_tokens"
         ) from None
-    finally:
-        gc.unfreeze()
-    (executor,) = made
     live: dict[str, Any] = {
         "device": device,
         "dtype": DTYPES[str(dtype).removeprefix("torch.")],
@@ -147,6 +138,35 @@ def run_live(
     )
 
 
+def carry_out(
+    system: System,
+    trace: Trace,
+    equip: Callable[[Scheduler, Capacity, Trace], MeasuredExecutor],
+    **options: Any,
+) -> tuple[Result, MeasuredExecutor]:
+    """Replay a trace over an executor that carries it out; return the result and the executor.
+
+    Args:
+        system: what serves.
+        trace: the requests.
+        equip: makes the executor, ready to begin.
+        **options: of `pagesim.api.run`.
+    """
+    made: list[MeasuredExecutor] = []
+
+    def make(scheduler: Scheduler, sized: Capacity, served: Trace) -> Executor:
+        made.append(equip(scheduler, sized, served))
+        # What was made until now is not looked through again while the clock runs.
+        gc.collect()
+        gc.freeze()
+        return made[0]
+
+    try:
+        return run(system, trace, executor=make, **options), made[0]
+    finally:
+        gc.unfreeze()
+
+
 def _equipped(
     scheduler: Scheduler,
     sized: Capacity,
@@ -164,10 +184,10 @@ def _equipped(
     """Return an executor with weights and pools, warmed up."""
     from pagesim.device.live.check import Checker
     from pagesim.device.live.executor import MeasuredExecutor
-    from pagesim.device.live.fit import check_memory
     from pagesim.device.live.graphs import DecodeGraphs
     from pagesim.device.live.model import Model, check_model
     from pagesim.device.live.pools import KvPools
+    from pagesim.device.live.preflight import check_memory
     from pagesim.device.live.tokens import Tokens
     from pagesim.device.live.warmup import warm_up
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from pagesim.device.live.attention import CachedAttention
-from pagesim.device.live.batch import NOWHERE, Columns, table_width
+from pagesim.device.live.batch import Columns, columns_alike, table_width
+from pagesim.device.live.cached_attention import CachedAttention
 from pagesim.device.live.executor import MeasuredExecutor
 
 
@@ -47,18 +47,8 @@ def _sizes(most: int) -> list[int]:
 
 def _columns(executor: MeasuredExecutor, new: list[int], context: int) -> Columns:
     """Return sequences with so many new tokens of a context; all of their blocks are block 0."""
-    count, total = len(new), sum(new)
-    lengths = np.full(count, context, np.int64)
     width = table_width(-(-context // executor.pools.block_size))
-    return Columns(
-        np.zeros(total, np.int64),
-        np.concatenate([np.arange(context - each, context) for each in new]),
-        np.full(total, NOWHERE, np.int64),
-        np.zeros((count, width), np.int32),
-        lengths,
-        np.array(new, np.int64),
-        sum(each == 1 for each in new),
-    )
+    return columns_alike(new, context, np.zeros((len(new), width), np.int32))
 
 
 def _run(executor: MeasuredExecutor, new: list[int], context: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagesim.device.validation.errors import KINDS, METRICS, Iterations, by_kind, kind_of, metric_errors
-from pagesim.device.validation.run import Case, validate
+from pagesim.device.validation.validating import Case, validate
 
 __all__ = [
     "KINDS",

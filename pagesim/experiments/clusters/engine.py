@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pagesim.experiments.clusters.replicas import Replicas, Says
+from pagesim.experiments.clusters.replicas import Replicas, ReplicaState
 from pagesim.scheduling.added import AddedArrivals
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.request import Status
@@ -68,15 +68,15 @@ class Replica(EngineProcess):
     def _decided(self) -> None:
         self._replicas.changed.add(self._turn)
 
-    def _says(self) -> Says:
+    def _says(self) -> ReplicaState:
         scheduler, run = self.engine.scheduler, self.engine.run
         if not self._busy:  # it has nothing to do, or is about to decide
-            return Says(scheduler.context, int(self._environment.now), (0, 0, 0, 0), 0)
+            return ReplicaState(scheduler.context, int(self._environment.now), (0, 0, 0, 0), 0)
         if not run.steps:
-            return Says(scheduler.context, self.engine.over_at, (0, 0, 0, 0), 0)
+            return ReplicaState(scheduler.context, self.engine.over_at, (0, 0, 0, 0), 0)
         if scheduler.in_flight == 1:
             steps = run.steps, run.first, run.increment, run.context
-            return Says(scheduler.context, run.start, steps, run.sequences)
+            return ReplicaState(scheduler.context, run.start, steps, run.sequences)
         # The first step was decided already, the second is when the first begins.
         steps = run.steps - 1, run.first, run.increment, run.context + run.sequences
-        return Says(run.context + scheduler.draining_context, run.start, steps, run.sequences)
+        return ReplicaState(run.context + scheduler.draining_context, run.start, steps, run.sequences)

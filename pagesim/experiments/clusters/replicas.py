@@ -11,7 +11,7 @@ import numpy.typing as npt
 Column = npt.NDArray[np.int64]
 
 
-class Says(NamedTuple):
+class ReplicaState(NamedTuple):
     """What an engine does until its next decision.
 
     Attributes:
@@ -48,7 +48,7 @@ class Replicas:
         self.outstanding: Column = np.zeros(count, np.int64)
         self.waiting_tokens: Column = np.zeros(count, np.int64)
         self.changed: set[int] = set()
-        self.ask: dict[int, Callable[[], Says]] = {}
+        self.ask: dict[int, Callable[[], ReplicaState]] = {}
         # Of the iteration that is planned or was last, and of the fast-forward that follows it.
         self._held = np.zeros(count, np.int64)
         self._start = np.zeros(count, np.int64)

@@ -11,9 +11,9 @@ from pagesim.costs.profiles import Profile
 from pagesim.errors import PagesimError
 from pagesim.experiments.fit.costs import Costs
 from pagesim.experiments.fit.equations import COLUMNS, GROUPS
+from pagesim.experiments.fit.identifiability import are_alike, settle
 from pagesim.experiments.fit.iterations import check
 from pagesim.experiments.fit.search import SearchResult, search
-from pagesim.experiments.fit.untold import are_alike, settle
 from pagesim.experiments.recorded.recording import Floats, RecordedRun
 from pagesim.setup.system import System
 

@@ -14,7 +14,7 @@ from pagesim.experiments.fit.costs import tokens_curve
 from pagesim.experiments.fit.equations import COLUMNS
 from pagesim.experiments.fit.fitting import Fitted
 from pagesim.experiments.fit.iterations import AFFINE, PAIRS, REGRESSORS, RISES, Simulated, check, replay
-from pagesim.experiments.recorded.errors import Pair, as_json, misses_of, pairs_of
+from pagesim.experiments.recorded.errors import Pair, as_json, pairs_of, residuals_of
 from pagesim.experiments.recorded.recording import Floats, RecordedRun, Rows
 
 NAMES = dict(zip((*AFFINE, PAIRS, COLUMNS[-1]), (*Coefficients._fields, "front_end_s"), strict=True))
@@ -78,7 +78,7 @@ def report(fitted: Fitted, of: dict[str, dict[str, Pair]]) -> dict[str, Any]:
         "rows": int(fitted.found.kept.sum()),
         "left_out": int((~fitted.found.kept).sum()),
         "notes": list(fitted.notes),
-        "errors": {load: as_json(misses_of(both)) for load, both in of.items()},
+        "errors": {load: as_json(residuals_of(both)) for load, both in of.items()},
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -44,7 +45,7 @@ PAGE = 4096
 """Bytes to whose multiple vLLM rounds a chunk of its tier up."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PromptChunks:
     """The chunks of a trace's prompts.
 
@@ -58,7 +59,7 @@ class PromptChunks:
     chunks: int
     tokens: int
 
-    @property
+    @cached_property
     def future(self) -> Future:
         """What is asked for, chunk by chunk."""
         return Future([singles(runs) for runs in self.runs])
@@ -157,13 +158,12 @@ def _leading(store: ChunkStore, runs: Sequence[ChunkRun]) -> list[ChunkRun]:
 
 
 def hit_rates(
-    prompts: PromptChunks, future: Future, capacities: Sequence[int], evictions: Sequence[str]
+    prompts: PromptChunks, capacities: Sequence[int], evictions: Sequence[str]
 ) -> Iterator[HitRate]:
     """Yield the hit rate at each capacity, in chunks, under each of `EVICTIONS` that is named, and the bound.
 
     Args:
         prompts: in their order.
-        future: of the same.
         capacities: chunks.
         evictions: names.
 
@@ -176,7 +176,7 @@ def hit_rates(
     for capacity in capacities:
         for name in (*evictions, BOUND):
             if name == BOUND:
-                hits = future.hits(capacity)
+                hits = prompts.future.hits(capacity)
             else:
                 hits = hits_of(ChunkStore(capacity, EVICTIONS[name](capacity)), prompts)
             yield HitRate(name, capacity, hits, 100 * hits / prompts.chunks)

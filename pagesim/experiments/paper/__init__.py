@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pagesim.experiments.paper.figure import PaperFigure
+from pagesim.experiments.paper.figure import PaperFigure, Reproduced
 from pagesim.experiments.paper.numbers import CERTAINTIES, Number, csv
-from pagesim.experiments.paper.reproduce import BEYOND, FIGURES, Reproduced, chosen, reproduce
+from pagesim.experiments.paper.reproduce import BEYOND, FIGURES, chosen, reproduce
 from pagesim.experiments.paper.setting import PaperSetting
 
 __all__ = [

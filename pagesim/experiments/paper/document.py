@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from pagesim.experiments.paper.numbers import CERTAINTIES, FITTED, Number, Quoted
-from pagesim.experiments.paper.reproduce import BEYOND, Column, Reproduced
+from pagesim.experiments.paper.figure import Reproduced
+from pagesim.experiments.paper.numbers import CERTAINTIES, FITTED, Number, Range, range_text
+from pagesim.experiments.paper.reproduce import BEYOND, Column
 from pagesim.experiments.paper.setting import ENGINES, FITTED_TO, PaperSetting, in_words
 
 COSTS = {
@@ -37,7 +38,7 @@ def document(
         pictures: by figure, where its picture lies, seen from the document.
     """
     numbers = [number for each in made for number in each.numbers]
-    unbound = [number for number in numbers if number.verdict in ("no bar", "outside reading")]
+    far = [n for n in numbers if n.verdict in ("no bar", "outside reading") and abs(n.relative or 0.0) > FAR]
     parts = [
         "# The PagedAttention paper, figure by figure",
         "Kwon et al., *Efficient Memory Management for Large Language Model Serving with PagedAttention*, "
@@ -45,15 +46,19 @@ def document(
         "as it was found out, is said in docs/paper.md of pagesim.",
         *_made_with(setting, beside),
         "## What misses its bar",
-        _listed([number for number in numbers if number.verdict == "misses"]),
+        _listed(number for number in numbers if number.verdict == "misses"),
         "## What is far from a number without a bar",
-        _listed([number for number in unbound if abs(number.relative or 0.0) > FAR]),
+        _listed(far),
         "## In all",
-        _in_all(made),
+        _table(
+            {"figure": "---", "title": "---", "rests on": "---", "holds": "--:", "misses": "--:"}
+            | {"worst error of those with a bar": "---"},
+            (_summary(each) for each in made),
+        ),
     ]
-    of_paper = [each for each in made if each.figure.name not in BEYOND]
-    for each in made:
-        if len(of_paper) < len(made) and each is made[len(of_paper)]:
+    of_paper = sum(each.figure.name not in BEYOND for each in made)
+    for place, each in enumerate(made):
+        if place == of_paper > 0:
             parts.append("# Beyond the paper")
         parts += _section(each, beside, pictures or {})
     return "\n\n".join(parts) + "\n"
@@ -83,27 +88,19 @@ def _made_with(setting: PaperSetting, beside: Sequence[Column]) -> list[str]:
     return lines
 
 
-def _listed(numbers: Sequence[Number]) -> str:
-    lines = []
-    for number in numbers:
-        bar = f" (bar {number.bar})" if number.bar else ""
-        paper, ours = _cell(number.paper), _cell(number.ours)
-        lines.append(f"- **{number.figure}** {number.series}, {number.x}: {paper}, ours {ours}{bar}")
+def _listed(numbers: Iterable[Number]) -> str:
+    lines = [
+        f"- **{number.figure}** {number.series}, {number.x}: {_range_cell(number.paper)}, ours "
+        f"{_cell(number.ours)}{f' (bar {number.bar})' if number.bar else ''}"
+        for number in numbers
+    ]
     return "\n".join(lines) or "Nothing."
 
 
-def _in_all(made: Sequence[Reproduced]) -> str:
-    lines = [
-        "| figure | | rests on | holds | misses | worst error of those with a bar |",
-        "|---|---|---|--:|--:|---|",
-    ]
-    for each in made:
-        count = Counter(number.verdict for number in each.numbers)
-        lines.append(
-            f"| {each.figure.name} | {each.figure.title} | {each.figure.rests_on} | {count['holds']} | "
-            f"{count['misses']} | {_worst(each.numbers)} |"
-        )
-    return "\n".join(lines)
+def _summary(each: Reproduced) -> list[str]:
+    count = Counter(number.verdict for number in each.numbers)
+    figure, counts = each.figure, [str(count[verdict]) for verdict in ("holds", "misses")]
+    return [figure.name, figure.title, figure.rests_on, *counts, _worst(each.numbers)]
 
 
 def _worst(numbers: Sequence[Number]) -> str:
@@ -128,42 +125,39 @@ def _section(each: Reproduced, beside: Sequence[Column], pictures: Mapping[str, 
         parts.append(f"**Not drawn**: {figure.missing}.")
     if figure.name in pictures:
         parts.append(f"![{figure.title}]({pictures[figure.name]})")
-    return [*parts, _table(each.numbers, beside)]
-
-
-def _table(numbers: Sequence[Number], beside: Sequence[Column]) -> str:
-    others = [column.name for column in beside]
-    head = ["series", "x", "paper", "sure", "ours", *others, "error", "bar", "verdict"]
-    lines = [
-        "| " + " | ".join(head) + " |",
-        "|" + "|".join("---" if name in ("series", "x", "bar", "verdict") else "--:" for name in head) + "|",
-    ]
-    for number in numbers:
-        cells = [
-            number.series,
-            number.x,
-            _cell(number.paper),
-            number.certainty,
-            _cell(number.ours),
-            *(_text_cell(column.of(number)) for column in beside),
-            _cell(number.error, sign=True),
-            "" if number.bar == FITTED else number.bar,
-            number.verdict,
+    right = dict.fromkeys(["paper", "sure", "ours", *(column.name for column in beside), "error"], "--:")
+    rows = (
+        [
+            n.series,
+            n.x,
+            _range_cell(n.paper),
+            n.certainty,
+            _cell(n.ours),
+            *(_cell(column.of(n)) for column in beside),
+            _cell(n.error, sign=True),
+            "" if n.bar == FITTED else n.bar,
+            n.verdict,
         ]
-        lines.append("| " + " | ".join(cell or "–" for cell in cells) + " |")
-    return "\n".join(lines)
+        for n in each.numbers
+    )
+    return [*parts, _table({"series": "---", "x": "---", **right, "bar": "---", "verdict": "---"}, rows)]
 
 
-def _text_cell(text: str) -> str:
-    return _cell(float(text)) if text else ""
+def _table(columns: Mapping[str, str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of Markdown, its columns given with their alignment."""
+    lines = [list(columns), *([cell or "–" for cell in row] for row in rows)]
+    head, *body = ("| " + " | ".join(line) + " |" for line in lines)
+    return "\n".join([head, "|" + "|".join(columns.values()) + "|", *body])
 
 
-def _cell(value: Quoted | None, *, sign: bool = False) -> str:
+def _range_cell(paper: Range | None) -> str:
+    return range_text(paper, _cell, "–")
+
+
+def _cell(value: float | None, *, sign: bool = False) -> str:
     """Return a value as people read it: four digits, and thousands told apart."""
     if value is None:
         return ""
-    if isinstance(value, tuple):
-        return f"{_cell(value[0])}–{_cell(value[1])}"
     plus = "+" if sign and value > 0 else ""
     if value == int(value) and abs(value) < 1e9:
         return f"{plus}{int(value):,}"

@@ -1,21 +1,22 @@
-"""The paper's forms of figures: its numbers hollow, ours filled; told apart by colour-blind people."""
+"""The paper's forms of figures: its numbers hollow or hatched, ours filled."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from pagesim.experiments.paper.figure import Reproduced
 from pagesim.experiments.paper.jobs import BEARABLE
-from pagesim.experiments.paper.numbers import Key, Number, Quoted
-from pagesim.results.plots import COLOURS
+from pagesim.experiments.paper.numbers import Number, Range
+from pagesim.experiments.paper.values import PARTS, lengths
+from pagesim.results.drawing import below, beside, panels, ratios, stacks
+from pagesim.results.drawing import over_sizes as size_axis
 from pagesim.results.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
-from pagesim.workloads.trace import Trace
 
 STYLES = {
     "vLLM": (BLUE, "o"),
@@ -30,17 +31,6 @@ SERIES = ((VERMILION, "^-"), (BLUE, "o-"), (GREEN, "s--"), (ORANGE, "v--"), (PUR
 """Colour and line of each series over block sizes."""
 
 
-def panels(rows: int, columns: int, width: float = 4.0, height: float = 3.2) -> tuple[Figure, list[Axes]]:
-    """Return an empty figure of ``rows × columns`` panels, each of this size in inches, and the panels."""
-    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = [figure.add_subplot(rows, columns, place) for place in range(1, rows * columns + 1)]
-    for each in axes:
-        each.spines[["top", "right"]].set_visible(False)
-        each.tick_params(labelsize=8)
-    return figure, axes
-
-
 def _label(axes: Axes, x: str = "", y: str = "", title: str = "") -> None:
     axes.set_xlabel(x, fontsize=8)
     axes.set_ylabel(y, fontsize=8)
@@ -52,15 +42,20 @@ def _legend(axes: Axes) -> None:
     axes.legend(fontsize=7, framealpha=0.85, edgecolor="none")
 
 
-def pairs(numbers: Sequence[Number], panel: str, y: str = "", x: str = "") -> Figure:
-    """Return bars, two by two: the paper's hollow, ours filled.
+def _middle(paper: Range | None) -> float:
+    return sum(paper) / 2 if paper else 0.0
+
+
+def pairs(made: Reproduced, panel: str, y: str = "", x: str = "") -> Figure:
+    """Return bars, two by two, of what the paper prints: the paper's hatched, ours filled.
 
     Args:
-        numbers: in order.
+        made: a figure.
         panel: what has a panel each, ``series`` or ``x``; the other one labels the bars.
         y: label of the y axis; the panel's name when left out.
         x: label of the x axis.
     """
+    numbers = [number for number in made.numbers if number.certainty == "B"]
     label = "series" if panel == "x" else "x"
     titles = list(dict.fromkeys(getattr(number, panel) for number in numbers))
     figure, axes = panels(1, len(titles))
@@ -78,56 +73,42 @@ def pairs(numbers: Sequence[Number], panel: str, y: str = "", x: str = "") -> Fi
     return figure
 
 
-def _middle(paper: Quoted | None) -> float:
-    return sum(paper) / 2 if isinstance(paper, tuple) else paper or 0.0
-
-
-def stacks(numbers: Sequence[Number], parts: Mapping[str, str]) -> Figure:
-    """Return two stacked bars a series, the paper's hatched beside ours.
+def memory(made: Reproduced) -> Figure:
+    """Return two stacked bars a series, the paper's beside ours, % of the KV cache.
 
     Args:
-        numbers: percent, of each series all parts in turn.
-        parts: by x of a number, a key of `COLOURS`.
+        made: a figure with all `PARTS` of each series in turn.
     """
     figure, (axes,) = panels(1, 1, 7.4, 4.0)
-    systems = list(dict.fromkeys(number.series for number in numbers))
-    low = {(system, side): 0.0 for system in systems for side in (0, 1)}
-    for number in numbers:
-        for side, value in enumerate((_middle(number.paper), number.ours or 0.0)):
-            bottom = low[number.series, side]
-            place = systems.index(number.series) + 0.4 * side - 0.2
-            style: dict[str, Any] = {"alpha": 1.0} if side else {"alpha": 0.45, "hatch": "///"}
-            if side and number.series == systems[0]:
-                style["label"] = number.x
-            colour = COLOURS[parts[number.x]]
-            axes.bar(place, value, 0.36, bottom=bottom, color=colour, edgecolor="white", **style)
-            if value >= 5:
-                dark = "white" if side and parts[number.x] == "token_states" else "black"
-                middle = bottom + value / 2
-                axes.text(place, middle, f"{value:.1f}", ha="center", va="center", fontsize=7, color=dark)
-            low[number.series, side] = bottom + value
-    axes.set_xticks(range(len(systems)), [f"{system}\npaper | ours" for system in systems], fontsize=8)
+    systems = list(dict.fromkeys(number.series for number in made.numbers))
+    parts = {**PARTS, "external fragmentation & others": "others"}
+    table: dict[str, list[float]] = {part: [] for part in parts.values()}
+    for number in made.numbers:
+        table[parts[number.x]] += [_middle(number.paper), number.ours or 0.0]
+    stacks(axes, table, numbers_from=5, upwards=True, thick=0.9)
+    ticks = [f"{side}\n{system}".replace(" ", "\n") for system in systems for side in ("paper", "ours")]
+    axes.set_xticks(range(len(ticks)), ticks, fontsize=8)
     _label(axes, y="KV cache (%)")
     axes.set_ylim(0, 100)
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8)
+    beside(axes, upwards=True)
     return figure
 
 
-def histograms(traces: Mapping[str, Trace], longest: Sequence[float], numbers: Sequence[Number]) -> Figure:
+def histograms(made: Reproduced, longest: Sequence[float]) -> Figure:
     """Return a histogram of lengths a trace, with the paper's means dotted and ours solid.
 
     Args:
-        traces: by series of their numbers.
+        made: a figure of mean lengths, of x ``input`` and ``output``.
         longest: length in tokens at which each panel ends.
-        numbers: mean lengths, of x ``input`` and ``output``.
     """
+    traces = lengths(made.setting)
     figure, axes = panels(1, len(traces))
     for each, (title, trace), end in zip(axes, traces.items(), longest, strict=True):
         columns = {"input": (trace.prompt_tokens, BLUE), "output": (trace.output_tokens, VERMILION)}
         for name, (column, colour) in columns.items():
             edges = np.linspace(0, end, 81).tolist()
             each.hist(column, edges, density=True, alpha=0.5, color=colour, label=name)
-            (number,) = (number for number in numbers if (number.series, number.x) == (title, name))
+            (number,) = (number for number in made.numbers if (number.series, number.x) == (title, name))
             each.axvline(number.ours or 0.0, color=colour, linewidth=1, label=f"{name}, our mean")
             each.axvline(_middle(number.paper), color=colour, linewidth=2, linestyle=":", label="paper's")
         _label(each, "tokens", "density", title)
@@ -135,112 +116,93 @@ def histograms(traces: Mapping[str, Trace], longest: Sequence[float], numbers: S
     return figure
 
 
-def curves(
-    titles: Sequence[str], found: Mapping[Key, Mapping[str, Any]], numbers: Sequence[Number], columns: int
-) -> Figure:
-    """Return normalized latency over the request rate, cut at 1 s/token as in the paper.
+def curves(made: Reproduced, columns: int) -> Figure:
+    """Return normalized latency over the request rate, a panel each, cut at 1 s/token as in the paper.
+
+    The paper's knees, read by eye, are hollow markers on the upper edge.
 
     Args:
-        titles: of the panels.
-        found: the ``points`` of each curve, by system and ``knee, TITLE, req/s``.
-        numbers: of which the paper's knees, read by eye, are hollow markers on the upper edge.
+        made: a figure of curves.
         columns: panels in a row.
     """
-    groups = {
-        title: {system: each["points"] for (system, x), each in found.items() if x == f"knee, {title}, req/s"}
-        for title in titles
-    }
-    read = {(n.x, n.series): n.paper for n in numbers if isinstance(n.paper, float)}
-    figure, axes = panels(-(-len(groups) // columns), columns, 3.6, 2.9)
-    alike = len({tuple(lines) for lines in groups.values()}) == 1 < len(groups)
-    for each, (title, lines) in zip(axes, groups.items(), strict=False):
-        free = [style for system, style in STYLES.items() if system not in lines]
-        for system, points in lines.items():
-            colour, marker = STYLES[system] if system in STYLES else free.pop(0)
-            ordered = sorted(points)
+    knees = [number for number in made.numbers if number.x.startswith("knee, ")]
+    titles = list(dict.fromkeys(number.x for number in knees))
+    figure, axes = panels(-(-len(titles) // columns), columns, 3.6, 2.9)
+    drawn: dict[str, Any] = {}
+    for each, x in zip(axes, titles, strict=False):
+        own = [number for number in knees if number.x == x]
+        free = [style for name, style in STYLES.items() if name not in {number.series for number in own}]
+        for number in own:
+            colour, marker = STYLES[number.series] if number.series in STYLES else free.pop(0)
+            points = sorted(made.found[number.series, x]["points"])
             # The first point beyond the cut is drawn too, so that a line leaves the panel.
-            cut = next((at for at, point in enumerate(ordered) if point[1] > BEARABLE), len(ordered))
-            seen = ordered[: cut + 1]
-            rates, latencies = [point[0] for point in seen], [point[1] for point in seen]
-            each.plot(
-                rates, latencies, color=colour, marker=marker, markersize=4, linewidth=1.2, label=system
-            )
-            if (knee := read.get((f"knee, {title}, req/s", system))) is not None:
-                each.plot(knee, BEARABLE, marker, markerfacecolor="white", color=colour, clip_on=False)
+            cut = next((at for at, point in enumerate(points) if point[1] > BEARABLE), len(points))
+            rates, latencies, _ = zip(*points[: cut + 1], strict=True)
+            look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 4, "linewidth": 1.2}
+            (drawn[number.series],) = each.plot(rates, latencies, label=number.series, **look)
+            if number.paper is not None:
+                look = {"color": colour, "markerfacecolor": "white", "clip_on": False}
+                each.plot(_middle(number.paper), BEARABLE, marker, **look)
         each.set_ylim(0, BEARABLE)
         each.set_xlim(left=0)
         _label(each, "request rate (req/s)", "normalized latency (s/token)")
-        each.set_title(title, fontsize=9, pad=10)  # markers stand on the upper edge
-        if any(x == f"knee, {title}, req/s" for x, _ in read):
-            each.plot([], [], "o", markerfacecolor="white", color="grey", label="paper's knee, by eye")
-        if not alike:
-            _legend(each)
-    if alike:
-        handles, labels = axes[0].get_legend_handles_labels()
-        place: dict[str, Any] = {"loc": "outside lower center", "ncols": len(labels)}
-        figure.legend(handles, labels, fontsize=8, edgecolor="none", **place)
-    for each in axes[len(groups) :]:
+        each.set_title(x.removeprefix("knee, ").removesuffix(", req/s"), fontsize=9, pad=10)
+    if any(number.paper for number in knees):
+        look = {"color": "grey", "markerfacecolor": "white"}
+        (drawn["paper's knee, by eye"],) = axes[0].plot([], [], "o", **look)
+    below(figure, drawn, columns=6)
+    for each in axes[len(titles) :]:
         each.set_visible(False)
     return figure
 
 
-def over_sizes(numbers: Sequence[Number], panel: str, y: str) -> Figure:
+def over_sizes(made: Reproduced, panel: str, y: str) -> Figure:
     """Return lines over block sizes, one a series: ours filled, the paper's hollow, its ranges as bars.
 
     Args:
-        numbers: those with an x like ``block SIZE, UNIT`` are drawn; a ``best block size`` is shaded.
+        made: numbers with an x like ``block SIZE, UNIT`` are drawn; a ``best block size`` is shaded.
         panel: what has a panel each, ``series`` or ``unit``.
         y: label of the y axes, but for the unit.
     """
-    groups: dict[str, dict[str, dict[int, Number]]] = {}
-    for number in numbers:
+    groups: dict[tuple[str, str], dict[str, dict[int, Number]]] = {}
+    for number in made.numbers:
         if (found := re.fullmatch(r"block (\d+), (.+)", number.x)) is not None:
-            title = number.series if panel == "series" else found[2]
-            unit = groups.setdefault(f"{title}|{found[2]}", {})
-            unit.setdefault(number.series, {})[int(found[1])] = number
+            title = number.series if panel == "series" else ""
+            lines = groups.setdefault((title, found[2]), {})
+            lines.setdefault(number.series, {})[int(found[1])] = number
     figure, axes = panels(1, len(groups), *((5.4, 3.8) if len(groups) == 1 else ()))
-    for each, (title, lines) in zip(axes, groups.items(), strict=True):
+    for each, ((_, unit), lines) in zip(axes, groups.items(), strict=True):
         for (series, line), (colour, style) in zip(sorted(lines.items()), SERIES, strict=False):
             ours = [np.nan if number.ours is None else number.ours for number in line.values()]
             each.plot(list(line), ours, style, color=colour, markersize=4, label=series)
             quoted = {size: number.paper for size, number in line.items() if number.paper is not None}
             for size, paper in quoted.items():
-                low, high = paper if isinstance(paper, tuple) else (paper, paper)
-                each.vlines(size, low, high, color=colour, linewidth=5, alpha=0.4)
+                each.vlines(size, *paper, color=colour, linewidth=5, alpha=0.4)
             if quoted:
-                middles = [_middle(paper) for paper in quoted.values()]
                 each.plot(
-                    list(quoted), middles, style[0], color=colour, markerfacecolor="white", markersize=7,
-                    zorder=1, label=f"{series}, paper (by eye)",
+                    list(quoted), list(map(_middle, quoted.values())), style[0], color=colour, zorder=1,
+                    markerfacecolor="white", markersize=7, label=f"{series}, paper (by eye)",
                 )  # fmt: skip
-        for number in numbers:
-            if number.series in lines and number.x == "best block size" and isinstance(number.paper, tuple):
+        for number in made.numbers:
+            if number.series in lines and number.x == "best block size" and number.paper is not None:
                 each.axvspan(*number.paper, color="black", alpha=0.1, linewidth=0, label="best in the paper")
-        sizes = sorted({size for line in lines.values() for size in line})
-        each.set_xscale("log", base=2)
-        each.set_xticks(sizes, [str(size) for size in sizes])
-        each.set_ylim(bottom=0)
-        _label(each, "block size (tokens)", f"{y} ({title.partition('|')[2]})")
+        size_axis(each, sorted({size for line in lines.values() for size in line}), f"{y} ({unit})")
         _legend(each)
     return figure
 
 
-def maps(tables: Mapping[str, np.ndarray[Any, Any]], rows: Sequence[str], columns: Sequence[str]) -> Figure:
-    """Return a map of ratios a table: purple where they are below 1, orange where they are above.
+def maps(made: Reproduced, rows: Sequence[str], columns: Sequence[str]) -> Figure:
+    """Return a map of ratios a series.
 
     Args:
-        tables: by title, ``[rows, columns]``.
+        made: a figure with the numbers of each series row by row.
         rows: labels.
         columns: labels: tokens of context.
     """
-    figure, axes = panels(1, len(tables), 3.9, 2.6)
-    for each, (title, table) in zip(axes, tables.items(), strict=True):
-        # Purple to orange can be told apart with any eyes; 1 is white.
-        each.imshow(np.log10(table), cmap="PuOr_r", vmin=-1.5, vmax=1.5, aspect="auto")
-        for (row, column), value in np.ndenumerate(table):
-            colour = "white" if abs(np.log10(value)) > 1 else "black"
-            each.text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=8, color=colour)
-        each.set_xticks(range(len(columns)), list(columns))
-        each.set_yticks(range(len(rows)), list(rows))
+    titles = list(dict.fromkeys(number.series for number in made.numbers))
+    figure, axes = panels(1, len(titles), 3.9, 2.6)
+    for each, title in zip(axes, titles, strict=True):
+        own = [number.ours for number in made.numbers if number.series == title]
+        ratios(each, np.reshape(np.array(own, float), (len(rows), len(columns))), rows, columns)
         _label(each, "context (tokens)", title=title)
     return figure

@@ -1,35 +1,75 @@
-"""What a figure of the paper is made of, and curves of latency over rates, of which five figures are."""
+"""A figure of the paper: what it shows, what is run for it, what is measured, and how it is drawn."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pagesim.experiments.paper.jobs import Load, Outcome, knee
-from pagesim.experiments.paper.numbers import Key, Number, Values
-from pagesim.experiments.paper.setting import SYSTEMS, Deployment, PaperSetting
+from pagesim.experiments.paper.jobs import Load, Outcome
+from pagesim.experiments.paper.numbers import Key, Number
+from pagesim.experiments.paper.setting import DEPLOYMENTS, SYSTEMS, Deployment, PaperSetting
+from pagesim.setup.reading import parse_toml, read_text
 
 if TYPE_CHECKING:  # matplotlib takes long to import
     from matplotlib.figure import Figure
 
-Loads = Mapping[Key, Load]
-Found = Mapping[Key, Outcome]
+LIMITS: dict[str, Any] = {
+    "sizing": "paper",
+    "async_scheduling": False,
+    "max_num_batched_tokens": 2560,
+    "max_num_seqs": 2048,
+}
+"""Of the paper's vLLM, as options of vllm-v1, which alone of our schedulers finds a prefix that it kept."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A system under a load, for a bar, a point or a curve.
+
+    Attributes:
+        series, x: what its numbers are called.
+        server: on which.
+        policy: of the system.
+        workload: as `PaperSetting.load` takes it.
+        options: further ones of `PaperSetting.load`.
+        beside: whether it is replayed for a ratio and not shown.
+    """
+
+    series: str
+    x: str
+    server: Deployment
+    policy: str
+    workload: str
+    options: Mapping[str, Any]
+    beside: bool
+
+    @property
+    def key(self) -> Key:
+        """The series and the x."""
+        return self.series, self.x
+
+    def load(self, setting: PaperSetting) -> Load:
+        """Return what is replayed."""
+        return setting.load(self.server, self.policy, self.workload, **self.options)
 
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """A figure or table of the paper.
+    """A figure or table of the paper, a table of ``figures.toml``.
 
     Attributes:
         name: as the command takes it.
         title: what it shows.
         how: what is replayed, and what is averaged over what.
         rests_on: what our numbers depend on: ``memory``, ``lengths``, or ``step times``.
-        loads: what has to be replayed, by series and x.
-        measure: from the outcome of a load, its values.
-        derive: from these, all values, in the order of the table.
-        draw: the figure in the paper's form.
+        runs: what has to be replayed.
+        measure: what is taken from the outcome of a run, a key of `values.MEASURES`.
+        ratios: keys of quotients of knees, and of which two each is.
+        form: a function of `drawing`, and its options; None where nothing is drawn.
         missing: why it is not drawn, where it is not.
     """
 
@@ -37,106 +77,85 @@ class PaperFigure:
     title: str
     how: str
     rests_on: str
-    loads: Callable[[PaperSetting], Loads] = lambda _: {}
-    measure: Callable[[Key, Outcome], Values] = lambda _, __: {}
-    derive: Callable[[PaperSetting, Values], Values] = lambda _, measured: measured
-    draw: Callable[[PaperSetting, Found, Sequence[Number]], Figure] | None = None
+    runs: Sequence[Run]
+    measure: str
+    ratios: Mapping[Key, tuple[Key, Key]]
+    form: Mapping[str, Any] | None
     missing: str = ""
 
-
-Line = tuple[str, str, Callable[..., Load]]
-"""A curve: its panel, its name in legends and tables, and its load but for the setting."""
-
-Ratio = tuple[str, str, str]
-"""A panel, and the names of two lines of it whose knees are divided."""
+    def loads(self, setting: PaperSetting) -> dict[Key, Load]:
+        """Return what is replayed, by the series and x of a run."""
+        return {run.key: run.load(setting) for run in self.runs}
 
 
-def evenly(low: float, high: float, count: int = 4) -> tuple[float, ...]:
-    """Return so many rates from one to the other."""
-    return tuple(round(low + (high - low) * at / (count - 1), 4) for at in range(count))
+@dataclass(frozen=True)
+class Reproduced:
+    """A figure with its numbers.
+
+    Attributes:
+        figure: of the paper.
+        setting: with which it was made.
+        found: what its runs gave, by series and x.
+        numbers: the paper's beside ours.
+    """
+
+    figure: PaperFigure
+    setting: PaperSetting
+    found: Mapping[Key, Outcome]
+    numbers: list[Number]
+
+    def draw(self) -> Figure | None:
+        """Return the drawn figure; None where it is not drawn."""
+        from pagesim.experiments.paper import drawing
+
+        if self.figure.form is None:
+            return None
+        options = dict(self.figure.form)
+        drawn: Figure = getattr(drawing, options.pop("form"))(self, **options)
+        return drawn
 
 
-def around(rate: float) -> tuple[float, ...]:
-    """Return rates around one at which a knee is expected."""
-    return tuple(float(f"{rate * share:.4g}") for share in (0.5, 0.8, 1.0, 1.25))
+@cache
+def read_figures() -> dict[str, PaperFigure]:
+    """Return the figures by name, the paper's in its order, then those beyond it."""
+    tables = parse_toml(read_text(Path(__file__).with_name("figures.toml")))
+    return {
+        name: PaperFigure(
+            name,
+            table["title"],
+            table["how"],
+            table["rests_on"],
+            [run for row in table.get("runs", ()) for run in _runs({**table.get("common", {}), **row})],
+            table.get("measure", ""),
+            {key: both for row in table.get("ratios", ()) for key, both in _ratios(**row)},
+            table.get("draw"),
+            table.get("missing", ""),
+        )
+        for name, table in tables.items()
+    }
 
 
-def line(
-    panel: str,
-    server: Deployment,
-    policy: str,
-    workload: str,
-    rates: tuple[float, ...],
-    *,
-    label: str = "",
-    **options: Any,
-) -> Line:
-    """Return a system's curve; it is named as the paper names the policy where no label is given."""
-
-    def load(setting: PaperSetting) -> Load:
-        return setting.load(server, policy, workload, rates=rates, **options)
-
-    return panel, label or SYSTEMS[policy], load
+def _runs(row: dict[str, Any]) -> Iterator[Run]:
+    """Yield the runs of a row: one for each combination of the values of ``each``."""
+    each = row.pop("each", {})
+    for values in itertools.product(*each.values()):
+        options = {**row, **dict(zip(each, values, strict=True))}
+        if options.pop("limits", "") == "paper":
+            options |= LIMITS
+        policy, panel = options.pop("policy"), options.pop("panel", None)
+        series = options.pop("series", None) or SYSTEMS[policy]
+        x = options.pop("x", "").format(**options) if panel is None else at_knee(panel)
+        server, workload = DEPLOYMENTS[options.pop("server")], options.pop("workload")
+        beside = options.pop("beside", False)
+        yield Run(series, x, server, policy, workload, options, beside)
 
 
-def quotient(over: float | None, under: float | None) -> float | None:
-    """Return a ratio; None where a part of it is missing."""
-    return None if over is None or not under else over / under
+def _ratios(panels: Sequence[str], over: str, under: Sequence[str]) -> Iterator[tuple[Key, tuple[Key, Key]]]:
+    for panel, divisor in itertools.product(panels, under):
+        knees = (over, at_knee(panel)), (divisor, at_knee(panel))
+        yield (f"{over} / {divisor}", f"rate sustained, {panel}"), knees
 
 
 def at_knee(panel: str) -> str:
     """Return the x of the knees of a panel."""
     return f"knee, {panel}, req/s"
-
-
-def curve_figure(
-    name: str,
-    title: str,
-    how: str,
-    rests_on: str,
-    lines: Sequence[Line],
-    ratios: Sequence[Ratio],
-    *,
-    columns: int,
-    beside: Sequence[Line] = (),
-    more: Callable[[Values], Values] = lambda _: {},
-) -> PaperFigure:
-    """Return a figure of curves: its numbers are ratios of knees, and knees.
-
-    Args:
-        name: as the command takes it.
-        title: what it shows.
-        how: what is replayed, and what is averaged over what.
-        rests_on: what our numbers depend on.
-        lines: its curves, panel by panel.
-        ratios: of knees.
-        columns: panels in a row.
-        beside: curves that are replayed for a ratio and not shown.
-        more: from the knees, values between the ratios and the knees.
-    """
-    shown = [(name, at_knee(panel)) for panel, name, _ in lines]
-
-    def derive(_: PaperSetting, knees: Values) -> Values:
-        divided = {
-            (f"{over} / {under}", f"rate sustained, {panel}"): quotient(
-                knees[over, at_knee(panel)], knees[under, at_knee(panel)]
-            )
-            for panel, over, under in ratios
-        }
-        return {**divided, **more(knees), **{key: knees[key] for key in shown}}
-
-    def draw(_: PaperSetting, found: Found, numbers: Sequence[Number]) -> Figure:
-        from pagesim.experiments.paper.drawing import curves
-
-        return curves(tuple(dict.fromkeys(panel for panel, *_ in lines)), found, numbers, columns)
-
-    return PaperFigure(
-        name,
-        title,
-        how,
-        rests_on,
-        lambda setting: {(name, at_knee(panel)): load(setting) for panel, name, load in (*lines, *beside)},
-        lambda key, outcome: {key: knee(outcome["points"])},
-        derive,
-        draw,
-    )

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pagesim.api import run, trace_of
+from pagesim.costs.profiles import Profile
 from pagesim.experiments.paper.conversations import as_conversations
 from pagesim.experiments.paper.swaps import blocks_profile, copy_by_copy
 from pagesim.experiments.sweeps.keys import recipe_key, run_key
 from pagesim.experiments.sweeps.run_store import RunRecord, RunStore
+from pagesim.experiments.sweeps.runs import run_and_store
 from pagesim.experiments.sweeps.workers import Workers
 from pagesim.setup.scenario import Scenario
 
@@ -88,14 +90,22 @@ class Load:
         system = self.scenario
         with tempfile.TemporaryDirectory() as folder:
             if self.copies:
-                profile = blocks_profile(system.cost, system.model, system.gpu, system.tensor_parallel_size)
-                copy_by_copy(profile).save(Path(folder) / "profile.json")
+                self.profile().save(Path(folder) / "profile.json")
                 system = system.model_copy(update={"cost": f"profile:{folder}/profile.json"})
             trace = trace_of(system)
             if self.conversations:
                 trace = as_conversations(trace, system)
             summary = run(system, trace, steps="none").summary
         return {name: value for name, value in summary.items() if name != "sim"}
+
+    def profile(self) -> Profile:
+        """Return the profile by which swaps cost what the paper's own did.
+
+        Raises:
+            PagesimError: the cost knows no block sizes.
+        """
+        of = self.scenario
+        return copy_by_copy(blocks_profile(of.cost, of.model, of.gpu, of.tensor_parallel_size))
 
     @property
     def key(self) -> str:
@@ -146,15 +156,15 @@ def carry_out(
     """
     keys = {name: load.key for name, load in loads.items()}
     different = {keys[name]: load for name, load in loads.items()}
-    todo = [(key, load) for key, load in different.items() if store.run(key) is None]
-    for over, (key, outcome) in enumerate(workers.call(_run, todo), 1):
-        scenario = different[key].scenario.model_dump(exclude={"steps"}, exclude_none=True)
-        store.put_run(key, RunRecord("done", None, outcome), scenario)
+    records = {key: record for key in different if (record := store.run(key)) is not None}
+    todo = [(key, load) for key, load in different.items() if key not in records]
+    scenarios = {key: load.scenario for key, load in todo}
+    for over, (key, record) in enumerate(run_and_store(_run, todo, scenarios, store, workers), 1):
+        records[key] = record
         if progress is not None:
             progress(over, len(todo), "replays")
-    records = {key: store.run(key) for key in different}
-    return {name: record.summary or {} for name, key in keys.items() if (record := records[key])}
+    return {name: records[key].summary or {} for name, key in keys.items()}
 
 
-def _run(key: str, load: Load) -> tuple[str, Outcome]:
-    return key, load.run()
+def _run(key: str, load: Load) -> tuple[str, RunRecord]:
+    return key, RunRecord("done", None, load.run())

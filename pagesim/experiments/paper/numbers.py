@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv as csv_reader
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,8 +25,8 @@ READING = 0.15
 FITTED = "fitted"
 """In place of a bar: a number that the engine was fitted to, and so no prediction."""
 
-Quoted = float | tuple[float, float]
-"""A value of the paper, or the range that its text gives."""
+Range = tuple[float, float]
+"""A value of the paper, twice, or the range that its text gives."""
 
 Key = tuple[str, str]
 """The series and the x of a number."""
@@ -45,16 +45,16 @@ class Number:
         figure: its name.
         series: a bar, a curve or a row of it.
         x: where on it.
-        paper: the paper's value or range; None where it gives none.
+        paper: the paper's range, or its value twice; None where it gives none.
         certainty: a key of `CERTAINTIES`.
         ours: None where it could not be computed.
-        bar: what was promised before it was computed, as `tolerance` reads it; ``fitted``; or "" for nothing.
+        bar: what was promised before it was computed, as `holds` reads it; ``fitted``; or "" for nothing.
     """
 
     figure: str
     series: str
     x: str
-    paper: Quoted | None
+    paper: Range | None
     certainty: str
     ours: float | None
     bar: str = ""
@@ -62,17 +62,15 @@ class Number:
     @property
     def error(self) -> float | None:
         """Our value less the paper's, in the figure's unit; 0 inside a range, else to its nearer end."""
-        if self.paper is None or self.ours is None:
-            return None
-        return off(self.paper, self.ours)
+        return None if self.paper is None or self.ours is None else distance(self.paper, self.ours)
 
     @property
     def relative(self) -> float | None:
         """The error as a share of the paper's value; None where that is 0 or there is none."""
-        if self.error is None or self.ours is None or self.paper is None:
+        error = self.error
+        if self.ours is None or error is None or self.ours == error:
             return None
-        near = self.ours - self.error if isinstance(self.paper, tuple) else self.paper
-        return self.error / near if near else None
+        return error / (self.ours - error)
 
     @property
     def verdict(self) -> Verdict:
@@ -91,34 +89,29 @@ class Number:
         return "no bar"
 
 
-def tolerance(bar: str) -> tuple[float, float]:
-    """Return how far a value may be off: in the figure's unit, and in percent beyond that.
+def holds(bar: str, paper: Range, ours: float) -> bool:
+    """Return whether our value keeps what a bar promised of it.
 
     Args:
         bar: ``exact``; ``inside`` (a range); ``± 1.5``; ``± 3 %``; or ``± 1 % of what rounds to it``, for a
             value that the paper prints as a whole number.
+        paper: its range.
+        ours: in the same unit.
     """
-    if bar in ("exact", "inside"):
-        return 0.0, 0.0
     size, _, unit = bar.removeprefix("± ").partition(" ")
-    if not unit:
-        return float(size), 0.0
-    return (0.0 if unit == "%" else 0.5), float(size)
-
-
-def holds(bar: str, paper: Quoted, ours: float) -> bool:
-    """Say whether our value keeps what a bar promised of it."""
-    most, percent = tolerance(bar)
-    low, high = paper if isinstance(paper, tuple) else (paper, paper)
-    ends = low - most, high + most
+    if bar in ("exact", "inside"):
+        most, percent = 0.0, 0.0
+    elif not unit:
+        most, percent = float(size), 0.0
+    else:
+        most, percent = (0.0 if unit == "%" else 0.5), float(size)
+    ends = paper[0] - most, paper[1] + most
     near = min(ends, key=lambda end: abs(end - ours))
-    return abs(off(ends, ours)) <= percent / 100 * abs(near)
+    return abs(distance(ends, ours)) <= percent / 100 * abs(near)
 
 
-def off(paper: Quoted, ours: float) -> float:
+def distance(paper: Range, ours: float) -> float:
     """Return our value less the paper's; 0 inside a range, else the signed distance to its nearer end."""
-    if not isinstance(paper, tuple):
-        return ours - paper
     low, high = paper
     return min(0.0, ours - low) + max(0.0, ours - high)
 
@@ -138,20 +131,26 @@ def published(figure: str) -> dict[Key, Number]:
     }
 
 
-def _quoted(text: str) -> Quoted:
-    low, dots, high = text.partition("..")
-    return (float(low), float(high)) if dots else float(text)
+def _quoted(text: str) -> Range:
+    low, _, high = text.partition("..")
+    return float(low), float(high or low)
 
 
-def shown(value: Quoted | None) -> str:
-    """Return a value for a CSV file: six digits or a whole number, a range with two dots, or nothing."""
-    if value is None:
-        return ""
-    if isinstance(value, tuple):
-        return "..".join(shown(end) for end in value)
-    if not math.isfinite(value):
+def range_text(paper: Range | None, text: Callable[[float], str], between: str) -> str:
+    """Return a value of the paper as a text, or both ends of a range; nothing where there is none."""
+    return "" if paper is None else between.join(dict.fromkeys(map(text, paper)))
+
+
+def shown(value: float | None) -> str:
+    """Return a value for a CSV file: six digits or a whole number, or nothing."""
+    if value is None or not math.isfinite(value):
         return ""
     return f"{value:.0f}" if value == int(value) else f"{value:.6g}"
+
+
+def shown_range(paper: Range | None) -> str:
+    """Return a value of the paper for a CSV file, a range with two dots."""
+    return range_text(paper, shown, "..")
 
 
 def csv(numbers: Sequence[Number]) -> str:
@@ -159,7 +158,8 @@ def csv(numbers: Sequence[Number]) -> str:
     import pandas as pd
 
     rows = [
-        (n.figure, n.series, n.x, shown(n.paper), n.certainty, shown(n.ours), shown(n.error)) for n in numbers
+        (n.figure, n.series, n.x, shown_range(n.paper), n.certainty, shown(n.ours), shown(n.error))
+        for n in numbers
     ]
     columns = ["figure", "series", "x", "paper", "certainty", "ours", "error"]
     return pd.DataFrame(rows, columns=columns).to_csv(index=False)

@@ -7,30 +7,22 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pagesim.errors import PagesimError, reason
-from pagesim.experiments.paper import block_sizes, figures
-from pagesim.experiments.paper.beyond import CHUNKS, FRAGMENTATION, SWAP_MAP
-from pagesim.experiments.paper.figure import Found, PaperFigure
+from pagesim.experiments.paper.figure import PaperFigure, Reproduced, read_figures
 from pagesim.experiments.paper.jobs import ProgressCallback, carry_out
-from pagesim.experiments.paper.numbers import FITTED, Number, published
+from pagesim.experiments.paper.numbers import FITTED, Number, Values, published
 from pagesim.experiments.paper.setting import PaperSetting
+from pagesim.experiments.paper.values import values_of
 from pagesim.experiments.sweeps.run_store import RunStore
 from pagesim.experiments.sweeps.workers import Workers
 from pagesim.setup.reading import parse_json, read_text
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-BEYOND = {each.name: each for each in (CHUNKS, SWAP_MAP, FRAGMENTATION)}
-"""Questions that the paper's readers ask and no figure answers."""
-
-FIGURES: dict[str, PaperFigure] = {
-    **{each.name: each for each in (*figures.FIGURES, *block_sizes.FIGURES)},
-    **BEYOND,
-}
+FIGURES = read_figures()
 """By name, the paper's in its order."""
+
+BEYOND = {name for name in FIGURES if name.startswith("beyond")}
+"""Questions that the paper's readers ask and no figure answers."""
 
 SETTING = "setting.json"
 """In a folder of figures, with which setting they were made."""
@@ -50,30 +42,8 @@ def chosen(names: list[str]) -> list[PaperFigure]:
     return [FIGURES[name] for name in dict.fromkeys(names)]
 
 
-@dataclass(frozen=True)
-class Reproduced:
-    """A figure with its numbers.
-
-    Attributes:
-        figure: of the paper.
-        setting: with which it was made.
-        found: what its loads gave.
-        numbers: the paper's beside ours.
-    """
-
-    figure: PaperFigure
-    setting: PaperSetting
-    found: Found
-    numbers: list[Number]
-
-    def draw(self) -> Figure | None:
-        """Return the drawn figure; None where it is not drawn."""
-        draw = self.figure.draw
-        return None if draw is None else draw(self.setting, self.found, self.numbers)
-
-
 def reproduce(
-    figures: Sequence[PaperFigure],
+    wanted: Sequence[PaperFigure],
     setting: PaperSetting,
     out: Path,
     *,
@@ -83,7 +53,7 @@ def reproduce(
     """Replay what figures need and return their numbers.
 
     Args:
-        figures: which.
+        wanted: which.
         setting: with what.
         out: folder that keeps what loads gave, so that the same command goes on where it was stopped.
         cores: at once; None for all.
@@ -92,22 +62,26 @@ def reproduce(
     Raises:
         PagesimError: a trace cannot be read, or the cost does not fit a figure.
     """
-    loads = {(figure.name, *key): load for figure in figures for key, load in figure.loads(setting).items()}
+    loads = {(figure.name, *key): load for figure in wanted for key, load in figure.loads(setting).items()}
+    # What is refused of a figure without replays is refused before hours of those of others.
+    values = {figure.name: values_of(figure, setting, {}) for figure in wanted if not figure.runs}
     with Workers(cores) as workers:
         outcomes = carry_out(loads, RunStore(out / "replays"), workers, progress=progress)
     made = []
-    for figure in figures:
-        found = {(series, x): each for (name, series, x), each in outcomes.items() if name == figure.name}
-        made.append(Reproduced(figure, setting, found, _numbers(figure, setting, found)))
+    for figure in wanted:
+        found = {run.key: outcomes[figure.name, *run.key] for run in figure.runs}
+        if figure.runs:
+            values[figure.name] = values_of(figure, setting, found)
+        made.append(Reproduced(figure, setting, found, _numbers(figure.name, setting, values[figure.name])))
     return made
 
 
-def _numbers(figure: PaperFigure, setting: PaperSetting, found: Found) -> list[Number]:
-    measured = {key: ours for load, each in found.items() for key, ours in figure.measure(load, each).items()}
-    paper = published(figure.name)
+def _numbers(figure: str, setting: PaperSetting, values: Values) -> list[Number]:
+    """Return the numbers of a figure, the paper's beside ours."""
+    paper = published(figure)
     numbers = []
-    for (series, x), ours in figure.derive(setting, measured).items():
-        number = paper.get((series, x), Number(figure.name, series, x, None, "", None))
+    for (series, x), ours in values.items():
+        number = paper.get((series, x), Number(figure, series, x, None, "", None))
         bar = "" if number.bar == FITTED and not setting.fitted else number.bar
         numbers.append(replace(number, ours=ours, bar=bar))
     return numbers
@@ -115,14 +89,14 @@ def _numbers(figure: PaperFigure, setting: PaperSetting, found: Found) -> list[N
 
 @dataclass(frozen=True)
 class Column:
-    """A reproduction that was stored before: its values by figure, series and x, as texts of a CSV file."""
+    """A reproduction that was stored before: its values by figure, series and x."""
 
     name: str
-    ours: dict[tuple[str, str, str], str]
+    ours: dict[tuple[str, str, str], float | None]
 
-    def of(self, number: Number) -> str:
-        """Return the value beside a number; nothing where there is none."""
-        return self.ours.get((number.figure, number.series, number.x), "")
+    def of(self, number: Number) -> float | None:
+        """Return the value beside a number; None where there is none."""
+        return self.ours.get((number.figure, number.series, number.x))
 
 
 def setting_text(setting: PaperSetting) -> str:
@@ -154,14 +128,13 @@ def stored(folder: Path) -> Column:
     kept = folder / SETTING
     if not kept.is_file():
         raise PagesimError(f"{folder}: holds no reproduction ({SETTING} is absent)")
-    ours: dict[tuple[str, str, str], str] = {}
+    ours: dict[tuple[str, str, str], float | None] = {}
     for file in sorted(folder.glob("*.csv")):
         try:
             with file.open(encoding="utf-8", newline="") as lines:
                 for row in csv.DictReader(lines, strict=True):
-                    if None in row or None in row.values():
-                        raise ValueError("a row has more or fewer fields than the header")
-                    ours[row["figure"], row["series"], row["x"]] = row["ours"]
+                    value = float(row["ours"]) if row["ours"] else None
+                    ours[row["figure"], row["series"], row["x"]] = value
         except (OSError, ValueError, KeyError, csv.Error) as error:
             raise PagesimError(f"{file}: is no table of figures ({reason(error)})") from None
     return Column(_name(kept), ours)

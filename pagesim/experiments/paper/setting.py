@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from pagesim.setup.system import checked
 from pagesim.workloads import workloads
 
 HOUR = 3600.0
+
+TITLES = {"sharegpt": "ShareGPT", "alpaca": "Alpaca"}
 
 QUICK = 0.05
 """The share of a trace's seconds that ``--quick`` replays: enough to see that a figure is drawn."""
@@ -46,6 +49,14 @@ OPT_66B = Deployment("opt-66b", "a100-40gb", 4, "opt-66b-a100-40gb-rescaled")
 OPT_175B = Deployment("opt-175b", "a100-80gb", 8, "opt-175b-a100-80gb-rescaled", 900.0)
 LLAMA_13B = Deployment("llama-13b", "a100-40gb", 1, "llama-13b-a100-40gb-rescaled")
 SERVERS = (OPT_13B, OPT_66B, OPT_175B)
+
+DEPLOYMENTS = {
+    **{server.model: server for server in (*SERVERS, LLAMA_13B)},
+    "opt-13b-a100-80gb": Deployment("opt-13b", "a100-80gb", 1, ""),
+    "llama-3-8b-h100": Deployment("llama-3-8b", "h100", 1, ""),
+    "llama-3-70b-h100": Deployment("llama-3-70b", "h100", 4, ""),
+}
+"""By the names that the figures call them."""
 
 SYSTEMS = {
     "vllm-sosp": "vLLM",
@@ -165,7 +176,7 @@ class PaperSetting:
         seconds: float | None = None,
         window: tuple[float, float] | None = None,
         until: float | None = None,
-        rates: tuple[float, ...] = (),
+        rates: Sequence[float] = (),
         conversations: bool = False,
         copies: bool = False,
         **options: Any,
@@ -202,7 +213,10 @@ class PaperSetting:
             values["window"] = f"{window[0] * share:g}:{window[1] * share:g}"
         if until is not None:
             values["until"] = until * share
-        return Load(checked(Scenario, {**values, **options}), rates, conversations, copies)
+        made = Load(checked(Scenario, {**values, **options}), tuple(rates), conversations, copies)
+        if copies:
+            made.profile()  # refused before anything is replayed
+        return made
 
 
 def absolute(text: str) -> str:

@@ -25,7 +25,7 @@ def statistics_of(seconds: Floats) -> dict[str, float]:
     return {name: statistic(seconds) for name, statistic in STATISTICS.items()}
 
 
-class Miss(NamedTuple):
+class Residual(NamedTuple):
     """A statistic of a metric, measured and simulated.
 
     Attributes:
@@ -71,24 +71,24 @@ def pairs_of(run: RecordedRun, ttft: Floats, e2e: Floats, rows: Rows) -> dict[st
     }
 
 
-def misses_of(pairs: Mapping[str, Pair]) -> dict[str, dict[str, Miss]]:
+def residuals_of(pairs: Mapping[str, Pair]) -> dict[str, dict[str, Residual]]:
     """Return by metric and statistic what was measured and what was simulated."""
     found = {}
     for metric, both in pairs.items():
         if len(both.measured):
             measured, simulated = (statistics_of(each) for each in both)
-            found[metric] = {name: Miss(measured[name], simulated[name]) for name in STATISTICS}
+            found[metric] = {name: Residual(measured[name], simulated[name]) for name in STATISTICS}
     return found
 
 
-def as_json(misses: Mapping[str, Mapping[str, Miss]]) -> dict[str, Any]:
-    """Return misses as JSON takes them, in seconds; an error is None where nothing was measured."""
+def as_json(residuals: Mapping[str, Mapping[str, Residual]]) -> dict[str, Any]:
+    """Return residuals as JSON takes them, in seconds; an error is None where nothing was measured."""
     return {
         metric: {
             name: {"measured_s": miss.measured, "simulated_s": miss.simulated, "error": miss.error}
             for name, miss in by.items()
         }
-        for metric, by in misses.items()
+        for metric, by in residuals.items()
     }
 
 
@@ -121,7 +121,7 @@ class RecordedComparison:
         system: what was simulated.
         requests: how many.
         pairs: by metric, seconds of each request.
-        misses: by metric and statistic, seconds.
+        residuals: by metric and statistic, seconds.
         curve: over time; None where nothing was recorded.
         preemptions: of the simulation.
         recorded_preemptions: of the server; None where they were not recorded.
@@ -132,7 +132,7 @@ class RecordedComparison:
     system: System
     requests: int
     pairs: Mapping[str, Pair]
-    misses: Mapping[str, Mapping[str, Miss]]
+    residuals: Mapping[str, Mapping[str, Residual]]
     curve: OverTime | None
     preemptions: int
     recorded_preemptions: int | None
@@ -140,7 +140,7 @@ class RecordedComparison:
 
     def worst(self) -> float:
         """Return the largest error of a mean, without its sign."""
-        errors = [by["mean"].error for by in self.misses.values() if "mean" in by]
+        errors = [by["mean"].error for by in self.residuals.values() if "mean" in by]
         return max((abs(error) for error in errors if error is not None), default=0.0)
 
     def report(self) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class RecordedComparison:
             "run": self.name,
             "requests": self.requests,
             "system": self.system.model_dump(exclude_unset=True),
-            "errors": as_json(self.misses),
+            "errors": as_json(self.residuals),
             "over_time": None if self.curve is None else self.curve.means(),
             "preemptions": {"measured": self.recorded_preemptions, "simulated": self.preemptions},
             "notes": list(self.notes),

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pagesim.experiments.recorded.errors import OverTime, Pair, RecordedComparison
-from pagesim.results.style import BLUE
+from pagesim.results.style import LINES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WORDS = {"ttft": "TTFT, s", "tpot": "TPOT, s", "e2e": "E2E, s"}
 OVER_TIME = {"running": "running", "waiting": "waiting", "kv_use": "KV use"}
-MEASURED, SIMULATED = "#555555", BLUE
+MEASURED, SIMULATED = LINES["measured"].colour, LINES["simulated"].colour
 MOST_ROWS = 12
 """Runs with a row of panels each; more are drawn as points alone."""
 
@@ -29,21 +29,29 @@ def measured_against_simulated(found: Sequence[RecordedComparison]) -> Figure:
     Args:
         found: runs, at least one.
     """
+    from pagesim.results.drawing import load_of
+
+    servers = list(dict.fromkeys(load_of(each.system) for each in found))
+    load = servers[0] if len(servers) == 1 else f"{len(found)} runs on {len(servers)} servers"
     single = [each for each in found if any(len(pair.measured) for pair in each.pairs.values())]
     if not single or len(single) > MOST_ROWS:
-        return _points(found)
+        return _points(found, load)
     return latencies(
         {each.name: each.pairs for each in single},
         {each.name: each.curve for each in single if each.curve is not None},
+        load,
     )
 
 
-def latencies(found: Mapping[str, Mapping[str, Pair]], over_time: Mapping[str, OverTime]) -> Figure:
+def latencies(
+    found: Mapping[str, Mapping[str, Pair]], over_time: Mapping[str, OverTime], load: str = ""
+) -> Figure:
     """Draw shares of requests by latency, a row a run, and what was over time where it was recorded.
 
     Args:
         found: by run and metric, seconds of each request.
         over_time: by run.
+        load: the server, for the line below the title.
     """
     from pagesim.results.drawing import empty, head
 
@@ -69,17 +77,17 @@ def latencies(found: Mapping[str, Mapping[str, Pair]], over_time: Mapping[str, O
             axes.tick_params(labelsize=7)
             for series, color in zip(over_time[name], (MEASURED, SIMULATED), strict=True):
                 axes.plot(series.t, getattr(series, what), color=color, linewidth=1)
-    return head(figure, "Recorded runs beside their simulations")
+    return head(figure, "Recorded runs beside their simulations", load)
 
 
-def _points(found: Sequence[RecordedComparison]) -> Figure:
+def _points(found: Sequence[RecordedComparison], load: str) -> Figure:
     """Draw each run's means, simulated over measured, a panel a metric."""
     from pagesim.results.drawing import empty, equality, head
 
-    metrics = list(dict.fromkeys(metric for each in found for metric in each.misses))
+    metrics = list(dict.fromkeys(metric for each in found for metric in each.residuals))
     figure = empty(3.6 * len(metrics), 3.7)
     for axes, metric in zip(figure.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
-        means = [each.misses[metric]["mean"] for each in found if metric in each.misses]
+        means = [each.residuals[metric]["mean"] for each in found if metric in each.residuals]
         ends = [1e-4, 1.5 * max(max(mean.measured, mean.simulated) for mean in means)]
         ends[0] = 0.7 * min(min(mean.measured, mean.simulated) for mean in means) or ends[0]
         equality(axes, ends)
@@ -87,4 +95,4 @@ def _points(found: Sequence[RecordedComparison]) -> Figure:
         axes.set(
             xscale="log", yscale="log", title=WORDS.get(metric, metric), xlabel="measured", ylabel="simulated"
         )
-    return head(figure, "Means of recorded runs, as simulated and as measured")
+    return head(figure, "Means of recorded runs, as simulated and as measured", load)

@@ -11,12 +11,12 @@ from pagesim.api import run as replay
 from pagesim.errors import PagesimError
 from pagesim.experiments.recorded.errors import (
     STATISTICS,
-    Miss,
     OverTime,
     Pair,
     RecordedComparison,
-    misses_of,
+    Residual,
     pairs_of,
+    residuals_of,
     statistics_of,
 )
 from pagesim.experiments.recorded.recording import Floats, RecordedRun, Series
@@ -90,7 +90,7 @@ def simulate_recorded(run: RecordedRun, **system: Any) -> RecordedComparison:
         system=chosen,
         requests=len(run),
         pairs=pairs,
-        misses=_misses(run, pairs, result),
+        residuals=_residuals(run, pairs, result),
         curve=None if run.series is None else _curve(run.series, result),
         preemptions=sum(result.summary["preemptions"].values()),
         recorded_preemptions=run.preemptions,
@@ -111,19 +111,19 @@ def _assumed(run: RecordedRun, system: System) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _misses(run: RecordedRun, pairs: Mapping[str, Pair], result: Result) -> dict[str, dict[str, Miss]]:
+def _residuals(run: RecordedRun, pairs: Mapping[str, Pair], result: Result) -> dict[str, dict[str, Residual]]:
     """Return by metric and statistic what was measured and what was simulated."""
     if run.means:
         return {
-            metric: {"mean": Miss(seconds, float(pairs[metric].simulated.mean()))}
+            metric: {"mean": Residual(seconds, float(pairs[metric].simulated.mean()))}
             for metric, seconds in run.means.items()
             if len(pairs[metric].simulated)
         }
-    found = misses_of(pairs)
+    found = residuals_of(pairs)
     gaps = result.summary.get("itl") or {}
     if run.itl_s is not None and (kept := [each for each in run.itl_s if len(each)]):
         measured = statistics_of(np.concatenate(kept))
-        found["itl"] = {name: Miss(measured[name], gaps[name]) for name in STATISTICS if name in gaps}
+        found["itl"] = {name: Residual(measured[name], gaps[name]) for name in STATISTICS if name in gaps}
     return found
 
 

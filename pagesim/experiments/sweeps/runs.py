@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pagesim.api import run, trace_of
 from pagesim.errors import PagesimError
@@ -77,8 +78,7 @@ def replay_all(
     if progress is not None:
         progress(len(records), total)
     owners = {keys[scenario]: scenario for scenario in left}
-    for key, record in workers.call(_replay, calls()):
-        store.put_run(key, record, owners[key].model_dump(exclude={"steps"}, exclude_none=True))
+    for key, record in run_and_store(_replay, calls(), owners, store, workers):
         records[key] = record
         if progress is not None:
             progress(len(records), total)
@@ -86,6 +86,27 @@ def replay_all(
         raise next(iter(without_trace.values()))
     records |= {key: RunRecord("failed", str(error), None) for key, error in without_trace.items()}
     return [StoredRun(scenario, keys[scenario], records[keys[scenario]]) for scenario in scenarios]
+
+
+def run_and_store(
+    function: Callable[..., tuple[str, RunRecord]],
+    calls: Iterable[tuple[Any, ...]],
+    scenarios: Mapping[str, Scenario],
+    store: RunStore,
+    workers: Workers,
+) -> Iterator[tuple[str, RunRecord]]:
+    """Yield the key and the end of each run, stored as soon as it is over.
+
+    Args:
+        function: replays; it returns the key and how the run ended.
+        calls: its arguments.
+        scenarios: by key, for readers of the store.
+        store: of runs.
+        workers: that call the function.
+    """
+    for key, record in workers.call(function, calls):
+        store.put_run(key, record, scenarios[key].model_dump(exclude={"steps"}, exclude_none=True))
+        yield key, record
 
 
 def _trace(recipe: str, scenario: Scenario) -> Trace:

@@ -12,8 +12,8 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from pagesim.errors import PagesimError
-from pagesim.experiments.sweeps.bracket import FOUND, Bracket
 from pagesim.experiments.sweeps.goals import Goal, parse_goal
+from pagesim.experiments.sweeps.rate_search import FOUND, RateSearch
 from pagesim.experiments.sweeps.run_store import RunStore, opened
 from pagesim.experiments.sweeps.runs import ProgressCallback, StoredRun, replay_all
 from pagesim.experiments.sweeps.sweeping import keep_table
@@ -100,10 +100,10 @@ class Search(Comparison):
             base = base.model_copy(update={"rate": math.inf})
         return base.model_copy(update=self.at(self.bracket().lowest))
 
-    def bracket(self) -> Bracket:
+    def bracket(self) -> RateSearch:
         """Return where to search."""
         lowest, highest = BOUNDS[self.find]
-        return Bracket(
+        return RateSearch(
             lowest if self.lowest is None else self.lowest,
             highest if self.highest is None else self.highest,
             self.tolerance,

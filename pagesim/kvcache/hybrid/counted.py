@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from heapq import heappop, heappush
-from math import lcm
 from typing import Final, NamedTuple
 
 from pagesim.kvcache.groups import ChunkedLocal, KVGroup, SlidingWindow, State
-from pagesim.kvcache.ring import Ring
 from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.kvcache.single import SingleSampleManager
 from pagesim.setup.compiled import mypyc_attr
@@ -83,9 +81,7 @@ class CountedHybridManager(SingleSampleManager):
         "_kinds",
         "_rooms",
         "_safe",
-        "_sizes",
         "_states",
-        "_takes",
     )
 
     def __init__(self, num_blocks: int, groups: Sequence[KVGroup], *, longest: int, in_flight: int) -> None:
@@ -100,9 +96,7 @@ class CountedHybridManager(SingleSampleManager):
                 for (rule, size), count in rules.items()
             ]
         )
-        self._states = sum([count for (rule, _), count in rules.items() if isinstance(rule, State)])
-        sizes = Counter(group.block_size for group in self.groups if not isinstance(group.rule, State))
-        self._sizes = tuple(sizes.items())  # (tokens a block, groups)
+        self._states = sum([group.is_one_block for group in self.groups])
         self._kinds = tuple(
             [
                 Kind(rule, size, count)
@@ -114,7 +108,6 @@ class CountedHybridManager(SingleSampleManager):
         self._kind_of = tuple([places.get((group.rule, group.block_size)) for group in self.groups])
         # Tokens below which nothing is given back.
         self._safe = min([kind.processed_at(1) for kind in self._kinds], default=NEVER)
-        self._takes = Ring(lcm(*sizes))
         # When requests are looked at: (step, entry, request, its `Released` while it decodes).
         self._due: list[tuple[int, int, SequenceGroup, Released]] = []
         self._entries = 0
@@ -153,9 +146,6 @@ class CountedHybridManager(SingleSampleManager):
             return True  # even if nothing is given back
         return self.blocks_for(length) <= room and self._whole(tokens) <= room
 
-    def blocks_needed(self, steps: int = 1) -> int:
-        return self._takes.total(self.steps, steps)
-
     def blocks_to_extend(self, request: SequenceGroup, tokens: int, computed: int | None = None) -> int:
         length = self.length(request)
         return self._whole(length + tokens) - self._whole(length)
@@ -163,7 +153,7 @@ class CountedHybridManager(SingleSampleManager):
     def steps_that_fit(self, steps: int, spare: int) -> int:
         if self.steps_in_flight and self._begun_at == self.steps:
             return 0
-        return self._takes.steps_that_fit(self.steps, steps, self.free_blocks - spare)
+        return super().steps_that_fit(steps, spare)
 
     # Changes
 
@@ -177,7 +167,6 @@ class CountedHybridManager(SingleSampleManager):
 
     def start_decoding(self, request: SequenceGroup) -> None:
         super().start_decoding(request)
-        self._count(request, 1)
         request.block_state = released = Released(request.block_state.blocks, self.steps)
         if request.tokens >= self._safe:
             self._begun_at = self.steps
@@ -187,7 +176,6 @@ class CountedHybridManager(SingleSampleManager):
 
     def stop_decoding(self, request: SequenceGroup) -> None:
         super().stop_decoding(request)
-        self._count(request, -1)
         if self.steps > request.block_state.since:
             request.inflight_tokens = self.steps_in_flight * request.tokens_per_step
         request.block_state = Released(request.block_state.blocks)
@@ -257,8 +245,3 @@ class CountedHybridManager(SingleSampleManager):
     def _look_at(self, step: int, request: SequenceGroup, released: Released) -> None:
         self._entries += 1
         heappush(self._due, (step, self._entries, request, released))
-
-    def _count(self, request: SequenceGroup, times: int) -> None:
-        """Count what a request takes as it decodes; with ``times`` -1, no longer."""
-        for size, groups in self._sizes:
-            self._takes.enter(request.length_offset, request.tokens_per_step, times * groups, size)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from bisect import bisect_right
 from collections.abc import Sequence
 
 from pagesim.kvcache.groups import KVGroup
@@ -38,10 +37,7 @@ class InTurnManager(SingleSampleManager):
     def steps_that_fit(self, steps: int, spare: int) -> int:
         if self.steps_in_flight and self._turns.begins(self.steps + 1):
             return 0  # what is in flight is a prompt's: what is released follows no rule of the length
-        needed, room = self.blocks_needed, self.free_blocks - spare
-        if needed(steps) <= room:
-            return steps
-        return bisect_right(range(1, steps + 1), room, key=needed)
+        return super().steps_that_fit(steps, spare)
 
     def free_skipped_blocks(self, request: SequenceGroup) -> None:
         self._release_skipped(request, self.length(request) - request.inflight_tokens)

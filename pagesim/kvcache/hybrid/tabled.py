@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pagesim.allocators.extents import Extent, join_extents
@@ -57,8 +57,7 @@ class HybridManager(InTurnManager):
             end needs: 0 for none, or `DENSE`.
 
     Attributes:
-        window_spans: from which group to which, the last not included, those with windows or chunks share
-            alike; here each by itself.
+        window_groups: numbers of the groups with windows or chunks.
         requests: the requests that hold blocks.
     """
 
@@ -98,8 +97,8 @@ class HybridManager(InTurnManager):
         self._look_up = LookUp(self._families)
         self._match: tuple[SequenceGroup | None, int, int, Found | None] = (None, 0, 0, None)
         self.requests: dict[SequenceGroup, None] = {}
-        self.window_spans = [
-            (number, number + 1)
+        self.window_groups = [
+            number
             for number, group in enumerate(self.groups)
             if isinstance(group.rule, SlidingWindow | ChunkedLocal)
         ]
@@ -151,17 +150,14 @@ class HybridManager(InTurnManager):
     def blocks_for(self, tokens: int) -> int:
         return sum([family.most(tokens) * family.width for family in self._families])
 
-    def blocks_needed(self, steps: int = 1) -> int:
-        return self._turns.takes.total(self.steps, steps)
-
     def blocks_to_extend(self, request: SequenceGroup, tokens: int, computed: int | None = None) -> int:
         length = self.length(request) + tokens
         families: list[Served] = request.block_state.of
         return sum([family.needed(request, table, length, computed) for family, table in families])
 
     def match_prefix(self, request: SequenceGroup, tokens: int) -> int:
-        content = getattr(request, "content", None)
-        if not self.caches_prefixes or content is None:
+        content = request.content
+        if not self._caches or content is None:
             return 0
         last, most, version, found = self._match
         if found is None or last is not request or most != tokens or version != self._blocks.version:
@@ -201,9 +197,7 @@ class HybridManager(InTurnManager):
         self._check_room(self.blocks_to_admit(request, tokens))
         found, hits = self._hit_of(request, tokens)
         tables = [(family, family.new_table()) for family in self._families]
-        request.block_state = Tables(
-            tables, getattr(request, "content", None) if self.caches_prefixes else None
-        )
+        request.block_state = Tables(tables, request.content if self._caches else None)
         if found:
             for (family, table), hit in zip(tables, hits, strict=True):
                 family.add_hit(table, found, hit)
@@ -248,33 +242,25 @@ class HybridManager(InTurnManager):
         blocks: list[int] = table.blocks[at :: family.width]
         return blocks
 
-    def sharers(self) -> Iterable[SequenceGroup]:
-        """Return the requests of which a block of a window or a chunk may have several names."""
-        return self.requests
-
-    def shared_up_to(
-        self, request: SequenceGroup, span: int, place: int
-    ) -> list[tuple[int, Hashable, int, int, int]]:
-        """Return which of a request's blocks in a span of windows have other names, too, up to a place.
+    def shared_up_to(self, request: SequenceGroup, group: int, place: int) -> list[tuple[int, int, int]]:
+        """Return which blocks that a request still has in a group other tables name, too.
 
         Args:
-            request: one of `sharers`.
-            span: number of an entry of `window_spans`.
-            place: the last one that is looked at.
+            request: on the device.
+            group: one of ``window_groups``.
+            place: the last position in the table that is looked at.
 
         Returns:
-            Of each its place in the table, what tells it from others, how many tables name it, and from which
-            group to which it is such a block in each of them, the last not included.
+            Of each its position, its number, and how many tables name it.
         """
-        group, end = self.window_spans[span]
         table, references = self.block_table(request, group=group), self._blocks.references
-        found: list[tuple[int, Hashable, int, int, int]] = []
+        found: list[tuple[int, int, int]] = []
         for at in range(min(place, len(table) - 1), -1, -1):
             block = table[at]
             if block == NULL:
                 break
             if references[block] > 1:
-                found.append((at, block, references[block], group, end))
+                found.append((at, block, references[block]))
         return found
 
     def blocks_of(self, request: SequenceGroup, sample: int = 0) -> list[int]:
@@ -283,17 +269,8 @@ class HybridManager(InTurnManager):
         tables = [self.block_table(request, group=group) for group in groups]
         return [block for table in tables for block in table if block != NULL]
 
-    def extents(self, request: SequenceGroup, sample: int = 0) -> list[Extent]:
-        """Return where a request's blocks are; neighbouring blocks are joined."""
-        return join_extents(self.blocks_of(request))
-
     def free_blocks_in_order(self) -> list[int]:
-        """Return the free blocks in the order in which they are going to be taken."""
         return self._blocks.in_order()
-
-    def free_extents(self) -> list[Extent]:
-        """Return the maximal runs of free blocks, by address."""
-        return join_extents(sorted(self.free_blocks_in_order()))
 
     def cached_extents(self) -> list[Extent]:
         """Return the maximal runs of free blocks whose content can still be found, by address."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Sequence
 from math import lcm
 
 from pagesim.kvcache.groups import ChunkedLocal, KVGroup, SlidingWindow, State
-from pagesim.kvcache.ring import Buckets, Ring
+from pagesim.kvcache.ring import Buckets
 from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.setup.compiled import mypyc_attr
 
@@ -23,7 +22,6 @@ class Turns:
     Attributes:
         alignment: the least common multiple of all groups' block sizes, in tokens.
         period: the least common multiple of the sizes of those that take blocks as a sequence grows.
-        takes: the blocks that decoding requests take, step by step.
     """
 
     __slots__ = (
@@ -33,20 +31,16 @@ class Turns:
         "_groups",
         "_newest",
         "_registers",
-        "_sizes",
         "alignment",
         "period",
-        "takes",
     )
 
     def __init__(self, groups: Sequence[KVGroup], *, registers: bool = False) -> None:
         self._registers = registers
-        self._groups = [group for group in groups if group.rule != State()]
+        self._groups = [group for group in groups if not group.is_one_block]
         self.alignment = lcm(*(group.block_size for group in groups))
         self.period = lcm(*(group.block_size for group in self._groups))
-        self._sizes = Counter([group.block_size for group in self._groups])
         self._buckets = Buckets(self.period)
-        self.takes = Ring(self.period)
         self._changes: dict[int, tuple[int, ...]] = {}
         # By step: requests of whose prompt some was in flight just before: they give back more at once.
         self._fresh: dict[int, list[SequenceGroup]] = {}
@@ -60,7 +54,6 @@ class Turns:
             steps: decode steps that were taken before.
             steps_in_flight: steps that are in flight when another one is planned.
         """
-        self._enter_ring(request, 1)
         if request.tokens_per_step == 1:
             lengths = self._changes.get(steps_in_flight) or self._lengths(steps_in_flight)
             turns = tuple([(length - request.length_offset) % self.period for length in lengths])
@@ -73,7 +66,6 @@ class Turns:
 
     def leave(self, request: SequenceGroup) -> None:
         """Let a request take no further turns."""
-        self._enter_ring(request, -1)
         self._buckets.leave(request)
         for requests in self._fresh.values():
             if request in requests:
@@ -90,11 +82,6 @@ class Turns:
     def begins(self, step: int) -> bool:
         """Say whether some request decodes for the first time at a step."""
         return self._newest == step
-
-    def _enter_ring(self, request: SequenceGroup, times: int) -> None:
-        """Count what a request takes as it decodes; with ``times`` -1, no longer."""
-        for size, groups in self._sizes.items():
-            self.takes.enter(request.length_offset, request.tokens_per_step, times * groups, size)
 
     def _lengths(self, steps_in_flight: int) -> tuple[int, ...]:
         """Return at which lengths, modulo the period, a group changes with so many tokens in flight."""

@@ -85,8 +85,7 @@ class RadixManager(PagedManager):
         return self.blocks_for(tokens) + spare <= self.num_blocks  # empty memory has cached nothing
 
     def blocks_to_admit(self, request: SequenceGroup, tokens: int) -> int:
-        if request.samples > 1:
-            raise BlockManagerError("a prefix cache serves every sample as a request of its own")
+        self._check_single(request)
         node = self._found_for(request)
         return -(-tokens // self.block_size) + (self.tree.unlocked(node) - node.end) // self.block_size
 

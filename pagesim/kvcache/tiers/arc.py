@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from pagesim.kvcache.tiers.chunks import ChunkRun, singles, tail_first
+from pagesim.kvcache.tiers.chunks import ChunkRun, joined, singles, tail_first
 from pagesim.kvcache.tiers.eviction import Eviction, MayGo, RequestUse
 
 Order = OrderedDict[ChunkRun, None]
@@ -34,9 +34,6 @@ class Arc(Eviction):
         self._frequent: Order = OrderedDict()
         self._recent_ghosts: Order = OrderedDict()
         self._frequent_ghosts: Order = OrderedDict()
-
-    def touched(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
-        return  # the order changes when the request is over
 
     def missed(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         recent, frequent = self._recent_ghosts, self._frequent_ghosts
@@ -70,16 +67,18 @@ class Arc(Eviction):
         for each in singles([run]):
             del (self._recent if each in self._recent else self._frequent)[each]
 
-    def finished(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
-        reused, inserted = use.noted.get("reused", ()), use.noted.get("inserted", ())
-        for run in tail_first(runs, last_group_first=True):
+    def finished(self, use: RequestUse) -> None:
+        reused = use.noted.get("reused", set())
+        used = [each for each in reused | use.noted.get("inserted", set()) if self._is_there(each)]
+        for run in tail_first(joined(sorted(used)), last_group_first=True):
             for each in reversed(singles([run])):
-                among = self._recent if each in self._recent else self._frequent
-                if each in reused and among is self._recent:
+                if each in self._frequent:
+                    self._frequent.move_to_end(each)
+                elif each in reused:
                     del self._recent[each]
                     self._frequent[each] = None
-                elif each in reused or each in inserted:
-                    among.move_to_end(each)
+                else:
+                    self._recent.move_to_end(each)
 
     def choose(self, chunks: int, may_go: MayGo) -> list[ChunkRun] | None:
         recent = (each for each in self._recent if may_go(each))
@@ -107,6 +106,9 @@ class Arc(Eviction):
             while len(ghosts) > self._capacity:
                 ghosts.popitem(last=False)
         return chosen
+
+    def _is_there(self, chunk: ChunkRun) -> bool:
+        return chunk in self._recent or chunk in self._frequent
 
     def knows(self) -> set[ChunkRun]:
         return {*self._recent, *self._frequent}

@@ -20,8 +20,8 @@ class Tier:
     Attributes:
         name: what users call it.
         store: its chunks.
-        exclusive: it takes what the tier above (the device above the first) evicts, and gives up what is kept
-            there; an inclusive one gets a copy of all that is written above.
+        exclusive: it takes what the tier above evicts, and gives up what is kept there; an inclusive one gets
+            a copy of all that is written above.
         direct: its link ends at the device, beside those of the tiers above; else at the tier above.
     """
 
@@ -37,16 +37,14 @@ class TierChain:
     The chain takes room for a copy and says that it is to be made (`Move`); what drives the chain carries
     moves out, each when those that it comes ``after`` are over, and says when it is ``over``.
 
-    - *Write-through*: what the device offers goes to the first tier and to the direct ones, if they are
-      inclusive; what is written to a tier goes on to an inclusive one behind it, if that can make room.
+    - *Write-through*: what the device offers goes to the first tier and to the direct ones; what is written
+      to a tier goes on to an inclusive one behind it, if that can make room.
     - *Demotion*: what a tier evicts goes to an exclusive one behind it, if that can make room. Its place is
       taken at once, but what is written there comes after the demotion.
     - *Promotion*: what is loaded from a tier in line passes through those above it, and each that can make
-      room keeps it. An exclusive tier gives up what the one above keeps, or what has reached the device above
-      it.
+      room keeps it. An exclusive tier gives up what the one above keeps.
 
-    A chain of one inclusive tier is what vLLM 0.33.0 has (its OffloadingConnector with memory of the host);
-    one of an exclusive tier that never evicts (`Never`) is the swap space of the PagedAttention paper.
+    A chain of one tier is what vLLM 0.33.0 has (its OffloadingConnector with memory of the host).
 
     Args:
         tiers: that next to the device first.
@@ -56,15 +54,17 @@ class TierChain:
         traffic: of each tier.
 
     Raises:
-        ValueError: a tier behind the first is exclusive and direct: nothing would lead to it.
+        ValueError: the first tier is exclusive, or one that is direct: nothing would lead to it.
     """
 
     __slots__ = ("moves", "tiers", "traffic")
 
     def __init__(self, tiers: Sequence[Tier]) -> None:
-        for tier in tiers[1:]:
-            if tier.exclusive and tier.direct:
-                raise ValueError(f"tier {tier.name} is exclusive and direct: nothing leads to it")
+        for place, tier in enumerate(tiers):
+            if tier.exclusive and (place == 0 or tier.direct):
+                raise ValueError(
+                    f"tier {tier.name} is exclusive and no tier is above it: nothing leads to it"
+                )
         self.tiers = tuple(tiers)
         self.moves: dict[Move, None] = {}
         self.traffic = [Traffic() for _ in tiers]
@@ -74,10 +74,6 @@ class TierChain:
     def places(self, run: ChunkRun) -> list[tuple[ChunkRun, int | None]]:
         """Cut a run by the nearest tier in which its chunks are ready; None where they are in none."""
         return [((run[0], first, end), place) for first, end, place, _ in self._parts(run)]
-
-    def place_of(self, chunk: ChunkRun) -> int | None:
-        """Return the nearest tier in which a chunk is ready; None where it is in none."""
-        return self._parts(chunk)[0][2]
 
     def cut(self, run: ChunkRun) -> list[tuple[int, int, int | None]]:
         """Cut a run where its chunks differ: 0 where they are ready in any tier, else `WRITING`, or None."""
@@ -97,22 +93,29 @@ class TierChain:
         return ChainUse(len(self.tiers))
 
     def offer(self, use: ChainUse, runs: Sequence[ChunkRun]) -> list[Move] | None:
-        """Offer chunks that the device has computed to all inclusive tiers next to it.
+        """Offer chunks that the device has computed to all tiers next to it.
 
         Args:
             use: of the request that offers them.
             runs: of chunks, in the order of its tokens.
 
         Returns:
-            The moves by which they are written where they are not yet; None where the first of these tiers
-            cannot make room for all of them: they can be offered again.
+            The moves by which they are written where they are not yet; None where the first tier cannot make
+            room for all of them: they can be offered again.
         """
-        near = [place for place in range(len(self.tiers)) if self._above(place) == DEVICE]
-        return self._offer(use, runs, [place for place in near if not self.tiers[place].exclusive])
-
-    def take_evicted(self, use: ChainUse, runs: Sequence[ChunkRun]) -> list[Move] | None:
-        """Offer what the device is about to lose to the first tier, if that is exclusive; as ``offer``."""
-        return self._offer(use, runs, [0] if self.tiers and self.tiers[0].exclusive else [])
+        found: list[Move] = []
+        for place in range(len(self.tiers)):
+            if self._above(place) != DEVICE:
+                continue
+            taken = self._make_room(place, use, runs)
+            if taken is None and place == 0:
+                return None
+            if taken is not None:
+                missing, demotions = taken
+                found += demotions
+                if missing:
+                    found.append(self._begin(Move(use, missing, DEVICE, place, writes=True, after=demotions)))
+        return found
 
     def load(self, use: ChainUse, runs: Sequence[ChunkRun]) -> list[Move]:
         """Begin to load chunks to the device, each from the nearest tier in which it is ready.
@@ -149,7 +152,7 @@ class TierChain:
         if move.writes:
             found += self._write_through(use, runs, target)
             self._give_up(target + 1, runs)
-        if move.reads and (source == 0 or target == source - 1):
+        if move.reads and target == source - 1:
             self._give_up(source, runs)
         return found
 
@@ -192,20 +195,6 @@ class TierChain:
             else:  # what is read there is gone already
                 traffic.demoted += chunks
         return move
-
-    def _offer(self, use: ChainUse, runs: Sequence[ChunkRun], places: Sequence[int]) -> list[Move] | None:
-        """Offer chunks of the device to tiers, of which the first must take them."""
-        found: list[Move] = []
-        for place in places:
-            taken = self._make_room(place, use, runs)
-            if taken is None and place == places[0]:
-                return None
-            if taken is not None:
-                missing, demotions = taken
-                found += demotions
-                if missing:
-                    found.append(self._begin(Move(use, missing, DEVICE, place, writes=True, after=demotions)))
-        return found
 
     def _make_room(
         self, place: int, use: ChainUse, runs: Sequence[ChunkRun]
@@ -268,14 +257,10 @@ class TierChain:
         ]
 
     def _give_up(self, place: int, runs: Sequence[ChunkRun]) -> None:
-        """Let an exclusive tier give up chunks that the tier above has, but those that are read there.
-
-        The device has what is loaded from the first tier.
-        """
+        """Let an exclusive tier give up chunks that the tier above has, but those that are read there."""
         if self._is_exclusive(place):
-            above = None if place == 0 else self.tiers[place - 1].store
-            there = runs if above is None else [part for run in runs for part in above.ready(run)]
-            self.tiers[place].store.give_up(there)
+            above = self.tiers[place - 1].store
+            self.tiers[place].store.give_up([part for run in runs for part in above.ready(run)])
 
     def _is_exclusive(self, place: int) -> bool:
         return place < len(self.tiers) and self.tiers[place].exclusive

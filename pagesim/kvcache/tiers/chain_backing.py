@@ -42,7 +42,7 @@ class ChainBacking:
     over, whether or not a scheduler looks.
 
     Args:
-        chain: the tiers, from the fastest to the slowest; the first one is inclusive.
+        chain: the tiers, from the fastest to the slowest.
     """
 
     __slots__ = ("_begun", "chain")

@@ -24,8 +24,7 @@ class TierCounts:
     Args:
         name: what users call the tier.
         store: its chunks.
-        on_device: returns the chunks that the device holds, or can find among its free blocks, each
-            once. It is called for ``duplicate`` and ``kept`` alone, which cost a look at all of them.
+        on_device: returns the chunks that the device holds, or can find among its free blocks, each once.
 
     Attributes:
         name: what users call the tier.
@@ -39,38 +38,9 @@ class TierCounts:
         self.store = store
         self._on_device = on_device
 
-    @property
-    def capacity(self) -> int:
-        """Chunks that there is room for."""
-        return self.store.capacity
-
-    @property
-    def pending(self) -> int:
-        """Chunks that are being written."""
-        return self.store.writing
-
-    @property
-    def pinned(self) -> int:
-        """Chunks that are read by a load, or by a copy on to another tier."""
-        return self.store.pinned
-
-    @property
-    def duplicate(self) -> int:
-        """Of the others, chunks that the device has as well."""
-        return sum([count(self.store.idle(run)) for run in self._on_device()])
-
-    @property
-    def kept(self) -> int:
-        """Of the others, chunks that the device has not."""
-        return self.store.evictable - self.duplicate
-
-    @property
-    def free(self) -> int:
-        """Chunks for which there is room."""
-        return self.store.free
-
     def entries(self) -> dict[str, int]:
         """Return the `ENTRIES`."""
-        duplicate = self.duplicate
-        kept = self.store.evictable - duplicate
-        return dict(zip(ENTRIES, (self.pending, self.pinned, duplicate, kept, self.free), strict=True))
+        store = self.store
+        duplicate = sum([count(store.idle(run)) for run in self._on_device()])
+        counts = (store.writing, store.pinned, duplicate, store.evictable - duplicate, store.free)
+        return dict(zip(ENTRIES, counts, strict=True))

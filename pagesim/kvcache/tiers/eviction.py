@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import ClassVar
 
 from pagesim.kvcache.tiers.chunks import ChunkRun
 from pagesim.kvcache.tiers.spans import Spans
@@ -69,28 +68,19 @@ class RequestUse:
 
     Attributes:
         rank: when it first did anything, where an eviction counts that; 0 for never.
-        seen: chunks that it read, wrote, or offered where they were there; none where an eviction notes uses.
         noted: what else an eviction notes of it, chunk by chunk.
     """
 
-    __slots__ = ("noted", "rank", "seen")
+    __slots__ = ("noted", "rank")
 
     def __init__(self) -> None:
         self.rank = 0
-        self.seen: Spans[bool] = Spans()
         self.noted: dict[str, set[ChunkRun]] = {}
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Eviction(ABC):
-    """An order in which chunks go; the store says what happens to them.
-
-    Attributes:
-        notes_uses: whether it notes itself what requests used: then ``touched`` is told of every use, and
-            ``ended`` is enough.
-    """
-
-    notes_uses: ClassVar[bool] = False
+    """An order in which chunks go; the store says what happens to them."""
 
     def begun(self, held: Spans[ChunkBatch]) -> None:
         """Learn in which batches the store, which is empty, is going to hold its chunks.
@@ -99,9 +89,9 @@ class Eviction(ABC):
         """
         return
 
-    @abstractmethod
     def touched(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
-        """A request used chunks for the first time that are there."""
+        """A request uses chunks that are there; none where all that it offers is missing."""
+        return
 
     @abstractmethod
     def inserted(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
@@ -123,13 +113,9 @@ class Eviction(ABC):
     def forgotten(self, run: ChunkRun) -> None:
         """Chunks that may go are about to be given up, and not for want of room."""
 
-    def ended(self, use: RequestUse) -> None:
-        """A request is over; told in place of ``finished`` if this notes what requests used."""
-        raise NotImplementedError
-
-    @abstractmethod
-    def finished(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
-        """A request is over that used these chunks, which are there; in no order."""
+    def finished(self, use: RequestUse) -> None:
+        """A request is over."""
+        return
 
     @abstractmethod
     def choose(self, chunks: int, may_go: MayGo) -> list[ChunkRun] | None:

@@ -23,8 +23,6 @@ class LruByRequest(Eviction):
 
     __slots__ = ("_clock", "_held", "_ranks")
 
-    notes_uses = True
-
     def __init__(self) -> None:
         self._clock = 0
         self._held: Spans[ChunkBatch] = Spans()
@@ -61,7 +59,7 @@ class LruByRequest(Eviction):
             assert batch.rank is not None
             self._lose(batch.rank, (run[0], first, end))
 
-    def ended(self, use: RequestUse) -> None:
+    def finished(self, use: RequestUse) -> None:
         rank = self._ranks.pop(use.rank, None)
         if rank is not None:
             # All that it has is fresh, and with that what others have, or brought, of what the request used.
@@ -72,9 +70,6 @@ class LruByRequest(Eviction):
                 self._move(run, rank)
             if rank.chunks:
                 self._ranks[rank.number] = rank
-
-    def finished(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
-        self.ended(use)
 
     def choose(self, chunks: int, may_go: MayGo) -> list[ChunkRun] | None:
         chosen: list[ChunkRun] = []

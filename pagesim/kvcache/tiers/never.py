@@ -19,15 +19,9 @@ class Never(Eviction):
     def __init__(self) -> None:
         self._there: Spans[bool] = Spans()
 
-    def touched(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
-        return
-
     def inserted(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         for run in runs:
             self._there.put(run, True)
-
-    def finished(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
-        return
 
     def forgotten(self, run: ChunkRun) -> None:
         self._there.remove(run)

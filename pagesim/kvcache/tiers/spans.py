@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 from pagesim.kvcache.tiers.chunks import ChunkRun
@@ -137,18 +137,6 @@ class Spans(Generic[V]):
             if segment in of and of[segment][-1][1] > first:
                 return False
         return True
-
-    def add(self, runs: Sequence[ChunkRun], value: V) -> Sequence[ChunkRun]:
-        """Give those chunks of runs a value that have none; return them."""
-        if self.has_none(runs):
-            self.put_all(runs, value)
-            return runs
-        fresh: list[ChunkRun] = []
-        for run in runs:
-            parts = self.missing(run)
-            self.put_all(parts, value)
-            fresh += parts
-        return fresh
 
     def remove(self, run: ChunkRun) -> None:
         """Take the values of all chunks of a run away."""

@@ -146,7 +146,8 @@ class ChunkStore:
         eviction.missed(use, missing)
         if ready:
             eviction.reused(use, ready)
-        self._touch(use, ready, missing)
+        if ready or missing:
+            eviction.touched(use, ready)
         lacking = new - (self.capacity - self.used)
         if lacking > 0 and not self._make_room(lacking, _NONE if alone else runs):
             eviction.refused(use, missing)
@@ -182,7 +183,8 @@ class ChunkStore:
     def pin(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         """Let a request read chunks that are ready, until ``unpin``."""
         self._read(runs, 1)
-        self._touch(use, runs)
+        if runs:
+            self._eviction.touched(use, runs)
         self._eviction.reused(use, runs)
 
     def unpin(self, runs: Iterable[ChunkRun]) -> None:
@@ -200,11 +202,7 @@ class ChunkStore:
 
     def finish(self, use: RequestUse) -> None:
         """Say that a request is over: what it used counts as touched once more, its tail first."""
-        if self._eviction.notes_uses:
-            self._eviction.ended(use)
-            return
-        held = self._held
-        self._eviction.finished(use, [part for run, _ in use.seen for part in held.there(run)])
+        self._eviction.finished(use)
 
     # Inside
 
@@ -236,16 +234,6 @@ class ChunkStore:
                 elif batch.readers >= 0:
                     ready.append((run[0], first, end))
         return missing, ready
-
-    def _touch(self, use: RequestUse, there: Sequence[ChunkRun], missing: Sequence[ChunkRun] = ()) -> None:
-        """Note that a request uses chunks; an eviction is told of the first use of those that are there."""
-        if self._eviction.notes_uses:
-            if there or missing:
-                self._eviction.touched(use, there)
-            return
-        fresh = use.seen.add(there, True) if there else there
-        if use.seen.add(missing, True) or fresh:
-            self._eviction.touched(use, fresh)
 
     def _read(self, runs: Iterable[ChunkRun], change: int) -> None:
         for run in runs:

@@ -37,7 +37,7 @@ class JengaManager(TypedManager):
     def held_by_groups(self) -> Sequence[int]:
         return (*self.pages, self.two_level.cut)
 
-    def blocks_of(self, pages: Sequence[int]) -> int:
+    def blocks_taken(self, pages: Sequence[int]) -> int:
         return sum(self.two_level.least_cut(pages))
 
     def blocks_of_all(self, pages: Sequence[int]) -> int:

@@ -42,7 +42,7 @@ class PooledManager(TypedManager):
         if self.capacity_bytes < pools:
             raise ValueError(f"capacity_bytes is {capacity_bytes}; the pools have {pools}")
 
-    def blocks_of(self, pages: Sequence[int]) -> int:
+    def blocks_taken(self, pages: Sequence[int]) -> int:
         return _counted(pages, self.free)
 
     def blocks_when_empty(self, pages: Sequence[int]) -> int:

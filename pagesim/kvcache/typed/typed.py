@@ -57,15 +57,13 @@ class TypedManager(InTurnManager):
         self._longest = longest
         self._in_flight = in_flight
         # What decoding requests take; a state is as long as a sequence and taken once.
-        self._takes = [
-            None if isinstance(group.rule, State) else Ring(group.block_size) for group in self.groups
-        ]
+        self._rings = [None if group.is_one_block else Ring(group.block_size) for group in self.groups]
         self.pages = [0] * len(self.groups)
 
     # What a block is
 
     @abstractmethod
-    def blocks_of(self, pages: Sequence[int]) -> int:
+    def blocks_taken(self, pages: Sequence[int]) -> int:
         """Return the blocks that one request takes for so many pages of each group, in its turn.
 
         More than are free where there is no room for them.
@@ -76,7 +74,7 @@ class TypedManager(InTurnManager):
 
         More than are free where there may be no room for them.
         """
-        return self.blocks_of(pages)
+        return self.blocks_taken(pages)
 
     @abstractmethod
     def blocks_when_empty(self, pages: Sequence[int]) -> int:
@@ -111,20 +109,20 @@ class TypedManager(InTurnManager):
         return self.blocks_when_empty(self._most(tokens))
 
     def blocks_to_admit(self, request: SequenceGroup, tokens: int) -> int:
-        return self.blocks_of(self._pages(tokens))
+        return self.blocks_taken(self._pages(tokens))
 
     def could_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
         return self.blocks_when_empty(self._pages(tokens)) + spare <= self.num_blocks
 
     def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0, length: int = 0) -> bool:
         room = self.free_blocks - spare
-        return self.blocks_to_admit(request, tokens) <= room and self.blocks_of(self._most(length)) <= room
+        return self.blocks_to_admit(request, tokens) <= room and self.blocks_taken(self._most(length)) <= room
 
     def blocks_needed(self, steps: int = 1) -> int:
         return self.blocks_of_all(self._grown(steps))
 
     def blocks_to_extend(self, request: SequenceGroup, tokens: int, computed: int | None = None) -> int:
-        return self.blocks_of(self._missing(request, self.length(request) + tokens))
+        return self.blocks_taken(self._missing(request, self.length(request) + tokens))
 
     # Changes
 
@@ -133,14 +131,6 @@ class TypedManager(InTurnManager):
         self._check_room(self.blocks_to_admit(request, tokens))
         request.block_state = Span(len(self.groups))
         self._take_for(request, tokens)
-
-    def start_decoding(self, request: SequenceGroup) -> None:
-        super().start_decoding(request)
-        self._count_steps(request, 1)
-
-    def stop_decoding(self, request: SequenceGroup) -> None:
-        super().stop_decoding(request)
-        self._count_steps(request, -1)
 
     def release(self, request: SequenceGroup) -> None:
         if request.decodes:
@@ -168,7 +158,7 @@ class TypedManager(InTurnManager):
 
     def _grown(self, steps: int) -> list[int]:
         """Return the pages that decoding requests take over the next steps."""
-        return [0 if ring is None else ring.total(self.steps, steps) for ring in self._takes]
+        return [0 if ring is None else ring.total(self.steps, steps) for ring in self._rings]
 
     def _take_for(self, request: SequenceGroup, length: int) -> None:
         self._reach(request, length)
@@ -196,8 +186,7 @@ class TypedManager(InTurnManager):
         self.give_back(request, group, pages)
         self.pages[group] -= pages
 
-    def _count_steps(self, request: SequenceGroup, times: int) -> None:
-        """Count what a decoding request takes; fewer times than 0 for no longer."""
-        for ring in self._takes:
+    def _enter_ring(self, request: SequenceGroup, times: int) -> None:
+        for ring in self._rings:
             if ring is not None:
                 ring.enter(request.length_offset, request.tokens_per_step, times)

@@ -5,27 +5,18 @@ from __future__ import annotations
 from functools import cache, lru_cache
 from pathlib import Path
 
-from pagesim.models.catalogue.quantized import QUANTIZED, Quantized, quantized
-from pagesim.models.catalogue.releases import RELEASES, Release, released
-from pagesim.models.catalogue.shapes import SHAPES, TINY, hub_ids
+from pagesim.models.catalogue.rows import ids, names, spec_of
+from pagesim.models.catalogue.unknown import unknown
 from pagesim.models.hf_quantization import FILE
 from pagesim.models.huggingface import from_hf_config
 from pagesim.models.layer_file import from_layers, is_layer_file
 from pagesim.models.model_spec import ModelSpec
-from pagesim.models.names import find
-
-# Few of them are asked for: a model is worked out when it is.
-_KNOWN: tuple[ModelSpec | Release | Quantized, ...] = (*SHAPES, *RELEASES, *QUANTIZED, TINY)
-_MODELS = {each.name: each for each in _KNOWN}
-_HUB_IDS = hub_ids() | {
-    hub_id.lower(): release.name for release in (*RELEASES, *QUANTIZED) for hub_id in release.hub_ids
-}
 
 
 def known_as(name: str) -> str | None:
     """Return the name here of a model by its name or its id on Hugging Face; None if it is not known."""
     name = name.lower()
-    return name if name in _MODELS else _HUB_IDS.get(name)
+    return name if name in names() else ids().get(name)
 
 
 def is_config(name: str) -> bool:
@@ -45,7 +36,9 @@ def model(name: str) -> ModelSpec:
         PagesimError: no such model, the message listing names like it; or a file that cannot be read.
     """
     if not is_config(name):
-        return _worked_out(find("model", known_as(name) or name, _MODELS).name)
+        if (known := known_as(name)) is None:
+            raise unknown(name)
+        return _worked_out(known)
     if is_layer_file(name):
         return from_layers(name)
     # A run asks for its model many times, and a long list of quantized layers takes a while to read.
@@ -73,13 +66,18 @@ def _read(name: str, path: str, *contents: bytes) -> ModelSpec:
 
 
 def models() -> tuple[ModelSpec, ...]:
-    """Return every model that is known by name, family by family, small to large; one to try on last."""
-    return tuple(map(_worked_out, _MODELS))
+    """Return every model that is known by name, family by family, small to large."""
+    return tuple(map(_worked_out, names()))
+
+
+def matching(pattern: str) -> tuple[ModelSpec, ...]:
+    """Return the models of which the name, or an id on Hugging Face, holds a text, whatever its case."""
+    part = pattern.lower()
+    named = [name for name in names() if part in name]
+    by_id = [name for hub_id, name in ids().items() if part in hub_id]
+    return tuple(_worked_out(name) for name in names() if name in {*named, *by_id})
 
 
 @cache
 def _worked_out(name: str) -> ModelSpec:
-    known = _MODELS[name]
-    if isinstance(known, Release):
-        return released(known)
-    return quantized(known, _worked_out(known.base)) if isinstance(known, Quantized) else known
+    return spec_of(name)

@@ -19,7 +19,7 @@ from pagesim.experiments.clusters.fleet import MOST_REPLICAS
 from pagesim.results.checks import check_summary, check_table, check_total
 from pagesim.results.report.assemble import assembled, options_of
 from pagesim.results.report.pack import pack, pack_times
-from pagesim.results.report.tables import distributions
+from pagesim.results.report.run_tables import distributions
 from pagesim.results.result import REQUEST_COLUMNS, read_result, read_table
 from pagesim.results.style import PARTS, drawn
 from pagesim.setup.files import put_text

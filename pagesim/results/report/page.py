@@ -13,7 +13,7 @@ from pagesim.accounting.fragmentation import categories
 from pagesim.accounting.metrics import entries_in
 from pagesim.errors import PagesimError
 from pagesim.results.replay import NotReplayed
-from pagesim.results.report import tables
+from pagesim.results.report import run_tables
 from pagesim.results.report.assemble import assembled, options_of
 from pagesim.results.report.frames import frames
 from pagesim.results.report.pack import pack
@@ -158,11 +158,11 @@ def _system(source: Source, shown: Snapshots | TreeSnapshots | str) -> dict[str,
         "name": source.name,
         "scenario": options_of(result.scenario, result.summary),
         "summary": {name: value for name, value in result.summary.items() if name not in ("sim", "live")},
-        "over_time": tables.over_time(result),
-        "tiers": tables.tiers(result),
-        "distributions": tables.distributions(result),
-        "preemptions": tables.preemptions(result, snapshots),
-        "waterfall": tables.waterfall(result, snapshots),
+        "over_time": run_tables.over_time(result),
+        "tiers": run_tables.tiers(result),
+        "distributions": run_tables.distributions(result),
+        "preemptions": run_tables.preemptions(result, snapshots),
+        "waterfall": run_tables.waterfall(result, snapshots),
         "frames": None if snapshots is None else frames(snapshots, result),
         "no_frames": no_frames if snapshots is None else None,
         "trees": trees(shown, result) if isinstance(shown, TreeSnapshots) else None,

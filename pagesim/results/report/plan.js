@@ -34,12 +34,12 @@ const lengthsOf = (plans) => [...new Set(plans.flatMap((plan) => Array.from(plan
 function drawPlanCharts(data) {
   const plans = data.systems, lengths = lengthsOf(plans), y = plans.map((plan) => plain(plan.name));
   const names = [...new Set(plans.flatMap(({ parts }) => parts.map(({ name }) => name)))];
-  byId("bars").style.height = `${110 + 34 * plans.length}px`;
+  byId("bars").style.height = `${130 + 34 * plans.length}px`;
   Plotly.react(byId("bars"), names.map((name) => ({
     y, x: plans.map(({ parts }) => (parts.find((part) => part.name === name) || { bytes: 0 }).bytes / GIB), name, type: "bar", orientation: "h",
     marker: { color: colourOf(STYLE.parts[name]), line: { width: 1, color: style("--line") } }, hovertemplate: "%{x:.2f} GiB",
   })), layoutOf({
-    barmode: "stack", hovermode: "y unified", bargap: 0.3, showlegend: true, legend: { orientation: "h", traceorder: "normal", y: -0.5 },
+    barmode: "stack", margin: { l: 48, r: 12, t: 8, b: 72 }, hovermode: "y unified", bargap: 0.3, showlegend: true, legend: { orientation: "h", traceorder: "normal", yref: "container", y: 0, yanchor: "bottom" },
     xaxis: { title: { text: "GiB", standoff: 6 } }, yaxis: { type: "category", autorange: "reversed" },
   }), SETTINGS);
   Plotly.react(byId("length-chart"), plans.map((plan, i) => ({

@@ -45,7 +45,8 @@ def _plan(name: str, plan: Plan) -> dict[str, Any]:
     return {
         "name": name,
         "scenario": {"model": plan.system.model, "gpu": plan.system.gpu, **plan.settled},
-        "parts": [part._asdict() for part in plan.parts],
+        # In the order of the figures: what the engine may not use stands last.
+        "parts": [part._asdict() for part in (*plan.parts[1:], plan.parts[0])],
         "log": list(plan.log),
         "at_once": plan.at_once,
         "notes": list(plan.notes),

@@ -102,15 +102,6 @@ class Connector:
         tracked.local = local
         return self._look_up.tokens(tracked, local, self._loading if self._waits_for_others else None)
 
-    def knows(self, request: EngineRequest) -> bool:
-        """Say whether any chunk is there, or being written, of a request that was looked up."""
-        tracked, cut = self._tracked[request], self.backing.chain.cut
-        for group in self._groups:
-            runs = tracked.runs(group, 0, request.length // group.tokens)
-            if any(part[2] is not None for run in runs for part in cut(run)):
-                return True
-        return False
-
     def blocks_loaded(self, tokens: int) -> int:
         """Return the blocks that are copied where so many tokens are loaded."""
         blocks = 0

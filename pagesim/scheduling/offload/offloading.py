@@ -30,13 +30,12 @@ _order = attrgetter("order")
 class OffloadingConnector(KVConnector):
     """The connector of an engine with a tier on the host, or a chain of tiers.
 
-    What is stored and loaded is decided by ``connector_scheduler``. This class says when the next plan may
-    differ though no request comes or goes, and what is loaded or stored where that is worth its time only.
+    What is stored and loaded is decided by ``connector_scheduler``. This class says what is loaded or stored
+    where that is worth its time only.
 
     Args:
         memory: empty; its blocks have numbers.
         options: with the size of vLLM's tier in chunks, where there is no chain.
-        in_flight: batches that are scheduled before the outcome of the first of them is known.
         chain: of tiers, in place of vLLM's one.
         prices: what it costs to load and to compute, where the cheaper is chosen.
 
@@ -53,7 +52,6 @@ class OffloadingConnector(KVConnector):
         memory: BlockManager,
         options: VllmV1Options,
         *,
-        in_flight: int,
         chain: TierChain | None,
         prices: Prices | None,
     ) -> None:
@@ -78,16 +76,6 @@ class OffloadingConnector(KVConnector):
         self.jobs = self.connector_scheduler.jobs
         self._prices = prices
         self._chooses = options.kv_offloading_load == "auto"
-        # Whether what becomes of requests that wait may differ in each plan while there are copies.
-        self._always = self._chooses or in_flight > 1
-        # Requests of the last plan that were passed over or found no room, and of which the device may evict
-        # what it has while others decode: what is found of them then, in either place, is another thing.
-        self._losing: list[EngineRequest] = []
-        # The request that found no room in the last plan, and the tokens that were found of it in tiers.
-        self._refused: EngineRequest | None = None
-        self._external = 0
-        # Whether any request of the last plan waits for a copy, its own or another's.
-        self._awaits = False
 
     def tiers(self) -> Sequence[TierCounts]:
         """Return what is counted of the tiers, that next to the device first."""
@@ -100,7 +88,6 @@ class OffloadingConnector(KVConnector):
     ) -> int | None:
         connector = self.connector_scheduler
         tokens = connector.match(request, num_computed_tokens)
-        self._external = tokens or 0
         if not tokens or not self._chooses:
             return tokens
         blocks = connector.blocks_by_tier(request, num_computed_tokens, tokens)
@@ -127,41 +114,14 @@ class OffloadingConnector(KVConnector):
         )
         return load < compute
 
-    def not_admitted(self, request: EngineRequest, num_computed_tokens: int) -> None:
-        self._refused = request
-        # What others hold, too, is not evicted.
-        if num_computed_tokens and self.memory.blocks_to_admit(request, num_computed_tokens):
-            self._losing.append(request)
-
-    def begin_plan(self, now: int) -> None:
-        super().begin_plan(now)
-        self._losing = []
-        self._refused = None
-
     def build_connector_meta(self, batch: Batch, scheduler: VllmV1) -> bool:
-        connector = self.connector_scheduler
-        self._awaits = bool(self.leaving) or self.passes_over
         served = partial(self._served, batch, scheduler.running)
-        batch.transfers = connector.close(served, batch.recomputed)
-        copies = bool(self.jobs and scheduler.queue.waiting and (self._awaits or self._always))
-        # After a preemption, what a look at the head of the queue says may differ in the next plan.
-        return connector.waits or copies or bool(batch.recomputed) or self._changes_what_is_found(batch)
+        batch.transfers = self.connector_scheduler.close(served, batch.recomputed)
+        return self.connector_scheduler.waits
 
-    def _changes_what_is_found(self, batch: Batch) -> bool:
-        """Say whether stores that begin write or evict a chunk of the request that found no room.
-
-        From the next plan on it waits for a chunk that is being written, and others overtake it.
-        """
-        refused, transfers = self._refused, batch.transfers
-        if refused is None or transfers is None or not transfers.stores:
-            return False
-        return self._external > 0 or self.connector_scheduler.knows(refused)
-
-    def update_connector_output(self, jobs: Sequence[Job]) -> bool:
-        loaded = self.connector_scheduler.over(jobs)
-        for request in loaded:
+    def update_connector_output(self, jobs: Sequence[Job]) -> None:
+        for request in self.connector_scheduler.over(jobs):
             self.finished_recving(request)
-        return bool(loaded) or self._awaits or self._always
 
     def preempted(self, request: EngineRequest) -> None:
         self.connector_scheduler.gives_back(request)
@@ -185,15 +145,8 @@ class OffloadingConnector(KVConnector):
     def awaits(self) -> bool:
         return bool(self.jobs) or super().awaits
 
-    @property
-    def arrival_matters(self) -> bool:
-        return bool(self.jobs) and (self._awaits or self._always)  # what waits for a copy is passed over
-
-    def next_plan_differs(self, holding: Sequence[EngineRequest]) -> bool:
-        connector = self.connector_scheduler
-        if connector.waits or super().next_plan_differs(holding):
-            return True
-        return any(connector.knows(each) for each in self._losing)
+    def next_plan_differs(self) -> bool:
+        return self.connector_scheduler.waits or super().next_plan_differs()
 
     def advance(self, steps: int, draining: int) -> None:
         super().advance(steps, draining)

@@ -13,7 +13,7 @@ from pagesim.kvcache.radix import RadixManager, WindowedRadixManager, WindowPool
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.failure_modes import FailureMode
-from pagesim.scheduling.options import Machine, MemoryKind, Prices
+from pagesim.scheduling.options import Machine, Prices
 from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.scheduling.sglang import fast_forward
 from pagesim.scheduling.sglang.adder import AddReqResult, PrefillAdder
@@ -26,7 +26,6 @@ from pagesim.scheduling.sglang.pool import TokenPool
 from pagesim.scheduling.sglang.queue import SglangQueue
 from pagesim.scheduling.sglang.request import LengthLimits, SglangRequest, room_behind
 from pagesim.scheduling.sglang.results import PendingResults
-from pagesim.scheduling.traits import need_pages
 from pagesim.setup.compiled import mypyc_attr
 from pagesim.workloads.trace import IntColumn
 
@@ -76,15 +75,15 @@ class Sglang(Scheduler):
 
     Options = SglangOptions
     samples = "one"
+    reservations = ("on-demand",)
+    allocators = ("paged",)
+    takes_plugins = False
+    memory_reason = "it takes pages as requests grow"
     has_beams = False
     drops_last_token = True
     loses_in_flight = True
     empty_turns = False
     sizing = "sglang"
-
-    @classmethod
-    def check_memory(cls, memory: MemoryKind) -> None:
-        need_pages("sglang", memory, "it takes pages as requests grow")
 
     @classmethod
     def most_output(
@@ -360,7 +359,8 @@ class Sglang(Scheduler):
         self.memory.allocate_step(1)
         self.context += decoding
         batch.decoding = decoding
-        batch.discarded = sum([req.decodes for req in self.results.ending])
+        if self.results.ending:
+            batch.discarded = tuple([req for req in self.results.ending if req.decodes])
         batch.decode_context = self.context - self.draining_context
         if self.chunked_req is not None:  # which waits
             batch.decode_context -= self.chunked_req.tokens

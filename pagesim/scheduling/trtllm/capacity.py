@@ -5,10 +5,8 @@ Source: TensorRT-LLM, ``GuaranteedNoEvictPolicy`` and ``MaxUtilizationPolicy``; 
 
 from __future__ import annotations
 
-from pagesim.kvcache import BlockManager
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
-from pagesim.scheduling.options import Prices
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.trtllm.options import TrtllmOptions
 from pagesim.scheduling.trtllm.scheduler import Trtllm
@@ -20,37 +18,19 @@ class GuaranteedNoEvict(Trtllm):
     The policy that is the default; it gives way to `MaxUtilization` where that is chosen.
     """
 
-    __slots__ = ("_promised",)
+    __slots__ = ()
 
     @classmethod
     def kind_for(cls, options: TrtllmOptions) -> type[Scheduler]:
         return MaxUtilization if options.capacity_scheduler_policy == "MAX_UTILIZATION" else cls
 
-    def __init__(
-        self,
-        memory: BlockManager,
-        options: TrtllmOptions,
-        *,
-        max_model_len: int,
-        prices: Prices | None = None,
-    ) -> None:
-        super().__init__(memory, options, max_model_len=max_model_len, prices=prices)
-        self._promised = 0  # blocks that running requests hold or may take
-
     def fit(self, batch: Batch) -> list[EngineRequest]:
-        return self.take_heads(self.memory.num_blocks - self._promised, batch)
+        promised = sum([self.blocks_to_start(each) for each in self.running.values()])
+        return self.take_heads(self.memory.num_blocks - promised, batch)
 
     def blocks_to_start(self, request: EngineRequest) -> int:
         most = min(self.options.max_new_tokens or 0, self.longest - request.prompt)
         return self.memory.blocks_for(request.prompt + max(request.output, most))
-
-    def _enter(self, request: EngineRequest, tokens: int) -> None:
-        super()._enter(request, tokens)
-        self._promised += self.blocks_to_start(request)
-
-    def _let_go(self, request: EngineRequest) -> None:
-        super()._let_go(request)
-        self._promised -= self.blocks_to_start(request)
 
 
 class MaxUtilization(Trtllm):

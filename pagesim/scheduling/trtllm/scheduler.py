@@ -10,9 +10,8 @@ from pagesim.kvcache import BlockManager
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.draining import DrainingScheduler
 from pagesim.scheduling.failure_modes import FailureMode
-from pagesim.scheduling.options import Machine, MemoryKind, Prices
+from pagesim.scheduling.options import Machine, Prices
 from pagesim.scheduling.request import EngineRequest
-from pagesim.scheduling.traits import need_pages
 from pagesim.scheduling.trtllm.chunking import share_out
 from pagesim.scheduling.trtllm.options import TrtllmOptions, check
 from pagesim.scheduling.trtllm.queue import PlaceQueue
@@ -42,15 +41,15 @@ class Trtllm(DrainingScheduler):
 
     Options = TrtllmOptions
     samples = "one"
+    reservations = ("on-demand",)
+    allocators = ("paged",)
+    takes_plugins = False
+    memory_reason = "capacity_scheduler_policy says what an admission leaves room for"
     has_beams = False
     serves_hybrids = False
     empty_turns = False
 
     queue: PlaceQueue
-
-    @classmethod
-    def check_memory(cls, memory: MemoryKind) -> None:
-        need_pages("trtllm", memory, "capacity_scheduler_policy says what an admission leaves room for")
 
     @classmethod
     def resolve(cls, options: TrtllmOptions, machine: Machine) -> TrtllmOptions:

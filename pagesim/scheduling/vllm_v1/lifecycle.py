@@ -16,13 +16,13 @@ from pagesim.scheduling.disaggregated import PrefillConnector, PullConnector
 from pagesim.scheduling.disaggregated.refusals import check_options
 from pagesim.scheduling.draining import DrainingScheduler
 from pagesim.scheduling.offload.offloading import OffloadingConnector
-from pagesim.scheduling.options import Machine, MemoryKind, Prices
+from pagesim.scheduling.options import Machine, Prices
 from pagesim.scheduling.priority_queue import PriorityQueue
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.scheduling.traits import Pool
 from pagesim.scheduling.vllm_releases import RELEASES
-from pagesim.scheduling.vllm_v0 import check_paged
+from pagesim.scheduling.vllm_v1.cadence import PrefillCadence
 from pagesim.scheduling.vllm_v1.kv_cache_manager import KVCacheManager
 from pagesim.scheduling.vllm_v1.speculation import Drafts
 from pagesim.scheduling.vllm_v1_options import VllmV1Options, resolved
@@ -50,6 +50,7 @@ class VllmV1Base(DrainingScheduler):
         chunked_prefill: whether a prompt may run in chunks.
         threshold: tokens of a request in a step at most; 0 for no limit.
         drafts: what it knows of requests under speculative decoding; None without.
+        cadence: says in which steps prompts are held back; None where they never are.
         kv_cache_manager: what gives requests their blocks, where each is looked at.
     """
 
@@ -59,6 +60,7 @@ class VllmV1Base(DrainingScheduler):
         "_stale",
         "_unserved_context",
         "by_priority",
+        "cadence",
         "chunked_prefill",
         "drafts",
         "kv_cache_manager",
@@ -70,6 +72,9 @@ class VllmV1Base(DrainingScheduler):
 
     Options = VllmV1Options
     samples = "requests"
+    reservations = ("on-demand",)
+    allocators = ("paged", "two-level", "pools")
+    memory_reason = "vLLM's blocks are taken as sequences grow, and shared"
     needs_sharing = True
     has_beams = False
     null_blocks = 1
@@ -77,10 +82,6 @@ class VllmV1Base(DrainingScheduler):
     # Source: 0.33.0, v1/engine/core.py 690 and 792, ``_process_aborts_queue`` before ``update_from_output``.
     drops_last_token = True
     follows_reach = True
-
-    @classmethod
-    def check_memory(cls, memory: MemoryKind) -> None:
-        check_paged("vllm-v1", memory)
 
     @classmethod
     def longest_sequence(cls, max_model_len: int) -> int:
@@ -167,6 +168,8 @@ class VllmV1Base(DrainingScheduler):
         self.threshold = options.long_prefill_token_threshold
         self.in_flight = 2 if options.async_scheduling else 1
         memory.steps_in_flight = self.in_flight - 1
+        interval = options.prefill_schedule_interval or 1
+        self.cadence = PrefillCadence(interval) if interval > 1 else None
         self.drafts: Drafts | None = None
         if options.speculative_tokens is not None:
             self.drafts = Drafts(
@@ -181,9 +184,7 @@ class VllmV1Base(DrainingScheduler):
             kind = PrefillConnector if pool == "prefill" else PullConnector
             self.connector = kind(memory, self.in_flight)
         elif options.offloads:
-            self.connector = OffloadingConnector(
-                memory, options, in_flight=self.in_flight, chain=chain, prices=prices
-            )
+            self.connector = OffloadingConnector(memory, options, chain=chain, prices=prices)
         if self.connector is not None:
             self.parks = self.connector.parks
         full_isl = bool(options.scheduler_reserve_full_isl)
@@ -359,6 +360,4 @@ class VllmV1Base(DrainingScheduler):
         return self.connector is not None and self.connector.awaits
 
     def arrival_matters(self) -> bool:
-        if self.by_priority or not self.queue.waiting:
-            return True
-        return self.connector is not None and self.connector.arrival_matters
+        return self.by_priority or self.connector is not None or not self.queue.waiting

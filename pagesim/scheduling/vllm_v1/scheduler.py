@@ -43,7 +43,9 @@ class VllmV1(VllmV1Base):
         self.must_replan = False
         if self.in_flight > 1:
             self.start_draining()
-        budget = self.max_num_batched_tokens
+        cadence, budget = self.cadence, self.max_num_batched_tokens
+        if cadence is not None:
+            cadence.begin(self.memory.steps, decodes=len(self.running) > len(self._in_chunks))
         if not self._schedule_together(batch, budget):
             self._schedule_running(batch, budget)
         if batch.recomputed:
@@ -51,6 +53,10 @@ class VllmV1(VllmV1Base):
             self.must_replan = bool(self.queue.waiting) if overtakes else self._head_fits()
         elif self.queue.waiting:
             self._schedule_waiting(batch, budget - batch.batched_tokens)
+        elif cadence is not None:
+            cadence.looked_at_waiting(0)
+        if cadence is not None:
+            cadence.end(self.memory.steps, batch.batched_tokens)
         if self._in_chunks or self._skipped or self.running_sequences > budget:
             self.must_replan = True
         batch.tokens = batch.batched_tokens
@@ -82,6 +88,8 @@ class VllmV1(VllmV1Base):
         if self.drafts is not None:
             return False  # what each request computes differs
         memory, in_chunks = self.memory, self._in_chunks
+        if in_chunks and self.cadence is not None and self.cadence.holds:
+            return False
         token_budget -= len(self.running) - len(in_chunks) - self.draining
         if token_budget < 0 or self._skipped:
             return False
@@ -173,7 +181,9 @@ class VllmV1(VllmV1Base):
             request.uncommitted_tokens = request.inflight_tokens = 0  # it got no token in the last step
 
     def _num_due(self, request: EngineRequest) -> int:
-        """Return the tokens of a running request that are not computed; none where its last is in flight."""
+        """Return the tokens of a running request that may be computed; none where its last is in flight."""
+        if self.cadence is not None and self.cadence.holds and request.order in self._in_chunks:
+            return 0
         if self.drafts is not None:
             return self.drafts.num_due(request)
         if request.order in self._draining:
@@ -256,6 +266,8 @@ class VllmV1(VllmV1Base):
 
     def _note_prefill(self, request: EngineRequest, is_whole: bool, batch: Batch) -> None:
         """Let a request decode from now on whose prompt has run whole with this step, or run in chunks."""
+        if self.cadence is not None and request.order in self._in_chunks:
+            self.cadence.prefills = True
         if not is_whole:
             self._in_chunks[request.order] = request
             return
@@ -274,6 +286,7 @@ class VllmV1(VllmV1Base):
         queue, connector, drafts, manager = self.queue, self.connector, self.drafts, self.kv_cache_manager
         # Of the requests that were admitted before: whether any computes something, and a chunk of a prompt.
         any_runs, chunk_runs = batch.batched_tokens > 0, batch.query_key_pairs > 0
+        cadence = self.cadence
         holding: list[EngineRequest] = []  # those that are passed over and hold blocks
         others: list[EngineRequest] = []  # those that hold none
         overtaken: list[EngineRequest] = []  # those that exceed the budget
@@ -299,6 +312,9 @@ class VllmV1(VllmV1Base):
                 is_allocated = manager.admit(request, found + external, spare, external, reserved)
             else:
                 tokens = request.length - found
+                if cadence is not None and cadence.holds and tokens > 1:
+                    self.must_replan = True
+                    break
                 if drafts is not None:
                     is_padded = not chunk_runs and (any_runs or found > 0)
                     tokens = drafts.padded(tokens, found, token_budget, is_padded=is_padded)
@@ -329,17 +345,16 @@ class VllmV1(VllmV1Base):
                 overtaken.append(request)
             elif self.running or holding or others or self.awaits:
                 self.must_replan = self.must_replan or tokens > token_budget
-                if connector is not None and not holds:
-                    connector.not_admitted(request, found)
                 break
             else:  # no request will ever make room: the real one waits for ever
                 queue.pop(request)
                 if connector is not None and holds:
                     connector.abort_held(request)
                 batch.unschedulable += ((request, FailureMode.NEVER_ADMITTED),)
-        if connector is not None and (holding or others):
-            connector.passes_over = True
+        if holding or others:
             queue.put_back(holding, others)
+        if cadence is not None:
+            cadence.looked_at_waiting(queue.waiting - len(holding) - len(others))
         if overtaken:
             self.must_replan = True
         # In front again, but as in the release the one that was overtaken last before the others.
@@ -362,10 +377,7 @@ class VllmV1(VllmV1Base):
         assert connector is not None
         if self.queue.holding:
             return 0 if connector.is_ready(request) else None
-        external = connector.get_num_new_matched_tokens(request, found, self)
-        if external is None:
-            connector.not_admitted(request, found)
-        return external
+        return connector.get_num_new_matched_tokens(request, found, self)
 
     def _head_fits(self) -> bool:
         request = self.queue.head()
@@ -379,6 +391,8 @@ class VllmV1(VllmV1Base):
     def _join(self, request: EngineRequest, found: int, tokens: int, batch: Batch, *, holds: bool) -> None:
         """Let a request run that was given blocks; it computes ``tokens`` behind those that were found."""
         drafts = self.drafts
+        if self.cadence is not None and found < request.length - 1:
+            self.cadence.prefills = True
         if not holds or request.loaded:
             request.cached = found
         self.enter(request)

@@ -16,7 +16,7 @@ from pagesim.costs.operators.grids import Grid
 from pagesim.costs.operators.heads import Stand, stands_for
 from pagesim.costs.operators.prompts import Prompts
 from pagesim.costs.operators.reduces import EAGER_S, Reduces
-from pagesim.costs.operators.rows import Rows, read_rows
+from pagesim.costs.operators.table_rows import Rows, read_rows
 from pagesim.errors import PagesimError
 from tests.costs.operators.conftest import SYSTEM, decode_ms, gemm_ms, prompt_ms
 

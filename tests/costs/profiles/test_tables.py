@@ -39,16 +39,6 @@ def test_what_was_measured_comes_out_as_measured():
             assert whole(length, prompts) == pytest.approx(seconds)
 
 
-def test_it_is_straight_between_points_and_goes_on_beyond_the_last():
-    assert DECODE(8, 8 * 576) == pytest.approx((1.5e-4 + 4e-4) / 2)
-    assert DECODE(36, 36 * 1024) == pytest.approx((4e-4 + 1.5e-3) / 2)
-    assert DECODE(8, 8 * (2 * 8192 - 1024)) == pytest.approx(2e-3 + (2e-3 - 4e-4))
-    assert DECODE(120, 120 * 128) == pytest.approx(4e-4 + (4e-4 - 1.5e-4))
-    assert DECODE(8, 8 * 5) == DECODE(8, 8 * 128), "below the first point it is what that one takes"
-    assert DECODE(0, 0) == PROMPTS(0, 0) == 0
-    assert whole(1024, 7) == pytest.approx(5e-4 + 2 * (1.9e-3 - 5e-4))
-
-
 @given(st.integers(1, 200), st.integers(1, 20_000), st.integers(0, 50))
 def test_a_line_holds_until_it_says(batch, mean, more):
     context = batch * mean

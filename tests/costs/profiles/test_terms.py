@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagesim.costs.profiles import Curve, DecodeAttention, PrefillAttention, Sample, fit_terms
-from pagesim.costs.profiles.attention import fit_decode, fit_prefill
+from pagesim.costs.profiles.attention_terms import fit_decode, fit_prefill
 from pagesim.costs.profiles.curves import fit_curve, fit_rest
 from pagesim.errors import PagesimError
 

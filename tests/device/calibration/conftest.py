@@ -54,7 +54,7 @@ class FakeDevice:
         """Let live's primitives cost what they cost here, and all clocks show this one."""
         import torch
 
-        from pagesim.device.live import attention, batch, clock, executor
+        from pagesim.device.live import batch, cached_attention, clock, executor
         from pagesim.device.live.model import Model
         from pagesim.device.live.pools import KvPools
         from pagesim.kernels import timing
@@ -84,17 +84,18 @@ class FakeDevice:
         def write(keys: Any, values: Any, cache: Any, slots: Any, **_: Any) -> None:
             self.take(costs.write(len(keys)) / layers)
 
-        def decode(queries: Any, cache: Any, tables: Any, lengths: Any, **_: Any) -> Any:
-            self.take(costs.decode(len(queries), int(lengths.sum())) / layers)
-
-        def prefill(queries: Any, cache: Any, tables: Any, lengths: Any, starts: Any, **_: Any) -> None:
+        def attention(
+            queries: Any, cache: Any, tables: Any, lengths: Any, starts: Any = None, **_: Any
+        ) -> None:
+            if starts is None:
+                self.take(costs.decode(len(queries), int(lengths.sum())) / layers)
+                return
             new = starts.diff()
             pairs = int((new * (lengths - new) + new * (new + 1) // 2).sum())
             self.take(costs.prefill(len(queries), pairs) / layers)
 
-        monkeypatch.setattr(attention, "reshape_and_cache", write)
-        monkeypatch.setattr(attention, "decode_attention", decode)
-        monkeypatch.setattr(attention, "prefill_attention", prefill)
+        monkeypatch.setattr(cached_attention, "reshape_and_cache", write)
+        monkeypatch.setattr(cached_attention, "paged_attention", attention)
         for name in ("copy", "swap_out", "swap_in"):
             cost = getattr(costs, name)
             monkeypatch.setattr(KvPools, name, lambda pools, pairs, cost=cost: self.take(cost(len(pairs))))
@@ -121,10 +122,10 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def small_grid(monkeypatch: pytest.MonkeyPatch) -> Grid:
     """Let a calibration measure a small grid, once."""
-    from pagesim.device.calibration import run
+    from pagesim.device.calibration import calibrating
 
-    monkeypatch.setattr(run, "grid_for", lambda device, quick: SMALL)
-    monkeypatch.setattr(run, "TURNS", 1)
+    monkeypatch.setattr(calibrating, "grid_for", lambda device, quick: SMALL)
+    monkeypatch.setattr(calibrating, "TURNS", 1)
     return SMALL
 
 

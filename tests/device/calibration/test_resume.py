@@ -23,15 +23,15 @@ from pagesim.kernels.bench.rows import SCHEMA
 PROGRAM = """
 import sys, time
 from pathlib import Path
-from pagesim.device.calibration import bench, run
+from pagesim.device.calibration import bench, calibrating
 from pagesim.device.calibration.points import Grid
 
 out, hangs_at = Path(sys.argv[1]), int(sys.argv[2])
-run.grid_for = lambda device, quick: Grid(
+calibrating.grid_for = lambda device, quick: Grid(
     tokens=(1, 8, 64), sequences=(1, 8), batches=(1, 4), contexts=(16, 64), prompts=((1, 8), (1, 32), (2, 8)),
     chunks=(), blocks=(1, 4), iterations=(1, 4),
 )
-run.TURNS = 1
+calibrating.TURNS = 1
 
 class Known:
     def __init__(self, *_, **__):

@@ -86,11 +86,6 @@ def whole_way(command, folder: Path, *how: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_whole_way_on_a_small_grid(command, tmp_path, small_grid):
-    whole_way(command, tmp_path, "--seconds", "0.005")
-
-
-@pytest.mark.slow
 def test_the_whole_way(command, tmp_path):
     whole_way(command, tmp_path, "--quick")
 

@@ -10,8 +10,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from pagesim import PagesimError  # noqa: E402
-from pagesim.device.live.attention import CachedAttention  # noqa: E402
 from pagesim.device.live.batch import Columns, Staging  # noqa: E402
+from pagesim.device.live.cached_attention import CachedAttention  # noqa: E402
 from pagesim.device.live.pools import KvPools  # noqa: E402
 from pagesim.kernels import cache, cache_ops, checks, ops  # noqa: E402
 from pagesim.models import ModelSpec  # noqa: E402

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import pagesim as ps  # noqa: E402
-from pagesim.device.live import fit, pools, run_live  # noqa: E402
+from pagesim.device.live import pools, preflight, run_live  # noqa: E402
 from pagesim.models import model  # noqa: E402
 from pagesim.setup.presets import POLICIES  # noqa: E402
 
@@ -93,14 +93,14 @@ def test_a_missing_gpu_is_one_sentence(refused):
 def test_heads_that_the_kernels_do_not_take_are_refused(system_of):
     odd = replace(model("tiny"), head_dim=48)
     with pytest.raises(ps.PagesimError, match="has heads of 48; the kernels take 32, 64, "):
-        fit.check_options(
+        preflight.check_options(
             system_of(), odd, POLICIES["vllm-sosp"],
             device="cpu", attention="paged", cuda_graphs=False, swap="gather",
         )  # fmt: skip
 
 
 def test_the_size_that_is_proposed_fits(monkeypatch, make_trace, system_of):
-    monkeypatch.setattr(fit, "available_bytes", lambda: 64 << 20)
+    monkeypatch.setattr(preflight, "available_bytes", lambda: 64 << 20)
     with pytest.raises(ps.CapacityError) as caught:
         run_live(system_of(num_blocks=100_000, cpu_blocks=0), make_trace(2), device="cpu")
     proposed = int(re.search(r"set num_blocks to at most (\d+)", str(caught.value))[1])

@@ -10,7 +10,7 @@ import pagesim as ps
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from pagesim.device.live import attention, pools
+from pagesim.device.live import cached_attention, pools
 from pagesim.kernels.swap import CopyEach, LayerSwap
 
 
@@ -61,7 +61,7 @@ def test_a_layers_blocks_cross_between_the_layer_before_and_itself(
     none_ahead, live, cases, make_trace, monkeypatch
 ):
     log = []
-    write, move = attention.CachedAttention.write, CopyEach.move
+    write, move = cached_attention.CachedAttention.write, CopyEach.move
 
     def written(self, layer, keys, values):
         log.append(f"layer {layer}" if self._swap else "")
@@ -71,7 +71,7 @@ def test_a_layers_blocks_cross_between_the_layer_before_and_itself(
         log.append(f"{direction} {pieces.start}:{pieces.stop}")
         move(self, direction, blocks, pieces)
 
-    monkeypatch.setattr(attention.CachedAttention, "write", written)
+    monkeypatch.setattr(cached_attention.CachedAttention, "write", written)
     monkeypatch.setattr(CopyEach, "move", moved)
     options, columns, _ = cases["sosp, swap"]
     result = live(make_trace(**columns), options, swap="copy-each", swap_by_layer=True, check=False)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import pagesim as ps
 from pagesim.errors import PagesimError
 from pagesim.experiments.clusters import ROUTERS, Replicas, find_router, run_cluster
-from pagesim.experiments.clusters.replicas import Says, steps_begun
+from pagesim.experiments.clusters.replicas import ReplicaState, steps_begun
 from pagesim.setup.system import System
 from pagesim.sim.clock import steps_before
 from pagesim.workloads.trace import Request
@@ -125,7 +125,7 @@ def test_steps_are_counted_as_the_clock_counts_them(first: int, increment: int, 
     assert steps_begun(*columns).tolist() == [steps_before(first, increment, span)]
 
 
-def says(replicas: Replicas, replica: int, what: Says) -> None:
+def says(replicas: Replicas, replica: int, what: ReplicaState) -> None:
     replicas.ask[replica] = lambda: what
     replicas.changed.add(replica)
 
@@ -133,7 +133,7 @@ def says(replicas: Replicas, replica: int, what: Says) -> None:
 def test_a_router_sees_what_an_engine_holds_while_it_fast_forwards() -> None:
     replicas = Replicas(2)
     # 5 sequences of 100 tokens in an iteration until 10; then 4 steps of 10 ticks.
-    says(replicas, 1, Says(100, 10, (4, 10, 0, 105), 5))
+    says(replicas, 1, ReplicaState(100, 10, (4, 10, 0, 105), 5))
     seen = {now: replicas.kv_tokens(now).tolist()[1] for now in (0, 10, 11, 20, 21, 35)}
     assert seen == {0: 100, 10: 100, 11: 105, 20: 105, 21: 110, 35: 115}
     assert replicas.kv_tokens(35)[0] == 0
@@ -147,7 +147,7 @@ def test_least_loaded_goes_where_the_fewest_are() -> None:
 
 def test_waiting_prompts_count_for_the_router_of_tokens() -> None:
     replicas = Replicas(2)
-    says(replicas, 0, Says(50, 10, (0, 0, 0, 0), 1))
+    says(replicas, 0, ReplicaState(50, 10, (0, 0, 0, 0), 1))
     replicas.waiting_tokens[1] = 60
     router = find_router("fewest-kv-tokens")
     assert router.choose(Request(0, 0.0, 1, 1), replicas, 5) == 0

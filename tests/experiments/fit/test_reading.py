@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from pagesim.errors import PagesimError
@@ -207,12 +206,6 @@ def test_an_engines_log_that_is_off_is_refused(tmp_path: Path, load: RecordedRun
 def test_flags_win_over_logs(write: Write) -> None:
     system, _ = read([write()], [], {"model": "llama-3-8b", "gpu": "h200", "num_blocks": 500})
     assert (system.model, system.gpu, system.num_blocks) == ("llama-3-8b", "h200", 500)
-
-
-def test_arrivals_are_from_the_first(write: Write) -> None:
-    _, (found,) = read([write()], [], FLAGS)
-    assert found.arrival_s[0] == 0
-    assert (np.diff(found.arrival_s) >= 0).all()
 
 
 def test_a_servers_own_log_says_what_clients_do_not(write: Write, tmp_path: Path) -> None:

@@ -13,15 +13,17 @@ from pagesim.experiments.paper.numbers import (
     CERTAINTIES,
     FITTED,
     Number,
-    Quoted,
+    Range,
     csv,
     published,
     shown,
+    shown_range,
 )
 
 
-def number(paper: Quoted | None, ours: float | None, bar: str = "", sure: str = "B") -> Number:
-    return Number("fig0", "a system", "a place", paper, sure, ours, bar)
+def number(paper: float | Range | None, ours: float | None, bar: str = "", sure: str = "B") -> Number:
+    both = (paper, paper) if isinstance(paper, float) else paper
+    return Number("fig0", "a system", "a place", both, sure, ours, bar)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +39,7 @@ def number(paper: Quoted | None, ours: float | None, bar: str = "", sure: str = 
     ],
 )
 def test_a_bar_holds_up_to_its_edge_and_no_further(
-    bar: str, paper: Quoted, inside: tuple[float, ...], outside: tuple[float, ...]
+    bar: str, paper: float | Range, inside: tuple[float, ...], outside: tuple[float, ...]
 ) -> None:
     assert [number(paper, ours, bar).verdict for ours in inside] == ["holds"] * len(inside)
     assert [number(paper, ours, bar).verdict for ours in outside] == ["misses"] * len(outside)
@@ -68,8 +70,9 @@ def test_an_error_is_ours_less_the_papers_and_none_inside_a_range() -> None:
 def test_whole_numbers_keep_all_their_digits() -> None:
     assert shown(2_359_296.0) == "2359296"
     assert shown(0.1234567) == "0.123457"
-    assert shown((603.0, 606.5)) == "603..606.5"
-    assert shown(float("nan")) == shown(None) == ""
+    assert shown_range((603.0, 606.5)) == "603..606.5"
+    assert shown_range((26.0, 26.0)) == "26"
+    assert shown(float("nan")) == shown(None) == shown_range(None) == ""
 
 
 def test_the_table_has_the_columns_that_were_promised_and_leaves_empty_what_is_unknown() -> None:
@@ -84,7 +87,7 @@ def test_the_table_has_the_columns_that_were_promised_and_leaves_empty_what_is_u
 def test_the_papers_numbers_are_read_with_their_ranges_and_what_was_promised() -> None:
     fig15 = published("fig15")
     alpaca, sharegpt = fig15["beam, Alpaca", "2"], fig15["beam, ShareGPT", "2"]
-    assert (alpaca.paper, alpaca.certainty, alpaca.bar) == (37.56, "B", "± 3")
+    assert (alpaca.paper, alpaca.certainty, alpaca.bar) == ((37.56, 37.56), "B", "± 3")
     assert (sharegpt.paper, sharegpt.certainty, sharegpt.bar) == ((44.3, 66.3), "V", "inside")
     for name in FIGURES:
         for each in published(name).values():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import pagesim as ps
 from pagesim.experiments.ablations import undo
-from pagesim.experiments.paper import FIGURES, PaperSetting, chosen
-from pagesim.experiments.paper.beyond import CONTEXTS, LINKS, MODELS, ratio
+from pagesim.experiments.paper import FIGURES, PaperSetting, chosen, reproduce
 from pagesim.experiments.paper.conversations import PROMPT, as_conversations
 from pagesim.experiments.paper.numbers import published
 from pagesim.experiments.paper.setting import ENGINES, OPT_13B, SERVERS, SYSTEMS, engine_of
@@ -20,6 +21,7 @@ from pagesim.experiments.paper.swaps import (
     blocks_profile,
     copy_by_copy,
 )
+from pagesim.experiments.paper.values import CONTEXTS, LINKS, MODELS, swap_over_recompute
 from pagesim.models import model
 from pagesim.setup.scenario import Scenario
 
@@ -55,11 +57,13 @@ def test_swaps_copy_by_copy_go_through_both_ends_of_the_papers_curve() -> None:
     assert all(np.diff([swaps[size] for size in SIZES]) < 0)
 
 
-def test_a_cost_that_knows_no_block_sizes_is_refused() -> None:
+@pytest.mark.parametrize("name", ["fig19a", "fig19b"])
+def test_a_cost_that_knows_no_block_sizes_is_refused_before_anything_is_replayed(
+    name: str, tmp_path: Path
+) -> None:
     with pytest.raises(ps.PagesimError, match="'affine:1,0,0', which knows no block sizes"):
-        FIGURES["fig19a"].loads(PaperSetting(cost="affine:1,0,0"))
-    with pytest.raises(ps.PagesimError, match="'affine:1,0,0', which knows no block sizes"):
-        FIGURES["fig19b"].loads(PaperSetting(cost="affine:1,0,0"))
+        reproduce(chosen(["fig2", name]), PaperSetting(cost="affine:1,0,0"), tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("source", ENGINES)
@@ -91,17 +95,17 @@ def test_a_block_size_that_no_measured_profile_knows_takes_the_engine_of_the_ana
 def test_a_faster_link_and_a_longer_context_speak_for_swapping() -> None:
     for name in MODELS:
         for tokens in CONTEXTS:
-            ratios = [ratio(name, tokens, link) for link in LINKS]
+            ratios = [swap_over_recompute(name, tokens, link) for link in LINKS]
             assert ratios == sorted(ratios, reverse=True)
         for link in LINKS:
-            ratios = [ratio(name, tokens, link) for tokens in CONTEXTS]
+            ratios = [swap_over_recompute(name, tokens, link) for tokens in CONTEXTS]
             assert ratios == sorted(ratios, reverse=True)
 
 
 def test_every_figure_has_the_same_loads_with_a_shorter_trace() -> None:
     for each in FIGURES.values():
         assert each.loads(PaperSetting(quick=True)).keys() == each.loads(PaperSetting()).keys()
-        assert (each.draw is None) == bool(each.missing)
+        assert (each.form is None) == bool(each.missing)
     assert chosen(["all"]) == list(FIGURES.values())
     assert [each.name for each in chosen(["fig2", "table1", "fig2"])] == ["fig2", "table1"]
 

@@ -62,7 +62,7 @@ def recorded(clients: int | None = None, slower: float = 1.0) -> RecordedRun:
 @pytest.mark.parametrize("clients", [None, 8])
 def test_a_run_of_the_simulator_has_no_error(clients: int | None) -> None:
     found = simulate_recorded(recorded(clients), cost=COST)
-    for by in found.misses.values():
+    for by in found.residuals.values():
         for miss in by.values():
             assert miss.error == pytest.approx(0, abs=1e-9)
     assert found.curve is not None
@@ -74,22 +74,22 @@ def test_a_server_that_was_slower_is_missed_by_as_much() -> None:
     found = simulate_recorded(recorded(slower=1.25), cost=COST)
     for metric in ("ttft", "tpot", "e2e"):
         for name in ("mean", "p50", "p90", "p95", "p99"):
-            assert found.misses[metric][name].error == pytest.approx(-0.2)
+            assert found.residuals[metric][name].error == pytest.approx(-0.2)
     assert found.worst() == pytest.approx(0.2)
 
 
 def test_a_front_end_is_in_latencies_and_not_in_tpot() -> None:
     plain, found = (simulate_recorded(recorded(), cost=COST, frontend=front) for front in (None, "0.02"))
     for metric, more in (("ttft", 0.02), ("e2e", 0.02), ("tpot", 0.0)):
-        mean = plain.misses[metric]["mean"].simulated
-        assert found.misses[metric]["mean"].simulated == pytest.approx(mean + more)
+        mean = plain.residuals[metric]["mean"].simulated
+        assert found.residuals[metric]["mean"].simulated == pytest.approx(mean + more)
 
 
 def test_gaps_between_tokens_are_compared_where_they_are_known() -> None:
     run = recorded()
-    assert "itl" not in simulate_recorded(run, cost=COST).misses
+    assert "itl" not in simulate_recorded(run, cost=COST).residuals
     gaps = [np.full(tokens - 1, 0.012) for tokens in run.output_tokens]
-    found = simulate_recorded(replace(run, itl_s=gaps), cost=COST).misses["itl"]
+    found = simulate_recorded(replace(run, itl_s=gaps), cost=COST).residuals["itl"]
     assert found["p50"].measured == pytest.approx(0.012)
     assert 0.01 < found["p50"].simulated < 0.02
 
@@ -99,7 +99,7 @@ def test_prompts_that_begin_alike_find_their_blocks() -> None:
     prompts = [list(range(tokens)) for tokens in run.prompt_tokens.tolist()]
     same = replace(run, prompt_ids=prompts, series=None)
     ttft = [
-        simulate_recorded(same, cost=COST, enable_prefix_caching=caches).misses["ttft"]["mean"].simulated
+        simulate_recorded(same, cost=COST, enable_prefix_caching=caches).residuals["ttft"]["mean"].simulated
         for caches in (True, False)
     ]
     assert ttft[0] < ttft[1]
@@ -124,8 +124,8 @@ def test_means_alone_are_compared_by_means(tmp_path: Path) -> None:
     )
     (run,) = read(file)
     found = simulate_recorded(run, cost="affine:0.01,1e-4,0", max_num_batched_tokens=8192)
-    assert set(found.misses) == {"ttft", "tpot"}
-    assert set(found.misses["tpot"]) == {"mean"}
+    assert set(found.residuals) == {"ttft", "tpot"}
+    assert set(found.residuals["tpot"]) == {"mean"}
     # A step of 10 ms with four sequences of 0.1 ms, and a little more where prompts came in.
-    assert 0.0104 < found.misses["tpot"]["mean"].simulated < 0.06
+    assert 0.0104 < found.residuals["tpot"]["mean"].simulated < 0.06
     assert "simulated as 0.11.2" in found.notes[0]

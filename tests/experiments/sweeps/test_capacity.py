@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import pagesim as ps
-from pagesim.experiments.sweeps.bracket import ALWAYS, FOUND, NEVER, Bracket
+from pagesim.experiments.sweeps.rate_search import ALWAYS, FOUND, NEVER, RateSearch
 
 POLICIES = ["orca-max", "vllm-sosp"]
 LOAD = {"num_requests": 120, "jobs": 2}
@@ -102,7 +102,7 @@ def test_a_run_that_fails_keeps_no_goal():
 
 
 def test_a_bracket_doubles_and_then_halves_its_distance():
-    bracket = Bracket(1.0, 100.0, 0.01)
+    bracket = RateSearch(1.0, 100.0, 0.01)
     tried = []
     while (rate := bracket.next()) is not None:
         tried.append(rate)

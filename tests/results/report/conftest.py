@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from pagesim.results.report import write_report
+from tests.results.report.reading import stored
+
 STARTS_WITHIN_S = 30
 ANSWERS_WITHIN_S = 60
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -179,3 +182,12 @@ def browser(chromium: Callable[[], Browser]) -> Iterator[Browser]:
     page = chromium()
     yield page
     page.close()
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a page about two systems, of which one swaps."""
+    folder = tmp_path_factory.mktemp("two")
+    folders = [stored(folder / "a", policy="orca-pow2"), stored(folder / "b", policy="vllm-sosp", n=3)]
+    write_report(folders, folder / "report.html", instants=120)
+    return folder / "report.html"

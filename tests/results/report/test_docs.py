@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pagesim.results.report import page, tables
+from pagesim.results.report import page, run_tables
 from pagesim.results.report.cells import MOST_CELLS
 from tests.pages import ROOT, check_programs, commands_in, text_of
 
@@ -30,9 +30,9 @@ def test_its_program_prints_what_is_shown(tmp_path, monkeypatch):
 
 def test_it_tells_the_bounds_that_there_are():
     assert f"first {MOST_CELLS:,} blocks" in TEXT
-    assert f"| {tables.MOST_POINTS} instants" in TEXT
-    assert f"| {tables.MOST_REQUESTS:,} a system" in TEXT
-    assert f"| {tables.QUANTILES + 1} quantiles" in TEXT
+    assert f"| {run_tables.MOST_POINTS} instants" in TEXT
+    assert f"| {run_tables.MOST_REQUESTS:,} a system" in TEXT
+    assert f"| {run_tables.QUANTILES + 1} quantiles" in TEXT
     waterfall = (ROOT / "pagesim" / "results" / "report" / "waterfall.js").read_text(encoding="utf-8")
     (lines,) = re.findall(r"MOST_LINES = (\d+)", waterfall)
     assert f"{lines} at a time" in TEXT

@@ -8,27 +8,24 @@ from typing import Any
 
 import pytest
 
-from pagesim.api import run, trace_of
 from pagesim.results.report import write_report
 from pagesim.results.report.trees import MOST_NODES
 from pagesim.results.tree_snapshots import NO_NODE, tree_at
-from pagesim.setup.scenario import Scenario
+from tests.results.report.reading import stored
 
 TURNS = Path(__file__).resolve().parents[2] / "golden" / "sglang" / "turns.csv"
-SMALL = {"trace": str(TURNS), "model": "tiny", "cost": "affine:0.01,1e-5,1e-7", "num_blocks": 12000}
+TREE: dict[str, Any] = {
+    **{"trace": str(TURNS), "model": "tiny", "cost": "affine:0.01,1e-5,1e-7", "num_blocks": 12000},
+    **{"rate": None, "num_requests": None, "max_model_len": None},
+}
 SEEN = "pagesimReport.tree"
-
-
-def stored(folder: Path, **options: Any) -> Path:
-    chosen = Scenario(**{**SMALL, **options})
-    return run(chosen, trace_of(chosen), steps="stretches").save(folder)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a result that has a tree, and a page about it."""
     folder = tmp_path_factory.mktemp("trees")
-    write_report([stored(folder / "tree", policy="sglang")], folder / "report.html", instants=60)
+    write_report([stored(folder / "tree", policy="sglang", **TREE)], folder / "report.html", instants=60)
     return folder
 
 
@@ -103,7 +100,9 @@ def test_the_nodes_are_coloured_by_state_or_by_last_use_and_the_key_says_so(page
 
 
 def test_a_page_of_no_tree_shows_no_section_of_it(chromium: Callable[[], Any], folder: Path) -> None:
-    paged = stored(folder / "paged", policy="vllm-sosp", trace="fixed:100,20", num_requests=5, num_blocks=700)
+    paged = stored(
+        folder / "paged", **{**TREE, "trace": "fixed:100,20", "num_requests": 5, "num_blocks": 700}
+    )
     write_report([paged], folder / "paged.html", instants=5)
     browser = chromium()
     browser.open(folder / "paged.html")

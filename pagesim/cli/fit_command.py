@@ -1,0 +1,120 @@
+"""``pagesim fit``: from the logs of a user's own server to a profile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pagesim.cli import show
+from pagesim.cli.flags import JSON, with_fields
+from pagesim.errors import PagesimError
+from pagesim.setup.engine_config import EngineConfig
+from pagesim.setup.files import check_file
+from pagesim.setup.system import System
+
+if TYPE_CHECKING:
+    from pagesim.costs.profiles import Profile
+
+LEFT_OUT = (
+    *("cost", "frontend", "max_concurrency", "client_timeout", "window", "until", "fast_forward"),
+    *("seed", "beam_drop", "strict_compat"),
+)
+"""Fields of a system that logs say, or that no log depends on."""
+
+_FIELDS = {name: field for name, field in System.model_fields.items() if name not in LEFT_OUT}
+
+
+@with_fields(_FIELDS, engine=True)
+def command(
+    *,
+    logs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="LOGS…",
+            help="Recorded loads of one server, a file each, and the server's log.",
+        ),
+    ],
+    hold_out: Annotated[
+        list[Path] | None,
+        typer.Option("--hold-out", metavar="FILE", help="Load to predict and not to fit to. Repeatable."),
+    ] = None,
+    first: Annotated[
+        int | None,
+        typer.Option(min=1, help="Fit to this many requests of each load, and predict the others."),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROFILE",
+            help="Keep this profile's operators, and fit the engine's time per iteration and per sequence.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="PROFILE.json", help="Write the profile here.")
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="DIR", help="Draw measured against simulated times into this folder."),
+    ] = None,
+    json: JSON = False,
+    flags: dict[str, Any],
+) -> None:
+    """Fit a profile to the logs of a server's requests.
+
+    Give several loads of different concurrency: one alone does not tell a time a sequence from a time a
+    token of context. What the logs do not say of the server is given by flags.
+
+    Example: pagesim fit c4.json c16.json c64.json --hold-out c96.json --gpu h100 --out my.json
+    """
+    from pagesim.cli import show_fit, show_truth
+    from pagesim.experiments.fit import fitting, reading, result
+    from pagesim.experiments.recorded.errors import residuals_of
+    from pagesim.experiments.recorded.find import split
+
+    if out is not None and out.suffix != ".json":
+        raise PagesimError(f"out is {out}; it must end in .json, or no command would find it")
+    if out is not None:
+        check_file(out, "profile")
+    logs, server = split(logs)
+    system, loads = reading.read(logs, hold_out or [], flags, server.options)
+    operators = _start(start, system)
+    if operators is not None and "kv_cache_dtype" not in system.model_fields_set:
+        system = system.model_copy(update={"kv_cache_dtype": operators.kv_dtype})
+    fitted = fitting.fit(loads[: len(logs)], system, start=operators, first=first)
+    tables = result.tables(fitted, loads[len(logs) :])
+    summary = result.report(fitted, tables)
+    if out is not None:
+        result.profile(fitted, out.stem, summary).save(out)
+    if plot is not None:
+        from pagesim.experiments.recorded.plots import latencies
+        from pagesim.results.drawing import load_of
+
+        show.put_figure(latencies(tables, {}, load_of(system)), plot, "fit")
+    show.say_notes(tuple(dict.fromkeys((*(note for load in loads for note in load.notes), *fitted.notes))))
+    if json:
+        show.as_json(summary)
+        return
+    show_fit.values(summary)
+    residuals = [(load, residuals_of(pairs)) for load, pairs in tables.items()]
+    show_truth.latencies("Simulated against measured: latencies", residuals)
+    if out is not None:
+        show.say(f"profile written to {out}; use it by --cost profile:{out}{show_fit.front_end(summary)}")
+    show.stored(plot)
+
+
+def _start(name: str | None, system: System) -> Profile | None:
+    """Return the profile of the operators, if one was named."""
+    from pagesim.costs.profiles import find_profile
+
+    if name is None:
+        return None
+    config = EngineConfig(system)
+    return find_profile(
+        name,
+        model=config.model,
+        tp=system.tensor_parallel_size,
+        kv_dtype=config.kv_dtype,
+        block_size=system.block_size or 16,
+    )

@@ -1,0 +1,164 @@
+"""Fit: whether a live run can be done here at all, said before anything is allocated."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+
+import torch
+
+from pagesim.device.live.cached_attention import KINDS
+from pagesim.errors import CapacityError, PagesimError
+from pagesim.hardware.gpus import GIB
+from pagesim.kernels.cache import HEAD_DIMS
+from pagesim.kernels.swap import STRATEGIES
+from pagesim.models import ModelSpec
+from pagesim.setup.engine_config import EngineConfig
+from pagesim.setup.presets import Policy
+from pagesim.setup.system import System
+from pagesim.sizing import Capacity
+
+MAX_BLOCK_SIZE = 4096
+
+_WORKSPACE = 1 * GIB
+"""On a GPU, for CUDA, cuBLAS, the staging of swaps and what compiled kernels take."""
+
+
+def check_options(
+    system: System,
+    spec: ModelSpec,
+    policy: Policy,
+    *,
+    device: str,
+    attention: str,
+    cuda_graphs: bool,
+    swap: str,
+) -> None:
+    """Refuse what is not built.
+
+    Raises:
+        PagesimError: it is; the sentence names the option.
+    """
+    if attention not in KINDS:
+        raise PagesimError(f"attention is {attention!r}; it must be one of {', '.join(KINDS)}")
+    if swap not in STRATEGIES:
+        raise PagesimError(f"swap is {swap!r}; it must be one of {', '.join(STRATEGIES)}")
+    if cuda_graphs and device != "cuda":
+        raise PagesimError("cuda_graphs needs device cuda: on a CPU there is nothing to capture")
+    if cuda_graphs and attention != "paged":
+        raise PagesimError(
+            f"cuda_graphs needs attention paged, not {attention}: how wide the padded batch is changes from "
+            "step to step"
+        )
+    if system.tensor_parallel_size != 1:
+        raise PagesimError(
+            f"tensor_parallel_size is {system.tensor_parallel_size}; a live run runs on one device, so it "
+            "must be 1"
+        )
+    if system.weight_dtype not in (None, "bf16", "fp16"):
+        raise PagesimError(
+            f"weight_dtype is {system.weight_dtype}; a live run has fp16 or bf16 (and fp32 on a CPU)"
+        )
+    kv_dtype = EngineConfig(system).kv_dtype
+    if kv_dtype not in ("fp16", "bf16"):
+        raise PagesimError(f"kv_cache_dtype is {kv_dtype}; a live run keeps fp16 or bf16 (and fp32 on a CPU)")
+    if system.option("speculative_tokens") is not None:
+        raise PagesimError("a live run has no drafts to verify: leave speculative_tokens out")
+    if policy.allocator == "virtual":
+        raise PagesimError(
+            f"policy {system.policy} maps pages into virtual addresses; a live run reads the cache through "
+            "block tables: choose a policy with another allocator"
+        )
+    if spec.head_dim not in HEAD_DIMS:
+        raise PagesimError(
+            f"model {spec.name} has heads of {spec.head_dim}; the kernels take "
+            f"{', '.join(map(str, HEAD_DIMS))}"
+        )
+
+
+def dtype_on(device: str, kv_dtype: str) -> torch.dtype:
+    """Return the type of weights and cache: fp32 on a CPU, else that of the cache, ``fp16`` or ``bf16``."""
+    if device == "cpu":
+        return torch.float32
+    return torch.bfloat16 if kv_dtype == "bf16" else torch.float16
+
+
+def check_block_size(block_size: int) -> None:
+    """Refuse blocks that the kernels do not take.
+
+    Raises:
+        PagesimError: the size is no power of two, or above the largest.
+    """
+    if block_size > MAX_BLOCK_SIZE or block_size & (block_size - 1):
+        raise PagesimError(
+            f"block_size is {block_size}; live runs take powers of two from 1 to {MAX_BLOCK_SIZE}"
+        )
+
+
+def check_memory(
+    spec: ModelSpec,
+    sized: Capacity,
+    *,
+    activation_bytes: int,
+    host_blocks: int,
+    null_blocks: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> None:
+    """Refuse weights and a cache that this machine has no room for; the null block is no row of the cache.
+
+    Raises:
+        CapacityError: the sentence says what is needed, what is there, and which option makes it less.
+    """
+    item = dtype.itemsize
+    block = 2 * spec.layers * spec.kv_heads * spec.head_dim * sized.block_size * item
+    weights = spec.parameters * item
+    activations = activation_bytes * item // 2
+    cache, host = sized.num_blocks * block, host_blocks * block
+    on_gpu = device.type == "cuda"
+    if on_gpu:  # what an earlier run in this process left behind is free, too
+        gc.collect()
+        torch.cuda.empty_cache()
+    free = torch.cuda.mem_get_info(device)[0] if on_gpu else available_bytes()
+    needed = weights + activations + cache + (_WORKSPACE if on_gpu else host)
+    if weights + activations >= free:
+        raise CapacityError(
+            f"model {spec.name} takes {_gib(weights + activations)} of weights and activations in "
+            f"{_name(dtype)}; {_gib(free)} are free on device {device.type}: choose a smaller model"
+        )
+    if needed > free:
+        room = max(0, free - (needed - cache)) // block
+        most = room + null_blocks
+        advice = f"set num_blocks to at most {most}" if room else "choose a smaller model or cpu_blocks"
+        raise CapacityError(
+            f"num_blocks is {sized.num_blocks + null_blocks}: with the model's "
+            f"{_gib(weights + activations)}, a cache of {_gib(cache)}"
+            f"{'' if on_gpu else f' and a swap space of {_gib(host)}'} does not fit into the {_gib(free)} "
+            f"that are free on device {device.type}; {advice}"
+        )
+    pinnable = available_bytes()
+    if on_gpu and host > pinnable:
+        raise CapacityError(
+            f"cpu_blocks is {host_blocks}: {_gib(host)} of pinned memory; {_gib(pinnable)} are free, "
+            f"so set it to at most {pinnable // block}"
+        )
+
+
+def available_bytes() -> int:
+    """Return the bytes of host memory that can be taken without pushing anything out."""
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.1f} GiB"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

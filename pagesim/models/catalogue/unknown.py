@@ -1,0 +1,52 @@
+"""What to say of a model that has no row: a likely name, how to give its config, or what it does instead."""
+
+from __future__ import annotations
+
+import json
+import re
+from difflib import get_close_matches
+from pathlib import Path
+
+from pagesim.errors import PagesimError, brief
+from pagesim.models.catalogue.rows import ids, names
+
+_OUT_OF_SCOPE = Path(__file__).with_name("out_of_scope.json")
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+"""ORG/NAME, as Hugging Face has it."""
+
+
+def unknown(name: str) -> PagesimError:
+    """Return the error for a model that is not known by that name, which says what to do."""
+    return PagesimError(f"no model is named {brief(name, 200)}; {_advice(name)}")
+
+
+def out_of_scope(name: str) -> str | None:
+    """Return what a model does that is no language model with a KV cache, by its name; None of any other."""
+    for kind in json.loads(_OUT_OF_SCOPE.read_text(encoding="utf-8")):
+        if re.search(kind["pattern"], name[:200].lower()):
+            return str(kind["what"])
+    return None
+
+
+def _advice(name: str) -> str:
+    if (what := out_of_scope(name)) is not None:
+        return f"by its name it {what}: pagesim is about models that write text from a KV cache"
+    asked = name.lower()[:100]
+    if HUB_ID.fullmatch(name):
+        near = [_written(each) for each in get_close_matches(asked, ids(), n=3, cutoff=0.8)]
+        did = f"did you mean {' or '.join(near)}? Else " if near else ""
+        return (
+            f"{did}give its config.json: download https://huggingface.co/{name}/blob/main/config.json into a "
+            "folder, hf_quant_config.json too if there is one, and name that folder in its place, or let "
+            "pagesim plan --fetch take it"
+        )
+    near = get_close_matches(asked, names(), n=5, cutoff=0.5)
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return "pagesim list models shows those that are known; others are given by their config.json"
+
+
+def _written(hub_id: str) -> str:
+    """Return an id as its row writes it."""
+    return next(str(each) for each in names()[ids()[hub_id]]["ids"] if each.lower() == hub_id)

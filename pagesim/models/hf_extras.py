@@ -1,0 +1,245 @@
+"""What a family's layers have beside attention, states, MLPs and experts of the usual shapes.
+
+Sources: the model classes of vLLM 0.33.0; the docstrings name the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pagesim.models.hf_config import HfConfig
+from pagesim.models.hf_kept import blocks
+from pagesim.models.parameters import ALL, REST, Tensor, vector
+
+Fields = dict[str, Any]
+"""Fields of a ModelSpec."""
+
+
+def extras(config: HfConfig, layers: int) -> Fields:
+    """Return these fields of a model's spec: its ``extras``, ``ffns`` and ``own_attention``.
+
+    Raises:
+        PagesimError: a key is missing or off.
+    """
+    read = _EXTRAS.get(config.family)
+    return read(config, layers) if read else {}
+
+
+def _gemma4(config: HfConfig, layers: int) -> Fields:
+    """Queries of layers that read what others keep, and an input of each layer's own (gemma4.py)."""
+    hidden, heads = config.number("hidden_size"), config.number("num_attention_heads")
+    own = layers - config.number("num_kv_shared_layers", default=0)
+    kinds, every = config.entries("layer_types") or (), range(layers)
+    found: list[Tensor] = []
+    for key, names in (("head_dim", ("sliding_attention",)), ("global_head_dim", ("full_attention",))):
+        query, at = heads * config.number(key), [i for i in every if i >= own and kinds[i] in names]
+        found += [
+            Tensor("attention", "q_proj", query, hidden, at, ALL),
+            Tensor("attention", "o_proj", hidden, query, at, ALL, by_columns=True),
+            vector("q_norm", query // heads, at),
+        ]
+    width = config.number("hidden_size_per_layer_input", default=0)
+    if width:
+        rows = config.number("vocab_size_per_layer_input")
+        found += [
+            Tensor(REST, "embed_tokens_per_layer", rows, layers * width, shards=ALL),
+            Tensor(REST, "per_layer_model_projection", layers * width, hidden, shards=ALL),
+            Tensor(REST, "per_layer_gate_and_projection", 2 * width, hidden, every),
+            vector("per_layer_norms", hidden, every),
+            vector("per_layer_projection_norm", width),
+        ]
+    config.skip("vocab_size_per_layer_input", "enable_moe_block")
+    if config.get("num_experts"):
+        found.append(vector("expert_norms", 3 * hidden, every))
+        found.append(vector("router_scales", hidden + config.number("num_experts"), every, counted=0))
+    ffn, wide = config.number("intermediate_size"), config.flag("use_double_wide_mlp")
+    ffns = (ffn,) * own + (2 * ffn,) * (layers - own) if wide and own < layers else ()
+    return {"extras": tuple(found), "ffns": ffns}
+
+
+def _streams(config: HfConfig, layers: int) -> list[Tensor]:
+    """What mixes several residual streams before and after attention and MLP (hyper-connections)."""
+    streams = config.number("hc_mult", default=1)
+    rows, columns = streams * (2 + streams), streams * config.number("hidden_size")
+    return [
+        Tensor(REST, "hc_fn", 2 * rows, columns, range(layers), wide=True),
+        vector("hc_base", 2 * rows, range(layers), wide=True),
+        vector("hc_scale", 2 * 3, range(layers), wide=True, counted=0),
+    ]
+
+
+def _glm5_next(config: HfConfig, layers: int) -> Fields:
+    """Several residual streams, and what makes one key of several tokens (models/glm5next)."""
+    attends = [i for i, kind in enumerate(config.entries("layer_types") or ()) if kind != "linear_attention"]
+    keys, pool = config.number("index_head_dim"), config.number("index_kpool")
+    hidden = config.number("hidden_size")
+    config.skip("linear_conv_kernel_dim", "linear_head_dim", "linear_num_heads", "mhc")
+    return {
+        "extras": (
+            *_streams(config, layers),
+            vector("index_kpool_compress_ape", pool * keys, attends, wide=True),
+            Tensor(REST, "index_kpool_compress_gate", keys, hidden, attends),
+        )
+    }
+
+
+def _deepseek_v4(config: HfConfig, layers: int) -> Fields:
+    """Attention to a window and to compressed vectors, with an output in groups (models/deepseek_v4)."""
+    hidden, heads, width = (config.number(key) for key in ("hidden_size", "num_attention_heads", "head_dim"))
+    rank, groups, out = (config.number(key) for key in ("q_lora_rank", "o_groups", "o_lora_rank"))
+    keys, index_heads = config.number("index_head_dim"), config.number("index_n_heads")
+    streams, every = config.number("hc_mult", default=1), range(layers)
+    chosen = config.number("vocab_size") * config.number("num_experts_per_tok")
+    ratios = (config.numbers("compress_ratios") or ())[:layers]
+
+    def compressor(ratio: int, size: int, at: Sequence[int]) -> list[Tensor]:
+        """What makes one vector of ``ratio`` tokens; spans of 4 overlap, so that there are two of each."""
+        twice = 2 * size if ratio == 4 else size
+        return [
+            vector("compressor.ape", ratio * twice, at, wide=True),
+            Tensor(REST, "compressor.wkv_wgate", 2 * twice, hidden, at),
+            vector("compressor.norm", size, at),
+        ]
+
+    picks, thins = ([i for i in every if ratios[i] == ratio] for ratio in (4, 128))
+    hashed = min(config.number("num_hash_layers", default=0), layers)
+    found = [
+        Tensor("attention", "wqa_wkv", rank + width, hidden, every),
+        Tensor("attention", "wq_b", heads * width, rank, every, ALL),
+        Tensor("attention", "wo_a", groups * out, heads * width // groups, every, ALL),
+        Tensor("attention", "wo_b", hidden, groups * out, every, ALL, by_columns=True),
+        Tensor("attention", "indexer.wq_b", index_heads * keys, rank, picks),
+        Tensor(REST, "indexer.weights_proj", index_heads, hidden, picks),
+        vector("q_norm, kv_norm", rank + width, every),
+        vector("attn_sink", heads, every, shards=max(1, heads // 64), wide=True),  # by 64 in its kernel
+        *compressor(4, width, picks),
+        *compressor(4, keys, picks),
+        *compressor(128, width, thins),
+        *_streams(config, layers),
+        Tensor(REST, "hc_head_fn", streams, streams * hidden, wide=True),
+        vector("hc_head_base", streams, wide=True),
+        vector("hc_head_scale", 1, wide=True, counted=0),
+        # Layers that choose experts by the token itself have a table in place of the bias.
+        vector("tid2eid", chosen, range(hashed), wide=True, counted=8),
+        vector("correction_bias", config.number("n_routed_experts"), range(hashed, layers), wide=True),
+    ]
+    config.skip("expert_dtype", "index_topk")
+    return {"extras": tuple(found), "own_attention": True}
+
+
+def _kimi(config: HfConfig, layers: int) -> Fields:
+    """Kimi K3: an output gate of latent attention, and weighed sums of what earlier layers gave."""
+    if not config.get("attn_res_block_size"):
+        return {}
+    hidden, every = config.number("hidden_size"), range(layers)
+    delta: Any = config.get("linear_attn_config")
+    attends = [i - 1 for i in delta["full_attn_layers"]]
+    gate = config.number("num_attention_heads") * config.number("v_head_dim")
+    gate = gate if config.flag("mla_use_output_gate") else 0
+    latent = config.number("routed_expert_hidden_size", default=0)
+    latent = latent if config.flag("latent_moe_use_norm") else 0
+    return {
+        "extras": (
+            Tensor("attention", "g_proj", gate, hidden, attends, ALL),
+            vector("res_norms, res_projs", 4 * hidden, every),
+            vector("output_attn_res", 2 * hidden),
+            vector("routed_expert_norm", latent, range(config.number("first_k_dense_replace"), layers)),
+        )
+    }
+
+
+def _mimo_v2(config: HfConfig, layers: int) -> Fields:
+    """Attention with keys that are wider than values, and sinks (mimo_v2.py)."""
+    hidden, pattern = config.number("hidden_size"), config.numbers("hybrid_layer_pattern") or ()
+    found: list[Tensor] = []
+    for prefix, of_kind, kind in (("", "full", 0), ("swa_", "swa", 1)):
+        at = [i for i, each in enumerate(pattern) if each == kind]
+        heads = config.number(f"{prefix}num_attention_heads", "num_attention_heads")
+        kv_heads = config.number(f"{prefix}num_key_value_heads", "num_key_value_heads")
+        keys = config.number(f"{prefix}head_dim", "head_dim")
+        values = config.number(f"{prefix}v_head_dim", default=keys)
+        sinks = heads if config.flag(f"add_{of_kind}_attention_sink_bias") else 0
+        found += [
+            Tensor("attention", "q_proj", heads * keys, hidden, at, ALL),
+            Tensor("attention", "k_proj", kv_heads * keys, hidden, at, kv_heads, modules=0),
+            Tensor("attention", "v_proj", kv_heads * values, hidden, at, kv_heads, modules=0),
+            Tensor("attention", "o_proj", hidden, heads * values, at, ALL, by_columns=True),
+            vector("sinks", sinks, at, shards=ALL),
+        ]
+    return {"extras": tuple(found), "own_attention": True}
+
+
+def _minimax_m3(config: HfConfig, layers: int) -> Fields:
+    """Projections to the indexer's queries and key, with a norm each (models/minimax_m3)."""
+    sparse: Any = config.get("sparse_attention_config")
+    config.skip("use_qk_norm", "qk_norm_type", "shared_intermediate_size")
+    at = [i for i, each in enumerate(sparse["sparse_attention_freq"]) if each]
+    heads, width = sparse["sparse_num_index_heads"], sparse["sparse_index_dim"]
+    hidden = config.number("hidden_size")
+    return {
+        "extras": (
+            Tensor("attention", "index_q_proj", heads * width, hidden, at, heads),
+            Tensor("attention", "index_k_proj", width, hidden, at),
+            vector("index_norms", 2 * width, at),
+        )
+    }
+
+
+def _nemotron_nas(config: HfConfig, layers: int) -> Fields:
+    """A width of each layer's own, in multiples of 256 (nemotron_nas.py); a norm before what is there."""
+    hidden = config.number("hidden_size")
+
+    def width(ffn: Any) -> int:
+        if ffn.get("no_op") or ffn.get("replace_with_linear"):
+            return 0
+        return -(-int(2 * ffn["ffn_mult"] * hidden / 3) // 256) * 256
+
+    attends = [i for i, (each, _) in enumerate(blocks(config, layers)) if not each.get("no_op")]
+    return {
+        "ffns": tuple(width(ffn) for _, ffn in blocks(config, layers)),
+        "extras": (vector("input_layernorm", hidden, attends),),
+    }
+
+
+def _zamba2(config: HfConfig, layers: int) -> Fields:
+    """Blocks of attention and MLP that several layers share, each with an adapter of its own (zamba2.py)."""
+    hidden, ffn = config.number("hidden_size"), config.number("intermediate_size")
+    blocks, rank = config.number("num_mem_blocks"), config.number("adapter_rank", default=128)
+    heads = config.number("num_attention_heads")
+    dim = config.number("attention_head_dim", default=2 * hidden // heads)
+    kinds = config.entries("layers_block_type") or config.entries("layer_types") or ()
+    hybrid = [i for i, kind in enumerate(kinds) if kind == "hybrid"]
+    config.skip(
+        "attention_hidden_size", "hybrid_layer_ids", "use_long_context", "use_mem_eff_path", "use_mem_rope"
+    )
+    config.skip("kv_channels", "num_query_groups", "head_dim")
+    at, width = hybrid[:blocks], heads * dim
+    found = [
+        *[Tensor("attention", f"{each}_proj", width, 2 * hidden, at, ALL) for each in "qkv"],
+        Tensor("attention", "o_proj", hidden, width, at, ALL, by_columns=True),
+        Tensor("mlp", "gate_up_proj", 2 * ffn, hidden, at, ALL),
+        Tensor("mlp", "down_proj", hidden, ffn, at, ALL, by_columns=True),
+        vector("shared_norms", 3 * hidden, at),
+        Tensor(REST, "mlp_adapter.A", rank, hidden, hybrid, ALL),
+        Tensor(REST, "mlp_adapter.B", 2 * ffn, rank, hybrid, ALL),
+        Tensor(REST, "linear", hidden, hidden, hybrid),
+    ]
+    if config.flag("use_shared_attention_adapter"):
+        found += [Tensor(REST, "adapter.A", 3 * rank, 2 * hidden, hybrid, ALL)]
+        found += [Tensor(REST, "adapter.B", 3 * width, rank, hybrid, ALL)]
+    return {"extras": tuple(found), "own_attention": True, "ffns": (0,) * layers}
+
+
+_EXTRAS: dict[str, Callable[[HfConfig, int], Fields]] = {
+    "deepseek_v4": _deepseek_v4,
+    "gemma4": _gemma4,
+    "glm5_next": _glm5_next,
+    "kimi_linear": _kimi,
+    "mimo_v2": _mimo_v2,
+    "mimo_v2_flash": _mimo_v2,
+    "minimax_m3": _minimax_m3,
+    "minimax_m3_vl": _minimax_m3,
+    "nemotron-nas": _nemotron_nas,
+    "zamba2": _zamba2,
+}

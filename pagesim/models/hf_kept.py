@@ -1,0 +1,223 @@
+"""What each layer keeps in the families of which a config says it by keys of their own.
+
+Sources: ``get_kv_cache_spec`` of the layers of each family in vLLM 0.33.0; the docstrings name the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pagesim.models.hf_config import HfConfig
+from pagesim.models.layers import (
+    FullLayer,
+    IndexerLayer,
+    LatentLayer,
+    Layer,
+    RingLayer,
+    StateLayer,
+    WindowLayer,
+)
+
+Kept = list[tuple[Layer, ...]]
+"""What each transformer layer keeps, in order; none where it keeps nothing of its own."""
+
+Reader = Callable[[HfConfig, int, FullLayer, LatentLayer | None, StateLayer | None], Kept]
+"""Reads this from a config, given the number of layers, and what such a layer keeps by the usual keys where
+it attends to all tokens, keeps a latent vector, or has a state."""
+
+LATENT_SCALES = 8
+"""Bytes of the scales of a token of DeepSeek V4."""
+
+
+def _gemma4(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
+    """Windows and full attention with heads of their own; the last layers read what others keep.
+
+    Source: gemma4.py.
+    """
+    kinds = config.entries("layer_types") or ()
+    config.skip("use_bidirectional_attention")
+    heads = config.flag("attention_k_eq_v") and config.get("num_global_key_value_heads")
+    wide = FullLayer(
+        config.number("num_global_key_value_heads") if heads else full.kv_heads,
+        config.number("global_head_dim", default=full.head_dim),
+    )
+    window = WindowLayer(full.kv_heads, full.head_dim, config.number("sliding_window"))
+    own = layers - config.number("num_kv_shared_layers", default=0)
+    return [
+        () if i >= own else (window if kind == "sliding_attention" else wide,) for i, kind in enumerate(kinds)
+    ]
+
+
+def _deepseek_v4(config: HfConfig, layers: int, *_: object) -> Kept:
+    """A window, and of layers that compress the compressed vectors and what is not compressed yet.
+
+    models/deepseek_v4: attention.py, compressor.py; v1/attention/backends/mla/sparse_swa.py. Vectors are in
+    fp8 with scales, their rotary part in bf16; the compressors' states in 32 bits, key and gate, twice where
+    the spans of 4 tokens overlap.
+    """
+    width, rotary = config.number("head_dim"), config.number("qk_rope_head_dim")
+    vector, keys = width + rotary + LATENT_SCALES, config.number("index_head_dim", default=128)
+    of_key = keys + 4 * -(-keys // 128)
+
+    def window(size: int, block: int, token_bytes: int) -> WindowLayer:
+        return WindowLayer(1, width, size, token_bytes, block, ALIGNED)
+
+    def layer(ratio: int) -> tuple[Layer, ...]:
+        kept: list[Layer] = [window(config.number("sliding_window"), 64, vector)]
+        if ratio > 1:
+            overlap, block = (2, 4) if ratio == 4 else (1, 8)
+            kept.append(LatentLayer(width, vector, tokens_per_state=ratio, alignment=ALIGNED))
+            kept.append(window(overlap * ratio, block, 2 * overlap * width * 4))
+            if ratio == 4:
+                kept.append(IndexerLayer(of_key, ratio, ALIGNED))
+                kept.append(window(overlap * ratio, block, 2 * overlap * keys * 4))
+        return tuple(kept)
+
+    ratios = config.numbers("compress_ratios") or ()
+    if len(ratios) < layers or set(ratios[:layers]) - {0, 1, 4, 128}:
+        raise config.error("compress_ratios", ratios, f"0, 4 or 128 for each of the {layers} layers")
+    return [layer(ratio) for ratio in ratios[:layers]]
+
+
+ALIGNED = 576
+"""Bytes of which a page of DeepSeek V4 is a multiple."""
+
+
+def _deltas(
+    config: HfConfig, layers: int, _: FullLayer, latent: LatentLayer | None, state: StateLayer | None
+) -> Kept:
+    """Kimi-Linear, Kimi K3 and GLM-5.3-Flash: states, and latent vectors with what an indexer keeps of them.
+
+    The last tokens of which there is no key yet are in a ring (models/glm5next/common/attention.py). Kimi's
+    lists of layers begin at 1.
+    """
+    lists = config.get("linear_attn_config")
+    full = lists.get("full_attn_layers") if isinstance(lists, Mapping) else None
+    if not isinstance(full, list) or latent is None or state is None:
+        raise config.error(
+            "linear_attn_config", lists, "an object with full_attn_layers, beside kv_lora_rank"
+        )
+    attends: tuple[Layer, ...] = (latent,)
+    first = 0 if config.family == "glm5_next" else 1
+    if config.get("index_topk") is not None:
+        keys, pool = config.number("index_head_dim"), config.number("index_kpool")
+        attends += (IndexerLayer(keys + 4 * -(-keys // 128), pool), RingLayer(pool, 2 * 2 * keys))
+    return [attends if i + first in full else (state,) for i in range(layers)]
+
+
+def _glm_dsa(config: HfConfig, layers: int, _: FullLayer, latent: LatentLayer | None, *__: object) -> Kept:
+    """Latent vectors, and an indexer in the layers that pick for those after them.
+
+    Source: models/deepseek_v32/attention.py.
+    """
+    assert latent is not None
+    keys = config.number("index_head_dim")
+    indexer = IndexerLayer(keys + 4 * -(-keys // 128))
+    frequency = config.number("index_topk_freq", default=1)
+    offset = config.number("index_skip_topk_offset", default=2)
+    pattern = config.text("index_topk_pattern")
+    config.skip("indexer_types")
+    picks = [max(i - offset + 1, 0) % frequency == 0 for i in range(layers)]
+    if pattern is not None:
+        picks = [letter != "S" for letter in pattern]
+    return [(latent, indexer) if pick else (latent,) for pick in picks]
+
+
+def _minimax_m3(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
+    """Keys and values by head, and a key of the indexer in 16 bits (models/minimax_m3/common/indexer.py)."""
+    sparse = config.get("sparse_attention_config")
+    found = sparse.get("sparse_attention_freq") if isinstance(sparse, Mapping) else None
+    if not isinstance(found, list) or len(found) != layers or not isinstance(sparse, Mapping):
+        raise config.error("sparse_attention_config", sparse, "an object with sparse_attention_freq")
+    indexer = IndexerLayer(2 * int(sparse.get("sparse_index_dim", 128)))
+    return [(full, indexer) if each else (full,) for each in found]
+
+
+def blocks(config: HfConfig, layers: int) -> Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Return what attention and what MLP each layer of a Nemotron-NAS model has, as its config says it.
+
+    Raises:
+        PagesimError: it does not say so of each layer.
+    """
+    found = config.entries("block_configs") or ()
+    pairs = []
+    for each in found:
+        attention, ffn = (
+            (each.get("attention"), each.get("ffn")) if isinstance(each, Mapping) else (None, None)
+        )
+        if isinstance(attention, Mapping) and isinstance(ffn, Mapping):
+            pairs.append((attention, ffn))
+    if len(pairs) != layers:
+        raise config.error("block_configs", found, f"attention and ffn of each of the {layers} layers")
+    return pairs
+
+
+def widest_kv(config: HfConfig, heads: int) -> int:
+    """Return the most KV heads that a layer of a Nemotron-NAS model has."""
+    groups = config.entries("block_configs") or ()
+    found = [int((each.get("attention") or {}).get("n_heads_in_group") or heads) for each in groups]
+    return heads // min(found, default=heads)
+
+
+def _nemotron_nas(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
+    """As many KV heads as each layer says, or no attention (nemotron_nas.py)."""
+    heads = config.number("num_attention_heads")
+    kept: Kept = []
+    for attention, _ffn in blocks(config, layers):
+        none = attention.get("no_op") or attention.get("replace_with_linear")
+        kept.append(() if none else (FullLayer(heads // int(attention["n_heads_in_group"]), full.head_dim),))
+    return kept
+
+
+def _mimo_v2(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
+    """Windows with KV heads of their own; keys are wider than values (mimo_v2.py)."""
+    config.skip("swa_num_attention_heads", "attention_chunk_size", "sliding_window_size")
+
+    def width(prefix: str) -> int:
+        """Return the mean width of a key and a value."""
+        keys = config.number(f"{prefix}head_dim", default=full.head_dim)
+        return (keys + config.number(f"{prefix}v_head_dim", default=keys)) // 2
+
+    window = WindowLayer(
+        config.number("swa_num_key_value_heads", default=full.kv_heads),
+        width("swa_"),
+        config.number("sliding_window"),
+    )
+    wide = FullLayer(full.kv_heads, width(""))
+    pattern = config.numbers("hybrid_layer_pattern") or ()
+    if len(pattern) != layers:
+        raise config.error("hybrid_layer_pattern", pattern, f"0 or 1 for each of the {layers} layers")
+    return [(window,) if each else (wide,) for each in pattern]
+
+
+KEPT: dict[str, Reader] = {
+    "deepseek_v4": _deepseek_v4,
+    "gemma4": _gemma4,
+    "glm5_next": _deltas,
+    "glm_moe_dsa": _glm_dsa,
+    "kimi_linear": _deltas,
+    "mimo_v2": _mimo_v2,
+    "mimo_v2_flash": _mimo_v2,
+    "minimax_m3": _minimax_m3,
+    "minimax_m3_vl": _minimax_m3,
+    "nemotron-nas": _nemotron_nas,
+}
+"""The families that are read so, by ``model_type``."""
+
+READS: dict[str, tuple[str, ...]] = {
+    "deepseek_v4": ("compress_ratios", "sliding_window", "index_topk", "index_head_dim"),
+    "gemma4": (
+        *("sliding_window", "num_kv_shared_layers", "global_head_dim", "num_global_key_value_heads"),
+        "use_bidirectional_attention",
+    ),
+    "glm5_next": ("linear_attn_config", "index_topk", "index_head_dim", "index_kpool", "indexer_types"),
+    "glm_moe_dsa": ("index_topk", "index_head_dim", "indexer_types"),
+    "kimi_linear": ("linear_attn_config",),
+    "mimo_v2": ("sliding_window", "sliding_window_size", "attention_chunk_size"),
+    "mimo_v2_flash": ("sliding_window", "sliding_window_size", "attention_chunk_size"),
+    "minimax_m3": ("sparse_attention_config",),
+    "minimax_m3_vl": ("sparse_attention_config",),
+    "nemotron-nas": ("block_configs",),
+}
+"""The signs of unusual attention (`hf_layers.SIGNS`) that they read."""

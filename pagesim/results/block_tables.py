@@ -1,0 +1,158 @@
+"""Block tables: the batches of a replay at some instants, as an attention kernel gets them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from pagesim.accounting.request_log import RequestLog
+from pagesim.kvcache import ContiguousManager, NumberedPrefixManager, PagedManager
+from pagesim.results.replay import NotReplayed, replayed
+from pagesim.results.result import Result
+from pagesim.scheduling.arrivals import NEVER
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.observer import Observer
+from pagesim.setup.prepare import PreparedSystem
+from pagesim.setup.server import Server
+from pagesim.sim.clock import TICKS_PER_SECOND
+from pagesim.sim.spans import ComputedTokens, Span
+
+Ints = npt.NDArray[np.int32]
+Slots = npt.NDArray[np.int64]
+
+NO_BLOCK = -1
+"""In a block table beyond the blocks of a sequence."""
+
+AddressedManager = PagedManager | NumberedPrefixManager | ContiguousManager
+
+
+@dataclass(frozen=True, slots=True)
+class KernelBatch:
+    """What one iteration computes: ``S`` sequences with ``T`` new tokens, those with a single one first.
+
+    Attributes:
+        iteration: its number.
+        clock_s: when it was scheduled.
+        block_size: tokens a block.
+        num_blocks: of the KV cache.
+        block_tables: int32 ``[S, W]``, physical blocks in token order, then ``NO_BLOCK``.
+        seq_lens: int32 ``[S]``, tokens of each sequence, the new ones included.
+        query_lens: int32 ``[S]``, new tokens of each.
+        slot_mapping: int64 ``[T]``, where each new token's key and value go: block × block size + place.
+        shared_prefix_lens: int32 ``[S]``, leading tokens in blocks that another sequence has, too.
+    """
+
+    iteration: int
+    clock_s: float
+    block_size: int
+    num_blocks: int
+    block_tables: Ints
+    seq_lens: Ints
+    query_lens: Ints
+    slot_mapping: Slots
+    shared_prefix_lens: Ints
+
+    @property
+    def decodes(self) -> int:
+        """Sequences with one new token."""
+        return int((self.query_lens == 1).sum())
+
+
+def batches_of(result: Result, count: int) -> list[KernelBatch]:
+    """Replay a stored run; return its batches at ``count`` instants, evenly from its start to its last token.
+
+    An instant's batch is the first one that computes at or after it; one that stands for several is returned
+    once.
+
+    Args:
+        result: as `pagesim.load` returns it.
+        count: instants, at least 1.
+
+    Raises:
+        NotReplayed: the run cannot be replayed, its blocks have no numbers, or several KV groups share them.
+    """
+    finished = result.request_columns["finish_s"]
+    end = round(float(np.nanmax(finished, initial=0.0)) * TICKS_PER_SECOND)
+    instants = [end * number // count for number in range(count)]
+    return replayed(result, lambda setting, log: _replay(setting, log, instants))
+
+
+def _replay(setting: PreparedSystem, log: RequestLog, instants: Sequence[int]) -> list[KernelBatch]:
+    observer = _Batches(instants)
+    server = Server(
+        setting,
+        log,
+        setting.arrivals(),
+        consume=(),
+        aborts=setting.aborts(),
+        observers=[observer],
+        tables=True,
+    )
+    memory = server.scheduler.memory
+    if not isinstance(memory, AddressedManager) or not memory.names_blocks:
+        raise NotReplayed(
+            f"policy {setting.config.system.policy} has no single table of numbered blocks for a sequence"
+        )
+    server.replay()
+    return observer.taken
+
+
+class _Batches(Observer):
+    """Takes the first batch with tokens at or after each instant; it sees every iteration."""
+
+    def __init__(self, instants: Sequence[int]) -> None:
+        self.instants = list(instants)
+        self.taken: list[KernelBatch] = []
+        self._iterations = 0
+
+    def begun(self, scheduler: Scheduler) -> None:
+        self.memory = cast(AddressedManager, scheduler.memory)
+        self.computed = ComputedTokens(scheduler)
+
+    def next_look(self) -> int:
+        return 0 if self.instants else NEVER
+
+    def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
+        if not self.instants:
+            return
+        spans = self.computed.spans(batch)
+        if spans and now >= self.instants[0]:
+            self.instants = [each for each in self.instants if each > now]
+            self.taken.append(self._batch(spans, now))
+        self._iterations += 1
+
+    def _batch(self, spans: Sequence[Span], now: int) -> KernelBatch:
+        size = self.memory.block_size
+        held = [-(-span.stop // size) for span in spans]
+        tables = np.full((len(spans), max(held)), NO_BLOCK, np.int32)
+        for row, (span, blocks) in enumerate(zip(spans, held, strict=True)):
+            tables[row, :blocks] = self.memory.blocks_of(span.request, span.place)[:blocks]
+        rows = np.repeat(np.arange(len(spans)), [span.stop - span.start for span in spans])
+        positions = np.concatenate([np.arange(span.start, span.stop) for span in spans])
+        slots = tables[rows, positions // size].astype(np.int64) * size + positions % size
+        lengths = np.array([span.stop for span in spans], np.int32)
+        return KernelBatch(
+            self._iterations,
+            now / TICKS_PER_SECOND,
+            size,
+            self.memory.num_blocks,
+            tables,
+            lengths,
+            np.array([span.stop - span.start for span in spans], np.int32),
+            slots,
+            np.minimum(_shared_blocks(tables) * size, lengths).astype(np.int32),
+        )
+
+
+def _shared_blocks(tables: Ints) -> Ints:
+    """Return how many leading blocks of each table stand in another one, too, ``[S]``."""
+    named = np.bincount(tables[tables != NO_BLOCK])
+    alone = np.ones((len(tables), tables.shape[1] + 1), bool)  # a last column ends every run
+    alone[:, :-1] = (tables == NO_BLOCK) | (named[tables] < 2)
+    leading: Ints = alone.argmax(axis=1).astype(np.int32)
+    return leading

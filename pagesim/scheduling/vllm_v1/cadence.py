@@ -1,0 +1,47 @@
+"""Prefill cadence: decoding requests get some steps to themselves between two that compute prompts."""
+
+from __future__ import annotations
+
+from pagesim.setup.compiled import mypyc_attr
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class PrefillCadence:
+    """Says in which steps prompts are held back.
+
+    Source: vLLM 0.33.0, v1/core/sched/scheduler.py, 389 to 425, 748 to 793 and 1606 to 1629.
+
+    Args:
+        interval: steps from one that computes prompts to the next one that may.
+
+    Attributes:
+        holds: whether the step at hand holds prompts back.
+        prefills: whether it computes some of a prompt, other than the last token of one.
+    """
+
+    __slots__ = ("_empty", "_interval", "_is_bound", "_last_prefill", "holds", "prefills")
+
+    def __init__(self, interval: int) -> None:
+        self.holds = self.prefills = False
+        self._interval = interval
+        self._last_prefill = -interval
+        self._empty = 0  # steps that computed nothing: they do not count
+        self._is_bound = False  # whether memory or places kept requests waiting when prompts were let in
+
+    def begin(self, steps: int, *, decodes: bool) -> None:
+        """Begin a step behind so many others; ``decodes`` says if a running request computes no prompt."""
+        since = steps - self._empty + 1 - self._last_prefill
+        self.holds = decodes and not self._is_bound and since < self._interval
+        self.prefills = False
+
+    def looked_at_waiting(self, kept: int) -> None:
+        """Note how many waiting requests nothing but memory, places and the budget kept waiting."""
+        if not self.holds:
+            self._is_bound = kept > 0
+
+    def end(self, steps: int, tokens: int) -> None:
+        """End the step, which is the ``steps``-th and computes so many tokens."""
+        if not tokens:
+            self._empty += 1
+        elif self.prefills:
+            self._last_prefill = steps - self._empty
