@@ -86,6 +86,8 @@ OPS: dict[str, dict[str, Op]] = {
         **{peer: Op("decode", _PAGED) for peer in _PEERS},
         "paged-prefill": Op("prefill", (*_PREFILL, "layout", "block_size", "window")),
         "sdpa-prefill": Op("prefill", _PREFILL),
+        "replayed": Op("replayed", ()),
+        "replayed-in-order": Op("replayed", ()),
         "mla-decode": Op("mla", ("batch", "context", "q_heads", "block_size", "dtype")),
     },
     "copy": {

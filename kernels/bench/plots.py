@@ -44,6 +44,7 @@ def save_figures(rows: Iterable[Row], folder: Path, colours: Sequence[str]) -> l
             "context",
             ("op", "batch", "block_size", "q_heads", "kv_heads", "dtype"),
         ),
+        "replayed_batches": ([row for row in good if row["op"] == "replayed"], "number", ("op", "run")),
         "swap_over_piece_size": (swaps, "piece_bytes", ("strategy", "direction", "pieces", "blocks")),
     }
     drawn = []

@@ -49,6 +49,10 @@ PARAMETERS = {
     "m": int,
     "n": int,
     "k": int,
+    "file": str,
+    "run": str,
+    "iteration": int,
+    "number": int,
 }
 """Columns that say what was measured; None where they mean nothing to an op."""
 

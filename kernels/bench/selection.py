@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from pagesim.errors import PagesimError
 from pagesim.kernels.bench.defaults import HEADS, default_points, layers_of
+from pagesim.kernels.bench.exported import points as exported
 from pagesim.kernels.bench.grid import DIRECTIONS, STRATEGIES, Grid, Values, check_value
 from pagesim.kernels.bench.peers import peers_found
 from pagesim.kernels.bench.rows import Point
@@ -47,11 +49,26 @@ def points(bench: str, device: str, quick: bool, asked: Asked) -> list[Point]:
     """
     if not asked:
         return default_points(bench, device, quick, peers_found())
+    if "workload" in asked:
+        return _workload(asked, device)
     choose = {"attention": _attention, "swap": _swap, "copy": _copy, "gemm": _gemm}[bench]
     found = [point for grid in choose(asked, device) for point in grid.points()]
     if not found:
         raise PagesimError(f"{', '.join(asked)}: together these leave nothing to measure")
     return found
+
+
+def _workload(given: Asked, device: str) -> list[Point]:
+    """Return a point for each batch of exported block tables."""
+    others = [name for name in given if name not in ("workload", "dtype")]
+    if others:
+        raise PagesimError(f"{others[0]} goes with no workload, whose batches say it; leave one of them out")
+    folder = Path(given["workload"])
+    return [
+        point
+        for dtype in _words(given, "dtype", _dtypes(device))
+        for point in exported(folder, dtype, one_head=device == "cpu")
+    ]
 
 
 def _attention(given: Asked, device: str) -> list[Grid]:

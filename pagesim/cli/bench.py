@@ -59,6 +59,9 @@ class AttentionGrid(BaseModel):
     queries: str | None = Field(None, description="Queries of each in decode, as speculation has them.")
     window: str | None = Field(None, description="Sliding windows, in tokens; 0 for none.")
     ops: str | None = Field(None, description="Which ops, as paged-decode-v1,mla-decode.")
+    workload: str | None = Field(
+        None, description="Folder of pagesim bench export: times the batches of its replays."
+    )
 
 
 class SwapGrid(BaseModel):
@@ -185,6 +188,7 @@ def _measure(benches: tuple[str, ...], flags: dict[str, Any], out: Path | None, 
         show.as_json({"rows": outcome.rows, "left": outcome.left})
         return
     show_bench.tables(outcome.rows)
+    show_bench.replayed(outcome.rows)
     if device == "cuda":
         show_bench.beside_peers(outcome.rows)
     show_bench.ending(outcome, out)

@@ -1,4 +1,4 @@
-"""What a person sees of a bench: tables, and what became of the promises."""
+"""What a person sees of a bench: tables, and how far ours is behind others."""
 
 from __future__ import annotations
 
@@ -23,10 +23,40 @@ def tables(rows: list[Row]) -> None:
     """Print a table a bench, and what could not be measured."""
     for bench in BENCHES:
         mine = [row for row in rows if row["bench"] == bench]
-        good = [row for row in mine if row["status"] == OK]
+        good = [row for row in mine if row["status"] == OK and row["run"] is None]
         if good:
             _put(bench, good)
         _say_failures([row for row in mine if row["status"] != OK])
+
+
+def replayed(rows: list[Row]) -> None:
+    """Print what attention took over the block tables of each replay, and with its blocks in order."""
+    import pandas as pd
+
+    good = pd.DataFrame([row for row in rows if row["status"] == OK and row["run"] is not None])
+    if good.empty:
+        return
+    places = good.pivot_table(index=["run", "number"], columns="op", values="median_s")
+    good = good[good["op"] == "replayed"].set_index(["run", "number"])
+    good["ratio"] = good["median_s"] / places["replayed-in-order"]
+    by_run = good.groupby("run", sort=False)
+    means = by_run[["batch", "tokens", "fraction", "ratio"]].mean().to_dict("index")
+    put_table(
+        "Attention over the block tables of replays, means over batches",
+        ("run", "batches", "sequences", "new tokens", "µs, median", "of copy", "over blocks in order"),
+        [
+            (
+                str(run),
+                str(len(batches)),
+                f"{means[run]['batch']:.1f}",
+                f"{means[run]['tokens']:.1f}",
+                _us(batches["median_s"].median()),
+                f"{means[run]['fraction']:.0%}",
+                f"{means[run]['ratio']:.3f}",
+            )
+            for run, batches in by_run
+        ],
+    )
 
 
 def beside_peers(rows: list[Row]) -> None:
