@@ -12,7 +12,8 @@ from pagesim.errors import PagesimError
 from pagesim.models.layers import FullLayer, IndexerLayer, StateLayer
 
 if TYPE_CHECKING:
-    from pagesim.models.model_spec import LatentAttention, MixtureOfExperts, ModelSpec
+    from pagesim.models.model_spec import ModelSpec
+    from pagesim.models.parts import LatentAttention, MixtureOfExperts
 
 REST = "rest"
 """The group of what is never quantized: tables, norms, biases, routers."""
