@@ -6,70 +6,41 @@ Neither torch nor triton is imported before a name is used, and triton not befor
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pagesim.kernels.api import (
-        BlockPool,
-        Cache,
-        LatentCache,
-        SharedPrefixes,
-        Variant,
-        cascade_decode_attention,
-        cascade_plan,
-        checked_bounds,
-        contiguous_decode_attention,
+    from pagesim.kernels.cache import LAYOUTS, BlockPool, Cache, LatentCache, Sizes
+    from pagesim.kernels.cache_ops import (
         copy_blocks,
-        decode_attention,
-        decode_plan,
         gather_blocks,
-        gather_decode_attention,
         gather_sequences,
-        mla_decode_attention,
-        mla_plan,
         mla_write,
-        prefill_attention,
         reshape_and_cache,
         scatter_blocks,
-        token_scaled,
     )
-    from pagesim.kernels.layouts import HND, LAYOUTS, NHD, VLLM, Layout, Sizes, convert_layout
-    from pagesim.kernels.planner import DecodePlan, Gpu, plan_decode
+    from pagesim.kernels.checks import checked_bounds
+    from pagesim.kernels.ops import mla_decode_attention, paged_attention
 
 __all__ = [
-    "HND",
     "LAYOUTS",
-    "NHD",
-    "VLLM",
     "BlockPool",
     "Cache",
-    "DecodePlan",
-    "Gpu",
     "LatentCache",
-    "Layout",
-    "SharedPrefixes",
     "Sizes",
-    "Variant",
-    "cascade_decode_attention",
-    "cascade_plan",
     "checked_bounds",
-    "contiguous_decode_attention",
-    "convert_layout",
     "copy_blocks",
-    "decode_attention",
-    "decode_plan",
     "gather_blocks",
-    "gather_decode_attention",
     "gather_sequences",
     "mla_decode_attention",
-    "mla_plan",
     "mla_write",
-    "plan_decode",
-    "prefill_attention",
+    "paged_attention",
     "reshape_and_cache",
     "scatter_blocks",
-    "token_scaled",
 ]
 
-_LAYOUTS = {"HND", "LAYOUTS", "NHD", "VLLM", "Layout", "Sizes", "convert_layout"}
-_PLANNER = {"DecodePlan", "Gpu", "plan_decode"}
+_HOMES = {
+    "cache": {"LAYOUTS", "BlockPool", "Cache", "LatentCache", "Sizes"},
+    "checks": {"checked_bounds"},
+    "ops": {"mla_decode_attention", "paged_attention"},
+}
+"""Modules and what of theirs is public; the rest is in ``cache_ops``."""
 
 
 def __getattr__(name: str) -> Any:
@@ -77,8 +48,17 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'pagesim.kernels' has no attribute {name!r}")
     from importlib import import_module
 
-    home = "layouts" if name in _LAYOUTS else "planner" if name in _PLANNER else "api"
-    value = getattr(import_module(f"pagesim.kernels.{home}"), name)
+    from pagesim.errors import PagesimError
+
+    home = next((home for home, names in _HOMES.items() if name in names), "cache_ops")
+    try:
+        value = getattr(import_module(f"pagesim.kernels.{home}"), name)
+    except ModuleNotFoundError as missing:
+        if missing.name != "torch":
+            raise
+        raise PagesimError(
+            "pagesim.kernels needs torch, which is not installed: pip install '.[kernels]' in the checkout"
+        ) from missing
     globals()[name] = value
     return value
 

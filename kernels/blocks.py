@@ -1,4 +1,4 @@
-"""Whole blocks of many caches moved in one launch: copy-on-write, gather to swap out, scatter to swap in.
+"""Whole blocks of many caches moved in one launch: copied, gathered to swap out, scattered to swap in.
 
 A block is moved as words of 32 bits, four a thread, whatever its type and layout. The caches' addresses are
 an array that the kernel reads, so that keys and values of all layers move together.
@@ -19,103 +19,79 @@ WORDS = 4096
 
 
 @triton.jit
-def copy_kernel(
-    addresses,  # int64 [caches]
-    pairs,  # int64 [pairs, 2]
-    words_a_block,
-    stride_block,  # words
-    WORDS: tl.constexpr,
-):
-    """Copy a piece of one block of one cache to another block of it."""
-    pair = tl.program_id(0) // tl.cdiv(words_a_block, WORDS)
-    cache = cache_at(addresses)
-    source = cache + tl.load(pairs + 2 * pair) * stride_block
-    target = cache + tl.load(pairs + 2 * pair + 1) * stride_block
-    move(source, target, words_a_block, WORDS)
-
-
-@triton.jit
-def gather_kernel(
-    addresses,  # int64 [caches]
-    block_ids,  # int64 [ids]
-    staging,  # int32 [ids, caches, words_a_block]
-    words_a_block,
-    stride_block,
-    WORDS: tl.constexpr,
-):
-    """Copy a piece of one block of one cache into the staging memory."""
-    block = tl.program_id(0) // tl.cdiv(words_a_block, WORDS)
-    source = cache_at(addresses) + tl.load(block_ids + block) * stride_block
-    # All caches of a block side by side, so that it crosses the link in one copy.
-    target = staging + (block.to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * words_a_block
-    move(source, target, words_a_block, WORDS)
-
-
-@triton.jit
-def scatter_kernel(
-    addresses,  # int64 [caches]
-    block_ids,  # int64 [ids]
-    staging,  # int32 [ids, caches, words_a_block]
-    words_a_block,
-    stride_block,
-    WORDS: tl.constexpr,
-):
-    """Copy a piece of the staging memory into one block of one cache."""
-    block = tl.program_id(0) // tl.cdiv(words_a_block, WORDS)
-    source = staging + (block.to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * words_a_block
-    target = cache_at(addresses) + tl.load(block_ids + block) * stride_block
-    move(source, target, words_a_block, WORDS)
-
-
-@triton.jit
-def cache_at(addresses):
-    """Return a pointer to the words of the cache that this program works on.
+def part_of(memory, ids, step, stride, words_a_block, POOL: tl.constexpr, WORDS: tl.constexpr):
+    """Return where this program's block of this program's cache begins.
 
     Of an address that is loaded Triton does not know that it is a multiple of 16 bytes, as ``check_blocks``
     makes sure; untold, it would move 4 bytes a thread.
     """
-    address = tl.load(addresses + tl.program_id(1))
-    return tl.multiple_of(address.to(tl.pointer_type(tl.int32)), 16)
+    number = tl.program_id(0) // tl.cdiv(words_a_block, WORDS)
+    if POOL:
+        base = tl.load(memory + tl.program_id(1)).to(tl.pointer_type(tl.int32))
+        return tl.multiple_of(base, 16) + tl.load(ids + number * step) * stride
+    else:  # all caches of a block side by side, so that it crosses the link in one copy
+        place = number.to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
+        return memory + place * words_a_block
 
 
 @triton.jit
-def move(source, target, words_a_block, WORDS: tl.constexpr):
-    """Copy this program's piece of a block."""
+def move_kernel(
+    source,  # FROM_POOL: int64 [caches], their addresses; else int32 [ids, caches, words_a_block]
+    source_ids,  # FROM_POOL: int64 [ids], every step-th of an array
+    target,  # TO_POOL: as source; else likewise
+    target_ids,  # TO_POOL: int64 [ids], every step-th of an array
+    step,
+    words_a_block,
+    stride_block,  # words between two blocks of a cache
+    FROM_POOL: tl.constexpr,
+    TO_POOL: tl.constexpr,
+    WORDS: tl.constexpr,
+):
+    """Copy a piece of one block of one cache."""
+    read = part_of(source, source_ids, step, stride_block, words_a_block, FROM_POOL, WORDS)
+    write = part_of(target, target_ids, step, stride_block, words_a_block, TO_POOL, WORDS)
     word = tl.program_id(0) % tl.cdiv(words_a_block, WORDS) * WORDS + tl.arange(0, WORDS)  # [WORDS]
     mask = word < words_a_block
-    tl.store(target + word, tl.load(source + word, mask=mask), mask=mask)
+    tl.store(write + word, tl.load(read + word, mask=mask), mask=mask)
 
 
 def copy(pool: BlockPool, pairs: Tensor) -> Launch:
     """Return what copies block ``pairs[i, 0]`` to block ``pairs[i, 1]`` in every cache."""
-    return _launch(copy_kernel, pool, len(pairs), {"pairs": pairs})
+    return _launch(pool, pool.addresses, pairs[:, 0], pool.addresses, pairs[:, 1])
 
 
 def gather(pool: BlockPool, block_ids: Tensor, out: Tensor) -> Launch:
     """Return what copies blocks of every cache to ``out``, ``[ids, caches, *block]``."""
-    return _launch(gather_kernel, pool, len(block_ids), {"block_ids": block_ids, "staging": _words(out)})
+    return _launch(pool, pool.addresses, block_ids, _words(out), None)
 
 
 def scatter(staging: Tensor, pool: BlockPool, block_ids: Tensor) -> Launch:
-    """Return what copies ``staging`` to blocks of every cache."""
-    return _launch(scatter_kernel, pool, len(block_ids), {"block_ids": block_ids, "staging": _words(staging)})
+    """Return what copies ``staging``, ``[ids, caches, *block]``, to blocks of every cache."""
+    return _launch(pool, _words(staging), None, pool.addresses, block_ids)
 
 
 def _words(staging: Tensor) -> Tensor:
     return staging.view(torch.uint8).view(torch.int32)
 
 
-def _launch(kernel: object, pool: BlockPool, blocks: int, arguments: dict[str, Tensor]) -> Launch:
-    words = pool.words
-    piece = min(WORDS, 1 << (words - 1).bit_length())
-    return Launch(
-        kernel,
-        (-(-words // piece) * blocks, len(pool)),
-        {
-            "addresses": pool.addresses,
-            **arguments,
-            "words_a_block": words,
-            "stride_block": pool.stride,
-            "WORDS": piece,
-        },
-    )
+def _launch(
+    pool: BlockPool, source: Tensor, source_ids: Tensor | None, target: Tensor, target_ids: Tensor | None
+) -> Launch:
+    """Return a move; a side without ids is staging memory."""
+    ids = source_ids if source_ids is not None else target_ids
+    assert ids is not None, "one side is the pool"
+    piece = min(WORDS, triton.next_power_of_2(pool.words))
+    arguments = {
+        "source": source,
+        "source_ids": ids if source_ids is None else source_ids,
+        "target": target,
+        "target_ids": ids if target_ids is None else target_ids,
+        "step": ids.stride(0),
+        "words_a_block": pool.words,
+        "stride_block": pool.stride,
+        "FROM_POOL": source_ids is not None,
+        "TO_POOL": target_ids is not None,
+        "WORDS": piece,
+    }
+    count = len(ids)
+    return Launch(move_kernel, lambda _: (-(-pool.words // piece) * count, len(pool)), arguments)

@@ -1,7 +1,14 @@
 """What kernels read and write, checked once: caches with layout and scales, pools of blocks.
 
 A check in Python takes as long as a small kernel. So what holds for a cache as long as it lives is checked
-when the object is made, and every launch takes the list of arguments that was made then.
+when the object is made, and every launch takes the arguments that were listed then.
+
+| layout | key cache and value cache |
+|---|---|
+| ``NHD`` | ``[blocks, block_size, kv_heads, D]`` |
+| ``HND`` | ``[blocks, kv_heads, block_size, D]`` |
+
+They are named as FlashInfer names them. The block is the first axis, so copies and swaps move whole blocks.
 """
 
 from __future__ import annotations
@@ -9,40 +16,56 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from pagesim.errors import PagesimError
-from pagesim.kernels.checks import FP8, check_blocks, check_caches, check_scales
-from pagesim.kernels.layouts import NHD, Layout, Sizes, find_layout
+from pagesim.kernels.checks import FP8, QUERY_DTYPES, check_blocks, check_fp8, check_scale, check_tensor
 
-TOKEN_MAX = {torch.int8: 127, FP8: 448}
-"""What the largest number of a vector is stored as, where every token and head has a scale."""
+LAYOUTS = ("NHD", "HND")
 
-LOG2_E = 1.4426950408889634
+HEAD_DIMS = (32, 64, 72, 80, 96, 112, 120, 128, 160, 192, 256, 512)
+
+LATENT_DIMS = (256, 512)
+ROPE_DIMS = (32, 64)
+
+
+class Sizes(NamedTuple):
+    """What a cache holds: blocks of ``block_size`` token slots, with a vector of D elements a KV head."""
+
+    num_blocks: int
+    block_size: int
+    kv_heads: int
+    head_dim: int
+
+    def shape(self, layout: str = "NHD") -> tuple[int, int, int, int]:
+        """Return the shape of a key cache, and of a value cache, in a layout."""
+        blocks, block_size, kv_heads, head_dim = self
+        return (blocks, block_size, kv_heads, head_dim)[:1] + (
+            (kv_heads, block_size, head_dim) if layout == "HND" else (block_size, kv_heads, head_dim)
+        )
 
 
 class Cache:
-    """Keys and values of one layer, how they lie in memory and what their numbers are multiplied by.
+    """Keys and values of one layer, how they lie in memory, and what FP8 numbers are multiplied by.
+
+    A contiguous batch is a cache whose blocks are whole sequences: ``[batch, max_context, kv_heads, D]`` with
+    the block table ``[[0], [1], …]``.
 
     Args:
-        key_cache: blocks of keys in ``layout``; float16, bfloat16, float32, FP8 (e4m3) or int8.
+        key_cache: blocks of keys in ``layout``; float16, bfloat16, float32 or FP8 (e4m3).
         value_cache: blocks of values in ``layout``, of the same type.
-        layout: a name or one of ``LAYOUTS``.
-        k_scale: what a stored FP8 key is multiplied by: one factor, or float32 ``[kv_heads]``. As float32
-            ``[blocks, kv_heads, block_size]`` it is the scale of each token and head, of int8 or FP8, which
-            the cache write computes: the largest of a vector is stored as 127 or 448 (``token_scaled``).
+        layout: ``NHD`` or ``HND``.
+        k_scale: what a stored FP8 key is multiplied by: one number, or float32 ``[kv_heads]``.
         v_scale: the same of values.
-        paged: False for a padded contiguous batch, in which each sequence is one block of its own:
-            ``[batch, max_context, kv_heads, D]`` in layout NHD, ``[batch, kv_heads, max_context, D]`` in HND.
 
     Attributes:
         sizes: blocks, tokens a block, KV heads, elements of a vector.
-        place: where elements are, as kernels take it: both tensors, strides and sizes by parameter.
-        factors: the scales, as kernels that read take them.
-        has_token_scales: whether every token and head has a scale.
+        keys: the key cache as ``[blocks, block_size, kv_heads, D]``, a view.
+        values: the value cache likewise.
+        arguments: where elements are, as the kernels take it.
 
     Raises:
         PagesimError: tensors, layout and scales do not fit together.
@@ -53,162 +76,104 @@ class Cache:
         key_cache: Tensor,
         value_cache: Tensor,
         *,
-        layout: str | Layout = NHD,
+        layout: str = "NHD",
         k_scale: float | Tensor = 1.0,
         v_scale: float | Tensor = 1.0,
-        paged: bool = True,
     ) -> None:
-        self.layout = find_layout(layout)
-        if not paged and self.layout.key.chunk_bytes is not None:
-            raise PagesimError(f"layout is {self.layout.name}; a contiguous cache is NHD or HND")
-        self.sizes = check_caches(key_cache, value_cache, self.layout, paged=paged)
-        check_scales(k_scale, v_scale, self.sizes, key_cache)
-        self.key_cache = key_cache
-        self.value_cache = value_cache
-        self.k_scale = k_scale
-        self.v_scale = v_scale
-        self.paged = paged
-        self.device = key_cache.device
-        self.dtype = key_cache.dtype
-        self.is_fp8 = key_cache.dtype == FP8
-        self.has_token_scales = isinstance(k_scale, Tensor) and k_scale.dim() == 3
-        self.has_head_scales = not self.has_token_scales and (
-            isinstance(k_scale, Tensor) or isinstance(v_scale, Tensor)
+        if layout not in LAYOUTS:
+            raise PagesimError(f"layout is {layout!r}; it must be one of {', '.join(LAYOUTS)}")
+        axes = ("blocks", *(("kv_heads", "block_size") if layout == "HND" else ("block_size", "kv_heads")))
+        check_tensor("key_cache", key_cache, (*axes, "D"), (*QUERY_DTYPES, FP8))
+        shape = tuple(key_cache.shape)
+        check_tensor("value_cache", value_cache, shape, (key_cache.dtype,), key_cache.device)
+        self.layout, self.key_cache, self.value_cache = layout, key_cache, value_cache
+        self.keys, self.values = (
+            each.transpose(1, 2) if layout == "HND" else each for each in (key_cache, value_cache)
         )
-
-    @property
-    def as_stored(self) -> dict[str, Any]:
-        """Layout and scales, as the references take them."""
-        return {"layout": self.layout, "k_scale": self.k_scale, "v_scale": self.v_scale}
+        self.sizes = Sizes(*self.keys.shape)
+        if self.sizes.head_dim not in HEAD_DIMS:
+            allowed = ", ".join(map(str, HEAD_DIMS))
+            raise PagesimError(f"key_cache has head size {self.sizes.head_dim}; one of {allowed} is needed")
+        if not self.sizes.kv_heads or not self.sizes.block_size:
+            raise PagesimError(
+                f"key_cache has the shape {list(shape)}; at least one token and head is needed"
+            )
+        check_fp8("key_cache", key_cache)
+        self.device, self.dtype, self.is_fp8 = key_cache.device, key_cache.dtype, key_cache.dtype == FP8
+        for name, scale in (("k_scale", k_scale), ("v_scale", v_scale)):
+            check_scale(name, scale, self.sizes.kv_heads, key_cache)
+        self.k_scale, self.v_scale = k_scale, v_scale
 
     @cached_property
-    def place(self) -> dict[str, Any]:
-        keys = self.layout.key.strides(self.key_cache)
-        values = self.layout.value.strides(self.value_cache)
-        head_dim = self.sizes.head_dim
+    def arguments(self) -> dict[str, Any]:
+        keys, values, head_dim = self.keys, self.values, self.sizes.head_dim
         return {
-            "key_cache": self.key_cache,
-            "value_cache": self.value_cache,
-            "stride_k_block": keys.block,
-            "stride_k_head": keys.head,
-            "stride_v_block": values.block,
-            "stride_v_head": values.head,
-            "K_TOKEN": keys.token,
-            "K_CHUNK": keys.chunk,
-            "K_LANES": keys.lanes,
-            "V_TOKEN": values.token,
-            "V_CHUNK": values.chunk,
-            "V_LANES": values.lanes,
-            "BY_EIGHT": by_eight(keys.head, values.head),
+            "K_cache": self.key_cache,
+            "V_cache": self.value_cache,
+            # Of pointers that are not read there must be some.
+            "k_scale": self._per_head(self.k_scale) if self.is_fp8 else self.key_cache,
+            "v_scale": self._per_head(self.v_scale) if self.is_fp8 else self.key_cache,
+            "stride_k_block": keys.stride(0),
+            "stride_v_block": values.stride(0),
+            "K_TOKEN": keys.stride(1),
+            "K_HEAD": keys.stride(2),
+            "V_TOKEN": values.stride(1),
+            "V_HEAD": values.stride(2),
             "HEAD_DIM": head_dim,
             "PADDED_DIM": 1 << (head_dim - 1).bit_length(),
-            "BLOCK_SIZE": self.sizes.block_size if self.paged else 0,
+            "BLOCK_SIZE": self.sizes.block_size,
+            "FP8": self.is_fp8,
         }
 
-    @cached_property
-    def pairs(self) -> dict[str, Any] | None:
-        """``place`` of bytes, keys as int8 and values as int16, a pair each; None if there are no pairs."""
-        place, cache = self.place, self.value_cache
-        if self.dtype.itemsize > 1 or place["V_CHUNK"]:
-            return None
-        if cache.data_ptr() % 2 or any(stride % 2 for stride in cache.stride()[:-1]):
-            return None
-        views = {"key_cache": self.key_cache.view(torch.int8), "value_cache": cache.view(torch.int16)}
-        return {**place, **views}
-
-    @cached_property
-    def factors(self) -> dict[str, Any]:
-        # Of pointers that are not read there must be some.
-        k_scales: Tensor = self.key_cache
-        v_scales: Tensor = self.key_cache
-        token_max, strides = 0, (0, 0)
-        v_scale = 1.0
-        if self.has_token_scales:
-            assert isinstance(self.k_scale, Tensor)
-            assert isinstance(self.v_scale, Tensor)
-            k_scales, v_scales = self.k_scale, self.v_scale
-            token_max, strides = TOKEN_MAX[self.dtype], (k_scales.stride(0), k_scales.stride(1))
-            v_scale = 1 / token_max
-        elif self.has_head_scales:
-            k_scales, v_scales = self._per_head(self.k_scale), self._per_head(self.v_scale)
-        else:
-            v_scale = float(self.v_scale)
-        return {
-            "k_scales": k_scales,
-            "v_scales": v_scales,
-            "v_scale": v_scale,
-            "stride_s_block": strides[0],
-            "stride_s_head": strides[1],
-            "HEAD_SCALES": self.has_head_scales,
-            "TOKEN_MAX": token_max,
-        }
-
-    def score_scale(self, scale: float | None) -> float:
-        """Return what scores are multiplied by, in base 2; that of single heads' keys left out.
-
-        Args:
-            scale: of the dot products; 1/√D if None.
-        """
-        factor = self.sizes.head_dim**-0.5 if scale is None else float(scale)
-        single = not (self.has_head_scales or self.has_token_scales)
-        return factor * LOG2_E * (float(self.k_scale) if single else 1.0)
-
-    @cached_property
-    def _default_scale(self) -> float:
-        return self.score_scale(None)
-
-    def upright(self, q: Tensor, scale: float | None) -> tuple[Tensor, float]:
-        """Return queries, and a positive scale, whose scores are those of queries and scale as given.
-
-        So the highest product of a query and a key has the highest score. With a scale of 0 all keys have the
-        same weight; with one of 10⁻³⁰ they have, too, and a masked score stays minus infinity.
-
-        Args:
-            q: queries of any shape.
-            scale: of the dot products; 1/√D if None.
-        """
-        factor = self._default_scale if scale is None else self.score_scale(scale)
-        return (-q if factor < 0 else q), max(abs(factor), 1e-30)
-
-    def _per_head(self, factor: float | Tensor) -> Tensor:
-        if isinstance(factor, Tensor):
-            return factor
-        return torch.full((self.sizes.kv_heads,), factor, device=self.device)
+    def _per_head(self, scale: float | Tensor) -> Tensor:
+        if isinstance(scale, Tensor):
+            return scale
+        return torch.full((self.sizes.kv_heads,), float(scale), device=self.device)
 
 
-def token_scaled(
-    sizes: Sizes, dtype: torch.dtype, *, layout: str | Layout = NHD, device: torch.device | str = "cpu"
-) -> tuple[Cache, list[Tensor]]:
-    """Make an empty cache with a scale a token and head, in whose blocks the scales lie behind the numbers.
-
-    The scales of a block move with it: the two tensors of blocks are what ``BlockPool`` and swaps take.
+class LatentCache:
+    """Latents of one layer (MLA), each beside the rotated part of its token's key.
 
     Args:
-        sizes: of the cache.
-        dtype: torch.int8 or torch.float8_e4m3fn.
-        layout: of keys and values.
-        device: where it is.
+        cache: ``[blocks, block_size, latent_dim + rope_dim]``; float16, bfloat16 or float32.
+        latent_dim: how many of a token's numbers are latents, and so its value: 512 in DeepSeek-V2, V3 and
+            Kimi K2, 256 in MiniCPM3. The others are the rotated part, 64 or 32 of them.
 
-    Returns:
-        The cache, and its keys' and its values' blocks as uint8 ``[blocks, bytes]``, bytes a multiple of 16.
+    Attributes:
+        sizes: blocks, tokens a block, one KV head, numbers of a token.
+        rope_dim: numbers beside the latents.
+        arguments: where numbers are, as the kernels take it.
 
     Raises:
-        PagesimError: sizes, type or layout are off.
+        PagesimError: the tensor is off, or there are no kernels for such vectors.
     """
-    if dtype not in TOKEN_MAX:
-        raise PagesimError(f"dtype is {dtype}; torch.int8 or torch.float8_e4m3fn is needed")
-    layout = find_layout(layout)
-    shape = (sizes.num_blocks, sizes.kv_heads, sizes.block_size)
-    numbers = prod(sizes[1:])
-    end = numbers + 4 * prod(shape[1:])
-    views, blocks = [], []
-    for storage in (layout.key, layout.value):
-        whole = torch.zeros(sizes.num_blocks, -(-end // 16) * 16, dtype=torch.uint8, device=device)
-        cache = whole[:, :numbers].view(dtype).view(storage.shape(sizes, 1))
-        views.append((cache, whole[:, numbers:end].view(torch.float32).view(shape)))
-        blocks.append(whole)
-    (keys, k_scale), (values, v_scale) = views
-    return Cache(keys, values, layout=layout, k_scale=k_scale, v_scale=v_scale), blocks
+
+    def __init__(self, cache: Tensor, *, latent_dim: int = 512) -> None:
+        check_tensor("cache", cache, ("blocks", "block_size", "latent_dim + rope_dim"), QUERY_DTYPES)
+        blocks, block_size, width = cache.shape
+        if latent_dim not in LATENT_DIMS:
+            raise PagesimError(f"latent_dim is {latent_dim}; 256 or 512 is needed")
+        if width - latent_dim not in ROPE_DIMS:
+            raise PagesimError(
+                f"cache has {width} numbers a token, {width - latent_dim} beside latent_dim {latent_dim};"
+                " 32 or 64 are needed"
+            )
+        if not block_size:
+            raise PagesimError(f"cache has the shape {list(cache.shape)}; at least one token is needed")
+        self.cache, self.latent_dim, self.rope_dim = cache, latent_dim, width - latent_dim
+        self.sizes = Sizes(blocks, block_size, 1, width)
+        self.device, self.dtype = cache.device, cache.dtype
+
+    @cached_property
+    def arguments(self) -> dict[str, Any]:
+        return {
+            "cache": self.cache,
+            "stride_block": self.cache.stride(0),
+            "TOKEN": self.cache.stride(1),
+            "LATENT": self.latent_dim,
+            "ROPE": self.rope_dim,
+            "BLOCK_SIZE": self.sizes.block_size,
+        }
 
 
 class BlockPool:
@@ -242,16 +207,3 @@ class BlockPool:
     def addresses(self) -> Tensor:
         """Where each of them begins, int64 ``[caches]`` on their device."""
         return torch.tensor([cache.data_ptr() for cache in self.caches], device=self.device)
-
-
-def by_eight(*strides: int) -> bool:
-    """Return whether strides are multiples of 8 that Triton, which looks for those of 16, would not see.
-
-    Heads of 72 or 120 numbers of 16 bits begin at multiples of 16 bytes.
-    """
-    return not any(stride % 8 for stride in strides) and any(stride % 16 for stride in strides)
-
-
-def pool_of(caches: BlockPool | Sequence[Tensor]) -> BlockPool:
-    """Return a pool of these caches, checked here unless it is one already."""
-    return caches if isinstance(caches, BlockPool) else BlockPool(caches)

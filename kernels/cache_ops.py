@@ -1,4 +1,4 @@
-"""The ops that move what is cached: writing, copying, gathering and scattering blocks. See ``api.py``."""
+"""The ops that move what is cached: writing, copying, gathering and scattering blocks. See ``ops.py``."""
 
 from __future__ import annotations
 
@@ -9,92 +9,18 @@ from torch import Tensor
 
 from pagesim.errors import PagesimError
 from pagesim.kernels import reference
-from pagesim.kernels.cache import BlockPool, Cache, pool_of
+from pagesim.kernels.cache import BlockPool, Cache, LatentCache
 from pagesim.kernels.checks import (
-    BYTES,
+    FP8,
     QUERY_DTYPES,
     bounds_are_checked,
-    check_cache,
-    check_contexts,
+    check_batch,
     check_ids,
-    check_lengths,
+    check_kind,
+    check_slots,
     check_tensor,
     use_triton,
 )
-from pagesim.kernels.launch import run_all
-
-
-def gather_sequences(
-    cache: Cache,
-    block_table: Tensor,
-    context_lens: Tensor,
-    *,
-    max_context: int | None = None,
-    out: Cache | None = None,
-    backend: str = "auto",
-    check: bool = True,
-) -> Cache:
-    """Copy paged contexts into a padded contiguous batch.
-
-    Args:
-        cache: whose contexts.
-        block_table: int32 ``[batch, max_blocks]``.
-        context_lens: int32 ``[batch]``; what lies beyond them in the result is left as it is.
-        max_context: how wide the batch is; without it as wide as ``out`` or the table.
-        out: what an earlier call for such a batch returned, to write to.
-        backend: what does it.
-        check: whether the other arguments are looked at.
-
-    Returns:
-        A contiguous cache of the same type and scales, its tensors ``[batch, max_context, kv_heads, D]``.
-
-    Raises:
-        PagesimError: an argument is off.
-    """
-    batch = len(context_lens)
-    if check:
-        check_cache(cache, Cache, paged=True)
-        check_contexts(batch, block_table, context_lens, cache.sizes, cache.device)
-        if out is not None:
-            check_cache(out, Cache, paged=False)
-    sizes = cache.sizes
-    if max_context is None:
-        max_context = block_table.shape[1] * sizes.block_size if out is None else out.sizes.block_size
-    if check:
-        check_lengths(context_lens, max_context, "as max_context says")
-    shape = (batch, max_context, sizes.kv_heads, sizes.head_dim)
-    if out is None:
-        tensors = (cache.key_cache.new_empty(shape), cache.value_cache.new_empty(shape))
-        scales = [cache.k_scale, cache.v_scale]
-        if cache.has_token_scales:
-            room = (batch, sizes.kv_heads, max_context)
-            scales = [torch.empty(room, device=cache.device) for _ in scales]
-        out = Cache(*tensors, k_scale=scales[0], v_scale=scales[1], paged=False)
-    elif check:
-        for name, tensor in (("out.key_cache", out.key_cache), ("out.value_cache", out.value_cache)):
-            check_tensor(name, tensor, shape, (cache.dtype,), cache.device)
-        if out.has_token_scales is not cache.has_token_scales:
-            raise PagesimError(
-                "out has scales of another kind than cache; gather_sequences makes one that fits"
-            )
-    if use_triton(backend, cache.key_cache):
-        from pagesim.kernels import sequences
-
-        run_all([sequences.launch(cache, block_table, context_lens, out)], out.key_cache)
-    else:
-        reference.gather_sequences(
-            cache.key_cache,
-            cache.value_cache,
-            block_table,
-            context_lens,
-            out.key_cache,
-            out.value_cache,
-            layout=cache.layout,
-        )
-        if cache.has_token_scales:
-            pairs = ((cache.k_scale, out.k_scale), (cache.v_scale, out.v_scale))
-            reference.gather_scales(pairs, block_table, context_lens)
-    return out
 
 
 def reshape_and_cache(
@@ -110,10 +36,9 @@ def reshape_and_cache(
 
     Args:
         key: ``[tokens, kv_heads, D]``; in FP8 it is divided by the cache's scale, and what then exceeds ±448
-            becomes ±448. A scale of each token and head is computed here: the vector's largest number over
-            127 (int8) or 448 (FP8); NaN for a vector that holds NaN or infinity, all of which then reads NaN.
+            becomes ±448; NaN stays NaN.
         value: as ``key``.
-        cache: of the type of ``key``, FP8 or int8.
+        cache: of the type of ``key``, or FP8.
         slot_mapping: int64 ``[tokens]``, ``block · block_size + slot in it``; −1 for a token that is not
             written. No slot may occur twice.
         backend: what does it.
@@ -123,15 +48,100 @@ def reshape_and_cache(
         PagesimError: an argument is off.
     """
     if check:
-        check_cache(cache, Cache, paged=True)
-        _check_new(key, value, cache, slot_mapping)
-    if use_triton(backend, cache.key_cache):
-        from pagesim.kernels import cache_write
+        check_kind("cache", cache, Cache)
+        blocks, block_size, *vector = cache.sizes
+        dtypes = QUERY_DTYPES if cache.dtype == FP8 else (cache.dtype,)
+        check_tensor("key", key, ("tokens", *vector), dtypes, cache.device)
+        check_tensor("value", value, key.shape, (key.dtype,), cache.device)
+        check_slots(slot_mapping, len(key), blocks * block_size, cache.device)
+    if not use_triton(backend, cache.key_cache):
+        reference.reshape_and_cache(key, value, cache, slot_mapping)
+        return
+    from pagesim.kernels import cache_write
 
-        run_all([cache_write.launch(key, value, cache, slot_mapping)], cache.key_cache)
-    else:
-        pair = (cache.key_cache, cache.value_cache)
-        reference.reshape_and_cache(key, value, *pair, slot_mapping, **cache.as_stored)
+    cache_write.launch(key, value, cache, slot_mapping).run(cache.key_cache)
+
+
+def mla_write(
+    latent: Tensor,
+    rope: Tensor,
+    cache: LatentCache,
+    slot_mapping: Tensor,
+    *,
+    backend: str = "auto",
+    check: bool = True,
+) -> None:
+    """Write new tokens' latents, and the rotated parts of their keys, into their slots.
+
+    Args:
+        latent: ``[tokens, latent_dim]``, of the cache's type.
+        rope: ``[tokens, rope_dim]``, likewise.
+        cache: where to.
+        slot_mapping: int64 ``[tokens]``; as of ``reshape_and_cache``.
+        backend: what does it.
+        check: whether the other arguments are looked at.
+
+    Raises:
+        PagesimError: an argument is off.
+    """
+    if check:
+        check_kind("cache", cache, LatentCache)
+        for name, new, width in (("latent", latent, cache.latent_dim), ("rope", rope, cache.rope_dim)):
+            check_tensor(name, new, (len(latent), width), (cache.dtype,), cache.device)
+        check_slots(slot_mapping, len(latent), cache.sizes.num_blocks * cache.sizes.block_size, cache.device)
+    if not use_triton(backend, latent):
+        reference.mla_write(latent, rope, cache, slot_mapping)
+        return
+    from pagesim.kernels import cache_write
+
+    cache_write.launch(latent, rope, cache, slot_mapping).run(latent)
+
+
+def gather_sequences(
+    cache: Cache,
+    block_table: Tensor,
+    context_lens: Tensor,
+    *,
+    max_context: int | None = None,
+    out: tuple[Cache, Tensor] | None = None,
+    check: bool = True,
+) -> tuple[Cache, Tensor]:
+    """Copy paged contexts into contiguous ones: what attention without a paged kernel begins with.
+
+    It is torch's own gather of whole blocks, which is what systems without paged kernels do.
+
+    Args:
+        cache: whose contexts.
+        block_table: int32 ``[batch, max_blocks]``.
+        context_lens: int32 ``[batch]``; what lies beyond them in the result is arbitrary.
+        max_context: the longest context, if it is known; without it as the table has room for.
+        out: what an earlier call for such a batch returned, to write to.
+        check: whether the other arguments are looked at.
+
+    Returns:
+        A cache in which the blocks of each sequence lie in order one after another, and its block table.
+
+    Raises:
+        PagesimError: an argument is off.
+    """
+    if check:
+        check_kind("cache", cache, Cache)
+        check_batch(block_table, context_lens, *cache.sizes[:2], cache.device)
+    size, batch = cache.sizes.block_size, len(context_lens)
+    width = (
+        block_table.shape[1] if max_context is None else min(block_table.shape[1], -(-max_context // size))
+    )
+    column = torch.arange(width, dtype=torch.int32, device=cache.device)
+    used = column < -(-context_lens // size)[:, None]  # [batch, width]
+    blocks = torch.where(used, block_table[:, :width], 0).flatten().long()
+    if out is None:
+        both = (each[blocks] for each in (cache.keys, cache.values))
+        gathered = Cache(*both, k_scale=cache.k_scale, v_scale=cache.v_scale)
+        rows = torch.arange(batch, dtype=torch.int32, device=cache.device)[:, None]
+        return gathered, rows * width + column
+    for source, target in ((cache.keys, out[0].keys), (cache.values, out[0].values)):
+        torch.index_select(source, 0, blocks, out=target)
+    return out
 
 
 def copy_blocks(
@@ -149,19 +159,19 @@ def copy_blocks(
     Raises:
         PagesimError: an argument is off.
     """
-    pool = pool_of(caches)
+    pool = _pool_of(caches)
     if check:
         check_tensor("pairs", pairs, ("pairs", 2), (torch.int64,), pool.device, contiguous=True)
         check_ids("pairs", pairs, pool.num_blocks)
         check_ids("pairs[:, 1]", pairs[:, 1], pool.num_blocks, distinct=True)
         if bounds_are_checked(pairs) and torch.isin(pairs[:, 1], pairs[:, 0]).any():
             raise PagesimError("pairs holds a block that is both read and written; copies happen in no order")
-    if use_triton(backend, pool.caches[0]):
-        from pagesim.kernels import blocks
-
-        run_all([blocks.copy(pool, pairs)], pairs)
-    else:
+    if not use_triton(backend, pool.caches[0]):
         reference.copy_blocks(pool.caches, pairs)
+        return
+    from pagesim.kernels import blocks
+
+    blocks.copy(pool, pairs).run(pairs)
 
 
 def gather_blocks(
@@ -177,7 +187,7 @@ def gather_blocks(
     Args:
         caches: tensors of one shape whose first axis is the block, or a ``BlockPool`` of them.
         block_ids: int64 ``[ids]``.
-        out: ``[ids, caches, *block]`` to write to; beside caches on a GPU it may be pinned host memory.
+        out: ``[ids, caches, *block]`` to write to.
         backend: what does it.
         check: whether ids and memory are looked at.
 
@@ -187,19 +197,20 @@ def gather_blocks(
     Raises:
         PagesimError: an argument is off.
     """
-    pool = pool_of(caches)
+    pool = _pool_of(caches)
     if check:
         _check_ids(pool, block_ids)
+    shape = (len(block_ids), len(pool), *pool.block)
     if out is None:
-        out = pool.caches[0].new_empty(_staging_shape(pool, block_ids))
+        out = pool.caches[0].new_empty(shape)
     elif check:
-        _check_staging("out", out, pool, block_ids)
-    if use_triton(backend, pool.caches[0]):
-        from pagesim.kernels import blocks
-
-        run_all([blocks.gather(pool, block_ids, out)], block_ids)
-    else:
+        check_tensor("out", out, shape, (pool.dtype,), pool.device, contiguous=True)
+    if not use_triton(backend, pool.caches[0]):
         reference.gather_blocks(pool.caches, block_ids, out)
+        return out
+    from pagesim.kernels import blocks
+
+    blocks.gather(pool, block_ids, out).run(out)
     return out
 
 
@@ -214,7 +225,7 @@ def scatter_blocks(
     """Copy what ``gather_blocks`` gathered into blocks of several caches, in one launch.
 
     Args:
-        staging: ``[ids, caches, *block]``; beside caches on a GPU it may be pinned host memory.
+        staging: ``[ids, caches, *block]``.
         caches: tensors of one shape whose first axis is the block, or a ``BlockPool`` of them.
         block_ids: int64 ``[ids]``, none twice.
         backend: what does it.
@@ -223,32 +234,17 @@ def scatter_blocks(
     Raises:
         PagesimError: an argument is off.
     """
-    pool = pool_of(caches)
+    pool = _pool_of(caches)
     if check:
         _check_ids(pool, block_ids, distinct=True)
-        _check_staging("staging", staging, pool, block_ids)
-    if use_triton(backend, pool.caches[0]):
-        from pagesim.kernels import blocks
-
-        run_all([blocks.scatter(staging, pool, block_ids)], block_ids)
-    else:
+        shape = (len(block_ids), len(pool), *pool.block)
+        check_tensor("staging", staging, shape, (pool.dtype,), pool.device, contiguous=True)
+    if not use_triton(backend, pool.caches[0]):
         reference.scatter_blocks(staging, pool.caches, block_ids)
+        return
+    from pagesim.kernels import blocks
 
-
-def _check_new(key: Tensor, value: Tensor, cache: Cache, slot_mapping: Tensor) -> None:
-    sizes = cache.sizes
-    dtypes = QUERY_DTYPES if cache.dtype in BYTES else (cache.dtype,)
-    check_tensor("key", key, ("tokens", sizes.kv_heads, sizes.head_dim), dtypes, cache.device)
-    check_tensor("value", value, key.shape, (key.dtype,), cache.device)
-    check_tensor("slot_mapping", slot_mapping, (len(key),), (torch.int64,), cache.device, contiguous=True)
-    slots = sizes.num_blocks * sizes.block_size
-    check_ids("slot_mapping", slot_mapping, slots, least=-1)
-    if bounds_are_checked(slot_mapping):
-        check_ids("slot_mapping", slot_mapping[slot_mapping >= 0], slots, distinct=True)
-
-
-def _staging_shape(pool: BlockPool, block_ids: Tensor) -> tuple[int, ...]:
-    return (len(block_ids), len(pool), *pool.block)
+    blocks.scatter(staging, pool, block_ids).run(block_ids)
 
 
 def _check_ids(pool: BlockPool, block_ids: Tensor, *, distinct: bool = False) -> None:
@@ -256,9 +252,6 @@ def _check_ids(pool: BlockPool, block_ids: Tensor, *, distinct: bool = False) ->
     check_ids("block_ids", block_ids, pool.num_blocks, distinct=distinct)
 
 
-def _check_staging(name: str, staging: Tensor, pool: BlockPool, block_ids: Tensor) -> None:
-    reachable = (
-        pool.is_cuda and isinstance(staging, Tensor) and staging.device.type == "cpu" and staging.is_pinned()
-    )
-    shape = _staging_shape(pool, block_ids)
-    check_tensor(name, staging, shape, (pool.dtype,), None if reachable else pool.device, contiguous=True)
+def _pool_of(caches: BlockPool | Sequence[Tensor]) -> BlockPool:
+    """Return a pool of these caches, checked here unless it is one already."""
+    return caches if isinstance(caches, BlockPool) else BlockPool(caches)

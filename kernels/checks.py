@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache as kept
 from math import isfinite
-from typing import Any
+from operator import index
 
 import torch
 from torch import Tensor
 
 from pagesim.errors import PagesimError
-from pagesim.kernels.layouts import Layout, Sizes
 from pagesim.kernels.requirements import installed
-
-HEAD_DIMS = (32, 64, 72, 80, 96, 112, 120, 128, 160, 192, 256, 512)
-MAX_BLOCK_SIZE = 4096
-MAX_BATCH = 65_535
-"""Sequences are an axis of a grid, and of the second and third CUDA allows as many programs."""
 
 QUERY_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 FP8 = torch.float8_e4m3fn
-BYTES = (FP8, torch.int8)
-"""What is stored in a byte and has scales."""
 
 BACKENDS = ("auto", "triton", "reference")
 
@@ -105,10 +97,12 @@ def check_tensor(
     """
     if not isinstance(tensor, Tensor):
         raise PagesimError(f"{name} is a {type(tensor).__name__}; a torch.Tensor is needed")
-    if not _fits(tensor.shape, shape):
-        raise PagesimError(
-            f"{name} has the shape {list(tensor.shape)}; [{', '.join(map(str, shape))}] is needed"
-        )
+    sizes = tensor.shape
+    fits = len(sizes) == len(shape) and all(
+        isinstance(want, str) or size == want for size, want in zip(sizes, shape, strict=True)
+    )
+    if not fits:
+        raise PagesimError(f"{name} has the shape {list(sizes)}; [{', '.join(map(str, shape))}] is needed")
     if tensor.dtype not in dtypes:
         raise PagesimError(f"{name} is {_short(tensor.dtype)}; {' or '.join(map(_short, dtypes))} is needed")
     if device is not None and tensor.device != device:
@@ -122,37 +116,6 @@ def check_tensor(
         raise PagesimError(f"{name} has the strides {list(tensor.stride())}; the last must be 1")
 
 
-def _fits(have: Sequence[int], wanted: Sequence[int | str]) -> bool:
-    if have == wanted:
-        return True
-    if len(have) != len(wanted):
-        return False
-    for size, want in zip(have, wanted, strict=True):
-        if size != want and not isinstance(want, str):
-            return False
-    return True
-
-
-def check_caches(key_cache: Tensor, value_cache: Tensor, layout: Layout, *, paged: bool = True) -> Sizes:
-    """Check a pair of caches against their layout and each other, and return what they hold."""
-    pair = (("key_cache", key_cache, layout.key), ("value_cache", value_cache, layout.value))
-    for name, cache, storage in pair:
-        check_tensor(name, cache, storage.axes, (*QUERY_DTYPES, *BYTES))
-    sizes = layout.sizes(key_cache)
-    if not sizes.kv_heads:
-        raise PagesimError(f"key_cache has the shape {list(key_cache.shape)}; at least one KV head is needed")
-    if sizes.head_dim not in HEAD_DIMS:
-        raise PagesimError(f"key_cache has head size {sizes.head_dim}; one of {_list(HEAD_DIMS)} is needed")
-    size = sizes.block_size
-    if paged and not 1 <= size <= MAX_BLOCK_SIZE:
-        raise PagesimError(f"key_cache has block size {size}; 1 to {MAX_BLOCK_SIZE} tokens are allowed")
-    for name, cache, storage in pair:
-        shape = storage.shape(sizes, key_cache.element_size())
-        check_tensor(name, cache, shape, (key_cache.dtype,), key_cache.device)
-    check_fp8("key_cache", key_cache)
-    return sizes
-
-
 def check_fp8(name: str, cache: Tensor) -> None:
     """Refuse e4m3 on a GPU that has no such type."""
     if cache.dtype == FP8 and cache.device.type == "cuda":
@@ -164,67 +127,10 @@ def check_fp8(name: str, cache: Tensor) -> None:
             )
 
 
-def check_query(name: str, q: Tensor, axes: tuple[str, ...], sizes: Sizes, cache: Tensor) -> None:
-    """Check queries, ``[*axes, q_heads, D]``, against the cache that they attend to."""
-    check_tensor(name, q, (*axes, "q_heads", sizes.head_dim), QUERY_DTYPES, cache.device)
-    if not q.shape[-2] or q.shape[-2] % sizes.kv_heads:
-        raise PagesimError(
-            f"{name} has {q.shape[-2]} heads; a multiple of the cache's {sizes.kv_heads} KV heads is needed"
-        )
-    if cache.dtype not in (q.dtype, *BYTES):
-        raise PagesimError(f"{name} is {_short(q.dtype)}; {_short(cache.dtype)} is needed, as the cache is")
-
-
-def check_out(out: Tensor | None, like: Tensor, check: bool = True) -> Tensor:
-    """Return where the result goes: ``out`` if it is given and fits, else a new tensor."""
-    if out is None:
-        return torch.empty_like(like, memory_format=torch.contiguous_format)
-    if check:
-        check_tensor("out", out, like.shape, (like.dtype,), like.device)
-    return out
-
-
-def check_cache(cache: object, kind: type[Any], *, paged: bool | None = None) -> None:
-    """Check that an argument is a cache, a paged or a contiguous one if that is said."""
-    if not isinstance(cache, kind):
-        raise PagesimError(f"cache is a {type(cache).__name__}; Cache(key_cache, value_cache) is needed")
-    if paged is not None and cache.paged is not paged:
-        kinds = ("a contiguous cache", "a paged one")
-        raise PagesimError(f"cache is {kinds[cache.paged]}; {kinds[paged]} is needed")
-
-
-def check_scales(k_scale: float | Tensor, v_scale: float | Tensor, sizes: Sizes, cache: Tensor) -> None:
-    """Check the factors of stored numbers: one, one a KV head, or one a token and KV head."""
-    given = {"k_scale": k_scale, "v_scale": v_scale}
-    if not any(isinstance(scale, Tensor) and scale.dim() == 3 for scale in given.values()):
-        if cache.dtype == torch.int8:
-            raise PagesimError(
-                "key_cache is int8; k_scale and v_scale [blocks, kv_heads, block_size] are needed beside it"
-            )
-        for name, scale in given.items():
-            check_scale(name, scale, sizes, cache)
-        return
-    if cache.dtype not in BYTES:
-        raise PagesimError(
-            "k_scale is given; only a float8_e4m3fn or int8 cache is scaled, and this is"
-            f" {_short(cache.dtype)}"
-        )
-    shape = (sizes.num_blocks, sizes.kv_heads, sizes.block_size)
-    for name, scale in given.items():
-        check_tensor(name, scale, shape, (torch.float32,), cache.device)
-    assert isinstance(k_scale, Tensor)
-    assert isinstance(v_scale, Tensor)
-    if k_scale.stride() != v_scale.stride():
-        raise PagesimError(
-            f"v_scale has the strides {list(v_scale.stride())}; {list(k_scale.stride())}, k_scale's, are"
-            " needed"
-        )
-
-
-def check_scale(name: str, scale: float | Tensor, sizes: Sizes, cache: Tensor) -> None:
+def check_scale(name: str, scale: float | Tensor, kv_heads: int, cache: Tensor) -> None:
     """Check a factor of FP8 numbers: a positive number, or one a KV head; other caches have none."""
     if isinstance(scale, Tensor):
-        check_tensor(name, scale, (sizes.kv_heads,), (torch.float32,), cache.device, contiguous=True)
+        check_tensor(name, scale, (kv_heads,), (torch.float32,), cache.device, contiguous=True)
         if bounds_are_checked(scale) and not (fine := scale.isfinite() & (scale > 0)).all():
             head = int(fine.logical_not().nonzero()[0])
             raise PagesimError(f"{name}[{head}] is {float(scale[head])}; a positive number is needed")
@@ -236,35 +142,123 @@ def check_scale(name: str, scale: float | Tensor, sizes: Sizes, cache: Tensor) -
         )
 
 
-def check_lengths(context_lens: Tensor, longest: int, what: str) -> None:
-    """Check that there are not too many contexts, and none is negative or longer than there is room for."""
-    if len(context_lens) > MAX_BATCH:
-        raise PagesimError(f"context_lens has {len(context_lens)} sequences; at most {MAX_BATCH} are allowed")
-    if bounds_are_checked(context_lens) and len(context_lens):
-        low, high = (int(value) for value in context_lens.aminmax())
-        if low < 0 or high > longest:
-            raise PagesimError(
-                f"context_lens holds {low if low < 0 else high}; 0 to {longest} is allowed, {what}"
-            )
+def check_kind(name: str, value: object, kind: type) -> None:
+    """Check that an argument is an object of a class, which is made from tensors."""
+    if not isinstance(value, kind):
+        raise PagesimError(f"{name} is a {type(value).__name__}; a {kind.__name__} is needed")
 
 
-def check_table(
-    block_table: Tensor, context_lens: Tensor, sizes: Sizes, first_seen: Tensor | None = None
+def check_queries(
+    q: Tensor, kv_heads: int, head_dim: int, cache_dtype: torch.dtype, device: torch.device
 ) -> None:
-    """Check that the entries of the tokens that are seen name blocks of the cache."""
-    if not bounds_are_checked(block_table):
+    """Check queries, ``[tokens, q_heads, D]``, against the cache that they attend to."""
+    check_tensor("q", q, ("tokens", "q_heads", head_dim), QUERY_DTYPES, device)
+    if not q.shape[1] or q.shape[1] % kv_heads:
+        raise PagesimError(f"q has {q.shape[1]} heads; a multiple of the cache's {kv_heads} is needed")
+    if cache_dtype not in (q.dtype, FP8):
+        raise PagesimError(f"q is {_short(q.dtype)}; {_short(cache_dtype)} is needed, as the cache is")
+
+
+def check_out(out: Tensor | None, like: Tensor, check: bool = True) -> Tensor:
+    """Return where the result goes: ``out`` if it is given and fits, else a new tensor."""
+    if out is None:
+        return torch.empty_like(like, memory_format=torch.contiguous_format)
+    if check:
+        check_tensor("out", out, like.shape, (like.dtype,), like.device)
+    return out
+
+
+def check_batch(
+    block_table: Tensor,
+    context_lens: Tensor,
+    num_blocks: int,
+    block_size: int,
+    device: torch.device,
+    first_seen: Tensor | None = None,
+) -> None:
+    """Check a batch's block table and lengths against a cache.
+
+    Args:
+        block_table: int32 ``[batch, max_blocks]``.
+        context_lens: int32 ``[batch]``.
+        num_blocks: of the cache.
+        block_size: of the cache.
+        device: where both must be.
+        first_seen: the first token of each sequence that a query sees ``[batch]``; None for token 0.
+    """
+    check_tensor("context_lens", context_lens, ("batch",), (torch.int32,), device, contiguous=True)
+    batch = len(context_lens)
+    check_tensor("block_table", block_table, (batch, "max_blocks"), (torch.int32,), device)
+    if not bounds_are_checked(block_table) or not batch:
         return
-    used = -(-context_lens.long() // sizes.block_size)  # [batch], blocks
-    column = torch.arange(block_table.shape[1], device=used.device)
-    reached = column < used[:, None]
+    low, high = (int(value) for value in context_lens.aminmax())
+    room = block_table.shape[1] * block_size
+    if low < 0 or high > room:
+        raise PagesimError(
+            f"context_lens holds {low if low < 0 else high}; 0 to {room} is allowed, as block_table has room"
+        )
+    column = torch.arange(block_table.shape[1], device=device)
+    used = column < -(-context_lens.long() // block_size)[:, None]  # [batch, max_blocks]
     if first_seen is not None:
-        reached &= column >= (first_seen.long() // sizes.block_size)[:, None]
-    wrong = reached & ((block_table < 0) | (block_table >= sizes.num_blocks))
+        used &= column >= (first_seen.long() // block_size)[:, None]
+    wrong = used & ((block_table < 0) | (block_table >= num_blocks))
     if wrong.any():
         row, at = wrong.nonzero()[0].tolist()
         raise PagesimError(
-            f"block_table[{row}, {at}] is {block_table[row, at]}; 0 to {sizes.num_blocks - 1} is allowed"
+            f"block_table[{row}, {at}] is {block_table[row, at]}; 0 to {num_blocks - 1} is allowed"
         )
+
+
+def check_starts(query_starts: Tensor, context_lens: Tensor, tokens: int, max_query_len: int | None) -> None:
+    """Check where the queries of each sequence begin, int32 ``[batch + 1]``."""
+    batch = len(context_lens)
+    check_tensor("query_starts", query_starts, (batch + 1,), (torch.int32,), context_lens.device)
+    if max_query_len is not None and max_query_len < 0:
+        raise PagesimError(f"max_query_len is {max_query_len}; at least 0 is needed")
+    if not bounds_are_checked(query_starts):
+        return
+    first, last, lengths = int(query_starts[0]), int(query_starts[-1]), query_starts.diff()
+    if first or last != tokens:
+        raise PagesimError(
+            f"query_starts goes from {first} to {last}; from 0 to {tokens} is needed, the rows of q"
+        )
+    if (wrong := (lengths < 0) | (lengths > context_lens)).any():
+        row = int(wrong.nonzero()[0])
+        raise PagesimError(
+            f"query_starts gives sequence {row} {lengths[row]} rows; 0 to {context_lens[row]} is allowed, its"
+            " context_lens"
+        )
+    if max_query_len is not None and batch and int(lengths.max()) > max_query_len:
+        raise PagesimError(
+            f"max_query_len is {max_query_len}; query_starts has a sequence of {int(lengths.max())} rows"
+        )
+
+
+def check_variant(
+    q: Tensor, scale: float | None, window: int | None, softcap: float | None, sinks: Tensor | None
+) -> None:
+    """Check what attention of some models has beside a softmax over all tokens."""
+    if scale is not None and not isfinite(scale):
+        raise PagesimError(f"scale is {scale}; a finite number is needed")
+    if window is not None:
+        check_number("window", window, 1)
+    if softcap is not None and not (isfinite(softcap) and softcap > 0):
+        raise PagesimError(f"softcap is {softcap}; a positive number is needed, None for no cap")
+    if sinks is not None:
+        check_tensor("sinks", sinks, (q.shape[1],), (torch.float32,), q.device, contiguous=True)
+        if bounds_are_checked(sinks) and (wrong := ~(sinks < float("inf"))).any():
+            head = int(wrong.nonzero()[0])
+            raise PagesimError(f"sinks[{head}] is {float(sinks[head])}; a number is needed, -inf for no sink")
+
+
+def check_number(name: str, value: int, least: int, most: int = 2**31 - 1) -> None:
+    """Check a whole number against its bounds."""
+    try:
+        index(value)
+    except TypeError:
+        raise PagesimError(f"{name} is {value!r}; a whole number is needed") from None
+    if not least <= value <= most:
+        raise PagesimError(f"{name} is {value}; {least} to {most} is allowed")
 
 
 def check_ids(name: str, ids: Tensor, bound: int, *, distinct: bool = False, least: int = 0) -> None:
@@ -278,6 +272,14 @@ def check_ids(name: str, ids: Tensor, bound: int, *, distinct: bool = False, lea
         raise PagesimError(f"{name} holds a number twice; each block or slot may be written once")
 
 
+def check_slots(slot_mapping: Tensor, tokens: int, slots: int, device: torch.device) -> None:
+    """Check the slots that new tokens are written to, int64 ``[tokens]``."""
+    check_tensor("slot_mapping", slot_mapping, (tokens,), (torch.int64,), device, contiguous=True)
+    check_ids("slot_mapping", slot_mapping, slots, least=-1)
+    if bounds_are_checked(slot_mapping):
+        check_ids("slot_mapping", slot_mapping[slot_mapping >= 0], slots, distinct=True)
+
+
 def check_blocks(caches: object) -> list[Tensor]:
     """Return a list of caches which have the same shape and whose blocks each lie in one piece."""
     if isinstance(caches, Tensor) or not isinstance(caches, Sequence) or not caches:
@@ -285,16 +287,11 @@ def check_blocks(caches: object) -> list[Tensor]:
     first = caches[0]
     for i, cache in enumerate(caches):
         name = f"caches[{i}]"
-        shape: tuple[int | str, ...] = ("blocks", "…") if i == 0 else tuple(first.shape)
-        if i == 0 and isinstance(cache, Tensor) and cache.dim() >= 2:
-            shape = tuple(cache.shape)
-        check_tensor(
-            name,
-            cache,
-            shape,
-            (*QUERY_DTYPES, *BYTES, torch.uint8) if i == 0 else (first.dtype,),
-            first.device if i else None,
-        )
+        any_shape: tuple[int | str, ...] = ("blocks", "…")
+        if isinstance(first, Tensor) and first.dim() >= 2:
+            any_shape = tuple(first.shape)
+        dtypes = (first.dtype,) if i else (*QUERY_DTYPES, FP8, torch.uint8)
+        check_tensor(name, cache, any_shape, dtypes, first.device if i else None)
         if len(cache) and not cache[0].is_contiguous():
             raise PagesimError(
                 f"{name} has the strides {list(cache.stride())}; each block must lie in one piece"
@@ -303,48 +300,11 @@ def check_blocks(caches: object) -> list[Tensor]:
             raise PagesimError(
                 f"{name} has the block stride {cache.stride(0)}; {first.stride(0)}, the first's, is needed"
             )
-        if (
-            cache[:1].numel() * cache.element_size() % 16
-            or cache.stride(0) * cache.element_size() % 16
-            or cache.data_ptr() % 16
-        ):
+        size, stride = cache[:1].numel() * cache.element_size(), cache.stride(0) * cache.element_size()
+        if size % 16 or stride % 16 or cache.data_ptr() % 16:
             raise PagesimError(f"{name} has blocks that do not begin and end at multiples of 16 bytes")
     return list(caches)
 
 
 def _short(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _list(values: Sequence[int]) -> str:
-    return ", ".join(map(str, values))
-
-
-def check_contexts(
-    batch: int,
-    block_table: Tensor,
-    context_lens: Tensor,
-    sizes: Sizes,
-    device: torch.device,
-    first_seen: Callable[[], Tensor] | None = None,
-) -> None:
-    """Check the block table and the lengths of a batch over a cache of these sizes.
-
-    Args:
-        batch: sequences.
-        block_table: blocks of each.
-        context_lens: tokens of each.
-        sizes: of the cache.
-        device: where all must be.
-        first_seen: gives the first token of each that a query sees; None where that is token 0.
-    """
-    check_tensor("context_lens", context_lens, (batch,), (torch.int32,), device, contiguous=True)
-    check_tensor("block_table", block_table, (batch, "max_blocks"), (torch.int32,), device)
-    check_lengths(context_lens, block_table.shape[1] * sizes.block_size, "as block_table has room for")
-    check_table(block_table, context_lens, sizes, first_seen() if first_seen else None)
-
-
-def check_score_scale(scale: float | None) -> None:
-    """Check the factor of dot products, if one is given."""
-    if scale is not None and not isfinite(scale):
-        raise PagesimError(f"scale is {scale}; a finite number is needed")

@@ -1,56 +1,97 @@
-"""A kernel with everything it is started with: run on a device, or compiled ahead of time without one."""
+"""A kernel with its arguments: run on a device, or compiled ahead of time without one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 
-MOST_REGISTERS = 255
-"""Of a thread. Where a kernel is told so, the assembler spills none to make room for more programs, which the
-shared memory of wide heads would not let in."""
+INTERPRETED = bool(triton.knobs.runtime.interpret)
+"""Whether kernels run in Triton's interpreter, where nothing can be timed and so nothing is tuned."""
+
+Meta = Mapping[str, Any]
+"""A kernel's arguments by name, those of its configuration included."""
+
+
+class Tunable:
+    """A kernel and the configurations among which ``triton.autotune`` chooses, once for each shape class.
+
+    Args:
+        kernel: a function under ``triton.jit``.
+        configs: the configurations, the best guess first; the last fits any shape.
+        key: arguments that make up the shape class; Triton adds the types of tensors.
+        fits: whether a configuration is worth trying for some arguments.
+    """
+
+    def __init__(
+        self,
+        kernel: Any,
+        configs: Sequence[triton.Config],
+        key: Sequence[str],
+        fits: Callable[[triton.Config, Meta], bool],
+    ) -> None:
+        self.kernel = kernel
+        self._configs = configs
+        self._fits = fits
+        prune = {"early_config_prune": lambda _, named, **more: self.fitting({**named, **more})}
+        self.tuned = triton.autotune(list(configs), list(key), prune_configs_by=prune)(kernel)
+
+    def fitting(self, arguments: Meta) -> list[triton.Config]:
+        """Return the configurations that fit, at least one."""
+        return [each for each in self._configs if self._fits(each, arguments)] or [self._configs[-1]]
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
     """One launch of one Triton kernel.
 
-    What starts a kernel and what compiles it ahead of time both begin here, so what is proven without a GPU
-    is what runs on one.
+    What starts a kernel and what compiles it ahead of time both begin here, so that what is compiled without
+    a GPU is what runs on one.
 
     Args:
-        kernel: a function under ``triton.jit``.
-        grid: how many programs along up to three axes.
-        arguments: all arguments of the kernel by name.
-        num_warps: warps a program.
-        num_stages: how many loads of a loop are in flight.
-        max_registers: of a thread, so that a multiprocessor holds as many programs as planned; None for any.
+        kernel: a function under ``triton.jit``, or a `Tunable`.
+        grid: programs along up to three axes, from the arguments and the configuration.
+        arguments: all arguments of the kernel by name, without those of its configuration.
+        config: the configuration; None to let a `Tunable` find the fastest (the first that fits, where
+            kernels are interpreted).
     """
 
     kernel: Any
-    grid: tuple[int, ...]
+    grid: Callable[[Meta], tuple[int, ...]]
     arguments: dict[str, Any] = field(repr=False)
-    num_warps: int = 4
-    num_stages: int = 3
-    max_registers: int | None = None
+    config: triton.Config | None = None
 
     @property
-    def options(self) -> dict[str, int | bool]:
-        """What the compiler is told; that products and sums fuse is a default that Triton changes in 3.10."""
-        options = {"num_warps": self.num_warps, "num_stages": self.num_stages, "enable_fp_fusion": True}
-        return options if self.max_registers is None else {**options, "maxnreg": self.max_registers}
+    def configs(self) -> list[triton.Config]:
+        """The configurations that it may run in."""
+        if self.config is not None:
+            return [self.config]
+        return self.kernel.fitting(self.arguments) if isinstance(self.kernel, Tunable) else [PLAIN]
 
     def run(self, on: Tensor) -> None:
         """Start the kernel on a tensor's device; an empty grid starts nothing."""
-        if 0 in self.grid:
+        kernel, options = self.kernel, {}
+        if isinstance(kernel, Tunable) and self.config is None and not INTERPRETED:
+            kernel = kernel.tuned
+            empty = 0 in self.grid({**self.arguments, **self.configs[0].kwargs})
+        else:
+            kernel = kernel.kernel if isinstance(kernel, Tunable) else kernel
+            options = self.configs[0].all_kwargs()
+            empty = 0 in self.grid({**self.arguments, **options})
+        if empty:
             return
         elsewhere = on.is_cuda and on.device.index != torch.cuda.current_device()
         with torch.cuda.device(on.device) if elsewhere else nullcontext():
-            self.kernel[self.grid](**self.arguments, **self.options)
+            kernel[self.grid](**self.arguments, **options)
+
+
+PLAIN = triton.Config({}, num_warps=4)
+"""The configuration of kernels that have nothing to choose."""
 
 
 def run_all(launches: Iterable[Launch], out: Tensor) -> Tensor:

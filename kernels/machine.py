@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import subprocess
-from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -15,18 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pagesim
-from pagesim.kernels.plan_constants import PlanConstants, constants_in_force
 
 Machine = dict[str, Any]
 """What ``describe_machine`` returns: text, numbers and None, so that it can be written as JSON."""
 
 IDENTITY = (
     "device", "device_name", "compute_capability", "driver", "cuda", "torch", "triton", "cpu", "threads",
-    "python", "pagesim", "source", "plan_constants",
+    "python", "pagesim", "source",
 )  # fmt: skip
 """What a measurement depends on: rows of machines that differ in any of these are not mixed."""
 
-SHOWING = ("bench/plots.py", "bench/verdict.py")
+SHOWING = ("bench/plots.py", "bench/first.py")
 """Modules that show what was measured. Changing one makes no measurement out of date."""
 
 _ASKED = {
@@ -64,7 +62,6 @@ def describe_machine(device: str) -> Machine:
         "python": platform.python_version(),
         "pagesim": pagesim.__version__,
         "source": source(),
-        "plan_constants": plan_constants(),
         "commit": _commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -91,12 +88,6 @@ def source() -> str:
         if file not in SHOWING:
             seen.update(file.encode() + b"\0" + (folder / file).read_bytes() + b"\0")
     return seen.hexdigest()[:12]
-
-
-def plan_constants() -> str | None:
-    """Return twelve hexadecimal digits of the planner's constants; None where they are the defaults."""
-    found = constants_in_force()
-    return None if found == PlanConstants() else digest(asdict(found))
 
 
 _GPU_FACTS = (

@@ -13,12 +13,12 @@ def online_softmax(scores: Vector) -> list[float]:
 
     Whenever the maximum rises, the sum so far is scaled down to it (Milakov and Gimelshein, 2018).
     """
-    highest, total = -inf, 0.0
+    m, l = -inf, 0.0  # noqa: E741
     for score in scores:
-        raised = max(highest, score)
-        total = total * exp(highest - raised) + exp(score - raised)
-        highest = raised
-    return [exp(score - highest) / total for score in scores]
+        m_new = max(m, score)
+        l = l * exp(m - m_new) + exp(score - m_new)  # noqa: E741
+        m = m_new
+    return [exp(score - m) / l for score in scores]
 
 
 def paged_decode(
@@ -42,16 +42,16 @@ def paged_decode(
         scale: what a dot product is multiplied by.
     """
     block_size = len(keys[0])
-    highest, total, output = -inf, 0.0, [0.0] * len(query)
+    m, l, acc = -inf, 0.0, [0.0] * len(query)  # noqa: E741
     for token in range(context_len):
         block, slot = block_table[token // block_size], token % block_size
         score = scale * sum(q * k for q, k in zip(query, keys[block][slot], strict=True))
-        raised = max(highest, score)
-        keep, weight = exp(highest - raised), exp(score - raised)
-        total = total * keep + weight
-        output = [o * keep + weight * v for o, v in zip(output, values[block][slot], strict=True)]
-        highest = raised
-    return [o / total for o in output] if context_len else output
+        m_new = max(m, score)
+        alpha, p = exp(m - m_new), exp(score - m_new)
+        l = l * alpha + p  # noqa: E741
+        acc = [a * alpha + p * v for a, v in zip(acc, values[block][slot], strict=True)]
+        m = m_new
+    return [a / l for a in acc] if context_len else acc
 
 
 def merge(parts: Sequence[tuple[Vector, float]]) -> list[float]:

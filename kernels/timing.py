@@ -45,7 +45,6 @@ __all__ = [
     "NotCapturable",
     "Timing",
     "WallClock",
-    "copy_bytes_per_s",
     "l2_bytes",
     "rotations",
     "time_kernel",
@@ -280,30 +279,6 @@ def rotations(bytes_a_call: int, device: torch.device, most: int = 64) -> int:
 def l2_bytes() -> int:
     """Return the size of the current GPU's L2."""
     return int(torch.cuda.get_device_properties().L2_cache_size)
-
-
-def copy_bytes_per_s(device: torch.device, size: int | None = None, budget_s: float = 0.4) -> float:
-    """Return the copy bandwidth of a device's own memory: bytes read plus bytes written, a second.
-
-    It is what everything else is measured against, so the bytes are random and the buffers far larger than
-    any cache: a GiB on a GPU, 64 MiB on a CPU.
-
-    Args:
-        device: whose memory.
-        size: bytes of each of the two buffers.
-        budget_s: seconds to spend.
-    """
-    size = size or (1 << 30 if device.type == "cuda" else 64 << 20)
-    source = torch.empty(size // 8, dtype=torch.int64, device=device).random_()
-    target = torch.empty_like(source)
-    if device.type == "cuda":
-        # An idle GPU's clocks are low; they rise within a fraction of a second of work.
-        until = time.perf_counter() + 0.5
-        while time.perf_counter() < until:
-            target.copy_(source)
-            torch.cuda.synchronize()
-    timing = time_kernel([lambda: target.copy_(source)], device, budget_s)
-    return 2 * source.nbytes / timing.median_s
 
 
 def _round(sample: Callable[[], float], budget_s: float) -> list[float]:

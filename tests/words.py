@@ -54,8 +54,6 @@ EXEMPT: dict[str, set[str]] = {
     "pagesim/cli/spellings.py": {"placement"},  # what users of the version before write
     "tests/words.py": {"*"},
     "tests/test_words.py": {"*"},
-    "kernels/layouts.py": {"lane", "lanes"},  # of a vector
-    "tests/kernels/test_bad_input.py": {"lane"},
 }
 """By file, the words that it may hold all the same."""
 

@@ -5,30 +5,24 @@ What stands here needs no torch before a point is measured, so that rows can be 
 
 from __future__ import annotations
 
-from pagesim.kernels.bench.defaults import default_points, swap_shapes
-from pagesim.kernels.bench.grids import AttentionGrid, CopyGrid, GemmGrid, SwapGrid, layers_of
+from pagesim.kernels.bench.defaults import default_points, layers_of, swap_shapes
+from pagesim.kernels.bench.grid import Grid
 from pagesim.kernels.bench.rows import BENCHES, SCHEMA, Point, Row, flat
 from pagesim.kernels.bench.run import Outcome, run_points
 from pagesim.kernels.bench.store import read_rows, write_parquet
-from pagesim.kernels.bench.verdict import Bar, verdict
 
 __all__ = [
     "BENCHES",
     "SCHEMA",
-    "AttentionGrid",
-    "Bar",
-    "CopyGrid",
-    "GemmGrid",
+    "Grid",
     "Outcome",
     "Point",
     "Row",
-    "SwapGrid",
     "default_points",
     "flat",
     "layers_of",
     "read_rows",
     "run_points",
     "swap_shapes",
-    "verdict",
     "write_parquet",
 ]

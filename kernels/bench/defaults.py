@@ -1,24 +1,19 @@
-"""What each bench measures by default: first the points that have a promised bar, minutes and not hours."""
+"""What each bench measures by default, in minutes and not hours."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import chain
+from collections.abc import Iterable, Iterator
+from itertools import product
 
-from pagesim.kernels.bench.decode_grids import LatentGrid, SharedPrefixGrid
-from pagesim.kernels.bench.grids import (
-    AttentionGrid,
-    CopyGrid,
-    GemmGrid,
-    Grid,
-    SwapGrid,
-    layers_of,
-)
-from pagesim.kernels.bench.peers import peers_found
+from pagesim.kernels.bench.grid import DIRECTIONS, STRATEGIES, Grid, Values
 from pagesim.kernels.bench.rows import Point
 from pagesim.models import ModelSpec, model
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+HEADS = ("q_heads", "kv_heads")
+SHAPE = ("batch", "context")
+PROMPT = ("batch", "query", "context")
 
 FULL = ((64, 4096), (256, 1024))
 """(batch, context) that fill a GPU: 256k tokens."""
@@ -26,31 +21,37 @@ FULL = ((64, 4096), (256, 1024))
 SMALL = ((1, 1024), (1, 16384), (8, 4096))
 """Where launches, splits and the reduction count."""
 
-ITERATION_BLOCKS = (64, 256)
-"""That an iteration swaps: a context of 1,024 tokens, which crosses while it computes, and one of 4,096."""
-
 PROMPTS = ((1, 2048, 2048), (4, 2048, 2048), (1, 8192, 8192), (4, 512, 4096))
 """(batch, new tokens, context): whole prompts, as torch's attention does too, and chunks after a prefix."""
-
-PEER_BLOCKS = (16, 128, 256)
-"""Block sizes of peers: vLLM's, a tile of FlashAttention 4, the least of FlashAttention 2."""
 
 CLIFF = (4 * KIB, 16 * KIB, 28 * KIB, 64 * KIB, 256 * KIB, MIB)
 """Bytes of a piece around which batched copies were seen to jump, at 28 KiB (vllm#42212)."""
 
-GQA, MHA = (32, 8), (40, 40)
+ITERATION: Values = {
+    SHAPE: ((32, 2048),), HEADS: ((32, 8),), "block_size": (16,), "head_size": (128,), "dtype": ("fp16",),
+    "layout": ("NHD",), "n": (53248,), "k": (4096,), "pieces": (64,), "piece_bytes": (32 * KIB,),
+    "blocks": (64, 256), "host_blocks": ("neighbours",), "strategy": STRATEGIES, "direction": DIRECTIONS,
+}  # fmt: skip
+"""An iteration that swaps by layer: the shapes of Llama-3.1-8B, a layer's weights as a matrix of n × k."""
+
+OURS = ("paged-decode", "paged-decode-v1", "paged-decode-v2", "contiguous-decode", "sdpa-decode")
+FP16: Values = {HEADS: ((32, 8),), "head_size": (128,), "dtype": ("fp16",), "layout": ("NHD",)}
 
 
-def default_points(bench: str, device: str, quick: bool = False) -> list[Point]:
+def default_points(bench: str, device: str, quick: bool = False, peers: Iterable[str] = ()) -> list[Point]:
     """Return the points of a bench.
 
     Args:
         bench: ``attention``, ``swap``, ``copy`` or ``gemm``.
         device: ``cpu`` or ``cuda``.
         quick: only a few of them.
+        peers: ops of peers that are installed.
     """
-    grids = {"attention": _attention, "swap": _swap, "copy": _copy, "gemm": _gemm}[bench]
-    return list(chain.from_iterable(grid.points() for grid in grids(device, quick)))
+    if bench == "attention":
+        grids = _attention_cpu(quick) if device == "cpu" else _attention(quick, tuple(peers))
+    else:
+        grids = {"swap": _swap, "copy": _copy, "gemm": _gemm}[bench](device, quick)
+    return list({str(point): point for grid in grids for point in grid.points()}.values())
 
 
 def swap_shapes(spec: ModelSpec, block_sizes: Iterable[int], tokens: int) -> tuple[tuple[int, int, int], ...]:
@@ -59,122 +60,139 @@ def swap_shapes(spec: ModelSpec, block_sizes: Iterable[int], tokens: int) -> tup
     return tuple((2 * spec.layers, token_bytes * size, -(-tokens // size)) for size in block_sizes)
 
 
-AnyGrid = Grid | SharedPrefixGrid | LatentGrid
-
-
-def _attention(device: str, quick: bool) -> tuple[AnyGrid, ...]:
-    if device == "cpu":
-        return (
-            SharedPrefixGrid(
-                shapes=((4, 64, 32),) if quick else ((4, 64, 32), (4, 128, 96)),
-                heads=((4, 1),),
-                head_size=64,
-                dtype="fp32",
-            ),
-            LatentGrid(
-                shapes=((2, 64),) if quick else ((2, 64), (4, 128)),
-                q_heads=(4,),
-                block_sizes=(16,),
-                dtype="fp32",
-            ),
-            AttentionGrid(
-                shapes=((2, 64),) if quick else ((1, 128), (4, 128), (4, 512)),
-                prompts=((1, 32, 32),) if quick else ((1, 64, 64), (2, 32, 128)),
-                block_sizes=(16,) if quick else (1, 16, 128),
-                heads=((4, 1),) if quick else ((4, 1), (4, 4)),
-                head_sizes=(64,),
-                dtypes=("fp32",),
-            ),
-        )
-    compared = ("paged-decode", "contiguous-decode", "sdpa-decode")
-    if quick:
-        return (
-            AttentionGrid(shapes=(FULL[0], SMALL[2]), block_sizes=(16, 128), ops=(*compared, *peers_found())),
-            AttentionGrid(prompts=((1, 2048, 2048),), ops=("paged-prefill", "sdpa-prefill")),
-            SharedPrefixGrid(shapes=((64, 4096, 2048),)),
-            LatentGrid(shapes=((64, 4096),)),
-        )
-    both = (GQA, MHA)
-    one = FULL[:1]
+def layers_of(spec: ModelSpec) -> tuple[tuple[int, int], ...]:
+    """Return (n, k) of a model's linear layers: qkv, attention's output, the MLP's two, the LM head."""
+    q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    up = 2 * spec.ffn if spec.gated else spec.ffn
     return (
-        AttentionGrid(shapes=FULL, block_sizes=(16, 32, 64, 128, 256), heads=both, ops=compared),
-        AttentionGrid(shapes=SMALL, block_sizes=PEER_BLOCKS, heads=both, ops=compared),
-        AttentionGrid(shapes=(*SMALL, *FULL), block_sizes=PEER_BLOCKS, heads=both, ops=tuple(peers_found())),
-        AttentionGrid(prompts=PROMPTS, heads=both, ops=("paged-prefill", "sdpa-prefill")),
-        AttentionGrid(shapes=(SMALL[2], *FULL), heads=both, ops=("gather-decode",)),
-        AttentionGrid(shapes=SMALL, splits=(1, 4, 16), ops=("paged-decode",)),
-        AttentionGrid(
-            shapes=one,
-            dtypes=("bf16", "fp8", "fp8_per_token_head", "int8_per_token_head", "fp32"),
-            ops=("paged-decode", "contiguous-decode"),
-        ),
-        AttentionGrid(shapes=(*SMALL, FULL[0]), queries=(4, 8), ops=("paged-decode",)),
-        AttentionGrid(shapes=(*SMALL, FULL[0]), windows=(1024,), ops=("paged-decode",)),
-        AttentionGrid(prompts=PROMPTS[2:3], windows=(1024,), ops=("paged-prefill",)),
-        AttentionGrid(shapes=one, layouts=("HND", "VLLM"), ops=("paged-decode", "contiguous-decode")),
-        AttentionGrid(shapes=one, head_sizes=(64, 72, 80, 96, 256, 512), ops=("paged-decode",)),
-        AttentionGrid(shapes=one, block_sizes=(1, 2, 4, 8), ops=("paged-decode",)),
-        SharedPrefixGrid(
-            shapes=(
-                (64, 4096, 2048),
-                (8, 4096, 2048),
-                (2, 4096, 2048),
-                (64, 2048, 256),
-                (16, 32_768, 32_000),
-            ),
-            heads=both,
-        ),
-        LatentGrid(shapes=(*SMALL, *FULL), q_heads=(128, 16), block_sizes=(64,)),
+        (q + 2 * kv, spec.hidden),
+        (spec.hidden, q),
+        (up, spec.hidden),
+        (spec.hidden, spec.ffn),
+        (spec.vocab, spec.hidden),
     )
 
 
-def _swap(device: str, quick: bool) -> tuple[Grid, ...]:
+def _attention_cpu(quick: bool) -> Iterator[Grid]:
+    heads = ((4, 1),) if quick else ((4, 1), (4, 4))
+    common: Values = {"head_size": (64,), "dtype": ("fp32",), "layout": ("NHD",)}
+    shapes = ((2, 64),) if quick else ((1, 128), (4, 128), (4, 512))
+    blocks = (16,) if quick else (1, 16, 128)
+    yield Grid(
+        "attention", (*OURS, "gather-decode"), {**common, HEADS: heads, SHAPE: shapes, "block_size": blocks}
+    )
+    prompts = ((1, 32, 32),) if quick else ((1, 64, 64), (2, 32, 128))
+    yield Grid(
+        "attention",
+        ("paged-prefill", "sdpa-prefill"),
+        {**common, HEADS: heads, PROMPT: prompts, "block_size": (16,)},
+    )
+    yield Grid(
+        "attention",
+        ("mla-decode",),
+        {SHAPE: shapes[:1], "q_heads": (4,), "block_size": (16,), "dtype": ("fp32",)},
+    )
+
+
+def _attention(quick: bool, peers: tuple[str, ...]) -> Iterator[Grid]:
+    decode, cores = (*OURS, *peers), ("cuda", "tensor")
+    prefill = ("paged-prefill", "sdpa-prefill")
+    if quick:
+        yield Grid(
+            "attention", decode, {**FP16, SHAPE: (FULL[0], SMALL[2]), "block_size": (16, 128), "cores": cores}
+        )
+        yield Grid("attention", prefill, {**FP16, PROMPT: PROMPTS[:1], "block_size": (16,)})
+        yield Grid(
+            "attention",
+            ("mla-decode",),
+            {SHAPE: FULL[:1], "q_heads": (128,), "block_size": (64,), "dtype": ("fp16",)},
+        )
+        return
+    both: Values = {**FP16, HEADS: ((32, 8), (40, 40))}
+    one: Values = {**FP16, SHAPE: FULL[:1], "block_size": (16,)}
+    ours = ("paged-decode",)
+    yield Grid("attention", decode, {**both, SHAPE: FULL, "block_size": (16, 128, 256), "cores": cores})
+    yield Grid("attention", decode, {**both, SHAPE: SMALL, "block_size": (16, 128), "cores": cores})
+    yield Grid("attention", prefill, {**both, PROMPT: PROMPTS, "block_size": (16,)})
+    yield Grid("attention", ("gather-decode",), {**FP16, SHAPE: (SMALL[2], *FULL), "block_size": (16,)})
+    yield Grid("attention", ours, {**FP16, SHAPE: SMALL, "splits": (1, 4, 16), "block_size": (16,)})
+    yield Grid("attention", (*ours, "contiguous-decode"), {**one, "dtype": ("bf16", "fp8", "fp32")})
+    yield Grid("attention", ours, {**one, SHAPE: (*SMALL, FULL[0]), "queries": (4, 8)})
+    yield Grid("attention", ours, {**one, SHAPE: (*SMALL, FULL[0]), "window": (1024,)})
+    yield Grid(
+        "attention", prefill[:1], {**FP16, PROMPT: PROMPTS[2:3], "window": (1024,), "block_size": (16,)}
+    )
+    yield Grid("attention", ours, {**one, "layout": ("HND",)})
+    yield Grid("attention", ours, {**one, "head_size": (64, 72, 80, 96, 256, 512)})
+    yield Grid("attention", ours, {**one, "block_size": (1, 2, 4, 8, 32, 64)})
+    shapes = (*SMALL, *FULL)
+    yield Grid(
+        "attention",
+        ("mla-decode",),
+        {SHAPE: shapes, "q_heads": (128, 16), "block_size": (64,), "dtype": ("fp16",)},
+    )
+
+
+def _swap(device: str, quick: bool) -> Iterator[Grid]:
     if device == "cpu":
-        cpu = ("copy-each", "gather", "zero-copy")
-        sizes = (16 * KIB,) if quick else (4 * KIB, 64 * KIB, 256 * KIB)
-        counts = (16,) if quick else (16, 64)
-        return (SwapGrid(tuple((2, size, count) for size in sizes for count in counts), cpu),)
+        sizes, counts = ((16 * KIB,), (16,)) if quick else ((4 * KIB, 64 * KIB, 256 * KIB), (16, 64))
+        yield from _swaps(tuple((2, size, count) for size, count in product(sizes, counts)), STRATEGIES[:2])
+        return
     opt = model("opt-13b")
-    if quick:
-        return (SwapGrid(swap_shapes(opt, (16,), 256), beside_decode=True),)
-    return (
-        SwapGrid(swap_shapes(opt, (1, 4, 16, 64, 256), 512)),
-        SwapGrid(swap_shapes(opt, (16,), 256), host_blocks=("scattered",), beside_decode=True),
-        SwapGrid((), in_iterations=ITERATION_BLOCKS),
-        SwapGrid(tuple((1, size, count) for size in CLIFF for count in (16, 256))),
+    beside: Values = {**FP16, SHAPE: FULL[:1], "block_size": (16,)}
+    if not quick:
+        yield from _swaps(swap_shapes(opt, (1, 4, 16, 64, 256), 512), STRATEGIES)
+        yield Grid("swap", ("swap-by-layer",), ITERATION)
+        yield from _swaps(tuple((1, size, count) for size in CLIFF for count in (16, 256)), STRATEGIES)
+    yield from _swaps(swap_shapes(opt, (16,), 256), STRATEGIES, ("scattered",))
+    (shape,) = swap_shapes(opt, (16,), 256)
+    swap: Values = {("pieces", "piece_bytes", "blocks"): (shape,), "host_blocks": ("neighbours",)}
+    yield Grid(
+        "swap", ("decode-beside-swap",), {**beside, **swap, "strategy": STRATEGIES, "direction": DIRECTIONS}
     )
 
 
-def _copy(device: str, quick: bool) -> tuple[Grid, ...]:
+def _swaps(
+    shapes: Iterable[tuple[int, int, int]],
+    strategies: tuple[str, ...],
+    host_blocks: tuple[str, ...] = ("neighbours",),
+) -> Iterator[Grid]:
+    """Yield of each size one large copy, then the strategies."""
+    for shape in shapes:
+        pieces, size, blocks = shape
+        whole = pieces * size * blocks
+        yield Grid("swap", ("pinned-copy",), {"direction": DIRECTIONS, "piece_bytes": (whole,)})
+        values: Values = {("pieces", "piece_bytes", "blocks"): (shape,), "host_blocks": host_blocks}
+        yield Grid("swap", ("swap",), {**values, "strategy": strategies, "direction": DIRECTIONS})
+
+
+def _copy(device: str, quick: bool) -> Iterator[Grid]:
+    moves = ("copy-blocks", "gather-blocks", "scatter-blocks")
+    shape = ("pieces", "piece_bytes", "blocks")
+    common: Values = {"block_size": (16,), "layout": ("NHD",)}
     if device == "cpu":
-        return (
-            CopyGrid(
-                sizes=(MIB,) if quick else (MIB, 64 * MIB),
-                tokens=(64,) if quick else (1, 64, 1024),
-                block_copies=((2, 16 * KIB, 16),),
-                kv_heads=(4,),
-                head_size=64,
-                dtypes=("fp32",),
-            ),
-        )
-    tokens: tuple[int, ...] = (8192,) if quick else (1, 256, 8192, 65536)
+        yield Grid("copy", ("device-copy",), {"piece_bytes": (MIB,) if quick else (MIB, 64 * MIB)})
+        tokens: tuple[int, ...] = (64,) if quick else (1, 64, 1024)
+        fp32: Values = {**common, "kv_heads": (4,), "head_size": (64,), "dtype": ("fp32",)}
+        yield Grid("copy", ("reshape-and-cache",), {**fp32, "tokens": tokens})
+        yield Grid("copy", moves, {shape: ((2, 16 * KIB, 16),), "dtype": ("fp32",)})
+        return
+    sizes = (256 * MIB,) if quick else (MIB, 16 * MIB, 256 * MIB, GIB)
+    yield Grid("copy", ("device-copy",), {"piece_bytes": sizes})
+    writes: Values = {**common, "kv_heads": (8, 40), "head_size": (128,), "dtype": ("fp16",)}
+    tokens = (8192,) if quick else (1, 256, 8192, 65536)
+    yield Grid("copy", ("reshape-and-cache",), {**writes, "tokens": tokens})
     piece = 16 * 40 * 128 * 2  # the keys of a block of 16 tokens in one layer of OPT-13B
-    sizes: tuple[int, ...] = (256 * MIB,) if quick else (MIB, 16 * MIB, 256 * MIB, GIB)
-    counts: tuple[int, ...] = (1024,) if quick else (4, 64, 1024)
-    return (
-        CopyGrid(sizes, tokens, block_copies=tuple((2, piece, count) for count in counts)),
-        CopyGrid(
-            (),
-            tokens[-1:],
-            (),
-            dtypes=("fp8", "fp8_per_token_head", "int8_per_token_head"),
-            ops=("reshape-and-cache",),
-        ),
-        CopyGrid((), tokens[-1:], (), layouts=("HND", "VLLM"), ops=("reshape-and-cache",)),
-    )
+    counts = (1024,) if quick else (4, 64, 1024)
+    yield Grid("copy", moves, {shape: tuple((2, piece, count) for count in counts), "dtype": ("fp16",)})
+    yield Grid("copy", ("reshape-and-cache",), {**writes, "dtype": ("bf16", "fp8"), "tokens": tokens[-1:]})
+    yield Grid("copy", ("reshape-and-cache",), {**writes, "layout": ("HND",), "tokens": tokens[-1:]})
 
 
-def _gemm(device: str, quick: bool) -> tuple[Grid, ...]:
+def _gemm(device: str, quick: bool) -> Iterator[Grid]:
     if device == "cpu":
-        return (GemmGrid(((192, 64), (64, 256)), (1, 16) if quick else (1, 16, 256), ("fp32",)),)
-    return (GemmGrid(layers_of(model("opt-13b")), (1, 256) if quick else (1, 16, 64, 256, 1024, 4096)),)
+        m: tuple[int, ...] = (1, 16) if quick else (1, 16, 256)
+        yield Grid("gemm", ("linear",), {("n", "k"): ((192, 64), (64, 256)), "m": m, "dtype": ("fp32",)})
+        return
+    m = (1, 256) if quick else (1, 16, 64, 256, 1024, 4096)
+    yield Grid("gemm", ("linear",), {("n", "k"): layers_of(model("opt-13b")), "m": m, "dtype": ("fp16",)})

@@ -20,7 +20,7 @@ from pagesim.kernels.requirements import Unavailable, installed
 if TYPE_CHECKING:
     import torch
 
-    from pagesim.kernels.bench.inputs import Paged
+    from pagesim.kernels.bench.inputs import Inputs
     from pagesim.kernels.timing import Call
 
 
@@ -40,7 +40,7 @@ class Peer:
     package: str
     layouts: tuple[str, ...]
     block_multiple: int
-    make: Callable[[Paged, float, Point], list[Call]]
+    make: Callable[[Inputs, float, Point], list[Call]]
 
 
 DTYPES = ("fp16", "bf16")
@@ -65,12 +65,12 @@ def require(peer: Peer, point: Point) -> None:
         )
 
 
-def _flashinfer(given: Paged, scale: float, point: Point) -> list[Call]:
+def _flashinfer(given: Inputs, scale: float, point: Point) -> list[Call]:
     """FlashInfer: a wrapper is planned once for a batch and run at every layer (docs.flashinfer.ai)."""
     import torch
 
     flashinfer: Any = import_module("flashinfer")
-    sizes = given.layout.sizes(given.key_cache)
+    sizes = given.cache.sizes
     q_heads, device = given.queries.shape[2], given.queries.device
     batch, width = given.tables.shape[1:]
     starts = torch.arange(0, batch * width + 1, width, dtype=torch.int32, device=device)
@@ -80,7 +80,7 @@ def _flashinfer(given: Paged, scale: float, point: Point) -> list[Call]:
 
     def call(q: torch.Tensor, table: torch.Tensor) -> Call:
         wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
-            room, given.layout.name, use_tensor_cores=point.parameters.get("cores") == "tensor"
+            room, given.cache.layout, use_tensor_cores=point.parameters.get("cores") == "tensor"
         )
         wrapper.plan(
             starts,
@@ -91,26 +91,26 @@ def _flashinfer(given: Paged, scale: float, point: Point) -> list[Call]:
             sizes.head_dim,
             sizes.block_size,
             q_data_type=q.dtype,
-            kv_data_type=given.key_cache.dtype,
+            kv_data_type=given.cache.key_cache.dtype,
             sm_scale=scale,
         )
-        return lambda: wrapper.run(q, (given.key_cache, given.value_cache))
+        return lambda: wrapper.run(q, (given.cache.key_cache, given.cache.value_cache))
 
     return [call(*each) for each in zip(given.queries, given.tables, strict=True)]
 
 
-def _flash_attention(package: str, table_name: str) -> Callable[[Paged, float, Point], list[Call]]:
+def _flash_attention(package: str, table_name: str) -> Callable[[Inputs, float, Point], list[Call]]:
     """FlashAttention's decode; version 3 calls a block table a page table."""
 
-    def make(given: Paged, scale: float, point: Point) -> list[Call]:
+    def make(given: Inputs, scale: float, point: Point) -> list[Call]:
         decode: Any = import_module(package).flash_attn_with_kvcache
 
         def call(q: torch.Tensor, table: torch.Tensor) -> Call:
             named = {table_name: table}
             return lambda: decode(
                 q.unsqueeze(1),
-                given.key_cache,
-                given.value_cache,
+                given.cache.key_cache,
+                given.cache.value_cache,
                 cache_seqlens=given.lengths,
                 softmax_scale=scale,
                 causal=True,
@@ -122,7 +122,7 @@ def _flash_attention(package: str, table_name: str) -> Callable[[Paged, float, P
     return make
 
 
-def _flash_attention_4(given: Paged, scale: float, point: Point) -> list[Call]:
+def _flash_attention_4(given: Inputs, scale: float, point: Point) -> list[Call]:
     """FlashAttention 4: sequences of one query each; fewer splits than one let it choose their number."""
     import torch
 
@@ -134,8 +134,8 @@ def _flash_attention_4(given: Paged, scale: float, point: Point) -> list[Call]:
         def run() -> torch.Tensor:
             found = attend(
                 q,
-                given.key_cache,
-                given.value_cache,
+                given.cache.key_cache,
+                given.cache.value_cache,
                 cu_seqlens_q=starts,
                 max_seqlen_q=1,
                 seqused_k=given.lengths,
@@ -157,7 +157,7 @@ VLLM_LEAST_PROGRAMS = 128
 """vLLM's own choices of when its kernel splits contexts, and into how many (its Triton backend)."""
 
 
-def _vllm(given: Paged, scale: float, point: Point) -> list[Call]:
+def _vllm(given: Inputs, scale: float, point: Point) -> list[Call]:
     """Triton attention of vLLM, with the room for its split form that vLLM's own backend gives it."""
     import torch
 
@@ -169,7 +169,7 @@ def _vllm(given: Paged, scale: float, point: Point) -> list[Call]:
             continue
     else:
         raise Unavailable("this vllm has no triton_unified_attention")
-    sizes = given.layout.sizes(given.key_cache)
+    sizes = given.cache.sizes
     batch, q_heads = given.queries.shape[1:3]
     device = given.queries.device
     starts = torch.arange(batch + 1, dtype=torch.int32, device=device)
@@ -192,8 +192,8 @@ def _vllm(given: Paged, scale: float, point: Point) -> list[Call]:
         def run() -> torch.Tensor:
             attend(
                 q=q,
-                k=given.key_cache,
-                v=given.value_cache,
+                k=given.cache.key_cache,
+                v=given.cache.value_cache,
                 out=out,
                 cu_seqlens_q=starts,
                 max_seqlen_q=1,

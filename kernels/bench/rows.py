@@ -5,15 +5,13 @@ Nothing here needs torch, so that rows can be read anywhere. ``docs/bench.md`` e
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pagesim.errors import PagesimError, brief
 from pagesim.kernels.machine import Machine, digest, identity
 
-SCHEMA = 1
+SCHEMA = 2
 """Raised whenever a column changes its meaning."""
 
 BENCHES = ("copy", "attention", "swap", "gemm")
@@ -31,7 +29,6 @@ PARAMETERS = {
     "batch": int,
     "context": int,
     "query": int,
-    "shared": int,
     "queries": int,
     "window": int,
     "block_size": int,
@@ -41,12 +38,6 @@ PARAMETERS = {
     "dtype": str,
     "layout": str,
     "splits": int,
-    "tile": int,
-    "warps": int,
-    "stages": int,
-    "lengths": str,
-    "capacity": int,
-    "schedule": str,
     "cores": str,
     "strategy": str,
     "direction": str,
@@ -77,7 +68,9 @@ MEASURED = {
     "reference": str,
     "reference_gb_per_s": float,
     "fraction": float,
-    "splits_used": int,
+    "peak_tflop_per_s": float,
+    "of_peak": float,
+    "config": str,
     "max_error": float,
     "slowdown": float,
     "alone_s": float,
@@ -88,16 +81,9 @@ MEASURED = {
 """Columns that say what came of it; None where it was not measured."""
 
 
-FORCED = ("splits", "tile", "warps", "stages", "lengths", "capacity", "schedule")
-"""Columns of attention that say what is not the planner's choice for a batch of equal lengths."""
-
-VARIED = ("queries", "window")
-"""Columns of attention that say what else than a query a sequence over its whole context is computed."""
-
-
-def is_planned(row: Row) -> bool:
-    """Return whether a row is of equal lengths, of the planner's own choice, and of plain attention."""
-    return all(row[name] is None for name in (*FORCED, *VARIED))
+def is_plain(row: Row) -> bool:
+    """Return whether a row is of the op's own number of splits, and of plain attention."""
+    return all(row[name] is None for name in ("splits", "queries", "window"))
 
 
 @dataclass(frozen=True)
@@ -128,44 +114,21 @@ class Point:
         return " ".join([self.op, *(f"{name}={value}" for name, value in self.parameters.items())])
 
 
-def context_lens(point: Point) -> list[int]:
-    """Return the tokens of each sequence of an attention op: all alike, or as ``lengths`` has them."""
-    mixed = point.parameters.get("lengths")
-    return [point["context"]] * point["batch"] if mixed is None else parse_lengths(mixed)
-
-
-def read_tokens(point: Point) -> list[int]:
+def read_tokens(point: Point) -> int:
     """Return how many tokens of each sequence an attention op has to read: those that any query sees."""
-    rows = point.parameters.get("query") or point.parameters.get("queries") or 1
-    window = point.parameters.get("window")
-    return [length if window is None else min(length, window + rows - 1) for length in context_lens(point)]
+    window, context = point.parameters.get("window"), point["context"]
+    return int(context if window is None else min(context, window + _queries(point) - 1))
 
 
 def visible_pairs(point: Point) -> int:
     """Return how many pairs of a query and a token that it sees there are in a batch."""
-    rows = point.parameters.get("query") or point.parameters.get("queries") or 1
-    window = point.parameters.get("window")
-    seen = (length - row for length in context_lens(point) for row in range(min(rows, length)))
-    if window is None:
-        return sum(seen)
-    return sum(min(tokens, window) for tokens in seen)
+    window, context = point.parameters.get("window"), point["context"]
+    seen = (context - row for row in range(min(_queries(point), context)))
+    return int(point["batch"] * sum(tokens if window is None else min(tokens, window) for tokens in seen))
 
 
-def parse_lengths(text: str) -> list[int]:
-    """Return the lengths that a text such as ``131072+200x128`` stands for: one, then 200 of 128 tokens.
-
-    Raises:
-        PagesimError: it is something else.
-    """
-    found: list[int] = []
-    for part in text.split("+"):
-        match = re.fullmatch(r"(?:([1-9]\d{0,4})x)?([1-9]\d{0,6})", part.strip(), re.ASCII)
-        if match is None:
-            raise PagesimError(
-                f"lengths is {brief(text)}; numbers of tokens joined by + are needed, as 131072+200x128"
-            )
-        found += [int(match[2])] * int(match[1] or 1)
-    return found
+def _queries(point: Point) -> int:
+    return int(point.parameters.get("query") or point.parameters.get("queries") or 1)
 
 
 def make_row(point: Point, machine: Machine, measured: Mapping[str, Any]) -> Row:

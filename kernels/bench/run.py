@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pagesim.errors import PagesimError
+from pagesim.kernels.bench.grid import OPS
 from pagesim.kernels.bench.rows import OK, Point, Row, make_row
 from pagesim.kernels.bench.store import RowStore
 from pagesim.kernels.machine import digest
@@ -87,7 +88,7 @@ def run_points(
                     continue
                 if progress:
                     progress(over, len(points), str(point))
-                store.add(make_row(point, session.machine, session.measure(point, _prepare(point.bench))))
+                store.add(make_row(point, session.machine, session.measure(point, _prepare(point))))
                 measured += 1
                 if session.lost:
                     store.publish()
@@ -102,13 +103,8 @@ def run_points(
         return Outcome([store[key] for key in keys], measured, len(points) - len(keys))
 
 
-def _prepare(bench: str) -> Prepare:
-    if bench == "attention":
-        from pagesim.kernels.bench.attention import prepare
-    elif bench == "swap":
-        from pagesim.kernels.bench.swaps import prepare
-    elif bench == "copy":
-        from pagesim.kernels.bench.copies import prepare
-    else:
-        from pagesim.kernels.bench.gemms import prepare
-    return prepare
+def _prepare(point: Point) -> Prepare:
+    """Return what makes an op ready; each operator has a file of cases."""
+    from importlib import import_module
+
+    return import_module(f"pagesim.kernels.bench.{OPS[point.bench][point.op].module}").prepare  # type: ignore[no-any-return]

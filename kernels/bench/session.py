@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from math import prod
@@ -15,11 +15,12 @@ from typing import Any
 import torch
 
 from pagesim.errors import PagesimError
+from pagesim.kernels.bench.peaks import copy_bytes_per_s, matrix_flop_per_s
 from pagesim.kernels.bench.rows import FAILED, OK, OUT_OF_MEMORY, UNAVAILABLE, Point
 from pagesim.kernels.machine import Machine, describe_machine, digest
 from pagesim.kernels.requirements import Unavailable, require_device
 from pagesim.kernels.swap import Direction
-from pagesim.kernels.timing import Call, Timing, WallClock, copy_bytes_per_s, time_kernel
+from pagesim.kernels.timing import Call, Timing, WallClock, time_kernel
 
 DEVICE_COPY = "device-copy"
 """The reference of all that happens in a device's own memory."""
@@ -43,7 +44,7 @@ class Case:
         reference: what the bandwidth is a fraction of: ``device-copy``, or ``pinned-copy-out`` or ``-in``.
         by_wall: the host takes part, so its clock is used.
         measure: measures instead of ``calls``, and returns further columns.
-        columns: further columns.
+        columns: gives further columns, once all is timed.
     """
 
     calls: Sequence[Call]
@@ -54,7 +55,7 @@ class Case:
     reference: str = DEVICE_COPY
     by_wall: bool = False
     measure: Callable[[float], tuple[Timing, dict[str, Any]]] | None = None
-    columns: Mapping[str, Any] = field(default_factory=dict)
+    columns: Callable[[], Mapping[str, Any]] = dict
 
 
 class WrongResult(PagesimError):
@@ -98,6 +99,12 @@ class Session:
     def copy_gb_per_s(self) -> float:
         """The device's copy bandwidth in this run, read + written."""
         return copy_bytes_per_s(self.device, budget_s=2 * self.budget_s) / 1e9
+
+    @cached_property
+    def peak_tflop_per_s(self) -> float:
+        """The rate of a large matrix product in this run: of fp16 on a GPU, of fp32 on a CPU."""
+        dtype = torch.float16 if self.device.type == "cuda" else torch.float32
+        return matrix_flop_per_s(self.device, dtype, budget_s=2 * self.budget_s) / 1e12
 
     def link_gb_per_s(self, direction: Direction) -> float:
         """Return what one large copy between pinned memory and the device reaches in this run."""
@@ -156,8 +163,6 @@ class Session:
             return tensor
         if tensor.dtype == torch.uint8:
             return tensor.random_(0, 256)
-        if tensor.dtype == torch.int8:
-            return tensor.random_(-127, 128)
         if tensor.dtype.itemsize == 1:  # FP8 has no generator of its own
             for part in tensor.flatten().chunk(1 + tensor.nbytes // _PART_BYTES):
                 part.copy_(self.random(len(part), dtype=torch.float16))
@@ -202,6 +207,7 @@ class Session:
             timing, columns = self.time(case), {}
         bandwidth = case.bytes_moved / timing.median_s / 1e9
         reference = self.reference_gb_per_s(case.reference)
+        rate, peak = case.flops / timing.median_s / 1e12, self.peak_tflop_per_s if case.flops else None
         return {
             "status": OK,
             "median_s": timing.median_s,
@@ -213,12 +219,14 @@ class Session:
             "bytes_moved": case.bytes_moved,
             "flops": case.flops,
             "gb_per_s": bandwidth,
-            "tflop_per_s": case.flops / timing.median_s / 1e12,
+            "tflop_per_s": rate,
+            "peak_tflop_per_s": peak,
+            "of_peak": rate / peak if peak else None,
             "reference": case.reference,
             "reference_gb_per_s": reference,
             "fraction": bandwidth / reference,
             "max_error": error,
-            **case.columns,
+            **case.columns(),
             **columns,
         }
 

@@ -7,7 +7,6 @@ from pagesim.kernels.swap.base import Copy, Direction, Pools, SwapStrategy, Tran
 from pagesim.kernels.swap.copies import CopyBatch, CopyEach
 from pagesim.kernels.swap.gather import GatherCopy
 from pagesim.kernels.swap.layers import LayerSwap
-from pagesim.kernels.swap.zero_copy import ZeroCopy
 
 __all__ = [
     "STRATEGIES",
@@ -20,12 +19,11 @@ __all__ = [
     "Pools",
     "SwapStrategy",
     "Transfer",
-    "ZeroCopy",
     "make_strategy",
 ]
 
 STRATEGIES: dict[str, type[SwapStrategy]] = {
-    strategy.name: strategy for strategy in (CopyEach, CopyBatch, GatherCopy, ZeroCopy)
+    strategy.name: strategy for strategy in (CopyEach, GatherCopy, CopyBatch)
 }
 """The strategies by name."""
 

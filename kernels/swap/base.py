@@ -177,7 +177,6 @@ class SwapStrategy(ABC):
     """
 
     name: ClassVar[str]
-    sentence: ClassVar[str]
 
     def __init__(self, pools: Pools) -> None:
         missing = self.lacks(pools.device)
@@ -289,18 +288,17 @@ def _pairs(copies: Copies) -> npt.NDArray[Any]:
         ids = np.asarray(copies)
     except ValueError:  # of different lengths
         ids = np.empty(0)
-    if ids.ndim != 2 or ids.shape[1] != 2:
-        at = next((i for i, copy in enumerate(copies) if np.shape(copy) != (2,)), 0)
-        raise PagesimError(f"copies[{at}] is {copies[at]}; a pair of block ids, (from, to), is needed")
-    if ids.dtype.kind not in "iu":
+    if ids.ndim != 2 or ids.shape[1] != 2 or ids.dtype.kind not in "iu":
         for at, copy in enumerate(copies):
-            if not all(_is_whole(block) for block in copy):
-                raise PagesimError(f"copies[{at}] is {tuple(copy)}; whole numbers of blocks are needed")
+            if not _is_pair(copy):
+                raise PagesimError(f"copies[{at}] is {copy}; a pair of block ids, (from, to), is needed")
     return ids
 
 
-def _is_whole(block: object) -> bool:
-    return isinstance(block, int | np.integer) and not isinstance(block, bool)
+def _is_pair(copy: Any) -> bool:
+    return np.shape(copy) == (2,) and all(
+        isinstance(block, int | np.integer) and not isinstance(block, bool) for block in copy
+    )
 
 
 def _shown(tensor: torch.Tensor) -> str:

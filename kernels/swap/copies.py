@@ -20,7 +20,6 @@ class CopyEach(SwapStrategy):
     """
 
     name: ClassVar[str] = "copy-each"
-    sentence: ClassVar[str] = "a copy for each layer of each block, as in the paper"
 
     @classmethod
     def lacks(cls, device: torch.device) -> str | None:
@@ -49,7 +48,6 @@ class CopyBatch(SwapStrategy):
     """All pieces in one call of the driver, which spares the cost of a call a piece (CUDA 12.8 and later)."""
 
     name: ClassVar[str] = "copy-batch"
-    sentence: ClassVar[str] = "the same copies in one call, cuMemcpyBatchAsync"
 
     @classmethod
     def lacks(cls, device: torch.device) -> str | None:

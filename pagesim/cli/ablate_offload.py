@@ -15,7 +15,14 @@ from pagesim.costs import Assuming
 from pagesim.costs.links import host_links
 from pagesim.costs.profiles import find_profile
 from pagesim.errors import PagesimError
-from pagesim.experiments.offload.loading import Beside, OffloadServer, Returning, place_at, reaches, returning
+from pagesim.experiments.offload.loading import (
+    DecodingLoad,
+    OffloadServer,
+    Returning,
+    place_at,
+    reaches,
+    returning,
+)
 from pagesim.hardware import TierSpec, gpu, parse_tiers
 from pagesim.hardware.tier_spec import parse_capacity
 from pagesim.models import model
@@ -89,7 +96,7 @@ def offload(*, tier: TIER = None, out: OUT = None, flags: dict[str, Any]) -> Non
     names = words(asked.models)
     servers = [_server(name, asked.budget, flags) for name in names]
     tiers = _tiers(tier or TIERS, flags, asked.profile, servers)
-    beside = Beside(asked.sequences, asked.sequence_tokens)
+    beside = DecodingLoad(asked.sequences, asked.sequence_tokens)
     found = [
         each
         for server in servers

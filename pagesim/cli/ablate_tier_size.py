@@ -21,7 +21,7 @@ from pagesim.setup.scenario import Scenario
 GIB = 1 << 30
 
 
-class Sizes(BaseModel):
+class TierSizes(BaseModel):
     """What is compared; not part of the scenario."""
 
     sizes: str = Field("0,64,256,1024", description="Comma-separated sizes of the tier in GiB; 0 for none.")
@@ -31,7 +31,7 @@ _LEFT_OUT = ("policy", "steps", "kv_offloading_size", "kv_offloading_chunks", "e
 _FIELDS = {name: field for name, field in Scenario.model_fields.items() if name not in _LEFT_OUT}
 
 
-@with_fields({**Sizes.model_fields, **_FIELDS}, engine=True)
+@with_fields({**TierSizes.model_fields, **_FIELDS}, engine=True)
 def tier_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]) -> None:
     """Replay a trace over sizes of vLLM's tier on the host.
 
@@ -39,7 +39,7 @@ def tier_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, An
 
     Example: pagesim ablate tier-size --model llama-3.1-8b --gpu h100 --trace conversation.jsonl --sizes 0,256
     """
-    asked = taken(Sizes, flags)
+    asked = taken(TierSizes, flags)
     chosen = scenario_from(Scenario, scenario, {**flags, "policy": "vllm-v1", "enable_prefix_caching": True})
     import pandas as pd
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from pydantic import BaseModel, Field
 
 from pagesim.cli import export, show
 from pagesim.cli.flags import JSON, OUT, taken, with_fields
-from pagesim.errors import PagesimError
 
 cli = typer.Typer(
     help="Time the kernels on a GPU or the reference path on a CPU.\n\n"
@@ -25,8 +23,8 @@ TIME_LIMIT_S = 360.0
 
 _BLOCK_SIZE = "Tokens a block, 1 to 4096, as 16,128."
 _HEAD_SIZE = "Width of a head: 32, 64, 72, 80, 96, 112, 120, 128, 160, 192, 256 or 512."
-_DTYPE = "fp16, bf16, fp32; for the cache fp8, fp8_per_token_head or int8_per_token_head too."
-_LAYOUT = "Of the cache: NHD, HND or VLLM."
+_DTYPE = "fp16, bf16, fp32; for the cache fp8, too."
+_LAYOUT = "Of the cache: NHD or HND."
 _PIECES = "Pieces a block: two a layer, its keys and its values."
 _PIECE_BYTES = "Bytes of a piece, a multiple of 16."
 
@@ -56,14 +54,11 @@ class AttentionGrid(BaseModel):
     heads: str | None = Field(None, description="Query heads / KV heads, as 32/8,40/40.")
     head_size: str | None = Field(None, description=_HEAD_SIZE)
     dtype: str | None = Field(None, description=_DTYPE)
-    splits: str | None = Field(None, description="Forced splits, or auto for the planner's, as auto,1,8.")
+    splits: str | None = Field(None, description="Forced splits, or auto for the op's, as auto,1,8.")
     layout: str | None = Field(None, description=_LAYOUT)
     queries: str | None = Field(None, description="Queries of each in decode, as speculation has them.")
     window: str | None = Field(None, description="Sliding windows, in tokens; 0 for none.")
-    shared: str | None = Field(
-        None, description="Tokens with which all begin: decode over shared blocks, plain and as a cascade."
-    )
-    ops: str | None = Field(None, description="Which ops, as paged-decode,sdpa-decode, or mla-decode alone.")
+    ops: str | None = Field(None, description="Which ops, as paged-decode-v1,mla-decode.")
 
 
 class SwapGrid(BaseModel):
@@ -72,7 +67,7 @@ class SwapGrid(BaseModel):
     pieces: str | None = Field(None, description=_PIECES)
     piece_bytes: str | None = Field(None, description=_PIECE_BYTES)
     blocks: str | None = Field(None, description="Blocks per swap.")
-    strategy: str | None = Field(None, description="copy-each, copy-batch, gather or zero-copy.")
+    strategy: str | None = Field(None, description="copy-each, gather or copy-batch.")
     direction: str | None = Field(None, description="out of the device, or in.")
     host_blocks: str | None = Field(None, description="Places in the swap space: neighbours or scattered.")
 
@@ -151,7 +146,7 @@ def gemm(*, out: OUT = None, json: JSON = False, flags: dict[str, Any]) -> None:
 @cli.command("all")
 @with_fields(Run.model_fields)
 def everything(*, out: OUT = None, json: JSON = False, flags: dict[str, Any]) -> None:
-    """Time everything, and compare it with what is promised.
+    """Time everything, and compare decode and prefill with peers.
 
     It takes about six minutes.
 
@@ -160,62 +155,6 @@ def everything(*, out: OUT = None, json: JSON = False, flags: dict[str, Any]) ->
     from pagesim.kernels.bench.rows import BENCHES
 
     _measure(BENCHES, {"time_limit": TIME_LIMIT_S, **flags}, out, json)
-
-
-@cli.command("tune")
-@with_fields(Run.model_fields)
-def tune(
-    *,
-    rows: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Measure nothing: fit the rows of this folder, of another machine say."
-        ),
-    ] = None,
-    out: OUT = None,
-    json: JSON = False,
-    flags: dict[str, Any],
-) -> None:
-    """Time decode under forced plans; fit the planner to it.
-
-    On a GPU it takes about four minutes.
-
-    They are written to OUT/plan-constants.json; every command plans by the file that the environment variable
-    PAGESIM_PLAN_CONSTANTS names.
-
-    Example: pagesim bench tune --device cuda --out out/tune
-    """
-    from pagesim.cli import show_bench
-    from pagesim.kernels.bench import selection, tune
-    from pagesim.kernels.bench.store import read_rows
-
-    if rows is not None:
-        if flags:
-            raise PagesimError(
-                f"{next(iter(flags))} is about measuring and --rows measures nothing; leave one out"
-            )
-        fit, file = tune.fitted(read_rows(rows), out)
-    else:
-        how = Run(**flags)
-        with show.bar() as progress:
-            tuned = tune.tune(
-                selection.device(how.device),
-                out,
-                quick=how.quick,
-                seconds=how.seconds,
-                time_limit_s=how.time_limit,
-                retry_failed=how.retry_failed,
-                seed=how.seed,
-                progress=progress,
-            )
-        fit, file = tuned.fit, tuned.file
-        if not json:
-            show_bench.tables(tuned.outcome.rows)
-            show_bench.ending(tuned.outcome, out)
-    if json:
-        show.as_json({"constants": asdict(fit.constants), **fit.as_json()})
-    else:
-        show_bench.fit(fit, file)
 
 
 cli.command("export")(export.command)
@@ -246,6 +185,6 @@ def _measure(benches: tuple[str, ...], flags: dict[str, Any], out: Path | None, 
         show.as_json({"rows": outcome.rows, "left": outcome.left})
         return
     show_bench.tables(outcome.rows)
-    if len(benches) > 1:
-        show_bench.promises(outcome.rows, device)
+    if device == "cuda":
+        show_bench.beside_peers(outcome.rows)
     show_bench.ending(outcome, out)

@@ -47,7 +47,17 @@ TRACE, SYSTEM, MEMORY, CLUSTER, DEVICE, COSTS, OUTPUT = PANELS = (
 )
 """The headings under which a command's help shows flags, in order; what has none comes last."""
 
-ENGINE_FIELDS = frozenset((*SCHEDULER_FIELDS, "flashinfer_sampler", "kv_offloading_link", "page_size"))
+ENGINE_FIELDS = frozenset(
+    (
+        *SCHEDULER_FIELDS,
+        "flashinfer_sampler",
+        "language_model_only",
+        "skip_mm_profiling",
+        "max_pixels",
+        "kv_offloading_link",
+        "page_size",
+    )
+)
 """Fields of a scenario that are an engine's own options: help does not list them, ``list options`` does."""
 
 _MEMORY = {

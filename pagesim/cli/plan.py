@@ -29,6 +29,7 @@ FIELDS = (
     *("weight_dtype", "kv_cache_dtype", "block_size", "max_num_batched_tokens", "max_num_seqs"),
     *("enable_chunked_prefill", "enable_prefix_caching", "async_scheduling"),
     *("disable_hybrid_kv_cache_manager", "flashinfer_sampler"),
+    *("language_model_only", "skip_mm_profiling", "max_pixels"),
 )
 """The fields of a system on which its memory depends."""
 
@@ -70,6 +71,14 @@ FETCH = Annotated[
         "huggingface_hub if it is installed.",
     ),
 ]
+LOG = Annotated[
+    Path | None,
+    typer.Option(
+        "--log",
+        metavar="FILE",
+        help="Read the server's own start-up log, and print what it says of memory beside the plan.",
+    ),
+]
 SATURATE = Annotated[
     bool,
     typer.Option("--saturate", help="Serve models until requests wait for blocks; show where memory goes."),
@@ -97,6 +106,7 @@ def command(
     plot: PLOT = None,
     page: PAGE = None,
     fetch: FETCH = False,
+    log: LOG = None,
     force: FORCE = False,
     json: JSON = False,
     flags: dict[str, Any],
@@ -104,7 +114,8 @@ def command(
     """Plan a GPU's memory under vLLM, and how many requests fit.
 
     All but the weights is estimated. With --available-gib from a log the rest follows as in the engine.
-    --model may also be a list of layers, in TOML or JSON.
+    --model may also be a list of layers, in TOML or JSON. With --serve 'sglang serve …' the plan is of
+    SGLang's pools.
 
     With --grid there is a row for every point, and a model that does not fit says so.
 
@@ -113,7 +124,10 @@ def command(
 
     Example: pagesim plan --model llama-3.1-8b --gpu h100 --max-model-len 32768
     """
+    from pagesim.cli.plan_show import beside_log, show_log, show_sglang
     from pagesim.experiments.plan import POLICY, plan
+    from pagesim.experiments.sglang_plan import plan_sglang
+    from pagesim.experiments.startup_log import read_log
 
     if saturate:
         from pagesim.cli.saturate import saturate as serve_all
@@ -149,6 +163,20 @@ def command(
         return
     written: list[Path] = []
     system = checked(System, given)
+    logged = {} if log is None else read_log(log)
+    if system.policy == "sglang":
+        if any(each is not None for each in (available_gib, plot, page)):
+            raise PagesimError("available_gib, plot and page are for plans of vLLM; leave them out")
+        of_sglang = plan_sglang(system)
+        rows = beside_log(logged, of_sglang, None)
+        if json:
+            show.as_json({**of_sglang.as_dict(), **({"beside_log": rows} if rows else {})})
+        else:
+            show_sglang(of_sglang)
+            if rows:
+                show_log(rows)
+        show.say_notes((*lines, *of_sglang.notes))
+        return
     found = plan(system, cache_bytes=cache_bytes, enforce_eager=enforce_eager, full_graphs=full_graphs)
     if plot is not None:
         from pagesim.results.drawing import load_of
@@ -159,10 +187,18 @@ def command(
         written += _draw(gpu_memory_bar(parts, title, load_of(system)), plot, force)
     if page is not None:
         written += _write_page({f"{system.model} on {system.gpu}": found}, page)
+    exact = None
+    if left := logged.get("KV cache, GiB"):
+        exact = plan(
+            system, cache_bytes=int(left * GIB), enforce_eager=enforce_eager, full_graphs=full_graphs
+        )
+    rows = beside_log(logged, found, exact)
     if json:
-        show.as_json(found.as_dict())
+        show.as_json({**found.as_dict(), **({"beside_log": rows} if rows else {})})
     else:
         _show(found, available_gib)
+        if rows:
+            show_log(rows)
     show.wrote(written, beside=json)
     show.say_notes((*lines, *found.notes))
 
@@ -280,6 +316,12 @@ def _show(found: Plan, available_gib: float | None) -> None:
     put_table(
         f"Memory of each GPU: {found.system.model} on {found.system.gpu}", ("", "GiB", ""), rows, texts=(0, 2)
     )
+    if found.off_by is not None:
+        logs, middle, most = found.off_by
+        show.say(
+            f"On {logs} posted start-up logs of such models the estimate of the cache is off by {middle} GiB "
+            f"in the median, by {most} at most where no cause is known"
+        )
     options = ", ".join(f"{name} {value}" for name, value in settled.items() if name != "vllm_version")
     show.say(f"vLLM {settled['vllm_version']}: {options}")
     if found.keeps_all:

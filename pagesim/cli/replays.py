@@ -56,9 +56,9 @@ def replay(scenario: Scenario, *, stored: bool, live: dict[str, Any], trace_even
         live: options of a run on a device; none simulates.
         trace_events: whether a time line is stored, too.
     """
-    trace = trace_of(scenario)
     if isinstance(scenario, Comparison):
-        return _comparison(scenario, trace, stored=stored)
+        return _comparison(scenario, stored=stored)
+    trace = trace_of(scenario)
     if isinstance(scenario, Cluster):
         return _cluster(scenario, trace, stored=stored)
     if live:
@@ -136,11 +136,11 @@ def _store(result: Result, folder: Path, timeline: Timeline | None = None) -> No
         )
 
 
-def _comparison(comparison: Comparison, trace: Trace, *, stored: bool) -> Replayed:
-    """Replay the same trace under one policy after another."""
-    results = {
-        policy: _one(scenario, trace, stored=stored) for policy, scenario in scenarios_of(comparison).items()
-    }
+def _comparison(comparison: Comparison, *, stored: bool) -> Replayed:
+    """Replay the same trace under one policy after another, all of which are known before any begins."""
+    scenarios = scenarios_of(comparison)
+    trace = trace_of(comparison)
+    results = {policy: _one(scenario, trace, stored=stored) for policy, scenario in scenarios.items()}
     summaries = {policy: result.summary for policy, result in results.items()}
 
     def store(folder: Path) -> None:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import fields
 from pathlib import Path
 
 from pagesim.cli import show
 from pagesim.cli.printing import put_table
-from pagesim.kernels.bench.fit import Fit
+from pagesim.kernels.bench.compare import FAR_BEHIND, compare
 from pagesim.kernels.bench.rows import BENCHES, OK, Row
 from pagesim.kernels.bench.run import Outcome
-from pagesim.kernels.bench.steps import Form
-from pagesim.kernels.bench.tune import how_to_use
-from pagesim.kernels.bench.verdict import verdict
 
 TITLES = {
     "attention": "Attention",
@@ -33,19 +29,25 @@ def tables(rows: list[Row]) -> None:
         _say_failures([row for row in mine if row["status"] != OK])
 
 
-def promises(rows: list[Row], device: str) -> None:
-    """Print what is promised and what was measured; on a CPU nothing is."""
-    if device != "cuda":
-        show.say("What is promised is promised on a GPU: pagesim bench all --device cuda --out DIR")
+def beside_peers(rows: list[Row]) -> None:
+    """Print how long ours takes beside the best other op of each shape."""
+    found = compare(rows)
+    if not found:
         return
     put_table(
-        "Promises",
-        ("", "needed", "measured", ""),
+        "Beside the best other op",
+        ("", "µs", "best other", "µs", "ratio"),
         [
-            (bar.promise, bar.needed, bar.measured, {True: "kept", False: "MISSED", None: "–"}[bar.kept])
-            for bar in verdict(rows)
+            (
+                " ".join([row["op"], *filter(None, _parts(row).values())]),
+                _us(row["median_s"]),
+                best["op"],
+                _us(best["median_s"]),
+                f"{ratio:.2f}" + (" BEHIND" if ratio > FAR_BEHIND else ""),
+            )
+            for row, best, ratio in found
         ],
-        texts=range(4),
+        wraps=True,
     )
 
 
@@ -63,47 +65,12 @@ def ending(outcome: Outcome, out: Path | None) -> None:
     show.stored(out)
 
 
-def fit(found: Fit, file: Path | None) -> None:
-    """Print the planner's fitted constants, what it chooses by them, and where they are."""
-    before, after = Form.default().constants(), found.constants
-    put_table(
-        "Planner's constants",
-        ("", "default", "fitted"),
-        [(each.name, *(f"{getattr(by, each.name):.6g}" for by in (before, after))) for each in fields(after)],
-    )
-    put_table(
-        "Splits that the planner chooses, and its time over the fastest's",
-        ("batch × context, heads", "fastest", "default", "", "fitted", ""),
-        [
-            (
-                f"{batch} × {context}, {q_heads}/{kv_heads}",
-                str(each.best),
-                *(
-                    text
-                    for splits, loss in zip(each.splits, each.losses, strict=True)
-                    for text in (str(splits), f"{loss:.1%}")
-                ),
-            )
-            for each in found.choices
-            for batch, context, q_heads, kv_heads in (each.shape,)
-        ],
-    )
-    said = found.as_json()
-    show.say(
-        f"{found.rows} rows: a tile takes {found.tile_s * 1e6:.3g} µs, a launch {found.launch_s * 1e6:.3g}"
-        f" µs, estimates are off by {found.error:.1%} (root mean square). The planner's choices take"
-        f" {said['before']:.1%} of the fastest's time by the defaults, {said['after']:.1%} by what is fitted."
-    )
-    if file is not None:
-        show.say(how_to_use(file))
-
-
 def put_figures(rows: list[Row], out: Path) -> None:
     """Draw what the rows can fill into the bench's folder."""
-    from pagesim.kernels.bench.plots import figures
+    from pagesim.kernels.bench.plots import save_figures
+    from pagesim.results.style import LINE_COLOURS
 
-    for name, figure in figures(rows).items():
-        show.put_figure(figure, out, name)
+    save_figures(rows, out, LINE_COLOURS)
 
 
 def _put(bench: str, rows: list[Row]) -> None:
@@ -114,7 +81,7 @@ def _put(bench: str, rows: list[Row]) -> None:
         for name in _SHARED
         if len(texts := {part[name] for part in parts if part[name]}) == 1 and len(rows) > 1
     }
-    products = bench == "gemm"
+    products = any(row["of_peak"] is not None for row in rows)
     cells = []
     for row, part in zip(rows, parts, strict=True):
         own = ", ".join(text for name, text in part.items() if text and name not in common)
@@ -126,16 +93,16 @@ def _put(bench: str, rows: list[Row]) -> None:
                 _rate(row["gb_per_s"]),
                 f"{row['fraction']:.1%}",
                 f"{row['noise']:.1%}",
-                *[_rate(row["tflop_per_s"])] * products,
+                *[_of_peak(row)] * products,
             )
         )
     heads = ["", "µs", "±", "GB/s", "of link" if bench == "swap" else "of copy", "noise"]
     put_table(
-        ", ".join([TITLES[bench], *common.values()]), [*heads, *["TFLOP/s"] * products], cells, wraps=True
+        ", ".join([TITLES[bench], *common.values()]), [*heads, *["of peak"] * products], cells, wraps=True
     )
 
 
-_SHARED = ("heads", "head_size", "dtype", "layout", "block_size", "tile", "warps", "stages", "direction")
+_SHARED = ("heads", "head_size", "dtype", "layout", "block_size", "direction")
 """Parameters that are said once where all rows that have them agree."""
 
 
@@ -151,14 +118,8 @@ def _parts(row: Row) -> dict[str, str]:
         "dtype": _part(row, "dtype", "{}"),
         "layout": _part(row, "layout", "{}"),
         "block_size": _part(row, "block_size", "block {}"),
-        "lengths": row["lengths"] or "",
         "splits": _part(row, "splits", "{} splits"),
-        "tile": _part(row, "tile", "tile {}"),
-        "warps": _part(row, "warps", "{} warps"),
-        "stages": _part(row, "stages", "{} stages"),
-        "schedule": row["schedule"] or "",
         "cores": _part(row, "cores", "{} cores"),
-        "capacity": _part(row, "capacity", "planned for {}"),
         "strategy": _part(row, "strategy", "{}"),
         "direction": _part(row, "direction", "{}"),
         "moved": _moved(row),
@@ -174,6 +135,10 @@ def _iteration(row: Row) -> str:
         return ""
     alone, front, swap = (_us(row[name]) for name in ("alone_s", "in_front_s", "swap_s"))
     return f"{alone} µs without the swap, {front} with it in front, {swap} the swap"
+
+
+def _of_peak(row: Row) -> str:
+    return "" if row["of_peak"] is None else f"{row['of_peak']:.1%}"
 
 
 def _say_failures(rows: list[Row]) -> None:

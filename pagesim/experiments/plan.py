@@ -12,6 +12,7 @@ import numpy as np
 from pagesim.api import run
 from pagesim.errors import PagesimError
 from pagesim.hardware.gpus import GIB
+from pagesim.models import model
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.block_plans import block_plan, check_graphs, check_longest
@@ -19,7 +20,7 @@ from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.notes import kernel_notes, kv_notes
 from pagesim.setup.system import System
 from pagesim.sizing import BlockGroup, BlockPlan, Capacity, Division, capacity, divide
-from pagesim.sizing.division import requested_bytes
+from pagesim.sizing.division import POSTED, requested_bytes
 from pagesim.workloads.trace import Trace
 
 POLICY = "vllm-v1"
@@ -106,6 +107,13 @@ class Plan:
         return self.blocks.concurrency
 
     @property
+    def off_by(self) -> tuple[int, float, float] | None:
+        """How far the estimate is off on posted start-up logs of such models (`division.POSTED`)."""
+        if self.division is None:
+            return None
+        return POSTED[bool(model(self.system.model).tower) and not self.system.language_model_only]
+
+    @property
     def log(self) -> tuple[str, ...]:
         """The lines of the engine's log that say the same."""
         longest = self.settled["max_model_len"]
@@ -136,6 +144,8 @@ class Plan:
             "max_concurrency": self.concurrency,
             "at_once": self.at_once,
             "log": list(self.log),
+            "off_by_gib_on_posted_logs": self.off_by
+            and dict(zip(("logs", "median", "most"), self.off_by, strict=True)),
             "notes": list(self.notes),
         }
 

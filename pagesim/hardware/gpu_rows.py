@@ -32,7 +32,7 @@ class LinkRow(_Row):
 class GpuRow(_Row):
     """A GPU, as `GpuSpec` describes it: memory in GiB, rates in TFLOP/s and GB/s, links by their names.
 
-    ``date`` says when the numbers were looked up where ``source`` says.
+    ``date`` says when the numbers were looked up where ``source`` says; ``note`` is for readers of the file.
     """
 
     name: str
@@ -48,6 +48,7 @@ class GpuRow(_Row):
     peer: str
     source: str
     date: date
+    note: str = ""
 
     def spec(self, links: dict[str, Link]) -> GpuSpec:
         """Return it in bytes, operations/s and bytes/s."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pagesim.errors import PagesimError, reason
+from pagesim.models.encoder import encoder
 from pagesim.models.families import ATTENTION_BIAS, MLP_BIAS, QKV_BIAS, TIED_AROUND, TRAITS
 from pagesim.models.hf_config import HfConfig
 from pagesim.models.hf_extras import extras
@@ -118,7 +119,7 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
         **_places(config, layers, moe),
         "approximate": config.family not in TRAITS,
         "left_out": left_out,
-        **(_of_tower(tower) if tower else {}),
+        **(_of_tower(config, tower) if tower else {}),
         **_traits(config, hidden),
         **extras(config, layers),
     }
@@ -128,8 +129,13 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
     return replace(spec, weights=weighed, kv_dtype=cache_dtype(config))
 
 
-def _of_tower(tower: Tower) -> dict[str, int]:
-    return {"tower": tower.shares.split, "tower_whole": tower.shares.whole, "tower_heads": tower.heads}
+def _of_tower(config: HfConfig, tower: Tower) -> dict[str, Any]:
+    return {
+        "tower": tower.shares.split,
+        "tower_whole": tower.shares.whole,
+        "tower_heads": tower.heads,
+        "encoder": encoder(config, tower.config),
+    }
 
 
 def _places(config: HfConfig, layers: int, moe: MixtureOfExperts | None) -> dict[str, Any]:

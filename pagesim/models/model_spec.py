@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from math import ceil
 
 from pagesim.errors import PagesimError, brief
+from pagesim.models.encoder import Encoder
 from pagesim.models.exactness import Trust, is_estimate, notes, trust
 from pagesim.models.layers import (
     MOST,
@@ -80,6 +81,7 @@ class ModelSpec:
         act_numbers: learned numbers of an MLP's activation function.
         tower: parameters of a tower for images that tensor parallelism divides.
         tower_whole: those of it that every GPU keeps.
+        encoder: what that tower takes in; None where it is not known.
         tower_heads: where GPUs do not divide so many evenly, each keeps all of it; 0 where they need not.
         left_out: parts beside the language model that are not counted, such as "audio tower".
         unread: keys of its config that may change its weights and are not read.
@@ -139,6 +141,7 @@ class ModelSpec:
     act_numbers: int = 0
     tower: int = 0
     tower_whole: int = 0
+    encoder: Encoder | None = None
     tower_heads: int = 0
     left_out: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()

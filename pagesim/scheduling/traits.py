@@ -47,7 +47,7 @@ class SchedulerTraits:
     """The reservations with which it works."""
 
     allocators: ClassVar[tuple[str, ...] | None] = None
-    """The allocators of pagesim with which it works, by name; None for all."""
+    """The allocators with which it works, of those that come with pagesim, by name; None for all."""
 
     takes_plugins: ClassVar[bool] = True
     """Whether it works with an allocator that a plug-in brings."""
@@ -179,6 +179,11 @@ class SchedulerTraits:
     @classmethod
     def counts_cuda_graphs(cls, options: Any) -> bool:
         """Whether memory of CUDA graphs is left out of the cache, under sizing vllm."""
+        return False
+
+    @classmethod
+    def keeps_sampler_buffers(cls, options: Any) -> bool:
+        """Whether the sampler keeps buffers for all requests, under sizing vllm."""
         return False
 
     @classmethod

@@ -54,6 +54,7 @@ class Release:
         scales_tokens: whether it is known what its blocks take with a scale of each token and head.
         gpu_memory_utilization: the share of GPU memory that its server uses.
         counts_cuda_graphs: whether its server leaves out of the cache what CUDA graphs will take.
+        keeps_sampler_buffers: whether its sampler keeps counts of tokens for all requests (V2 model runner).
         prints_whole_requests: whether "GPU KV cache size" in its log is what requests of the greatest length
             can hold, rather than all slots.
         follows_checkpoint: whether it is checked that a KV cache of no given dtype has the checkpoint's.
@@ -74,6 +75,7 @@ class Release:
     groups_layers: bool = False
     scales_tokens: bool = False
     counts_cuda_graphs: bool = False
+    keeps_sampler_buffers: bool = False
     prints_whole_requests: bool = False
     follows_checkpoint: bool = False
 
@@ -116,6 +118,7 @@ RELEASES = {
         scales_tokens=True,
         gpu_memory_utilization=0.92,
         counts_cuda_graphs=True,
+        keeps_sampler_buffers=True,
         prints_whole_requests=True,
         follows_checkpoint=True,
         tiers=(Tier(160, (), 16384, 1024), Tier(70, ("a100", "gb10"), 8192, 1024), _SMALL),

@@ -27,6 +27,7 @@ from pagesim.setup.presets import BLOCK_SIZE, PAGE_BYTES, POLICY_PLUGINS, Policy
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.system import MOST_BLOCKS, System
 from pagesim.sizing import BlockPlan, Capacity, PoolPlan, TypePlan, capacity
+from pagesim.sizing.activations import Images
 from pagesim.sizing.kv_blocks import KVBlock, Sizing, cache_of, kv_block
 
 DEFAULT_KV_DTYPE = "fp16"
@@ -243,6 +244,12 @@ class EngineConfig:
             "max_num_seqs": getattr(options, "max_num_seqs", None),
             "cuda_graphs": self.scheduler.counts_cuda_graphs(self.given_options),
             "flashinfer_sampler": self.system.flashinfer_sampler,
+            "sampler_buffers": self.scheduler.keeps_sampler_buffers(self.given_options),
+            "images": Images(
+                tower=not self.system.language_model_only,
+                tried=not self.system.skip_mm_profiling,
+                max_pixels=self.system.max_pixels,
+            ),
         }
 
     @property

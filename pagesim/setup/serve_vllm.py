@@ -9,6 +9,7 @@ from typing import Any
 from pagesim.errors import PagesimError
 from pagesim.models.layers import KV_SCALE_BYTES
 from pagesim.setup.block_plans import STATE_DTYPES
+from pagesim.setup.reading import parse_json
 from pagesim.setup.serve_vllm_flags import (
     ALIASES,
     FLAGS,
@@ -104,6 +105,28 @@ def _length(name: str, text: str) -> dict[str, Any]:
     return number("max_model_len", readable)(name, text)
 
 
+def _limits(name: str, text: str) -> dict[str, Any]:
+    """Return that no tower is loaded where neither an image nor a video may be given."""
+    limits = _object(text)
+    return {"language_model_only": True} if limits.get("image") == limits.get("video") == 0 else {}
+
+
+def _processor(name: str, text: str) -> dict[str, Any]:
+    """Return the pixels of the largest image, where they are given."""
+    given = _object(text)
+    size = given.get("size")
+    pixels = given.get("max_pixels", size.get("longest_edge") if isinstance(size, dict) else None)
+    return {"max_pixels": pixels} if isinstance(pixels, int) and pixels > 0 else {}
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = parse_json(text)
+    except ValueError:
+        return {}  # a part that is named behind a dot, say, which alone turns nothing off
+    return found if isinstance(found, dict) else {}
+
+
 _READERS: dict[str, Reader] = {
     "max-model-len": _length,
     "tensor-parallel-size": number("tensor_parallel_size", int),
@@ -113,6 +136,8 @@ _READERS: dict[str, Reader] = {
     "max-num-batched-tokens": number("max_num_batched_tokens", readable),
     "max-num-seqs": number("max_num_seqs", int),
     "max-cudagraph-capture-size": number("max_cudagraph_capture_size", int),
+    "limit-mm-per-prompt": _limits,
+    "mm-processor-kwargs": _processor,
     "kv-offloading-size": number("kv_offloading_size", float),
     "long-prefill-token-threshold": number("long_prefill_token_threshold", int),
     "watermark": number("watermark", float),

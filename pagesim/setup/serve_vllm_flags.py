@@ -17,6 +17,7 @@ TAKEN = _flags("""
     async-scheduling! disable-hybrid-kv-cache-manager! prefix-cache-retention-interval quantization
     prefix-match-unit mamba-ssm-cache-dtype
     kv-offloading-size max-cudagraph-capture-size cudagraph-capture-sizes* enforce-eager!
+    language-model-only! limit-mm-per-prompt mm-processor-kwargs skip-mm-profiling!
 """)
 """Flags that decide on memory or scheduling, and that pagesim has, too."""
 
@@ -42,21 +43,20 @@ NOTED = _flags("""
     generation-config grpc! grpc-port h11-max-header-count h11-max-incomplete-event-size hf-token? host
     ignore-patterns* interleave-mm-strings! io-processor-plugin ir-op-priority jit-monitor-mode
     jit-monitor-verbose! kda-decode-backend kernel-config kv-cache-metrics! kv-cache-metrics-sample
-    kv-events-config language-model-only! limit-mm-per-prompt linear-backend load-format log-config-file
-    log-error-stack! log-level logging-config logits-processors* mamba-backend
-    mamba-cache-philox-rounds mamba-ssu-algorithm max-log-len max-logprobs max-parallel-loading-workers
-    media-io-kwargs middleware
+    kv-events-config linear-backend load-format log-config-file
+    log-error-stack! log-level logging-config logits-processors* mamba-backend mamba-cache-philox-rounds
+    mamba-ssu-algorithm max-log-len max-logprobs max-parallel-loading-workers media-io-kwargs middleware
     mm-device-do-normalize! mm-encoder-attn-backend mm-encoder-attn-dtype mm-encoder-fp8-scale-path
     mm-encoder-fp8-scale-save-margin mm-encoder-fp8-scale-save-path mm-encoder-tp-mode mm-hasher-algorithm
     mm-ipc-gpu-memory-gb mm-processor-cache-gb mm-processor-cache-type mm-processor-device
-    mm-processor-kwargs mm-shm-cache-max-object-size-mb mm-tensor-ipc model-loader-extra-config
+    mm-shm-cache-max-object-size-mb mm-tensor-ipc model-loader-extra-config
     moe-backend monokernel! numa-bind! numa-bind-cpus* numa-bind-nodes* optimization-level
     otlp-traces-endpoint override-generation-config per-request-spec-decode-metrics port
     prefix-caching-hash-algo profiler-config pt-load-map-location ray-workers-use-nsight! reasoning-config
     reasoning-effort-map reasoning-parser reasoning-parser-plugin renderer-num-workers response-role
     return-tokens-as-token-ids! revision root-path safetensors-load-strategy
     safetensors-prefetch-block-size safetensors-prefetch-num-threads seed served-model-name*
-    show-hidden-metrics-for-version shutdown-timeout skip-mm-profiling! skip-tokenizer-init!
+    show-hidden-metrics-for-version shutdown-timeout skip-tokenizer-init!
     sleep-mode-backend sleep-mode-offload-cudagraph! sleep-preserve-parameter-names*
     sparse-indexer-topk-backend sse-keep-alive-interval ssl-ca-certs ssl-cert-reqs ssl-certfile
     ssl-ciphers ssl-keyfile stream-interval structured-outputs-config tokenizer tokenizer-mode

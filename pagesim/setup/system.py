@@ -80,6 +80,15 @@ class SystemFields(BaseModel):
     flashinfer_sampler: bool = Field(
         True, description="Sample with FlashInfer, under sizing vllm; PyTorch's sorting takes more memory."
     )
+    language_model_only: bool = Field(False, description="Load no tower for images, under sizing vllm.")
+    skip_mm_profiling: bool = Field(
+        False, description="Leave no memory for encoding images, under sizing vllm."
+    )
+    max_pixels: int | None = Field(
+        None,
+        ge=1,
+        description="Pixels of the largest image, under sizing vllm. Defaults to the preprocessor's own.",
+    )
     block_size: int | None = Field(
         None, ge=1, le=65536, description="Tokens per block. Defaults to 16, or to the policy's own."
     )

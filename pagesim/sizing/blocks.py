@@ -10,6 +10,7 @@ from pagesim.hardware.gpus import GIB, GpuSpec
 from pagesim.models.model_spec import ModelSpec
 from pagesim.models.parameters import tensors
 from pagesim.models.weights import ALL_BF16
+from pagesim.sizing.activations import USUAL, Images
 from pagesim.sizing.division import BATCHED_TOKENS, SEQUENCES, Division, divide, layer_bytes
 from pagesim.sizing.kv_blocks import SWAP_GIB, Capacity, Plan, Sizing, at_least_one, kv_block
 from pagesim.sizing.pool_plan import PoolPlan
@@ -37,6 +38,8 @@ def capacity(
     max_num_seqs: int | None = None,
     cuda_graphs: bool = True,
     flashinfer_sampler: bool = True,
+    sampler_buffers: bool = False,
+    images: Images = USUAL,
     mem_fraction_static: float = MEM_FRACTION_STATIC,
     max_total_tokens: int | None = None,
     cache_bytes: int | None = None,
@@ -72,6 +75,8 @@ def capacity(
         max_num_seqs: sequences of the largest iteration, for ``vllm``; 256 when left out.
         cuda_graphs: whether their memory counts, for ``vllm``.
         flashinfer_sampler: whether FlashInfer samples, for ``vllm`` (see `divide`).
+        sampler_buffers: whether its sampler keeps buffers, for ``vllm``.
+        images: how images are treated, for ``vllm``.
         mem_fraction_static: the share of memory for weights and cache, for ``sglang``, in (0, 1].
         max_total_tokens: tokens of the cache at most, for ``sglang``.
         cache_bytes: what is left for the cache on each GPU, where it is known; nothing is then worked out.
@@ -121,6 +126,8 @@ def capacity(
             max_num_seqs=max_num_seqs or SEQUENCES,
             cuda_graphs=cuda_graphs,
             flashinfer_sampler=flashinfer_sampler,
+            sampler_buffers=sampler_buffers,
+            images=images,
         )
 
     known = model.has_weights or (num_blocks is None and cache_bytes is None)

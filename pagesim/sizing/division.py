@@ -6,34 +6,43 @@ against start-up logs that users posted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from pagesim.hardware.gpus import GIB, GpuSpec
 from pagesim.models.model_spec import ModelSpec
+from pagesim.sizing.activations import (
+    LOGIT_BYTES,
+    MASKED_LOGIT_BYTES,
+    SORTED_LOGIT_BYTES,
+    USUAL,
+    Images,
+    peak,
+)
+from pagesim.sizing.activations import sampler_buffers as kept_by_sampler
 
 BATCHED_TOKENS = 2048
 SEQUENCES = 256
 
-GRAPHS_SHARE = 0.01
-"""CUDA graphs, of a GPU's memory. vLLM prints by what share of it they lower the utilization: 0.7 % on an
-RTX 3090 (noonghunna/club-3090#127), 1.1 % on an L40S (samilazrak/vllm-optimization-lab)."""
+GRAPHS, FEW_GRAPHS = int(0.55 * GIB), int(0.15 * GIB)
+"""CUDA graphs of a server that captures iterations of 256 sequences and more, and of one that captures fewer:
+the medians of what logs print of models up to 30 billion parameters. They do not grow with the GPU."""
 
-LOGIT_BYTES = 2 + 4
-"""Of a logit where FlashInfer samples: as computed, and the copy in fp32."""
+OTHER_BYTES = int(0.3 * GIB)
+"""What is neither weights nor activations nor graphs: growth of the CUDA context, cuBLAS, modules of kernels.
+Fitted, to a twentieth of a GiB, to one half of the posted logs."""
 
-SORTED_LOGIT_BYTES = LOGIT_BYTES + 4 + 8 + 4 + 4
-"""Of a logit where PyTorch sorts to sample by top-k and top-p: besides, what is sorted, its places in 64
-bits, probabilities, and their sums."""
-
-OTHER_BYTES = int(0.4 * GIB)
-"""What is neither weights nor activations nor graphs: growth of the CUDA context, NCCL, the sampler's
-buffers. The one number that was chosen to fit the posted logs: the median, to a tenth of a GiB, of what the
-rest of the estimate lacks there."""
+LINKED_BYTES = int(0.9 * GIB)
+"""Besides, where Hopper or Blackwell GPUs share a model over NVLink: NCCL, symmetric memory, custom
+all-reduce. Logs show 0.95 and 1.38 GiB, and nothing on Ampere."""
 
 
 HOPPER = ("h100", "h200", "h20")
 """The GPUs here on which vLLM's experts of gpt-oss in MXFP4 run in Triton's kernel."""
+
+POSTED = {False: (21, 0.06, 0.79), True: (5, 1.36, 0.24)}
+"""Posted start-up logs that the estimate was held against, without and with a tower for images: how many, the
+median of how many GiB it is off, and the most where no cause is named (docs/make_startup.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +81,12 @@ def divide(
     max_num_seqs: int = SEQUENCES,
     cuda_graphs: bool = True,
     flashinfer_sampler: bool = True,
+    sampler_buffers: bool = False,
+    images: Images = USUAL,
 ) -> Division:
     """Divide the memory of each of ``tp`` GPUs as vLLM does.
 
-    Activations are the wide tensors of a layer in half precision (`layer_bytes`), or the logits if they are
-    more: of the tokens to sample from, at most one a sequence, with the copy in fp32 that is sampled from.
+    Activations are what its trial run finds alive at once (`activations.peak`).
 
     Args:
         model: the model.
@@ -87,16 +97,24 @@ def divide(
         max_num_seqs: sequences of the largest iteration.
         cuda_graphs: whether graphs are captured and count (vLLM counts them since 0.21).
         flashinfer_sampler: whether FlashInfer samples; else PyTorch sorts, which takes 26 bytes a logit.
+        sampler_buffers: whether the sampler keeps buffers and masks a copy of the logits, as in 0.33.0.
+        images: how images are treated, by a model that has a tower for them.
     """
-    logit_bytes = LOGIT_BYTES if flashinfer_sampler else SORTED_LOGIT_BYTES
-    logits = logit_bytes * max_num_seqs * model.vocab
+    if not images.tower:
+        model = replace(model, tower=0, tower_whole=0, encoder=None)
+    logit_bytes = MASKED_LOGIT_BYTES if sampler_buffers else LOGIT_BYTES
+    logit_bytes = logit_bytes if flashinfer_sampler else SORTED_LOGIT_BYTES
+    other = OTHER_BYTES + (kept_by_sampler(model, max_num_seqs) if sampler_buffers else 0)
+    if tp > 1 and (gpu.capability or 0) >= 90 and gpu.peer.bytes_per_s > gpu.host.bytes_per_s:
+        other += LINKED_BYTES
+    graphs = GRAPHS if max_num_seqs >= SEQUENCES else FEW_GRAPHS
     return Division(
         memory=gpu.memory_bytes,
         requested=requested_bytes(gpu, gpu_memory_utilization),
         weights=model.weight_bytes_per_gpu(tp) + expert_padding(model, gpu, tp),
-        activations=max(layer_bytes(model, tp, max_num_batched_tokens), logits),
-        graphs=int(GRAPHS_SHARE * gpu.memory_bytes) if cuda_graphs else 0,
-        other=OTHER_BYTES,
+        activations=peak(model, tp, max_num_batched_tokens, max_num_seqs, logit_bytes, images),
+        graphs=graphs if cuda_graphs else 0,
+        other=other,
     )
 
 

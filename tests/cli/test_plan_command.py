@@ -34,7 +34,7 @@ def test_a_model_whose_config_is_refused_is_planned_from_the_layer_file_that_the
     succeeds, refused, tmp_path
 ):
     """Gemma-4-26B-A4B on an H100: vLLM 0.33.0 itself makes 32,768 blocks, 165,982 tokens and 5.065x."""
-    config = {**SHAPE, "model_type": "llama", "global_head_dim": 512}
+    config = {**SHAPE, "model_type": "like_gemma4", "global_head_dim": 512, "num_kv_shared_layers": 2}
     (tmp_path / "config.json").write_text(json.dumps(config))
     how = ("--gpu", "h100", "--available-gib", "20", "--max-model-len", "32768")
     error = refused("plan", "--model", tmp_path, *how)
@@ -330,7 +330,9 @@ def test_a_servers_line_gives_the_plan_of_its_flags(succeeds):
     assert "without an effect here: --port" in served.err
 
 
-def test_a_plan_is_of_vllm(refused):
-    said = refused("plan", "--gpu", "h100", "--serve", "sglang serve Qwen/Qwen3-8B")
-    assert "a plan is one of vLLM's memory" in said
+def test_what_is_of_vllms_plans_alone_is_refused_with_a_line_of_sglangs(refused):
+    line = ("plan", "--gpu", "h100", "--serve", "sglang serve Qwen/Qwen3-8B")
+    for flag in (("--available-gib", "40"), ("--plot", "x"), ("--page", "x.html")):
+        assert "are for plans of vLLM; leave them out" in refused(*line, *flag)
+    assert "a plan is one of vLLM's memory" in refused(*line, "--grid", "tensor_parallel_size=1,2")
     assert "--serve needs the GPU" in refused("plan", "--serve", "vllm serve Qwen/Qwen3-8B")

@@ -7,7 +7,7 @@ import pytest
 from pagesim.costs import Affine
 from pagesim.experiments.offload.loading import (
     NAP,
-    Beside,
+    DecodingLoad,
     OffloadServer,
     path_to_device,
     place_at,
@@ -22,7 +22,7 @@ KB = 1000
 COST = Affine(0.010, 1e-5, 0.0)
 """An iteration takes 10 ms, and 10 µs a token."""
 
-ALONE = Beside(sequences=0)
+ALONE = DecodingLoad(sequences=0)
 
 
 def tier(name, gib, rate, **more):
@@ -41,7 +41,7 @@ def point(tiers, tokens, *, new=1, beside=ALONE, **of):
 
 
 def test_a_load_waits_for_two_iterations_and_a_copy_and_computes_what_is_new():
-    found = point([tier("host", 64, 1e9)], 1000, beside=Beside(sequences=10, context=100))
+    found = point([tier("host", 64, 1e9)], 1000, beside=DecodingLoad(sequences=10, context=100))
     step = 0.010 + 10e-5
     assert found.transfer_s == pytest.approx(0.001 + 1000 * 100 * KB / 1e9)
     assert found.load_s == pytest.approx(2 * step + found.transfer_s + 0.010 + 11e-5)
@@ -55,7 +55,7 @@ def test_where_nothing_runs_a_load_waits_for_two_empty_iterations():
 
 
 def test_a_long_prompt_is_computed_in_chunks_of_the_budget_beside_what_decodes():
-    found = point([tier("host", 64, 1e9)], 999, budget=110, beside=Beside(sequences=10, context=100))
+    found = point([tier("host", 64, 1e9)], 999, budget=110, beside=DecodingLoad(sequences=10, context=100))
     assert found.recompute_s == pytest.approx(10 * (0.010 + 110e-5)), "1,000 tokens, 100 an iteration"
 
 

@@ -129,6 +129,7 @@ def test_a_plan_counts_the_blocks_that_a_run_under_vllms_sizing_has():
         gpu_memory_utilization=0.92,
         max_num_batched_tokens=4096,
         max_num_seqs=100,
+        sampler_buffers=True,
         max_model_len=8192,
     )
     assert replace(planned.sized, plan=None) == held
@@ -139,9 +140,9 @@ def test_larger_iterations_graphs_and_a_smaller_share_each_leave_less_for_the_ca
     sizes = [
         plan(system(max_num_batched_tokens=2048), enforce_eager=True),
         plan(system(max_num_batched_tokens=2048)),
-        plan(system(max_num_batched_tokens=8192)),
-        plan(system(max_num_batched_tokens=8192, max_num_seqs=4096)),
-        plan(system(max_num_batched_tokens=8192, max_num_seqs=4096, gpu_memory_utilization=0.8)),
+        plan(system(max_num_batched_tokens=32768)),
+        plan(system(max_num_batched_tokens=32768, max_num_seqs=4096)),
+        plan(system(max_num_batched_tokens=32768, max_num_seqs=4096, gpu_memory_utilization=0.8)),
     ]
     for more, less in pairwise(sizes):
         assert more.cache_bytes > less.cache_bytes

@@ -9,6 +9,8 @@ from pagesim.hardware import gpu, gpus
 def test_every_gpu_is_found_by_its_name_and_says_where_its_numbers_stand() -> None:
     names = ["a100-40gb", "a100-80gb", "h100", "h200", "l4", "rtx-4090", "rtx-3090", "l40s"]
     names += ["h20", "b200", "gb200", "b300", "mi300x", "mi355x", "a10g", "rtx-5090", "rtx-pro-6000"]
+    names += ["gb10", "l40", "rtx-3060", "rtx-3080", "rtx-5060-ti", "rtx-5070-ti", "rtx-a5000", "rtx-a6000"]
+    names += ["v100", "r9700"]
     assert [spec.name for spec in gpus()] == names
     for spec in gpus():
         assert gpu(spec.name.upper()) is spec

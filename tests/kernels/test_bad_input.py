@@ -11,23 +11,18 @@ from pagesim import PagesimError
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from pagesim.kernels import (  # noqa: E402
-    Cache,
-    DecodePlan,
-    Sizes,
+    LatentCache,
     checked_bounds,
     checks,
-    contiguous_decode_attention,
     copy_blocks,
-    decode_attention,
-    decode_plan,
     gather_blocks,
-    gather_sequences,
-    prefill_attention,
+    mla_decode_attention,
+    mla_write,
+    paged_attention,
     reshape_and_cache,
     scatter_blocks,
-    token_scaled,
 )
-from pagesim.kernels.cases import make_case  # noqa: E402
+from tests.kernels.cases import make_case  # noqa: E402
 
 
 def says(sentence):
@@ -35,7 +30,7 @@ def says(sentence):
 
 
 def run(case, **options):
-    return decode_attention(*case.arguments, **options)
+    return paged_attention(case.q, case.cache, *case.batch, **case.variant, **options)
 
 
 def changed(tensor, index, value):
@@ -47,7 +42,6 @@ def changed(tensor, index, value):
 CASE = make_case([63, 20], group=2)
 PREFILL = make_case([63, 20], query_lens=[5, 6])
 FP8 = make_case([63], kv_dtype=torch.float8_e4m3fn)
-INT8 = make_case([63], kv_dtype=torch.int8, token_scales=True)
 TABLE = CASE.block_table
 
 
@@ -55,22 +49,26 @@ TABLE = CASE.block_table
     ("change", "sentence"),
     [
         ({"q": None}, "q is a NoneType; a torch.Tensor is needed"),
-        ({"q": CASE.q[0]}, r"q has the shape \[4, 64\]; \[batch, q_heads, 64\] is needed"),
+        ({"q": CASE.q[0]}, r"q has the shape \[4, 64\]; \[tokens, q_heads, 64\] is needed"),
         ({"q": CASE.q.double()}, "q is float64; float16 or bfloat16 or float32 is needed"),
         ({"q": CASE.q.bfloat16()}, "q is bfloat16; float16 is needed, as the cache is"),
-        ({"q": CASE.q[:, :3]}, "q has 3 heads; a multiple of the cache's 2 KV heads is needed"),
+        ({"q": CASE.q[:, :3]}, "q has 3 heads; a multiple of the cache's 2 is needed"),
         ({"q": CASE.q[:, :0]}, "q has 0 heads"),
         ({"q": CASE.q.to("meta")}, "q is on meta; it must be on cpu"),
         ({"q": CASE.q.repeat(1, 1, 2)[..., ::2]}, r"q has the strides \[512, 128, 2\]; the last must be 1"),
-        ({"key_cache": CASE.key_cache[0]}, r"key_cache has the shape \[16, 2, 64\]; \[block, token, head"),
-        ({"key_cache": CASE.key_cache.int()}, "key_cache is int32; float16 or"),
-        ({"key_cache": CASE.key_cache[..., :63]}, "key_cache has head size 63; one of 32, 64, 72, 80, 96"),
         (
-            {"key_cache": CASE.key_cache[:, :, :0]},
-            r"key_cache has the shape \[9, 16, 0, 64\]; at least one KV",
+            {"key_cache": CASE.key_cache[0]},
+            r"key_cache has the shape \[16, 2, 64\]; \[blocks, block_size, kv_heads, D\]",
         ),
-        ({"key_cache": CASE.key_cache[:, :0]}, "key_cache has block size 0; 1 to 4096 tokens are allowed"),
-        ({"key_cache": CASE.key_cache.repeat(1, 512, 1, 1)}, "key_cache has block size 8192"),
+        ({"key_cache": CASE.key_cache.int()}, "key_cache is int32; float16 or"),
+        (
+            {"key_cache": CASE.key_cache[..., :63], "value_cache": CASE.value_cache[..., :63]},
+            "key_cache has head size 63; one of 32, 64, 72, 80, 96",
+        ),
+        (
+            {"key_cache": CASE.key_cache[:, :0], "value_cache": CASE.value_cache[:, :0]},
+            r"key_cache has the shape \[9, 0, 2, 64\]; at least one token and head is needed",
+        ),
         (
             {"value_cache": CASE.value_cache[:-1]},
             r"value_cache has the shape \[8, 16, 2, 64\]; \[9, 16, 2, 64\]",
@@ -85,11 +83,7 @@ TABLE = CASE.block_table
         ({"context_lens": changed(CASE.context_lens, 0, 65)}, "context_lens holds 65; 0 to 64 is allowed"),
         ({"context_lens": changed(CASE.context_lens, 0, -1)}, "context_lens holds -1; 0 to 64 is allowed"),
         ({"k_scale": 2.0}, "k_scale is given; only a float8_e4m3fn cache is scaled, and this is float16"),
-        ({"layout": "HDN"}, "layout is 'HDN'; it must be one of NHD, HND, VLLM"),
-        (
-            {"layout": "VLLM"},
-            r"key_cache has the shape \[9, 16, 2, 64\]; \[block, head, chunk, token, lane\]",
-        ),
+        ({"layout": "HDN"}, "layout is 'HDN'; it must be one of NHD, HND"),
     ],
 )
 def test_decode_attention_says_what_is_off(change, sentence):
@@ -130,38 +124,6 @@ def test_scales_of_fp8(scale, sentence):
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        (
-            {"k_scale": 1.0, "v_scale": 1.0},
-            r"key_cache is int8; k_scale and v_scale \[blocks, kv_heads, block",
-        ),
-        ({"v_scale": 1.0}, "v_scale is a float; a torch.Tensor is needed"),
-        ({"k_scale": INT8.k_scale[1:]}, r"k_scale has the shape \[6, 2, 16\]; \[7, 2, 16\] is needed"),
-        ({"k_scale": INT8.k_scale.half()}, "k_scale is float16; float32 is needed"),
-        (
-            {"v_scale": torch.ones(7, 3, 16)[:, :2]},
-            r"v_scale has the strides \[48, 16, 1\]; \[32, 16, 1\], k_",
-        ),
-    ],
-)
-def test_scales_of_tokens(change, sentence):
-    with says(sentence):
-        run(replace(INT8, **change))
-
-
-def test_only_bytes_have_scales_of_tokens():
-    with says("k_scale is given; only a float8_e4m3fn or int8 cache is scaled, and this is float16"):
-        run(replace(CASE, k_scale=torch.ones(9, 2, 16), v_scale=torch.ones(9, 2, 16)))
-    with says("dtype is torch.float16; torch.int8 or torch.float8_e4m3fn is needed"):
-        token_scaled(Sizes(4, 16, 2, 64), torch.float16)
-    padded = gather_sequences(FP8.cache, FP8.block_table, FP8.context_lens)
-    tokens = make_case([63], kv_dtype=torch.float8_e4m3fn, token_scales=True)
-    with says("out has scales of another kind than cache"):
-        gather_sequences(tokens.cache, tokens.block_table, tokens.context_lens, out=padded)
-
-
-@pytest.mark.parametrize(
     ("starts", "option", "sentence"),
     [
         ([0, 5], {}, r"query_starts has the shape \[2\]; \[3\] is needed"),
@@ -175,7 +137,7 @@ def test_only_bytes_have_scales_of_tokens():
 def test_prefill_attention_says_what_is_off(starts, option, sentence):
     query_starts = torch.tensor(starts, dtype=torch.int32)
     with says(sentence):
-        prefill_attention(*PREFILL.arguments[:-1], query_starts, **option)
+        run(replace(PREFILL, query_starts=query_starts), **option)
 
 
 def test_more_queries_than_context_are_refused():
@@ -256,73 +218,69 @@ def test_ids_and_staging_memory():
         scatter_blocks(torch.zeros(1, 2, 16, 2, 64, device="meta"), POOL, torch.tensor([1]))
 
 
-def contiguous(*shape):
-    return Cache(*(torch.zeros(shape, dtype=torch.float16) for _ in range(2)), paged=False)
-
-
-def test_contiguous_caches():
-    with says("layout is VLLM; a contiguous cache is NHD or HND"):
-        Cache(CASE.key_cache, CASE.value_cache, layout="VLLM", paged=False)
-    with says("cache holds 3 sequences; 2 are needed, as many as q has rows"):
-        contiguous_decode_attention(CASE.q, contiguous(3, 100, 2, 64), CASE.context_lens)
-    with says("context_lens holds 63; 0 to 40 is allowed, as the cache has room for"):
-        contiguous_decode_attention(CASE.q, contiguous(2, 40, 2, 64), CASE.context_lens)
-
-
-def test_each_op_wants_its_kind_of_cache():
-    with says("cache is a contiguous cache; a paged one is needed"):
-        decode_attention(CASE.q, contiguous(2, 100, 2, 64), TABLE, CASE.context_lens)
-    with says("cache is a paged one; a contiguous cache is needed"):
-        contiguous_decode_attention(CASE.q, CASE.cache, CASE.context_lens)
-    for op in (decode_attention, prefill_attention):
-        with says(r"cache is a Tensor; Cache\(key_cache, value_cache\) is needed"):
-            op(
-                CASE.q,
-                CASE.key_cache,
-                TABLE,
-                CASE.context_lens,
-                *((TABLE,) if op is prefill_attention else ()),
-            )
-
-
-def test_a_padded_batch_must_be_wide_enough():
-    batch = (CASE.cache, CASE.block_table, CASE.context_lens)
-    with says("context_lens holds 63; 0 to 40 is allowed, as max_context says"):
-        gather_sequences(*batch, max_context=40)
-    with says(r"out.key_cache has the shape \[2, 64, 2, 128\]; \[2, 64, 2, 64\] is needed"):
-        gather_sequences(*batch, out=contiguous(2, 64, 2, 128))
-
-
-def test_no_more_sequences_than_a_grid_has_room_for():
-    many = {"q": CASE.q[:1].expand(65_536, -1, -1), "block_table": TABLE[:1].expand(65_536, -1)}
-    with says("context_lens has 65536 sequences; at most 65535 are allowed"):
-        run(replace(CASE, **many, context_lens=torch.zeros(65_536, dtype=torch.int32)))
-
-
-def test_a_plan_needs_heads_that_fit():
-    with says("q_heads is 3; a multiple of kv_heads, which is 2, is needed"):
-        decode_plan(CASE.q[:, :3], CASE.cache, CASE.context_lens)
-
-
-def test_a_plan_can_be_made_by_hand():
-    assert run(CASE, plan=DecodePlan(16, 16, 4, 4, 3)).shape == CASE.q.shape
+def test_caches_are_caches():
+    with says("cache is a Tensor; a Cache is needed"):
+        paged_attention(CASE.q, CASE.key_cache, *CASE.batch)
+    with says("cache is a Cache; a LatentCache is needed"):
+        mla_decode_attention(CASE.q, CASE.cache, *CASE.batch[:2], scale=1.0)
 
 
 @pytest.mark.parametrize(
-    ("numbers", "sentence"),
+    ("option", "sentence"),
     [
-        ((24, 24, 1, 4, 3), "tile is 24; a power of two from 16 is needed"),
-        ((16, 24, 2, 4, 3), "tokens_per_split is 24; a multiple of tile, which is 16, is needed"),
-        ((16, 0, 2, 4, 3), "tokens_per_split is 0"),
-        ((16, 16, 0, 4, 3), "num_splits is 0; at least 1 is needed"),
-        ((16, 16, 70_000, 4, 3), "num_splits is 70000; at most 65535 is allowed"),
-        ((16, 16, 1, 3, 3), "num_warps is 3; a power of two from 1 to 32 is needed"),
-        ((16, 16, 1, 4, 0), "num_stages is 0"),
+        ({"window": 0}, "window is 0; 1 to 2147483647 is allowed"),
+        ({"window": 1.5}, "window is 1.5; a whole number is needed"),
+        ({"softcap": -1.0}, "softcap is -1.0; a positive number is needed, None for no cap"),
+        ({"softcap": float("inf")}, "softcap is inf"),
+        ({"sinks": torch.zeros(3)}, r"sinks has the shape \[3\]; \[4\] is needed"),
+        ({"sinks": torch.zeros(4).half()}, "sinks is float16; float32 is needed"),
+        (
+            {"sinks": torch.tensor([0, 0, float("inf"), 0])},
+            r"sinks\[2\] is inf; a number is needed, -inf for",
+        ),
     ],
 )
-def test_a_plan_that_would_skip_tokens_cannot_be_made(numbers, sentence):
+def test_variants_of_attention(option, sentence):
     with says(sentence):
-        DecodePlan(*numbers)
+        run(replace(CASE, **option))
+
+
+LATENTS = torch.zeros(4, 16, 288)
+
+
+@pytest.mark.parametrize(
+    ("cache", "latent_dim", "sentence"),
+    [
+        (LATENTS, 100, "latent_dim is 100; 256 or 512 is needed"),
+        (LATENTS, 512, "cache has 288 numbers a token, -224 beside latent_dim 512; 32 or 64 are needed"),
+        (LATENTS[:, :0], 256, r"cache has the shape \[4, 0, 288\]; at least one token is needed"),
+        (LATENTS.double(), 256, "cache is float64; float16 or bfloat16 or float32 is needed"),
+        (LATENTS[0], 256, r"cache has the shape \[16, 288\]; \[blocks, block_size, latent_dim \+ rope_dim\]"),
+    ],
+)
+def test_latents(cache, latent_dim, sentence):
+    with says(sentence):
+        LatentCache(cache, latent_dim=latent_dim)
+
+
+def test_ops_of_latents_say_what_is_off():
+    cache = LatentCache(LATENTS, latent_dim=256)
+    q, table, lengths = torch.zeros(1, 5, 288), torch.zeros(1, 2, dtype=torch.int32), torch.ones(1).int()
+    for change, options, sentence in (
+        ({"q": q[..., :256]}, {}, r"q has the shape \[1, 5, 256\]; \[batch, q_heads, 288\] is needed"),
+        ({"q": q[:, :0]}, {}, "q has 0 heads; at least 1 is needed"),
+        ({"q": q.half()}, {}, "q is float16; float32 is needed"),
+        ({}, {"scale": float("nan")}, "scale is nan; a finite number is needed"),
+        ({}, {"num_splits": 0}, "num_splits is 0; 1 to 65535 is allowed"),
+    ):
+        given = {"q": q, "cache": cache, "block_table": table, "context_lens": lengths, **change}
+        with says(sentence):
+            mla_decode_attention(**given, **{"scale": 1.0, **options})
+    new = torch.zeros(2, 256), torch.zeros(2, 32)
+    with says(r"rope has the shape \[2, 30\]; \[2, 32\] is needed"):
+        mla_write(new[0], new[1][:, :30], cache, torch.tensor([0, 1]))
+    with says("slot_mapping holds 64; -1 to 63 is allowed"):
+        mla_write(*new, cache, torch.tensor([0, 64]))
 
 
 def test_bounds_on_a_device_are_checked_when_asked_for():

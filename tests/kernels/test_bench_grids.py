@@ -6,48 +6,74 @@ import pytest
 
 from pagesim.errors import PagesimError
 from pagesim.kernels.bench import peers, selection
-from pagesim.kernels.bench.defaults import default_points, swap_shapes
-from pagesim.kernels.bench.grids import AttentionGrid, SwapGrid, layers_of
-from pagesim.kernels.bench.rows import BENCHES
-from pagesim.kernels.bench.verdict import OPT_PIECES, OPT_TOKEN_BYTES
+from pagesim.kernels.bench.compare import compare
+from pagesim.kernels.bench.defaults import ITERATION, default_points, layers_of, swap_shapes
+from pagesim.kernels.bench.grid import OPS, Grid
+from pagesim.kernels.bench.rows import BENCHES, MEASURED, PARAMETERS
 from pagesim.models import model, models
 
 
 def test_a_parameter_that_means_nothing_to_an_op_is_left_out():
-    grid = AttentionGrid(
-        shapes=((2, 32),), prompts=((1, 8, 8), (1, 8, 32)), block_sizes=(1, 16), layouts=("NHD", "VLLM")
-    )
-    points = list(grid.points())
-    counts = {op: sum(point.op == op for point in points) for op in grid.ops}
+    ops = ("paged-decode", "contiguous-decode", "sdpa-decode", "paged-prefill", "sdpa-prefill")
+    values = {
+        ("batch", "query", "context"): ((1, 8, 8), (1, 8, 32)),
+        ("q_heads", "kv_heads"): ((4, 2),),
+        "head_size": (64,),
+        "dtype": ("fp16",),
+        "block_size": (1, 16),
+        "layout": ("NHD", "HND"),
+    }
+    points = list(Grid("attention", ops, values).points())
+    counts = {op: sum(point.op == op for point in points) for op in ops}
     assert counts == {
-        "paged-decode": 4,
-        "contiguous-decode": 1,  # no block size, and vLLM's layout is one of blocks
-        "gather-decode": 4,
-        "sdpa-decode": 1,
+        "paged-decode": 8,
+        "contiguous-decode": 4,  # no block size
+        "sdpa-decode": 2,
         "paged-prefill": 8,
         "sdpa-prefill": 1,  # the prompt without a prefix
     }
     assert len({str(point) for point in points}) == len(points)
 
 
-def test_swaps_come_with_one_large_copy_of_their_size():
-    points = list(SwapGrid(((2, 64, 3),), ("gather",), ("in",), beside_decode=True).points())
-    assert [point.op for point in points] == ["pinned-copy", "swap", "decode-beside-swap"]
-    assert points[0]["piece_bytes"] == 2 * 64 * 3
+def test_the_columns_of_every_op_are_columns_of_a_row():
+    assert {name for ops in OPS.values() for op in ops.values() for name in op.columns} <= set(PARAMETERS)
 
 
 def test_iterations_that_swap_are_those_of_a_model():
     """Llama-3.1-8B: keys and values of its layers in blocks of 16, and the weights of a layer's products."""
     llama = model("llama-3.1-8b")
-    points = list(SwapGrid((), ("gather", "zero-copy"), in_iterations=(64,)).points())
-    assert [(point["strategy"], point["direction"]) for point in points] == [
-        ("gather", "out"), ("gather", "in"), ("zero-copy", "out"), ("zero-copy", "in")
-    ]  # fmt: skip
+    points = list(Grid("swap", ("swap-by-layer",), ITERATION).points())
+    assert {(point["strategy"], point["direction"], point["blocks"]) for point in points} == {
+        (strategy, direction, blocks)
+        for strategy in ("copy-each", "gather", "copy-batch")
+        for direction in ("out", "in")
+        for blocks in (64, 256)
+    }
     assert points[0]["pieces"] == 2 * llama.layers
     assert points[0]["piece_bytes"] == 16 * llama.kv_heads * llama.head_dim * 2
     assert points[0]["n"] * points[0]["k"] == sum(n * k for n, k in layers_of(llama)[:4])
-    with pytest.raises(PagesimError, match="blocks is 4097; it must be from 1 to 4096"):
-        SwapGrid((), in_iterations=(4097,))
+
+
+def row(op, median_s, **columns):
+    return {
+        **dict.fromkeys((*PARAMETERS, *MEASURED)), "bench": "attention", "op": op, "status": "ok", "batch": 8,
+        "context": 4096, "block_size": 16, "layout": "NHD", "median_s": median_s, **columns,
+    }  # fmt: skip
+
+
+def test_ours_is_compared_with_the_best_other_op_of_its_shape():
+    rows = [
+        row("paged-decode", 6.0),
+        row("paged-decode", 1.0, window=64),
+        row("flashinfer-decode", 5.0),
+        row("vllm-triton-decode", 4.0, block_size=128),
+        row("sdpa-decode", 8.0, block_size=None, layout=None),
+        row("contiguous-decode", 1.0, block_size=None),
+        row("flash-attn-3-decode", None, status="failed"),
+        row("paged-prefill", 2.0, query=512),
+    ]
+    ((ours, best, ratio),) = compare(rows)
+    assert (ours["op"], ours["window"], best["op"], ratio) == ("paged-decode", None, "flashinfer-decode", 1.2)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -68,11 +94,9 @@ def test_a_models_products_are_those_of_its_layers():
     assert layers_of(gated)[2] == (2 * gated.ffn, gated.hidden)
 
 
-def test_swaps_of_opt_13b_are_those_that_are_promised():
-    assert swap_shapes(model("opt-13b"), (1, 16), 100) == (
-        (OPT_PIECES, OPT_TOKEN_BYTES, 100),
-        (OPT_PIECES, 16 * OPT_TOKEN_BYTES, 7),
-    )
+def test_swaps_of_opt_13b_are_those_of_the_paper():
+    """80 pieces, the keys and values of 40 layers, of 10 KiB a token."""
+    assert swap_shapes(model("opt-13b"), (1, 16), 100) == ((80, 10240, 100), (80, 163840, 7))
 
 
 ASKED = {
@@ -93,12 +117,12 @@ ASKED = {
         "heads": [
             ("32/7", "heads is 32/7; it must be query heads / KV heads, the first a multiple of the second"),
             ("0/0", "heads is 0/0"),
-            ("32/", "heads is '32/'; it must be query heads / KV heads, as 32/8,40/40"),
-            ("a", "heads is 'a'"),
+            ("32/", "heads is 32/; it must be query heads / KV heads"),
+            ("a", "heads is a;"),
         ],
         "head_size": [("100", "head_size is 100; it must be one of 32, 64, 72, 80")],
         "dtype": [("fp64", "dtype is fp64; it must be one of fp16, bf16, fp32, fp8"), (",", "dtype is ','")],
-        "layout": [("nhd", "layout is nhd; it must be one of NHD, HND, VLLM")],
+        "layout": [("nhd", "layout is nhd; it must be one of NHD, HND")],
         "splits": [
             ("4", "splits is for device cuda"),
             ("0", "splits is '0'; it must be auto"),
@@ -110,20 +134,19 @@ ASKED = {
         "piece_bytes": [("24", "piece_bytes is 24; it must be a multiple of 16"), ("8", "piece_bytes is 8")],
         "pieces": [("0", "pieces is 0")],
         "blocks": [("99999999999999999999", "blocks is '99999999999999999999'")],
-        "strategy": [("dma", "strategy is dma; it must be one of copy-each, copy-batch, gather, zero-copy")],
+        "strategy": [("dma", "strategy is dma; it must be one of copy-each, gather, copy-batch")],
         "direction": [("up", "direction is up; it must be one of out, in")],
         "host_blocks": [("anywhere", "host_blocks is anywhere; it must be one of neighbours, scattered")],
     },
     "copy": {
         "size": [("8", "piece_bytes is 8")],
         "tokens": [("0", "tokens is 0")],
-        "head_size": [("64,128", "head_size is 64,128; a single number is expected here")],
-        "kv_heads": [("0", "heads is 0/0")],
+        "kv_heads": [("0", "kv_heads is 0; it must be from 1 to 1024")],
     },
     "gemm": {
         "model": [("opt-31b", "'opt-31b'")],
         "tokens": [("0", "tokens is 0")],
-        "dtype": [("fp8", "dtype is fp8; it must be one of fp16, bf16, fp32")],
+        "dtype": [("fp8", "dtype: together these leave nothing to measure")],
     },
 }
 
@@ -161,12 +184,7 @@ def test_what_is_asked_for_replaces_the_defaults():
     points = selection.points("copy", "cpu", False, {"tokens": "4", "size": "64"})
     assert [point.op for point in points] == ["device-copy", "reshape-and-cache"]
     points = selection.points("swap", "cpu", False, {"blocks": "4", "direction": "in"})
-    assert [point.parameters.get("strategy") for point in points] == [
-        None,
-        "copy-each",
-        "gather",
-        "zero-copy",
-    ]
+    assert [point.parameters.get("strategy") for point in points] == ["copy-each", "gather", None]
 
 
 def test_variants_are_of_our_own_kernels():
@@ -177,41 +195,20 @@ def test_variants_are_of_our_own_kernels():
     assert {point[1:] for point in varied if point[0] == "paged-decode"} == both
     assert {point[1:] for point in varied if point[0] == "sdpa-decode"} == {(None, None)}
     points = selection.points("attention", "cpu", False, {"batch": "1", "queries": "4"})
-    assert {point.op for point in points} == {"paged-decode", "contiguous-decode"}
+    assert {point.op for point in points} == {"paged-decode"}
     prompts = selection.points("attention", "cpu", False, {"query": "64", "context": "64", "window": "16"})
     assert {(point.op, point["window"]) for point in prompts} == {("paged-prefill", 16)}
 
 
-def test_shared_prefixes_and_latents_are_asked_for_alone():
-    asked = {"batch": "2", "context": "64", "shared": "16,32", "dtype": "int8_per_token_head"}
-    points = selection.points("attention", "cpu", False, asked)
-    assert [(point.op, point["shared"]) for point in points] == [
-        ("shared-decode", 16), ("cascade-decode", 16), ("shared-decode", 32), ("cascade-decode", 32)
-    ]  # fmt: skip
-    points = selection.points("attention", "cpu", False, {"ops": "mla-decode", "heads": "16,128"})
-    assert [(point.op, point["q_heads"], point["head_size"]) for point in points[:2]] == [
-        ("mla-decode", 16, 576), ("mla-decode", 128, 576)
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ({"shared": "16", "ops": "cascade-decode"}, "ops: shared is measured without; leave it out"),
-        ({"shared": "16", "dtype": "fp16,fp32"}, "dtype is fp16,fp32; shared takes one"),
-        ({"shared": "16", "block_size": "8,16"}, "block_size is 8,16; shared takes one"),
-        ({"shared": "24"}, "shared is 24; it must be a multiple of block_size, 16"),
-        ({"ops": "mla-decode,paged-decode"}, "mla-decode is measured without others"),
-        ({"ops": "mla-decode", "window": "8"}, "window: ops mla-decode is measured without; leave it out"),
-        ({"ops": "mla-decode", "dtype": "fp8"}, "dtype is fp8; mla-decode has fp16, bf16 and fp32"),
-    ],
-)
-def test_what_does_not_go_with_them_is_named(asked, said):
-    with pytest.raises(PagesimError) as error:
-        selection.points("attention", "cpu", False, asked)
-    assert said in str(error.value)
+def test_one_pass_and_splits_are_ops_of_their_own():
+    points = selection.points(
+        "attention", "cpu", False, {"ops": "paged-decode-v1,paged-decode-v2,mla-decode"}
+    )
+    assert [point.op for point in points[:2]] == ["paged-decode-v1", "paged-decode-v2"]
+    (latents, _) = [point for point in points if point.op == "mla-decode"]
+    assert "kv_heads" not in latents.parameters
 
 
 def test_options_that_leave_nothing_are_refused():
-    with pytest.raises(PagesimError, match="layout, ops: together these leave nothing to measure"):
-        selection.points("attention", "cpu", False, {"layout": "VLLM", "ops": "contiguous-decode"})
+    with pytest.raises(PagesimError, match="dtype, ops: together these leave nothing to measure"):
+        selection.points("attention", "cpu", False, {"dtype": "fp8", "ops": "sdpa-decode"})

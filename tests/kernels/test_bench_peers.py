@@ -10,12 +10,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from pagesim.errors import PagesimError  # noqa: E402
-from pagesim.kernels import reference  # noqa: E402
+from pagesim.kernels import Cache, reference  # noqa: E402
 from pagesim.kernels.bench import peers  # noqa: E402
 from pagesim.kernels.bench import session as session_module  # noqa: E402
 from pagesim.kernels.bench.rows import Point  # noqa: E402
 from pagesim.kernels.bench.run import run_points  # noqa: E402
-from pagesim.kernels.layouts import find_layout  # noqa: E402
 
 SHAPE = {
     "batch": 3, "context": 300, "q_heads": 4, "kv_heads": 2, "head_size": 64, "dtype": "fp16", "layout": "NHD"
@@ -23,9 +22,8 @@ SHAPE = {
 
 
 def decode(q, key_cache, value_cache, table, lengths, scale, layout="NHD"):
-    return reference.decode_attention(
-        q, key_cache, value_cache, table, lengths, layout=find_layout(layout), scale=scale
-    )
+    cache = Cache(key_cache, value_cache, layout=layout)
+    return reference.paged_attention(q, cache, table, lengths, scale=scale)
 
 
 USED: list[str] = []
@@ -146,6 +144,7 @@ STAND_INS = {
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(session_module, "copy_bytes_per_s", lambda *_, **__: 1e10)
+    monkeypatch.setattr(session_module, "matrix_flop_per_s", lambda *_, **__: 1e12)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

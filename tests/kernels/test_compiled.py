@@ -1,230 +1,239 @@
-"""Kernels compiled ahead of time for three GPUs: spills, wide loads, shared memory, tensor cores, depth."""
+"""Every kernel compiled ahead of time for three GPUs: no spills, wide loads, tensor cores, shared memory."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-
-from pagesim import PagesimError
 
 MISSING = [package for package in ("torch", "triton") if find_spec(package) is None]
 if MISSING:
     pytest.skip(f"{' and '.join(MISSING)} not installed", allow_module_level=True)
+if os.environ.get("TRITON_INTERPRET") == "1":
+    pytest.skip("TRITON_INTERPRET=1: nothing is compiled", allow_module_level=True)
 
-from pagesim.kernels import compile_report  # noqa: E402
-from pagesim.kernels.aot import TARGETS, compile_for  # noqa: E402
-from pagesim.kernels.compile_report import HEADER, KERNELS, faults, needs_e4m3, table_row  # noqa: E402
+import torch  # noqa: E402
+import triton  # noqa: E402
 
-if TYPE_CHECKING:
-    from pagesim.kernels.aot import MachineCode
-
-compiles = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") == "1", reason="TRITON_INTERPRET=1: nothing is compiled"
+from pagesim.kernels import (  # noqa: E402
+    BlockPool,
+    Cache,
+    LatentCache,
+    Sizes,
+    attention,
+    blocks,
+    cache_write,
+    mla,
+    reduce,
 )
-QUICK = [
-    "decode fp16 32/8, block 16",
-    "decode fp16 32/8, block 128",
-    "decode fp16 32/8, block 16, 8 splits",
-    "reduction of 8 splits",
-    "decode fp8 KV, fp16 queries",
-    "decode int8 KV, scales a token",
-    "prefill fp16 32/8, block 16",
-    "reshape and cache int8, scales a token",
-    "gather blocks",
-    "zero-copy swap",
-]
+from pagesim.kernels.launch import Launch, Tunable  # noqa: E402
 
-Compile = Callable[[str, int], "MachineCode"]
+TARGETS = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
+"""A100, H100 and H200, B200: compute capability times ten, and the bytes of shared memory a program may take
+(CUDA C++ programming guide, technical specifications)."""
+
+TYPES = {
+    torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.float8_e4m3fn: "fp8e4nv",
+    torch.int32: "i32", torch.int64: "i64",
+}  # fmt: skip
+F16, BF16, F32, FP8, I32, I64 = TYPES
+BATCH = 64
 
 
-@pytest.fixture(scope="module")
-def compiled(pytestconfig: pytest.Config) -> Iterator[Compile]:
-    """Return a function that compiles a kernel for a target; at the end the table of all is printed."""
-    seen: dict[tuple[str, int], MachineCode] = {}
+class Code(NamedTuple):
+    """Bytes of shared memory, spills, loads of 16 bytes and matrix products of a compiled kernel."""
 
-    def compile_one(name: str, target: int) -> MachineCode:
-        if (name, target) not in seen:
-            seen[name, target] = compile_for(KERNELS[name](target), target)
-        return seen[name, target]
-
-    yield compile_one
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    with capture.global_and_fixture_disabled():
-        print("", HEADER, *(table_row(*key, code) for key, code in seen.items()), sep="\n")
+    shared: int
+    spills: int
+    wide_loads: int
+    tensor: int
 
 
-@compiles
-@pytest.mark.parametrize("name", QUICK)
-def test_machine_code_has_no_faults(name, compiled):
-    assert faults(name, compiled(name, 90)) == []
+def compiled(launch: Launch, config: triton.Config, target: int) -> Code:
+    """Compile a launch in a configuration; pointers begin at multiples of 16 bytes."""
+    kernel = launch.kernel.kernel if isinstance(launch.kernel, Tunable) else launch.kernel
+    given = {**launch.arguments, **config.kwargs}
+    signature, constants, attributes = {}, {}, {}
+    for parameter in kernel.params:
+        value = given[parameter.name]
+        if parameter.is_constexpr or (type(value) is int and value == 1):
+            signature[parameter.name], constants[parameter.name] = "constexpr", value
+            continue
+        if isinstance(value, torch.Tensor):
+            kind, divisible = "*" + TYPES[value.dtype], True
+        elif isinstance(value, float):
+            kind, divisible = "fp32", False
+        else:
+            kind, divisible = "i32" if abs(value) < 2**31 else "i64", value % 16 == 0
+        signature[parameter.name] = kind
+        if divisible:
+            attributes[(parameter.num,)] = [["tt.divisibility", 16]]
+    made = triton.compile(
+        triton.compiler.ASTSource(kernel, signature, constants, attributes),
+        target=triton.backends.compiler.GPUTarget("cuda", target, 32),
+        options={"num_warps": config.num_warps, "num_stages": config.num_stages, "enable_fp_fusion": True},
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "kernel.cubin")
+        file.write_bytes(made.asm["cubin"])
+        tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+        code = subprocess.run([tool, "-c", str(file)], check=True, capture_output=True, text=True).stdout
+
+    def count(pattern: str) -> int:
+        return len(re.findall(pattern, code))
+
+    wide = count(r"\b(?:LDGSTS|LDG)\.E\S*\.128\b|\bUBLKCP|\bUTMALDG")
+    return Code(made.metadata.shared, count(r"\b(?:LDL|STL)\b"), wide, count(r"\b(?:\w+MMA)\b"))
 
 
-@compiles
+def meta(*shape: int, dtype: torch.dtype = F16) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def attend(
+    heads: tuple[int, int],
+    dim: int,
+    block: int = 16,
+    *,
+    dtype=F16,
+    kv=None,
+    queries=1,
+    layout="NHD",
+    splits=1,
+    **variant,
+) -> Launch:
+    """Return attention of a batch, of one query a sequence or of several."""
+    shape = Sizes(4096, block, heads[1], dim).shape(layout)
+    scales = {} if kv is None else {"k_scale": 0.5, "v_scale": meta(heads[1], dtype=F32)}
+    cache = Cache(*(meta(*shape, dtype=kv or dtype) for _ in range(2)), layout=layout, **scales)
+    q, starts = meta(BATCH * queries, heads[0], dim, dtype=dtype), meta(BATCH + 1, dtype=I32)
+    if variant.pop("sinks", False):
+        variant["sinks"] = meta(heads[0], dtype=F32)
+    return attention.launches(
+        q,
+        cache,
+        meta(BATCH, 256, dtype=I32),
+        meta(BATCH, dtype=I32),
+        starts if queries > 1 else None,
+        q,
+        max_query_len=queries,
+        scale=0.1,
+        num_splits=splits,
+        **{"window": None, "softcap": None, "sinks": None, **variant},
+    )[0]
+
+
+def latents(heads: int, dims: tuple[int, int] = (512, 64), *, dtype=F16, splits=1) -> Launch:
+    cache = LatentCache(meta(4096, 64, sum(dims), dtype=dtype), latent_dim=dims[0])
+    q, out = meta(BATCH, heads, sum(dims), dtype=dtype), meta(BATCH, heads, dims[0], dtype=dtype)
+    table, lengths = meta(BATCH, 64, dtype=I32), meta(BATCH, dtype=I32)
+    return mla.launches(q, cache, table, lengths, out, scale=0.1, num_splits=splits)[0]
+
+
+def written(dtype=F16, layout="NHD") -> Launch:
+    shape = Sizes(4096, 16, 8, 128).shape(layout)
+    cache = Cache(*(meta(*shape, dtype=dtype) for _ in range(2)), layout=layout)
+    new = meta(256, 8, 128, dtype=F16 if dtype == FP8 else dtype)
+    return cache_write.launch(new, new, cache, meta(256, dtype=I64))
+
+
+def reduced(partial: torch.Tensor) -> Launch:
+    return reduce.launch(partial, partial[..., 0], meta(*partial.shape[:2], partial.shape[3]))
+
+
+def moved(what: str) -> Launch:
+    pool = BlockPool([meta(4096, 16, 8, 128)] * 4)
+    pool.addresses = meta(4, dtype=I64)
+    if what == "copy":
+        return blocks.copy(pool, meta(64, 2, dtype=I64))
+    staging, ids = meta(64, 4, 16, 8, 128), meta(64, dtype=I64)
+    return blocks.gather(pool, ids, staging) if what == "gather" else blocks.scatter(staging, pool, ids)
+
+
+PROMPT = {"queries": 2048}
+KERNELS: dict[str, Callable[[], Launch]] = {
+    "decode": lambda: attend((32, 8), 128),
+    "decode, block 128, splits": lambda: attend((32, 8), 128, 128, splits=8),
+    "decode, HND, bf16": lambda: attend((40, 40), 128, layout="HND", dtype=BF16),
+    "decode, fp8": lambda: attend((32, 8), 128, kv=FP8),
+    "decode, window, sinks": lambda: attend((64, 8), 64, window=128, sinks=True, splits=4),
+    "decode, head 256, soft cap": lambda: attend((16, 8), 256, softcap=50.0),
+    "decode, head 512": lambda: attend((16, 8), 512),
+    "decode, head 72": lambda: attend((16, 16), 72),
+    "decode, 64 heads of one": lambda: attend((64, 1), 128),
+    "decode, fp32": lambda: attend((32, 8), 128, dtype=F32),
+    "four queries, splits": lambda: attend((32, 8), 128, queries=4, splits=4),
+    "prefill": lambda: attend((32, 8), 128, **PROMPT),
+    "prefill, block 128, HND": lambda: attend((32, 8), 128, 128, layout="HND", **PROMPT),
+    "prefill, fp8": lambda: attend((32, 8), 128, kv=FP8, **PROMPT),
+    "prefill, head 64, window, sinks": lambda: attend((64, 8), 64, window=128, sinks=True, **PROMPT),
+    "prefill, head 256, window, soft cap": lambda: attend((16, 8), 256, window=4096, softcap=50.0, **PROMPT),
+    "reduce": lambda: reduced(meta(64, 32, 8, 128, dtype=F32)),
+    "mla, 128 heads, splits": lambda: latents(128, splits=8),
+    "mla, 16 heads, bf16": lambda: latents(16, dtype=BF16),
+    "mla, 256 + 32": lambda: latents(40, (256, 32)),
+    "mla, fp32": lambda: latents(16, dtype=F32),
+    "cache write": written,
+    "cache write, bf16, HND": lambda: written(BF16, "HND"),
+    "cache write, fp8": lambda: written(FP8),
+    "copy of blocks": lambda: moved("copy"),
+    "gather of blocks": lambda: moved("gather"),
+    "scatter of blocks": lambda: moved("scatter"),
+}  # fmt: skip
+QUICK = ("decode, fp8", "prefill", "reduce", "gather of blocks")
+
+
+def check(name: str, launch: Launch, config: triton.Config, target: int) -> None:
+    code = compiled(launch, config, target)
+    assert code.spills == 0, (name, str(config), code)
+    assert code.shared <= TARGETS[target], (name, str(config), code)
+    assert code.wide_loads, (name, str(config), code)
+    if launch.kernel in (attention.TUNABLE, mla.TUNABLE) and "fp32" not in name:
+        assert code.tensor, (name, str(config), code)
+
+
+@pytest.mark.slow_but(*QUICK)
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_as_it_is_first_guessed_has_no_spills(name):
+    launch = KERNELS[name]()
+    check(name, launch, launch.configs[0], 90)
+
+
 @pytest.mark.slow
+@pytest.mark.takes_minutes
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", KERNELS)
-def test_machine_code_has_no_faults_on_the_whole_grid(name, target, compiled):
-    if needs_e4m3(name) and target == 80:
+def test_no_configuration_has_spills_on_any_gpu(name, target):
+    launch = KERNELS[name]()
+    if target == 80 and "fp8" in name:
         with pytest.raises(Exception, match=r"\A") as refused:
-            compiled(name, target)
-        # A function that a kernel calls is refused in the error's cause, or in that one's.
+            compiled(launch, launch.configs[0], target)
         said, error = "", refused.value
-        while error is not None:
+        while error is not None:  # what a function that the kernel calls is refused for is the cause of this
             said, error = f"{said} {error}", error.__cause__
         assert "fp8e4nv not supported in this architecture" in said
-    else:
-        assert faults(name, compiled(name, target)) == []
+        return
+    for config in launch.configs:
+        check(name, launch, config, target)
 
 
-@compiles
-@pytest.mark.slow_but("decode fp8 KV, fp16 queries", "decode int8 KV, scales a token")
-@pytest.mark.parametrize("name", compile_report.THREE_PROGRAMS)
-def test_a_multiprocessor_holds_three_programs_of_decode_from_bytes(name, compiled):
-    assert compiled(name, 90).programs >= 3
-
-
-@compiles
-@pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(
-    ("listed", "grid"),
-    [
-        ("decode fp16 32/8, work list", "decode fp16 32/8, block 16, 8 splits"),
-        ("decode fp16 32/8, block 128, work list", "decode fp16 32/8, block 128, 8 splits"),
-        ("reduction of a work list", "reduction of 8 splits"),
-    ],
-)
-def test_a_work_list_costs_no_program_of_a_multiprocessor(listed, grid, target, compiled):
-    assert compiled(listed, target).programs >= compiled(grid, target).programs
-
-
-@compiles
-def test_fp8_is_loaded_like_fp16(compiled):
-    """Keys and values in 16 bytes a thread; what is narrower are lengths and block ids."""
-    fp8, fp16 = compiled("decode fp8 KV, fp16 queries", 90), compiled("decode fp16 32/8, block 16", 90)
-    assert fp8.narrow_loads / fp8.wide_loads <= 1.05
-    assert fp8.shared < fp16.shared
-
-
-@compiles
-@pytest.mark.slow_but("decode fp16 head 72-decode fp16 head 80")
-@pytest.mark.parametrize(
-    ("name", "like"),
-    [
-        ("decode fp16 head 72", "decode fp16 head 80"),
-        ("decode fp16 head 120, block 128", "decode fp16 32/8, block 128"),
-        ("prefill fp16 head 72", "prefill fp16 32/8, block 16"),
-        ("reshape and cache fp16, head 72", "reshape and cache fp16, NHD"),
-        ("gather to a padded batch, head 72", "gather to a padded batch"),
-    ],
-)
-def test_rows_of_whole_16_bytes_are_loaded_like_those_of_a_power_of_two(name, like, compiled):
-    """Of a stride Triton looks whether it is a multiple of 16 numbers, and 72 and 120 are multiples of 8."""
-    odd, even = compiled(name, 90), compiled(like, 90)
-    assert odd.wide_loads >= even.wide_loads
-    assert odd.narrow_loads <= 1.2 * even.narrow_loads
-
-
-@compiles
-def test_programs_follow_from_what_each_takes(compiled):
-    code = replace(compiled("gather blocks", 90), warps=4, shared=0, registers=32)
-    assert code.programs == 16  # 64 warps
-    assert replace(code, registers=168).programs == 3
-    assert replace(code, registers=169).programs == 2
-    assert replace(code, shared=75 << 10).programs == 3
-    assert replace(code, shared=76 << 10).programs == 2
-
-
-@compiles
-def test_faults_are_named(compiled):
-    sound = compiled("gather blocks", 90)
-    for broken, fault in (
-        (replace(sound, local=3, stack=16), "3 spills, 16 bytes of stack"),
-        (replace(sound, shared=300 << 10), "307200 bytes of shared memory, 232448 at most"),
-        (replace(sound, wide_loads=0), "no load of 16 bytes"),
-    ):
-        assert faults("gather blocks", broken) == [fault]
-    assert faults("decode", sound) == ["no tensor-core instruction"]
-    wide = replace(sound, registers=200, tensor=1)
-    assert faults("decode int8 KV, scales a token", wide) == ["2 programs a multiprocessor, 3 are needed"]
-
-
-@compiles
-@pytest.mark.slow
 def test_spills_are_seen():
-    """With half the warps 64 rows of accumulators do not fit into registers."""
-    launch = replace(KERNELS["decode fp16 64/1, block 16"](80), num_warps=4)
-    (fault,) = faults("decode", compile_for(launch, 80))
-    assert "spills" in fault
+    launch = KERNELS["decode, fp8"]()
+    wide = triton.Config({"BLOCK_M": 16, "BLOCK_N": 128}, num_warps=4, num_stages=3)
+    assert compiled(launch, wide, 90).spills > 0
+    assert not attention.fits(wide, launch.arguments)
 
 
-@compiles
-def test_narrow_loads_are_seen():
-    """A cache that begins at no multiple of 16 bytes, or a stride of none, cannot be loaded 16 at a time."""
-    launch = KERNELS["gather blocks"](90)
-    odd = replace(launch, arguments={**launch.arguments, "stride_block": 1021, "words_a_block": 1021})
-    assert faults("gather blocks", compile_for(odd, 90)) == ["no load of 16 bytes"]
-
-
-@compiles
-@pytest.mark.parametrize(
-    "name",
-    [
-        "decode fp16 32/8, block 16",
-        pytest.param("decode fp16 32/8, block 128, 4 stages", marks=pytest.mark.slow),
-    ],
-)
-def test_all_stages_but_one_are_in_flight(name, compiled):
-    """Were the block id not carried along, half of them would be: its load would be a stage of its own."""
-    launch = KERNELS[name](90)
-    tile = 2 * launch.arguments["TILE"] * launch.arguments["PADDED_DIM"] * 2  # bytes of keys and values
-    assert compiled(name, 90).shared >= (launch.num_stages - 1) * tile
-
-
-@compiles
-def test_prefill_loads_the_diagonal_ahead_too(compiled):
-    """Both loops have a copy of each tile for every stage: before the loop, but for the one in it."""
-    launch = KERNELS["prefill fp16 32/8, block 16"](90)
-    tile = 2 * launch.arguments["TILE"] * launch.arguments["PADDED_DIM"] * 2  # bytes of keys and values
-    copies = tile // (16 * 32 * launch.num_warps)
-    assert compiled("prefill fp16 32/8, block 16", 90).ahead == 2 * launch.num_stages * copies
-
-
-@compiles
-def test_prefill_scales_a_score_and_subtracts_the_maximum_in_one_instruction(compiled):
-    launch = KERNELS["prefill fp16 32/8, block 16"](90)
-    scores = launch.arguments["ROWS"] * launch.arguments["TILE"] // (32 * launch.num_warps)
-    assert compiled("prefill fp16 32/8, block 16", 90).fused >= 2 * scores
-
-
-@compiles
-def test_the_swaps_kernel_moves_16_bytes_at_a_time(compiled):
-    code = compiled("zero-copy swap", 90)
-    assert code.wide_loads == code.wide_stores == 8
-    assert code.shared == 0
-
-
-@compiles
-def test_the_command_prints_a_table(capsys):
-    assert compile_report.main(["gather blocks", "--targets", "90"]) == 0
-    line = capsys.readouterr().out.splitlines()[-1]
-    assert line.startswith("| gather blocks | sm_90 |")
-    assert line.endswith("| none |")
-
-
-def test_the_command_says_what_it_was_given(capsys):
-    with pytest.raises(PagesimError, match="--targets is '75'; some of 80,90,100 are needed"):
-        compile_report.main(["--targets", "75"])
-    assert compile_report.main(["fp8", "--targets", "80"]) == 0
-    assert "no e4m3 on sm_80, as expected" in capsys.readouterr().out
-
-
-def test_interpreting_leaves_nothing_to_compile(monkeypatch):
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    with pytest.raises(PagesimError, match="TRITON_INTERPRET is 1 in the environment"):
-        compile_for(KERNELS["gather blocks"](90), 90)
+def test_all_stages_but_one_are_in_flight():
+    """Were the block ids not carried along, half of them would be: their load would be a stage of its own."""
+    launch = KERNELS["decode"]()
+    config = launch.configs[0]
+    tile = 2 * config.kwargs["BLOCK_N"] * 128 * 2  # bytes of keys and values
+    assert compiled(launch, config, 90).shared >= (config.num_stages - 1) * tile

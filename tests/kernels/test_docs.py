@@ -14,13 +14,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from pagesim.cli.main import app  # noqa: E402
-from pagesim.kernels.bench.fit import Fit  # noqa: E402
 from pagesim.kernels.bench.run import Outcome  # noqa: E402
-from pagesim.kernels.bench.steps import Form  # noqa: E402
-from pagesim.kernels.plan_constants import PlanConstants  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
-FIT = Fit(PlanConstants(), tile_s=1e-6, launch_s=1e-6, error=0.0, rows=0, form=Form.default(), choices=())
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^    (?:pip install .* && )?(pagesim bench [^#\n]*)", re.MULTILINE)
 
@@ -39,10 +35,7 @@ PROGRAMS = {
     "docs/usage.md": ("docs/usage.md", "Kernels"),
 }
 COMMANDS = {
-    command.strip(): name
-    for name, where in PROGRAMS.items()
-    for command in COMMAND.findall(section(*where))
-    if " --rows " not in command  # which measures nothing
+    command.strip(): name for name, where in PROGRAMS.items() for command in COMMAND.findall(section(*where))
 }
 
 
@@ -83,8 +76,6 @@ def test_its_commands_ask_for_points(command, monkeypatch, tmp_path):
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("pagesim.kernels.bench.run.run_points", run_points)
-    monkeypatch.setattr("pagesim.kernels.bench.tune.run_points", run_points)
-    monkeypatch.setattr("pagesim.kernels.bench.tune.fitted", lambda rows, out: (FIT, None))
     monkeypatch.setattr("pagesim.kernels.bench.selection.require_device", lambda device: None)
     if "--splits" in command:  # a CPU has none
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -93,22 +84,3 @@ def test_its_commands_ask_for_points(command, monkeypatch, tmp_path):
         app()
     assert not end.value.code
     assert asked
-
-
-@pytest.mark.slow
-def test_its_table_of_machine_code_is_what_is_compiled():
-    triton = pytest.importorskip("triton", reason="triton is not installed")
-    from pagesim.kernels.aot import compile_for
-    from pagesim.kernels.compile_report import HEADER, KERNELS, table_row
-
-    text = section("docs/kernels.md", "What they become")
-    if f"by triton {triton.__version__}:" not in text:
-        pytest.skip(f"the table is another triton's, not that of {triton.__version__}")
-    head, _, body = text.partition(HEADER)
-    rows = [line for line in body.splitlines() if line.startswith("|")]
-    assert head
-    assert len(rows) >= 10
-    for row in rows:
-        name, target = (part.strip() for part in row.split("|")[1:3])
-        number = int(target.removeprefix("sm_"))
-        assert row == table_row(name, number, compile_for(KERNELS[name](number), number))

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from pagesim.kernels import LAYOUTS, plain  # noqa: E402
+from pagesim.kernels import plain  # noqa: E402
 from tests.kernels.hostile import dense  # noqa: E402
 from tests.kernels.hostile.axes import AXES, LIES, allowed, problem_of  # noqa: E402
 from tests.kernels.hostile.covering import covering  # noqa: E402
@@ -41,33 +41,6 @@ def test_decode_meets_every_block_size_with_every_head_size_and_layout(grid):
     assert met == set(
         product(*(KERNELS["decode"].all_axes[axis] for axis in ("block", "head_dim", "layout")))
     )
-
-
-def test_decode_meets_every_head_size_of_the_others_and_more(grid):
-    of_decode = {case["head_dim"] for name in ("decode", "decode of other heads") for case in grid[name]}
-    assert of_decode == {"64", "72", "80", "96", "120", "128", "256", "512"}
-    assert all({case["head_dim"] for case in grid[name]} <= of_decode for name in KERNELS if name != "mla")
-
-
-@pytest.mark.parametrize("stored", ["int8, by token", "fp8, by token"])
-def test_a_scale_of_each_token_is_part_of_what_a_context_means(stored):
-    axes = KERNELS["decode bytes"].all_axes
-    case = {axis: next(iter(values)) for axis, values in axes.items()}
-    case |= {"contexts": "3b+5, 0", "block": "4", "heads": "2x4", "stored": stored, "amplitude": "30"}
-    problem = problem_of({**case, "scales": "in wide rows"}, axes, seed=7)
-    alone = problem_of(case, axes, seed=7)
-    for (keys, values), (same_keys, same_values) in zip(problem.contexts(), alone.contexts(), strict=True):
-        assert torch.equal(keys, same_keys)
-        assert torch.equal(values, same_values)
-    keys, values = problem.contexts()[0]
-    assert keys.std() == pytest.approx(0.5 * 30, rel=0.2)
-    assert values.std() == pytest.approx(1.75 * 30, rel=0.2)
-    assert keys.isfinite().all()
-    token, head = 13, 1
-    block = int(problem.table[0, token // 4])
-    factor = problem.factors[0][block, head, token % 4].double()
-    assert torch.equal(keys[token, head], problem.written[0][0][token, head].double() * factor)
-    assert problem.factors[0].isnan().any()  # where there is no token
 
 
 def test_what_is_not_allowed_is_no_case_and_all_else_meets():
@@ -106,16 +79,28 @@ def test_a_query_sees_its_own_token_and_those_before():
         torch.testing.assert_close(whole[row], alone[0], atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_caches_lie_as_the_layouts_say(layout):
+def test_caches_lie_as_the_layouts_say():
     numbers = torch.randn(3, 4, 2, 80).half()
-    assert torch.equal(lay_out(numbers, layout.name, is_key=True), layout.key.from_plain(numbers))
-    assert torch.equal(lay_out(numbers, layout.name, is_key=False), layout.value.from_plain(numbers))
+    assert lay_out(numbers, "NHD")[1, 3, 0, 7] == lay_out(numbers, "HND")[1, 0, 3, 7] == numbers[1, 3, 0, 7]
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_the_oracle_of_variants_is_their_formula(window):
+    """Of each query by hand: capped scores of the tokens in its window, and a sink beside them."""
+    q, keys, values = torch.randn(2, 2, 8), torch.randn(6, 1, 8).double(), torch.randn(6, 1, 4).double()
+    sinks = torch.tensor([0.3, -torch.inf])
+    got = dense.attention(q, keys, values, 0.5, window=window, softcap=2.0, sinks=sinks)
+    for row, head in product(range(2), range(2)):
+        end = 5 + row
+        tokens = slice(0 if window is None else end - window, end)
+        scores = 2.0 * torch.tanh(keys[tokens, 0] @ q[row, head].double() * 0.5 / 2.0)
+        total = scores.exp().sum() + sinks[head].double().exp()
+        torch.testing.assert_close(got[row, head], scores.exp() @ values[tokens, 0] / total)
 
 
 @pytest.mark.parametrize(("axis", "value"), [(axis, value) for axis in LIES for value in LIES[axis]])
 def test_a_problem_is_the_same_however_it_lies_in_memory(axis, value):
-    case = case_of(contexts="3b+5, 0", block="4", layout="VLLM", heads="2x4")
+    case = case_of(contexts="3b+5, 0", block="4", layout="HND", heads="2x4")
     problem, other = problem_of(case, AXES, seed=2), problem_of({**case, axis: value}, AXES, seed=2)
     for name in ("q", "keys", "values", "table", "lengths", "out"):
         one, two = getattr(problem, name), getattr(other, name)

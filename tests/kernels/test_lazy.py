@@ -31,13 +31,12 @@ def python(program: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_package_its_layouts_and_its_planner_need_no_torch():
+def test_the_package_and_rows_of_a_bench_need_no_torch():
     done = python(
         "import sys\n"
         "import pagesim.kernels as kernels\n"
         "dir(kernels)\n"
-        "from pagesim.kernels import NHD, plan_decode\n"
-        "plan_decode([100], q_heads=8, kv_heads=8, head_dim=64, block_size=16)\n"
+        "from pagesim.kernels.bench import Grid, read_rows\n"
         "assert not {'torch', 'triton'} & set(sys.modules)\n"
     )
     assert done.returncode == 0, done.stderr
@@ -51,11 +50,11 @@ def test_on_a_cpu_every_op_runs_without_triton():
         "sys.modules['triton'] = None\n"
         "import torch\n"
         "from pagesim.kernels import *\n"
-        "from pagesim.kernels.cases import make_case\n"
+        "from tests.kernels.cases import make_case\n"
         "case = make_case([63, 0])\n"
         "case.run()\n"
         "make_case([63], query_lens=[5]).run()\n"
-        "gather_decode_attention(*case.arguments)\n"
+        "gather_sequences(case.cache, *case.batch[:2])\n"
         "copy_blocks([case.key_cache], torch.tensor([[0, 1]]))\n"
         "moved = gather_blocks([case.key_cache], torch.tensor([0]))\n"
         "scatter_blocks(moved, [case.key_cache], torch.tensor([1]))\n"
@@ -66,7 +65,7 @@ def test_on_a_cpu_every_op_runs_without_triton():
 
 
 def test_without_torch_that_is_what_is_said():
-    done = python("import sys\nsys.modules['torch'] = None\nfrom pagesim.kernels import decode_attention\n")
+    done = python("import sys\nsys.modules['torch'] = None\nfrom pagesim.kernels import paged_attention\n")
     assert done.stderr.endswith(
         "PagesimError: pagesim.kernels needs torch, which is not installed: "
         "pip install '.[kernels]' in the checkout\n"
@@ -79,7 +78,7 @@ def test_without_triton_that_is_what_is_said():
     done = python(
         "import sys\n"
         "sys.modules['triton'] = None\n"
-        "from pagesim.kernels.cases import make_case\n"
+        "from tests.kernels.cases import make_case\n"
         "make_case([5]).run(backend='triton')\n"
     )
     assert "PagesimError: backend 'triton' needs triton, which is not installed" in done.stderr
@@ -89,5 +88,5 @@ def test_without_triton_that_is_what_is_said():
 @needs_torch
 @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 def test_triton_on_a_cpu_is_refused_outside_of_the_interpreter():
-    done = python("from pagesim.kernels.cases import make_case\nmake_case([5]).run(backend='triton')\n")
+    done = python("from tests.kernels.cases import make_case\nmake_case([5]).run(backend='triton')\n")
     assert "PagesimError: backend is 'triton' and the tensors are on cpu; a CUDA GPU is needed" in done.stderr

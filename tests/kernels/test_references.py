@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import exp, inf, log
 
 import pytest
@@ -9,21 +10,19 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from pagesim.kernels import (  # noqa: E402
-    HND,
     LAYOUTS,
-    NHD,
-    VLLM,
     Cache,
     Sizes,
     copy_blocks,
     gather_blocks,
-    gather_decode_attention,
+    gather_sequences,
+    paged_attention,
     plain,
     reference,
     reshape_and_cache,
     scatter_blocks,
 )
-from pagesim.kernels.cases import largest_error, make_case  # noqa: E402
+from tests.kernels.cases import largest_error, make_case  # noqa: E402
 
 
 def test_online_softmax_is_softmax():
@@ -32,12 +31,12 @@ def test_online_softmax_is_softmax():
     assert plain.online_softmax(scores) == pytest.approx([weight / sum(weights) for weight in weights])
 
 
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("block_size", [1, 16])
 def test_vectorised_decode_is_the_plain_one(layout, block_size):
     case = make_case([63, 0, 1, 17], group=3, block_size=block_size, dtype=torch.float32, layout=layout)
     output = case.run(backend="reference")
-    keys, values = layout.key.to_plain(case.key_cache), layout.value.to_plain(case.value_cache)
+    keys, values = case.cache.keys, case.cache.values
     for row, length in enumerate(case.context_lens.tolist()):
         for head in range(6):
             expected = plain.paged_decode(
@@ -65,13 +64,6 @@ def test_parts_of_a_sequence_are_merged_into_the_whole():
     assert plain.merge([([7.0, 7.0], -inf)]) == [0.0, 0.0]
 
 
-@pytest.mark.parametrize(("rows", "length"), [(1, 1), (63, 63), (5, 130), (130, 130)])
-def test_tiled_attention_is_the_same_as_at_once(rows, length):
-    q, keys, values = torch.randn(rows, 6, 64), torch.randn(length, 2, 64), torch.randn(length, 2, 64)
-    tiled = reference.tiled_attention(q, keys, values, 0.125, tile=32)
-    torch.testing.assert_close(tiled, reference.attend(q, keys, values, 0.125), atol=1e-5, rtol=1e-5)
-
-
 def test_attention_is_torchs():
     q, keys, values = torch.randn(40, 4, 64), torch.randn(40, 4, 64), torch.randn(40, 4, 64)
     expected = torch.nn.functional.scaled_dot_product_attention(
@@ -81,20 +73,17 @@ def test_attention_is_torchs():
     torch.testing.assert_close(ours, expected.transpose(0, 1), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_prompt_in_chunks_is_the_prompt_at_once(layout):
     whole = make_case([70], query_lens=[70], group=2, dtype=torch.float32, layout=layout)
     at_once = whole.run()
     for first, last in [(0, 30), (30, 31), (31, 70)]:
-        chunk = reference.prefill_attention(
+        chunk = paged_attention(
             whole.q[first:last],
-            whole.key_cache,
-            whole.value_cache,
+            whole.cache,
             whole.block_table,
             torch.tensor([last], dtype=torch.int32),
             torch.tensor([0, last - first], dtype=torch.int32),
-            layout=layout,
-            scale=64**-0.5,
         )
         torch.testing.assert_close(chunk, at_once[first:last], atol=1e-5, rtol=1e-5)
 
@@ -107,34 +96,33 @@ def test_the_last_query_of_a_prompt_is_a_decode():
 
 def test_fp8_stands_for_its_numbers_times_the_scale():
     case = make_case([63, 20], group=2, kv_dtype=torch.float8_e4m3fn, head_scales=True)
-    keys = case.key_cache.double() * case.k_scale.double()[:, None]
-    values = case.value_cache.double() * case.v_scale.double()[:, None]
-    expected = reference.decode_attention(
-        case.q.double(), keys, values, case.block_table, case.context_lens, scale=64**-0.5
-    )
-    assert torch.equal(case.refer(), expected)
+    keys = case.key_cache.float() * case.k_scale[:, None]
+    values = case.value_cache.float() * case.v_scale[:, None]
+    plain_case = replace(case, q=case.q.float(), key_cache=keys, value_cache=values, k_scale=1.0, v_scale=1.0)
+    torch.testing.assert_close(plain_case.refer(), case.refer(), atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_is_written_is_what_is_attended_to(layout):
-    sizes = Sizes(6, 16, 2, 64)
-    caches = [torch.full(shape, float("nan")) for shape in layout.shapes(sizes, 4)]
+    caches = [torch.full(Sizes(6, 16, 2, 64).shape(layout), float("nan")) for _ in range(2)]
+    cache = Cache(*caches, layout=layout)
     key, value = torch.randn(2, 40, 2, 64)
     table = torch.tensor([[4, 1, 3]], dtype=torch.int32)
     slots = table[0].long().repeat_interleave(16)[:40] * 16 + torch.arange(40) % 16
-    reshape_and_cache(key, value, Cache(*caches, layout=layout), slots)
+    reshape_and_cache(key, value, cache, slots)
     q = torch.randn(1, 4, 64)
-    paged = reference.decode_attention(
-        q, *caches, table, torch.tensor([40], dtype=torch.int32), layout=layout, scale=0.125
-    )
+    paged = paged_attention(q, cache, table, torch.tensor([40], dtype=torch.int32), scale=0.125)
     torch.testing.assert_close(paged, reference.attend(q, key, value, 0.125), atol=1e-6, rtol=1e-6)
     assert sum(cache.isnan().sum().item() for cache in caches) == 2 * (96 - 40) * 2 * 64
 
 
-@pytest.mark.parametrize("layout", [NHD, HND, VLLM], ids=lambda layout: layout.name)
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_gathering_first_gives_the_same(layout):
     case = make_case([63, 0, 40], group=2, layout=layout)
-    assert largest_error(gather_decode_attention(*case.arguments), case.run().double()) == 0
+    gathered, table = gather_sequences(case.cache, *case.batch[:2])
+    assert (
+        largest_error(paged_attention(case.q, gathered, table, case.context_lens), case.run().double()) == 0
+    )
 
 
 def test_blocks_are_moved_in_every_cache():

@@ -14,13 +14,13 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from pagesim.errors import PagesimError  # noqa: E402
 from pagesim.kernels import timing  # noqa: E402
+from pagesim.kernels.bench.peaks import copy_bytes_per_s, matrix_flop_per_s  # noqa: E402
 from pagesim.kernels.timing import (  # noqa: E402
     CpuClock,
     EventClock,
     GraphClock,
     Timing,
     WallClock,
-    copy_bytes_per_s,
     rotations,
     time_kernel,
 )
@@ -228,3 +228,9 @@ def test_a_copy_reads_and_writes():
     began = time.perf_counter()
     rate = copy_bytes_per_s(CPU, size, budget_s=0.01)
     assert rate > 2 * size / (time.perf_counter() - began)
+
+
+def test_a_product_of_matrices_is_two_operations_a_pair():
+    began = time.perf_counter()
+    rate = matrix_flop_per_s(CPU, torch.float32, 64, budget_s=0.01)
+    assert rate > 2 * 64**3 / (time.perf_counter() - began)

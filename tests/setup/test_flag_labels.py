@@ -54,6 +54,8 @@ VALUES = {
         "scheduling-policy": "priority",
         "quantization": "fp8",
         "watermark": "0.01",
+        "limit-mm-per-prompt": """'{"image": 0, "video": 0}'""",
+        "mm-processor-kwargs": """'{"max_pixels": 1000000}'""",
         "mamba-ssm-cache-dtype": "float32",
     },
     "sglang-0.5.23": {

@@ -272,7 +272,7 @@ class Conserved(Observer):
         for tier in self.connector.tiers():
             entries = tier.entries()
             assert min(entries.values()) >= 0
-            assert sum(entries.values()) == tier.capacity
+            assert sum(entries.values()) == tier.store.capacity
             self.seen.append(entries)
         if self.planned_ones % 10 == 0:
             self.connector.backing.chain.check_integrity()
@@ -318,7 +318,7 @@ def test_no_chunk_is_lost_in_a_run_and_nothing_stays_pinned_or_pending(kind: str
     assert not connector.jobs
     assert not chain.moves
     for tier in connector.tiers():
-        assert (tier.pending, tier.pinned) == (0, 0)
+        assert (tier.store.writing, tier.store.pinned) == (0, 0)
     assert sum(traffic.stored for traffic in chain.traffic) > 0
 
 

@@ -134,13 +134,15 @@ def test_every_gpu_has_the_compute_capability_that_nvidia_lists():
     # https://developer.nvidia.com/cuda-gpus; AMD has none.
     listed = {
         **dict.fromkeys(("a100-40gb", "a100-80gb"), 80),
-        **dict.fromkeys(("a10g", "rtx-3090"), 86),
-        **dict.fromkeys(("l4", "l40s", "rtx-4090"), 89),
+        "v100": 70,
+        **dict.fromkeys(("a10g", "rtx-3060", "rtx-3080", "rtx-3090", "rtx-a5000", "rtx-a6000"), 86),
+        **dict.fromkeys(("l4", "l40", "l40s", "rtx-4090"), 89),
         **dict.fromkeys(("h100", "h200", "h20"), 90),
         **dict.fromkeys(("b200", "gb200"), 100),
         "b300": 103,
-        **dict.fromkeys(("rtx-5090", "rtx-pro-6000"), 120),
-        **dict.fromkeys(("mi300x", "mi355x"), 0),
+        **dict.fromkeys(("rtx-5060-ti", "rtx-5070-ti", "rtx-5090", "rtx-pro-6000"), 120),
+        "gb10": 121,
+        **dict.fromkeys(("mi300x", "mi355x", "r9700"), 0),
     }
     assert {spec.name: spec.capability for spec in gpus()} == listed
 

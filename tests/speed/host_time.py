@@ -3,9 +3,9 @@
     python tests/speed/host_time.py
     python tests/speed/host_time.py --pair ../older --rounds 5
 
-Tensors are on the device ``meta``, plan and cache are given, and a launch does nothing: what is left is the
-checks and the making of the argument list. Of an older pagesim, whose ops take caches as tensors, the same is
-measured. Times are CPU seconds, the shortest of 15 rounds of 150 calls; each round calls every op.
+Tensors are on the device ``meta``, splits and cache are given, and a launch does nothing: what is left is the
+checks and the making of the argument list. Times are CPU seconds, the shortest of 15 rounds of 150 calls;
+each round calls every op.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ def ops() -> Ops:
     import torch
 
     from pagesim import kernels
-    from pagesim.kernels import plan_decode
     from pagesim.kernels.launch import Launch
 
     Launch.run = lambda self, on: None  # type: ignore[method-assign]
@@ -47,34 +46,30 @@ def ops() -> Ops:
     table = meta(BATCH, CONTEXT // BLOCK, dtype=torch.int32)
     lengths, starts = meta(BATCH, dtype=torch.int32), meta(BATCH + 1, dtype=torch.int32)
     slots, ids = meta(BATCH, dtype=torch.int64), meta(16, dtype=torch.int64)
-    shape = {"q_heads": Q_HEADS, "kv_heads": KV_HEADS, "head_dim": DIM, "block_size": BLOCK}
-    plans = {splits: plan_decode([CONTEXT] * BATCH, **shape, num_splits=splits) for splits in (1, 8)}
     layers = [meta(128, BLOCK, 40, DIM) for _ in range(80)]
     staging = meta(16, 80, BLOCK, 40, DIM)
-    made = hasattr(kernels, "Cache")
-    cache = (kernels.Cache(*pair),) if made else tuple(pair)
-    pool = kernels.BlockPool(layers) if made else layers
+    cache = kernels.Cache(*pair)
+    pool = kernels.BlockPool(layers)
     run = {"backend": "triton"}
 
     def decode(splits: int, **more: Any) -> Callable[[], Any]:
-        options = {"plan": plans[splits], "out": out, **run, **more}
-        return lambda: kernels.decode_attention(q, *cache, table, lengths, **options)
+        options = {"num_splits": splits, "out": out, **run, **more}
+        return lambda: kernels.paged_attention(q, cache, table, lengths, **options)
 
     def write(**more: Any) -> Callable[[], Any]:
-        return lambda: kernels.reshape_and_cache(key, value, *cache, slots, **run, **more)
+        return lambda: kernels.reshape_and_cache(key, value, cache, slots, **run, **more)
 
     calls: Ops = {
         "gather_blocks, 80 caches": lambda: kernels.gather_blocks(pool, ids, out=staging, **run),
-        "decode_attention, one pass": decode(1),
-        "decode_attention, 8 splits": decode(8),
+        "paged_attention, one pass": decode(1),
+        "paged_attention, 8 splits": decode(8),
         "reshape_and_cache": write(),
-        "prefill_attention": lambda: kernels.prefill_attention(
-            q, *cache, table, lengths, starts, max_query_len=1, out=out, **run
+        "paged_attention, prefill": lambda: kernels.paged_attention(
+            q, cache, table, lengths, starts, max_query_len=1, out=out, **run
         ),
+        "paged_attention, one pass, unchecked": decode(1, check=False),
+        "reshape_and_cache, unchecked": write(check=False),
     }
-    if made:
-        calls["decode_attention, one pass, unchecked"] = decode(1, check=False)
-        calls["reshape_and_cache, unchecked"] = write(check=False)
     return calls
 
 

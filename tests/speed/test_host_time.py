@@ -21,7 +21,7 @@ def test_launches_take_microseconds_and_fewer_unchecked() -> None:
     command = [sys.executable, str(SCRIPT), "--json"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=300)
     times = json.loads(done.stdout)
-    for op in ("decode_attention, one pass", "reshape_and_cache"):
+    for op in ("paged_attention, one pass", "reshape_and_cache"):
         assert times[f"{op}, unchecked"] < 0.8 * times[op]
     # A pool of 80 caches costs no more than one cache: it was 1.15 ms when each was looked at.
-    assert times["gather_blocks, 80 caches"] < 2 * times["decode_attention, one pass"]
+    assert times["gather_blocks, 80 caches"] < 2 * times["paged_attention, one pass"]

@@ -20,7 +20,6 @@ from pagesim.device.live.batch import DeviceBatch, Staging, columns_alike, table
 from pagesim.device.live.cached_attention import CachedAttention
 from pagesim.device.live.model import Model
 from pagesim.device.live.pools import KvPools
-from pagesim.kernels import decode_plan
 from pagesim.kernels.timing import Call
 
 
@@ -48,7 +47,7 @@ class Harness:
     Args:
         model: with its weights on the device.
         pools: the cache, which is filled with random contents, and its swap space.
-        cuda_graphs: whether decode attention is planned as in a graph, for contexts of any length.
+        cuda_graphs: whether decode attention is cut into splits as in a graph, for contexts of any length.
         seed: of the block tables.
     """
 
@@ -137,11 +136,9 @@ class Harness:
         batch = self.batch([point.size // count] * count, point.context)
         queries = self._filled(point.size, self.model.spec.heads)
         out = torch.empty_like(queries)
-        plan = None
-        if decodes and self.cuda_graphs:  # a graph does not know how long contexts will be
-            longest = [self.longest] * count
-            plan = decode_plan(queries, self.pools.caches[0], longest, capacity=True)
-        attend = CachedAttention(self.pools, batch, "paged", plan)
+        # A graph does not know how long contexts will be.
+        longest = self.longest if decodes and self.cuda_graphs else None
+        attend = CachedAttention(self.pools, batch, "paged", max_context=longest)
 
         def once(layer: int) -> None:
             if decodes:

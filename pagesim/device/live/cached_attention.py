@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from pagesim.device.live.batch import DeviceBatch
 from pagesim.device.live.pools import KvPools
-from pagesim.kernels import (
-    Cache,
-    DecodePlan,
-    decode_attention,
-    decode_plan,
-    gather_decode_attention,
-    gather_sequences,
-    prefill_attention,
-    reshape_and_cache,
-)
+from pagesim.kernels import Cache, gather_sequences, paged_attention, reshape_and_cache
 from pagesim.kernels.swap import LayerSwap
 
 Kind = Literal["paged", "gather"]
@@ -37,7 +28,9 @@ class CachedAttention:
         pools: the cache.
         batch: of this iteration.
         kind: how decoding sequences read.
-        plan: of the decode kernel; made when it is first needed unless given.
+        max_context: the longest context of a decoding sequence, or the longest there can be, by which the
+            kernel cuts contexts into splits; that of the batch unless given.
+        num_splits: how many splits that is, instead of what is chosen.
         swap: blocks that come and leave while layers compute; a layer waits for its own before it writes.
     """
 
@@ -46,15 +39,17 @@ class CachedAttention:
         pools: KvPools,
         batch: DeviceBatch,
         kind: Kind,
-        plan: DecodePlan | None = None,
+        max_context: int | None = None,
+        num_splits: int | None = None,
         swap: LayerSwap | None = None,
     ) -> None:
         self.pools = pools
         self.batch = batch
         self.kind = kind
-        self._plan = plan
+        self._max_context = max(batch.contexts, default=0) if max_context is None else max_context
+        self._num_splits = num_splits
         self._swap = swap
-        self._padded: Cache | None = None  # contexts as ``gather`` copies them, in every layer anew
+        self._gathered: tuple[Cache, Tensor] | None = None  # contexts as ``gather`` copies them
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         batch = self.batch
@@ -76,7 +71,7 @@ class CachedAttention:
     def prefill(self, layer: int, queries: Tensor, out: Tensor) -> None:
         """Attend with all queries of the sequences that have several, ``[T − D, heads, head size]``."""
         batch = self.batch
-        prefill_attention(
+        paged_attention(
             queries,
             self.pools.caches[layer],
             batch.tables[batch.decodes :],
@@ -89,14 +84,19 @@ class CachedAttention:
 
     def decode(self, layer: int, queries: Tensor, tables: Tensor, lengths: Tensor, out: Tensor) -> None:
         """Attend with one query a sequence, ``[D, heads, head size]``, as this kind does."""
-        cache = self.pools.caches[layer]
-        if self._plan is None and queries.is_cuda:
-            self._plan = decode_plan(queries, cache, self.batch.contexts)
-        options: dict[str, Any] = {"plan": self._plan, "out": out, "check": layer == 0}
-        if self.kind == "paged":
-            decode_attention(queries, cache, tables, lengths, **options)
-            return
-        if self._padded is None:
-            longest = max(self.batch.contexts)
-            self._padded = gather_sequences(cache, tables, lengths, max_context=longest)
-        gather_decode_attention(queries, cache, tables, lengths, workspace=self._padded, **options)
+        cache, check = self.pools.caches[layer], layer == 0
+        if self.kind == "gather":  # in every layer anew
+            self._gathered = gather_sequences(
+                cache, tables, lengths, max_context=self._max_context, out=self._gathered, check=check
+            )
+            cache, tables = self._gathered
+        paged_attention(
+            queries,
+            cache,
+            tables,
+            lengths,
+            max_context=self._max_context,
+            num_splits=self._num_splits,
+            out=out,
+            check=check,
+        )

@@ -15,7 +15,6 @@ from pagesim.device.live.batch import NOWHERE, DeviceBatch, table_width
 from pagesim.device.live.cached_attention import CachedAttention
 from pagesim.device.live.model import Model
 from pagesim.device.live.pools import KvPools
-from pagesim.kernels import decode_plan
 
 BATCHES = (1, 2, 4, *range(8, 257, 8))
 """Batch sizes that have a graph, as vLLM chooses them; a batch runs in the next larger one, its last rows
@@ -25,8 +24,8 @@ idle."""
 class DecodeGraphs:
     """Captured once and replayed over the same tensors, into which every batch is copied.
 
-    A graph does not know how long contexts will be: the decode kernel has a plan for any length up to the
-    longest there can be, and programs that find nothing to read end at once. Beside a CPU nothing is
+    A graph does not know how long contexts will be: its decode kernel has as many splits as the longest there
+    can be needs, and cuts shorter ones into parts that are shorter. Beside a CPU nothing is
     captured, and the padded batch is computed like any other.
 
     Args:
@@ -92,12 +91,7 @@ class DecodeGraphs:
             decode_lengths=every.decode_lengths[:size],
             contexts=every.contexts[:size],
         )
-        plan = None
-        if model.device.type == "cuda":
-            shape = (size, model.spec.heads, model.spec.head_dim)
-            queries = torch.empty(shape, dtype=model.dtype, device=model.device)
-            plan = decode_plan(queries, self.pools.caches[0], batch.contexts, capacity=True)
-        attend = CachedAttention(self.pools, batch, "paged", plan)
+        attend = CachedAttention(self.pools, batch, "paged")
         model.forward(batch.tokens, batch.positions, batch.last, attend, out=self._logits[:size])
 
 

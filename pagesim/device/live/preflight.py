@@ -11,13 +11,15 @@ import torch
 from pagesim.device.live.cached_attention import KINDS
 from pagesim.errors import CapacityError, PagesimError
 from pagesim.hardware.gpus import GIB
-from pagesim.kernels.checks import HEAD_DIMS, MAX_BLOCK_SIZE
+from pagesim.kernels.cache import HEAD_DIMS
 from pagesim.kernels.swap import STRATEGIES
 from pagesim.models import ModelSpec
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.presets import Policy
 from pagesim.setup.system import System
 from pagesim.sizing import Capacity
+
+MAX_BLOCK_SIZE = 4096
 
 _WORKSPACE = 1 * GIB
 """On a GPU, for CUDA, cuBLAS, the staging of swaps and what compiled kernels take."""

@@ -8,7 +8,6 @@ import torch
 from pagesim.device.live.batch import Columns, columns_alike, table_width
 from pagesim.device.live.cached_attention import CachedAttention
 from pagesim.device.live.executor import MeasuredExecutor
-from pagesim.kernels import decode_plan
 
 
 def warm_up(executor: MeasuredExecutor, *, most_sequences: int, most_tokens: int) -> None:
@@ -59,15 +58,14 @@ def _run(executor: MeasuredExecutor, new: list[int], context: int) -> None:
 
 
 def _try_splits(executor: MeasuredExecutor) -> None:
-    """Run the decode kernel under every kind of plan: kernels differ where splits are 1, or divide by 16."""
+    """Run the decode kernel in one pass and in splits: they differ where splits are 1, or divide by 16."""
     spec, pools = executor.model.spec, executor.pools
     batch = executor.staging.put(_columns(executor, [1], executor.longest))
     queries = torch.zeros(
         (1, spec.heads, spec.head_dim), dtype=executor.model.dtype, device=executor.model.device
     )
     for splits in (1, 2, 16):
-        plan = decode_plan(queries, pools.caches[0], [1 << 15], num_splits=splits)
-        attend = CachedAttention(pools, batch, executor.attention, plan)
+        attend = CachedAttention(pools, batch, executor.attention, num_splits=splits)
         attend.decode(0, queries, batch.tables, batch.decode_lengths, torch.empty_like(queries))
 
 

@@ -64,22 +64,41 @@ def compare_log(log: GoldenLog, *, stepping: bool, tables: bool = False) -> LogC
         PagesimError: a file of the log cannot be read, an option is off, or a column is nowhere to be found.
     """
     started = time.perf_counter()
+    rows: dict[str, int] = {}
+    difference: Difference | None = None
+    for table, (ours, theirs) in side_by_side(log, stepping=stepping, tables=tables).items():
+        rows[table] = len(theirs)
+        difference = difference or first_difference(table, ours, theirs)
+    return LogComparison(log, stepping, tables, rows, difference, time.perf_counter() - started)
+
+
+def side_by_side(
+    log: GoldenLog, *, stepping: bool, tables: bool = False
+) -> dict[str, tuple[pd.DataFrame, pd.DataFrame]]:
+    """Return each of a log's tables twice, with the same columns: pagesim's, and the log's.
+
+    Args:
+        log: what to replay.
+        stepping: whether to plan every iteration by itself.
+        tables: whether to give blocks numbers, rather than to count them.
+
+    Raises:
+        PagesimError: as `compare_log`.
+    """
     trace = trace_of(log)
     logged = {table: _read(file) for table, file in log.tables.items()}
     of_sglang = "steps" in logged and is_of_sglang(logged["steps"])
     details = SglangDetails() if of_sglang else Details(_names(trace))
     result = replay(log, trace, stepping=stepping, tables=tables, observers=[details])
-    rows: dict[str, int] = {}
-    difference: Difference | None = None
+    found = {}
     for table, theirs in logged.items():
         ours = getattr(result, table, None)
         if ours is None:
             raise PagesimError(f"log {log.name}: {log.policy} leaves no table {table}")
-        rows[table] = len(theirs)
         if table == "steps" and (of_sglang or "scheduled_crc" in theirs):
             ours = details.add_to(ours, theirs)
-        difference = difference or first_difference(table, *alike(log, table, ours, theirs))
-    return LogComparison(log, stepping, tables, rows, difference, time.perf_counter() - started)
+        found[table] = alike(log, table, ours, theirs)
+    return found
 
 
 def _read(file: Path) -> pd.DataFrame:

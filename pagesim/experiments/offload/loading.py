@@ -10,7 +10,7 @@ from pagesim.costs.transfers import path_to_device, transfer_ticks
 from pagesim.hardware import TierSpec
 from pagesim.sim.clock import TICKS_PER_SECOND
 
-__all__ = ["Beside", "OffloadServer", "Returning", "place_at", "reaches", "returning"]
+__all__ = ["DecodingLoad", "OffloadServer", "Returning", "place_at", "reaches", "returning"]
 
 NAP = TICKS_PER_SECOND // 1000
 """An iteration of vLLM that computes nothing, while it waits for a transfer (`sim.engine`)."""
@@ -21,7 +21,7 @@ has run in which it was decided, and is known with the outcome of one that was l
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class DecodingLoad:
     """What runs meanwhile.
 
     Attributes:
@@ -120,7 +120,7 @@ def returning(
     contexts: Sequence[int],
     *,
     new: int = 16,
-    beside: Beside,
+    beside: DecodingLoad,
 ) -> Iterator[Returning]:
     """Yield what each length of prefix takes that comes back from each tier.
 
@@ -155,7 +155,7 @@ def returning(
             )
 
 
-def _prefill(server: OffloadServer, history: int, tokens: int, beside: Beside) -> int:
+def _prefill(server: OffloadServer, history: int, tokens: int, beside: DecodingLoad) -> int:
     """Return the ticks of the iterations that compute so many tokens behind a history, chunk by chunk."""
     ticks, held = 0, beside.sequences * beside.context
     room = max(1, server.budget - beside.sequences)

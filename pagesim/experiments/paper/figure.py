@@ -27,7 +27,7 @@ LIMITS: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Run:
+class FigureRun:
     """A system under a load, for a bar, a point or a curve.
 
     Attributes:
@@ -77,7 +77,7 @@ class PaperFigure:
     title: str
     how: str
     rests_on: str
-    runs: Sequence[Run]
+    runs: Sequence[FigureRun]
     measure: str
     ratios: Mapping[Key, tuple[Key, Key]]
     form: Mapping[str, Any] | None
@@ -135,7 +135,7 @@ def read_figures() -> dict[str, PaperFigure]:
     }
 
 
-def _runs(row: dict[str, Any]) -> Iterator[Run]:
+def _runs(row: dict[str, Any]) -> Iterator[FigureRun]:
     """Yield the runs of a row: one for each combination of the values of ``each``."""
     each = row.pop("each", {})
     for values in itertools.product(*each.values()):
@@ -147,7 +147,7 @@ def _runs(row: dict[str, Any]) -> Iterator[Run]:
         x = options.pop("x", "").format(**options) if panel is None else at_knee(panel)
         server, workload = DEPLOYMENTS[options.pop("server")], options.pop("workload")
         beside = options.pop("beside", False)
-        yield Run(series, x, server, policy, workload, options, beside)
+        yield FigureRun(series, x, server, policy, workload, options, beside)
 
 
 def _ratios(panels: Sequence[str], over: str, under: Sequence[str]) -> Iterator[tuple[Key, tuple[Key, Key]]]:

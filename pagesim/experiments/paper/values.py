@@ -9,7 +9,7 @@ import numpy as np
 
 from pagesim.costs import PreemptionPrices, Roofline
 from pagesim.experiments.ablations import best, undo
-from pagesim.experiments.paper.figure import PaperFigure, Run, at_knee
+from pagesim.experiments.paper.figure import FigureRun, PaperFigure, at_knee
 from pagesim.experiments.paper.jobs import Outcome, knee
 from pagesim.experiments.paper.numbers import Key, Values, published
 from pagesim.experiments.paper.setting import OPT_13B, SERVERS, TITLES, PaperSetting
@@ -62,17 +62,17 @@ PARTS = {
 """Of Fig. 2: as the paper calls them, and as a summary does."""
 
 
-def _parts(run: Run, found: Outcome) -> Values:
+def _parts(run: FigureRun, found: Outcome) -> Values:
     shares = found["memory"]["paper"]["per_iteration"]
     return {(run.series, name): shares[part] for name, part in PARTS.items()}
 
 
-def _saving(run: Run, found: Outcome) -> Values:
+def _saving(run: FigureRun, found: Outcome) -> Values:
     saving = found["sharing"]["saving"]
     return {run.key: None if saving is None else 100 * saving}
 
 
-def _empty(run: Run, found: Outcome) -> Values:
+def _empty(run: FigureRun, found: Outcome) -> Values:
     """Return the share of held slots that hold no token, and how many MiB that is a request."""
     spec, tp, size = model(run.server.model), run.server.tp, run.options["block_size"]
     token_bytes = spec.kv_bytes_per_token(run.options["kv_cache_dtype"], tp) * tp
@@ -86,7 +86,7 @@ def _empty(run: Run, found: Outcome) -> Values:
     }
 
 
-MEASURES: dict[str, Callable[[Run, Outcome], Values]] = {
+MEASURES: dict[str, Callable[[FigureRun, Outcome], Values]] = {
     "batch": lambda run, found: {run.key: found["batch"]["mean"]},
     "latency": lambda run, found: {run.key: found["normalized_latency"]["mean"]},
     "knee": lambda run, found: {run.key: knee(found["points"])},

@@ -27,7 +27,7 @@ OF_ANY_BATCH = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """What the table says of a run.
 
     Attributes:
@@ -57,7 +57,7 @@ def spread(model: str) -> tuple[float, float]:
     return SPREADS.get(model, (1.0, 1.0))
 
 
-def settings(row: Row) -> Mapping[str, Any]:
+def settings(row: TableRow) -> Mapping[str, Any]:
     """Return the settings of a run's server, as far as its script says them.
 
     Fields of `System`, None for one that only the script's own arguments said; ``expert_parallel_size``; and
@@ -69,7 +69,7 @@ def settings(row: Row) -> Mapping[str, Any]:
     return {}
 
 
-def _llama_70b(row: Row) -> dict[str, Any]:
+def _llama_70b(row: TableRow) -> dict[str, Any]:
     found: dict[str, Any] = {"kv_cache_dtype": "fp8", "max_num_batched_tokens": 8192}
     found["gpu_memory_utilization"] = 0.9
     if row.gpu in BLACKWELL:
@@ -78,7 +78,7 @@ def _llama_70b(row: Row) -> dict[str, Any]:
     return found
 
 
-def _gpt_oss(row: Row) -> dict[str, Any]:
+def _gpt_oss(row: TableRow) -> dict[str, Any]:
     found: dict[str, Any] = {"max_num_batched_tokens": 8192, "gpu_memory_utilization": 0.9}
     found["max_cudagraph_capture_size"] = 2048
     if row.gpu in BLACKWELL:
@@ -91,7 +91,7 @@ def _gpt_oss(row: Row) -> dict[str, Any]:
     return found
 
 
-def _minimax(row: Row) -> dict[str, Any]:
+def _minimax(row: TableRow) -> dict[str, Any]:
     if row.dtype == "nvfp4":
         # The checkpoint asks for a cache in fp8; the nightly release ran with vLLM's own budget.
         found: dict[str, Any] = {"kv_cache_dtype": "fp8", "gpu_memory_utilization": 0.9}
@@ -106,7 +106,7 @@ def _minimax(row: Row) -> dict[str, Any]:
     return found
 
 
-def _kimi(row: Row) -> dict[str, Any]:
+def _kimi(row: TableRow) -> dict[str, Any]:
     if row.dtype != "nvfp4":
         return {}
     # Of the first script the table says 4 GPUs of expert parallelism, which it does not ask for.
@@ -121,7 +121,7 @@ def _kimi(row: Row) -> dict[str, Any]:
     return found
 
 
-def _tuned(row: Row) -> dict[str, Any]:
+def _tuned(row: TableRow) -> dict[str, Any]:
     return {
         "max_num_batched_tokens": 2 * row.isl,
         "max_num_seqs": UNLIMITED,
@@ -129,7 +129,7 @@ def _tuned(row: Row) -> dict[str, Any]:
     }
 
 
-_SCRIPTS: dict[str, Callable[[Row], dict[str, Any]]] = {
+_SCRIPTS: dict[str, Callable[[TableRow], dict[str, Any]]] = {
     "Llama-3.1-70B": _llama_70b,
     "gpt-oss": _gpt_oss,
     "MiniMax-M2.5": _minimax,

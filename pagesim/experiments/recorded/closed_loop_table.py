@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pagesim.experiments.recorded import fields
-from pagesim.experiments.recorded.closed_loop_servers import Row, settings, spread
+from pagesim.experiments.recorded.closed_loop_servers import TableRow, settings, spread
 from pagesim.experiments.recorded.recording import Floats, Ints, RecordedRun
 
 COLUMNS = ("model", "system", "dtype", "release", "isl", "osl", "concurrency", "tp", "ttft_ms", "tpot_ms")
@@ -96,5 +96,5 @@ def _settings(file: Path, line: int, row: Mapping[str, str], model: str, clients
     if row["release"]:
         found["vllm_version"] = row["release"]
     release = tuple(int(part) for part in row["release"].split(".")[:2] if part.isdecimal())
-    found |= settings(Row(model, row["dtype"], gpu, release, isl, clients, tp, ep))
+    found |= settings(TableRow(model, row["dtype"], gpu, release, isl, clients, tp, ep))
     return {name: value for name, value in found.items() if value is not None}

@@ -13,21 +13,17 @@ function drawFragmentation(data) {
   groupColumns(holder, data.systems.map(({ name }) => name), columns.length);
 }
 
-async function beginAllocators() {
-  const data = await unpackAll(JSON.parse(byId("data").textContent));
-  entries = data.entries;
+start((data) => {
   const bars = drawHeadline(data);
   drawFragmentation(data);
   drawScenario(data);
   const map = new MemoryMap(data, () => {});
-  const again = () => {
-    bars();
-    map.draw();
-    if (map.systems.length) map.drawKey();
+  return {
+    map,
+    again: () => {
+      bars();
+      map.draw();
+      if (map.systems.length) map.drawKey();
+    },
   };
-  followTheme(again);
-  addEventListener("resize", again);
-  window.pagesimReport = { data, map, interactive: performance.now(), drawn: performance.now() };
-}
-
-start(beginAllocators);
+});

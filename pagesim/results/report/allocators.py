@@ -7,17 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-import pagesim
 from pagesim.accounting.fragmentation import fragmentation_of
 from pagesim.accounting.metrics import entries_in
-from pagesim.results.report.assemble import assembled, options_of
+from pagesim.results.report.assemble import options_of, write_page
 from pagesim.results.report.frames import frames
 from pagesim.results.report.pack import pack
 from pagesim.results.report.page import rows_of
 from pagesim.results.report.replay import ProgressCallback, requests_over, snapshots_of
 from pagesim.results.result import load
 from pagesim.results.style import drawn_categories
-from pagesim.setup.files import put_text
 from pagesim.sim.clock import to_tick_column
 
 INSTANTS = 300
@@ -78,7 +76,6 @@ def write_allocators_page(
     progress("writing the page")
     entries = entries_in([result.summary for result in results.values()])
     data = {
-        "version": pagesim.__version__,
         "instants": pack(seconds),
         "entries": drawn_categories(entries),
         "categories": rows_of(entries),
@@ -86,7 +83,7 @@ def write_allocators_page(
         "beside": True,
         "cells": "slot",
     }
-    put_text(out, assembled(data, SECTIONS, SCRIPTS, title=_title(len(systems)), first="map"))
+    write_page(data, out, SECTIONS, SCRIPTS, title=_title(len(systems)), first="map")
 
 
 def _title(systems: int) -> str:

@@ -8,30 +8,43 @@ import re
 from collections.abc import Sequence
 from importlib.resources import files
 from math import inf
+from pathlib import Path
 from typing import Any
 
+import pagesim
 from pagesim.results.report.pack import deflated, embed
 from pagesim.results.style import LINE_COLOURS, PARTS, PHASES, TIERS, drawn
+from pagesim.setup.files import put_text
 from pagesim.setup.system import System
 
 CHARTS = "charts.js"
 """The script that draws with plotly.js."""
 
 
-def assembled(
-    data: dict[str, Any], sections: Sequence[str], scripts: Sequence[str], *, title: str, first: str
-) -> str:
-    """Return a page's text.
+def write_page(
+    data: dict[str, Any],
+    out: Path,
+    sections: Sequence[str],
+    scripts: Sequence[str],
+    *,
+    title: str,
+    first: str,
+) -> None:
+    """Write a page.
 
     Its content security policy lets nothing be fetched, and no script run but these, by their hashes.
 
     Args:
         data: what the scripts draw.
+        out: the HTML file; it appears whole or not at all.
         sections: those of ``sections.html`` that the page has, by their ids, from top to bottom.
         scripts: files that go one after another into one function, so that they share their names. The page
             holds plotly.js if ``CHARTS`` is one of them.
         title: the page's heading.
         first: the section that a keyboard may skip to, by its id.
+
+    Raises:
+        PagesimError: the file cannot be written.
     """
     from plotly.offline import get_plotlyjs
 
@@ -48,7 +61,10 @@ def assembled(
     page = read("frame.html")
     parts = {
         **{"POLICY": policy, "STYLE": read("style.css"), "FIRST": first, "TITLE": title},
-        **{"SECTIONS": _body(read("sections.html"), sections), "DATA": embed(data)},
+        **{
+            "SECTIONS": _body(read("sections.html"), sections),
+            "DATA": embed({"version": pagesim.__version__, **data}),
+        },
         **{"PLOTLY": deflated(plotly.encode("utf-8")), "OWN": own},
     }
     # One cut for each mark: what is put in is never searched for marks.
@@ -56,7 +72,7 @@ def assembled(
     for name in parts:
         before, page = page.split(f"@{name}@")
         text += before + parts[name]
-    return text + page
+    put_text(out, text + page)
 
 
 def _style() -> dict[str, Any]:

@@ -28,6 +28,10 @@ function place(holder, heading, mark) {
   return chart;
 }
 
+const COUNTS = { num_running: "Running requests", num_waiting: "Waiting requests", num_swapped: "Swapped-out requests" };
+
+const systemKey = (holder, systems) => systems.forEach((system, i) => holder.append(make("span", {}, lineMark(i), system.name)));
+
 class Charts {
   constructor(data, onClick) {
     this.data = data;
@@ -61,18 +65,19 @@ class Charts {
       `${name}: ${count(t.points)} of ${count(t.rows)} stretches of ${count(t.iterations)} iterations`);
     byId("ledger-left-out").textContent = parts.length
       ? `Shown at evenly spaced instants; what happens in between is left out. ${parts.join("; ")}.` : "";
-    for (const id of ["load-key", "latency-key"]) {
-      systems.forEach((system, i) => byId(id).append(make("span", {}, lineMark(i), system.name)));
-    }
-    const counts = [["num_running", "Running requests"], ["num_waiting", "Waiting requests"],
-      ["num_swapped", "Swapped-out requests"]];
-    for (const [key, title] of counts) {
-      if (key === "num_swapped" && !kept.some((system) => system.over_time[key].some((n) => n))) continue;
-      const chart = place(byId("loads"), title);
+    const swapped = kept.some((system) => system.over_time.num_swapped.some((n) => n));
+    this.layOutLines(Object.keys(COUNTS).filter((key) => key !== "num_swapped" || swapped));
+  }
+
+  // Lay out counts of requests over time, and how latencies are distributed: a line a system.
+  layOutLines(counts) {
+    for (const id of ["load-key", "latency-key"]) systemKey(byId(id), this.data.systems);
+    for (const key of counts) {
+      const chart = place(byId("loads"), COUNTS[key]);
       this.drawers.push(() => this.lines(chart, key));
     }
     for (const [key, title, what] of LATENCIES) {
-      const chart = place(byId("latencies"), `${title}`);
+      const chart = place(byId("latencies"), title);
       chart.parentElement.insertBefore(make("p", { className: "muted small" }, what), chart);
       this.drawers.push(() => this.distribution(chart, key));
     }

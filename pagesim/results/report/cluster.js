@@ -44,9 +44,6 @@ function drawCluster(data) {
 class ClusterCharts extends Charts {
   layOut() {
     const { systems } = this.data;
-    for (const id of ["load-key", "latency-key"]) {
-      systems.forEach((cluster, i) => byId(id).append(make("span", {}, lineMark(i), cluster.name)));
-    }
     systems.forEach((cluster, i) => {
       const map = place(byId("maps"), cluster.name, lineMark(i));
       this.drawers.push(() => this.loads(map, cluster));
@@ -61,15 +58,7 @@ class ClusterCharts extends Charts {
     const shown = entries.filter(({ key }) =>
       key === "free" || systems.some(({ replicas }) => (replicas[`${key}_percent`] || []).some((share) => share)));
     this.drawers.push(() => drawKey(byId("memory-key"), shown));
-    for (const [key, title] of [["num_running", "Running requests"], ["num_waiting", "Waiting requests"]]) {
-      const chart = place(byId("loads"), title);
-      this.drawers.push(() => this.lines(chart, key));
-    }
-    for (const [key, title, what] of LATENCIES) {
-      const chart = place(byId("latencies"), title);
-      chart.parentElement.insertBefore(make("p", { className: "muted small" }, what), chart);
-      this.drawers.push(() => this.distribution(chart, key));
-    }
+    this.layOutLines(["num_running", "num_waiting"]);
   }
 
   // Requests that are not over, replica by replica, over time.
@@ -102,21 +91,15 @@ class ClusterCharts extends Charts {
   }
 }
 
-async function beginCluster() {
-  const data = await unpackAll(JSON.parse(byId("data").textContent));
-  entries = data.entries;
+start((data) => {
   drawCluster(data);
   drawOptions(data);
   drawPercentiles(data);
   let charts = null;
-  followTheme(() => { if (charts !== null) charts.draw(); });
-  const report = { data, interactive: performance.now() };
-  window.pagesimReport = report;
-  await new Promise((drawn) => { requestAnimationFrame(() => setTimeout(drawn)); });
-  await runDeflated(byId("plotly"));
-  charts = new ClusterCharts(data, () => {});
-  await charts.draw();
-  report.drawn = performance.now();
-}
-
-start(beginCluster);
+  return {
+    charts: () => {
+      charts ??= new ClusterCharts(data, () => {});
+      return charts.draw();
+    },
+  };
+});

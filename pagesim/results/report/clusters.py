@@ -10,19 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-import pagesim
 from pagesim.accounting.metrics import VIEWS
 from pagesim.errors import PagesimError, reason
 from pagesim.experiments.clusters import ClusterResult
 from pagesim.experiments.clusters.figures import pool_shares
 from pagesim.experiments.clusters.fleet import MOST_REPLICAS
 from pagesim.results.checks import check_summary, check_table, check_total
-from pagesim.results.report.assemble import assembled, options_of
+from pagesim.results.report.assemble import options_of, write_page
 from pagesim.results.report.pack import pack, pack_times
 from pagesim.results.report.run_tables import distributions
 from pagesim.results.result import REQUEST_COLUMNS, read_result, read_table
 from pagesim.results.style import PARTS, drawn
-from pagesim.setup.files import put_text
 from pagesim.setup.reading import parse_json
 from pagesim.setup.scenario import Cluster
 from pagesim.setup.scenario_files import read_scenario, read_toml
@@ -109,13 +107,12 @@ def write_cluster_report(folders: Sequence[Path], out: Path) -> None:
     systems = [_cluster(name, result) for name, result in zip(names, results, strict=True)]
     entries = [name for name in PARTS if any(f"{name}_percent" in each.replica_columns for each in results)]
     data = {
-        "version": pagesim.__version__,
         "end": max(_end(result) for result in results),
         "entries": drawn(PARTS, entries),
         "systems": systems,
     }
-    text = assembled(data, SECTIONS, SCRIPTS, title="How evenly the replicas were loaded", first="replicas")
-    put_text(out, text)
+    title = "How evenly the replicas were loaded"
+    write_page(data, out, SECTIONS, SCRIPTS, title=title, first="replicas")
 
 
 def _cluster(name: str, result: ClusterResult) -> dict[str, Any]:

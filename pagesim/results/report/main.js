@@ -1,8 +1,6 @@
-// Main: reads the data, draws what needs no plotly.js at once and the charts when plotly.js is there.
+// Main: results side by side, with a map of the memory, and charts that follow it.
 
-async function begin() {
-  const data = await unpackAll(JSON.parse(byId("data").textContent));
-  entries = data.entries;
+start((data) => {
   const bars = drawHeadline(data);
   drawShares(data);
   drawScenario(data);
@@ -18,29 +16,29 @@ async function begin() {
     marked = performance.now();
     charts.mark(at);
   });
-  const drawCharts = async () => {
-    fall.draw();
-    await charts.draw();
-  };
-  const again = () => {
+  const now = map.systems.length ? data.instants[map.slot] : null;
+  const fall = new Waterfall(data);
+  fall.around(now === null ? data.end / 2 : now);
+  const resized = () => {
     bars();
     map.draw();
     tree.draw();
-    if (map.systems.length) map.drawKey();
-    if (charts !== null) drawCharts();
   };
-  followTheme(again);
-  addEventListener("resize", () => { bars(); map.draw(); tree.draw(); });
-  const report = { data, map, tree, interactive: performance.now() };
-  window.pagesimReport = report;
-  const fall = new Waterfall(data);
-  fall.around(map.systems.length ? data.instants[map.slot] : data.end / 2);
-  await new Promise((drawn) => { requestAnimationFrame(() => setTimeout(drawn)); });
-  await runDeflated(byId("plotly"));
-  charts = new Charts(data, (at) => { map.seekTime(at); tree.seekTime(at); });
-  charts.now = map.systems.length ? data.instants[map.slot] : null;
-  await drawCharts();
-  report.drawn = performance.now();
-}
-
-start(begin);
+  return {
+    map,
+    tree,
+    resized,
+    again: () => {
+      resized();
+      if (map.systems.length) map.drawKey();
+    },
+    charts: async () => {
+      if (charts === null) {
+        charts = new Charts(data, (at) => { map.seekTime(at); tree.seekTime(at); });
+        charts.now = map.systems.length ? data.instants[map.slot] : null;
+      }
+      fall.draw();
+      await charts.draw();
+    },
+  };
+});

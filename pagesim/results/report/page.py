@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-import pagesim
 from pagesim.accounting.fragmentation import categories
 from pagesim.accounting.metrics import entries_in
 from pagesim.errors import PagesimError
 from pagesim.results.replay import NotReplayed
 from pagesim.results.report import run_tables
-from pagesim.results.report.assemble import assembled, options_of
+from pagesim.results.report.assemble import options_of, write_page
 from pagesim.results.report.frames import frames
 from pagesim.results.report.pack import pack
 from pagesim.results.report.replay import ProgressCallback, requests_over, snapshots_of
@@ -24,7 +23,6 @@ from pagesim.results.report.trees import tree_instants, trees
 from pagesim.results.result import Result, end_of
 from pagesim.results.style import PARTS, drawn, key_of
 from pagesim.results.tree_snapshots import TreeSnapshots, has_tree, trees_of
-from pagesim.setup.files import put_text
 from pagesim.sim.clock import LONGEST_S, to_tick_column
 
 INSTANTS, FEW_INSTANTS = 400, 60
@@ -117,7 +115,6 @@ def write_report(
     progress("writing the page")
     entries = entries_in([source.result.summary for source in sources])
     data = {
-        "version": pagesim.__version__,
         "end": end,
         "window": window,
         "instants": pack(seconds),
@@ -125,8 +122,7 @@ def write_report(
         "categories": rows_of(entries),
         "systems": systems,
     }
-    text = assembled(data, SECTIONS, SCRIPTS, title="Where the KV cache went", first="map")
-    put_text(out, text)
+    write_page(data, out, SECTIONS, SCRIPTS, title="Where the KV cache went", first="map")
 
 
 def rows_of(entries: Sequence[str]) -> list[dict[str, Any]]:

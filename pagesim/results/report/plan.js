@@ -51,20 +51,9 @@ function drawPlanCharts(data) {
   }), SETTINGS);
 }
 
-async function beginPlan() {
-  const data = await unpackAll(JSON.parse(byId("data").textContent));
+start((data) => {
   drawPlans(data);
   drawOptions(data);
-  data.systems.forEach((plan, i) => byId("length-key").append(make("span", {}, lineMark(i), plan.name)));
-  let drawn = false;
-  followTheme(() => { if (drawn) drawPlanCharts(data); });
-  const report = { data, interactive: performance.now() };
-  window.pagesimReport = report;
-  await new Promise((next) => { requestAnimationFrame(() => setTimeout(next)); });
-  await runDeflated(byId("plotly"));
-  drawPlanCharts(data);
-  drawn = true;
-  report.drawn = performance.now();
-}
-
-start(beginPlan);
+  systemKey(byId("length-key"), data.systems);
+  return { charts: () => drawPlanCharts(data) };
+});

@@ -7,12 +7,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import pagesim
 from pagesim.experiments.holdings import holding
 from pagesim.experiments.plan import Plan, rule_of
-from pagesim.results.report.assemble import assembled
+from pagesim.results.report.assemble import write_page
 from pagesim.results.report.pack import pack
-from pagesim.setup.files import put_text
 
 SHORTEST = 512
 """Tokens of the shortest requests that a page counts; from these on lengths double."""
@@ -32,12 +30,8 @@ def write_plan_page(plans: Mapping[str, Plan], out: Path) -> None:
     Raises:
         PagesimError: the file cannot be written.
     """
-    data = {
-        "version": pagesim.__version__,
-        "systems": [_plan(name, plan) for name, plan in plans.items()],
-    }
-    text = assembled(data, SECTIONS, SCRIPTS, title="Where the GPU's memory goes", first="memory")
-    put_text(out, text)
+    data = {"systems": [_plan(name, plan) for name, plan in plans.items()]}
+    write_page(data, out, SECTIONS, SCRIPTS, title="Where the GPU's memory goes", first="memory")
 
 
 def _plan(name: str, plan: Plan) -> dict[str, Any]:

@@ -18,11 +18,36 @@ function followTheme(again) {
   addEventListener("afterprint", () => { setTheme(before); again(); });
 }
 
-function start(begin) {
+// Show a page: what needs no plotly.js at once, and the charts when plotly.js is there.
+//
+// `lay` draws what it can of the data and returns how to draw it again in another theme (`again`) or in another size
+// (`resized`), how to draw the charts (`charts`), each if there is any, and what else tests may look at.
+function start(lay) {
   setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-  begin().catch((error) => {
+  show(lay).catch((error) => {
     byId("failure").hidden = false;
     byId("failure").textContent = `The page cannot be shown: ${error.message || error}. It needs a browser of 2023 or later.`;
     console.error(error);
   });
+}
+
+async function show(lay) {
+  const data = await unpackAll(JSON.parse(byId("data").textContent));
+  entries = data.entries || [];
+  const { again = () => {}, resized = again, charts = null, ...shown } = lay(data);
+  let there = false;
+  followTheme(() => {
+    again();
+    if (there) charts();
+  });
+  addEventListener("resize", resized);
+  const report = { data, ...shown, interactive: performance.now() };
+  window.pagesimReport = report;
+  if (charts !== null) {
+    await new Promise((next) => { requestAnimationFrame(() => setTimeout(next)); });
+    await runDeflated(byId("plotly"));
+    there = true;
+    await charts();
+  }
+  report.drawn = performance.now();
 }

@@ -134,6 +134,10 @@ class VllmV1Base(DrainingScheduler):
         return RELEASES[options.vllm_version].counts_cuda_graphs and options.max_cudagraph_capture_size != 0
 
     @classmethod
+    def keeps_sampler_buffers(cls, options: VllmV1Options) -> bool:
+        return RELEASES[options.vllm_version].keeps_sampler_buffers
+
+    @classmethod
     def reuses_unhashed_first(cls, options: VllmV1Options) -> bool:
         return RELEASES[options.vllm_version].reuses_unhashed_first
 

@@ -84,17 +84,18 @@ class FakeDevice:
         def write(keys: Any, values: Any, cache: Any, slots: Any, **_: Any) -> None:
             self.take(costs.write(len(keys)) / layers)
 
-        def decode(queries: Any, cache: Any, tables: Any, lengths: Any, **_: Any) -> Any:
-            self.take(costs.decode(len(queries), int(lengths.sum())) / layers)
-
-        def prefill(queries: Any, cache: Any, tables: Any, lengths: Any, starts: Any, **_: Any) -> None:
+        def attention(
+            queries: Any, cache: Any, tables: Any, lengths: Any, starts: Any = None, **_: Any
+        ) -> None:
+            if starts is None:
+                self.take(costs.decode(len(queries), int(lengths.sum())) / layers)
+                return
             new = starts.diff()
             pairs = int((new * (lengths - new) + new * (new + 1) // 2).sum())
             self.take(costs.prefill(len(queries), pairs) / layers)
 
         monkeypatch.setattr(cached_attention, "reshape_and_cache", write)
-        monkeypatch.setattr(cached_attention, "decode_attention", decode)
-        monkeypatch.setattr(cached_attention, "prefill_attention", prefill)
+        monkeypatch.setattr(cached_attention, "paged_attention", attention)
         for name in ("copy", "swap_out", "swap_in"):
             cost = getattr(costs, name)
             monkeypatch.setattr(KvPools, name, lambda pools, pairs, cost=cost: self.take(cost(len(pairs))))

@@ -13,7 +13,7 @@ from pagesim import PagesimError  # noqa: E402
 from pagesim.device.live.batch import Columns, Staging  # noqa: E402
 from pagesim.device.live.cached_attention import CachedAttention  # noqa: E402
 from pagesim.device.live.pools import KvPools  # noqa: E402
-from pagesim.kernels import attention_ops, cache, cache_ops, checks  # noqa: E402
+from pagesim.kernels import cache, cache_ops, checks, ops  # noqa: E402
 from pagesim.models import ModelSpec  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -57,7 +57,7 @@ def counted(monkeypatch) -> Counter[str]:
 
         return check
 
-    for module in (checks, cache, cache_ops, attention_ops):
+    for module in (checks, cache, cache_ops, ops):
         for name in CHECKS:
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, counting(name, getattr(module, name)))
@@ -74,24 +74,24 @@ def test_a_batch_is_checked_once_and_no_layer(kind, counted):
         counted.pop("check_out", None)  # makes what is not given; it looks at nothing unless it is told to
         each.append(dict(counted))
     assert each[0] == each[1] == each[2]
-    assert each[0]["check_contexts"] == {"paged": 2, "gather": 3}[kind], "decodes and prompts"
+    assert each[0]["check_batch"] == {"paged": 2, "gather": 3}[kind], "decodes and prompts"
 
 
 def test_paged_caches_are_checked_when_they_are_made_and_not_again(counted):
     pools = pools_of(3)
-    assert counted["check_caches"] == 3
+    assert counted["check_fp8"] == 3  # once a cache
     assert counted["check_blocks"] == 2  # for copies and for swaps
     counted.clear()
     attend(pools, "paged")
     pools.copy([(0, 7)])
     pools.swap_out([(0, 1)])
     pools.swap_in([(1, 3)])
-    assert not counted["check_caches"]
+    assert not counted["check_fp8"]
     assert not counted["check_blocks"]
 
 
 def test_a_batch_that_is_off_is_refused_in_the_first_layer():
     pools = pools_of(2)
     attention = CachedAttention(pools, batch_of([20], [1]), "paged")
-    with pytest.raises(PagesimError, match="q has 3 heads; a multiple of the cache's 2 KV heads is needed"):
+    with pytest.raises(PagesimError, match="q has 3 heads; a multiple of the cache's 2 is needed"):
         attention(0, torch.randn(1, 3, 64), *torch.randn(2, 1, 2, 64))

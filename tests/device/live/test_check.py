@@ -9,7 +9,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import pagesim as ps
 from pagesim.device.live import block_tables, cached_attention, executor, pools
-from pagesim.kernels import decode_attention
+from pagesim.kernels import paged_attention
 from pagesim.kvcache import NumberedPrefixManager
 
 
@@ -103,10 +103,12 @@ def test_a_token_that_stands_at_the_wrong_position(check_of, monkeypatch):
 
 
 def test_attention_that_leaves_out_the_newest_token(check_of, monkeypatch):
-    def short(q, cache, table, lengths, **options):
-        return decode_attention(q, cache, table, (lengths - 1).clamp(min=1), **options)
+    def short(q, cache, table, lengths, *starts, **options):
+        if starts:
+            return paged_attention(q, cache, table, lengths, *starts, **options)
+        return paged_attention(q, cache, table, (lengths - 1).clamp(min=1), **options)
 
-    monkeypatch.setattr(cached_attention, "decode_attention", short)
+    monkeypatch.setattr(cached_attention, "paged_attention", short)
     check = check_of("sosp, recompute")
     assert not check["passed"]
     assert "attention are off" in check["first_failure"] or "logits are off" in check["first_failure"]

@@ -110,6 +110,20 @@ def test_every_figure_has_the_same_loads_with_a_shorter_trace() -> None:
     assert [each.name for each in chosen(["fig2", "table1", "fig2"])] == ["fig2", "table1"]
 
 
+def test_a_quick_load_is_the_first_twentieth_with_its_windows() -> None:
+    whole, quick = (
+        FIGURES["fig2"].loads(PaperSetting(quick=quick))["vLLM", ""].scenario for quick in (False, True)
+    )
+    assert (whole.duration, whole.window, whole.until) == (900, "300:900", 900)
+    assert (quick.duration, quick.window, quick.until) == (45, "15:45", 45)
+
+
+def test_with_costs_of_ones_own_nothing_was_fitted(tmp_path: Path) -> None:
+    setting = PaperSetting(cost="affine:0.024,1e-4,8.2e-7", quick=True)
+    (made,) = reproduce(chosen(["fig13"]), setting, tmp_path, cores=1)
+    assert {number.verdict for number in made.numbers} <= {"holds", "misses", "no bar"}
+
+
 @pytest.mark.parametrize("name", ["fig2", "fig13", "fig15", "fig18b"])
 def test_a_load_stands_for_numbers_of_the_paper(name: str) -> None:
     series = {series for series, _ in published(name)}

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from pagesim.errors import PagesimError
-from pagesim.experiments.recorded.closed_loop_servers import Row, settings, spread
+from pagesim.experiments.recorded.closed_loop_servers import TableRow, settings, spread
 from pagesim.experiments.recorded.closed_loop_table import read
 from pagesim.experiments.recorded.simulate import system_of
 
 HEAD = "model,system,dtype,release,isl,osl,concurrency,tp,ep,ttft_ms,tpot_ms,note\n"
-MINIMAX = Row("MiniMax-M2.5", "fp8", "b200", (0, 19), 8192, 64, 2, 1)
+MINIMAX = TableRow("MiniMax-M2.5", "fp8", "b200", (0, 19), 8192, 64, 2, 1)
 
 
 def test_lengths_are_drawn_as_whoever_measured_drew_them() -> None:
@@ -41,7 +41,7 @@ def test_a_checkpoint_in_nvfp4_asks_for_a_cache_in_fp8_whatever_the_script_says(
 
 
 def test_experts_of_gpt_oss_compute_in_eight_bits_on_blackwell_alone() -> None:
-    row = Row("gpt-oss-120b", "mxfp4 experts", "b200", (0, 15), 1024, 64, 1, 1)
+    row = TableRow("gpt-oss-120b", "mxfp4 experts", "b200", (0, 15), 1024, 64, 1, 1)
     assert settings(row)["weight_dtype"] == "mxfp4_mxfp8"
     assert settings(row)["kv_cache_dtype"] == "fp8"
     assert "kv_cache_dtype" not in settings(replace(row, release=()))
@@ -49,7 +49,7 @@ def test_experts_of_gpt_oss_compute_in_eight_bits_on_blackwell_alone() -> None:
 
 
 def test_the_first_script_of_kimi_divides_experts_as_all_else() -> None:
-    row = Row("Kimi-K2.5", "nvfp4", "b200", (0, 17), 1024, 64, 4, 4)
+    row = TableRow("Kimi-K2.5", "nvfp4", "b200", (0, 17), 1024, 64, 4, 4)
     assert settings(row)["expert_parallel_size"] == 1
     assert "max_num_batched_tokens" not in settings(row)
     assert settings(replace(row, ep=1))["max_num_batched_tokens"] == 2048

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from math import inf, nan
+from operator import mul
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pagesim.kernels import DecodePlan, decode_plan
 from tests.kernels.hostile.covering import Case
 from tests.kernels.hostile.problems import MARK, Problem, make_problem
 
@@ -37,9 +37,9 @@ def by_all(table: Tensor, full: Tensor) -> None:
 
 ASKED: dict[str, Values] = {
     "block": {str(size): size for size in (1, 2, 4, 8, 16, 32, 64, 128, 256)},
-    "head_dim": {str(size): size for size in (72, 96, 128, 256, 512)},  # decode has more
+    "head_dim": {str(size): size for size in (72, 96, 128, 256, 512)},
     "heads": {f"{kv}x{group}": (kv, group) for kv, group in ((3, 1), (2, 4), (2, 7), (1, 8), (1, 130))},
-    "layout": {name: name for name in ("NHD", "HND", "VLLM")},
+    "layout": {name: name for name in ("NHD", "HND")},
     "dtype": {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32},
     "amplitude": {
         "1": (1.0, 1.0),
@@ -79,13 +79,9 @@ def interleaved(problem: Problem) -> Problem:
     return replace(problem, keys=keys, values=both[:, 1].unflatten(1, problem.values.shape[1:]))
 
 
-def poison_of(cache: Tensor) -> float:
-    return nan if cache.is_floating_point() else -128
-
-
 def at_odd_offsets(problem: Problem) -> Problem:
     def moved(cache: Tensor) -> Tensor:
-        room = torch.zeros(cache.numel() + 3, dtype=cache.dtype).fill_(poison_of(cache))
+        room = torch.zeros(cache.numel() + 3, dtype=cache.dtype).fill_(nan)
         return room[3:].copy_(cache.flatten()).view(cache.shape)
 
     return replace(problem, keys=moved(problem.keys), values=moved(problem.values))
@@ -95,7 +91,7 @@ def in_wide_rows(problem: Problem) -> Problem:
     """Each innermost row of a cache followed by as much poison."""
 
     def moved(cache: Tensor) -> Tensor:
-        wide = torch.zeros(*cache.shape[:-1], 2 * cache.shape[-1], dtype=cache.dtype).fill_(poison_of(cache))
+        wide = torch.zeros(*cache.shape[:-1], 2 * cache.shape[-1], dtype=cache.dtype).fill_(nan)
         return wide[..., : cache.shape[-1]].copy_(cache)
 
     return replace(problem, keys=moved(problem.keys), values=moved(problem.values))
@@ -108,20 +104,6 @@ def axes_exchanged(problem: Problem) -> Problem:
         return cache.transpose(1, 2).contiguous().transpose(1, 2)
 
     return replace(problem, keys=moved(problem.keys), values=moved(problem.values))
-
-
-def factors_in_wide_rows(problem: Problem) -> Problem:
-    """Factors of tokens among those of other heads and tokens, poison here."""
-
-    def moved(factor: float | Tensor) -> float | Tensor:
-        if not isinstance(factor, Tensor) or factor.dim() < 3:
-            return factor
-        blocks, heads, block = factor.shape
-        wide = torch.full((blocks, heads + 1, block + 3), nan)
-        wide[:, 1:, 2:-1] = factor
-        return wide[:, 1:, 2:-1]
-
-    return replace(problem, factors=tuple(map(moved, problem.factors)))
 
 
 def columns_of_a_wide_table(problem: Problem) -> Problem:
@@ -166,84 +148,61 @@ LIES: dict[str, Values] = {
     "result": {"alone": as_it_is, "within more": out_within_more},
 }
 
-LIES_OF_BYTES: dict[str, Values] = {
-    "scales": {"alone": as_it_is, "in wide rows": factors_in_wide_rows},
-}
-"""Of what is stored in a byte, beside ``LIES``."""
-
-
-def planned(**forced: int) -> Any:
-    return lambda q, cache, lengths: decode_plan(q, cache, lengths, **forced)
-
-
 CALLED: dict[str, Values] = {
     "scale": {"1/sqrt(D)": None, "0": 0.0, "-0.5": -0.5, "3": 3.0},
-    "plan": {
-        "none": None,
-        **{f"{splits} splits": planned(num_splits=splits) for splits in (1, 2, 3, 5, 7)},
-        "7 splits of 16": planned(num_splits=7, tile=16),
-        "tiles of 128": planned(num_splits=2, tile=128),
-        "too short": lambda *_: DecodePlan(64, 64, 1, 4, 3),
-        "too many splits": lambda *_: DecodePlan(16, 16, 24, 4, 1),
-        "splits too long": lambda *_: DecodePlan(64, 1 << 20, 4, 4, 3),
+    "window": {"all": None, "1": 1, "37": 37, "64": 64},
+    "softcap": {"none": None, "3": 3.0},
+    "has_sinks": {"no sinks": False, "sinks": True},
+    "cut": {
+        "as chosen": None,
+        "1 split": {"splits": 1},
+        "2 splits": {"splits": 2},
+        "3 splits, tiles of 16": {"splits": 3, "tile": 16},
+        "7 splits, tiles of 32": {"splits": 7, "tile": 32},
+        "5 splits of 48": {"splits": 5, "tile": 16, "least": 48},
+        "2 splits, tiles of 128": {"splits": 2, "tile": 128},
+        "64 rows": {"splits": 1, "rows": 64},
     },
 }
 
 AXES = {**ASKED, **LIES, **CALLED}
-"""All axes of decode attention."""
+"""All axes of attention."""
 
-MOST_INTERPRETED = 1800
-"""Vectors of 64 numbers that a case in float32 may load: there, every row is a program of its own."""
-
-MANY_HEADS = 100
-MOST_OF_MANY_HEADS = 400
-"""Tokens of a batch times programs for its heads, where as many read a KV head."""
-
-WIDE = 512
-MOST_OF_WIDE = 120
-"""Tokens of a batch with heads so wide, of which a tile has 16."""
+MOST_STEPS = 60
+"""Tiles that the programs of a case may go through: each takes the interpreter hundredths of a second."""
 
 
 def allowed(case: Case, axes: Mapping[str, Values]) -> bool:
     """Return whether there is such a case, or of a part of one any, that takes the interpreter seconds."""
-    if case.get("plan") == "too many splits" and (
-        case.get("heads") == "1x130" or case.get("dtype") == "fp32"
-    ):
-        return False
-    is_fp32 = case.get("dtype") == "fp32"
 
     def chosen(axis: str) -> Any:
-        return axes[axis][case.get(axis) or next(iter(axes[axis]))]
+        return axes[axis][case.get(axis, next(iter(axes[axis])))]
 
-    if "stored" in axes and case.get("layout") == "VLLM" and chosen("head_dim") % 16:
-        return False  # it cuts keys into pieces of 16 bytes
     kv_heads, group = chosen("heads")
-    is_wide = chosen("head_dim") == WIDE
-    if not is_fp32 and group <= MANY_HEADS and not is_wide:
-        return True
-    if is_fp32 and group > MANY_HEADS and case.get("plan", "none") not in ("none", "1 splits", "too short"):
-        return False
+    slow = case.get("dtype") == "fp32" or chosen("head_dim") >= 512
+    cut = axes["cut"][case["cut"]] if "cut" in case else None
+    rows, tile = 16 if slow or group < 16 else 64, 16 if slow else 64
+    splits = 1
+    if cut:
+        rows, tile, splits = cut.get("rows", rows), cut.get("tile", tile), cut["splits"]
     new = chosen("new") if "new" in axes else lambda length: 1
     named = [case["contexts"]] if "contexts" in case else axes["contexts"]
-    batches = [axes["contexts"][name](chosen("block")) for name in named]
-    if is_wide and min(map(sum, batches)) > MOST_OF_WIDE:
-        return False
-    if not is_fp32 and group <= MANY_HEADS:
-        return True
-    if not is_fp32:
-        tiles = -(-group // (64 if chosen("head_dim") <= 128 else 16))
-        return tiles * min(map(sum, batches)) <= MOST_OF_MANY_HEADS
-    vectors = min(sum(max(16, length) * max(1, new(length)) for length in batch) for batch in batches)
-    return kv_heads * group * vectors * chosen("head_dim") / 64 <= MOST_INTERPRETED
+    steps = []
+    for name in named:
+        batch = axes["contexts"][name](chosen("block"))
+        programs = [-(-max(1, new(length)) * group // rows) for length in batch]
+        tiles = [splits - 1 - -length // tile for length in batch]
+        tiles = [splits - 1 - -length // tile for length in batch]
+        steps.append(sum(map(mul, programs, tiles)))
+    return kv_heads * min(steps) <= MOST_STEPS
 
 
 def problem_of(case: Case, axes: Mapping[str, Values], seed: int) -> Problem:
     """Return the problem that a case names."""
     chosen = {axis: axes[axis][value] for axis, value in case.items()}
-    lies = {**LIES, **LIES_OF_BYTES}
-    asked = {axis: value for axis, value in chosen.items() if axis not in lies and axis not in CALLED}
+    asked = {axis: value for axis, value in chosen.items() if axis not in LIES and axis not in CALLED}
     problem = make_problem(**asked, seed=seed)
-    for axis in lies:
+    for axis in LIES:
         if axis in chosen:
             problem = chosen[axis](problem)
     return replace(problem, **{axis: chosen[axis] for axis in CALLED if axis in chosen})

@@ -5,6 +5,8 @@ It shares no line with the kernels nor with ``pagesim.kernels.reference``: no mi
 
 from __future__ import annotations
 
+from math import exp
+
 import torch
 from torch import Tensor
 
@@ -14,7 +16,16 @@ BOUND = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 2e-5}
 FLOAT32_EPSILON = 2.0**-23
 
 
-def attention(q: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+def attention(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scale: float,
+    *,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
     """Return what a sequence's last T tokens see of its L tokens, each all tokens up to itself.
 
     Args:
@@ -22,6 +33,9 @@ def attention(q: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
         keys: float64 ``[L, kv_heads, D]``.
         values: float64 ``[L, kv_heads, E]``.
         scale: what a dot product is multiplied by.
+        window: tokens that a query sees, its own included.
+        softcap: c in ``c · tanh(score / c)``.
+        sinks: a score without a value for each query head, ``[q_heads]``.
 
     Returns:
         float64 ``[T, q_heads, E]``; zeros where there is no token to see.
@@ -32,11 +46,17 @@ def attention(q: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
     for head in range(q_heads):
         of = head // (q_heads // kv_heads)
         scores = scale * (q[:, head].double() @ keys[:, of].T)  # [T, L]
+        if softcap is not None:
+            scores = softcap * (scores / softcap).tanh()
+        sink = -torch.inf if sinks is None else float(sinks[head])
         for row in range(new):
-            seen = length - new + row + 1
-            if seen > 0:
-                weights = (scores[row, :seen] - scores[row, :seen].max()).exp()
-                out[row, head] = weights @ values[:seen, of] / weights.sum()
+            end = length - new + row + 1
+            start = 0 if window is None else max(0, end - window)
+            if end > 0:
+                seen = scores[row, start:end]
+                most = max(float(seen.max()), sink)
+                weights = (seen - most).exp()
+                out[row, head] = weights @ values[start:end, of] / (weights.sum() + exp(sink - most))
     return out
 
 

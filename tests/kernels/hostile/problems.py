@@ -5,7 +5,7 @@ What must not be read is poisoned, and what must not be written is marked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,11 +14,8 @@ from torch import Tensor
 
 from tests.kernels.hostile import dense
 
-STORED = {"fp8": torch.float8_e4m3fn, "fp8, by token": torch.float8_e4m3fn, "int8, by token": torch.int8}
-"""Types of a cache that are not that of the queries; by token: every token and head has a factor."""
-
-INT8_UNIT = 1 / 40
-"""What an int8 stands for, but for factors: a normal number reaches 127 about once in a thousand times."""
+STORED = {"fp8": torch.float8_e4m3fn}
+"""Types of a cache that are not that of the queries."""
 
 MARK = 77.0
 """What stands around a result."""
@@ -38,11 +35,13 @@ class Problem:
         layout: its name.
         block: tokens a block.
         written: a sequence's keys and values as they lie in the cache, ``[L, kv_heads, D]`` each.
-        factors: what stored keys and values stand for: they times these, a number, float32 ``[kv_heads]``
-            or ``[blocks, kv_heads, block]``.
+        factors: what stored keys and values stand for: they times these, a number or float32 ``[kv_heads]``.
         new: the last tokens of each sequence that have queries; None for one a sequence, also of no token.
         scale: of the dot products, or None.
-        plan: makes the plan of a decode step from queries, cache and lengths, or None.
+        window: tokens that a query sees, or None.
+        softcap: of scores, or None.
+        has_sinks: whether each query head has a score without a value, the last one minus infinity.
+        cut: how the kernel is cut up; None as the op chooses.
     """
 
     q: Tensor
@@ -57,11 +56,28 @@ class Problem:
     factors: tuple[float | Tensor, float | Tensor] = (1.0, 1.0)
     new: Sequence[int] | None = None
     scale: float | None = None
-    plan: Callable[..., Any] | None = None
+    window: int | None = None
+    softcap: float | None = None
+    has_sinks: bool = False
+    cut: Mapping[str, int] | None = None
 
     @property
     def head_dim(self) -> int:
         return self.q.shape[-1]
+
+    @property
+    def sinks(self) -> Tensor | None:
+        """A score for each query head, float32 ``[q_heads]``."""
+        if not self.has_sinks:
+            return None
+        sinks = torch.linspace(-3, 3, self.q.shape[1], device=self.q.device)
+        sinks[-1] = -torch.inf
+        return sinks
+
+    @property
+    def variant(self) -> dict[str, Any]:
+        """What attention is beside a softmax over all tokens."""
+        return {"window": self.window, "softcap": self.softcap, "sinks": self.sinks}
 
     @property
     def starts(self) -> Tensor:
@@ -82,19 +98,12 @@ class Problem:
     def contexts(self) -> list[tuple[Tensor, Tensor]]:
         """Return what the stored keys and values of each sequence stand for, in float64."""
 
-        def meant(row: int, stored: Tensor, factor: float | Tensor) -> Tensor:
+        def meant(stored: Tensor, factor: float | Tensor) -> Tensor:
             if not isinstance(factor, Tensor):
                 return stored.double() * factor
-            factor = factor.cpu().double()
-            if factor.dim() == 3:
-                ids = self.table[row].cpu()[: -(-len(stored) // self.block)].long()
-                factor = factor[ids].transpose(1, 2).flatten(0, 1)[: len(stored)]  # [L, kv_heads]
-            return stored.double() * factor[..., None]
+            return stored.double() * factor.cpu().double()[:, None]
 
-        return [
-            tuple(meant(row, *each) for each in zip(pair, self.factors, strict=True))
-            for row, pair in enumerate(self.written)
-        ]
+        return [tuple(meant(*each) for each in zip(pair, self.factors, strict=True)) for pair in self.written]
 
     def excess(self, got: Tensor) -> float:
         """Return the largest error of a result over what is allowed; more than 1 is too much.
@@ -108,7 +117,7 @@ class Problem:
         rows = zip(self.q.cpu().split(list(new)), self.contexts(), strict=True)
         want, slack = [], []
         for q, (keys, values) in rows:
-            want.append(dense.attention(q, keys, values, scale))
+            want.append(dense.attention(q, keys, values, scale, **self.variant))
             slack.append(dense.rounding(q, keys, scale))
         return dense.excess(got.cpu(), torch.cat(want), torch.cat(slack))
 
@@ -121,16 +130,9 @@ class Problem:
         return bool((whole == MARK).all())
 
 
-def lay_out(plain: Tensor, layout: str, *, is_key: bool) -> Tensor:
+def lay_out(plain: Tensor, layout: str) -> Tensor:
     """Return ``[blocks, block, heads, D]`` in a layout, contiguous."""
-    if layout == "NHD":
-        return plain.contiguous()
-    if layout == "HND":
-        return plain.transpose(1, 2).contiguous()
-    if not is_key:
-        return plain.permute(0, 2, 3, 1).contiguous()
-    wide = 16 // plain.element_size()
-    return plain.unflatten(3, (-1, wide)).permute(0, 2, 3, 1, 4).contiguous()
+    return (plain.transpose(1, 2) if layout == "HND" else plain).contiguous()
 
 
 def make_problem(
@@ -165,7 +167,7 @@ def make_problem(
         repeated: lets some entries of the table, whose full blocks are counted, name the same block.
         seed: of the random numbers.
         stored: the cache's type, one of ``STORED``, if it is not that of the queries.
-        factors: of the stored numbers, from the KV heads; by token, times a random number of each.
+        factors: of the stored numbers, from the KV heads.
         new: how many tokens have queries, of as many.
     """
     random = torch.Generator().manual_seed(seed)
@@ -190,32 +192,21 @@ def make_problem(
         return normal.sign() * float(size) if isinstance(size, str) else normal * size
 
     # e4m3 has no infinity: it would be 448.
-    unused = {torch.int8: -128.0, torch.float8_e4m3fn: torch.nan}.get(kv_dtype, poison)
+    unused = torch.nan if kv_dtype == torch.float8_e4m3fn else poison
     plain = []
     for size in amplitude:
         numbers = drawn((blocks, block, kv_heads, head_dim), size)
-        if kv_dtype == torch.int8:
-            numbers = (numbers / (float(size) * INT8_UNIT)).round().clamp(-127, 127)
         plain.append(numbers.masked_fill(~used[:, :, None, None], unused).to(kv_dtype))
 
     def context(numbers: Tensor, row: int) -> Tensor:
         ids = table[row, : needed[row]].long()
         return numbers[ids].flatten(0, 1)[: lengths[row]]
 
-    def of_tokens(factor: float | Tensor, size: float | str) -> Tensor:
-        """Return a factor of each token and head, poison where there is no token."""
-        if kv_dtype == torch.int8:
-            factor = factor * float(size) * INT8_UNIT
-        each = 0.5 + torch.rand(blocks, block, kv_heads, generator=random)
-        return (each * factor).masked_fill(~used[:, :, None], poison).transpose(1, 2).contiguous()
-
     whole = (1.0, 1.0) if factors is None else factors(kv_heads)
-    if stored.endswith("by token"):
-        whole = tuple(map(of_tokens, whole, amplitude))
     fresh = None if new is None else [new(length) for length in lengths.tolist()]
     rows = len(lengths) if fresh is None else sum(fresh)
     q = drawn((rows, kv_heads * group, head_dim), amplitude[0]).to(dtype)
-    keys, values = (lay_out(numbers, layout, is_key=not i) for i, numbers in enumerate(plain))
+    keys, values = (lay_out(numbers, layout) for numbers in plain)
     return Problem(
         q,
         keys,

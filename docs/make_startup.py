@@ -1,0 +1,120 @@
+"""Write the table of docs/plan.md of what is left for KV: the estimate beside posted start-up logs.
+
+Run it from the root of the repository after a change of the estimate: python docs/make_startup.py
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from pagesim.hardware import gpu
+from pagesim.hardware.gpus import GIB
+from pagesim.models import model
+from pagesim.sizing import divide
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "plan.md"
+LOGS = ROOT / "docs" / "plan" / "startup.csv"
+BEGIN, END = "<!-- made by docs/make_startup.py -->\n", "<!-- end of start-up logs -->\n"
+
+
+class Log(NamedTuple):
+    """A start-up log: a row of startup.csv. What it does not say is as the release's server takes it."""
+
+    row: dict[str, str]
+
+    @property
+    def release(self) -> tuple[int, int]:
+        """Major and minor number; (0, 0) of an engine before v1."""
+        text = self.row["release"]
+        return (0, 0) if text == "V0" else tuple(map(int, text.split(".")[:2]))  # type: ignore[return-value]
+
+    @property
+    def estimate_gib(self) -> float:
+        """The estimate of "Available KV cache memory", with the weights of the log where it says them."""
+        row, release = self.row, self.release
+        found = divide(
+            model(row["model"]),
+            gpu(row["gpu"]),
+            tp=int(row["tensor_parallel_size"]),
+            gpu_memory_utilization=float(row["gpu_memory_utilization"]),
+            max_num_batched_tokens=int(row["max_num_batched_tokens"]),
+            max_num_seqs=int(row["max_num_seqs"]),
+            cuda_graphs=release >= (0, 21) and row["enforce_eager"] == "0",
+            # FlashInfer's sampler and the V2 model runner became the defaults in these releases.
+            flashinfer_sampler=not (0, 8) <= release < (0, 10),
+            sampler_buffers=release >= (0, 26),
+        )
+        if row["weights_gib"]:
+            found = replace(found, weights=int(float(row["weights_gib"]) * GIB))
+        return found.cache / GIB
+
+    @property
+    def error(self) -> float:
+        """GiB by which the estimate is above the log."""
+        return self.estimate_gib - float(self.row["available_gib"])
+
+    @property
+    def before(self) -> float | None:
+        """The same of the estimate before the trial run's terms were counted one by one."""
+        text = self.row["before_gib"]
+        return float(text) - float(self.row["available_gib"]) if text else None
+
+
+def logs(images: bool) -> list[Log]:
+    """Return the logs of models without or with a tower for images."""
+    with LOGS.open(encoding="utf-8", newline="") as file:
+        return [Log(row) for row in csv.DictReader(file) if (row["images"] == "1") == images]
+
+
+def errors(images: bool) -> tuple[int, float, float]:
+    """Return the number of logs, the median and the largest absolute error of those without a named cause."""
+    found = [abs(log.error) for log in logs(images)]
+    unexplained = [abs(log.error) for log in logs(images) if not log.row["cause"]]
+    return len(found), round(median(found), 2), round(max(unexplained), 2)
+
+
+def table(images: bool) -> str:
+    """Return the table of one kind of model, and the sentence below it."""
+    lines = [
+        "| log | vLLM | GPU | model | tp | share | GiB, log | error before | error | cause |",
+        "|---|---|---|---|--:|--:|--:|--:|--:|---|",
+    ]
+    for log in logs(images):
+        row, before = log.row, log.before
+        source = f"[{row['source']}]({row['link']})" if row["link"] else row["source"]
+        cells = [
+            *(source, row["release"], row["gpu"], row["model"], row["tensor_parallel_size"]),
+            *(row["gpu_memory_utilization"], row["available_gib"]),
+            *("–" if before is None else f"{before:+.2f}", f"{log.error:+.2f}", row["cause"]),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    befores = [abs(log.before) for log in logs(images) if log.before is not None]
+    number, middle, most = errors(images)
+    kind = "with a tower for images" if images else "of text"
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"Over {number} logs of models {kind} the estimate is off by {middle:.2f} GiB in the median "
+            f"({median(befores):.2f} before), and by at most {most:.2f} GiB where no cause is named.",
+            "",
+        ]
+    )
+
+
+def page() -> str:
+    """Return the page with the tables as they are now."""
+    text = PAGE.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    return before + BEGIN + table(images=False) + "\n" + table(images=True) + END + rest.split(END)[1]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    for images in (False, True):
+        print(table(images))

@@ -1,0 +1,96 @@
+"""Decode: paged, in one pass (v1) and in splits (v2), contiguous, gathered first, torch's own, and peers'."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+import torch
+
+from pagesim.kernels import gather_sequences, paged_attention
+from pagesim.kernels.bench import inputs, peers
+from pagesim.kernels.bench.attention import check_decode, make_case, poisoned
+from pagesim.kernels.bench.inputs import Inputs
+from pagesim.kernels.bench.rows import Point
+from pagesim.kernels.bench.session import Case, Session
+from pagesim.kernels.timing import Call
+
+V2_TOKENS = 512
+"""Tokens of a split in vLLM's v2 kernel (2023)."""
+
+
+def prepare(point: Point, session: Session) -> Case:
+    """Return a decode op, made ready."""
+    if point.op in peers.PEERS:
+        peer = peers.PEERS[point.op]
+        peers.require(peer, point)
+        given = inputs.paged(point, session, point["batch"])
+        calls = peer.make(given, 1 / sqrt(point["head_size"]), point)
+        return make_case(point, calls, 1, check_decode(given, poisoned(calls, None)))
+    if point.op == "sdpa-decode":
+        return sdpa(point, session, rows=1)
+    queries = int(point.parameters.get("queries") or 1)
+    make = inputs.contiguous if point.op == "contiguous-decode" else inputs.paged
+    return _ours(point, make(point, session, point["batch"] * queries), queries)
+
+
+def _ours(point: Point, given: Inputs, queries: int) -> Case:
+    """Return our kernel over some inputs, with each batch gathered first if the op says so."""
+    window = point.parameters.get("window")
+    longest = int(given.lengths.max())
+    splits = {"paged-decode-v1": 1, "paged-decode-v2": -(-longest // V2_TOKENS)}
+    options: dict[str, Any] = {
+        "max_query_len": queries,
+        "max_context": longest,
+        "window": window,
+        "num_splits": splits.get(point.op, point.parameters.get("splits")),
+    }
+    starts = None
+    if queries > 1:
+        rows = len(given.lengths) * queries
+        starts = torch.arange(0, rows + 1, queries, dtype=torch.int32, device=given.lengths.device)
+    outs = torch.empty_like(given.queries)
+
+    def call(q: torch.Tensor, table: torch.Tensor, out: torch.Tensor) -> Call:
+        def gathered() -> torch.Tensor:
+            batch = gather_sequences(given.cache, table, given.lengths, max_context=longest, check=False)
+            return paged_attention(q, *batch, given.lengths, starts, out=out, **options)
+
+        if point.op == "gather-decode":
+            return gathered
+        return lambda: paged_attention(q, given.cache, table, given.lengths, starts, out=out, **options)
+
+    calls = [call(*each) for each in zip(given.queries, given.tables, outs, strict=True)]
+    return make_case(point, calls, queries, check_decode(given, poisoned(calls, outs), queries, window))
+
+
+def sdpa(point: Point, session: Session, rows: int) -> Case:
+    """Return ``scaled_dot_product_attention`` over contiguous heads, causal for prompts."""
+    from pagesim.kernels.bench.attention import check_prefill
+
+    prompt = Point(point.bench, point.op, {**point.parameters, "layout": "HND"})
+    given = inputs.contiguous(prompt, session, point["batch"] * rows)
+    shared = point["q_heads"] != point["kv_heads"]
+    context = point["context"]
+
+    def call(q: torch.Tensor, table: torch.Tensor) -> Call:
+        heads_first = q.view(point["batch"], rows, *q.shape[1:]).transpose(1, 2)
+        if rows == 1:
+            heads_first = heads_first.contiguous()
+        own = table[:, 0].long()
+        keys, values = (
+            each[own[0] : own[-1] + 1, :, :context]
+            for each in (given.cache.key_cache, given.cache.value_cache)
+        )
+        return lambda: torch.nn.functional.scaled_dot_product_attention(
+            heads_first, keys, values, is_causal=rows > 1, enable_gqa=shared
+        )
+
+    calls = [call(*each) for each in zip(given.queries, given.tables, strict=True)]
+
+    def as_ours() -> torch.Tensor:
+        output: torch.Tensor = calls[0]()
+        return output.transpose(1, 2).reshape(-1, *given.queries.shape[2:])
+
+    check = check_prefill(point, given, as_ours) if rows > 1 else check_decode(given, as_ours)
+    return make_case(point, calls, rows, check)

@@ -1,0 +1,147 @@
+"""The first hour with a GPU: ``python -m pagesim.kernels.bench.first --out DIR``.
+
+Four steps, each at most ten minutes: are the kernels right, how fast are they beside peers, what does a
+model take (a profile), and does the simulator predict a live run? The same command goes on where it was: a
+step that is over is not repeated, and the bench and the calibration go on within their step. On a CPU the
+kernels run in Triton's interpreter and everything else on the reference path, which says nothing of speed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pagesim.errors import PagesimError
+from pagesim.kernels.bench.selection import device as find_device
+from pagesim.setup.files import put_text
+
+LIMIT_S = 600.0
+"""Seconds of a step at most."""
+
+STATE = "first.json"
+"""Which steps are over, in the folder of all that is stored."""
+
+
+class Step(NamedTuple):
+    """A step.
+
+    Attributes:
+        name: of it.
+        question: that it answers.
+        arguments: of Python.
+    """
+
+    name: str
+    question: str
+    arguments: list[str]
+
+
+def steps(out: Path, device: str, quick: bool) -> list[Step]:
+    """Return the four steps.
+
+    Args:
+        out: folder of all that is stored.
+        device: ``cpu`` or ``cuda``.
+        quick: so few points that all ends in minutes on a CPU, too.
+    """
+    pagesim = ["-m", "pagesim"]
+    profile = str(out / "profile.json")
+    model = ["--model", "opt-125m" if quick or device == "cpu" else "llama-3.1-8b"]
+    where = ["--device", device]
+    fast = ["--quick", "--seconds", "0.001"] if quick else []
+    limit = ["--time-limit", str(LIMIT_S - 60)]
+    tests = ["tests/kernels/ops", "-m", "not slow", "-q", "-W", "ignore", "-p", "no:cacheprovider"]
+    if quick:
+        tests += ["-k", "blocks_are_copied or any_number_of_splits"]
+    load = ["--num-blocks", "40" if quick else "500", "--rate", "8", "--duration", "2" if quick else "20"]
+    live = ["--live", *where, *model, "--profile", profile, "--trace", "sharegpt", *load]
+    if quick:
+        live += ["--policies", "vllm-v1", "--preemptions", "recompute", "--max-model-len", "512"]
+    graphs = ["--cuda-graphs"] if device == "cuda" else []
+    return [
+        Step("correctness", "Are the kernels right?", ["-m", "pytest", *tests]),
+        Step(
+            "bench",
+            "How fast are they, beside peers?",
+            [*pagesim, "bench", "all", *where, *fast, *limit, "--out", str(out / "bench")],
+        ),
+        Step(
+            "calibration",
+            "What does a model take?",
+            [*pagesim, "calibrate", *where, *model, *fast, *graphs, profile],
+        ),
+        Step(
+            "validation",
+            "Does the simulator predict a live run?",
+            [*pagesim, "validate", *live, "--out", str(out / "validation")],
+        ),
+    ]
+
+
+def run(out: Path, device: str | None = None, *, quick: bool = False, only: str | None = None) -> bool:
+    """Run the steps that are not over yet, and return whether all are.
+
+    Args:
+        out: folder of all that is stored, made if it is not there.
+        device: ``cpu`` or ``cuda``; None for a GPU if there is one.
+        quick: as of `steps`.
+        only: the one step to run.
+
+    Raises:
+        PagesimError: the device is not there, or there is no such step.
+    """
+    device = find_device(device)
+    wanted = steps(out, device, quick)
+    if only is not None and only not in {step.name for step in wanted}:
+        raise PagesimError(f"only is {only!r}; one of {', '.join(step.name for step in wanted)} is needed")
+    out.mkdir(parents=True, exist_ok=True)
+    state = out / STATE
+    over: dict[str, float] = json.loads(state.read_text(encoding="utf-8")) if state.exists() else {}
+    environment = {**os.environ, **({"TRITON_INTERPRET": "1"} if device == "cpu" else {})}
+    root = Path(__file__).resolve().parents[2]  # of a checkout, where the tests are
+    for number, step in enumerate(wanted, 1):
+        if step.name in over or only not in (None, step.name):
+            continue
+        print(f"{number}. {step.question} {' '.join(step.arguments)}", flush=True)
+        # Only the kernels' own tests are interpreted: elsewhere the reference runs on a CPU.
+        given = environment if step.name == "correctness" else os.environ
+        began = time.monotonic()
+        try:
+            done = subprocess.run(
+                [sys.executable, *step.arguments], cwd=root, env=given, timeout=LIMIT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            print(f"{step.name} was stopped after {LIMIT_S:.0f} s; the same command goes on", flush=True)
+            return False
+        if done.returncode:
+            print(f"{step.name} ended with {done.returncode}; the same command tries again", flush=True)
+            return False
+        over[step.name] = round(time.monotonic() - began, 1)
+        put_text(state, json.dumps(over, indent=1) + "\n")
+    return len(over) == len(wanted)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the command line asks for and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m pagesim.kernels.bench.first", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder of all that is stored")
+    parser.add_argument("--device", help="cpu or cuda; a GPU if there is one")
+    parser.add_argument("--quick", action="store_true", help="few points, to try it")
+    parser.add_argument("--only", help="the one step to run")
+    asked = parser.parse_args(arguments)
+    try:
+        return 0 if run(asked.out.resolve(), asked.device, quick=asked.quick, only=asked.only) else 1
+    except PagesimError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

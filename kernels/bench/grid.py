@@ -1,0 +1,194 @@
+"""Grids: the ops of the bench, the columns that each depends on, and every combination of their values.
+
+Nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, NamedTuple
+
+from pagesim.errors import PagesimError
+from pagesim.kernels.bench.rows import Point
+
+WHOLE_DTYPES = ("fp16", "bf16", "fp32")
+WHOLE_OPS = ("sdpa-decode", "sdpa-prefill", "mla-decode", "linear")
+"""Ops that do not take FP8."""
+
+STRATEGIES = ("copy-each", "gather", "copy-batch")
+DIRECTIONS = ("out", "in")
+
+BOUNDS: dict[str, tuple[int, int]] = {
+    "batch": (1, 1 << 14),
+    "context": (1, 1 << 20),
+    "query": (1, 1 << 20),
+    "queries": (1, 64),
+    "window": (0, 1 << 20),
+    "block_size": (1, 4096),
+    "splits": (0, 1024),
+    "q_heads": (1, 1024),
+    "kv_heads": (1, 1024),
+    "pieces": (1, 1024),
+    "piece_bytes": (16, 1 << 34),
+    "blocks": (1, 1 << 20),
+    "tokens": (1, 1 << 24),
+    "m": (1, 1 << 20),
+    "n": (1, 1 << 20),
+    "k": (1, 1 << 20),
+}
+"""The least and the largest value of a column; 0 for the usual one: no window, no forced splits."""
+
+CHOICES: dict[str, tuple[object, ...]] = {
+    "head_size": (32, 64, 72, 80, 96, 112, 120, 128, 160, 192, 256, 512),
+    "dtype": (*WHOLE_DTYPES, "fp8"),
+    "layout": ("NHD", "HND"),
+    "cores": ("cuda", "tensor"),
+    "strategy": STRATEGIES,
+    "direction": DIRECTIONS,
+    "host_blocks": ("neighbours", "scattered"),
+}
+
+USUAL = {"queries": 1, "window": 0, "splits": 0}
+"""Values that are left out of a point."""
+
+
+class Op(NamedTuple):
+    """An op of the bench.
+
+    Attributes:
+        module: which file of ``bench/`` has its cases.
+        columns: what it depends on.
+    """
+
+    module: str
+    columns: tuple[str, ...]
+
+
+_HEADS = ("q_heads", "kv_heads", "head_size", "dtype")
+_DECODE = ("batch", "context", *_HEADS)
+_PAGED = (*_DECODE, "layout", "block_size")
+_PREFILL = ("batch", "context", "query", *_HEADS)
+_BLOCKS = ("pieces", "piece_bytes", "blocks", "dtype")
+_SWAP = ("strategy", "direction", "host_blocks", "pieces", "piece_bytes", "blocks")
+_PEERS = ("flash-attn-4-decode", "flash-attn-3-decode", "flash-attn-2-decode", "vllm-triton-decode")
+
+OPS: dict[str, dict[str, Op]] = {
+    "attention": {
+        "paged-decode": Op("decode", (*_PAGED, "queries", "window", "splits")),
+        "paged-decode-v1": Op("decode", _PAGED),
+        "paged-decode-v2": Op("decode", _PAGED),
+        "contiguous-decode": Op("decode", (*_DECODE, "layout", "splits")),
+        "gather-decode": Op("decode", _PAGED),
+        "sdpa-decode": Op("decode", _DECODE),
+        "flashinfer-decode": Op("decode", (*_PAGED, "cores")),
+        **{peer: Op("decode", _PAGED) for peer in _PEERS},
+        "paged-prefill": Op("prefill", (*_PREFILL, "layout", "block_size", "window")),
+        "sdpa-prefill": Op("prefill", _PREFILL),
+        "mla-decode": Op("mla", ("batch", "context", "q_heads", "block_size", "dtype")),
+    },
+    "copy": {
+        "device-copy": Op("cache_write", ("piece_bytes",)),
+        "reshape-and-cache": Op(
+            "cache_write", ("tokens", "block_size", "kv_heads", "head_size", "dtype", "layout")
+        ),
+        "copy-blocks": Op("block_moves", _BLOCKS),
+        "gather-blocks": Op("block_moves", _BLOCKS),
+        "scatter-blocks": Op("block_moves", _BLOCKS),
+    },
+    "swap": {
+        "pinned-copy": Op("swap", ("direction", "piece_bytes")),
+        "swap": Op("swap", _SWAP),
+        "decode-beside-swap": Op("swap", (*_SWAP, *_PAGED)),
+        "swap-by-layer": Op("iteration", (*_SWAP, *_PAGED, "n", "k")),
+    },
+    "gemm": {"linear": Op("gemm", ("m", "n", "k", "dtype"))},
+}
+"""The ops of each bench."""
+
+Values = Mapping[str | tuple[str, ...], Sequence[Any]]
+"""Values of each column; of several columns that go together, tuples."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Ops of a bench over every combination of values; an op takes the columns that it depends on.
+
+    Args:
+        bench: ``attention``, ``copy``, ``swap`` or ``gemm``.
+        ops: which of its ops.
+        values: of each column.
+
+    Raises:
+        PagesimError: an op or a value is off; the message names it and what is allowed.
+    """
+
+    bench: str
+    ops: Sequence[str]
+    values: Values
+
+    def __post_init__(self) -> None:
+        for op in self.ops:
+            _among("op", op, tuple(OPS[self.bench]))
+        for column, values in self.values.items():
+            for value in values:
+                pairs = zip(column, value, strict=True) if isinstance(column, tuple) else [(column, value)]
+                for name, each in pairs:
+                    check_value(name, each)
+
+    def points(self) -> Iterator[Point]:
+        """Yield the points, those that differ in the op alone in a row."""
+        seen: set[str] = set()
+        for values in product(*self.values.values()):
+            chosen: dict[str, Any] = {}
+            for column, value in zip(self.values, values, strict=True):
+                chosen.update(
+                    zip(column, value, strict=True) if isinstance(column, tuple) else [(column, value)]
+                )
+            for op in self.ops:
+                columns = OPS[self.bench][op].columns
+                given = {name: chosen[name] for name in columns if name in chosen}
+                given = {name: value for name, value in given.items() if USUAL.get(name) != value}
+                point = Point(self.bench, op, given)
+                if str(point) not in seen and is_done(point, chosen):
+                    seen.add(str(point))
+                    yield point
+
+
+def is_done(point: Point, chosen: Mapping[str, Any]) -> bool:
+    """Return whether an op does such a thing.
+
+    Args:
+        point: the op, and of the values those that it depends on.
+        chosen: all values.
+    """
+    if point.op in WHOLE_OPS and chosen["dtype"] not in WHOLE_DTYPES:
+        return False
+    # Torch's causal mask is for whole prompts.
+    if point.op == "sdpa-prefill" and chosen["query"] != chosen["context"]:
+        return False
+    plain = all(chosen.get(name, usual) == usual for name, usual in USUAL.items())
+    takes = OPS[point.bench][point.op].columns
+    return plain or all(chosen.get(name, USUAL[name]) == USUAL[name] or name in takes for name in USUAL)
+
+
+def check_value(column: str, value: Any) -> None:
+    """Check a value of a column.
+
+    Raises:
+        PagesimError: it is off.
+    """
+    if column in CHOICES:
+        _among(column, value, CHOICES[column])
+        return
+    least, most = BOUNDS[column]
+    if not least <= value <= most:
+        raise PagesimError(f"{column} is {value}; it must be from {least} to {most}")
+    if column == "piece_bytes" and value % 16:
+        raise PagesimError(f"piece_bytes is {value}; it must be a multiple of 16")
+
+
+def _among(name: str, value: object, allowed: tuple[object, ...]) -> None:
+    if value not in allowed:
+        raise PagesimError(f"{name} is {value}; it must be one of {', '.join(map(str, allowed))}")

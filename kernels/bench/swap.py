@@ -1,0 +1,184 @@
+"""Swaps in the bench: every strategy over piece size × count, one large copy, and decoding beside a swap."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from pagesim.errors import PagesimError
+from pagesim.kernels.bench import decode
+from pagesim.kernels.bench.rows import Point
+from pagesim.kernels.bench.session import Case, Session
+from pagesim.kernels.requirements import Unavailable
+from pagesim.kernels.swap import Pools, SwapStrategy, Transfer, make_strategy
+from pagesim.kernels.swap.base import BlockIds
+from pagesim.kernels.timing import Call, GraphClock, Timing
+
+SETS = 2
+"""Disjoint sets of blocks that a swap is timed over; the link is far slower than any cache."""
+
+
+def prepare(point: Point, session: Session) -> Case:
+    """Return a swap, made ready."""
+    if point.op == "pinned-copy":
+        return _pinned_copy(point, session)
+    if point.op == "decode-beside-swap":
+        return _decode_beside_swap(point, session)
+    return _swap(point, session)
+
+
+def _pinned_copy(point: Point, session: Session) -> Case:
+    size, out = point["piece_bytes"], point["direction"] == "out"
+    ours = session.random(size, dtype=torch.uint8)
+    theirs = session.fill(session.host_bytes(size))
+    target, source = (theirs, ours) if out else (ours, theirs)
+    return Case(
+        [lambda: target.copy_(source, non_blocking=True)],
+        bytes_moved=size,
+        reference=f"pinned-copy-{point['direction']}",
+        by_wall=True,
+    )
+
+
+def _swap(point: Point, session: Session) -> Case:
+    strategy, pairs = _strategy(point, session)
+    check = check_swap(
+        point, session, strategy.pools, pairs[0], lambda: start(strategy, point, pairs[0]).wait()
+    )
+
+    def call(chosen: BlockIds) -> Call:
+        return lambda: start(strategy, point, chosen)
+
+    return Case(
+        [call(chosen) for chosen in pairs],
+        bytes_moved=point["blocks"] * strategy.pools.block_bytes,
+        check=check,
+        reference=f"pinned-copy-{point['direction']}",
+        by_wall=True,
+    )
+
+
+def check_swap(
+    point: Point, session: Session, pools: Pools, pairs: BlockIds, swap: Call
+) -> Callable[[], float]:
+    """Return what compares blocks before and after a swap of pairs (device block, host block)."""
+
+    def check() -> float:
+        # Compared on the device: a host takes longer to compare the blocks than the link to bring them.
+        device, host = torch.from_numpy(pairs).to(session.device).T
+        out = point["direction"] == "out"
+
+        def here() -> torch.Tensor:
+            return torch.stack([cache[device] for cache in pools.rows()], 1)
+
+        def there() -> torch.Tensor:
+            return pools.host.to(session.device)[host]
+
+        session.fill(pools.host)
+        source = here() if out else there()
+        swap()
+        return float(not torch.equal(there() if out else here(), source))
+
+    return check
+
+
+def _decode_beside_swap(point: Point, session: Session) -> Case:
+    """Decode steps beside swaps that never pause; ``slowdown`` is their time over that of steps alone."""
+    check_overlap(session)
+    steps = decode.prepare(Point("attention", "paged-decode", _decode_part(point)), session)
+    strategy, pairs = _strategy(point, session)
+
+    def measure(budget_s: float) -> tuple[Timing, dict[str, Any]]:
+        clock = GraphClock()
+        sample = clock.prepare(steps.calls)
+        alone = clock.take(sample, budget_s)
+        with _swapping(strategy, point, pairs):
+            beside = clock.take(sample, budget_s)
+        return beside, {"slowdown": beside.median_s / alone.median_s}
+
+    return replace(steps, measure=measure)
+
+
+def _decode_part(point: Point) -> dict[str, Any]:
+    names = ("batch", "context", "block_size", "q_heads", "kv_heads", "head_size", "dtype", "layout")
+    return {name: point[name] for name in names}
+
+
+def check_overlap(session: Session) -> None:
+    """Make sure that copies and kernels can run side by side.
+
+    Raises:
+        Unavailable: the device is a CPU.
+    """
+    if session.device.type != "cuda":
+        raise Unavailable("how much a swap slows decoding down is measured on a GPU only")
+
+
+@contextmanager
+def _swapping(strategy: SwapStrategy, point: Point, pairs: list[BlockIds]) -> Iterator[None]:
+    """Swap over and over, in a thread: some strategies keep the host busy, and so does timing."""
+    stop, begun = threading.Event(), threading.Event()
+    failures: list[Exception] = []
+    on_gpu = strategy.stream is not None
+
+    def work() -> None:
+        try:
+            # A swap begins when the current stream's work is done, and that of decoding shall not hold it up.
+            with torch.cuda.stream(_new_stream()) if on_gpu else nullcontext():
+                while not stop.is_set():
+                    for chosen in pairs:
+                        transfer = start(strategy, point, chosen)
+                        begun.set()
+                        transfer.wait()
+        except Exception as error:
+            failures.append(error)
+            begun.set()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        if not begun.wait(timeout=60):
+            raise PagesimError("no swap began within 60 s")
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def _new_stream() -> torch.cuda.Stream:
+    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+
+def _strategy(point: Point, session: Session) -> tuple[SwapStrategy, list[BlockIds]]:
+    """Return a strategy over random pools, and sets of pairs (device block, host block) ``[blocks, 2]``."""
+    blocks, pieces, size = point["blocks"], point["pieces"], point["piece_bytes"]
+    total = SETS * blocks
+    caches = session.random(pieces, total, size, dtype=torch.uint8)
+    host = session.host_bytes(total * pieces * size).view(total, pieces, size)
+    strategy = make_strategy(point["strategy"], Pools(tuple(caches), host))
+    return strategy, list(choose_pairs(point, session, total, total).reshape(SETS, blocks, 2))
+
+
+def choose_pairs(point: Point, session: Session, device_blocks: int, host_blocks: int) -> BlockIds:
+    """Return pairs of a random device block and a host block, ``[host_blocks, 2]``."""
+    random = np.random.default_rng(session.generator(point).initial_seed())
+    device = random.permutation(device_blocks)[:host_blocks]
+    # A swap space whose free list is fresh hands out neighbours, one that was long in use does not.
+    neighbours = point["host_blocks"] == "neighbours"
+    there = np.arange(host_blocks) if neighbours else random.permutation(host_blocks)
+    return np.stack([device, there], 1)
+
+
+def start(strategy: SwapStrategy, point: Point, pairs: BlockIds) -> Transfer:
+    """Put a point's swap of pairs (device block, host block) under way."""
+    if point["direction"] == "out":
+        return strategy.swap_out(pairs)
+    return strategy.swap_in(pairs[:, ::-1])

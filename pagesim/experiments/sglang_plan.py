@@ -1,0 +1,118 @@
+"""Where a GPU's memory goes under SGLang: its static share, its pools, and the tokens that they hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pagesim.errors import PagesimError
+from pagesim.experiments.plan import MemoryPart
+from pagesim.scheduling.sglang import SglangOptions
+from pagesim.scheduling.sglang.defaults import most_running, static_fraction
+from pagesim.setup.engine_config import EngineConfig
+from pagesim.setup.notes import kernel_notes, kv_notes
+from pagesim.setup.system import System
+from pagesim.sizing import PoolPlan
+from pagesim.sizing.static_division import divide_statically
+
+
+@dataclass(frozen=True)
+class SglangPlan:
+    """The memory of an engine of SGLang before it has served anything.
+
+    Attributes:
+        system: what serves.
+        settled: the options that decide, those left out as the release's server takes them.
+        parts: where each GPU's memory goes.
+        pools: the tokens of each pool, and the bytes of a token in it on each GPU.
+        max_running_requests: of the tokens, as SGLang bounds them.
+        notes: what to know of the model's numbers.
+    """
+
+    system: System
+    settled: dict[str, Any]
+    parts: tuple[MemoryPart, ...]
+    pools: dict[str, tuple[int, float]]
+    max_running_requests: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        """The ``max_total_num_tokens`` of the engine's log."""
+        return next(iter(self.pools.values()))[0]
+
+    @property
+    def log(self) -> tuple[str, ...]:
+        """What the engine's log says of the same."""
+        of = self.settled
+        return (
+            f"max_total_num_tokens={self.tokens}, chunked_prefill_size={of['chunked_prefill_size']}, "
+            f"max_running_requests={self.max_running_requests}, context_len={of['max_model_len']}",
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it, for JSON."""
+        return {
+            "model": self.system.model,
+            "gpu": self.system.gpu,
+            "options": self.settled,
+            "memory": {part.name.lower().replace(" ", "_") + "_bytes": part.bytes for part in self.parts},
+            "pools": {
+                name: {"tokens": tokens, "bytes_per_token": size}
+                for name, (tokens, size) in self.pools.items()
+            },
+            "max_total_num_tokens": self.tokens,
+            "max_running_requests": self.max_running_requests,
+            "log": list(self.log),
+            "notes": list(self.notes),
+        }
+
+
+def plan_sglang(system: System) -> SglangPlan:
+    """Plan the memory of a system of policy ``sglang``.
+
+    Args:
+        system: what serves; its cost model is not looked at.
+
+    Raises:
+        CapacityError: the model does not fit, or a pool is too small to start.
+        PagesimError: an option is off, or its layers are not simulated under SGLang.
+    """
+    config = EngineConfig(system)
+    options = config.options
+    if not isinstance(options, SglangOptions) or config.sizing != "sglang":
+        raise PagesimError(f"policy is {system.policy}; a plan of pools is one of SGLang's: choose sglang")
+    sized = config.capacity
+    share = static_fraction(options, config.machine)
+    division = divide_statically(
+        config.model, config.gpu, tp=system.tensor_parallel_size, mem_fraction_static=share
+    )
+    slots = sized.num_blocks * sized.block_size
+    used = sized.num_blocks * sized.block_bytes
+    if isinstance(sized.plan, PoolPlan):
+        windows = sized.plan.window_blocks * sized.block_size
+        pools = {
+            "full attention": (slots, float(sized.plan.full_bytes)),
+            f"window {sized.plan.window + 1:,}": (windows, float(sized.plan.window_bytes)),
+        }
+        used = slots * sized.plan.full_bytes + windows * sized.plan.window_bytes
+    else:
+        pools = {"all layers": (slots, sized.block_bytes / sized.block_size)}
+    parts = (
+        MemoryPart("before weights", division.memory - division.requested, "estimated"),
+        MemoryPart("weights", division.weights, config.model.weights_are),
+        MemoryPart("activations and CUDA graphs", division.activations, "what the share leaves"),
+        MemoryPart("KV pools", used, "the rest of the share"),
+    )
+    settled = {
+        "tensor_parallel_size": system.tensor_parallel_size,
+        "weight_dtype": config.model.weights_in_words,
+        "kv_cache_dtype": config.kv_dtype,
+        "mem_fraction_static": share,
+        "max_model_len": config.max_model_len,
+        "page_size": sized.block_size,
+        "chunked_prefill_size": options.chunked_prefill_size,
+    }
+    running = most_running(options, slots, config.max_model_len)
+    notes = (*config.model.notes, *kv_notes(config), *kernel_notes(config))
+    return SglangPlan(system, settled, parts, pools, running, notes)

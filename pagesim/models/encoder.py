@@ -1,0 +1,67 @@
+"""Encoder: what a vision tower takes in, by which vLLM sizes the largest batch of images that it tries on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pagesim.models.hf_config import HfConfig
+
+ITEM_TOKENS = {
+    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), 16384),
+    "gemma3": 256,
+    "gemma4": 280,
+    "mistral3": 3025,
+}
+"""Tokens of the largest image that a family's preprocessor lets through, by model type: as logs print the
+encoder's budget (Qwen), or as the config and the processor's code have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """A vision tower, as `sizing.activations` needs it.
+
+    Attributes:
+        hidden: width of its residual stream.
+        ffn: inner width of its MLPs.
+        patch: numbers of a patch: channels, images taken together, height and width.
+        merged: patches that become one token of the language model.
+        pixels: of one patch, height times width.
+        item_tokens: tokens of the largest image.
+    """
+
+    hidden: int
+    ffn: int
+    patch: int
+    merged: int
+    pixels: int
+    item_tokens: int
+
+    def tokens_of(self, max_pixels: int) -> int:
+        """Return the tokens of an image of so many pixels, at most those of the largest."""
+        return max(1, min(self.item_tokens, max_pixels // (self.pixels * self.merged)))
+
+
+def encoder(config: HfConfig, tower: HfConfig) -> Encoder | None:
+    """Return the encoder of a model; None where it is not known how large its images may be.
+
+    Args:
+        config: of the whole model.
+        tower: its ``vision_config``.
+    """
+    family = str(config.whole.get("model_type"))
+    if family not in ITEM_TOKENS:
+        return None
+    side = tower.number("patch_size", default=14)
+    frames = tower.number("temporal_patch_size", default=2) if family.startswith("qwen") else 1
+    merge = {"gemma3": 4, "gemma4": tower.number("pooling_kernel_size", default=3)}.get(family)
+    merge = merge or (config if family == "mistral3" else tower).number("spatial_merge_size", default=2)
+    return Encoder(
+        hidden=tower.number("hidden_size", default=1152),
+        ffn=tower.number("intermediate_size", default=4304),
+        patch=3 * frames * side * side,
+        merged=merge * merge,
+        pixels=side * side,
+        item_tokens=ITEM_TOKENS[family],
+    )

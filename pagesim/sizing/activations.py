@@ -1,0 +1,98 @@
+"""What vLLM's trial run finds alive at once beside the weights: of the encoder, the layers and the sampler.
+
+Terms: v1/worker/gpu/model_runner.py, v1/worker/gpu/sample, multimodal/encoder_budget.py of vLLM 0.33.0. The
+factors `OF_LAYERS` and `OF_ENCODER` are fitted: docs/make_plan.py holds the estimate against posted logs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pagesim.models.encoder import Encoder
+from pagesim.models.model_spec import ModelSpec
+
+LOGIT_BYTES = 2 + 4 + 4
+"""Of a logit where FlashInfer samples: as computed, the copy in fp32, and one more for top-k and top-p."""
+
+SORTED_LOGIT_BYTES = LOGIT_BYTES + 8 + 4 + 4
+"""Of a logit where PyTorch sorts to sample by top-k and top-p: besides, places in 64 bits, probabilities,
+and their sums."""
+
+MASKED_LOGIT_BYTES = LOGIT_BYTES + 4
+"""Of a logit in releases whose sampler masks a copy of its own, 0.33.0 among them (sample/sampler.py)."""
+
+OF_LAYERS = 1.13
+"""Of the tensors of a layer that are counted, what the trial run finds: residuals and what is not freed."""
+
+OF_ENCODER = 1.15
+"""Likewise of the encoder's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """How a server treats images.
+
+    Attributes:
+        tower: whether the tower is loaded; not with ``--language-model-only``.
+        tried: whether images are part of the trial run; not with ``--skip-mm-profiling``.
+        max_pixels: of the largest image, as ``--mm-processor-kwargs`` says; None for the preprocessor's own.
+    """
+
+    tower: bool = True
+    tried: bool = True
+    max_pixels: int | None = None
+
+
+USUAL = Images()
+"""What a server does without a flag that says otherwise."""
+
+
+def peak(model: ModelSpec, tp: int, batched: int, sequences: int, logit_bytes: int, images: Images) -> int:
+    """Return the most bytes that are alive at once on a GPU in the trial run.
+
+    Encoder, layers and sampler run one after the other, and what the encoder gives stays until the end.
+
+    Args:
+        model: the model.
+        tp: GPUs over which it is divided.
+        batched: tokens of the largest iteration.
+        sequences: of the largest iteration.
+        logit_bytes: of a logit, while tokens are sampled.
+        images: how images are treated.
+    """
+    given, encoding = 0, 0
+    if model.encoder and images.tower and images.tried:
+        tokens = _image_tokens(model.encoder, batched, images.max_pixels)
+        encoding = int(OF_ENCODER * _encoder_bytes(model.encoder, tokens, tp))
+        given = 2 * tokens * model.hidden
+    logits = logit_bytes * min(batched, sequences) * model.vocab
+    return max(encoding, given + int(OF_LAYERS * _layer_bytes(model, tp, batched)), given + logits)
+
+
+def sampler_buffers(model: ModelSpec, sequences: int) -> int:
+    """Return the bytes that the sampler of vLLM 0.33.0 keeps: counts and a bit for each token, a sequence."""
+    return sequences * model.vocab * 4 + sequences * model.vocab // 8
+
+
+def _image_tokens(encoder: Encoder, batched: int, max_pixels: int | None) -> int:
+    """Return the tokens of the images that the trial run encodes together."""
+    item = encoder.item_tokens if max_pixels is None else encoder.tokens_of(max_pixels)
+    return max(1, max(batched, item) // item) * item
+
+
+def _encoder_bytes(encoder: Encoder, tokens: int, tp: int) -> int:
+    """Return bytes for pixels in fp32 and bf16, the residual and its norm, and the wider pair of tensors."""
+    wide = max(encoder.hidden * 3 // tp + encoder.hidden, 2 * encoder.ffn // tp)
+    return tokens * encoder.merged * (6 * encoder.patch + 2 * (2 * encoder.hidden + wide))
+
+
+def _layer_bytes(model: ModelSpec, tp: int, batched: int) -> int:
+    """Return bytes of a layer's tensors in half precision: an MLP's or the experts', at least attention's."""
+    qkv = (model.heads // tp + 2 * model.kv_heads_per_gpu(tp)) * model.head_dim
+    gated = 3 if model.gated else 2
+    numbers = batched * (gated * model.ffn // tp + 2 * model.hidden)
+    if moe := model.moe:
+        takes, inner = moe.latent or model.hidden, -(-moe.expert_ffn // tp)
+        each = max(2 * inner, takes) + max(inner, takes)
+        numbers = batched * (moe.experts_per_token * each + model.hidden + 2 * moe.experts)
+    return 2 * max(numbers, batched * 2 * (qkv + model.hidden))

@@ -1,0 +1,113 @@
+"""Plans of SGLang's pools, and plans beside start-up logs of vLLM and SGLang."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pagesim as ps
+from pagesim.errors import PagesimError
+from pagesim.experiments.sglang_plan import SglangPlan, plan_sglang
+from pagesim.experiments.startup_log import read_log
+from pagesim.hardware.gpus import GIB
+from pagesim.models import model
+from pagesim.setup.serve import read_serve
+from pagesim.setup.system import System, checked
+
+VLLM_LOG = """\
+(EngineCore) INFO 11-20 10:00:00 [gpu_model_runner.py:3000] Model loading took 14.99 GiB and 3.2 seconds
+INFO [gpu_worker.py:390] Available KV cache memory: 55.10 GiB
+INFO [kv_cache_utils.py:870] GPU KV cache size: 451,376 tokens
+INFO [kv_cache_utils.py:875] Maximum concurrency for 32,768 tokens per request: 13.77x
+"""
+SGLANG_LOG = """\
+[2026-08-15 10:00:00] Load weight end. type=Qwen3ForCausalLM, avail mem=62.10 GB, mem usage=15.30 GB.
+[2026-08-15 10:00:09] max_total_num_tokens=363000, chunked_prefill_size=8192, max_running_requests=4096
+"""
+
+
+def planned(line: str, gpu: str) -> SglangPlan:
+    return plan_sglang(checked(System, read_serve(line).merged_with({"gpu": gpu})))
+
+
+def test_the_parts_make_up_all_memory_and_the_tokens_are_those_of_a_run() -> None:
+    found = planned("sglang serve Qwen/Qwen3-8B", "h100")
+    memory = sum(part.bytes for part in found.parts)
+    assert 79.20 * GIB < memory < 79.21 * GIB
+    per_token = model("qwen3-8b").kv_bytes_per_token()
+    assert found.pools == {"all layers": (found.tokens, per_token)}
+    trace = ps.make_trace("fixed:64,8", rate=1.0, num_requests=2)
+    ran = ps.simulate(trace, "sglang", model="qwen3-8b", gpu="h100")
+    assert ran.summary["memory"]["num_blocks"] == found.tokens
+    assert found.log[0].startswith(f"max_total_num_tokens={found.tokens}, chunked_prefill_size=8192")
+
+
+def test_a_posted_log_of_eight_b300_has_the_tokens_within_four_per_cent() -> None:
+    """SGLang 0.5.9, 2026-02-26: weights 73.58 GB and max_total_num_tokens 2454421 on each GPU."""
+    found = planned("sglang serve moonshotai/Kimi-K2.5 --tp 8", "b300")
+    assert found.tokens == pytest.approx(2454421, rel=0.04)
+
+
+def test_a_model_with_windows_has_two_pools() -> None:
+    found = planned("sglang serve openai/gpt-oss-120b --tp 2", "h200")
+    (full, windows) = found.pools.values()
+    assert list(found.pools) == ["full attention", "window 128"]
+    assert windows[0] == int(full[0] * 0.8)
+    assert full[1] == windows[1] == 18 * 2 * 4 * 64 * 2
+
+
+def test_other_policies_are_refused() -> None:
+    with pytest.raises(PagesimError, match="policy is vllm-v1; a plan of pools is one of SGLang's"):
+        plan_sglang(System(policy="vllm-v1"))
+
+
+@pytest.fixture
+def log_of(tmp_path):
+    """Returns what writes a log and gives its path."""
+
+    def write(text: str) -> Path:
+        path: Path = tmp_path / "server.log"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def rows_of(printed: Any) -> dict[str, dict[str, float]]:
+    return {row["name"]: row for row in printed.json["beside_log"]}
+
+
+def test_a_log_of_vllm_stands_beside_the_plan_and_what_follows_from_its_gib_is_exact(
+    succeeds, log_of
+) -> None:
+    line = "vllm serve meta-llama/Llama-3.1-8B --max-model-len 32768"
+    how = ("plan", "--serve", line, "--gpu", "h100", "--log", log_of(VLLM_LOG))
+    rows = rows_of(succeeds(*how, "--json"))
+    assert rows["weights, GiB"]["difference"] == pytest.approx(0, abs=0.05)
+    assert rows["KV cache, GiB"]["logged"] == 55.10
+    assert rows["KV cache, tokens"]["from_logged_gib"] == rows["KV cache, tokens"]["logged"] == 451376
+    assert round(rows["concurrency"]["from_logged_gib"], 2) == rows["concurrency"]["logged"] == 13.77
+    shown = succeeds(*how).out
+    assert "The server's own log beside the plan" in shown
+    assert "451,376" in shown
+
+
+def test_a_log_of_sglang_stands_beside_the_plan(succeeds, log_of) -> None:
+    how = ("plan", "--serve", "sglang serve Qwen/Qwen3-8B", "--gpu", "h100", "--log", log_of(SGLANG_LOG))
+    rows = rows_of(succeeds(*how, "--json"))
+    assert rows["KV cache, tokens"]["difference"] == pytest.approx(0, abs=1000)
+    assert rows["running requests at most"]["difference"] == 0
+    assert "Pools" in succeeds(*how).out
+
+
+def test_a_file_that_is_no_such_log_is_refused(refused, log_of, tmp_path) -> None:
+    how = ("plan", "--model", "opt-13b", "--gpu", "h100", "--log")
+    assert "has no line that says what the server's memory is for" in refused(*how, log_of("nothing"))
+    assert "log: cannot read" in refused(*how, tmp_path / "absent.log")
+
+
+def test_the_last_of_several_lines_counts(log_of) -> None:
+    twice = VLLM_LOG + VLLM_LOG.replace("55.10", "54.00")
+    assert read_log(log_of(twice))["KV cache, GiB"] == 54.0

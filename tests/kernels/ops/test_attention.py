@@ -1,0 +1,205 @@
+"""Paged attention at odd shapes: decode, prefill, mixed batches, windows, sinks, soft caps, FP8, splits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import triton
+
+from pagesim.kernels import Cache, attention, gather_sequences, paged_attention
+from pagesim.kernels.launch import run_all
+from tests.kernels.cases import Case, largest_error, make_case
+
+F16, BF16, F32, FP8 = torch.float16, torch.bfloat16, torch.float32, torch.float8_e4m3fn
+BOUND = {F16: 1e-3, BF16: 1e-2, F32: 1e-6}
+CAPPED_BOUND = {F16: 1e-3, BF16: 1e-2, F32: 2e-5}  # tanh is 1 less a quotient, off by 10⁻⁷ of the cap
+
+
+def check(case: Case, output: torch.Tensor) -> None:
+    """Compare with the exact answer, and with the reference in the type of the queries."""
+    exact, dtype = case.refer(), case.q.dtype
+    error = largest_error(output.cpu(), exact)
+    assert error <= (BOUND if case.softcap is None else CAPPED_BOUND)[dtype]
+    if case.softcap is None:
+        assert error <= 2 * largest_error(case.refer(dtype), exact)
+
+
+def cut(
+    case: Case, device: torch.device, splits: int, tile: int = 16, rows: int = 16, least: int = 0
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Run the kernels as they are cut up here; return the result and the splits' sums, written over NaN."""
+    there = case.to(device)
+    out = torch.full_like(there.q, float("nan"))
+    config = triton.Config({"BLOCK_M": rows, "BLOCK_N": tile}, num_warps=4, num_stages=2)
+    launches = attention.launches(
+        there.q,
+        there.cache,
+        *there.batch,
+        out,
+        max_query_len=1,
+        scale=case.q.shape[-1] ** -0.5,
+        **there.variant,
+        num_splits=splits,
+        min_split=least,
+        config=config,
+    )
+    lse = launches[0].arguments["LSE"].fill_(float("nan")) if splits > 1 else None
+    return run_all(launches, out).cpu(), lse
+
+
+DECODES = {
+    "one token": {"context_lens": [1]},
+    "63 tokens and an empty row": {"context_lens": [63, 0, 64, 65], "group": 4},
+    "only an empty row": {"context_lens": [0]},
+    "skewed": {"context_lens": [1000, 1, 0, 63], "group": 8, "kv_heads": 1},
+    "block 1": {"context_lens": [65, 3], "block_size": 1, "head_dim": 80},
+    "block 256": {"context_lens": [300, 256], "block_size": 256, "head_dim": 128},
+    "block 5": {"context_lens": [161, 79, 80], "block_size": 5, "group": 2},
+    "block 544, FP8": {"context_lens": [161, 79], "block_size": 544, "kv_dtype": FP8},
+    "HND": {"context_lens": [63, 130], "layout": "HND", "group": 3, "head_dim": 96},
+    "71 query heads of one KV head": {"context_lens": [70], "group": 71, "kv_heads": 1},
+    "bfloat16": {"context_lens": [100, 63], "dtype": BF16, "group": 4},
+    "float32": {"context_lens": [63, 5], "dtype": F32, "group": 2},
+    "head size 192": {"context_lens": [40], "head_dim": 192},
+    "head size 512": {"context_lens": [40], "head_dim": 512, "dtype": BF16},
+    "FP8": {"context_lens": [150, 63], "kv_dtype": FP8, "group": 4},
+    "FP8, a scale a head, HND": {
+        "context_lens": [63], "kv_dtype": FP8, "head_scales": True, "dtype": BF16, "layout": "HND",
+    },
+    "a window": {"context_lens": [200, 20, 0, 64], "window": 50, "group": 4},
+    "a window of one token": {"context_lens": [65, 64], "window": 1},
+    "a window of whole tiles": {"context_lens": [128, 129], "window": 64},
+    "a window, HND, block 256": {"context_lens": [300], "window": 40, "layout": "HND", "block_size": 256},
+    "sinks": {"context_lens": [63, 0, 200], "sinks": True, "group": 4},
+    "a soft cap": {"context_lens": [63, 100], "softcap": 3.0, "group": 4, "dtype": F32},
+}  # fmt: skip
+
+QUERIES = {
+    "a chunk, a decode, nothing": {"context_lens": [200, 63, 40], "query_lens": [90, 1, 0], "group": 4},
+    "four queries each": {"context_lens": [63, 4, 130], "query_lens": [4, 4, 4], "group": 4},
+    "eight queries across a tile's end": {"context_lens": [66, 71], "query_lens": [8, 8], "group": 2},
+    "queries of 71 heads": {"context_lens": [40], "query_lens": [2], "group": 71, "kv_heads": 1},
+    "queries of 7 heads, block 1": {
+        "context_lens": [50, 9], "query_lens": [33, 9], "group": 7, "kv_heads": 1, "block_size": 1,
+    },
+    "a window of fewer tokens than queries": {"context_lens": [70], "query_lens": [8], "window": 2},
+    "a window after a prefix": {
+        "context_lens": [300, 0, 70], "query_lens": [5, 0, 70], "window": 64, "block_size": 8,
+    },
+    "a prompt, float32": {"context_lens": [37], "query_lens": [37], "group": 2, "dtype": F32},
+    "all at once": {
+        "context_lens": [150, 40, 0], "query_lens": [80, 7, 0], "window": 45, "sinks": True, "softcap": 4.0,
+        "group": 4, "kv_dtype": FP8, "head_scales": True, "dtype": BF16,
+    },
+}  # fmt: skip
+PROBLEMS = {**DECODES, **QUERIES}
+QUICK = ("63 tokens and an empty row", "block 5", "a window", "a chunk, a decode, nothing", "all at once")
+
+
+@pytest.mark.slow_but(*QUICK)
+@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS.keys())
+def test_the_op_is_exact(problem, device):
+    case = make_case(**problem)
+    check(case, case.to(device).run(backend="triton"))
+
+
+@pytest.mark.slow_but(
+    "63 tokens and an empty row-3", "a window-3", "a chunk, a decode, nothing-2", "all at once-3"
+)
+@pytest.mark.parametrize("splits", [2, 3])
+@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS.keys())
+def test_splits_are_exact(problem, splits, device):
+    case = make_case(**problem)
+    check(case, cut(case, device, splits, tile=32 if splits == 2 else 16)[0])
+
+
+def test_a_batch_of_one_query_each_is_a_decode(device):
+    case = make_case([70, 5, 40], group=4)
+    starts = replace(case, query_starts=torch.arange(4, dtype=torch.int32))
+    outputs = [each.to(device).run(backend="triton").cpu() for each in (case, starts)]
+    assert torch.equal(*outputs)
+
+
+def test_each_split_takes_its_part_of_the_rows_own_length(device):
+    """A split that holds tokens writes the logarithm of its sum, another minus infinity."""
+    case = make_case([300, 0, 17, 64], block_size=32)
+    output, lse = cut(case, device, splits=4, tile=16, least=32)  # lse [batch, q_heads, splits]
+    holds = (lse > float("-inf")).sum(dim=2)
+    assert not lse.isnan().any()
+    assert holds.tolist() == [[4, 4], [0, 0], [1, 1], [2, 2]]
+    check(case, output)
+
+
+@pytest.mark.parametrize("queries", [1, 4])
+def test_tiles_before_the_window_are_not_read(queries, device):
+    """The splits that hold tokens are those of the tokens from the window's first tile on."""
+    case = make_case([1000, 300], query_lens=[queries] * 2, group=2, window=40)
+    output, lse = cut(case, device, splits=5, tile=16, least=16)
+    assert (lse > float("-inf")).sum(dim=2).max() <= 4  # of 56 + 3 tokens at most, in tiles of 16
+    check(case, output)
+
+
+@pytest.mark.slow_but("64-16", "16-128")
+@pytest.mark.parametrize("rows", [16, 64])
+@pytest.mark.parametrize("tile", [16, 64, 128])
+def test_any_configuration_is_exact(rows, tile, device):
+    case = make_case([130, 40], query_lens=[37, 3], group=3, kv_heads=1, block_size=64)
+    check(case, cut(case, device, 1, tile, rows)[0])
+    check(case, cut(case, device, 2, tile, rows)[0])
+
+
+def test_caches_may_be_interleaved_and_queries_a_view(device):
+    case = make_case([63, 30], group=2)
+    both = torch.stack([case.key_cache, case.value_cache], dim=1)
+    fused = torch.cat([torch.full_like(case.q, float("nan")), case.q, case.q], dim=1)
+    view = replace(case, q=fused[:, 4:8], key_cache=both[:, 0], value_cache=both[:, 1])
+    check(case, view.to(device).run(backend="triton"))
+
+
+def test_what_is_not_a_row_of_the_result_stays_as_it_is(device):
+    case = make_case([20, 33], query_lens=[3, 5], group=3).to(device)
+    wide = torch.full((8, 9, 64), 7.0, dtype=F16, device=device)
+    paged_attention(case.q, case.cache, *case.batch, out=wide[:, 1:7], backend="triton")
+    assert (wide[:, [0, 7, 8]] == 7).all()
+    check(case.to("cpu"), wide[:, 1:7])
+
+
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+def test_gathered_first_it_is_the_same(layout, device):
+    case = make_case([63, 0, 40], group=2, layout=layout, kv_dtype=FP8, head_scales=True)
+    there = case.to(device)
+    cache, table = gather_sequences(there.cache, *there.batch[:2], max_context=63)
+    assert table.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    check(case, paged_attention(there.q, cache, table, there.context_lens, backend="triton"))
+
+
+def test_a_whole_sequence_may_be_a_block(device):
+    case = make_case([63, 1, 40], group=2)
+    keys, values = (
+        each[case.block_table.clamp(min=0).long()].flatten(1, 2)
+        for each in (case.cache.keys, case.cache.values)
+    )
+    cache = Cache(keys.to(device), values.to(device))
+    table = torch.arange(3, dtype=torch.int32, device=device)[:, None]
+    check(
+        case, paged_attention(case.q.to(device), cache, table, case.context_lens.to(device), backend="triton")
+    )
+
+
+def test_no_sequence_is_nothing_to_do(device):
+    case = make_case([5]).to(device)
+    empty = paged_attention(
+        case.q[:0], case.cache, case.block_table[:0], case.context_lens[:0], backend="triton"
+    )
+    assert empty.shape == (0, 2, 64)
+
+
+def test_splits_keep_a_gpu_busy_and_are_not_too_short():
+    cpu = torch.device("cpu")
+    assert attention.choose_splits(1, 100_000, cpu) == 128
+    assert attention.choose_splits(1, 1024, cpu) == 4
+    assert attention.choose_splits(1, 100, cpu) == 1
+    assert attention.choose_splits(64, 100_000, cpu) == 4
+    assert attention.choose_splits(1000, 100_000, cpu) == 1
