@@ -19,7 +19,7 @@ from pagesim.models.layers import (
     kv_element_bytes,
     kv_heads_per_gpu,
 )
-from pagesim.models.parameters import REST, TOWER, Tensor, count, tensors
+from pagesim.models.parameters import REST, TABLES, TOWER, Tensor, count, tensors
 from pagesim.models.parts import LatentAttention, MixtureOfExperts
 from pagesim.models.recurrent import Recurrence
 from pagesim.models.weights import ALL_BF16, BF16, REST_BYTES, Compute, Weights, usual_weights
@@ -364,23 +364,23 @@ class ModelSpec:
     def flops_by_compute(self) -> dict[Compute, int]:
         """Return these operations, the LM head's left out, by what their factors are in."""
         found: dict[Compute, int] = {"fp16": 0}
-        for group, parameters in count(self, active=True).items():
-            dtype = self.weights.of(group)
-            if group == REST:
-                parameters -= self.vocab * (self.embedding or self.hidden) + self.position_rows * self.hidden
+        for tensor in tensors(self):
+            dtype = self.weights.of(tensor.group)
             compute: Compute = "fp16" if dtype is None else dtype.compute
-            if group not in ("head", TOWER):
-                found[compute] = found.get(compute, 0) + 2 * parameters
+            if tensor.group not in ("head", TOWER) and tensor.name not in TABLES:
+                found[compute] = found.get(compute, 0) + 2 * tensor.numbers(active=True)
         return found
 
     @property
     def layer_weight_bytes(self) -> int:
         """Bytes of the weights that every iteration reads before the LM head: no tables, and no experts."""
-        tables = self.vocab * (self.embedding or self.hidden) + self.position_rows * self.hidden
-        groups = self.weight_bytes_by_group(1)
-        left_out = groups["head"] + groups.get("experts", 0) + REST_BYTES * tables
-        left_out += groups.get(TOWER, 0)
-        return sum(groups.values()) - left_out
+        return round(
+            sum(
+                self.weights.bytes(tensor)
+                for tensor in tensors(self)
+                if tensor.group not in ("head", "experts", TOWER) and tensor.name not in TABLES
+            )
+        )
 
     @property
     def lm_head_compute(self) -> Compute:

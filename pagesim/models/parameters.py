@@ -27,6 +27,9 @@ ALL = 1 << 16
 NOWHERE = (-1,)
 """The layers of a tensor that is in none, and there once."""
 
+TABLES = ("embed_tokens", "embed_tokens_per_layer", "positions", "tid2eid")
+"""Tensors of which a token's row is looked up and nothing is multiplied."""
+
 VOCAB_STEP = 64
 """Rows of which vLLM makes a token table and an LM head a multiple."""
 
