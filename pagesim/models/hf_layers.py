@@ -24,7 +24,8 @@ from pagesim.models.layers import (
     StateLayer,
     WindowLayer,
 )
-from pagesim.models.model_spec import MOST_PARTS, LatentAttention
+from pagesim.models.model_spec import MOST_PARTS
+from pagesim.models.parts import LatentAttention
 
 NO_KIND = ("compress_ratios", "index_kpool", "cross_attention_layers", "is_encoder_decoder")
 """Signs of something that no kind of layer here can stand for, in a layer file neither."""

@@ -7,7 +7,7 @@ from math import ceil
 
 from pagesim.models.families import LATENTS, MIXTURES, TRAITS
 from pagesim.models.hf_config import HfConfig
-from pagesim.models.model_spec import LatentAttention, MixtureOfExperts
+from pagesim.models.parts import LatentAttention, MixtureOfExperts
 from pagesim.models.recurrent import GatedDeltaNet, KimiDelta, Mamba1, Mamba2, Recurrence, ShortConv
 
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}

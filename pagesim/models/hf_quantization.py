@@ -46,10 +46,7 @@ FILED = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4", "MIXED_PRECIS
 _IGNORED = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules")
 
 _FP8 = WeightDtype("fp8", 8, "fp8", beside=OF_TENSORS)
-_ROW = 1 << 31
-"""More columns than any matrix has."""
-_FP8_ROWS = WeightDtype("fp8", 8, "fp8", (1, _ROW))
-"""Fp8 with a scale of each row."""
+_FP8_ROWS = WeightDtype("fp8", 8, "fp8", (1, 1 << 31))  # a scale of each row
 _NVFP4 = WeightDtype("nvfp4", DTYPES["nvfp4"].bits, "fp4", beside=OF_TENSORS)
 _MXFP8 = WeightDtype("mxfp8", with_scales(8, 32, 8), "fp8")
 
@@ -316,8 +313,7 @@ def _fp8(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Module]
         return _but_head(dtype)
     # Its scales are powers of 2 in 8 bits, its experts in MXFP4 unless it says otherwise.
     dtype = replace(dtype, bits=with_scales(8, dtype.block[0] * dtype.block[1], 8), scale=8)
-    experts = DTYPES["mxfp4"] if config.get("expert_dtype") == "fp4" else dtype
-    experts = _NVFP4 if of_experts else experts
+    experts = _NVFP4 if of_experts else DTYPES["mxfp4"] if config.get("expert_dtype") == "fp4" else dtype
     return lambda module: experts if module.group == "experts" else _but_head(dtype)(module)
 
 

@@ -20,8 +20,9 @@ from pagesim.models.hf_quantization import cache_dtype, weights, with_file
 from pagesim.models.hf_unread import unread
 from pagesim.models.hf_vision import Tower, parts
 from pagesim.models.layers import FullLayer, LatentLayer, StateLayer
-from pagesim.models.model_spec import MixtureOfExperts, ModelSpec
+from pagesim.models.model_spec import ModelSpec
 from pagesim.models.parameters import tensors
+from pagesim.models.parts import MixtureOfExperts
 from pagesim.setup.reading import parse_json, read_text
 
 _FFN: dict[str, tuple[str, ...]] = {

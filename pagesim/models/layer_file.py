@@ -18,7 +18,8 @@ from pagesim.models.layers import (
     StateLayer,
     WindowLayer,
 )
-from pagesim.models.model_spec import MOST_PARTS, LatentAttention, MixtureOfExperts, ModelSpec
+from pagesim.models.model_spec import MOST_PARTS, ModelSpec
+from pagesim.models.parts import LatentAttention, MixtureOfExperts
 from pagesim.models.weights import GROUPS, Weights, weight_dtype
 from pagesim.setup.reading import parse_json, parse_toml, read_text
 

@@ -12,7 +12,8 @@ from pagesim.errors import PagesimError
 from pagesim.models.layers import FullLayer, IndexerLayer, StateLayer
 
 if TYPE_CHECKING:
-    from pagesim.models.model_spec import LatentAttention, MixtureOfExperts, ModelSpec
+    from pagesim.models.model_spec import ModelSpec
+    from pagesim.models.parts import LatentAttention, MixtureOfExperts
 
 REST = "rest"
 """The group of what is never quantized: tables, norms, biases, routers."""
@@ -25,6 +26,9 @@ ALL = 1 << 16
 
 NOWHERE = (-1,)
 """The layers of a tensor that is in none, and there once."""
+
+TABLES = ("embed_tokens", "embed_tokens_per_layer", "positions", "tid2eid")
+"""Tensors of which a token's row is looked up and nothing is multiplied."""
 
 VOCAB_STEP = 64
 """Rows of which vLLM makes a token table and an LM head a multiple."""

@@ -13,6 +13,7 @@ from pagesim.models.layers import (
     FullLayer,
     LatentLayer,
     Layer,
+    RingLayer,
     StateLayer,
     WindowLayer,
 )
@@ -163,6 +164,8 @@ def _rule(layer: Layer, of_states: State) -> Rule:
             return ChunkedLocal(chunk)
         case StateLayer():
             return of_states
+        case RingLayer():
+            return State()  # one block a sequence, in which no prefix is found
         case _:
             return Full()
 

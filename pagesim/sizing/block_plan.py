@@ -1,7 +1,6 @@
 """Block plan: the KV blocks that vLLM 0.33.0 makes of a model's layers, and how many a request can take.
 
-Sources: ``_align_hybrid_block_size`` (platforms/interface.py), ``max_memory_usage_bytes`` of each kind of
-layer (v1/kv_cache_interface.py), ``get_kv_cache_configs`` (v1/core/kv_cache_planning.py) and
+Sources: ``get_kv_cache_configs`` (v1/core/kv_cache_planning.py) and
 ``resolve_kv_cache_block_sizes`` (v1/core/kv_cache_utils.py).
 """
 
@@ -11,11 +10,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd, lcm
-from typing import Literal
 
 from pagesim.errors import CapacityError, PagesimError
 from pagesim.models.layers import (
-    AttentionLayer,
     ChunkLayer,
     IndexerLayer,
     LatentLayer,
@@ -23,24 +20,17 @@ from pagesim.models.layers import (
     RingLayer,
     StateLayer,
     WindowLayer,
-    kv_element_bytes,
-    page_bytes,
 )
+from pagesim.sizing.block_pages import StateMode, block_pages, most_blocks
 from pagesim.sizing.kernel_blocks import (
     HOPPER,
-    KERNEL_BLOCK,
     OTHER_VENDOR,
     as_kept,
     kernels_block,
     packs,
     stride,
 )
-from pagesim.sizing.layer_groups import Page, grouped
-
-LATENT_HYBRID_BLOCK = 128
-"""What blocks of latent vectors beside states are a multiple of."""
-
-StateMode = Literal["none", "align"]
+from pagesim.sizing.layer_groups import grouped
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +285,7 @@ def plan_blocks(
     states = [layer for layer in layers if isinstance(layer, StateLayer)]
     mode: StateMode = "align" if states and prefix_caching else "none"
     block_size = block_size or kernels_block(layers, kv_dtype, capability, image_prefixes=image_prefixes)
-    pages = _pages(layers, block_size, kv_dtype, tp, mode, max_model_len)
+    pages = block_pages(layers, block_size, kv_dtype, tp, mode, max_model_len)
     leave_states = all(state.checkpoint is not None for state in states)
     groups = []
     packed = packs(layers)
@@ -392,72 +382,6 @@ def _check(**counts: int | None) -> None:
     for name, value in counts.items():
         if value is not None and value < 1:
             raise PagesimError(f"{name} is {value}; it must be at least 1")
-
-
-def _pages(
-    layers: Sequence[Layer], block_size: int, kv_dtype: str, tp: int, mode: StateMode, max_model_len: int
-) -> list[Page]:
-    """Return what each layer keeps in a block: of attention as large as the block, of states padded to it."""
-    states = [layer for layer in layers if isinstance(layer, StateLayer)]
-    attention = [layer for layer in layers if not isinstance(layer, StateLayer)]
-    state_page = 0
-    if states:
-        of_heads = [layer for layer in attention if not isinstance(layer, IndexerLayer | RingLayer)]
-        widths = sorted({_width(layer, kv_dtype, tp) for layer in of_heads})
-        if len(widths) != 1:
-            kept = " and ".join(map(str, widths)) if widths else "no"
-            raise PagesimError(
-                f"beside layers with a state the others keep {kept} bytes a token, and no log shows what "
-                "blocks vLLM makes of them: choose layers that keep one number of bytes a token"
-            )
-        latent = any(isinstance(layer, LatentLayer) for layer in attention)
-        block_size = _beside_states(states, block_size, widths[0], tp, mode, latent=latent)
-        state_page = block_size * widths[0]
-    state_block = block_size if mode == "align" else max_model_len
-    pages = []
-    for layer in layers:
-        if isinstance(layer, StateLayer):
-            pages.append(Page(layer, state_block, state_page, layer.state_bytes(tp)))
-        else:
-            own = layer.block_size if isinstance(layer, WindowLayer | RingLayer) else 0
-            size = page_bytes(layer, own or block_size, kv_dtype, tp)
-            pages.append(Page(layer, own or block_size, size, size))
-    return pages
-
-
-def _width(layer: AttentionLayer, kv_dtype: str, tp: int) -> int:
-    """Return the bytes of a token by which blocks are made to hold a state, before a kernel's own layout."""
-    if isinstance(layer, LatentLayer):
-        return layer.width * kv_element_bytes(kv_dtype)
-    return layer.bytes_per_token(kv_dtype, tp)
-
-
-def _beside_states(
-    states: Sequence[StateLayer], block_size: int, token_bytes: int, tp: int, mode: StateMode, *, latent: bool
-) -> int:
-    """Return the tokens of a block in whose page the largest state has room, at least ``block_size``."""
-    step = max(KERNEL_BLOCK, block_size, LATENT_HYBRID_BLOCK if latent else 0)
-    checkpoints = [state.checkpoint for state in states if state.checkpoint is not None]
-    if mode == "align" and len(checkpoints) == len(states):
-        step = lcm(step, *checkpoints)
-    largest = max(state.state_bytes(tp) for state in states)
-    tokens = step * -(-largest // (step * token_bytes))
-    return max(block_size, KERNEL_BLOCK * -(-tokens // KERNEL_BLOCK))
-
-
-def most_blocks(rule: Layer, block_size: int, tokens: int, in_flight: int, mode: StateMode) -> int:
-    """Return the blocks that a request of so many tokens takes at most, a checkpoint's left out."""
-    match rule:
-        case WindowLayer(window=window):
-            return -(-min(window - 1 + in_flight, tokens) // block_size) + 1
-        case ChunkLayer(chunk=chunk):
-            return -(-min(chunk + in_flight, tokens) // block_size)
-        case StateLayer():
-            return 2 if mode == "align" else 1
-        case RingLayer():
-            return 1
-        case _:
-            return -(-tokens // block_size)
 
 
 def _least_blocks(group: BlockGroup, computed: int) -> int:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from pagesim.errors import CapacityError, PagesimError
 from pagesim.models.layers import ChunkLayer, Layer, StateLayer, WindowLayer
-from pagesim.sizing.block_plan import most_blocks
+from pagesim.sizing.block_pages import most_blocks
 
 Layout = Literal["large-pages", "pools"]
 """How types share memory: all take large pages, as large as the least common multiple of their pages; or each

@@ -32,7 +32,7 @@ from pagesim.models.layers import (
     StateLayer,
     WindowLayer,
 )
-from pagesim.models.model_spec import LatentAttention, MixtureOfExperts
+from pagesim.models.parts import LatentAttention, MixtureOfExperts
 from pagesim.scheduling.attention_spans import LastTokens
 from pagesim.sim.clock import TICKS_PER_SECOND
 

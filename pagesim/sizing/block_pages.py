@@ -1,0 +1,98 @@
+"""Block pages: what each layer keeps in a block, and how many blocks a request takes of it at most.
+
+Sources: ``_align_hybrid_block_size`` (platforms/interface.py) and ``max_memory_usage_bytes`` of each kind of
+layer (v1/kv_cache_interface.py) of vLLM 0.33.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import lcm
+from typing import Literal
+
+from pagesim.errors import PagesimError
+from pagesim.models.layers import (
+    AttentionLayer,
+    ChunkLayer,
+    IndexerLayer,
+    LatentLayer,
+    Layer,
+    RingLayer,
+    StateLayer,
+    WindowLayer,
+    kv_element_bytes,
+    page_bytes,
+)
+from pagesim.sizing.kernel_blocks import KERNEL_BLOCK
+from pagesim.sizing.layer_groups import Page
+
+LATENT_HYBRID_BLOCK = 128
+"""What blocks of latent vectors beside states are a multiple of."""
+
+StateMode = Literal["none", "align"]
+
+
+def block_pages(
+    layers: Sequence[Layer], block_size: int, kv_dtype: str, tp: int, mode: StateMode, max_model_len: int
+) -> list[Page]:
+    """Return what each layer keeps in a block: of attention as large as the block, of states padded to it."""
+    states = [layer for layer in layers if isinstance(layer, StateLayer)]
+    attention = [layer for layer in layers if not isinstance(layer, StateLayer)]
+    state_page = 0
+    if states:
+        of_heads = [layer for layer in attention if not isinstance(layer, IndexerLayer | RingLayer)]
+        widths = sorted({_width(layer, kv_dtype, tp) for layer in of_heads})
+        if len(widths) != 1:
+            kept = " and ".join(map(str, widths)) if widths else "no"
+            raise PagesimError(
+                f"beside layers with a state the others keep {kept} bytes a token, and no log shows what "
+                "blocks vLLM makes of them: choose layers that keep one number of bytes a token"
+            )
+        latent = any(isinstance(layer, LatentLayer) for layer in attention)
+        block_size = _beside_states(states, block_size, widths[0], tp, mode, latent=latent)
+        state_page = block_size * widths[0]
+    state_block = block_size if mode == "align" else max_model_len
+    pages = []
+    for layer in layers:
+        if isinstance(layer, StateLayer):
+            pages.append(Page(layer, state_block, state_page, layer.state_bytes(tp)))
+        else:
+            own = layer.block_size if isinstance(layer, WindowLayer | RingLayer) else 0
+            size = page_bytes(layer, own or block_size, kv_dtype, tp)
+            pages.append(Page(layer, own or block_size, size, size))
+    return pages
+
+
+def _width(layer: AttentionLayer, kv_dtype: str, tp: int) -> int:
+    """Return the bytes of a token by which blocks are made to hold a state, before a kernel's own layout."""
+    if isinstance(layer, LatentLayer):
+        return layer.width * kv_element_bytes(kv_dtype)
+    return layer.bytes_per_token(kv_dtype, tp)
+
+
+def _beside_states(
+    states: Sequence[StateLayer], block_size: int, token_bytes: int, tp: int, mode: StateMode, *, latent: bool
+) -> int:
+    """Return the tokens of a block in whose page the largest state has room, at least ``block_size``."""
+    step = max(KERNEL_BLOCK, block_size, LATENT_HYBRID_BLOCK if latent else 0)
+    checkpoints = [state.checkpoint for state in states if state.checkpoint is not None]
+    if mode == "align" and len(checkpoints) == len(states):
+        step = lcm(step, *checkpoints)
+    largest = max(state.state_bytes(tp) for state in states)
+    tokens = step * -(-largest // (step * token_bytes))
+    return max(block_size, KERNEL_BLOCK * -(-tokens // KERNEL_BLOCK))
+
+
+def most_blocks(rule: Layer, block_size: int, tokens: int, in_flight: int, mode: StateMode) -> int:
+    """Return the blocks that a request of so many tokens takes at most, a checkpoint's left out."""
+    match rule:
+        case WindowLayer(window=window):
+            return -(-min(window - 1 + in_flight, tokens) // block_size) + 1
+        case ChunkLayer(chunk=chunk):
+            return -(-min(chunk + in_flight, tokens) // block_size)
+        case StateLayer():
+            return 2 if mode == "align" else 1
+        case RingLayer():
+            return 1
+        case _:
+            return -(-tokens // block_size)
