@@ -100,7 +100,7 @@ def models(pattern: PATTERN = None, *, json: JSON = False) -> None:
     put_table(
         "",
         (
-            *("model", "parameters\n10⁹", "attention", "layers", "KV, fp16\nbytes a token"),
+            *("model", "parameters\n10⁹", "heads", "layers", "KV, fp16\nbytes a token"),
             *("longest\ntokens", ""),
         ),
         [

@@ -59,6 +59,7 @@ TRAITS: dict[str, dict[str, Any]] = {
     "ministral3": {},
     "mistral": {},
     "mixtral": {},
+    "nemotron": {"gated": False, "layer_norm": True},
     "nemotron-nas": {"norms_per_layer": 1},
     "nemotron_h": {"gated": False, "norms_per_layer": 1},
     "olmo": {"norms_per_layer": 0, "final_norm": False},
@@ -105,43 +106,17 @@ MIXTURES = (
 """The families of these whose layers may have experts."""
 
 ATTENTION_BIAS = (
-    *(
-        "apertus",
-        "arcee",
-        "bamba",
-        "cohere",
-        "cohere2",
-        "falcon_h1",
-        "gemma",
-        "gemma2",
-        "gemma3",
-        "gpt_neox",
-        "gpt_oss",
-    ),
-    *(
-        "granite",
-        "granitemoe",
-        "granitemoehybrid",
-        "olmo",
-        "olmo2",
-        "olmo3",
-        "olmoe",
-        "phimoe",
-        "llama",
-        "llama4",
-        "nemotron_h",
-        "qwen3",
-        "qwen3_moe",
-        "qwen3_next",
-    ),
-    *("qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", "smollm3"),
+    *("apertus", "arcee", "bamba", "cohere", "cohere2", "falcon_h1", "gemma", "gemma2", "gemma3", "gemma4"),
+    *("gpt_neox", "gpt_oss", "granite", "granitemoe", "granitemoehybrid", "llama", "llama4"),
+    *("nemotron", "nemotron_h", "olmo", "olmo2", "olmo3", "olmoe", "phimoe", "qwen3", "qwen3_moe"),
+    *("qwen3_next", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", "smollm3"),
 )
 """The families of these whose code makes biases of attention where ``attention_bias`` says so."""
 
 QKV_BIAS = {"glm": False, "glm4": True, "glm4_moe": False, "seed_oss": True}
 """Likewise, of queries, keys and values alone, and what their code takes where the config is silent."""
 
-MLP_BIAS = ("arcee", "bamba", "falcon_h1", "granite", "llama", "seed_oss", "smollm3")
+MLP_BIAS = (*("arcee", "bamba", "falcon_h1", "granite", "llama", "nemotron", "seed_oss", "smollm3"),)
 """Likewise of MLPs, where ``mlp_bias`` says so."""
 
 TIED_AROUND = ("gemma3", "gemma4", "kimi_k25", "mistral3")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pagesim.models.hf_config import HfConfig
-from pagesim.models.hf_kept import blocks
+from pagesim.models.hf_kept import blocks, gemma4_full, gemma4_types
 from pagesim.models.parameters import ALL, REST, Tensor, vector
 
 Fields = dict[str, Any]
@@ -30,10 +30,11 @@ def _gemma4(config: HfConfig, layers: int) -> Fields:
     """Queries of layers that read what others keep, and an input of each layer's own (gemma4.py)."""
     hidden, heads = config.number("hidden_size"), config.number("num_attention_heads")
     own = layers - config.number("num_kv_shared_layers", default=0)
-    kinds, every = config.entries("layer_types") or (), range(layers)
+    kinds, every = gemma4_types(config, layers), range(layers)
     found: list[Tensor] = []
-    for key, names in (("head_dim", ("sliding_attention",)), ("global_head_dim", ("full_attention",))):
-        query, at = heads * config.number(key), [i for i in every if i >= own and kinds[i] in names]
+    dims = {"sliding_attention": config.number("head_dim"), "full_attention": gemma4_full(config).head_dim}
+    for name, dim in dims.items():
+        query, at = heads * dim, [i for i in every if i >= own and kinds[i] == name]
         found += [
             Tensor("attention", "q_proj", query, hidden, at, ALL),
             Tensor("attention", "o_proj", hidden, query, at, ALL, by_columns=True),

@@ -35,18 +35,35 @@ def _gemma4(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
 
     Source: gemma4.py.
     """
-    kinds = config.entries("layer_types") or ()
-    config.skip("use_bidirectional_attention")
-    heads = config.flag("attention_k_eq_v") and config.get("num_global_key_value_heads")
-    wide = FullLayer(
-        config.number("num_global_key_value_heads") if heads else full.kv_heads,
-        config.number("global_head_dim", default=full.head_dim),
-    )
+    config.skip("use_bidirectional_attention", "sliding_window_pattern")
+    wide = gemma4_full(config)
     window = WindowLayer(full.kv_heads, full.head_dim, config.number("sliding_window"))
     own = layers - config.number("num_kv_shared_layers", default=0)
     return [
-        () if i >= own else (window if kind == "sliding_attention" else wide,) for i, kind in enumerate(kinds)
+        () if i >= own else (window if kind == "sliding_attention" else wide,)
+        for i, kind in enumerate(gemma4_types(config, layers))
     ]
+
+
+def gemma4_full(config: HfConfig) -> FullLayer:
+    """Return what a full attention layer of a Gemma 4 model keeps.
+
+    Its heads are in keys of their own or, as transformers writes it, in ``per_layer_config``.
+    """
+    heads, dim = config.number("num_key_value_heads"), config.number("head_dim")
+    by_layer = config.get("per_layer_config")
+    if isinstance(by_layer, Mapping):
+        of_full: Mapping[str, int] = next(iter(by_layer.values()), {})
+        return FullLayer(of_full.get("num_key_value_heads", heads), of_full.get("head_dim", dim))
+    own = config.flag("attention_k_eq_v") and config.get("num_global_key_value_heads")
+    kv_heads = config.number("num_global_key_value_heads") if own else heads
+    return FullLayer(kv_heads, config.number("global_head_dim", default=dim))
+
+
+def gemma4_types(config: HfConfig, layers: int) -> Sequence[str]:
+    """Return the types of a Gemma 4 model's layers: as named, or every sixth and the last full attention."""
+    usual = ["sliding_attention" if (i + 1) % 6 else "full_attention" for i in range(layers - 1)]
+    return config.entries("layer_types") or [*usual, "full_attention"]
 
 
 def _deepseek_v4(config: HfConfig, layers: int, *_: object) -> Kept:

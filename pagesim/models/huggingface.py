@@ -213,6 +213,10 @@ def _traits(config: HfConfig, hidden: int) -> dict[str, Any]:
             raise config.error("qk_norm_type", config.get("qk_norm_type"), "per_layer")
     if config.family == "llama4":
         config.skip("use_qk_norm")  # which has no weights
+    if config.family == "apertus":
+        config.skip("qk_norm")  # which its code always has
+    if config.family == "olmoe":
+        config.skip("moe_intermediate_size")  # which its code does not look at
     if config.family == "mimo":
         config.skip("attention_bias")  # which its code does not look at
     if config.family == "opt":

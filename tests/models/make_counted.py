@@ -19,6 +19,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
+ROUTERS = ("e_score_correction_bias", "expert_bias")
 KEPT = ("tie_word_embeddings",)
 LAYERS = 6
 WIDTHS = {"num_hidden_layers": LAYERS, "hidden_size": 512, "intermediate_size": 1280}
@@ -44,6 +45,7 @@ LATENT = {
 }
 LATENT_V2 = {**LATENT, "topk_method": "greedy", "moe_layer_freq": 1}
 FALCON = {"num_hidden_layers": LAYERS, "hidden_size": 512, "num_attention_heads": 8, "vocab_size": 4096}
+SMALL = {**FALCON, "hidden_size": 256, "num_hidden_layers": 3, "intermediate_size": 512}
 GPT2 = {"n_embd": 256, "n_head": 8, "n_layer": 4, "vocab_size": 4096, "n_positions": 512}
 NEMOTRON = {
     "hidden_size": 256,
@@ -259,18 +261,24 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("olmo", {**HEADS, "pad_token_id": 0}),
     ("olmo2", {**HEADS, "pad_token_id": 0}),
     ("olmo3", {**HEADS, "pad_token_id": 0}),
-    ("olmoe", EXPERTS),
+    ("olmoe", {**EXPERTS, "head_dim": 64}),
     ("phimoe", {**HEADS, "attention_bias": True}),
     ("seed_oss", {**HEADS, "pad_token_id": 0}),
+    ("nemotron", {**HEADS, "pad_token_id": 0}),
     # Families that are not read.
     *[
         (name, {**HEADS, "pad_token_id": 0})
-        for name in ["helium", "nemotron", "persimmon", "diffllama", "doge", "bitnet"]
+        for name in ["helium", "persimmon", "diffllama", "doge", "bitnet"]
     ],
     *[(name, HEADS) for name in ["stablelm", "vaultgemma", "nanochat", "jetmoe", "minimax"]],
     *[(name, EXPERTS) for name in ["exaone_moe", "hunyuan_v1_moe"]],
     ("gptj", {"n_embd": 256, "n_head": 4, "n_layer": 3, "rotary_dim": 32, "vocab_size": 4096}),
     ("codegen", {"n_embd": 256, "n_head": 4, "n_layer": 3, "rotary_dim": 32, "vocab_size": 4096}),
+    ("biogpt", SMALL),
+    ("xglm", {"d_model": 256, "num_layers": 3, "attention_heads": 4, "ffn_dim": 512, "vocab_size": 4096}),
+    ("gpt_neox_japanese", {**SMALL, "intermediate_multiple_size": 4}),
+    ("hunyuan_v1_dense", WIDE),
+    ("ctrl", {"n_embd": 256, "n_head": 4, "n_layer": 3, "dff": 512, "vocab_size": 4096}),
     ("bloom", {"hidden_size": 256, "n_head": 4, "n_layer": 3, "vocab_size": 4096}),
     ("mpt", {"d_model": 256, "n_heads": 4, "n_layers": 3, "vocab_size": 4096}),
     ("llava", {"text_config": {"model_type": "llama", **HEADS}}),
@@ -288,7 +296,7 @@ def count(config: Any) -> int:
         if getattr(config, "vision_config", None) is not None:
             model = AutoModelForImageTextToText.from_config(config)
     parameters = sum(each.numel() for each in model.parameters())
-    buffers = sum(each.numel() for name, each in model.named_buffers() if "e_score_correction_bias" in name)
+    buffers = sum(each.numel() for name, each in model.named_buffers() if name.endswith(ROUTERS))
     return parameters + buffers - (config.vocab_size if config.model_type == "phi" else 0)
 
 
