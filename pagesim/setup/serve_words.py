@@ -348,6 +348,6 @@ def _known_model(word: str) -> str:
     if known is not None:
         return known
     if not is_config(word):
-        raise PagesimError(f"--serve: {unknown(word)}")
+        raise PagesimError(f"--serve: {unknown(word, 200)}")
     model(word)
     return word

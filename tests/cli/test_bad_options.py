@@ -8,7 +8,7 @@ SMALL = ("--trace", "fixed:100,20", "--num-requests", "5")
 
 UNKNOWN = {
     "model": (("--model", "opt-31b"), "'opt-31b'", "opt-30b"),
-    "a model whose name is no path": (("--model", "x" * 5000), "'" + "x" * 500, "opt-13b"),
+    "a model whose name is no path": (("--model", "x" * 5000), "'" + "x" * 500, "list models"),
     "empty model": (("--model", ""), "model is ''", "at least 1 character"),
     "gpu": (("--gpu", "a100"), "'a100'", "a100-40gb"),
     "policy": (("--policy", "vlm-sosp"), "'vlm-sosp'", "vllm-sosp"),

@@ -34,7 +34,7 @@ def test_a_model_whose_config_is_refused_is_planned_from_the_layer_file_that_the
     succeeds, refused, tmp_path
 ):
     """Gemma-4-26B-A4B on an H100: vLLM 0.33.0 itself makes 32,768 blocks, 165,982 tokens and 5.065x."""
-    config = {**SHAPE, "model_type": "like_gemma4", "global_head_dim": 512, "num_kv_shared_layers": 2}
+    config = {**SHAPE, "model_type": "llama", "global_head_dim": 512}
     (tmp_path / "config.json").write_text(json.dumps(config))
     how = ("--gpu", "h100", "--available-gib", "20", "--max-model-len", "32768")
     error = refused("plan", "--model", tmp_path, *how)

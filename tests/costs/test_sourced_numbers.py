@@ -39,6 +39,16 @@ DATASHEETS = {
     "a10g": (0.600, 70, None, None, 1),
     "rtx-5090": (1.792, 209.5, 419, 1676, 1),
     "rtx-pro-6000": (1.792, 503.8, 1007.6, 2015.2, 1),
+    "gb10": (0.273, 250, 500, 1000, 2),  # 1,000 in FP4 are printed
+    "l40": (0.864, 362.05, 724, None, 2),
+    "rtx-3060": (0.360, 25.5, None, None, 1),
+    "rtx-3080": (0.760, 59.5, None, None, 1),
+    "rtx-5060-ti": (0.448, 759 / 16, 759 / 8, 759 / 2, 1),  # 759 AI TOPS: FP4 with sparsity
+    "rtx-5070-ti": (0.896, 87.9, 175.8, 703, 1),
+    "rtx-a5000": (0.768, 222.2, None, None, 2),
+    "rtx-a6000": (0.768, 309.7, None, None, 2),
+    "v100": (0.900, 125, None, None, 1),
+    "r9700": (0.645, 191, 383, None, 1),
 }
 
 
@@ -55,12 +65,17 @@ def test_a_gpu_computes_and_reads_as_its_datasheet_says(name: str) -> None:
 
 
 # GT/s of 16 pairs of wires; 128 of 130 bits are data up to 5.0, and 242 of 256 bytes of a flit in 6.0.
-WIRES = {"PCIe 4.0": 16 * 16 * 128 / 130 / 8, "PCIe 5.0": 32 * 16 * 128 / 130 / 8, "PCIe 6.0": 64 * 16 / 8}
+WIRES = {"PCIe 3.0": 8 * 16 * 128 / 130 / 8, "PCIe 5.0 x8": 32 * 8 * 128 / 130 / 8}
+WIRES |= {"PCIe 4.0": 16 * 16 * 128 / 130 / 8, "PCIe 5.0": 32 * 16 * 128 / 130 / 8, "PCIe 6.0": 64 * 16 / 8}
 HOSTS = {
     **dict.fromkeys(("a100-40gb", "a100-80gb", "l4", "rtx-4090", "rtx-3090", "l40s", "a10g"), "PCIe 4.0"),
     **dict.fromkeys(("h100", "h200", "h20", "b200", "mi300x", "mi355x"), "PCIe 5.0"),
     **dict.fromkeys(("rtx-5090", "rtx-pro-6000"), "PCIe 5.0"),
     "b300": "PCIe 6.0",
+    **dict.fromkeys(("l40", "rtx-3060", "rtx-3080", "rtx-a5000", "rtx-a6000"), "PCIe 4.0"),
+    **dict.fromkeys(("rtx-5070-ti", "r9700"), "PCIe 5.0"),
+    "rtx-5060-ti": "PCIe 5.0 x8",
+    "v100": "PCIe 3.0",
 }
 # GB/s of a GPU as printed, both ways together.
 PEERS = {
@@ -69,12 +84,17 @@ PEERS = {
     **dict.fromkeys(("b200", "gb200", "b300"), 1800),
     "mi300x": 7 * 128,
     "mi355x": 7 * 153.6,
+    "v100": 300,
 }
 
 
 @pytest.mark.parametrize("name", [spec.name for spec in gpus()])
 def test_links_carry_what_their_standards_and_datasheets_say(name: str) -> None:
     spec = gpu(name)
+    if name == "gb10":
+        # Memory that is the host's, too, read and written at 273 GB/s together; a port of 200 Gb/s.
+        assert (spec.host.bytes_per_s, spec.peer.bytes_per_s) == (273e9 / 2, 200e9 / 8)
+        return
     if name == "gb200":
         # NVLink-C2C of a Grace CPU: 900 GB/s both ways together, for the two GPUs beside it.
         assert spec.host.bytes_per_s == 900e9 / 2 / 2

@@ -16,9 +16,9 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 """ORG/NAME, as Hugging Face has it."""
 
 
-def unknown(name: str) -> PagesimError:
-    """Return the error for a model that is not known by that name, which says what to do."""
-    return PagesimError(f"no model is named {brief(name, 200)}; {_advice(name)}")
+def unknown(name: str, most: int = 1000) -> PagesimError:
+    """Return the error for a model that is not known by that name, cut at so many characters: what to do."""
+    return PagesimError(f"no model is named {brief(name, most)}; {_advice(name)}")
 
 
 def out_of_scope(name: str) -> str | None:
