@@ -77,6 +77,9 @@ def rounding(q: Tensor, keys: Tensor, scale: float) -> Tensor:
 def excess(got: Tensor, want: Tensor, slack: Tensor) -> float:
     """Return the largest error of a row and head over what is allowed; more than 1 is too much.
 
+    Beside a sink far above all scores a result is next to nothing: an error that the result's type or a sum
+    in float32 cannot hold is none.
+
     Args:
         got: ``[…, D]`` in the type of the queries.
         want: float64 ``[…, D]``.
@@ -85,6 +88,9 @@ def excess(got: Tensor, want: Tensor, slack: Tensor) -> float:
     if not got.numel():
         return 0.0
     error = (got.double() - want).abs().nan_to_num(nan=torch.inf).amax(-1)
+    kind = torch.finfo(got.dtype)
+    least = kind.tiny * kind.eps + 1000 * torch.finfo(torch.float32).tiny
+    error = torch.where(error <= least, 0.0, error)
     allowed = want.abs().amax(-1) * (BOUND[got.dtype] + slack)
     ratio = torch.where(allowed > 0, error / allowed, torch.where(error > 0, torch.inf, 0.0))
     return float(ratio.max())
