@@ -220,15 +220,17 @@ def fits(config: triton.Config, arguments: Meta) -> bool:
     m, n, dim = config.kwargs["BLOCK_M"], config.kwargs["BLOCK_N"], arguments["PADDED_DIM"]
     itemsize = arguments["Q"].dtype.itemsize
     threads = 32 * config.num_warps
+    registers = m * (dim + n) // threads  # of a thread, for acc and S
+    if arguments.get("capability", capability_of(arguments["Q"].device)) < 90:
+        registers += n * dim // threads  # K and V pass through registers on their way to the tensor cores
     if itemsize == 4:  # multiplied without tensor cores, out of registers
         return bool(m == n == 16 and threads == 256)
     if m > max(16, arguments["ROWS"]) or (m < min(arguments["ROWS"], 64) and dim <= 256):
         return False
     if m < 64 and n * dim > 64 * threads:  # K and V pass through registers
         return False
-    registers = m * (dim + n) // threads  # for acc and S
     shared = 2 * n * dim * arguments["K_cache"].dtype.itemsize * (config.num_stages - 1) + m * dim * itemsize
-    return bool(registers <= 110 and shared <= 140 * 1024)
+    return bool(registers <= 112 and shared <= 140 * 1024)
 
 
 TUNABLE = Tunable(
@@ -256,23 +258,10 @@ def launches(
     min_split: int = 0,
     config: triton.Config | None = None,
 ) -> list[Launch]:
-    """Return what is to be run, in order; arguments as of ``ops.paged_attention``.
+    """Return what is to be run, in order, for the arguments of the op, checked and none left out.
 
-    Args:
-        q: ``[tokens, q_heads, D]``.
-        cache: the keys and values.
-        block_table: int32 ``[batch, max_blocks]``.
-        context_lens: int32 ``[batch]``.
-        query_starts: int32 ``[batch + 1]``, or None for one query a sequence.
-        out: as ``q``.
-        max_query_len: the most queries of a sequence, for the shape class.
-        scale: of the dot products.
-        window: tokens that a query sees, or None.
-        softcap: of scores, or None.
-        sinks: float32 ``[q_heads]``, or None.
-        num_splits: splits of a sequence, 1 for one pass.
-        min_split: tokens of a split at least.
-        config: the configuration; None to have it tuned.
+    Beside those a split has at least ``min_split`` tokens, and ``config`` is the configuration of the
+    kernel, or None to have it tuned.
     """
     (tokens, q_heads, _), kv_heads = q.shape, cache.sizes.kv_heads
     batch, group, split = len(context_lens), q_heads // kv_heads, num_splits > 1
@@ -327,6 +316,14 @@ def choose_splits(programs: int, max_context: int, device: torch.device) -> int:
         device: where it runs; of an H200's 132 multiprocessors on a CPU.
     """
     return max(1, min(max_context // 256, 2 * multiprocessors(device) // max(1, programs), 128))
+
+
+def capability_of(device: torch.device) -> int:
+    """Return a device's compute capability times ten; 90, an H200's, on a CPU."""
+    if device.type != "cuda":
+        return 90
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
 
 
 def multiprocessors(device: torch.device) -> int:

@@ -43,9 +43,8 @@ class Sizes(NamedTuple):
     def shape(self, layout: str = "NHD") -> tuple[int, int, int, int]:
         """Return the shape of a key cache, and of a value cache, in a layout."""
         blocks, block_size, kv_heads, head_dim = self
-        return (blocks, block_size, kv_heads, head_dim)[:1] + (
-            (kv_heads, block_size, head_dim) if layout == "HND" else (block_size, kv_heads, head_dim)
-        )
+        inner = (kv_heads, block_size) if layout == "HND" else (block_size, kv_heads)
+        return (blocks, *inner, head_dim)
 
 
 class Cache:

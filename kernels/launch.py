@@ -36,14 +36,14 @@ class Tunable:
         fits: Callable[[triton.Config, Meta], bool],
     ) -> None:
         self.kernel = kernel
-        self._configs = configs
+        self.configs = configs
         self._fits = fits
         prune = {"early_config_prune": lambda _, named, **more: self.fitting({**named, **more})}
         self.tuned = triton.autotune(list(configs), list(key), prune_configs_by=prune)(kernel)
 
     def fitting(self, arguments: Meta) -> list[triton.Config]:
         """Return the configurations that fit, at least one."""
-        return [each for each in self._configs if self._fits(each, arguments)] or [self._configs[-1]]
+        return [each for each in self.configs if self._fits(each, arguments)] or [self.configs[-1]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +75,13 @@ class Launch:
 
     def run(self, on: Tensor) -> None:
         """Start the kernel on a tensor's device; an empty grid starts nothing."""
-        kernel, options = self.kernel, {}
-        if isinstance(kernel, Tunable) and self.config is None and not INTERPRETED:
-            kernel = kernel.tuned
-            empty = 0 in self.grid({**self.arguments, **self.configs[0].kwargs})
+        tunable = isinstance(self.kernel, Tunable)
+        if tunable and self.config is None and not INTERPRETED:
+            kernel, options, blocks = self.kernel.tuned, {}, self.kernel.configs[-1].kwargs
         else:
-            kernel = kernel.kernel if isinstance(kernel, Tunable) else kernel
-            options = self.configs[0].all_kwargs()
-            empty = 0 in self.grid({**self.arguments, **options})
-        if empty:
+            kernel, config = self.kernel.kernel if tunable else self.kernel, self.configs[0]
+            options, blocks = config.all_kwargs(), config.kwargs
+        if 0 in self.grid({**self.arguments, **blocks}):
             return
         elsewhere = on.is_cuda and on.device.index != torch.cuda.current_device()
         with torch.cuda.device(on.device) if elsewhere else nullcontext():

@@ -140,18 +140,10 @@ def launches(
     min_split: int = 0,
     config: triton.Config | None = None,
 ) -> list[Launch]:
-    """Return what is to be run, in order.
+    """Return what is to be run, in order, for the arguments of the op, checked and none left out.
 
-    Args:
-        q: ``[batch, q_heads, latent_dim + rope_dim]``.
-        cache: the latents.
-        block_table: int32 ``[batch, max_blocks]``.
-        context_lens: int32 ``[batch]``.
-        out: ``[batch, q_heads, latent_dim]``.
-        scale: of the dot products.
-        num_splits: splits of a sequence, 1 for one pass.
-        min_split: tokens of a split at least.
-        config: the configuration; None to have it tuned.
+    Beside those a split has at least ``min_split`` tokens, and ``config`` is the configuration of the
+    kernel, or None to have it tuned.
     """
     batch, q_heads, _ = q.shape
     split = num_splits > 1

@@ -33,23 +33,6 @@ import torch
 
 from pagesim.errors import PagesimError
 
-__all__ = [
-    "CACHES_OVER",
-    "MAX_SAMPLES",
-    "MIN_SAMPLES",
-    "Call",
-    "Clock",
-    "CpuClock",
-    "EventClock",
-    "GraphClock",
-    "NotCapturable",
-    "Timing",
-    "WallClock",
-    "l2_bytes",
-    "rotations",
-    "time_kernel",
-]
-
 Call = Callable[[], Any]
 """Does the work once and leaves it under way; what it returns is dropped."""
 
@@ -108,16 +91,12 @@ class Clock(ABC):
         """
         if not calls:
             raise PagesimError("calls is empty; there must be something to time")
-        return self.take(self.prepare(calls), budget_s)
-
-    def take(self, sample: Callable[[], float], budget_s: float = 0.2) -> Timing:
-        """Return what a call takes, from what ``prepare`` returned: once alone, say, and once beside a swap.
-
-        Raises:
-            PagesimError: there is no time.
-        """
         if not budget_s > 0:
             raise PagesimError(f"budget_s is {budget_s}; it must be above 0")
+        return self.take(self.prepare(calls), budget_s)
+
+    def take(self, sample: Callable[[], float], budget_s: float) -> Timing:
+        """Return what a call takes, from a function that takes one sample."""
         rounds = [np.array(_round(sample, budget_s / 2)) for _ in range(2)]
         both = np.concatenate(rounds)
         p20, median, p80 = np.percentile(both, (20, 50, 80)).tolist()

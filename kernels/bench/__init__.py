@@ -5,11 +5,11 @@ What stands here needs no torch before a point is measured, so that rows can be 
 
 from __future__ import annotations
 
-from pagesim.kernels.bench.defaults import default_points, layers_of, swap_shapes
+from pagesim.kernels.bench.defaults import default_points
 from pagesim.kernels.bench.grid import Grid
-from pagesim.kernels.bench.rows import BENCHES, SCHEMA, Point, Row, flat
+from pagesim.kernels.bench.rows import BENCHES, SCHEMA, Point, Row
 from pagesim.kernels.bench.run import Outcome, run_points
-from pagesim.kernels.bench.store import read_rows, write_parquet
+from pagesim.kernels.bench.store import read_rows
 
 __all__ = [
     "BENCHES",
@@ -19,10 +19,6 @@ __all__ = [
     "Point",
     "Row",
     "default_points",
-    "flat",
-    "layers_of",
     "read_rows",
     "run_points",
-    "swap_shapes",
-    "write_parquet",
 ]

@@ -9,7 +9,7 @@ import torch
 
 from pagesim.kernels import gather_sequences, paged_attention
 from pagesim.kernels.bench import inputs, peers
-from pagesim.kernels.bench.attention import check_decode, make_case, poisoned
+from pagesim.kernels.bench.attention import check_decode, check_prefill, make_case, poisoned
 from pagesim.kernels.bench.inputs import Inputs
 from pagesim.kernels.bench.rows import Point
 from pagesim.kernels.bench.session import Case, Session
@@ -66,8 +66,6 @@ def _ours(point: Point, given: Inputs, queries: int) -> Case:
 
 def sdpa(point: Point, session: Session, rows: int) -> Case:
     """Return ``scaled_dot_product_attention`` over contiguous heads, causal for prompts."""
-    from pagesim.kernels.bench.attention import check_prefill
-
     prompt = Point(point.bench, point.op, {**point.parameters, "layout": "HND"})
     given = inputs.contiguous(prompt, session, point["batch"] * rows)
     shared = point["q_heads"] != point["kv_heads"]

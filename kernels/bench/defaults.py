@@ -34,6 +34,7 @@ ITERATION: Values = {
 }  # fmt: skip
 """An iteration that swaps by layer: the shapes of Llama-3.1-8B, a layer's weights as a matrix of n × k."""
 
+MOVES = ("copy-blocks", "gather-blocks", "scatter-blocks")
 OURS = ("paged-decode", "paged-decode-v1", "paged-decode-v2", "contiguous-decode", "sdpa-decode")
 FP16: Values = {HEADS: ((32, 8),), "head_size": (128,), "dtype": ("fp16",), "layout": ("NHD",)}
 
@@ -122,8 +123,7 @@ def _attention(quick: bool, peers: tuple[str, ...]) -> Iterator[Grid]:
     yield Grid(
         "attention", prefill[:1], {**FP16, PROMPT: PROMPTS[2:3], "window": (1024,), "block_size": (16,)}
     )
-    yield Grid("attention", ours, {**one, "layout": ("HND",)})
-    yield Grid("attention", ours, {**one, "head_size": (64, 72, 80, 96, 256, 512)})
+    yield Grid("attention", ours, {**one, "layout": ("NHD", "HND"), "head_size": (64, 72, 80, 96, 256, 512)})
     yield Grid("attention", ours, {**one, "block_size": (1, 2, 4, 8, 32, 64)})
     shapes = (*SMALL, *FULL)
     yield Grid(
@@ -139,17 +139,11 @@ def _swap(device: str, quick: bool) -> Iterator[Grid]:
         yield from _swaps(tuple((2, size, count) for size, count in product(sizes, counts)), STRATEGIES[:2])
         return
     opt = model("opt-13b")
-    beside: Values = {**FP16, SHAPE: FULL[:1], "block_size": (16,)}
     if not quick:
         yield from _swaps(swap_shapes(opt, (1, 4, 16, 64, 256), 512), STRATEGIES)
         yield Grid("swap", ("swap-by-layer",), ITERATION)
         yield from _swaps(tuple((1, size, count) for size in CLIFF for count in (16, 256)), STRATEGIES)
     yield from _swaps(swap_shapes(opt, (16,), 256), STRATEGIES, ("scattered",))
-    (shape,) = swap_shapes(opt, (16,), 256)
-    swap: Values = {("pieces", "piece_bytes", "blocks"): (shape,), "host_blocks": ("neighbours",)}
-    yield Grid(
-        "swap", ("decode-beside-swap",), {**beside, **swap, "strategy": STRATEGIES, "direction": DIRECTIONS}
-    )
 
 
 def _swaps(
@@ -167,7 +161,6 @@ def _swaps(
 
 
 def _copy(device: str, quick: bool) -> Iterator[Grid]:
-    moves = ("copy-blocks", "gather-blocks", "scatter-blocks")
     shape = ("pieces", "piece_bytes", "blocks")
     common: Values = {"block_size": (16,), "layout": ("NHD",)}
     if device == "cpu":
@@ -175,7 +168,7 @@ def _copy(device: str, quick: bool) -> Iterator[Grid]:
         tokens: tuple[int, ...] = (64,) if quick else (1, 64, 1024)
         fp32: Values = {**common, "kv_heads": (4,), "head_size": (64,), "dtype": ("fp32",)}
         yield Grid("copy", ("reshape-and-cache",), {**fp32, "tokens": tokens})
-        yield Grid("copy", moves, {shape: ((2, 16 * KIB, 16),), "dtype": ("fp32",)})
+        yield Grid("copy", MOVES, {shape: ((2, 16 * KIB, 16),), "dtype": ("fp32",)})
         return
     sizes = (256 * MIB,) if quick else (MIB, 16 * MIB, 256 * MIB, GIB)
     yield Grid("copy", ("device-copy",), {"piece_bytes": sizes})
@@ -184,7 +177,7 @@ def _copy(device: str, quick: bool) -> Iterator[Grid]:
     yield Grid("copy", ("reshape-and-cache",), {**writes, "tokens": tokens})
     piece = 16 * 40 * 128 * 2  # the keys of a block of 16 tokens in one layer of OPT-13B
     counts = (1024,) if quick else (4, 64, 1024)
-    yield Grid("copy", moves, {shape: tuple((2, piece, count) for count in counts), "dtype": ("fp16",)})
+    yield Grid("copy", MOVES, {shape: tuple((2, piece, count) for count in counts), "dtype": ("fp16",)})
     yield Grid("copy", ("reshape-and-cache",), {**writes, "dtype": ("bf16", "fp8"), "tokens": tokens[-1:]})
     yield Grid("copy", ("reshape-and-cache",), {**writes, "layout": ("HND",), "tokens": tokens[-1:]})
 

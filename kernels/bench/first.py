@@ -51,67 +51,70 @@ def steps(out: Path, device: str, quick: bool) -> list[Step]:
         device: ``cpu`` or ``cuda``.
         quick: so few points that all ends in minutes on a CPU, too.
     """
-    pagesim = ["-m", "pagesim"]
-    profile = str(out / "profile.json")
-    model = ["--model", "opt-125m" if quick or device == "cpu" else "llama-3.1-8b"]
-    where = ["--device", device]
+    pagesim, on_gpu = ["-m", "pagesim"], device == "cuda"
+    where = ["--device", device, "--model", "llama-3.1-8b" if on_gpu else "tiny"]
     fast = ["--quick", "--seconds", "0.001"] if quick else []
-    limit = ["--time-limit", str(LIMIT_S - 60)]
     tests = ["tests/kernels/ops", "-m", "not slow", "-q", "-W", "ignore", "-p", "no:cacheprovider"]
     if quick:
         tests += ["-k", "blocks_are_copied or any_number_of_splits"]
-    load = ["--num-blocks", "40" if quick else "500", "--rate", "8", "--duration", "2" if quick else "20"]
-    live = ["--live", *where, *model, "--profile", profile, "--trace", "sharegpt", *load]
+    load = ["--trace", "fixed:30,8", "--num-requests", "8", "--num-blocks", "24"]
+    if on_gpu:
+        load = ["--trace", "sharegpt", "--num-blocks", "500", "--rate", "8", "--duration", "20"]
     if quick:
-        live += ["--policies", "vllm-v1", "--preemptions", "recompute", "--max-model-len", "512"]
-    graphs = ["--cuda-graphs"] if device == "cuda" else []
+        load += ["--policies", "vllm-v1", "--preemptions", "recompute"]
+    profile = str(out / "profile.json")
     return [
         Step("correctness", "Are the kernels right?", ["-m", "pytest", *tests]),
         Step(
             "bench",
             "How fast are they, beside peers?",
-            [*pagesim, "bench", "all", *where, *fast, *limit, "--out", str(out / "bench")],
+            [
+                *pagesim,
+                *("bench", "all", *where[:2], *fast),
+                *("--time-limit", str(LIMIT_S - 60), "--out", str(out / "bench")),
+            ],
         ),
         Step(
             "calibration",
             "What does a model take?",
-            [*pagesim, "calibrate", *where, *model, *fast, *graphs, profile],
+            [*pagesim, "calibrate", *where, *fast, *["--cuda-graphs"] * on_gpu, profile],
         ),
         Step(
             "validation",
             "Does the simulator predict a live run?",
-            [*pagesim, "validate", *live, "--out", str(out / "validation")],
+            [
+                *pagesim,
+                *("validate", "--live", *where, "--profile", profile, *load),
+                *("--out", str(out / "validation")),
+            ],
         ),
     ]
 
 
-def run(out: Path, device: str | None = None, *, quick: bool = False, only: str | None = None) -> bool:
+def run(out: Path, device: str | None = None, *, quick: bool = False) -> bool:
     """Run the steps that are not over yet, and return whether all are.
 
     Args:
         out: folder of all that is stored, made if it is not there.
         device: ``cpu`` or ``cuda``; None for a GPU if there is one.
-        quick: as of `steps`.
-        only: the one step to run.
+        quick: whether few points are measured.
 
     Raises:
-        PagesimError: the device is not there, or there is no such step.
+        PagesimError: the device is not there.
     """
     device = find_device(device)
     wanted = steps(out, device, quick)
-    if only is not None and only not in {step.name for step in wanted}:
-        raise PagesimError(f"only is {only!r}; one of {', '.join(step.name for step in wanted)} is needed")
     out.mkdir(parents=True, exist_ok=True)
     state = out / STATE
     over: dict[str, float] = json.loads(state.read_text(encoding="utf-8")) if state.exists() else {}
-    environment = {**os.environ, **({"TRITON_INTERPRET": "1"} if device == "cpu" else {})}
+    interpreted = {"TRITON_INTERPRET": "1"} if device == "cpu" else {}
     root = Path(__file__).resolve().parents[2]  # of a checkout, where the tests are
     for number, step in enumerate(wanted, 1):
-        if step.name in over or only not in (None, step.name):
+        if step.name in over:
             continue
         print(f"{number}. {step.question} {' '.join(step.arguments)}", flush=True)
         # Only the kernels' own tests are interpreted: elsewhere the reference runs on a CPU.
-        given = environment if step.name == "correctness" else os.environ
+        given = {**os.environ, **(interpreted if step.name == "correctness" else {})}
         began = time.monotonic()
         try:
             done = subprocess.run(
@@ -134,10 +137,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder of all that is stored")
     parser.add_argument("--device", help="cpu or cuda; a GPU if there is one")
     parser.add_argument("--quick", action="store_true", help="few points, to try it")
-    parser.add_argument("--only", help="the one step to run")
     asked = parser.parse_args(arguments)
     try:
-        return 0 if run(asked.out.resolve(), asked.device, quick=asked.quick, only=asked.only) else 1
+        return 0 if run(asked.out.resolve(), asked.device, quick=asked.quick) else 1
     except PagesimError as error:
         print(error, file=sys.stderr)
         return 2

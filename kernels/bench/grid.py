@@ -102,7 +102,6 @@ OPS: dict[str, dict[str, Op]] = {
     "swap": {
         "pinned-copy": Op("swap", ("direction", "piece_bytes")),
         "swap": Op("swap", _SWAP),
-        "decode-beside-swap": Op("swap", (*_SWAP, *_PAGED)),
         "swap-by-layer": Op("iteration", (*_SWAP, *_PAGED, "n", "k")),
     },
     "gemm": {"linear": Op("gemm", ("m", "n", "k", "dtype"))},
@@ -170,9 +169,8 @@ def is_done(point: Point, chosen: Mapping[str, Any]) -> bool:
     # Torch's causal mask is for whole prompts.
     if point.op == "sdpa-prefill" and chosen["query"] != chosen["context"]:
         return False
-    plain = all(chosen.get(name, usual) == usual for name, usual in USUAL.items())
     takes = OPS[point.bench][point.op].columns
-    return plain or all(chosen.get(name, USUAL[name]) == USUAL[name] or name in takes for name in USUAL)
+    return all(chosen.get(name, usual) == usual or name in takes for name, usual in USUAL.items())
 
 
 def check_value(column: str, value: Any) -> None:

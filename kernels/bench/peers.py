@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from pagesim.kernels.bench.rows import Point
@@ -161,14 +160,11 @@ def _vllm(given: Inputs, scale: float, point: Point) -> list[Call]:
     """Triton attention of vLLM, with the room for its split form that vLLM's own backend gives it."""
     import torch
 
-    for module in ("vllm.v1.attention.ops", "vllm.attention.ops"):  # it moved
-        try:
-            attend: Any = import_module(f"{module}.triton_unified_attention").unified_attention
-            break
-        except ModuleNotFoundError:
-            continue
-    else:
-        raise Unavailable("this vllm has no triton_unified_attention")
+    try:
+        unified: Any = import_module("vllm.v1.attention.ops.triton_unified_attention")
+    except ModuleNotFoundError:
+        raise Unavailable("this vllm has no triton_unified_attention") from None
+    attend = unified.unified_attention
     sizes = given.cache.sizes
     batch, q_heads = given.queries.shape[1:3]
     device = given.queries.device
@@ -184,8 +180,6 @@ def _vllm(given: Inputs, scale: float, point: Point) -> list[Call]:
         "softmax_segm_max": torch.empty(room, device=device),
         "softmax_segm_expsum": torch.empty(room, device=device),
     }
-    # Releases before these arguments decide for themselves.
-    split = {name: value for name, value in split.items() if name in signature(attend).parameters}
     outs = torch.empty_like(given.queries)
 
     def call(q: torch.Tensor, table: torch.Tensor, out: torch.Tensor) -> Call:

@@ -53,7 +53,6 @@ def save_figures(rows: Iterable[Row], folder: Path, colours: Sequence[str]) -> l
         if not lines:
             continue
         places = sorted({place for line in lines.values() for place in line})
-        looks = zip(lines, cycle(colours), strict=False)
         kinds = {line[0]: dash for line, dash in zip(lines, cycle(DASHES), strict=False)}
 
         def height(x: Any, line: Line, lines: dict[Line, dict[Any, float]] = lines) -> float:
@@ -65,7 +64,7 @@ def save_figures(rows: Iterable[Row], folder: Path, colours: Sequence[str]) -> l
             line_arg="line",
             line_vals=list(lines),
             line_names=[" ".join(map(str, line)) for line in lines],
-            styles=[(colour, kinds[line[0]]) for line, colour in looks],
+            styles=[(each, kinds[line[0]]) for line, each in zip(lines, cycle(colours), strict=False)],
             xlabel=axis,
             ylabel="% of one pinned copy" if chosen is swaps else "% of the copy bandwidth",
             x_log=True,

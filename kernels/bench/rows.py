@@ -76,7 +76,6 @@ MEASURED = {
     "of_peak": float,
     "config": str,
     "max_error": float,
-    "slowdown": float,
     "alone_s": float,
     "in_front_s": float,
     "swap_s": float,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pagesim.errors import PagesimError
-from pagesim.kernels.bench.defaults import HEADS, default_points, layers_of
+from pagesim.kernels.bench.defaults import HEADS, MOVES, OURS, default_points, layers_of
 from pagesim.kernels.bench.exported import points as exported
 from pagesim.kernels.bench.grid import DIRECTIONS, STRATEGIES, Grid, Values, check_value
 from pagesim.kernels.bench.peers import peers_found
@@ -16,11 +16,6 @@ from pagesim.models import model as find_model
 
 Asked = Mapping[str, str]
 """A grid's options as they were written; those left out are not there."""
-
-DECODE_OPS = (
-    "paged-decode", "paged-decode-v1", "paged-decode-v2", "contiguous-decode", "gather-decode", "sdpa-decode",
-)  # fmt: skip
-BLOCK_OPS = ("copy-blocks", "gather-blocks", "scatter-blocks")
 
 _SWAP_SIZES = {"pieces": (2,), "piece_bytes": (64 << 10,), "blocks": (16,)}
 
@@ -94,7 +89,7 @@ def _attention(given: Asked, device: str) -> list[Grid]:
             raise PagesimError(f"query is {given['query']}; it must be at most context, {max(contexts)}")
         del values["context"]
         values["query", "context"] = pairs
-    ops = ("paged-prefill", "sdpa-prefill") if query else (*DECODE_OPS, *peers_found())
+    ops = ("paged-prefill", "sdpa-prefill") if query else (*OURS, "gather-decode", *peers_found())
     return [Grid("attention", _words(given, "ops", ops), values)]
 
 
@@ -131,7 +126,7 @@ def _copy(given: Asked, device: str) -> list[Grid]:
         grids.append(Grid("copy", ("reshape-and-cache",), values))
     if any(name in given for name in _SWAP_SIZES):
         moved: Values = {name: _numbers(given, name, usual) for name, usual in _SWAP_SIZES.items()}
-        grids.append(Grid("copy", BLOCK_OPS, {**moved, "dtype": dtypes[:1]}))
+        grids.append(Grid("copy", MOVES, {**moved, "dtype": dtypes[:1]}))
     return grids
 
 

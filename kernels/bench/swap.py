@@ -1,24 +1,17 @@
-"""Swaps in the bench: every strategy over piece size × count, one large copy, and decoding beside a swap."""
+"""Swaps in the bench: every strategy over piece size × count, one large copy."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
-from pagesim.errors import PagesimError
-from pagesim.kernels.bench import decode
 from pagesim.kernels.bench.rows import Point
 from pagesim.kernels.bench.session import Case, Session
-from pagesim.kernels.requirements import Unavailable
 from pagesim.kernels.swap import Pools, SwapStrategy, Transfer, make_strategy
 from pagesim.kernels.swap.base import BlockIds
-from pagesim.kernels.timing import Call, GraphClock, Timing
+from pagesim.kernels.timing import Call
 
 SETS = 2
 """Disjoint sets of blocks that a swap is timed over; the link is far slower than any cache."""
@@ -28,8 +21,6 @@ def prepare(point: Point, session: Session) -> Case:
     """Return a swap, made ready."""
     if point.op == "pinned-copy":
         return _pinned_copy(point, session)
-    if point.op == "decode-beside-swap":
-        return _decode_beside_swap(point, session)
     return _swap(point, session)
 
 
@@ -86,75 +77,6 @@ def check_swap(
         return float(not torch.equal(there() if out else here(), source))
 
     return check
-
-
-def _decode_beside_swap(point: Point, session: Session) -> Case:
-    """Decode steps beside swaps that never pause; ``slowdown`` is their time over that of steps alone."""
-    check_overlap(session)
-    steps = decode.prepare(Point("attention", "paged-decode", _decode_part(point)), session)
-    strategy, pairs = _strategy(point, session)
-
-    def measure(budget_s: float) -> tuple[Timing, dict[str, Any]]:
-        clock = GraphClock()
-        sample = clock.prepare(steps.calls)
-        alone = clock.take(sample, budget_s)
-        with _swapping(strategy, point, pairs):
-            beside = clock.take(sample, budget_s)
-        return beside, {"slowdown": beside.median_s / alone.median_s}
-
-    return replace(steps, measure=measure)
-
-
-def _decode_part(point: Point) -> dict[str, Any]:
-    names = ("batch", "context", "block_size", "q_heads", "kv_heads", "head_size", "dtype", "layout")
-    return {name: point[name] for name in names}
-
-
-def check_overlap(session: Session) -> None:
-    """Make sure that copies and kernels can run side by side.
-
-    Raises:
-        Unavailable: the device is a CPU.
-    """
-    if session.device.type != "cuda":
-        raise Unavailable("how much a swap slows decoding down is measured on a GPU only")
-
-
-@contextmanager
-def _swapping(strategy: SwapStrategy, point: Point, pairs: list[BlockIds]) -> Iterator[None]:
-    """Swap over and over, in a thread: some strategies keep the host busy, and so does timing."""
-    stop, begun = threading.Event(), threading.Event()
-    failures: list[Exception] = []
-    on_gpu = strategy.stream is not None
-
-    def work() -> None:
-        try:
-            # A swap begins when the current stream's work is done, and that of decoding shall not hold it up.
-            with torch.cuda.stream(_new_stream()) if on_gpu else nullcontext():
-                while not stop.is_set():
-                    for chosen in pairs:
-                        transfer = start(strategy, point, chosen)
-                        begun.set()
-                        transfer.wait()
-        except Exception as error:
-            failures.append(error)
-            begun.set()
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        if not begun.wait(timeout=60):
-            raise PagesimError("no swap began within 60 s")
-        yield
-    finally:
-        stop.set()
-        thread.join()
-    if failures:
-        raise failures[0]
-
-
-def _new_stream() -> torch.cuda.Stream:
-    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
 
 def _strategy(point: Point, session: Session) -> tuple[SwapStrategy, list[BlockIds]]:

@@ -154,7 +154,6 @@ def _parts(row: Row) -> dict[str, str]:
         "direction": _part(row, "direction", "{}"),
         "moved": _moved(row),
         "host_blocks": "scattered" if row["host_blocks"] == "scattered" else "",
-        "slowdown": f"decode {row['slowdown']:.2f}× as long" if row["slowdown"] else "",
         "iteration": _iteration(row),
     }
 

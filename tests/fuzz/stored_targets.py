@@ -15,6 +15,7 @@ from pagesim.experiments.paper.reproduce import SETTING, check, setting_text, st
 from pagesim.experiments.paper.setting import PaperSetting
 from pagesim.experiments.sweeps.run_store import MARKER, RunRecord, RunStore
 from pagesim.hardware import gpu
+from pagesim.kernels.bench.rows import SCHEMA
 from pagesim.kernels.bench.store import JOURNAL, RowStore, read_rows
 from pagesim.models import model
 from pagesim.setup.files import MANIFEST
@@ -74,7 +75,15 @@ def _stores() -> list[Target]:
 
 def _benches() -> list[Target]:
     rows = [
-        {"schema": 1, "key": f"k{n}", "bench": "copy", "op": "copy", "m": n, "status": "ok", "median_s": 1e-3}
+        {
+            "schema": SCHEMA,
+            "key": f"k{n}",
+            "bench": "copy",
+            "op": "copy",
+            "m": n,
+            "status": "ok",
+            "median_s": 1e-3,
+        }
         for n in range(5)
     ]
     journal = "".join(json.dumps(row) + "\n" for row in rows).encode()

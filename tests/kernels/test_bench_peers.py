@@ -95,7 +95,7 @@ def vllm_before(
     q, k, v, out, cu_seqlens_q, max_seqlen_q, seqused_k, max_seqlen_k, softmax_scale, causal, window_size,
     block_table, softcap, q_descale, k_descale, v_descale, alibi_slopes=None, sinks=None,
 ):  # fmt: skip
-    """The ``unified_attention`` of vLLM's Triton backend, before it took its workspace as arguments."""
+    """The arguments that the ``unified_attention`` of vLLM's Triton backend has had from the beginning."""
     assert cu_seqlens_q.tolist() == list(range(len(q) + 1))
     assert max_seqlen_q == 1
     assert max_seqlen_k == int(seqused_k.max())
@@ -108,7 +108,7 @@ def vllm_since(
     num_par_softmax_segments=None, softmax_segm_output=None, softmax_segm_max=None, softmax_segm_expsum=None,
     alibi_slopes=None, output_scale=None, qq_bias=None, sinks=None, mm_prefix_range=None,
 ):  # fmt: skip
-    """The same, since it does; with fewer rows of room than queries it would not split (vLLM 0.33.0)."""
+    """All of them: with fewer rows of room than queries it would not split (vLLM 0.33.0)."""
     if len(q) <= seq_threshold_3D:
         assert softmax_segm_max.shape[0] >= len(q)
     assert softmax_segm_output.shape == (seq_threshold_3D, q.shape[1], num_par_softmax_segments, 64)
@@ -133,10 +133,6 @@ STAND_INS = {
     "vLLM": (
         "vllm-triton-decode",
         {"vllm.v1.attention.ops.triton_unified_attention": {"unified_attention": vllm_since}},
-    ),
-    "older vLLM": (
-        "vllm-triton-decode",
-        {"vllm.attention.ops.triton_unified_attention": {"unified_attention": vllm_before}},
     ),
 }  # fmt: skip
 

@@ -1,22 +1,20 @@
-"""Swaps in the bench: what arrives is compared; decoding beside a swap is timed while one is under way."""
+"""Swaps in the bench: what arrives is compared; iterations that swap are timed without, before, beside."""
 
 from __future__ import annotations
 
-import threading
-import time
 from dataclasses import replace
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from pagesim.kernels.bench import iteration, swap  # noqa: E402
+from pagesim.kernels.bench import iteration  # noqa: E402
 from pagesim.kernels.bench import session as session_module  # noqa: E402
 from pagesim.kernels.bench.grid import STRATEGIES, Grid  # noqa: E402
 from pagesim.kernels.bench.rows import Point  # noqa: E402
 from pagesim.kernels.bench.run import run_points  # noqa: E402
 from pagesim.kernels.swap import CopyEach, LayerSwap  # noqa: E402
-from pagesim.kernels.timing import CpuClock, Timing  # noqa: E402
+from pagesim.kernels.timing import Timing  # noqa: E402
 
 SWAP = {"strategy": "copy-each", "direction": "out", "host_blocks": "neighbours"}
 SIZE = {"pieces": 2, "piece_bytes": 64, "blocks": 3}
@@ -26,7 +24,6 @@ DECODE = {
 }  # fmt: skip
 ITERATION = {**DECODE, "batch": 2, "n": 32, "k": 16, "pieces": 4, "piece_bytes": 16 * 64 * 4, "blocks": 2}
 BY_LAYER = Point("swap", "swap-by-layer", {**SWAP, **ITERATION})
-BESIDE = Point("swap", "decode-beside-swap", {**SWAP, **SIZE, **DECODE})
 
 
 @pytest.fixture(autouse=True)
@@ -72,52 +69,6 @@ def test_a_swap_that_moves_the_wrong_bytes_fails(direction, monkeypatch):
     ).rows
     assert row["status"] == "failed"
     assert row["error"].startswith("WrongResult: ")
-
-
-def test_decoding_beside_a_swap_needs_a_gpu():
-    (row,) = run_points([BESIDE], "cpu", seconds=1e-6).rows
-    assert row["status"] == "unavailable"
-    assert "on a GPU only" in row["error"]
-
-
-def test_decoding_is_timed_while_swaps_are_under_way(monkeypatch):
-    """On a CPU that passes for a GPU."""
-    monkeypatch.setattr(swap, "check_overlap", lambda session: None)
-    busy = threading.Event()
-    begun = []
-
-    class Clock(CpuClock):
-        def take(self, sample, budget_s):
-            begun.append(busy.is_set())
-            return super().take(sample, budget_s)
-
-    move = CopyEach.move
-
-    def moving(self, *arguments):
-        busy.set()
-        time.sleep(1e-3)
-        move(self, *arguments)
-
-    monkeypatch.setattr(CopyEach, "move", moving)
-    monkeypatch.setattr(swap, "GraphClock", Clock)
-    threads = threading.active_count()  # other tests may have left some
-    (row,) = run_points([BESIDE], "cpu", seconds=1e-3).rows
-    assert row["error"] is None
-    assert begun == [False, True]
-    assert row["slowdown"] > 0
-    assert threading.active_count() == threads
-
-
-def test_a_swap_that_fails_beside_decoding_fails_the_point(monkeypatch):
-    monkeypatch.setattr(swap, "check_overlap", lambda session: None)
-    monkeypatch.setattr(swap, "GraphClock", CpuClock)
-
-    def fails(*_: object) -> None:
-        raise RuntimeError("no copy today")
-
-    monkeypatch.setattr(CopyEach, "move", fails)
-    (row,) = run_points([BESIDE], "cpu", seconds=1e-3).rows
-    assert (row["status"], row["error"]) == ("failed", "RuntimeError: no copy today")
 
 
 @pytest.mark.parametrize("direction", ["out", "in"])

@@ -60,16 +60,6 @@ def test_only_the_tests_of_kernels_are_interpreted(ran, tmp_path):
     assert [interpreted for _, interpreted in ran[0]] == ["1", None, None, None]
 
 
-def test_one_step_may_be_asked_for(ran, tmp_path, capsys):
-    assert not first.run(tmp_path, "cpu", only="bench")
-    assert len(ran[0]) == 1
-    assert first.main(["--out", str(tmp_path), "--device", "cpu", "--only", "tea"]) == 2
-    assert (
-        "only is 'tea'; one of correctness, bench, calibration, validation is needed"
-        in capsys.readouterr().err
-    )
-
-
 @pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize("step", range(1, 4))
 def test_without_a_gpu_its_commands_are_understood_and_say_so(step, quick, monkeypatch, tmp_path, capsys):

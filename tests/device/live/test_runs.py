@@ -80,8 +80,8 @@ def test_gathered_attention_reads_the_same(live, cases, make_trace):
     assert summary["live"]["attention"] == "gather"
 
 
-@pytest.mark.slow_but("zero-copy")
-@pytest.mark.parametrize("swap", ["copy-each", "copy-batch", "zero-copy"])
+@pytest.mark.slow_but("copy-each")
+@pytest.mark.parametrize("swap", ["copy-each", "copy-batch"])
 def test_every_swap_strategy_brings_back_what_it_took(swap, live, cases, make_trace):
     options, columns, _ = cases["sosp, swap"]
     try:

@@ -15,7 +15,7 @@ from pagesim.kernels.swap import CopyEach, LayerSwap
 
 
 @pytest.mark.slow_but("gather")
-@pytest.mark.parametrize("swap", ["copy-each", "copy-batch", "gather", "zero-copy"])
+@pytest.mark.parametrize("swap", ["copy-each", "copy-batch", "gather"])
 def test_what_was_taken_comes_back(swap, live, cases, make_trace):
     options, columns, _ = cases["sosp, swap"]
     try:

@@ -74,17 +74,28 @@ def rounding(q: Tensor, keys: Tensor, scale: float) -> Tensor:
     return 2 * FLOAT32_EPSILON * abs(scale) * largest
 
 
-def excess(got: Tensor, want: Tensor, slack: Tensor) -> float:
+def excess(got: Tensor, want: Tensor, slack: Tensor, floor: float = 0.0) -> float:
     """Return the largest error of a row and head over what is allowed; more than 1 is too much.
 
     Args:
         got: ``[…, D]`` in the type of the queries.
         want: float64 ``[…, D]``.
         slack: what is allowed beside ``BOUND``, ``[…]``.
+        floor: an error that is none, however small the result is.
     """
     if not got.numel():
         return 0.0
     error = (got.double() - want).abs().nan_to_num(nan=torch.inf).amax(-1)
+    error = torch.where(error <= floor, 0.0, error)
     allowed = want.abs().amax(-1) * (BOUND[got.dtype] + slack)
     ratio = torch.where(allowed > 0, error / allowed, torch.where(error > 0, torch.inf, 0.0))
     return float(ratio.max())
+
+
+def least_weight(dtype: torch.dtype) -> float:
+    """Return the least weight beside a sink, whose own is about 1, that kernels tell from none.
+
+    They multiply weights and values in the queries' type, and sum in float32.
+    """
+    kind = torch.finfo(dtype)
+    return 4 * max(kind.tiny * kind.eps, 1000 * torch.finfo(torch.float32).tiny)

@@ -119,7 +119,11 @@ class Problem:
         for q, (keys, values) in rows:
             want.append(dense.attention(q, keys, values, scale, **self.variant))
             slack.append(dense.rounding(q, keys, scale))
-        return dense.excess(got.cpu(), torch.cat(want), torch.cat(slack))
+        floor = 0.0
+        if self.has_sinks:
+            largest = max((float(v.abs().max()) for _, v in self.contexts() if v.numel()), default=0.0)
+            floor = largest * dense.least_weight(got.dtype)
+        return dense.excess(got.cpu(), torch.cat(want), torch.cat(slack), floor)
 
     def is_marked(self) -> bool:
         """Return whether all that stands around the result is still what it was."""
