@@ -71,9 +71,7 @@ def experts(config: HfConfig, layers: int) -> MixtureOfExperts | None:
     )
 
 
-WIDE_ROUTERS = (
-    *("ernie4_5_moe", "mimo_v2", "mimo_v2_flash", "minimax_m2", "minimax_m3", "minimax_m3_vl"),
-)
+WIDE_ROUTERS = (*("ernie4_5_moe", "mimo_v2", "mimo_v2_flash", "minimax_m2", "minimax_m3", "minimax_m3_vl"),)
 """The families whose routers have weights of 32 bits in vLLM."""
 
 _OWN_WIDTH = (

@@ -228,7 +228,9 @@ def _glm5_next(tower: HfConfig, model: HfConfig) -> Shares:
 
 def _minimax_m3(tower: HfConfig, model: HfConfig) -> Shares:
     """CLIP's layers, a projection of each patch, and one of patches that are merged."""
-    tower.skip("num_attention_heads", "image_size", "projection_dim", "vocab_size", "vision_segment_max_frames")
+    tower.skip(
+        "num_attention_heads", "image_size", "projection_dim", "vocab_size", "vision_segment_max_frames"
+    )
     tower.skip("img_token_compression_config", "rope_mode", "position_embedding_type")
     hidden, ffn = tower.number("hidden_size"), tower.number("intermediate_size")
     inner, out, merged = model.number("projector_hidden_size"), model.number("hidden_size"), 4

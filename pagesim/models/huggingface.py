@@ -83,6 +83,7 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
     by_layer = cached(config, Shape(kv_heads, head_dim, mla, state))
     kept = tuple(layer for of_layer in by_layer for layer in of_layer)
     alike = set(by_layer) == {(LatentLayer(mla.width) if mla else FullLayer(kv_heads, head_dim),)}
+
     def having(state: bool) -> tuple[int, ...]:
         """Return the layers that keep a state, or something else; none where they are the first ones."""
         found = [

@@ -207,15 +207,21 @@ def _latent(spec: ModelSpec, mla: LatentAttention, attending: Sequence[int]) -> 
     found += [
         Tensor("attention", "kv_a_proj_with_mqa", mla.width, spec.hidden, attending),
         Tensor("attention", "kv_b_proj", up, mla.kv_lora_rank, attending, ALL),
-        Tensor("attention", "o_proj", spec.hidden, spec.heads * mla.v_head_dim, attending, ALL, by_columns=True),
+        Tensor(
+            "attention", "o_proj", spec.hidden, spec.heads * mla.v_head_dim, attending, ALL, by_columns=True
+        ),
         vector("rank_norms", mla.q_lora_rank + mla.kv_lora_rank, attending),
     ]
     if mla.index_heads:
         picking = _picking(spec, attending)
         found += [
-            Tensor("attention", "indexer.wq_b", mla.index_heads * mla.index_head_dim, mla.q_lora_rank, picking),
+            Tensor(
+                "attention", "indexer.wq_b", mla.index_heads * mla.index_head_dim, mla.q_lora_rank, picking
+            ),
             # One layer of the engine's, which it keeps in 16 bits.
-            Tensor(REST, "indexer.wk_weights_proj", mla.index_head_dim + mla.index_heads, spec.hidden, picking),
+            Tensor(
+                REST, "indexer.wk_weights_proj", mla.index_head_dim + mla.index_heads, spec.hidden, picking
+            ),
             vector("indexer.k_norm", 2 * mla.index_head_dim, picking, wide=True),
         ]
     return found
@@ -252,7 +258,13 @@ def _mlps(spec: ModelSpec) -> list[Tensor]:
 
 
 def _mlp(
-    spec: ModelSpec, group: str, width: int, at: Sequence[int], hidden: int = 0, copies: int = 1, used: int = 1
+    spec: ModelSpec,
+    group: str,
+    width: int,
+    at: Sequence[int],
+    hidden: int = 0,
+    copies: int = 1,
+    used: int = 1,
 ) -> list[Tensor]:
     """The matrices of an MLP, or of so many alike."""
     hidden = hidden or spec.hidden
