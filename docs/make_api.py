@@ -125,6 +125,10 @@ PUBLIC: dict[str, dict[str, str]] = {
         "Link": "how fast a GPU reaches another, or the host",
         "gpu": "a GPU by its name",
     },
+    "pagesim.results.block_tables": {
+        "KernelBatch": "what `kernel_batches` returns",
+        "kernel_batches": "the block tables of a replay, for a kernel",
+    },
     "pagesim.sim.clock": {"to_ticks": "seconds in the unit that cost models answer in"},
     "pagesim.costs.profiles": {
         "Profile": "what iterations were measured to take",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from os import PathLike
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from pagesim.accounting.request_log import RequestLog
+from pagesim.api import as_trace
+from pagesim.errors import PagesimError
 from pagesim.kvcache import ContiguousManager, NumberedPrefixManager, PagedManager
 from pagesim.results.replay import NotReplayed, replayed
 from pagesim.results.result import Result
@@ -17,10 +20,15 @@ from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import Observer
-from pagesim.setup.prepare import PreparedSystem
+from pagesim.setup.prepare import PreparedSystem, prepare
 from pagesim.setup.server import Server
-from pagesim.sim.clock import TICKS_PER_SECOND
+from pagesim.setup.system import System, checked
+from pagesim.sim.clock import TICKS_PER_SECOND, to_ticks
 from pagesim.sim.spans import ComputedTokens, Span
+from pagesim.workloads.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Ints = npt.NDArray[np.int32]
 Slots = npt.NDArray[np.int64]
@@ -61,6 +69,31 @@ class KernelBatch:
     def decodes(self) -> int:
         """Sequences with one new token."""
         return int((self.query_lens == 1).sum())
+
+
+def kernel_batches(
+    trace: Trace | pd.DataFrame | str | PathLike[str],
+    policy: str = "vllm-v1",
+    *,
+    at: Sequence[float],
+    **options: Any,
+) -> list[KernelBatch]:
+    """Replay a trace; return the first batch that computes at or after each of some instants.
+
+    Args:
+        trace: as for `pagesim.simulate`.
+        policy: a name of `POLICIES`.
+        at: instants in seconds, rising; a batch that stands for several is returned once.
+        **options: the fields of `System`.
+
+    Raises:
+        PagesimError: an option or the trace is off, or the policy's blocks have no numbers.
+    """
+    setting = prepare(checked(System, {"policy": policy, **options}), as_trace(trace))
+    try:
+        return _replay(setting, setting.new_log(), [to_ticks(instant) for instant in at])
+    except NotReplayed as why:
+        raise PagesimError(str(why)) from None
 
 
 def batches_of(result: Result, count: int) -> list[KernelBatch]:
