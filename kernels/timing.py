@@ -33,6 +33,8 @@ import torch
 
 from pagesim.errors import PagesimError
 
+__all__ = ["CpuClock", "Timing", "rotations", "time_kernel"]
+
 Call = Callable[[], Any]
 """Does the work once and leaves it under way; what it returns is dropped."""
 
