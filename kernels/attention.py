@@ -225,6 +225,8 @@ def fits(config: triton.Config, arguments: Meta) -> bool:
         registers += n * dim // threads  # K and V pass through registers on their way to the tensor cores
     if itemsize == 4:  # multiplied without tensor cores, out of registers
         return bool(m == n == 16 and threads == 256)
+    if n * dim * arguments["K_cache"].dtype.itemsize < 16 * threads:  # a thread would load less than 16 bytes
+        return False
     if m > max(16, arguments["ROWS"]) or (m < min(arguments["ROWS"], 64) and dim <= 256):
         return False
     if m < 64 and n * dim > 64 * threads:  # K and V pass through registers

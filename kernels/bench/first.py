@@ -49,9 +49,10 @@ def steps(out: Path, device: str, quick: bool) -> list[Step]:
     Args:
         out: folder of all that is stored.
         device: ``cpu`` or ``cuda``.
-        quick: so few points that all ends in minutes on a CPU, too.
+        quick: few points; on a CPU there are few in any case, so that a step takes a minute at most.
     """
     pagesim, on_gpu = ["-m", "pagesim"], device == "cuda"
+    quick = quick or not on_gpu
     where = ["--device", device, "--model", "llama-3.1-8b" if on_gpu else "tiny"]
     fast = ["--quick", "--seconds", "0.001"] if quick else []
     tests = ["tests/kernels/ops", "-m", "not slow", "-q", "-W", "ignore", "-p", "no:cacheprovider"]
@@ -136,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m pagesim.kernels.bench.first", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of all that is stored")
     parser.add_argument("--device", help="cpu or cuda; a GPU if there is one")
-    parser.add_argument("--quick", action="store_true", help="few points, to try it")
+    parser.add_argument("--quick", action="store_true", help="few points, to try it, as always on a CPU")
     asked = parser.parse_args(arguments)
     try:
         return 0 if run(asked.out.resolve(), asked.device, quick=asked.quick) else 1
