@@ -93,9 +93,14 @@ def excess(got: Tensor, want: Tensor, slack: Tensor, floor: float = 0.0) -> floa
 
 
 def least_weight(dtype: torch.dtype) -> float:
-    """Return the least weight beside a sink, whose own is about 1, that kernels tell from none.
+    """Return the error of weights beside a sink, as a fraction of the largest value, that is none.
 
-    They multiply weights and values in the queries' type, and sum in float32.
+    A sink far above all scores is next to all of the sum that weights are divided by, so that they come to
+    far less than 1 and the result to next to nothing: not it but the values say how large an error is.
+    Kernels round weights to the queries' type before they multiply them with values, and a weight below that
+    type's least normal number errs by up to half of its least number of all, 2⁻²⁵ in float16. The errors of
+    a context's weights together come to a few of these: 2⁻²² of the largest value in float16, where rounding
+    a value itself errs by 2⁻¹¹ of it. bfloat16 and float32 reach as low as the float32 sum of weights.
     """
     kind = torch.finfo(dtype)
     return 4 * max(kind.tiny * kind.eps, 1000 * torch.finfo(torch.float32).tiny)

@@ -120,7 +120,7 @@ class Problem:
             want.append(dense.attention(q, keys, values, scale, **self.variant))
             slack.append(dense.rounding(q, keys, scale))
         floor = 0.0
-        if self.has_sinks:
+        if self.has_sinks:  # beside which all weights may be tiny: errors are measured by the values
             largest = max((float(v.abs().max()) for _, v in self.contexts() if v.numel()), default=0.0)
             floor = largest * dense.least_weight(got.dtype)
         return dense.excess(got.cpu(), torch.cat(want), torch.cat(slack), floor)
