@@ -157,7 +157,8 @@ def _driver() -> Finding:
     try:
         newest = driver().version()
     except Unavailable:
-        return Finding("CUDA driver", State.ABSENT, "no libcuda.so.1; the reference path runs without it")
+        found = "no libcuda.so.1; the reference path runs without it, whose times say nothing of the kernels"
+        return Finding("CUDA driver", State.ABSENT, found)
     except pagesim.PagesimError as error:
         return Finding("CUDA driver", State.BROKEN, str(error))
     said = nvidia_smi()["driver"]

@@ -30,6 +30,12 @@ def say(sentence: str) -> None:
     terminal().print(escaped(sentence), highlight=False, markup=False, soft_wrap=True)
 
 
+def say_if_cpu(device: str) -> None:
+    """Say of times that were measured on a CPU that they are none of the kernels."""
+    if device == "cpu":
+        say("These are times of the reference path on a CPU: they say nothing of the kernels.")
+
+
 def complain(sentence: str, style: str | None = None) -> None:
     """Print a sentence beside the output."""
     terminal(beside=True).print(escaped(sentence), style=style, highlight=False, markup=False, soft_wrap=True)

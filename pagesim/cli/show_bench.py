@@ -90,8 +90,8 @@ def ending(outcome: Outcome, out: Path | None) -> None:
     if outcome.left:
         said.append(f"{outcome.left} are left, the time was up: the same command goes on with them")
     show.say(", ".join(said))
-    if outcome.rows and outcome.rows[0]["machine"]["device"] == "cpu":
-        show.say("These are times of the reference path on a CPU: they say nothing of the kernels.")
+    if outcome.rows:
+        show.say_if_cpu(outcome.rows[0]["machine"]["device"])
     show.stored(out)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagesim.cli.printing import put_table
-from pagesim.cli.show import say
+from pagesim.cli.show import say, say_if_cpu
 from pagesim.results.result import Result
 
 _PARTS = {
@@ -32,6 +32,7 @@ def measured(result: Result) -> None:
             values = (column.mean(), column.median(), column.quantile(0.95), column.max())
             rows.append((label, *(f"{value:,.3f}" for value in values)))
     put_table("Iterations, milliseconds", ("", "mean", "p50", "p95", "longest"), rows)
+    say_if_cpu(live["machine"]["device"])
     if "check" in live:
         say(verdict(live["check"]))
 

@@ -162,6 +162,7 @@ def _live(scenario: Path | None, out: Path | None, json: bool, flags: dict[str, 
         show.as_json(summary)
     else:
         show_validation.tables(reports)
+        show.say_if_cpu(how["device"])
         show.stored(out)
     if any(case["check"] is not None and not case["check"]["passed"] for case in reports.values()):
         raise typer.Exit(1)

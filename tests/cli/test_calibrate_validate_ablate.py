@@ -75,6 +75,7 @@ def test_validate_says_that_a_profile_was_not_measured_here(succeeds, profile):
     assert "profile p is imported: it was not measured on this machine" in done.err
     assert "Same schedule" in done.out
     assert "vllm-v1: checked sequences" in done.out
+    assert "they say nothing of the kernels" in done.out
     assert "nothing was preempted in vllm-v1: fewer num_blocks or a higher rate bring pressure" in done.err
 
 

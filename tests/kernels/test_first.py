@@ -60,6 +60,11 @@ def test_only_the_tests_of_kernels_are_interpreted(ran, tmp_path):
     assert [interpreted for _, interpreted in ran[0]] == ["1", None, None, None]
 
 
+def test_on_a_cpu_there_are_few_points_in_any_case():
+    assert first.steps(Path("out"), "cpu", False) == first.steps(Path("out"), "cpu", True)
+    assert first.steps(Path("out"), "cuda", False) != first.steps(Path("out"), "cuda", True)
+
+
 @pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize("step", range(1, 4))
 def test_without_a_gpu_its_commands_are_understood_and_say_so(step, quick, monkeypatch, tmp_path, capsys):
@@ -92,7 +97,6 @@ def test_all_four_steps_end_on_a_cpu(tmp_path):
         str(tmp_path),
         "--device",
         "cpu",
-        "--quick",
     ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
