@@ -16,7 +16,7 @@ from pagesim.setup.scenario import APART, Cluster, Comparison, Scenario
 
 TRACE_EVENTS = Annotated[
     bool,
-    typer.Option("--trace-events", help="Store a time line for Perfetto or chrome://tracing, too."),
+    typer.Option("--trace-events", help="Store a time line for Perfetto, too."),
 ]
 
 

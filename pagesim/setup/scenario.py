@@ -20,7 +20,7 @@ class Scenario(System):
         Field(None, description="Arrival process. Defaults to poisson with --rate, else to recorded.")
     )
     rate: float | None = Field(
-        None, gt=0, allow_inf_nan=True, description="Requests per second; inf sends all requests at 0 s."
+        None, gt=0, allow_inf_nan=True, description="Requests per second; inf sends all of them at once."
     )
     cv: float | None = Field(None, gt=0, description="Coefficient of variation of gamma arrivals.")
     duration: float | None = Field(None, gt=0, description="Length of the arrival process, in seconds.")

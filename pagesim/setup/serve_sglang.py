@@ -140,6 +140,7 @@ _TABLE = FlagTable(
     harmless=HARMLESS,
     spellings=dict(_spelled()),
     aliases={alias: name for alias, name in ALIASES.items() if alias.startswith("-")},
+    older={},
     relaxed=False,
     prefixes=("SGLANG_", "SGL_"),
     harmless_variables=HARMLESS_VARIABLES,

@@ -172,6 +172,33 @@ ALIASES = {
 }
 """Other spellings, with the dash where there is only one."""
 
+_SPECULATES = "give --speculative-config, a JSON object"
+
+OLDER = {
+    "swap-space": "preempted requests are recomputed and never swapped; leave it out",
+    "preemption-mode": "preempted requests are recomputed and never swapped; leave it out",
+    "use-v2-block-manager": "there is one block manager; leave it out",
+    "num-lookahead-slots": f"they follow from the drafts; {_SPECULATES}",
+    "num-scheduler-steps": "the next batch is scheduled while one runs (--async-scheduling); leave it out",
+    "multi-step-stream-outputs": "it went with --num-scheduler-steps; leave it out",
+    "scheduler-delay-factor": "prompts are scheduled at once; --prefill-schedule-interval holds them back",
+    "max-seq-len-to-capture": "graphs are captured by tokens of a batch: --max-cudagraph-capture-size",
+    "cuda-graph-sizes": "its name is --cudagraph-capture-sizes",
+    "speculative-model": _SPECULATES,
+    "num-speculative-tokens": _SPECULATES,
+    "ngram-prompt-lookup-max": _SPECULATES,
+    "worker-use-ray": "give --distributed-executor-backend ray",
+    "engine-use-ray": "give --distributed-executor-backend ray",
+    "guided-decoding-backend": "give --structured-outputs-config",
+    "enable-reasoning": "--reasoning-parser says it alone; leave it out",
+    "disable-log-requests": "requests are not logged unless --enable-log-requests is given; leave it out",
+    "task": "its place is taken by --runner and --convert",
+    "rope-scaling": "give it within --hf-overrides",
+    "rope-theta": "give it within --hf-overrides",
+    "disable-async-output-proc": "give --no-async-scheduling",
+}
+"""Flags of vLLM's earlier releases that 0.33.0 does not know, and what to do instead."""
+
 HARMLESS_VARIABLES = frozenset(
     _flags("""
     API_KEY ASSETS_CACHE CACHE_ROOT CONFIGURE_LOGGING CONFIG_ROOT DEBUG_LOG_API_SERVER_RESPONSE

@@ -94,6 +94,7 @@ class FlagTable:
         harmless: those that are refused but for these values, which change nothing; each takes one value.
         spellings: of each flag without its dashes, and whether each turns it on.
         aliases: other spellings, with the dash where there is only one.
+        older: flags that earlier releases had, and what to do instead.
         relaxed: whether underscores stand for dashes, a part of a value may be named behind a dot, a value
             stand right behind ``-O``, and the model anywhere without its flag.
         prefixes: of the server's variables.
@@ -118,6 +119,7 @@ class FlagTable:
     harmless: Mapping[str, tuple[str, ...]]
     spellings: Mapping[str, tuple[str, bool]]
     aliases: Mapping[str, str]
+    older: Mapping[str, str]
     relaxed: bool
     prefixes: tuple[str, ...]
     harmless_variables: frozenset[str]
@@ -228,6 +230,11 @@ class FlagTable:
             return found, True, bool(dot)
         word = head[2:].replace("_", "-") if self.relaxed else head[2:]
         word = self.aliases.get(word, word)
+        if word in self.older:
+            raise PagesimError(
+                f"--serve: {flag} is a flag of older releases, which {self.server} refuses: "
+                f"{self.older[word]}"
+            )
         if word not in self.spellings:
             begun = [each for each in self.spellings if word and each.startswith(word)]
             if len({self.spellings[each] for each in begun}) != 1:

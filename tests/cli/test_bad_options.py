@@ -100,7 +100,7 @@ CONTRADICTIONS = {
     ),
     "static from a buddy": (
         ("--policy", "static", "--allocator", "buddy"),
-        "static cannot use allocator buddy",
+        "static needs allocator first-fit or best-fit or paged, not buddy",
     ),
     "window backwards": (("--window", "900:300"), "the first not after the second"),
     "a model that does not fit": (

@@ -59,8 +59,9 @@ def main() -> int:
 
 
 def has_driver(log: GoldenLog) -> bool:
-    """Say whether a log can be remade: of a released engine, without groups of layers and tiers."""
-    return log.policy in ENGINES and not {"model", "kv_offloading_chunks"} & log.options.keys()
+    """Say whether a log can be remade: of a released engine, without groups of layers, tiers and cadence."""
+    others = {"model", "kv_offloading_chunks", "prefill_schedule_interval", "decode_context_parallel_size"}
+    return log.policy in ENGINES and not others & log.options.keys()
 
 
 def golden_logs() -> Iterator[GoldenLog]:

@@ -19,6 +19,7 @@ from pagesim.setup.serve_vllm_flags import (
     HARMLESS,
     LAYERED,
     NOTED,
+    OLDER,
     REFUSED,
     TAKEN,
     WITHIN_A_REPLICA,
@@ -55,6 +56,25 @@ def test_whole_experts_change_no_decision_within_a_replica() -> None:
 def test_whole_experts_of_a_model_without_any_are_said_to_be_of_no_use() -> None:
     notes = read_serve(f"vllm serve {MODEL} -ep").notes
     assert notes[1].startswith("vLLM has no use for --enable-expert-parallel here")
+
+
+@pytest.mark.parametrize(
+    ("flags", "remedy"),
+    [
+        ("--swap-space 4", "recomputed and never swapped; leave it out"),
+        ("--swap_space=4", "recomputed and never swapped; leave it out"),
+        ("--cuda-graph-sizes 512", "its name is --cudagraph-capture-sizes"),
+        ("--use-v2-block-manager", "there is one block manager"),
+    ],
+)
+def test_a_flag_of_an_older_release_is_explained(flags: str, remedy: str) -> None:
+    said = refusal(f"vllm serve {MODEL} {flags}")
+    assert "is a flag of older releases, which vllm serve 0.33.0 refuses: " in said
+    assert remedy in said
+
+
+def test_no_flag_of_the_release_is_called_older() -> None:
+    assert not set(OLDER) & set(FLAGS)
 
 
 def test_the_cadence_of_prompts_is_taken() -> None:

@@ -133,6 +133,8 @@ def stored(folder: Path) -> Column:
         try:
             with file.open(encoding="utf-8", newline="") as lines:
                 for row in csv.DictReader(lines, strict=True):
+                    if None in row or None in row.values():
+                        raise ValueError("a row has more or fewer fields than the head")
                     value = float(row["ours"]) if row["ours"] else None
                     ours[row["figure"], row["series"], row["x"]] = value
         except (OSError, ValueError, KeyError, csv.Error) as error:

@@ -82,6 +82,7 @@ def test_decode_over_latents(problem, splits, device):
     check(problem, problem.run("cpu", backend="reference"))
 
 
+@pytest.mark.slow_but("None", "7")
 @pytest.mark.parametrize("splits", [None, 1, 7, 40])
 def test_any_number_of_splits_gives_the_right_answer(splits, device):
     problem = make_latents([75, 33], heads=5, dims=(256, 32))
