@@ -208,8 +208,7 @@ CONFIGS = [
     triton.Config({"BLOCK_M": m, "BLOCK_N": n}, num_warps=warps, num_stages=stages)
     for m, n, warps, stages in (
         (16, 64, 4, 3), (16, 64, 4, 4), (16, 128, 4, 3), (16, 32, 4, 4), (16, 32, 2, 3), (32, 64, 4, 3),
-        (128, 64, 8, 3), (128, 32, 8, 3), (64, 64, 4, 3), (64, 32, 4, 3), (64, 32, 8, 2), (16, 16, 4, 2),
-        (16, 16, 8, 2),
+        (128, 64, 8, 3), (128, 32, 8, 3), (64, 64, 4, 3), (64, 32, 8, 2), (16, 16, 4, 2), (16, 16, 8, 2),
     )
 ]  # fmt: skip
 """Those for decode, for prefill, and for vectors so wide that nothing else fits."""
