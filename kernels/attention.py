@@ -228,6 +228,8 @@ def fits(config: triton.Config, arguments: Meta) -> bool:
         return False
     if m > max(16, arguments["ROWS"]) or (m < min(arguments["ROWS"], 64) and dim <= 256):
         return False
+    if m == 64 and threads == 256 and dim < 128:  # eight warps share 64 rows of wide vectors
+        return False
     if m < 64 and n * dim > 64 * threads:  # K and V pass through registers
         return False
     shared = 2 * n * dim * arguments["K_cache"].dtype.itemsize * (config.num_stages - 1) + m * dim * itemsize
