@@ -12,6 +12,10 @@ _ENDS = ("ForConditionalGeneration", "ForCausalLM", "LMHeadModel")
 _BY_CLASS = {family.replace("_", ""): family for family in TRAITS}
 
 
+MOST_REAL = 1e6
+"""A number that is a width or a factor of one, and larger than this, is taken for a mistake."""
+
+
 class HfConfig:
     """A config's content, and where it was read, for the errors.
 
@@ -91,6 +95,45 @@ class HfConfig:
             aliases = f" (or {', '.join(keys[1:])})" if keys[1:] else ""
             raise PagesimError(f"{self.where}: key {keys[0]}{aliases} is missing; add it to the config")
         return default
+
+    def real(self, key: str, default: float | None = None) -> float:
+        """Return the number at a key, whole or not, above 0.
+
+        Raises:
+            PagesimError: it is something else, or it is missing and there is no default.
+        """
+        value = self.get(key)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < MOST_REAL:
+            raise self.error(key, value, f"a number above 0 and below {MOST_REAL:g}")
+        return value
+
+    def part(self, key: str) -> HfConfig | None:
+        """Return the object at a key as a config of its own, or None if there is none.
+
+        Raises:
+            PagesimError: it is something else.
+        """
+        value = self.get(key)
+        return None if value is None else self._of_part(key, value)
+
+    def parts(self, key: str) -> list[HfConfig]:
+        """Return the objects in the list, or in the object, at a key as configs of their own.
+
+        Raises:
+            PagesimError: there is something else.
+        """
+        value = self.get(key)
+        if value is not None and not isinstance(value, list | tuple | Mapping):
+            raise self.error(key, value, "a list or an object of objects")
+        found = value.values() if isinstance(value, Mapping) else value or ()
+        return [self._of_part(key, each) for each in found]
+
+    def _of_part(self, key: str, value: object) -> HfConfig:
+        if not isinstance(value, Mapping):
+            raise self.error(key, value, "an object")
+        return HfConfig({**value, "model_type": "part"}, f"{self.where}: {key}")
 
     def flag(self, key: str, default: bool = False) -> bool:
         """Return what a key that is true or false holds.

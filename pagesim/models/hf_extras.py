@@ -9,7 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pagesim.models.hf_config import HfConfig
-from pagesim.models.hf_kept import blocks, gemma4_full, gemma4_types
+from pagesim.models.hf_kept import (
+    blocks,
+    full_attention,
+    gemma4_full,
+    gemma4_types,
+    is_absent,
+    sparse_attention,
+)
 from pagesim.models.parameters import ALL, REST, Tensor, vector
 
 Fields = dict[str, Any]
@@ -134,8 +141,7 @@ def _kimi(config: HfConfig, layers: int) -> Fields:
     if not config.get("attn_res_block_size"):
         return {}
     hidden, every = config.number("hidden_size"), range(layers)
-    delta: Any = config.get("linear_attn_config")
-    attends = [i - 1 for i in delta["full_attn_layers"]]
+    attends = [i - 1 for i in full_attention(config) or ()]
     gate = config.number("num_attention_heads") * config.number("v_head_dim")
     gate = gate if config.flag("mla_use_output_gate") else 0
     latent = config.number("routed_expert_hidden_size", default=0)
@@ -173,10 +179,10 @@ def _mimo_v2(config: HfConfig, layers: int) -> Fields:
 
 def _minimax_m3(config: HfConfig, layers: int) -> Fields:
     """Projections to the indexer's queries and key, with a norm each (models/minimax_m3)."""
-    sparse: Any = config.get("sparse_attention_config")
+    sparse, which = sparse_attention(config, layers)
     config.skip("use_qk_norm", "qk_norm_type", "shared_intermediate_size")
-    at = [i for i, each in enumerate(sparse["sparse_attention_freq"]) if each]
-    heads, width = sparse["sparse_num_index_heads"], sparse["sparse_index_dim"]
+    at = [i for i, each in enumerate(which) if each]
+    heads, width = sparse.number("sparse_num_index_heads"), sparse.number("sparse_index_dim", default=128)
     hidden = config.number("hidden_size")
     return {
         "extras": (
@@ -191,14 +197,13 @@ def _nemotron_nas(config: HfConfig, layers: int) -> Fields:
     """A width of each layer's own, in multiples of 256 (nemotron_nas.py); a norm before what is there."""
     hidden = config.number("hidden_size")
 
-    def width(ffn: Any) -> int:
-        if ffn.get("no_op") or ffn.get("replace_with_linear"):
-            return 0
-        return -(-int(2 * ffn["ffn_mult"] * hidden / 3) // 256) * 256
+    def width(ffn: HfConfig) -> int:
+        return 0 if is_absent(ffn) else -(-int(2 * ffn.real("ffn_mult") * hidden / 3) // 256) * 256
 
-    attends = [i for i, (each, _) in enumerate(blocks(config, layers)) if not each.get("no_op")]
+    found = blocks(config, layers)
+    attends = [i for i, each in enumerate(found) if not each.attention.flag("no_op")]
     return {
-        "ffns": tuple(width(ffn) for _, ffn in blocks(config, layers)),
+        "ffns": tuple([width(each.ffn) for each in found]),
         "extras": (vector("input_layernorm", hidden, attends),),
     }
 

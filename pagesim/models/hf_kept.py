@@ -5,8 +5,8 @@ Sources: ``get_kv_cache_spec`` of the layers of each family in vLLM 0.33.0; the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from pagesim.models.hf_config import HfConfig
 from pagesim.models.layers import (
@@ -51,10 +51,11 @@ def gemma4_full(config: HfConfig) -> FullLayer:
     Its heads are in keys of their own or, as transformers writes it, in ``per_layer_config``.
     """
     heads, dim = config.number("num_key_value_heads"), config.number("head_dim")
-    by_layer = config.get("per_layer_config")
-    if isinstance(by_layer, Mapping):
-        of_full: Mapping[str, int] = next(iter(by_layer.values()), {})
-        return FullLayer(of_full.get("num_key_value_heads", heads), of_full.get("head_dim", dim))
+    if config.get("per_layer_config") is not None:
+        for of_full in config.parts("per_layer_config")[:1]:
+            heads = of_full.number("num_key_value_heads", default=heads)
+            dim = of_full.number("head_dim", default=dim)
+        return FullLayer(heads, dim)
     own = config.flag("attention_k_eq_v") and config.get("num_global_key_value_heads")
     kv_heads = config.number("num_global_key_value_heads") if own else heads
     return FullLayer(kv_heads, config.number("global_head_dim", default=dim))
@@ -63,7 +64,10 @@ def gemma4_full(config: HfConfig) -> FullLayer:
 def gemma4_types(config: HfConfig, layers: int) -> Sequence[str]:
     """Return the types of a Gemma 4 model's layers: as named, or every sixth and the last full attention."""
     usual = ["sliding_attention" if (i + 1) % 6 else "full_attention" for i in range(layers - 1)]
-    return config.entries("layer_types") or [*usual, "full_attention"]
+    found = config.entries("layer_types") or [*usual, "full_attention"]
+    if len(found) != layers:
+        raise config.error("layer_types", found, f"one entry for each of the {layers} layers")
+    return found
 
 
 def _deepseek_v4(config: HfConfig, layers: int, *_: object) -> Kept:
@@ -109,11 +113,12 @@ def _deltas(
     The last tokens of which there is no key yet are in a ring (models/glm5next/common/attention.py). Kimi's
     lists of layers begin at 1.
     """
-    lists = config.get("linear_attn_config")
-    full = lists.get("full_attn_layers") if isinstance(lists, Mapping) else None
-    if not isinstance(full, list) or latent is None or state is None:
+    full = full_attention(config)
+    if full is None or latent is None or state is None:
         raise config.error(
-            "linear_attn_config", lists, "an object with full_attn_layers, beside kv_lora_rank"
+            "linear_attn_config",
+            config.get("linear_attn_config"),
+            "an object with full_attn_layers, beside kv_lora_rank",
         )
     attends: tuple[Layer, ...] = (latent,)
     first = 0 if config.family == "glm5_next" else 1
@@ -123,12 +128,19 @@ def _deltas(
     return [attends if i + first in full else (state,) for i in range(layers)]
 
 
+def full_attention(config: HfConfig) -> Sequence[int] | None:
+    """Return the layers of a Kimi or GLM model that attend to all tokens, as its list numbers them."""
+    lists = config.part("linear_attn_config")
+    return None if lists is None else lists.numbers("full_attn_layers")
+
+
 def _glm_dsa(config: HfConfig, layers: int, _: FullLayer, latent: LatentLayer | None, *__: object) -> Kept:
     """Latent vectors, and an indexer in the layers that pick for those after them.
 
     Source: models/deepseek_v32/attention.py.
     """
-    assert latent is not None
+    if latent is None:
+        raise config.error("kv_lora_rank", None, "a whole number from 1")
     keys = config.number("index_head_dim")
     indexer = IndexerLayer(keys + 4 * -(-keys // 128))
     frequency = config.number("index_topk_freq", default=1)
@@ -137,54 +149,93 @@ def _glm_dsa(config: HfConfig, layers: int, _: FullLayer, latent: LatentLayer | 
     config.skip("indexer_types")
     picks = [max(i - offset + 1, 0) % frequency == 0 for i in range(layers)]
     if pattern is not None:
+        if len(pattern) != layers:
+            raise config.error("index_topk_pattern", pattern, f"a letter for each of the {layers} layers")
         picks = [letter != "S" for letter in pattern]
     return [(latent, indexer) if pick else (latent,) for pick in picks]
 
 
 def _minimax_m3(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
     """Keys and values by head, and a key of the indexer in 16 bits (models/minimax_m3/common/indexer.py)."""
-    sparse = config.get("sparse_attention_config")
-    found = sparse.get("sparse_attention_freq") if isinstance(sparse, Mapping) else None
-    if not isinstance(found, list) or len(found) != layers or not isinstance(sparse, Mapping):
-        raise config.error("sparse_attention_config", sparse, "an object with sparse_attention_freq")
-    indexer = IndexerLayer(2 * int(sparse.get("sparse_index_dim", 128)))
-    return [(full, indexer) if each else (full,) for each in found]
+    sparse, which = sparse_attention(config, layers)
+    indexer = IndexerLayer(2 * sparse.number("sparse_index_dim", default=128))
+    return [(full, indexer) if each else (full,) for each in which]
 
 
-def blocks(config: HfConfig, layers: int) -> Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+def sparse_attention(config: HfConfig, layers: int) -> tuple[HfConfig, Sequence[int]]:
+    """Return what a MiniMax-M3 config says of its indexer, and of each layer whether it has one, 0 or 1.
+
+    Raises:
+        PagesimError: it does not say so of each layer.
+    """
+    sparse = config.part("sparse_attention_config")
+    which = sparse.numbers("sparse_attention_freq") if sparse else None
+    if sparse is None or which is None or len(which) != layers:
+        raise config.error(
+            "sparse_attention_config",
+            config.get("sparse_attention_config"),
+            f"an object with sparse_attention_freq, 0 or 1 for each of the {layers} layers",
+        )
+    return sparse, which
+
+
+class Block(NamedTuple):
+    """What one layer of a Nemotron-NAS model has: attention and an MLP, each with keys of its own."""
+
+    attention: HfConfig
+    ffn: HfConfig
+
+
+def blocks(config: HfConfig, layers: int) -> list[Block]:
     """Return what attention and what MLP each layer of a Nemotron-NAS model has, as its config says it.
 
     Raises:
         PagesimError: it does not say so of each layer.
     """
-    found = config.entries("block_configs") or ()
-    pairs = []
-    for each in found:
-        attention, ffn = (
-            (each.get("attention"), each.get("ffn")) if isinstance(each, Mapping) else (None, None)
+    found = []
+    for each in config.parts("block_configs"):
+        attention, ffn = each.part("attention"), each.part("ffn")
+        if attention is not None and ffn is not None:
+            found.append(Block(attention, ffn))
+    if len(found) != layers:
+        raise config.error(
+            "block_configs",
+            config.get("block_configs"),
+            f"a list of objects with attention and ffn, one for each of the {layers} layers",
         )
-        if isinstance(attention, Mapping) and isinstance(ffn, Mapping):
-            pairs.append((attention, ffn))
-    if len(pairs) != layers:
-        raise config.error("block_configs", found, f"attention and ffn of each of the {layers} layers")
-    return pairs
+    return found
 
 
-def widest_kv(config: HfConfig, heads: int) -> int:
-    """Return the most KV heads that a layer of a Nemotron-NAS model has."""
-    groups = config.entries("block_configs") or ()
-    found = [int((each.get("attention") or {}).get("n_heads_in_group") or heads) for each in groups]
-    return heads // min(found, default=heads)
+def is_absent(part: HfConfig) -> bool:
+    """Return whether a layer of a Nemotron-NAS model has no attention, or no MLP, of the usual shape."""
+    return part.flag("no_op") or part.flag("replace_with_linear")
+
+
+def _kv_heads(attention: HfConfig, heads: int) -> int:
+    """Return the KV heads of a layer of a Nemotron-NAS model, which says how many heads share each.
+
+    Raises:
+        PagesimError: it does not say so, or the heads do not divide into such groups.
+    """
+    group = attention.number("n_heads_in_group")
+    if heads % group:
+        raise attention.error("n_heads_in_group", group, f"a divisor of the {heads} heads")
+    return heads // group
+
+
+def widest_kv(config: HfConfig, heads: int, layers: int) -> int:
+    """Return the most KV heads that a layer of a Nemotron-NAS model has; 1 where none attends."""
+    attends = [each.attention for each in blocks(config, layers) if not is_absent(each.attention)]
+    return max([_kv_heads(each, heads) for each in attends], default=1)
 
 
 def _nemotron_nas(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
     """As many KV heads as each layer says, or no attention (nemotron_nas.py)."""
     heads = config.number("num_attention_heads")
-    kept: Kept = []
-    for attention, _ffn in blocks(config, layers):
-        none = attention.get("no_op") or attention.get("replace_with_linear")
-        kept.append(() if none else (FullLayer(heads // int(attention["n_heads_in_group"]), full.head_dim),))
-    return kept
+    return [
+        () if is_absent(attention) else (FullLayer(_kv_heads(attention, heads), full.head_dim),)
+        for attention, _ in blocks(config, layers)
+    ]
 
 
 def _mimo_v2(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:

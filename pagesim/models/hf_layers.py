@@ -334,7 +334,7 @@ def _nemotron_h(config: HfConfig, layers: int) -> tuple[str, ...]:
 
 def _minimax_m2(config: HfConfig, layers: int) -> tuple[str, ...]:
     """MiniMax-M2: 1 for each layer that is full attention, as all released ones are."""
-    types = config.entries("attn_type_list") or (1,) * layers
+    types = config.numbers("attn_type_list") or (1,) * layers
     if len(types) != layers or set(types) != {1}:
         raise config.error("attn_type_list", types, f"1 for each of the {layers} layers")
     return _full(config, layers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import ceil
 
 from pagesim.models.families import LATENTS, MIXTURES, TRAITS
@@ -228,10 +227,9 @@ def recurrence(config: HfConfig) -> tuple[Recurrence, str] | None:
             width, tokens = config.number("hidden_size"), config.number("conv_L_cache")
             return ShortConv(width, tokens, config.flag("conv_bias")), "bf16"
         case "kimi_linear" | "glm5_next":
-            lists = config.get("linear_attn_config")
-            if not isinstance(lists, Mapping):
-                raise config.error("linear_attn_config", lists, "an object")
-            of_delta = HfConfig({**lists, "model_type": "tower"}, f"{config.where}: linear_attn_config")
+            of_delta = config.part("linear_attn_config")
+            if of_delta is None:
+                raise config.error("linear_attn_config", None, "an object")
             return KimiDelta(
                 heads=of_delta.number("num_heads"),
                 head_dim=of_delta.number("head_dim"),

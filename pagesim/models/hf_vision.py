@@ -53,7 +53,7 @@ def parts(config: HfConfig) -> tuple[Tower | None, tuple[str, ...]]:
     of_tower = HfConfig({**vision, "model_type": "tower"}, f"{config.where}: vision_config")
     shares = count(of_tower, config)
     found.pop("vision tower", None)
-    heads = of_tower.get("vt_num_attention_heads") if count is _kimi_k3 else 0
+    heads = of_tower.number("vt_num_attention_heads") if count is _kimi_k3 else 0
     return Tower(shares, of_tower, heads), tuple(found)
 
 

@@ -154,10 +154,8 @@ def _ffn(config: HfConfig, hidden: int) -> int:
         return hidden  # each layer has a width of its own
     if config.family == "lfm2" and config.flag("block_auto_adjust_ff_dim", True):
         step = config.number("block_multiple_of", default=256)
-        factor = config.get("block_ffn_dim_multiplier")
-        width = int(
-            (1 if factor is None else factor) * (2 * config.number("block_ff_dim", "intermediate_size") // 3)
-        )
+        factor = config.real("block_ffn_dim_multiplier", default=1)
+        width = int(factor * (2 * config.number("block_ff_dim", "intermediate_size") // 3))
         return -(-width // step) * step
     inner = 4 * hidden if config.family in ("gpt2", "gpt_bigcode", "falcon") else None
     return config.number(*_FFN.get(config.family, _FFN_OF_ANY), default=inner)
@@ -178,7 +176,7 @@ def _kv_heads(config: HfConfig, heads: int) -> int:
     if config.family == "falcon" and not config.flag("new_decoder_architecture"):
         return heads
     if config.family == "nemotron-nas":
-        return widest_kv(config, heads)
+        return widest_kv(config, heads, layer_count(config))
     return config.number("num_key_value_heads", "num_kv_heads", default=heads)
 
 

@@ -139,7 +139,7 @@ def kv_groups(plan: BlockPlan) -> tuple[KVGroup, ...]:
                 _rule(group.rule, State(plan.state_mode == "align", group.checkpoint)),
                 len(group.layers),
                 plan.bytes_per_block,
-                group.real_bytes,
+                group.filled_bytes,
             )
             for group in plan.groups
         ]

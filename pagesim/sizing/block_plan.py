@@ -84,6 +84,12 @@ class BlockGroup:
         """Bytes of a block that the layers fill."""
         return sum(self.real_pages)
 
+    @property
+    def filled_bytes(self) -> int:
+        """Bytes of a block that its tokens fill alike: pages are aligned in some models; of a state, all."""
+        is_state = isinstance(self.rule, StateLayer | RingLayer)
+        return self.real_bytes if is_state else self.real_bytes // self.block_size * self.block_size
+
 
 @dataclass(frozen=True, slots=True)
 class BlockPlan:
