@@ -206,7 +206,7 @@ def plan(
     blocks = blocks.holding(sized.num_blocks)
     check_longest(system, blocks)
     if cache_bytes is None:
-        check_cache_bytes(system, device, sized)
+        check_cache_bytes(config, sized)
     if full_graphs and not enforce_eager:
         check_graphs(options, blocks)
     division = divide(spec, device, **how) if given is None else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pagesim.errors import CapacityError, PagesimError
-from pagesim.hardware import GpuSpec
 from pagesim.kvcache import ChunkedLocal, Full, KVGroup, Rule, SlidingWindow, State
 from pagesim.models.layers import (
     KV_SCALE_BYTES,
@@ -314,15 +313,22 @@ def check_longest(system: System, blocks: BlockPlan) -> None:
     )
 
 
-def check_cache_bytes(system: System, gpu: GpuSpec, sized: Capacity) -> None:
+def check_cache_bytes(config: EngineConfig, sized: Capacity) -> None:
     """Refuse a cache of ``kv_cache_memory_bytes`` for which a GPU has no room beside the weights.
 
     Raises:
         CapacityError: it has none.
+        PagesimError: another rule than vLLM's sizes the cache.
     """
+    system, gpu = config.system, config.gpu
     asked = system.kv_cache_memory_bytes
     if asked is None or system.num_blocks is not None:
         return
+    if config.sizing != "vllm":
+        raise PagesimError(
+            f"kv_cache_memory_bytes is {asked}, and sizing is {config.sizing}; it is for sizing vllm: leave "
+            "one of them out"
+        )
     room = gpu.memory_bytes - sized.weight_bytes_per_gpu
     if asked > room:
         raise CapacityError(

@@ -286,11 +286,6 @@ class EngineConfig:
     def _check_sizing(self) -> None:
         """Refuse options that another rule of sizing goes by, or another scheduler."""
         system, options = self.system, self.options
-        if system.kv_cache_memory_bytes is not None and self.sizing != "vllm":
-            raise PagesimError(
-                f"kv_cache_memory_bytes is {system.kv_cache_memory_bytes}, and sizing is {self.sizing}; it "
-                "is for sizing vllm: leave one of them out"
-            )
         if not isinstance(options, SglangOptions):
             if self.sizing == "sglang":
                 raise PagesimError(
@@ -320,7 +315,7 @@ class EngineConfig:
         sized = self.capacity_of(blocks, self.max_model_len if checks_length else None)
         if blocks is not None and checks_length:
             blocks.holding(sized.num_blocks).check_start()
-        check_cache_bytes(self.system, self.gpu, sized)
+        check_cache_bytes(self, sized)
         return sized
 
     def capacity_of(
