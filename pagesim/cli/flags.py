@@ -68,6 +68,7 @@ _MEMORY = {
         "kv_cache_dtype",
         "sizing",
         "gpu_memory_utilization",
+        "kv_cache_memory_bytes",
         "block_size",
     ),
     *("num_blocks", "cpu_blocks"),
@@ -279,8 +280,8 @@ def _flag(name: str, field: FieldInfo) -> Any:
     option = typer.Option(
         flag,
         help=text,
-        metavar="<int>" if kinds == [int] else None,
-        parser=_whole if kinds == [int] else None,
+        metavar=("<int>" if kinds == [int] else "<text>") if int in kinds else None,
+        parser=_whole if int in kinds else None,
         rich_help_panel=panel,
         autocompletion=_completing(name, kinds, choices),
     )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 FIELDS = (
     *("model", "gpu", "tensor_parallel_size", "max_model_len", "vllm_version", "gpu_memory_utilization"),
+    "kv_cache_memory_bytes",
     *("weight_dtype", "kv_cache_dtype", "block_size", "max_num_batched_tokens", "max_num_seqs"),
     *("enable_chunked_prefill", "enable_prefix_caching", "async_scheduling"),
     *("disable_hybrid_kv_cache_manager", "flashinfer_sampler"),

@@ -76,7 +76,7 @@ def serve_engines(
             "cpu_blocks": None,
             "sizing": None,
             "max_concurrency": 1,
-            "max_model_len": system.max_model_len or _longest(system, trace),
+            "max_model_len": system.length or _longest(system, trace),
         }
     )
     first = base.model_copy(update={"policy": policies[0]})
@@ -115,7 +115,7 @@ def _taking_long_prompts(system: System) -> System:
         return system.model_copy(update={"enable_chunked_prefill": True if chunks is None else chunks})
     if "max_num_batched_tokens" not in options:
         return system
-    least = max(options["max_num_batched_tokens"].default, system.max_model_len or 0)
+    least = max(options["max_num_batched_tokens"].default, system.length or 0)
     most = system.option("max_num_batched_tokens") or least
     return system.model_copy(update={"max_num_batched_tokens": most})
 

@@ -15,11 +15,11 @@ from pagesim.hardware.gpus import GIB
 from pagesim.models import model
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
-from pagesim.setup.block_plans import block_plan, check_graphs, check_longest
+from pagesim.setup.block_plans import block_plan, check_cache_bytes, check_graphs, check_longest
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.notes import kernel_notes, kv_notes
 from pagesim.setup.system import System
-from pagesim.sizing import BlockGroup, BlockPlan, Capacity, Division, capacity, divide
+from pagesim.sizing import BlockGroup, BlockPlan, Capacity, Division, divide
 from pagesim.sizing.division import POSTED, requested_bytes
 from pagesim.workloads.trace import Trace
 
@@ -76,6 +76,12 @@ class Plan:
         rest = MemoryPart(
             "not requested", self.memory - self.requested, f"{self.memory / GIB:.2f} GiB in all"
         )
+        if of is None and self.cache_bytes == self.system.kv_cache_memory_bytes:
+            others = self.memory - self.cache_bytes
+            return (
+                MemoryPart("weights and all else", others, f"{self.memory / GIB:.2f} GiB in all"),
+                MemoryPart("KV cache", self.cache_bytes, "as given"),
+            )
         if of is None:
             used = MemoryPart(
                 "weights and all else", self.requested - self.cache_bytes, "what the log leaves"
@@ -184,34 +190,35 @@ def plan(
             there are more sequences than the engine starts with.
         PagesimError: an option is off.
     """
-    config = EngineConfig(system.model_copy(update={"sizing": "vllm"}))
+    changes: dict[str, Any] = {"sizing": "vllm"}
+    if cache_bytes is not None:
+        changes["kv_cache_memory_bytes"] = cache_bytes
+    if enforce_eager:
+        changes["max_cudagraph_capture_size"] = 0
+    config = EngineConfig(system.model_copy(update=changes))
     options = config.options
     if not isinstance(options, VllmV1Options) or config.policy.allocator != "paged":
         raise PagesimError(f"policy is {system.policy}; a plan is one of vLLM's memory: choose {POLICY}")
     spec, device, blocks = config.model, config.gpu, block_plan(config)
-    how = config.vllm_memory
+    how, given = config.vllm_memory, config.system.kv_cache_memory_bytes
     enforce_eager |= options.max_cudagraph_capture_size == 0
-    how["cuda_graphs"] &= not enforce_eager
-    sized = capacity(
-        spec,
-        device,
-        **how,
-        sizing="vllm",
-        kv_dtype=config.kv_dtype,
-        cache_bytes=cache_bytes,
-        num_blocks=system.num_blocks,
-        blocks=blocks,
-    )
+    sized = config.capacity_of(blocks, None)
     blocks = blocks.holding(sized.num_blocks)
     check_longest(system, blocks)
+    if cache_bytes is None:
+        check_cache_bytes(config, sized)
     if full_graphs and not enforce_eager:
         check_graphs(options, blocks)
-    division = divide(spec, device, **how) if cache_bytes is None else None
+    division = divide(spec, device, **how) if given is None else None
     settled = {
         "tensor_parallel_size": system.tensor_parallel_size,
         **({"weight_dtype": spec.weights_in_words} if spec.has_weights else {}),
         "kv_cache_dtype": config.kv_dtype,
-        "gpu_memory_utilization": how["gpu_memory_utilization"],
+        **(
+            {"gpu_memory_utilization": how["gpu_memory_utilization"]}
+            if system.kv_cache_memory_bytes is None
+            else {"kv_cache_memory_bytes": system.kv_cache_memory_bytes}
+        ),
         "max_model_len": blocks.max_model_len,
         **options.model_dump(include={"vllm_version", "max_num_batched_tokens", "max_num_seqs"}),
         "enforce_eager": enforce_eager,
@@ -222,7 +229,7 @@ def plan(
             include={"enable_prefix_caching", "async_scheduling", "disable_hybrid_kv_cache_manager"},
             exclude_none=True,
         )
-    left = cache_bytes
+    left = given
     if left is None:
         assert division is not None
         left = division.cache

@@ -52,6 +52,13 @@ class VllmV1Options(SchedulerOptions):
     mamba_ssm_cache_dtype: Literal["float32", "bfloat16", "float16"] | None = Field(
         None, description="Data type of recurrent states. Defaults to the model's. 0.33.0 only."
     )
+    decode_context_parallel_size: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="GPUs of a tensor-parallel group over which the tokens of a block are divided. "
+        "Defaults to 1. 0.33.0 only.",
+    )
     disable_hybrid_kv_cache_manager: bool | None = Field(
         None,
         description="Keep all tokens in layers with a window or chunks. Off by default.",
@@ -223,6 +230,7 @@ def _check(options: VllmV1Options, release: Release, longest: int, tokens: int, 
             f"scheduling_policy priority of vLLM {options.vllm_version} is in no log of its decisions; leave "
             "it out, or choose vllm_version 0.33.0"
         )
+    _check_context_parallel(options)
     if tokens < sequences:
         raise PagesimError(
             f"max_num_seqs is {sequences}, more than the {tokens} of max_num_batched_tokens; vLLM does not "
@@ -241,6 +249,24 @@ def _check(options: VllmV1Options, release: Release, longest: int, tokens: int, 
             f"long_prefill_token_threshold is {threshold}, more than the {longest} of max_model_len; vLLM "
             f"{options.vllm_version} does not start so: lower it"
         )
+
+
+def _check_context_parallel(options: VllmV1Options) -> None:
+    """Refuse tokens that are divided over GPUs beside what no log shows with them."""
+    size = options.decode_context_parallel_size or 1
+    if size == 1:
+        return
+    beside = {
+        f"vLLM {options.vllm_version}": options.vllm_version != "0.33.0",
+        options.tier_option: options.offloads,
+        "speculative_tokens": options.speculative_tokens is not None,
+    }
+    for what, is_there in beside.items():
+        if is_there:
+            raise PagesimError(
+                f"decode_context_parallel_size is {size}, and what {what} does beside it is in no log of "
+                "vLLM's decisions: leave one of them out"
+            )
 
 
 def _check_offloading(options: VllmV1Options) -> None:

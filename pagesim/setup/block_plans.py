@@ -22,7 +22,7 @@ from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.presets import BLOCK_SIZE
 from pagesim.setup.system import System
-from pagesim.sizing import BlockPlan, PoolPlan, TypePlan, plan_blocks, plan_pools, plan_types
+from pagesim.sizing import BlockPlan, Capacity, PoolPlan, TypePlan, plan_blocks, plan_pools, plan_types
 from pagesim.sizing.type_plan import Layout
 
 if TYPE_CHECKING:
@@ -39,8 +39,12 @@ STATE_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 """What is called what here of the types of recurrent states."""
 
 
-def block_plan(config: EngineConfig) -> BlockPlan:
+def block_plan(config: EngineConfig, max_model_len: int | None = None) -> BlockPlan:
     """Plan the KV blocks of a system of policy ``vllm-v1``, of a cache that is empty yet.
+
+    Args:
+        config: what its engine starts with.
+        max_model_len: tokens of the longest request; the engine's own when left out.
 
     Raises:
         PagesimError: the release's plan is in no log, or it does not start with these options.
@@ -48,6 +52,7 @@ def block_plan(config: EngineConfig) -> BlockPlan:
     system, options, model = config.system, config.options, config.model
     assert isinstance(options, VllmV1Options)
     check_kv_dtype(config)
+    _check_context_parallel(config)
     version = options.vllm_version
     groups_layers = RELEASES[version].groups_layers
     if not groups_layers and not model.keeps_all:
@@ -62,7 +67,7 @@ def block_plan(config: EngineConfig) -> BlockPlan:
         )
     plan = plan_blocks(
         model.cache_layers,
-        max_model_len=config.max_model_len,
+        max_model_len=max_model_len or config.max_model_len,
         in_flight_tokens=_in_flight(options),
         num_blocks=1,
         kv_dtype=config.kv_dtype,
@@ -74,9 +79,78 @@ def block_plan(config: EngineConfig) -> BlockPlan:
         image_prefixes=model.image_prefixes,
         state_dtype=options.mamba_ssm_cache_dtype and STATE_DTYPES[options.mamba_ssm_cache_dtype],
         prefix_match_unit=options.prefix_match_unit,
+        dcp=divided_over(config),
     )
     plan.check_retention(options.prefix_cache_retention_interval or 0)
     return plan
+
+
+def divided_over(config: EngineConfig) -> int:
+    """Return the GPUs over which the tokens of a block are divided; 1 where each has all of its heads'.
+
+    Raises:
+        PagesimError: there are several, and blocks are not vLLM's own.
+    """
+    size = getattr(config.options, "decode_context_parallel_size", None) or 1
+    policy = config.policy
+    if size > 1 and (policy.layout is not None or policy.allocator != "paged"):
+        raise PagesimError(
+            f"decode_context_parallel_size is {size}; it is for vLLM's own blocks, not policy "
+            f"{config.system.policy} with allocator {policy.allocator}: leave it out"
+        )
+    return size
+
+
+def _check_context_parallel(config: EngineConfig) -> None:
+    """Refuse tokens that are divided over GPUs by which KV heads are not replicated.
+
+    Source: ``verify_with_parallel_config`` (config/model.py).
+    """
+    size, gpus, model = divided_over(config), config.system.tensor_parallel_size, config.model
+    of_heads = [layer.kv_heads for layer in model.cache_layers if isinstance(layer, FullLayer)]
+    if size == 1 or not of_heads:
+        return
+    copies = gpus // max(of_heads)
+    if size > copies:
+        raise PagesimError(
+            f"decode_context_parallel_size is {size}; with {max(of_heads)} KV heads on {gpus} GPUs it can be "
+            f"at most {max(copies, 1)}: lower it, or raise tensor_parallel_size"
+        )
+    sharing = model.heads // max(of_heads)
+    if sharing % size:
+        raise PagesimError(
+            f"decode_context_parallel_size is {size}; it must divide the {sharing} heads that share a KV head"
+        )
+
+
+def fitting_length(config: EngineConfig) -> int:
+    """Return the tokens of the longest request that fits beside the null block: ``max_model_len`` auto.
+
+    It is at most the model's own. Source: ``_auto_fit_max_model_len`` (v1/core/kv_cache_planning.py).
+
+    Raises:
+        CapacityError: none fits, or no block does.
+        PagesimError: it is another engine, or a release of which no such length is checked.
+    """
+    options = config.options
+    if not isinstance(options, VllmV1Options) or not RELEASES[options.vllm_version].groups_layers:
+        raise PagesimError(
+            "max_model_len is auto; it is for policy vllm-v1 and vllm_version 0.33.0: give tokens"
+        )
+    if config.policy.layout is not None or config.policy.allocator != "paged":
+        raise PagesimError(
+            f"max_model_len is auto, and what fits is not known under policy {config.system.policy}: give "
+            "tokens"
+        )
+    plan = block_plan(config, config.length_asked)
+    plan = plan.holding(config.system.num_blocks or config.capacity_of(plan, None).num_blocks)
+    if not plan.longest:
+        raise CapacityError(
+            f"max_model_len is auto, and not one token fits in the {plan.num_blocks} KV blocks on "
+            f"{config.system.tensor_parallel_size} × {config.system.gpu}, one of them the null block: raise "
+            "gpu_memory_utilization or tensor_parallel_size"
+        )
+    return plan.longest
 
 
 def type_plan(config: EngineConfig, layout: Layout) -> TypePlan:
@@ -237,6 +311,30 @@ def check_longest(system: System, blocks: BlockPlan) -> None:
         f"{longest} in the {blocks.num_blocks} KV blocks on {system.tensor_parallel_size} × {system.gpu}, "
         f"one of them the null block: {shorter}{remedy}"
     )
+
+
+def check_cache_bytes(config: EngineConfig, sized: Capacity) -> None:
+    """Refuse a cache of ``kv_cache_memory_bytes`` for which a GPU has no room beside the weights.
+
+    Raises:
+        CapacityError: it has none.
+        PagesimError: another rule than vLLM's sizes the cache.
+    """
+    system, gpu = config.system, config.gpu
+    asked = system.kv_cache_memory_bytes
+    if asked is None or system.num_blocks is not None:
+        return
+    if config.sizing != "vllm":
+        raise PagesimError(
+            f"kv_cache_memory_bytes is {asked}, and sizing is {config.sizing}; it is for sizing vllm: leave "
+            "one of them out"
+        )
+    room = gpu.memory_bytes - sized.weight_bytes_per_gpu
+    if asked > room:
+        raise CapacityError(
+            f"kv_cache_memory_bytes is {asked}, more than the {max(room, 0)} bytes of {gpu.name} beside "
+            f"{sized.weight_bytes_per_gpu} of weights: lower it, or raise tensor_parallel_size"
+        )
 
 
 def check_graphs(options: VllmV1Options, blocks: BlockPlan) -> None:

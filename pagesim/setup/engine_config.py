@@ -20,7 +20,15 @@ from pagesim.scheduling.options import Machine, SchedulerOptions
 from pagesim.scheduling.sglang import SglangOptions, static_fraction
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
-from pagesim.setup.block_plans import block_plan, check_kv_dtype, pool_plan, type_plan
+from pagesim.setup.block_plans import (
+    block_plan,
+    check_cache_bytes,
+    check_kv_dtype,
+    divided_over,
+    fitting_length,
+    pool_plan,
+    type_plan,
+)
 from pagesim.setup.offload import tier_specs, with_chunks
 from pagesim.setup.options import refuse_unknown, sentence
 from pagesim.setup.presets import BLOCK_SIZE, PAGE_BYTES, POLICY_PLUGINS, Policy, parts_of
@@ -79,9 +87,16 @@ class EngineConfig:
         return self.gpu.capability if "gpu" in self.system.model_fields_set else None
 
     @property
+    def length_asked(self) -> int:
+        """Tokens of the longest request that is asked for; with ``auto`` those of the model's."""
+        return self.system.length or self.model.max_model_len
+
+    @cached_property
     def max_model_len(self) -> int:
         """Tokens of its longest request."""
-        return self.system.max_model_len or self.model.max_model_len
+        if self.system.max_model_len == "auto":
+            return fitting_length(self)
+        return self.length_asked
 
     @cached_property
     def kv_dtype(self) -> str:
@@ -113,7 +128,7 @@ class EngineConfig:
         return Machine(
             self.gpu.name,
             self.gpu.memory_bytes,
-            self.max_model_len,
+            self.length_asked,
             tp=self.system.tensor_parallel_size,
             listed_mib=self.gpu.listed_mib or 0,
             model=self.system.model,
@@ -204,7 +219,7 @@ class EngineConfig:
         layout, options, spec = self.policy.layout, self.options, self.model
         if KV_DTYPE_BYTES[self.kv_dtype] < KV_DTYPE_BYTES[DEFAULT_KV_DTYPE]:
             check_kv_dtype(self)
-        if spec.is_plain and layout is None:
+        if spec.is_plain and layout is None and divided_over(self) == 1:
             return None
         if isinstance(options, SglangOptions):
             return pool_plan(self, options)
@@ -293,12 +308,28 @@ class EngineConfig:
     @cached_property
     def fitting_capacity(self) -> Capacity:
         """Its memory by the rule that sizes it, with the null block: what fits beside the weights."""
-        system, blocks = self.system, self.blocks
+        blocks = self.blocks
         # The engines of the paper's time start with a cache shorter than the longest request; vLLM's later
         # ones refuse to.
-        checks_length = self.sizing == "vllm" and system.num_blocks is None
+        checks_length = self.sizing == "vllm" and self.system.num_blocks is None
+        sized = self.capacity_of(blocks, self.max_model_len if checks_length else None)
+        if blocks is not None and checks_length:
+            blocks.holding(sized.num_blocks).check_start()
+        check_cache_bytes(self, sized)
+        return sized
+
+    def capacity_of(
+        self, blocks: BlockPlan | PoolPlan | TypePlan | None, max_model_len: int | None
+    ) -> Capacity:
+        """Return the memory that fits beside the weights, with the null block.
+
+        Args:
+            blocks: the plan of its blocks; None where all layers keep alike.
+            max_model_len: tokens of the longest request, refused if the cache cannot hold one; None refuses
+                none.
+        """
         block_size, page_bytes = self.granularity
-        sized = capacity(
+        return capacity(
             self.model,
             self.gpu,
             **self.vllm_memory,
@@ -307,13 +338,11 @@ class EngineConfig:
             page_bytes=page_bytes,
             kv_dtype=self.kv_dtype,
             sizing=self.sizing,
-            max_model_len=self.max_model_len if checks_length else None,
-            num_blocks=system.num_blocks,
+            cache_bytes=self.system.kv_cache_memory_bytes,
+            max_model_len=max_model_len,
+            num_blocks=self.system.num_blocks,
             blocks=blocks,
         )
-        if blocks is not None and checks_length:
-            blocks.holding(sized.num_blocks).check_start()
-        return sized
 
     @cached_property
     def capacity(self) -> Capacity:

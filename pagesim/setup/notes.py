@@ -10,7 +10,7 @@ from pagesim.hardware.gpus import GIB
 from pagesim.models.layers import LatentLayer, StateLayer
 from pagesim.scheduling.sglang import SglangOptions, most_running
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
-from pagesim.setup.block_plans import block_plan, check_longest, refused_graphs
+from pagesim.setup.block_plans import block_plan, check_longest, divided_over, refused_graphs
 from pagesim.setup.engine_config import DEFAULT_KV_DTYPE, EngineConfig
 from pagesim.sizing import BlockPlan, divide_statically
 
@@ -26,7 +26,9 @@ def resolved_options(config: EngineConfig) -> dict[str, dict[str, Any]]:
         values["kv_cache_dtype"] = config.kv_dtype
     if system.num_blocks is None:
         values["sizing"] = config.sizing
-        if config.sizing == "vllm":
+        if system.kv_cache_memory_bytes is not None:
+            values["kv_cache_memory_bytes"] = system.kv_cache_memory_bytes
+        elif config.sizing == "vllm":
             values["gpu_memory_utilization"] = config.gpu_memory_utilization
     if isinstance(config.options, SglangOptions):
         values |= {name: value for name, value in config.sglang_memory.items() if value is not None}
@@ -52,6 +54,7 @@ def system_notes(config: EngineConfig) -> tuple[str, ...]:
         *_graph_notes(config),
         *(cost.notes if isinstance(cost, Assuming) else ()),
         *_span_notes(config),
+        *_context_parallel_notes(config),
         *[
             f"cost {config.system.cost} was measured for fewer {axis} than the {size:,} here: extrapolated"
             for axis, size in cost.beyond.items()
@@ -118,6 +121,17 @@ def _span_notes(config: EngineConfig) -> tuple[str, ...]:
     return (
         f"{config.policy.scheduler} does not say how many tokens are within the span of layers that look "
         "back on some only: they are charged for all",
+    )
+
+
+def _context_parallel_notes(config: EngineConfig) -> tuple[str, ...]:
+    """Return that the cost model does not know of tokens that are divided over GPUs."""
+    size = divided_over(config)
+    if size == 1:
+        return ()
+    return (
+        f"decode_context_parallel_size {size} decides on blocks here; what an iteration takes is charged as "
+        "if each GPU read all tokens of its heads",
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pagesim.errors import PagesimError
+from pagesim.models import model
 from pagesim.models.layers import KV_SCALE_BYTES
 from pagesim.setup.block_plans import STATE_DTYPES
 from pagesim.setup.reading import parse_json
@@ -60,6 +61,7 @@ def read(variables: list[str], words: list[str]) -> tuple[dict[str, Any], tuple[
     """
     options, flags, notes = _TABLE.options(variables, words)
     options |= _graphs(flags, options.pop("enforce_eager", False))
+    _check_state_block(flags, options)
     return {**FIXED, **options}, notes, _full_graphs(words, flags)
 
 
@@ -90,6 +92,24 @@ def _graphs(flags: Mapping[str, list[str]], eager: bool) -> dict[str, int]:
     return {"max_cudagraph_capture_size": max(sizes)}
 
 
+def _check_state_block(flags: Mapping[str, list[str]], options: Mapping[str, Any]) -> None:
+    """Refuse a ``--mamba-block-size`` that the server does not start with (config/vllm.py).
+
+    With prefix caching any is taken, and those of models with states are overwritten.
+    """
+    name = "mamba-block-size"
+    if name not in flags or options.get("enable_prefix_caching", True):
+        return
+    asked = number("mamba_block_size", int)(name, flags[name][-1])["mamba_block_size"]
+    given = options.get("max_model_len")
+    longest = given if isinstance(given, int) else model(options["model"]).max_model_len
+    if asked != longest:
+        raise PagesimError(
+            f"--serve: --{name} is {asked}; without prefix caching it must be the {longest} tokens of "
+            "max_model_len, or vLLM does not start: leave it out"
+        )
+
+
 def _retention(text: str) -> int:
     """Return a retention interval: what vLLM calls None is -1 here."""
     if text in ("", "None"):
@@ -102,7 +122,7 @@ def _retention(text: str) -> int:
 
 def _length(name: str, text: str) -> dict[str, Any]:
     if text.strip().lower() in ("auto", "-1"):
-        raise PagesimError(f"--serve: --{name} auto is not modelled; give the tokens")
+        return {"max_model_len": "auto"}
     return number("max_model_len", readable)(name, text)
 
 
@@ -131,8 +151,10 @@ def _object(text: str) -> dict[str, Any]:
 _READERS: dict[str, Reader] = {
     "max-model-len": _length,
     "tensor-parallel-size": number("tensor_parallel_size", int),
+    "decode-context-parallel-size": number("decode_context_parallel_size", int),
     "gpu-memory-utilization": number("gpu_memory_utilization", float),
     "block-size": number("block_size", int),
+    "kv-cache-memory-bytes": number("kv_cache_memory_bytes", readable),
     "num-gpu-blocks-override": number("num_blocks", int),
     "max-num-batched-tokens": number("max_num_batched_tokens", readable),
     "max-num-seqs": number("max_num_seqs", int),

@@ -10,9 +10,10 @@ from pagesim.setup.serve_words import QUANTIZED, Arity
 from pagesim.setup.serve_words import flags as _flags
 
 TAKEN = _flags("""
-    model max-model-len kv-cache-dtype tensor-parallel-size gpu-memory-utilization block-size
-    num-gpu-blocks-override enable-prefix-caching! enable-chunked-prefill! max-num-batched-tokens
-    max-num-seqs long-prefill-token-threshold prefill-schedule-interval scheduling-policy
+    model max-model-len kv-cache-dtype tensor-parallel-size decode-context-parallel-size
+    gpu-memory-utilization block-size num-gpu-blocks-override kv-cache-memory-bytes
+    enable-prefix-caching! enable-chunked-prefill! max-num-batched-tokens max-num-seqs
+    long-prefill-token-threshold prefill-schedule-interval scheduling-policy
     scheduler-reserve-full-isl! watermark
     async-scheduling! disable-hybrid-kv-cache-manager! prefix-cache-retention-interval quantization
     prefix-match-unit mamba-ssm-cache-dtype
@@ -44,7 +45,8 @@ NOTED = _flags("""
     ignore-patterns* interleave-mm-strings! io-processor-plugin ir-op-priority jit-monitor-mode
     jit-monitor-verbose! kda-decode-backend kernel-config kv-cache-metrics! kv-cache-metrics-sample
     kv-events-config linear-backend load-format log-config-file
-    log-error-stack! log-level logging-config logits-processors* mamba-backend mamba-cache-philox-rounds
+    log-error-stack! log-level logging-config logits-processors* mamba-backend mamba-block-size
+    mamba-cache-mode mamba-cache-philox-rounds
     mamba-ssu-algorithm max-log-len max-logprobs max-parallel-loading-workers media-io-kwargs middleware
     mm-device-do-normalize! mm-encoder-attn-backend mm-encoder-attn-dtype mm-encoder-fp8-scale-path
     mm-encoder-fp8-scale-save-margin mm-encoder-fp8-scale-save-path mm-encoder-tp-mode mm-hasher-algorithm
@@ -70,7 +72,7 @@ and CUDA graphs."""
 
 LAYERED = _flags("""
     disable-sliding-window! enable-mamba-shared-prefix-checkpoint! gdn-prefill-backend kda-prefill-backend
-    mamba-block-size mamba-cache-dtype mamba-cache-mode replayssm-buffer-len
+    mamba-cache-dtype replayssm-buffer-len
     swa-bounded-replay! use-replayssm!
 """)
 """Flags that change nothing where all layers keep every token alike, and are refused where they do not."""
@@ -87,7 +89,7 @@ REFUSED = _flags("""
     enable-mixed-moe-lora-format! enable-moe-shared-loras! enable-prompt-embeds!
     enable-return-routed-experts! enable-tower-connector-lora! engram-config eplb-config
     fully-sharded-loras! headless! help? hf-config-path hf-overrides kv-cache-dtype-skip-layers*
-    kv-cache-memory-bytes kv-sharing-fast-prefill! kv-transfer-config
+    kv-sharing-fast-prefill! kv-transfer-config
     long-prefill-token-threshold-adaptive! lora-dtype lora-modules* lora-target-modules* master-addr
     master-port max-cpu-loras max-lora-cls-labels max-lora-rank max-loras max-num-active-seqs
     max-num-queued-reqs max-num-queued-tokens max-num-scheduled-tokens mm-encoder-only!
@@ -121,7 +123,6 @@ HARMLESS: dict[str, tuple[str, ...]] = {
     "data-parallel-size": ("1",),
     "data-parallel-size-local": ("1",),
     "prefill-context-parallel-size": ("1",),
-    "decode-context-parallel-size": ("1",),
     "nnodes": ("1",),
     "node-rank": ("0",),
     "runner": ("auto", "generate"),

@@ -316,9 +316,10 @@ class FlagTable:
     def _check_length(self, options: Mapping[str, Any]) -> None:
         """Refuse requests that are longer than the model is made for, as the server does."""
         own = model(options["model"]).max_model_len
-        if options.get("max_model_len", own) > own:
+        asked = options.get("max_model_len")
+        if isinstance(asked, int) and asked > own:
             raise PagesimError(
-                f"--serve: --{self.length} is {options['max_model_len']}, more than the {own} tokens of "
+                f"--serve: --{self.length} is {asked}, more than the {own} tokens of "
                 f"{options['model']}; {self.engine} does not start so"
             )
 

@@ -30,6 +30,12 @@ from pagesim.sim.clock import LONGEST_S
 
 WeightDtypeName = Literal["bf16", "fp16", "fp8", "fp8_block", "int8", "int4", "nvfp4", "mxfp4", "mxfp4_mxfp8"]
 
+Length = Annotated[int, Field(ge=1, le=MOST)]
+"""Tokens of a request."""
+
+MOST_BYTES = 2**50
+"""More bytes of a GPU than this are taken for a mistake."""
+
 MOST_BLOCKS = 50_000_000
 """More blocks than this are taken for a mistake; memory keeps a number for each."""
 
@@ -97,6 +103,12 @@ class SystemFields(BaseModel):
         description="Size of the pages that memory is mapped in, under allocator virtual. Defaults to "
         "2M. Under sglang its name for block_size.",
     )
+    kv_cache_memory_bytes: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_BYTES,
+        description="Bytes of the KV cache on each GPU, instead of what sizing vllm leaves for it.",
+    )
     num_blocks: int | None = Field(
         None,
         ge=1,
@@ -106,8 +118,10 @@ class SystemFields(BaseModel):
     cpu_blocks: int | None = Field(
         None, ge=0, le=MOST_BLOCKS, description="Number of blocks of swap space. Defaults to 20 GiB per GPU."
     )
-    max_model_len: int | None = Field(
-        None, ge=1, le=MOST, description="Maximum length of a request, in tokens. Defaults to the model's."
+    max_model_len: Length | Literal["auto"] | None = Field(
+        None,
+        description="Maximum length of a request, in tokens, or auto: the longest that fits in the KV cache. "
+        "Defaults to the model's.",
     )
     beam_drop: float = Field(
         BEAM_DROP, gt=0, lt=1, description="Probability per token that a beam forks over another."
@@ -156,7 +170,8 @@ class SystemFields(BaseModel):
             return value
         name = info.field_name or ""
         wanted = cls.model_fields[name].annotation
-        return size_of(name, value) if name in GIB_OPTIONS or int in (wanted, *get_args(wanted)) else value
+        counts = any(kind in (int, Length) for kind in (wanted, *get_args(wanted)))
+        return size_of(name, value) if name in GIB_OPTIONS or counts else value
 
     @field_validator("window", "frontend", "kv_offloading_link")
     @classmethod
@@ -180,6 +195,11 @@ class SystemFields(BaseModel):
     def frontend_s(self) -> tuple[float, float]:
         """Seconds that a client waits beside the engine, a request and a token of its prompt."""
         return (0.0, 0.0) if self.frontend is None else _parse_frontend(self.frontend)
+
+    @property
+    def length(self) -> int | None:
+        """The tokens of ``max_model_len``, or None where it is left out or auto."""
+        return self.max_model_len if isinstance(self.max_model_len, int) else None
 
     @property
     def window_s(self) -> tuple[float, float] | None:

@@ -247,6 +247,7 @@ def plan_blocks(
     image_prefixes: bool = False,
     state_dtype: str | None = None,
     prefix_match_unit: int | None = None,
+    dcp: int = 1,
 ) -> BlockPlan:
     """Plan the blocks of a cache, as vLLM 0.33.0 does.
 
@@ -266,6 +267,8 @@ def plan_blocks(
         image_prefixes: whether tokens of an image attend to one another both ways.
         state_dtype: of recurrent states (``mamba_ssm_cache_dtype``); each layer's own when left out.
         prefix_match_unit: tokens of a hash; the largest that all groups take when left out.
+        dcp: GPUs of the ``tp`` over which the tokens of a block are divided: a block has so many times
+            ``block_size`` tokens, and takes as many bytes on each GPU as without.
 
     Raises:
         CapacityError: ``cache_bytes`` is less than a block.
@@ -278,9 +281,12 @@ def plan_blocks(
         block_size=block_size,
         num_blocks=num_blocks,
         cache_bytes=cache_bytes,
+        dcp=dcp,
     )
     if (num_blocks is None) == (cache_bytes is None):
         raise PagesimError("a block plan needs num_blocks or cache_bytes, and only one of them: give one")
+    if dcp > 1:
+        _check_context_parallel(layers, tp, dcp)
     capability = HOPPER if capability is None else capability
     layers = as_kept(layers, capability)
     if state_dtype is not None:
@@ -308,13 +314,14 @@ def plan_blocks(
                 checkpoint = page.rule.checkpoint
             elif leave_states:
                 checkpoint = page.block_size
-        most = most_blocks(page.rule, page.block_size, max_model_len, in_flight_tokens, mode)
+        tokens = page.block_size * dcp
+        most = most_blocks(page.rule, tokens, max_model_len, in_flight_tokens, mode)
         groups.append(
             BlockGroup(
                 rule=page.rule,
                 places=tuple(place for place, _ in members),
                 layers=tuple(layers[place] for place, _ in members),
-                block_size=page.block_size,
+                block_size=tokens,
                 pages=tuple(page.bytes for _, page in members),
                 real_pages=tuple(page.real for _, page in members),
                 most_blocks=most + (checkpoint is not None),
@@ -350,6 +357,28 @@ def plan_blocks(
         in_flight_tokens=in_flight_tokens,
         host_copies=tp if capability == OTHER_VENDOR else host_copies(layers, tp),
     )
+
+
+def _check_context_parallel(layers: Sequence[Layer], tp: int, dcp: int) -> None:
+    """Refuse tokens of a block that are divided over GPUs where vLLM does, or where it is not modelled.
+
+    Source: ``get_num_blocks`` of each kind of layer (v1/kv_cache_interface.py).
+    """
+    if tp % dcp:
+        raise PagesimError(
+            f"decode_context_parallel_size is {dcp}; it must divide tensor_parallel_size, which is {tp}"
+        )
+    kinds = {layer.kind for layer in layers} - {"full", "latent", "indexer"}
+    if kinds & {"window", "chunk"}:
+        raise PagesimError(
+            f"decode_context_parallel_size is {dcp}, and layers keep a window or chunks, with which vLLM "
+            "does not start: leave it out"
+        )
+    if kinds:
+        raise PagesimError(
+            f"decode_context_parallel_size is {dcp}, and layers keep a state; what blocks such layers then "
+            "have is not modelled: leave it out"
+        )
 
 
 def _matched(unit: int, sizes: Sequence[int], *, alone: bool) -> int:

@@ -55,6 +55,31 @@ def test_an_unknown_id_is_answered_with_how_to_give_its_config() -> None:
         model("Qwen/Qwen3-33B")
 
 
+@pytest.mark.parametrize("size", ["Super-120B-A12B", "Ultra-550B-A55B"])
+@pytest.mark.parametrize("dtype", ["FP8", "NVFP4"])
+def test_a_release_of_which_the_quantized_layers_are_not_known_is_refused_by_name(
+    size: str, dtype: str
+) -> None:
+    for name in (
+        f"nvidia/NVIDIA-Nemotron-3-{size}-{dtype}",
+        f"nemotron-3-{size[:5].lower()}-{dtype.lower()}",
+    ):
+        with pytest.raises(
+            PagesimError, match=r"put its config.json and its hf_quant_config.json into a folder"
+        ):
+            model(name)
+    assert model(f"nvidia/NVIDIA-Nemotron-3-{size}-BF16").weights_in_words == "bf16"
+
+
+def test_a_dense_release_in_fp8_counts_its_layers_so() -> None:
+    """Qwen3 32B: all but the head and the token table, 151,936 rows of 5,120 each, in 8 bits."""
+    spec, base = model("Qwen/Qwen3-32B-FP8-Static-PerTensor"), model("qwen3-32b")
+    tables = 2 * 151936 * 5120
+    saved = base.weight_bytes_per_gpu(1) - spec.weight_bytes_per_gpu(1)
+    assert 0 <= (base.parameters - tables) - saved < 1 << 22  # norms stay, and layers have scales
+    assert spec.kv_dtype == "fp8"
+
+
 def test_models_are_found_by_part_of_a_name_or_an_id() -> None:
     assert [spec.name for spec in matching("QWEN3-0.6")] == ["qwen3-0.6b", "qwen3-0.6b-fp8"]
     assert "mistral-small-3" in [spec.name for spec in matching("Mistral-Small-24B")]

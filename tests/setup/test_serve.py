@@ -81,6 +81,39 @@ def test_the_cadence_of_prompts_is_taken() -> None:
     assert options_of(f"vllm serve {MODEL} --prefill-schedule-interval 4")["prefill_schedule_interval"] == 4
 
 
+@pytest.mark.parametrize(
+    ("text", "asked"), [("2K", 2 * 1024), ("2k", 2000), ("1.5k", 1500), ("3G", 3 << 30), ("123", 123)]
+)
+def test_the_bytes_of_the_cache_are_taken_as_people_write_them(text: str, asked: int) -> None:
+    line = f"vllm serve {MODEL} --kv-cache-memory-bytes {text}"
+    assert options_of(line)["kv_cache_memory_bytes"] == asked
+
+
+@pytest.mark.parametrize("text", ["auto", "AUTO", "-1"])
+def test_the_longest_request_may_be_what_fits(text: str) -> None:
+    assert options_of(f"vllm serve {MODEL} --max-model-len {text}")["max_model_len"] == "auto"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--mamba-cache-mode all",
+        "--mamba-block-size 1024",
+        "--no-enable-prefix-caching --mamba-block-size 4096 --max-model-len 4096",
+    ],
+)
+def test_how_states_are_cached_has_no_effect(flags: str) -> None:
+    """The server sets the mode itself, and the size of a hybrid's blocks of states."""
+    layouts = Path(__file__).parents[1] / "golden" / "layouts"
+    read = read_serve(f"vllm serve {layouts / 'qwen3-next-80b.toml'} {flags}")
+    assert not {name for name in read.options if name.startswith("mamba")}
+    assert "without an effect here: --mamba-" in read.notes[0]
+
+
+def test_decode_context_parallelism_is_taken() -> None:
+    assert options_of("vllm serve deepseek-v3 -tp 8 -dcp 4")["decode_context_parallel_size"] == 4
+
+
 def test_a_switch_about_layers_may_be_off_where_a_model_has_such_layers() -> None:
     layouts = Path(__file__).parents[1] / "golden" / "layouts"
     assert options_of(f"vllm serve {layouts / 'gpt-oss-20b.toml'} --no-use-replayssm")
@@ -213,8 +246,14 @@ def test_what_has_no_effect_here_is_named_in_a_note() -> None:
         ("vllm serve opt-13b --max-model-len 2.5K", "--serve: --max-model-len is '2.5K'; it must be a whole"),
         ("vllm serve opt-13b --watermark x", "--serve: --watermark is 'x'; it must be a number"),
         ("vllm serve opt-13b --enforce-eager=1", "--serve: --enforce-eager takes no value, and has '1'"),
-        ("vllm serve opt-13b --max-model-len auto", "--serve: --max-model-len auto is not modelled"),
-        ("vllm serve opt-13b --max-model-len -1", "--serve: --max-model-len auto is not modelled"),
+        (
+            "vllm serve opt-13b --no-enable-prefix-caching --mamba-block-size 1024",
+            "--serve: --mamba-block-size is 1024; without prefix caching it must be the 2048 tokens",
+        ),
+        (
+            "vllm serve opt-13b --kv-cache-memory-bytes 1.5K",
+            "--serve: --kv-cache-memory-bytes is '1.5K'; it must be a whole number",
+        ),
         (
             "vllm serve opt-13b --max-model-len 4096",
             "--serve: --max-model-len is 4096, more than the 2048 tokens",

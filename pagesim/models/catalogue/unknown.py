@@ -11,6 +11,7 @@ from pagesim.errors import PagesimError, brief
 from pagesim.models.catalogue.rows import ids, names
 
 _OUT_OF_SCOPE = Path(__file__).with_name("out_of_scope.json")
+_NOT_SIZED = Path(__file__).with_name("not_sized.json")
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 """ORG/NAME, as Hugging Face has it."""
@@ -29,9 +30,22 @@ def out_of_scope(name: str) -> str | None:
     return None
 
 
+def not_sized(name: str) -> str | None:
+    """Return why a release, by its name, is in no row of the catalogue; None of any other."""
+    for kind in json.loads(_NOT_SIZED.read_text(encoding="utf-8")):
+        if re.search(kind["pattern"], name[:200].lower()):
+            return str(kind["why"])
+    return None
+
+
 def _advice(name: str) -> str:
     if (what := out_of_scope(name)) is not None:
         return f"by its name it {what}: pagesim is about models that write text from a KV cache"
+    if (why := not_sized(name)) is not None:
+        return (
+            f"{why}: put its config.json and its hf_quant_config.json into a folder, and name that folder in "
+            "its place"
+        )
     asked = name.lower()[:100]
     if HUB_ID.fullmatch(name):
         near = [_written(each) for each in get_close_matches(asked, ids(), n=3, cutoff=0.8)]
