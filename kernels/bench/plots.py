@@ -65,9 +65,9 @@ def save_figures(rows: Iterable[Row], folder: Path, colours: Sequence[str]) -> l
             line_vals=list(lines),
             line_names=[" ".join(map(str, line)) for line in lines],
             styles=[(each, kinds[line[0]]) for line, each in zip(lines, cycle(colours), strict=False)],
-            xlabel=axis,
+            xlabel="batch of the replay, in order of time" if axis == "number" else axis,
             ylabel="% of one pinned copy" if chosen is swaps else "% of the copy bandwidth",
-            x_log=True,
+            x_log=axis != "number",
             plot_name=name,
             args={},
         )
