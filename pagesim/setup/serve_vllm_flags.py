@@ -181,7 +181,7 @@ OLDER = {
     "use-v2-block-manager": "there is one block manager; leave it out",
     "num-lookahead-slots": f"they follow from the drafts; {_SPECULATES}",
     "num-scheduler-steps": "the next batch is scheduled while one runs (--async-scheduling); leave it out",
-    "multi-step-stream-outputs": "it went with --num-scheduler-steps; leave it out",
+    "multi-step-stream-outputs": "steps are scheduled one by one; leave it out",
     "scheduler-delay-factor": "prompts are scheduled at once; --prefill-schedule-interval holds them back",
     "max-seq-len-to-capture": "graphs are captured by tokens of a batch: --max-cudagraph-capture-size",
     "cuda-graph-sizes": "its name is --cudagraph-capture-sizes",
