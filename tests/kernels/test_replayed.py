@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("safetensors", reason="safetensors is not installed")
 
 from safetensors.torch import save_file  # noqa: E402
 

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+pytest.importorskip("safetensors", reason="safetensors is not installed")
+
 from safetensors.numpy import load_file
 
 from pagesim import PagesimError, load
