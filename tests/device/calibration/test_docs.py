@@ -26,7 +26,7 @@ def test_its_commands_run_one_after_another(name, tmp_path, monkeypatch, small_g
     monkeypatch.chdir(tmp_path)
     assert len(PAGES[name]) >= 2
     for words in PAGES[name]:
-        if "cuda" not in words and "--truth" not in words:  # a recorded run is others'
+        if "cuda" not in words and "--recorded" not in words:  # a recorded run is others'
             succeeds(*words, *(("--seconds", "0.002") if words[0] == "calibrate" else ()))
 
 
