@@ -54,6 +54,7 @@ ENGINE_FIELDS = frozenset(
         "language_model_only",
         "skip_mm_profiling",
         "max_pixels",
+        "kv_cache_memory_bytes",
         "kv_offloading_link",
         "page_size",
     )
