@@ -9,6 +9,9 @@ from pagesim.hardware.tier_spec import parse_capacity
 GIB_OPTIONS = frozenset({"kv_offloading_size"})
 """Options whose number is GiB."""
 
+BYTE_OPTIONS = frozenset({"kv_cache_memory_bytes"})
+"""Options whose number is bytes."""
+
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
 _SUFFIXES = "kmgt"
 
@@ -32,4 +35,6 @@ def size_of(option: str, value: str) -> float | str:
     text = value.strip()
     if option in GIB_OPTIONS and text.endswith("B"):
         return parse_capacity(option, text) / 2**30
+    if option in BYTE_OPTIONS and text.endswith("B"):
+        return parse_capacity(option, text)
     return readable(text) if _COUNT.fullmatch(text) else value

@@ -336,3 +336,11 @@ def test_what_is_of_vllms_plans_alone_is_refused_with_a_line_of_sglangs(refused)
         assert "are for plans of vLLM; leave them out" in refused(*line, *flag)
     assert "a plan is one of vLLM's memory" in refused(*line, "--grid", "tensor_parallel_size=1,2")
     assert "--serve needs the GPU" in refused("plan", "--serve", "vllm serve Qwen/Qwen3-8B")
+
+
+def test_the_bytes_of_the_cache_may_have_a_unit(succeeds):
+    """A token of Llama 3.1 8B takes 2 · 32 layers · 8 heads · 128 · 2 bytes = 128 KiB; 20 GiB hold 163,840."""
+    told = succeeds(
+        "plan", "--model", "llama-3.1-8b", "--gpu", "h100", "--kv-cache-memory-bytes", "20GiB"
+    ).out
+    assert "GPU KV cache size: 163,840 tokens" in told
