@@ -339,7 +339,7 @@ def test_what_is_of_vllms_plans_alone_is_refused_with_a_line_of_sglangs(refused)
 
 
 def test_the_bytes_of_the_cache_may_have_a_unit(succeeds):
-    """A token of Llama 3.1 8B takes 2 · 32 layers · 8 heads · 128 · 2 bytes = 128 KiB; 20 GiB hold 163,840."""
+    """A token of Llama 3.1 8B takes 2 · 32 layers · 8 heads · 128 · 2 bytes: 20 GiB hold 163,840."""
     told = succeeds(
         "plan", "--model", "llama-3.1-8b", "--gpu", "h100", "--kv-cache-memory-bytes", "20GiB"
     ).out
