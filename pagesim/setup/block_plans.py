@@ -19,7 +19,7 @@ from pagesim.models.layers import (
 )
 from pagesim.scheduling.sglang import SglangOptions
 from pagesim.scheduling.vllm_releases import RELEASES
-from pagesim.scheduling.vllm_v1_options import VllmV1Options
+from pagesim.scheduling.vllm_v1_options import VllmV1Options, batches_in_flight
 from pagesim.setup.presets import BLOCK_SIZE
 from pagesim.setup.system import System
 from pagesim.sizing import BlockPlan, Capacity, PoolPlan, TypePlan, plan_blocks, plan_pools, plan_types
@@ -378,4 +378,4 @@ def check_serve_line(config: EngineConfig, *, full_graphs: bool) -> None:
 def _in_flight(options: VllmV1Options) -> int:
     """Return the tokens that are scheduled and not yet computed at most."""
     assert options.max_num_batched_tokens is not None
-    return (2 if options.async_scheduling else 1) * options.max_num_batched_tokens
+    return batches_in_flight(options) * options.max_num_batched_tokens

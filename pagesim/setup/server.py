@@ -128,6 +128,7 @@ class Server:
             aborts=aborts,
             strict_compat=system.strict_compat,
             copies=copies,
+            pipeline=config.new_pipeline(),
         )
 
     def replay(self) -> None:

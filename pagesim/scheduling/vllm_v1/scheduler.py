@@ -296,6 +296,10 @@ class VllmV1(VllmV1Base):
                 break
             if not self.may_join(request):
                 break
+            if drafts is not None and drafts.is_stale(request):
+                queue.pop(request)
+                others.append(request)
+                continue
             holds, spare = bool(queue.holding), self.watermark_blocks if self.running else 0
             if holds:  # where all of it was loaded, its last token is computed again, for what comes next
                 found = min(request.tokens, request.length - 1)
@@ -354,7 +358,8 @@ class VllmV1(VllmV1Base):
         if holding or others:
             queue.put_back(holding, others)
         if cadence is not None:
-            cadence.looked_at_waiting(queue.waiting - len(holding) - len(others))
+            cadence.deferred.update([request.row for request in (*holding, *others)])
+            cadence.looked_at_waiting(queue.waiting)
         if overtaken:
             self.must_replan = True
         # In front again, but as in the release the one that was overtaken last before the others.
@@ -391,8 +396,9 @@ class VllmV1(VllmV1Base):
     def _join(self, request: EngineRequest, found: int, tokens: int, batch: Batch, *, holds: bool) -> None:
         """Let a request run that was given blocks; it computes ``tokens`` behind those that were found."""
         drafts = self.drafts
-        if self.cadence is not None and found < request.length - 1:
-            self.cadence.prefills = True
+        if self.cadence is not None:
+            self.cadence.deferred.discard(request.row)
+            self.cadence.prefills |= found < request.length - 1
         if not holds or request.loaded:
             request.cached = found
         self.enter(request)
