@@ -15,7 +15,7 @@ from pagesim.errors import PagesimError
 from pagesim.hardware import GpuSpec, TierSpec, gpu
 from pagesim.models import ModelSpec, model
 from pagesim.models.layers import KV_DTYPE_BYTES
-from pagesim.models.parallel import hand_over_bytes_per_token, stage_layers
+from pagesim.models.parallel import hand_over_bytes_per_token, stages_of
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.options import Machine, SchedulerOptions
 from pagesim.scheduling.sglang import SglangOptions, static_fraction
@@ -27,6 +27,7 @@ from pagesim.setup.block_plans import (
     check_kv_dtype,
     divided_over,
     fitting_length,
+    number_of_stages,
     pool_plan,
     type_plan,
 )
@@ -221,7 +222,7 @@ class EngineConfig:
         layout, options, spec = self.policy.layout, self.options, self.model
         if KV_DTYPE_BYTES[self.kv_dtype] < KV_DTYPE_BYTES[DEFAULT_KV_DTYPE]:
             check_kv_dtype(self)
-        if spec.is_plain and layout is None and divided_over(self) == 1:
+        if spec.is_plain and layout is None and divided_over(self) == len(self.stages) == 1:
             return None
         if isinstance(options, SglangOptions):
             return pool_plan(self, options)
@@ -344,6 +345,7 @@ class EngineConfig:
             max_model_len=max_model_len,
             num_blocks=self.system.num_blocks,
             blocks=blocks,
+            stages=self.stages,
         )
 
     @cached_property
@@ -391,9 +393,9 @@ class EngineConfig:
             )
 
     @cached_property
-    def stages(self) -> tuple[int, ...]:
-        """The layers of each stage of its pipeline; one stage has them all where there is none."""
-        return stage_layers(self.model.layers, getattr(self.options, "pipeline_parallel_size", None) or 1)
+    def stages(self) -> tuple[range, ...]:
+        """The layers of each stage of its pipeline, from 0; one stage has them all where there is none."""
+        return stages_of(self.model, number_of_stages(self))
 
     def new_pipeline(self) -> Pipeline | None:
         """Return the stages through which its batches pass, all of them free; None where there is one."""
@@ -401,7 +403,7 @@ class EngineConfig:
             return None
         prices = not isinstance(self.cost, Affine)  # which says all that an iteration takes
         return Pipeline(
-            self.stages,
+            [len(layers) for layers in self.stages],
             waits_for_tokens=self.scheduler.schedules_ahead(self.options),
             link=self.gpu.peer if prices else None,
             token_bytes=hand_over_bytes_per_token(self.model, self.system.tensor_parallel_size),
