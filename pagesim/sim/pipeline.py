@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 from pagesim.costs.transfers import transfer_ticks
 from pagesim.hardware import Link
@@ -29,10 +30,19 @@ class Pipeline:
         token_bytes: that each GPU of a stage hands over a token.
 
     Attributes:
-        busy: ticks that each stage has computed.
+        layers: see above.
     """
 
-    __slots__ = ("_ends", "_free_at", "_link", "_token_bytes", "_waits_for_tokens", "busy", "layers")
+    __slots__ = (
+        "_begun_at",
+        "_busy",
+        "_ends",
+        "_free_at",
+        "_link",
+        "_token_bytes",
+        "_waits_for_tokens",
+        "layers",
+    )
 
     def __init__(
         self,
@@ -43,13 +53,26 @@ class Pipeline:
         token_bytes: float = 0.0,
     ) -> None:
         self.layers = tuple(layers)
-        self.busy = [0] * len(layers)
+        self._begun_at = -1
+        self._busy = [0] * len(layers)
         self._free_at = [0] * len(layers)
         # When each of the last batches is over, and 0 where it gave no token.
         self._ends: deque[int] = deque([0] * len(layers), len(layers))
         self._waits_for_tokens = waits_for_tokens
         self._link = link
         self._token_bytes = token_bytes
+
+    def summary(self) -> list[dict[str, Any]]:
+        """Return of each stage its layers, and the share of the time in which it computed.
+
+        The rest are bubbles. The time is from when the first batch begins until the last one is over; without
+        one shares are None.
+        """
+        span = self._free_at[-1] - self._begun_at
+        return [
+            {"layers": layers, "busy": busy / span if span > 0 and busy else None}
+            for layers, busy in zip(self.layers, self._busy, strict=True)
+        ]
 
     def run(self, batch: Batch, launched: int, ticks: int) -> tuple[int, int]:
         """Let a batch pass through all stages; return when the first begins, and when the last is over.
@@ -63,6 +86,8 @@ class Pipeline:
             self._ends.append(0)
             return launched, launched
         start = max(launched, self._free_at[0], self._ends[0] if self._waits_for_tokens else 0)
+        if self._begun_at < 0:
+            self._begun_at = start
         hand_over = 0
         if self._link is not None:
             hand_over = transfer_ticks(self._link, round(self._token_bytes * batch.tokens))
@@ -75,6 +100,6 @@ class Pipeline:
             arrived = end + hand_over if stage else end
             end = max(arrived, self._free_at[stage]) + share
             self._free_at[stage] = end
-            self.busy[stage] += share
+            self._busy[stage] += share
         self._ends.append(end if batch.sampled else 0)
         return start, end

@@ -227,10 +227,7 @@ class VllmV1(VllmV1Base):
         """Let requests go on that were given tokens, and those that decode and were not be skipped."""
         if self.drafts is not None:
             for request, tokens in scheduled.items():
-                decodes = request.order not in self._in_chunks
-                self._note_prefill(
-                    request, self.drafts.schedule(request, tokens, batch, decodes=decodes), batch
-                )
+                self._compute_apart(request, tokens, batch, decodes=request.order not in self._in_chunks)
             return
         memory, before, in_chunks = self.memory, self._skipped, self._in_chunks
         unserved = [each for each in running if each not in scheduled and each.order not in self._draining]
@@ -263,6 +260,18 @@ class VllmV1(VllmV1Base):
         if self.memory.releases:
             batch.chunks += ((request, tokens),)
         self._note_prefill(request, request.tokens >= request.length, batch)
+
+    def _compute_apart(self, request: EngineRequest, tokens: int, batch: Batch, *, decodes: bool) -> None:
+        """Run tokens of a request that decodes by itself, or a chunk of its prompt."""
+        drafts, spans = self.drafts, self.spans
+        assert drafts is not None
+        computed = drafts.of[request.row].num_computed_tokens
+        is_whole = drafts.schedule(request, tokens, batch, decodes=decodes)
+        if spans is not None and decodes:
+            spans.decode(computed + tokens)
+        elif spans is not None:
+            spans.compute(computed, tokens, starts=False)
+        self._note_prefill(request, is_whole, batch)
 
     def _note_prefill(self, request: EngineRequest, is_whole: bool, batch: Batch) -> None:
         """Let a request decode from now on whose prompt has run whole with this step, or run in chunks."""
@@ -409,7 +418,7 @@ class VllmV1(VllmV1Base):
             self._compute(request, tokens, batch)
         else:
             drafts.start(request, found, self.queue.arrivals.draw_seed(request.index))
-            self._note_prefill(request, drafts.schedule(request, tokens, batch, decodes=False), batch)
+            self._compute_apart(request, tokens, batch, decodes=False)
         if request.order in self._in_chunks:
             batch.incomplete += (request,)
         if self.connector is not None:
