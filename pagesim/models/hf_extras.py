@@ -243,9 +243,7 @@ _EXTRAS: dict[str, Callable[[HfConfig, int], Fields]] = {
     "glm5_next": _glm5_next,
     "kimi_linear": _kimi,
     "mimo_v2": _mimo_v2,
-    "mimo_v2_flash": _mimo_v2,
     "minimax_m3": _minimax_m3,
-    "minimax_m3_vl": _minimax_m3,
     "nemotron-nas": _nemotron_nas,
     "zamba2": _zamba2,
 }

@@ -266,9 +266,7 @@ KEPT: dict[str, Reader] = {
     "glm_moe_dsa": _glm_dsa,
     "kimi_linear": _deltas,
     "mimo_v2": _mimo_v2,
-    "mimo_v2_flash": _mimo_v2,
     "minimax_m3": _minimax_m3,
-    "minimax_m3_vl": _minimax_m3,
     "nemotron-nas": _nemotron_nas,
 }
 """The families that are read so, by ``model_type``."""
@@ -283,9 +281,7 @@ READS: dict[str, tuple[str, ...]] = {
     "glm_moe_dsa": ("index_topk", "index_head_dim", "indexer_types"),
     "kimi_linear": ("linear_attn_config",),
     "mimo_v2": ("sliding_window", "sliding_window_size", "attention_chunk_size"),
-    "mimo_v2_flash": ("sliding_window", "sliding_window_size", "attention_chunk_size"),
     "minimax_m3": ("sparse_attention_config",),
-    "minimax_m3_vl": ("sparse_attention_config",),
     "nemotron-nas": ("block_configs",),
 }
 """The signs of unusual attention (`hf_layers.SIGNS`) that they read."""

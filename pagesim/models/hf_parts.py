@@ -73,14 +73,12 @@ def experts(config: HfConfig, layers: int) -> MixtureOfExperts | None:
     )
 
 
-WIDE_ROUTERS = (
-    *("ernie4_5_moe", "glm4_moe", "mimo_v2", "mimo_v2_flash", "minimax_m2", "minimax_m3", "minimax_m3_vl"),
-)
+WIDE_ROUTERS = ("ernie4_5_moe", "glm4_moe", "glm4_moe_lite", "mimo_v2", "minimax_m2", "minimax_m3")
 """The families whose routers have weights of 32 bits in vLLM."""
 
 _OWN_WIDTH = (
     *LATENTS,
-    *("ernie4_5_moe", "nemotron_h", "qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_moe", "qwen3_vl_moe"),
+    *("ernie4_5_moe", "nemotron_h", "qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_moe"),
 )
 """The families whose experts are as wide as ``moe_intermediate_size`` says, and as nothing else does."""
 
@@ -127,7 +125,7 @@ def plain_layers(config: HfConfig, layers: int) -> list[int]:
             last = layers - 1 if last == -1 else last
             step = config.number("moe_layer_interval")
             return [i for i in every if (i + 1) % step != 0 or not first <= i <= last]
-        case "qwen2_moe" | "qwen3_moe" | "qwen3_next" | "qwen3_vl_moe":
+        case "qwen2_moe" | "qwen3_moe" | "qwen3_next":
             dense = config.numbers("mlp_only_layers") or ()
             step = config.number("decoder_sparse_step", default=1)
             return [i for i in every if i in dense or (i + 1) % step != 0]

@@ -39,6 +39,37 @@ TOTALS = [
     ("falcon-h1-7b", 7_585_513_568),
 ]
 
+RELEASED = [
+    # name, and the numbers that the files of the release hold (gogongxt/python, scripts/models) less those of
+    # layers that predict further tokens and of scales
+    ("glm-4.5v", 107_710_933_120),
+    # an MTP layer: attention, experts with their router and bias, shared expert, two tables, norms
+    ("glm-4.7-flash", 31_221_488_576 - (21_763_328 + 613_548_096 + 8_388_608 + 2 * 317_194_240 + 3 * 2048)),
+    ("kimi-linear-48b-a3b", 49_122_681_728),
+    ("qwen3-30b-a3b-2507", 30_532_122_624),
+    ("qwen3-coder-30b-a3b", 30_532_122_624),
+    ("qwen3.5-4b", 4_659_865_088 - (25 + 135 + 70) * 2**19 - 5 * 2560 - 2 * 256),
+    ("qwq-32b", 32_763_876_352),
+]
+
+
+@pytest.mark.parametrize(("name", "parameters"), RELEASED)
+def test_parameters_are_those_that_the_files_of_a_release_hold(name, parameters) -> None:
+    assert model(name).parameters == parameters
+    assert model(name).weights_are == "exact"
+
+
+RELEASED_BYTES = [
+    # name, and GiB of the files of the release, tables and norms among them, scales of blocks in 32 bits
+    ("qwen3-8b-fp8", 8.79),
+    ("qwen3-32b-awq", 18.00),
+]
+
+
+@pytest.mark.parametrize(("name", "gib"), RELEASED_BYTES)
+def test_a_quantized_release_weighs_what_its_files_do(name, gib) -> None:
+    assert model(name).weight_bytes / 2**30 == pytest.approx(gib, abs=0.006)
+
 
 @pytest.mark.parametrize(("name", "parameters"), TOTALS)
 def test_parameters_are_those_of_the_code_of_the_family(name, parameters) -> None:
