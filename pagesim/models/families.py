@@ -14,6 +14,7 @@ _QWEN_NEXT: dict[str, Any] = {"qk_norm": True, "output_gate": True}
 TRAITS: dict[str, dict[str, Any]] = {
     "apertus": {"gated": False, "qk_norm": True, "act_numbers": 2},
     "arcee": {"gated": False},
+    "bailing_hybrid": {},
     "bamba": {},
     "cohere": {"norms_per_layer": 1, "tied": True, "split_qk_norm": True},
     "cohere2": {"norms_per_layer": 1, "tied": True},
@@ -45,6 +46,7 @@ TRAITS: dict[str, dict[str, Any]] = {
     "granitemoehybrid": {},
     "jamba": {},
     "kimi_k2": {},
+    "laguna": {},
     "lfm2": {"qk_norm": True, "tied": True},
     "lfm2_moe": {"qk_norm": True, "tied": True},
     "llama": {},
@@ -96,8 +98,8 @@ BUILT_AS = {
 """Other names of families, most of them of the language model of one that takes images too."""
 
 LATENTS = (
-    *("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm5_next", "glm_moe_dsa"),
-    *("kimi_k2", "kimi_linear"),
+    *("bailing_hybrid", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm5_next"),
+    *("glm_moe_dsa", "kimi_k2", "kimi_linear"),
 )
 """The families of these whose layers may have latent attention."""
 
@@ -105,7 +107,7 @@ MIXTURES = (
     *LATENTS,
     *(
         *("deepseek_v4", "ernie4_5_moe", "gemma4", "glm4_moe", "gpt_oss", "granitemoe", "granitemoehybrid"),
-        *("jamba", "lfm2_moe", "llama4", "olmoe", "phimoe"),
+        *("jamba", "laguna", "lfm2_moe", "llama4", "olmoe", "phimoe"),
         *("mimo_v2", "minimax_m2", "minimax_m3"),
         "mixtral",
         "nemotron_h",

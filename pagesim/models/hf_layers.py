@@ -49,6 +49,7 @@ _WINDOWS = ("sliding_window", "sliding_window_pattern")
 _DELTA = ("full_attention_interval", "linear_num_value_heads")
 
 READ: dict[str, tuple[str, ...]] = {
+    "laguna": _WINDOWS,
     "bamba": ("attn_layer_indices", "mamba_d_state"),
     "cohere2": _WINDOWS,
     "deepseek_v32": ("index_topk", "index_head_dim"),
