@@ -1,4 +1,4 @@
-"""Attention ops: paged decode and prefill, in one pass (v1) and in splits (v2), contiguous, gathered, peers'."""
+"""Attention: paged decode and prefill, in one pass (v1) or in splits (v2), contiguous, gathered, peers'."""
 
 from __future__ import annotations
 

@@ -31,11 +31,11 @@ def _device_copy(point: Point, session: Session) -> Case:
 
 
 def _slots(point: Point, session: Session, sets: int, blocks: int) -> torch.Tensor:
-    """Return slots ``[sets, tokens]``: blocks of neighbours in random places, as a prompt's tokens fill them."""
+    """Return slots ``[sets, tokens]``: neighbours in random blocks, as a prompt's tokens fill them."""
     tokens, block_size = point["tokens"], point["block_size"]
     order = torch.randperm(blocks, generator=session.generator(point))
-    slots = (order[:, None] * block_size + torch.arange(block_size)).flatten()[: sets * tokens]
-    return slots.view(sets, tokens).to(session.device)
+    slots: torch.Tensor = (order[:, None] * block_size + torch.arange(block_size)).flatten()
+    return slots[: sets * tokens].view(sets, tokens).to(session.device)
 
 
 def _latent_write(point: Point, session: Session) -> Case:
@@ -49,8 +49,8 @@ def _latent_write(point: Point, session: Session) -> Case:
     slots = _slots(point, session, sets, blocks)
 
     def call(vectors: torch.Tensor, where: torch.Tensor) -> Call:
-        parts = [each.contiguous() for each in vectors.split([latent, ROPE_DIM], dim=1)]
-        return lambda: mla_write(*parts, cache, where)
+        first, rope = vectors[:, :latent].contiguous(), vectors[:, latent:].contiguous()
+        return lambda: mla_write(first, rope, cache, where)
 
     calls = [call(*each) for each in zip(new, slots, strict=True)]
 
