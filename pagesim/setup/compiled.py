@@ -93,6 +93,7 @@ MODULES = (
     "sim.copies",
     "sim.engine",
     "sim.executor",
+    "sim.pipeline",
 )
 """What is compiled where pagesim is installed with ``PAGESIM_COMPILE=1``, as ``setup.py`` reads it here."""
 
