@@ -171,7 +171,8 @@ def resolved(options: SglangOptions, machine: Machine) -> SglangOptions:
         raise PagesimError("chunked_prefill_size is 0; it must be at least 1, or -1 for no chunks")
     if options.enable_priority_scheduling and options.schedule_policy not in ("fcfs", "lof"):
         raise PagesimError(
-            f"schedule_policy is {options.schedule_policy}; with enable_priority_scheduling it must be fcfs or lof"
+            f"schedule_policy is {options.schedule_policy}; it must be fcfs or lof with "
+            "enable_priority_scheduling"
         )
     if options.enable_prefill_delayer and options.disable_overlap_schedule:
         raise PagesimError("enable_prefill_delayer needs overlap: leave disable_overlap_schedule out")
