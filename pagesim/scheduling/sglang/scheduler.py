@@ -194,7 +194,7 @@ class Sglang(Scheduler):
     # An iteration
 
     def plan(self, now: int) -> Batch:
-        """Decide the next iteration, in a turn; or in two where the engine is idle, whose turns take no time."""
+        """Decide the next iteration, in one turn, or in two if the engine is idle: its turns take no time."""
         batch, queue = Batch(), self.waiting_queue
         self.preempted = []
         if self.recv_skipper.handle():
