@@ -155,9 +155,9 @@ def flat(rows: Iterable[Row]) -> dict[str, list[Any]]:
     """Return rows as columns; what the machine is stands in ``machine_device`` and so on."""
     columns: dict[str, list[Any]] = {}
     rows = list(rows)
-    machine = sorted({name for row in rows for name in row["machine"]})
+    machine = sorted({name for row in rows for name in row.get("machine", {})})
     for name in ("schema", "key", *PARAMETERS, *MEASURED):
         columns[name] = [row.get(name) for row in rows]
     for name in machine:
-        columns[f"machine_{name}"] = [row["machine"].get(name) for row in rows]
+        columns[f"machine_{name}"] = [row.get("machine", {}).get(name) for row in rows]
     return columns
