@@ -225,7 +225,7 @@ def _notes(
         yield "prompts of latent attention were timed with a key and a value a head, as vLLM computes them"
     if not rank.runs_live:
         yield (
-            "launching and the engine's own time were not measured, as no live run has such layers or caches, "
+            "launching and the engine's own time were not measured, as no live run has such layers, caches "
             "or several devices: the time is that of the engine that runs"
         )
 

@@ -78,8 +78,6 @@ def calibrate(
             process goes on behind it.
     """
     require_device(device)
-    import torch
-
     from pagesim.device.calibration.cases import ModelCases
     from pagesim.device.live.preflight import check_block_size
 
@@ -118,9 +116,9 @@ def calibrate(
     cases = ModelCases(
         rank,
         name=system.model,
-        device=torch.device(device),
+        device=device,
+        batches=grid.iterations,
         steps=7 if quick and not on_gpu else 15,
-        most=max(grid.iterations),
         seed=system.seed,
     )
     outcome = run_points(
