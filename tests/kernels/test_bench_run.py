@@ -31,8 +31,8 @@ def quick(monkeypatch):
     """Measure what all is compared with in no time, and with one thread: two would fight for a busy core."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    monkeypatch.setattr(session_module, "copy_bytes_per_s", lambda *_, **__: 1e10)
-    monkeypatch.setattr(session_module, "matrix_flop_per_s", lambda *_, **__: 1e12)
+    monkeypatch.setattr(session_module.Session, "copy_gb_per_s", 10.0)
+    monkeypatch.setattr(session_module.Session, "peak_tflop_per_s", 1.0)
     monkeypatch.setattr(session_module, "LINK_BYTES", 1 << 16)
     yield
     torch.set_num_threads(threads)
