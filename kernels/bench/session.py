@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from datetime import UTC, datetime
 from functools import cached_property
 from importlib import import_module
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,9 +17,8 @@ import torch
 from pagesim.errors import PagesimError
 from pagesim.kernels.bench.grid import OPS
 from pagesim.kernels.bench.rows import FAILED, OK, OUT_OF_MEMORY, UNAVAILABLE, Point
-from pagesim.kernels.machine import Machine, describe_machine, digest
+from pagesim.kernels.machine import Machine, available_bytes, describe_machine, digest
 from pagesim.kernels.requirements import Unavailable, require_device
-from pagesim.kernels.swap import Direction
 from pagesim.kernels.timing import Call, Timing, WallClock, time_kernel
 
 DEVICE_COPY = "device-copy"
@@ -104,6 +101,7 @@ class Session:
         self.lost: str | None = None
         """Why this process can use the GPU no more, once a failure has gone so far."""
         self._pinned: torch.Tensor | None = None
+        self._links: dict[str, float] = {}
 
     @cached_property
     def machine(self) -> Machine:
@@ -125,13 +123,6 @@ class Session:
         case, seconds = self._best("gemm", "linear", m=size, n=size, k=size, dtype=dtype)
         return case.flops / seconds / 1e12
 
-    def link_gb_per_s(self, direction: Direction) -> float:
-        """Return what one large copy between pinned memory and the device reaches in this run."""
-        if direction not in self._links:
-            case, seconds = self._best("swap", "pinned-copy", direction=direction, piece_bytes=LINK_BYTES)
-            self._links[direction] = case.bytes_moved / seconds / 1e9
-        return self._links[direction]
-
     def _best(self, bench: str, op: str, **size: Any) -> tuple[Case, float]:
         """Return an op of the bench at a size at which it is as fast as it gets, and what it takes then."""
         point = Point(bench, op, size)
@@ -142,15 +133,15 @@ class Session:
             torch.cuda.synchronize()
         return case, self.time(case).median_s
 
-    @cached_property
-    def _links(self) -> dict[Direction, float]:
-        return {}
-
     def reference_gb_per_s(self, reference: str) -> float:
-        """Return the bandwidth that a case's is a fraction of."""
+        """Return the bandwidth that a case's is a fraction of, in this run."""
         if reference == DEVICE_COPY:
             return self.copy_gb_per_s
-        return self.link_gb_per_s("out" if reference.endswith("out") else "in")
+        if reference not in self._links:
+            op, _, direction = reference.rpartition("-")
+            case, seconds = self._best("swap", op, direction=direction, piece_bytes=LINK_BYTES)
+            self._links[reference] = case.bytes_moved / seconds / 1e9
+        return self._links[reference]
 
     def host_bytes(self, size: int) -> torch.Tensor:
         """Return ``size`` bytes of host memory, pinned beside a GPU; every call returns the same memory.
@@ -273,12 +264,7 @@ def check_host_room(size: int) -> None:
     Raises:
         MemoryError: it has not.
     """
-    room = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        room = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        pass  # no Linux: what is free and not what could be freed
+    room = available_bytes()
     if size > 0.8 * room:
         raise MemoryError(f"{size / 1e9:.3g} GB are needed and the host has {room / 1e9:.3g} GB available")
 

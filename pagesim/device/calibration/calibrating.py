@@ -15,7 +15,7 @@ from pagesim.device.calibration.rank import rank_of
 from pagesim.errors import PagesimError
 from pagesim.kernels.bench.rows import OK, Point, Row
 from pagesim.kernels.bench.run import ProgressCallback, run_points
-from pagesim.kernels.machine import digest
+from pagesim.kernels.machine import available_bytes, digest
 from pagesim.kernels.requirements import require_device
 from pagesim.models import ModelSpec
 from pagesim.setup.engine_config import EngineConfig
@@ -167,7 +167,6 @@ def _all_good(turn: Sequence[Row]) -> bool:
 def _check_memory(spec: ModelSpec, itemsize: int, device: str) -> None:
     import torch
 
-    from pagesim.device.live.preflight import available_bytes
     from pagesim.hardware.gpus import GIB
 
     free = torch.cuda.mem_get_info()[0] if device == "cuda" else available_bytes()
