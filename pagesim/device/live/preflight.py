@@ -50,11 +50,11 @@ def check_options(
             f"cuda_graphs needs attention paged, not {attention}: how wide the padded batch is changes from "
             "step to step"
         )
-    if system.tensor_parallel_size != 1:
-        raise PagesimError(
-            f"tensor_parallel_size is {system.tensor_parallel_size}; a live run runs on one device, so it "
-            "must be 1"
-        )
+    for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+        if (system.option(name) or 1) != 1:
+            raise PagesimError(
+                f"{name} is {system.option(name)}; a live run runs on one device, so it must be 1"
+            )
     if system.weight_dtype not in (None, "bf16", "fp16"):
         raise PagesimError(
             f"weight_dtype is {system.weight_dtype}; a live run has fp16 or bf16 (and fp32 on a CPU)"
