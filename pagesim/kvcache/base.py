@@ -20,10 +20,16 @@ class StateChunks(NamedTuple):
         block_size: tokens; chunks end where blocks do.
         checkpoint: tokens; within a chunk the kernels can leave a state behind at every multiple of them from
             its start. None where they cannot.
+        alignment: tokens of which a hit is a multiple.
+        hash_lookahead: tokens behind a block that its hash covers.
+        drops_block: whether the last block of a hit is computed again.
     """
 
     block_size: int
     checkpoint: int | None
+    alignment: int
+    hash_lookahead: int = 0
+    drops_block: bool = False
 
 
 class BlockManagerError(Exception):

@@ -361,13 +361,19 @@ class Scheduler(SchedulerTraits):
         """Return the request that is preempted first: the last of those that run."""
         return self.running[next(reversed(self.running))]
 
-    def preempt(self, request: EngineRequest, batch: Batch) -> None:
-        """Take a running request's place, and its memory: it is recomputed or swapped out."""
+    def preempt(self, request: EngineRequest, batch: Batch, length: int | None = None) -> None:
+        """Take a running request's place, and its memory: it is recomputed or swapped out.
+
+        Args:
+            request: which.
+            batch: the step at hand.
+            length: its tokens that must be computed again; when left out, those that it holds and the next.
+        """
         memory = self.memory
         held = memory.length(request)
         self.context -= request.samples * held
         self._stop(request)
-        request.length = held + 1
+        request.length = held + 1 if length is None else length
         if self.swap_space.takes(request, batch, self.running_sequences, self.context):
             self.swap_space.swap_out(request, batch)
         else:

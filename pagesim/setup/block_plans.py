@@ -22,7 +22,7 @@ from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.presets import BLOCK_SIZE
 from pagesim.setup.system import System
-from pagesim.sizing import BlockPlan, Capacity, PoolPlan, TypePlan, plan_blocks, plan_pools, plan_types
+from pagesim.sizing import BlockGroup, BlockPlan, Capacity, PoolPlan, TypePlan, plan_blocks, plan_pools, plan_types
 from pagesim.sizing.type_plan import Layout
 
 if TYPE_CHECKING:
@@ -60,11 +60,7 @@ def block_plan(config: EngineConfig, max_model_len: int | None = None) -> BlockP
             f"layers of {model.name} differ in what they keep, and the blocks that vLLM {version} makes of "
             "them are in no log of its decisions; choose vllm_version 0.33.0"
         )
-    if options.speculative_tokens and not model.keeps_all:
-        raise PagesimError(
-            f"layers of {model.name} differ in what they keep, and what drafts take of them is in no log of "
-            "vLLM's decisions; leave speculative_tokens out"
-        )
+    drafts = options.draft_rules
     plan = plan_blocks(
         model.cache_layers,
         max_model_len=max_model_len or config.max_model_len,
@@ -80,6 +76,9 @@ def block_plan(config: EngineConfig, max_model_len: int | None = None) -> BlockP
         state_dtype=options.mamba_ssm_cache_dtype and STATE_DTYPES[options.mamba_ssm_cache_dtype],
         prefix_match_unit=options.prefix_match_unit,
         dcp=divided_over(config),
+        drafters=config.draft_layers,
+        drafts=drafts.num_speculative_tokens if drafts else 0,
+        retained=max(0, drafts.prefill_lookahead - 1) if drafts else 0,
     )
     plan.check_retention(options.prefix_cache_retention_interval or 0)
     return plan
@@ -165,7 +164,7 @@ def type_plan(config: EngineConfig, layout: Layout) -> TypePlan:
     """
     options = config.options
     assert isinstance(options, VllmV1Options)
-    if options.speculative_tokens:
+    if options.speculation is not None:
         raise PagesimError(
             "speculative_tokens is not for memory of layer types, of which it is not known what drafts take; "
             "leave it out"
@@ -204,20 +203,35 @@ def pool_plan(config: EngineConfig, options: SglangOptions) -> PoolPlan | None:
     )
 
 
-def kv_groups(plan: BlockPlan) -> tuple[KVGroup, ...]:
-    """Return the KV groups of a block plan, in its order."""
-    return tuple(
-        [
+def kv_groups(plan: BlockPlan, *, drops_block: bool = False) -> tuple[KVGroup, ...]:
+    """Return the KV groups of a block plan, in its order.
+
+    Args:
+        plan: whose.
+        drops_block: whether the last block of a hit is computed again where a drafter's KV is in it; of all
+            groups alike, and of all groups where a drafter has none.
+    """
+
+    def kept(group: BlockGroup) -> tuple[object, ...]:
+        return group.rule, group.block_size, group.pages[0], group.real_pages[0]
+
+    drafting = {kept(group) for group in plan.groups if plan.drafting(group)} or set(map(kept, plan.groups))
+    groups = []
+    for group in plan.groups:
+        rule = _rule(group.rule, State(plan.state_mode == "align", group.checkpoint, plan.drafts))
+        if isinstance(rule, SlidingWindow):
+            rule = SlidingWindow(rule.window, plan.retained)
+        groups.append(
             KVGroup(
                 group.block_size,
-                _rule(group.rule, State(plan.state_mode == "align", group.checkpoint)),
+                rule,
                 len(group.layers),
                 plan.bytes_per_block,
                 group.filled_bytes,
+                drops_block and kept(group) in drafting,
             )
-            for group in plan.groups
-        ]
-    )
+        )
+    return tuple(groups)
 
 
 def type_groups(plan: TypePlan) -> tuple[KVGroup, ...]:

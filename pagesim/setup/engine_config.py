@@ -14,7 +14,9 @@ from pagesim.costs import CostModel, EngineTime, engine_time, parse_cost
 from pagesim.errors import PagesimError
 from pagesim.hardware import GpuSpec, TierSpec, gpu
 from pagesim.models import ModelSpec, model
-from pagesim.models.layers import KV_DTYPE_BYTES
+from pagesim.models.catalogue import is_config, known_as
+from pagesim.models.drafters import draft_layers
+from pagesim.models.layers import KV_DTYPE_BYTES, Layer
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.options import Machine, SchedulerOptions
 from pagesim.scheduling.sglang import SglangOptions, static_fraction
@@ -133,6 +135,7 @@ class EngineConfig:
             listed_mib=self.gpu.listed_mib or 0,
             model=self.system.model,
             latent=self.model.mla is not None,
+            mtp_modules=len(self.model.mtp or ()),
         )
 
     @cached_property
@@ -219,7 +222,8 @@ class EngineConfig:
         layout, options, spec = self.policy.layout, self.options, self.model
         if KV_DTYPE_BYTES[self.kv_dtype] < KV_DTYPE_BYTES[DEFAULT_KV_DTYPE]:
             check_kv_dtype(self)
-        if spec.is_plain and layout is None and divided_over(self) == 1:
+        plain = spec.is_plain and not self.draft_layers
+        if plain and layout is None and divided_over(self) == 1:
             return None
         if isinstance(options, SglangOptions):
             return pool_plan(self, options)
@@ -231,6 +235,21 @@ class EngineConfig:
                 "simulated for layers that keep all: choose another model, or policy vllm-v1"
             )
         return None
+
+    @cached_property
+    def draft_layers(self) -> tuple[Layer, ...]:
+        """What the layers keep that draft for its model; none where nothing drafts.
+
+        Raises:
+            PagesimError: what drafts is not known.
+        """
+        speculation = self.options.speculation if isinstance(self.options, VllmV1Options) else None
+        if speculation is None:
+            return ()
+        name = speculation.model
+        known = name is not None and (is_config(name) or known_as(name) is not None)
+        drafter = model(name) if name is not None and known else None
+        return draft_layers(speculation.drafter, self.model, drafter, speculation.n_predict or 1)
 
     @cached_property
     def block(self) -> KVBlock:

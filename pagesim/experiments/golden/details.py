@@ -18,6 +18,7 @@ from pagesim.kvcache import (
     PagedManager,
     PrefixManager,
 )
+from pagesim.kvcache.hybrid.blocks import NULL
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
@@ -49,6 +50,9 @@ class Details(Observer):
         self._preempted: list[str] = []
         self._resumed: set[EngineRequest] = set()  # those that were preempted at any time
         self._steps: list[dict[str, Any]] = []
+        self._verified = self._outputs = 0  # of drafts and of tokens, until the last iteration
+        self._drafted: dict[int, int] = {}  # drafts by row of the trace
+        self._accepted: dict[int, int] = {}
 
     def begun(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -71,6 +75,10 @@ class Details(Observer):
         for share in batch.shares or ():
             scheduled[share.request] = share.tokens
             prefill += share.tokens if share.computed < share.request.prompt else 0
+            if share.outputs and share.drafts:
+                row = share.request.row
+                self._drafted[row] = self._drafted.get(row, 0) + share.drafts
+                self._accepted[row] = self._accepted.get(row, 0) + share.accepted
         for request in self.scheduler.running.values() if batch.shares is None else ():
             length, before = memory.length(request), self._computed[request]
             self._computed[request] = length
@@ -90,6 +98,7 @@ class Details(Observer):
                 "cached_hashes": self._cached(),
                 "tables_crc": self._tables_crc(scheduled),
                 **self._offloaded(batch.transfers),
+                **self._verified_before(batch),
             }
         )
         self._preempted = []
@@ -118,6 +127,12 @@ class Details(Observer):
         for request in decoding:
             self._computed[request] += run.steps
 
+    def add_to_requests(self, requests: pd.DataFrame) -> pd.DataFrame:
+        """Return pagesim's table of requests with the drafts of each, and those that were accepted."""
+        counts = {"drafted": self._drafted, "accepted": self._accepted}
+        rows = range(len(requests))
+        return requests.assign(**{name: [of.get(row, 0) for row in rows] for name, of in counts.items()})
+
     def add_to(self, steps: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
         """Return pagesim's table of steps with these columns; what was not looked at is as in the log.
 
@@ -142,6 +157,20 @@ class Details(Observer):
     def _named(self, scheduled: dict[EngineRequest, int]) -> dict[str, Any]:
         text = self._text(scheduled)
         return {"scheduled": text, "scheduled_crc": crc32(text.encode())}
+
+    def _verified_before(self, batch: Batch) -> dict[str, Any]:
+        """Return the drafts of an iteration, and what became known since the one before was planned."""
+        counts = self.scheduler.speculation
+        if counts is None:
+            return {}
+        drafts = {share.request: share.drafts for share in batch.shares or () if share.drafts}
+        found = {
+            "drafts": self._text(drafts) if drafts else "",
+            "accepted_before": counts.verified - self._verified,
+            "output_before": counts.outputs - self._outputs,
+        }
+        self._verified, self._outputs = counts.verified, counts.outputs
+        return found
 
     def _hits(self, found: dict[EngineRequest, int], loading: Sequence[EngineRequest]) -> str:
         loaded = {request: request.loaded for request in loading}
@@ -178,7 +207,15 @@ class Details(Observer):
         sizes = [group.block_size for group in memory.groups]
         blocks, entries = [0] * len(sizes), [0] * len(sizes)
         for request in chain(self.scheduler.running.values(), *self.scheduler.held_without_running()):
-            if not (at_rest and request.decodes):
+            if at_rest and request.decodes:
+                continue
+            if isinstance(memory, HybridManager):  # drafts have blocks besides those for its length
+                for group in range(len(sizes)):
+                    table = memory.block_table(request, group=group)
+                    nulls = table.count(NULL)
+                    blocks[group] += len(table) - nulls
+                    entries[group] += len(table)
+            else:
                 length = memory.length(request)
                 for group, (_, of_group) in enumerate(memory.held_by_group(request)):
                     blocks[group] += of_group

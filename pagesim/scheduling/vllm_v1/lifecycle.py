@@ -105,7 +105,8 @@ class VllmV1Base(DrainingScheduler):
 
     @classmethod
     def hash_lookahead(cls, options: VllmV1Options) -> int:
-        return int(options.enable_prefix_caching and options.speculative_method == "eagle3")
+        rules = options.draft_rules
+        return 0 if rules is None else rules.hash_lookahead
 
     @classmethod
     def kind_in_pool(cls, options: VllmV1Options, pool: Pool) -> Callable[..., Scheduler]:
@@ -175,15 +176,15 @@ class VllmV1Base(DrainingScheduler):
         interval = options.prefill_schedule_interval or 1
         self.cadence = PrefillCadence(interval) if interval > 1 else None
         self.drafts: Drafts | None = None
-        if options.speculative_tokens is not None:
+        rules, speculation = options.draft_rules, options.speculation
+        if rules is not None and speculation is not None:
+            rates = speculation.acceptance(options.acceptance)
+            groups = len(memory.groups)
             self.drafts = Drafts(
-                options,
-                memory,
-                max_model_len=max_model_len,
-                in_flight=self.in_flight,
-                hash_ahead=self.hash_lookahead(options),
+                rules, rates, max_model_len=max_model_len, in_flight=self.in_flight, groups=groups
             )
             self.speculation = self.drafts.counts
+            self.max_num_seqs = min(sequences, rules.max_concurrency)
         if pool is not None:
             kind = PrefillConnector if pool == "prefill" else PullConnector
             self.connector = kind(memory, self.in_flight)
@@ -251,20 +252,17 @@ class VllmV1Base(DrainingScheduler):
             batch: the step at hand.
             given: tokens that it was given in this step, and does not compute now.
         """
-        num_tokens = request.length
-        if request.order not in self._in_chunks:
-            num_tokens = self.memory.length(request) + 1 - given
+        length = request.length
+        if self.drafts is None and request.order not in self._in_chunks:
+            length = self.memory.length(request) + 1 - given
         if request.order in self._draining:
             self._stale.append(request)
         if self.connector is not None:
             self.connector.preempted(request)
-        super().preempt(request, batch)
+        super().preempt(request, batch, length)
         request.uncommitted_tokens = request.inflight_tokens = request.loaded = 0
         if self.drafts is not None:
-            progress = self.drafts.of[request.row]
-            progress.lose()
-            num_tokens = progress.num_tokens
-        request.length = num_tokens
+            self.drafts.of[request.row].lose()
         self._forget(request)
 
     def abort(self, row: int, now: int) -> int:
@@ -284,7 +282,7 @@ class VllmV1Base(DrainingScheduler):
         generated = super()._abort_running(request)
         self._forget(request)
         if self.drafts is not None:
-            return self.drafts.of[request.row].num_tokens - request.prompt
+            return request.length - request.prompt
         return request.length - request.prompt if chunked else generated
 
     def _drop(self, request: EngineRequest) -> None:
@@ -338,7 +336,7 @@ class VllmV1Base(DrainingScheduler):
             runs = request.order == share.order and request.order in self.running
             if not drafts.update_from_output(share, runs=runs):
                 continue
-            if drafts.of[request.row].num_tokens >= request.final_length:
+            if request.length >= request.final_length:
                 over.append(request)
                 if runs:
                     self._over(request, now)
