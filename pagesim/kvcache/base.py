@@ -378,6 +378,10 @@ class BlockManager:
             return -1
         return self.allocate_step(1)
 
+    def release_together(self, request: SequenceGroup) -> None:
+        """Take everything back at once, the last block of the last group first."""
+        self.release(request)
+
     @abstractmethod
     def release(self, request: SequenceGroup) -> None:
         """Take everything back that a request has on the device."""

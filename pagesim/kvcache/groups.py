@@ -160,6 +160,7 @@ class KVGroup:
             can fill alike, or a byte a token where ``page_bytes`` are left out, too.
         drops_block: whether the last block of a hit is computed again, because a drafter's KV of it reads
             the token behind.
+        drafts: whether the KV of such a drafter is in it.
     """
 
     block_size: int
@@ -168,6 +169,7 @@ class KVGroup:
     page_bytes: int | None = None
     filled_bytes: int | None = None
     drops_block: bool = False
+    drafts: bool = False
 
     def __post_init__(self) -> None:
         for name in ("block_size", "layers", "page_bytes", "filled_bytes"):

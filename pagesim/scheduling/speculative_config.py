@@ -58,8 +58,8 @@ class DraftRules(NamedTuple):
         prefill_lookahead: tokens behind a chunk of a prompt that the drafter reads in its step.
         hash_lookahead: tokens behind a block that its hash covers.
         draft_slots: tokens of a step's budget that each request takes for its drafter, besides its own.
-        drops_block: whether the last block of a hit is computed again, because the drafter's KV of it reads
-            the token behind.
+        reads_behind: whether the drafter's KV of a block reads the token behind it, with no remedy but these.
+        drops_block: whether the last block of a hit is computed again for that reason.
         max_concurrency: requests that may run at most, whatever ``max_num_seqs``.
         by_batch: (first, last, drafts): the drafts of each request's next step where a step has from
             ``first`` to ``last`` requests; empty for the same drafts always.
@@ -70,6 +70,7 @@ class DraftRules(NamedTuple):
     prefill_lookahead: int = 0
     hash_lookahead: int = 0
     draft_slots: int = 0
+    reads_behind: bool = False
     drops_block: bool = False
     max_concurrency: int = UNLIMITED_CONCURRENCY
     by_batch: tuple[tuple[int, int, int], ...] = ()
@@ -179,6 +180,7 @@ class SpeculativeConfig(BaseModel):
             prefill_lookahead=prefill,
             hash_lookahead=prefill if looks_ahead else 0,
             draft_slots=slots,
+            reads_behind=hidden and not self.disable_eagle_block_drop and not looks_ahead,
             drops_block=may_drop and not looks_ahead,
             max_concurrency=max_num_batched_tokens // lookahead if anchored else UNLIMITED_CONCURRENCY,
             by_batch=tuple(sorted(self.num_speculative_tokens_per_batch_size)),

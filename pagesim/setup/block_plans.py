@@ -18,6 +18,7 @@ from pagesim.models.layers import (
     WindowLayer,
 )
 from pagesim.scheduling.sglang import SglangOptions
+from pagesim.scheduling.speculative_config import DraftRules
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.presets import BLOCK_SIZE
@@ -203,14 +204,18 @@ def pool_plan(config: EngineConfig, options: SglangOptions) -> PoolPlan | None:
     )
 
 
-def kv_groups(plan: BlockPlan, *, drops_block: bool = False) -> tuple[KVGroup, ...]:
+def kv_groups(plan: BlockPlan, drafts: DraftRules | None = None) -> tuple[KVGroup, ...]:
     """Return the KV groups of a block plan, in its order.
+
+    Where the last block of a hit is computed again, it is in all groups alike one that has the drafter's KV,
+    or in all groups where a drafter has none.
 
     Args:
         plan: whose.
-        drops_block: whether the last block of a hit is computed again where a drafter's KV is in it; of all
-            groups alike, and of all groups where a drafter has none.
+        drafts: what drafts mean for memory; None without any.
     """
+    reads_behind = drafts is not None and drafts.reads_behind
+    drops_block = drafts is not None and drafts.drops_block
 
     def kept(group: BlockGroup) -> tuple[object, ...]:
         return group.rule, group.block_size, group.pages[0], group.real_pages[0]
@@ -229,6 +234,7 @@ def kv_groups(plan: BlockPlan, *, drops_block: bool = False) -> tuple[KVGroup, .
                 plan.bytes_per_block,
                 group.filled_bytes,
                 drops_block and kept(group) in drafting,
+                reads_behind and plan.drafting(group) > 0,
             )
         )
     return tuple(groups)

@@ -98,7 +98,7 @@ def new_memory(config: EngineConfig, *, tables: bool = False) -> BlockManager:
     if own is not None:
         return own
     drafts = options.draft_rules if isinstance(options, VllmV1Options) else None
-    groups = () if plan is None else kv_groups(plan, drops_block=drafts is not None and drafts.drops_block)
+    groups = () if plan is None else kv_groups(plan, drafts)
     if plan is not None and are_hybrid(groups):
         retention = getattr(options, "prefix_cache_retention_interval", None) or 0
         how = {"longest": max_model_len, "in_flight": plan.in_flight_tokens}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from zlib import crc32
 
 import numpy as np
@@ -189,6 +189,7 @@ class Details(Observer):
         store = connector.tiers()[0].store
         return {
             "num_waiting_remote": len(connector.loading),
+            "deferred_free": self._deferred_free(),
             "ext_hit_tokens": sum([job.tracked.request.loaded for job in transfers.loads]),
             "cpu_used": store.used,
             "cpu_evictable": store.evictable,
@@ -206,7 +207,10 @@ class Details(Observer):
         memory = self.scheduler.memory
         sizes = [group.block_size for group in memory.groups]
         blocks, entries = [0] * len(sizes), [0] * len(sizes)
+        fenced = self._fenced()
         for request in chain(self.scheduler.running.values(), *self.scheduler.held_without_running()):
+            if request in fenced:
+                continue
             if at_rest and request.decodes:
                 continue
             if isinstance(memory, HybridManager):  # drafts have blocks besides those for its length
@@ -221,6 +225,21 @@ class Details(Observer):
                     blocks[group] += of_group
                     entries[group] += -(-length // sizes[group])
         return np.array([blocks, np.subtract(entries, blocks)]).T
+
+    def _fenced(self) -> set[EngineRequest]:
+        """Return the requests that are over, and whose blocks wait for a batch in flight."""
+        connector = offloading_of(self.scheduler)
+        return set() if connector is None else {request for _, request in connector.deferred}
+
+    def _deferred_free(self) -> int:
+        """Return the blocks of these, null entries behind a table's first block counted."""
+        memory, blocks = self.scheduler.memory, 0
+        for request in self._fenced():
+            for group in range(len(memory.groups)):
+                table = cast(HybridManager, memory).block_table(request, group=group)
+                leading = next((at for at, block in enumerate(table) if block != NULL), len(table))
+                blocks += len(table) - leading
+        return blocks
 
     def _cached(self) -> int | None:
         """Return how many hashes find a block."""

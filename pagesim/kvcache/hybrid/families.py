@@ -199,6 +199,12 @@ class FullFamily:
         if missing > 0:
             self._append(table, missing)
 
+    def allocate_external(self, table: Table, tokens: int) -> None:
+        """Take the blocks into which so many tokens are loaded, before any for drafts."""
+        missing = -(-tokens // self.size) - table.places
+        if missing > 0:
+            self._append(table, missing)
+
     def _append(self, table: Table, missing: int) -> None:
         """Take the blocks of so many further positions, at least one."""
         width = self.width
@@ -239,6 +245,14 @@ class FullFamily:
             maybe_hashed.reverse()
             self.shared[at] -= self.blocks.give_back(maybe_hashed)
             self.blocks.unhashed_free += blocks[hashed - gone :]
+
+    def leave(self, table: Table) -> None:
+        """Count a table no more whose blocks are about to be given back."""
+        self.rows -= table.held
+        references, width = self.blocks.references, self.width
+        for at, block in enumerate(table.blocks):
+            if block != NULL and references[block] > 1:
+                self.shared[at % width] -= 1
 
     def _give_back(self, rows: Sequence[int]) -> None:
         """Give the blocks of some positions back: of one group after the other, the last one first."""

@@ -97,9 +97,7 @@ class StateFamily(FullFamily):
 
     def needed(self, request: SequenceGroup, table: Table, tokens: int, computed: int | None) -> int:
         assert isinstance(table, StateTable)
-        start = computed
-        if start is None:
-            start, tokens = table.computed, tokens - request.lookahead_tokens
+        start, tokens = table.computed if computed is None else computed, tokens - request.lookahead_tokens
         missing = -(-tokens // self.size) + self.extra - table.places
         if missing <= 0:  # where rejected drafts had reached into a further block, vLLM counts less than nothing
             return missing * self.width

@@ -220,6 +220,9 @@ class HybridManager(InTurnManager):
         if found:
             for (family, table), hit in zip(tables, hits, strict=True):
                 family.add_hit(table, found, hit)
+        if request.external_tokens:
+            for family, table in tables:
+                family.allocate_external(table, tokens)
         request.tokens = found
         self._take_for(request, tokens)
         self.requests[request] = None
@@ -233,6 +236,18 @@ class HybridManager(InTurnManager):
             self.stop_decoding(request)
         for family, table in request.block_state.of:
             family.drop(table)
+        self._forget(request)
+
+    def release_together(self, request: SequenceGroup) -> None:
+        self._register(request, self.length(request) - request.uncommitted_tokens)
+        blocks = self.blocks_of(request)
+        blocks.reverse()
+        for family, table in request.block_state.of:
+            family.leave(table)
+        self._blocks.give_back(blocks)
+        self._forget(request)
+
+    def _forget(self, request: SequenceGroup) -> None:
         for state in self._states:
             if state.left:
                 state.left = [each for each in state.left if each[0] is not request]

@@ -84,6 +84,7 @@ class KVCacheManager:
         """
         memory, slots = self.memory, num_tokens
         if is_waiting and self._full_isl:
+            request.lookahead_tokens = 0
             whole = memory.blocks_to_extend(request, request.length - request.tokens, request.tokens)
             if whole + spare > memory.free_blocks:
                 return False

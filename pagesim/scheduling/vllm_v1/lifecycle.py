@@ -238,6 +238,8 @@ class VllmV1Base(DrainingScheduler):
         """Say whether a running request gets tokens from a batch that is in flight when one is planned."""
         if self.in_flight == 1:
             return False
+        if self.drafts is not None:
+            return self.drafts.of[request.row].num_inflight_tokens > 0
         if request.order in self._in_chunks:
             return request.inflight_tokens > 0
         return request.order not in self._skipped
@@ -297,11 +299,18 @@ class VllmV1Base(DrainingScheduler):
     def _let_go(self, request: EngineRequest) -> None:
         self.unreported = True
         self.kv_cache_manager.runs_no_longer(request)
+        in_flight = False  # once more, where it ended on drafts
+        request.inflight_tokens = 0
         if self.drafts is not None:
+            request.inflight_tokens = request.tokens - self.drafts.processed(request)
+            in_flight = self._defers_frees and self._is_in_flight(request)
             del self.drafts.of[request.row]
-        if self.connector is not None and self.connector.request_finished(request, is_aborted=False):
+        connector = self.connector
+        if connector is not None and connector.request_finished(request, is_aborted=False):
             if request.decodes:
                 self.memory.stop_decoding(request)
+        elif in_flight and connector is not None:
+            connector.defer_free(request)
         else:
             self.memory.release(request)
 

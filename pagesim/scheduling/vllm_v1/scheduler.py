@@ -314,7 +314,11 @@ class VllmV1(VllmV1Base):
                 continue
             if external:
                 assert connector is not None
-                tokens, reserved = 0, connector.blocks_to_reserve(self._in_chunks.values())
+                ahead = 0
+                if drafts is not None:
+                    ahead = 1 + drafts.rules.num_speculative_tokens + drafts.rules.lookahead
+                    drafts.note_computed(self._in_chunks.values(), connector.computed)
+                tokens, reserved = 0, connector.blocks_to_reserve(self._in_chunks.values(), ahead)
                 is_allocated = manager.admit(request, found + external, spare, external, reserved)
             else:
                 tokens = request.length - found

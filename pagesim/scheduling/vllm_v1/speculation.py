@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pagesim.scheduling.batch import Batch, Share
 from pagesim.scheduling.drafts import Speculation, accepted_of
@@ -210,6 +210,13 @@ class Drafts:
             batch.query_key_pairs += own * before + own * (own + 1) // 2
         self._shares.append(Share(request, request.order, before, tokens, drafts, outputs, accepted))
         return is_whole
+
+    def note_computed(
+        self, requests: Iterable[EngineRequest], computed: dict[EngineRequest, int]
+    ) -> None:
+        """Note of requests how many of their tokens are computed before the step at hand."""
+        computed.update({request: self.of[request.row].num_computed_tokens for request in requests})
+        computed.update({share.request: share.computed for share in self._shares})
 
     def close(self, batch: Batch) -> None:
         """End a plan: note what each request computes in it."""
