@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from pagesim.errors import PagesimError
 from pagesim.models.layers import FullLayer, IndexerLayer, LatentLayer, Layer
 from pagesim.models.model_spec import ModelSpec
@@ -11,7 +9,9 @@ from pagesim.models.model_spec import ModelSpec
 _DFLASH_LAYERS = 5
 
 
-def draft_layers(method: str, target: ModelSpec, drafter: ModelSpec | None, modules: int) -> tuple[Layer, ...]:
+def draft_layers(
+    method: str, target: ModelSpec, drafter: ModelSpec | None, modules: int
+) -> tuple[Layer, ...]:
     """Return what the layers that draft keep of the tokens before, in order.
 
     Where the drafter is not known, a head of EAGLE has one layer and DFlash five, each with the heads of the
@@ -34,8 +34,8 @@ def draft_layers(method: str, target: ModelSpec, drafter: ModelSpec | None, modu
         return drafter.cache_layers
     if method == "draft_model":
         raise PagesimError(
-            "the model that drafts is not known, and with it what it keeps: name one of `pagesim list models`, "
-            "a config.json or a file of layers as the model of speculative_config"
+            "the model that drafts is not known, and with it what it keeps: as model of speculative_config "
+            "name one of `pagesim list models`, a config.json or a file of layers"
         )
     return _like_full(target) * (1 if method in ("eagle", "eagle3") else _DFLASH_LAYERS)
 
@@ -43,8 +43,9 @@ def draft_layers(method: str, target: ModelSpec, drafter: ModelSpec | None, modu
 def _like_full(target: ModelSpec) -> tuple[Layer, ...]:
     """Return what the target's last layer keeps that attends to all tokens, an indexer with it."""
     layers = target.cache_layers
-    attends: Callable[[Layer], bool] = lambda layer: type(layer) in (FullLayer, LatentLayer)  # noqa: E731
-    last = next((at for at in range(len(layers) - 1, -1, -1) if attends(layers[at])), None)
-    if last is None:
+    attending = [at for at, layer in enumerate(layers) if type(layer) in (FullLayer, LatentLayer)]
+    if not attending:
         return (FullLayer(target.kv_heads, target.head_dim),)
-    return tuple([layers[last], *[each for each in layers[last + 1 : last + 2] if isinstance(each, IndexerLayer)]])
+    last = attending[-1]
+    indexers = [layer for layer in layers[last + 1 : last + 2] if isinstance(layer, IndexerLayer)]
+    return (layers[last], *indexers)

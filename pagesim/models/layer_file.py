@@ -68,7 +68,9 @@ def from_layers(path: str | Path) -> ModelSpec:
     stands for so many of itself.
 
     ``mtp``, such a list, has the layers of its MTP modules, where these are not like its own that attend to
-    all; it is empty where they keep nothing. ``max_model_len`` is needed; ``name`` is the file's when left out. Further fields of `ModelSpec` may be
+    all; it is empty where they keep nothing.
+
+    ``max_model_len`` is needed; ``name`` is the file's when left out. Further fields of `ModelSpec` may be
     given: ``heads``, where GPUs outnumber KV heads; ``hidden``, ``ffn`` and ``vocab`` and whatever else its
     weights and a roofline follow from, with ``depth`` for the number of transformer layers, where one of
     them is listed as several. ``weights`` is a weight dtype by name, or a table of them by group of layers.

@@ -361,25 +361,23 @@ class Scheduler(SchedulerTraits):
         """Return the request that is preempted first: the last of those that run."""
         return self.running[next(reversed(self.running))]
 
-    def preempt(self, request: EngineRequest, batch: Batch, length: int | None = None) -> None:
-        """Take a running request's place, and its memory: it is recomputed or swapped out.
-
-        Args:
-            request: which.
-            batch: the step at hand.
-            length: its tokens that must be computed again; when left out, those that it holds and the next.
-        """
+    def preempt(self, request: EngineRequest, batch: Batch) -> None:
+        """Take a running request's place, and its memory: it is recomputed or swapped out."""
         memory = self.memory
         held = memory.length(request)
         self.context -= request.samples * held
         self._stop(request)
-        request.length = held + 1 if length is None else length
+        request.length = self.length_known(request, held)
         if self.swap_space.takes(request, batch, self.running_sequences, self.context):
             self.swap_space.swap_out(request, batch)
         else:
             memory.release(request)
             self.queue.requeue(request)
             batch.recomputed += (request,)
+
+    def length_known(self, request: EngineRequest, held: int) -> int:
+        """Return the tokens of a running request that are known, where its memory has so many."""
+        return held + 1
 
     @abstractmethod
     def may_join(self, request: EngineRequest) -> bool:

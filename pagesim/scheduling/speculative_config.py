@@ -26,11 +26,11 @@ ACCEPTANCE: Final[dict[str, tuple[float, ...]]] = {
     "draft_model": (0.7,),
     **dict.fromkeys(("ngram", "ngram_gpu", "suffix"), (0.3,)),
 }
-"""Presets by method, where a system says no acceptance: the probability that a draft is accepted if all before
-it are, by position; the last holds for all further ones.
+"""Presets by method, where a system says no acceptance: the probability that a draft is accepted if all
+before it are, by position; the last holds for all further ones.
 
-The first of ``mtp`` is the lower end of what DeepSeek-V3's report has (arXiv 2412.19437, 5.4.3), those of EAGLE
-are near EAGLE-3's (arXiv 2503.01840, figure 7), which hardly fall by position; the others are round guesses.
+The first of ``mtp`` is the lower end of what DeepSeek-V3's report has (arXiv 2412.19437, 5.4.3), those of
+EAGLE are near EAGLE-3's (arXiv 2503.01840, figure 7), which hardly fall by position; the others are guesses.
 """
 
 MOST_DRAFTS: Final = 1024
@@ -43,7 +43,11 @@ WITHOUT_EFFECT: Final = frozenset(
         *("draft_sample_method", "use_local_argmax_reduction", "draft_lm_head_quantization", "revision"),
         *("code_revision", "prompt_lookup_max", "prompt_lookup_min", "draft_tensor_parallel_size"),
         *("suffix_decoding_max_tree_depth", "suffix_decoding_max_cached_requests", "tokenizer"),
-        *("suffix_decoding_max_spec_factor", "suffix_decoding_min_token_prob", "disable_padded_drafter_batch"),
+        *(
+            "suffix_decoding_max_spec_factor",
+            "suffix_decoding_min_token_prob",
+            "disable_padded_drafter_batch",
+        ),
     )
 )
 """Keys that change neither memory nor scheduling: of kernels, of sampling, of loading and of look-ups."""
@@ -215,7 +219,9 @@ def read_speculative_config(text: str) -> SpeculativeConfig:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise PagesimError(f"speculative_config: {where} is {brief(first['input'])}: {first['msg']}") from None
+        raise PagesimError(
+            f"speculative_config: {where} is {brief(first['input'])}: {first['msg']}"
+        ) from None
     if config.drafter not in METHODS:
         raise PagesimError(
             f"speculative_config: method is {config.method}; it must be one of {', '.join(METHODS)}, or end "

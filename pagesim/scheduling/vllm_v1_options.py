@@ -148,13 +148,13 @@ class VllmV1Options(SchedulerOptions):
 
     @property
     def speculation(self) -> SpeculativeConfig | None:
-        """Who drafts, and how; None where nobody does."""
+        """What drafts, and how; None where nothing does."""
         if self.speculative_config is not None:
             return read_speculative_config(self.speculative_config)
         if self.speculative_method is None:
             return None
-        return SpeculativeConfig(
-            method=self.speculative_method, num_speculative_tokens=self.speculative_tokens
+        return SpeculativeConfig.model_validate(
+            {"method": self.speculative_method, "num_speculative_tokens": self.speculative_tokens}
         )
 
     @property
@@ -339,7 +339,7 @@ def _check_offloading(options: VllmV1Options) -> None:
 def _drafting(
     options: VllmV1Options, release: Release, machine: Machine, tokens: int
 ) -> SpeculativeConfig | None:
-    """Return who drafts, with the model's own MTP modules; None where nobody does.
+    """Return what drafts, with the model's own MTP modules; None where nothing does.
 
     Args:
         options: as given.
@@ -369,7 +369,7 @@ def _drafting(
     ):
         if getattr(options, name) not in (None, said):
             raise PagesimError(
-                f"{name} is {getattr(options, name)}, and speculative_config says {said}: leave one of them out"
+                f"{name} is {getattr(options, name)}, and speculative_config says {said}: leave one out"
             )
     if not release.speculates:
         raise PagesimError(
@@ -386,15 +386,17 @@ def _drafting(
     drafts, used = speculation.tokens, speculation.modules
     if used > 1 and drafts > modules and drafts % modules:
         raise PagesimError(
-            f"num_speculative_tokens is {drafts}; with {modules} MTP modules it must be a multiple of them, or "
-            "vLLM does not start"
+            f"num_speculative_tokens is {drafts}; with {modules} MTP modules it must be a multiple of them, "
+            "or vLLM does not start: change it"
         )
     if speculation.drafter == "suffix" and options.async_scheduling:
         raise PagesimError(
             "async_scheduling is on, and vLLM drafts with suffix in its V1 model runner, which does not "
             "schedule ahead: leave one of them out"
         )
-    lookahead = max(drafts, speculation.rules(caches=False, connects=False, max_num_batched_tokens=0).lookahead)
+    lookahead = max(
+        drafts, speculation.rules(caches=False, connects=False, max_num_batched_tokens=0).lookahead
+    )
     if tokens <= lookahead:
         raise PagesimError(
             f"max_num_batched_tokens is {tokens}, and a step with speculative_tokens {drafts} has "

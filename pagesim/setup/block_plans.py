@@ -23,7 +23,16 @@ from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.presets import BLOCK_SIZE
 from pagesim.setup.system import System
-from pagesim.sizing import BlockGroup, BlockPlan, Capacity, PoolPlan, TypePlan, plan_blocks, plan_pools, plan_types
+from pagesim.sizing import (
+    BlockGroup,
+    BlockPlan,
+    Capacity,
+    PoolPlan,
+    TypePlan,
+    plan_blocks,
+    plan_pools,
+    plan_types,
+)
 from pagesim.sizing.type_plan import Layout
 
 if TYPE_CHECKING:

@@ -101,13 +101,21 @@ def new_memory(config: EngineConfig, *, tables: bool = False) -> BlockManager:
     groups = () if plan is None else kv_groups(plan, drafts)
     if plan is not None and are_hybrid(groups):
         retention = getattr(options, "prefix_cache_retention_interval", None) or 0
-        how = {"longest": max_model_len, "in_flight": plan.in_flight_tokens}
         if not (caches or tables or drafts is not None):
-            return CountedHybridManager(num_blocks, groups, **how)
-        more = {"hash_block": plan.hash_block, "caches": caches, "retention": retention}
-        if drafts is not None:
-            more |= {name: getattr(drafts, name) for name in ("hash_lookahead", "prefill_lookahead")}
-        return HybridManager(num_blocks, groups, **how, **more)
+            return CountedHybridManager(
+                num_blocks, groups, longest=max_model_len, in_flight=plan.in_flight_tokens
+            )
+        return HybridManager(
+            num_blocks,
+            groups,
+            longest=max_model_len,
+            in_flight=plan.in_flight_tokens,
+            caches=caches,
+            retention=retention,
+            hash_block=plan.hash_block,
+            hash_lookahead=0 if drafts is None else drafts.hash_lookahead,
+            prefill_lookahead=0 if drafts is None else drafts.prefill_lookahead,
+        )
     if caches:
         kind = NumberedPrefixManager if tables else PrefixManager
         first = scheduler.reuses_unhashed_first(options)

@@ -49,8 +49,8 @@ class LookUp:
         """Return the longest hit in so many tokens of which the last one is computed in any case.
 
         Each kind in turn takes the length that those before it found, or makes it shorter; they begin again
-        until none does. What full attention finds is there for every shorter length. A kind that drops a block
-        looks for one more, once at each length.
+        until none does. What full attention finds is there for every shorter length. A kind that drops a
+        block looks for one more, once at each length.
         """
         known, tokens = tokens, tokens - 1
         single = len(self._families) == 1 and self._families[0].width == 1

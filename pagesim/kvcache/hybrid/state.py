@@ -99,7 +99,9 @@ class StateFamily(FullFamily):
         assert isinstance(table, StateTable)
         start, tokens = table.computed if computed is None else computed, tokens - request.lookahead_tokens
         missing = -(-tokens // self.size) + self.extra - table.places
-        if missing <= 0:  # where rejected drafts had reached into a further block, vLLM counts less than nothing
+        if (
+            missing <= 0
+        ):  # where rejected drafts had reached into a further block, vLLM counts less than nothing
             return missing * self.width
         return min(missing, 1 + self._keeps(request, table, start, tokens)) * self.width
 

@@ -365,7 +365,9 @@ class HybridManager(InTurnManager):
         if content is None:
             return
         step = self._turns.alignment if len(self.groups) > 1 else 1
-        known = tokens - self._read_ahead if step > 1 else tokens  # of a single group they are left out before
+        known = (
+            tokens - self._read_ahead if step > 1 else tokens
+        )  # of a single group they are left out before
         tokens = tokens // step * step
         for family, table in request.block_state.of:
             if family.drops_block and tokens:

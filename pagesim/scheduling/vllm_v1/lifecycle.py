@@ -261,11 +261,15 @@ class VllmV1Base(DrainingScheduler):
             self._stale.append(request)
         if self.connector is not None:
             self.connector.preempted(request)
-        super().preempt(request, batch, length)
+        super().preempt(request, batch)
+        request.length = length
         request.uncommitted_tokens = request.inflight_tokens = request.loaded = 0
         if self.drafts is not None:
             self.drafts.of[request.row].lose()
         self._forget(request)
+
+    def length_known(self, request: EngineRequest, held: int) -> int:
+        return held + 1 if self.drafts is None else request.length
 
     def abort(self, row: int, now: int) -> int:
         self.unreported = True

@@ -109,7 +109,11 @@ class Drafts:
     def processed(self, request: EngineRequest) -> int:
         """Return the tokens of a running request whose output is there."""
         progress = self.of.get(request.row)
-        return request.tokens if progress is None else progress.num_computed_tokens - progress.num_inflight_tokens
+        return (
+            request.tokens
+            if progress is None
+            else progress.num_computed_tokens - progress.num_inflight_tokens
+        )
 
     def within_chunk(self, request: EngineRequest, num_computed_tokens: int, tokens: int) -> int:
         """Return so many tokens, or fewer: a chunk leaves what the drafter reads behind it, or nothing."""
@@ -211,9 +215,7 @@ class Drafts:
         self._shares.append(Share(request, request.order, before, tokens, drafts, outputs, accepted))
         return is_whole
 
-    def note_computed(
-        self, requests: Iterable[EngineRequest], computed: dict[EngineRequest, int]
-    ) -> None:
+    def note_computed(self, requests: Iterable[EngineRequest], computed: dict[EngineRequest, int]) -> None:
         """Note of requests how many of their tokens are computed before the step at hand."""
         computed.update({request: self.of[request.row].num_computed_tokens for request in requests})
         computed.update({share.request: share.computed for share in self._shares})
