@@ -224,11 +224,8 @@ def resolved(options: Own, machine: Machine) -> Own:
     if speculation is not None:
         if speculation.drafter == "suffix":
             defaults["async_scheduling"] = False  # it has the V1 model runner, which waits for each step
-        given = {
-            "speculative_config": speculation.model_dump_json(exclude_defaults=True),
-            "speculative_method": speculation.drafter,
-            "speculative_tokens": speculation.tokens,
-        }
+        if speculation.modules > 1:
+            given["speculative_config"] = speculation.model_dump_json(exclude_defaults=True)
     if options.offloads:
         defaults |= {
             "kv_offloading_chunk_blocks": 1,
@@ -363,14 +360,6 @@ def _drafting(
             )
     speculation = options.speculation
     assert speculation is not None
-    for name, said in (
-        ("speculative_method", speculation.drafter),
-        ("speculative_tokens", speculation.num_speculative_tokens),
-    ):
-        if getattr(options, name) not in (None, said):
-            raise PagesimError(
-                f"{name} is {getattr(options, name)}, and speculative_config says {said}: leave one out"
-            )
     if not release.speculates:
         raise PagesimError(
             f"speculative_tokens is for vLLM 0.33.0, not {options.vllm_version}: what that release decides "
@@ -380,6 +369,12 @@ def _drafting(
         raise PagesimError(
             "speculative_config has no num_speculative_tokens, and vLLM does not start without: give it"
         )
+    for name, said in (("method", speculation.drafter), ("tokens", speculation.tokens)):
+        asked = getattr(options, f"speculative_{name}")
+        if asked not in (None, said):
+            raise PagesimError(
+                f"speculative_{name} is {asked}, and speculative_config says {said}: leave one of them out"
+            )
     modules = speculation.n_predict or machine.mtp_modules or 1
     if speculation.drafter == "mtp":
         speculation = speculation.model_copy(update={"n_predict": modules})

@@ -246,10 +246,16 @@ class EngineConfig:
         speculation = self.options.speculation if isinstance(self.options, VllmV1Options) else None
         if speculation is None:
             return ()
-        name = speculation.model
-        known = name is not None and (is_config(name) or known_as(name) is not None)
-        drafter = model(name) if name is not None and known else None
-        return draft_layers(speculation.drafter, self.model, drafter, speculation.n_predict or 1)
+        return draft_layers(speculation.drafter, self.model, self.drafter, speculation.n_predict or 1)
+
+    @cached_property
+    def drafter(self) -> ModelSpec | None:
+        """The model that drafts; None where nothing does, or it is not known."""
+        speculation = self.options.speculation if isinstance(self.options, VllmV1Options) else None
+        name = None if speculation is None else speculation.model
+        if name is None or not (is_config(name) or known_as(name)):
+            return None
+        return model(name)
 
     @cached_property
     def block(self) -> KVBlock:
