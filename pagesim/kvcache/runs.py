@@ -10,13 +10,7 @@ from pagesim.setup.compiled import mypyc_attr
 
 
 class Content(Protocol):
-    """What a sequence's tokens are, as far as another one may have the same ones, block by block.
-
-    Attributes:
-        lookahead: tokens behind a block that must be the same, too, for the block to be.
-    """
-
-    lookahead: int
+    """What a sequence's tokens are, as far as another one may have the same ones, block by block."""
 
     def key(self, block: int) -> int:
         """Return the hash of a block: equal in two contents where all tokens up to its end are the same."""
@@ -34,10 +28,12 @@ class Segments(Content, Protocol):
     Attributes:
         ends: where each segment ends, in tokens.
         names: of each segment: equal exactly where all tokens up to its end, or the shorter one's, are.
+        lookahead: tokens behind a block that must be the same, too, for the block to be.
     """
 
     ends: list[int]
     names: list[int]
+    lookahead: int
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

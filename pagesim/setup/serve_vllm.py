@@ -10,6 +10,7 @@ from typing import Any
 from pagesim.errors import PagesimError
 from pagesim.models import model
 from pagesim.models.layers import KV_SCALE_BYTES
+from pagesim.scheduling.speculative_config import read_speculative_config
 from pagesim.setup.block_plans import STATE_DTYPES
 from pagesim.setup.reading import parse_json
 from pagesim.setup.serve_vllm_flags import (
@@ -82,7 +83,10 @@ def _speculation(flags: Mapping[str, list[str]]) -> dict[str, str]:
     short = {key: flags[name][-1] for name, key in keys.items() if name in flags}
     whole = flags.get("speculative-config")
     if not short:
-        return {"speculative_config": whole[-1]} if whole else {}
+        if not whole:
+            return {}
+        read_speculative_config(whole[-1])
+        return {"speculative_config": whole[-1]}
     given = _object(whole[-1]) if whole else {}
     if twice := sorted(short.keys() & given.keys()):
         raise PagesimError(

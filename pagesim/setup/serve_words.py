@@ -221,7 +221,7 @@ class FlagTable:
                     at += 1
                 if not values and arity != "perhaps":
                     raise PagesimError(f"--serve: {flag} needs a value")
-            if part:
+            if part and name in self.taken:
                 parts.setdefault(name, {})[part] = _part_of(values[0])
                 values = [json.dumps(parts[name])]
             yield name, values

@@ -268,9 +268,9 @@ class FullFamily:
 
     def register(self, request: SequenceGroup, content: Content, table: Table, tokens: int) -> None:
         """Hash the blocks of the first so many tokens that are to be found."""
-        known = tokens
-        if content.lookahead:
-            known = min(tokens, self._hashed_of(request.length - content.lookahead))
+        known, ahead = tokens, self.setting.hash_lookahead
+        if ahead:
+            known = min(tokens, self._hashed_of(request.length - ahead))
         start, end = table.passed, known // self.size
         if start < end:
             self._register(request, content, table, end)
@@ -282,7 +282,9 @@ class FullFamily:
     ) -> None:
         """Give the block in which a prompt's last hash ends that hash, too, if it is computed so far."""
         prompt = request.prompt if self.drops_block else request.prompt - 1
-        end = self._hashed_of(min(prompt, request.length - content.lookahead))
+        if self.setting.hash_lookahead:
+            prompt = min(prompt, request.length - self.setting.hash_lookahead)
+        end = self._hashed_of(prompt)
         place, width = end // self.size, self.width
         if 0 < end <= tokens and end % self.size and place < table.places:
             blocks = table.blocks[place * width : (place + 1) * width]
