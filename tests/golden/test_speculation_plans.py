@@ -21,8 +21,8 @@ PLANNED = [json.loads(line) for line in (GOLDEN / "speculation" / "plans.jsonl")
 
 def located(name: str) -> str:
     """The layers of a log's model, or a model that pagesim knows by that name."""
-    file = GOLDEN / "layouts" / f"{name}.toml"
-    return str(file) if file.is_file() else name
+    files = [GOLDEN / folder / f"{name}.toml" for folder in ("layouts", "speculation")]
+    return next((str(file) for file in files if file.is_file()), name)
 
 
 def planned(options: dict[str, Any], cache_gib: int) -> BlockPlan:
