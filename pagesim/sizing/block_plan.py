@@ -7,7 +7,7 @@ Sources: ``get_kv_cache_configs`` (v1/core/kv_cache_planning.py) and
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import gcd, lcm
 
@@ -79,6 +79,10 @@ class BlockGroup:
         """Bytes of a block in all layers, padded pages included."""
         return sum(self.pages)
 
+    def bytes_in(self, places: Collection[int]) -> int:
+        """Return the bytes of a block in those of its layers that have these places in the model."""
+        return sum(page for place, page in zip(self.places, self.pages, strict=True) if place in places)
+
     @property
     def real_bytes(self) -> int:
         """Bytes of a block that the layers fill."""
@@ -98,7 +102,8 @@ class BlockPlan:
     Attributes:
         groups: in vLLM's order; a request takes blocks for each of them.
         num_blocks: blocks, the null block included.
-        bytes_per_block: of every block on each GPU, whatever group takes it.
+        bytes_per_block: of every block on each GPU, whatever group takes it; in a pipeline on a GPU of each
+            stage together.
         scheduler_block: tokens of which what is found in the cache is a multiple.
         hash_block: tokens of a hash.
         state_mode: ``align`` keeps states at the ends of blocks, so that prompts can be found by them;
@@ -109,6 +114,7 @@ class BlockPlan:
         drafters: layers of ``groups`` that draft, the last ones of the model.
         drafts: states that a request keeps in each group of states besides, one after each draft.
         retained: tokens before a window that are kept, for MTP modules that read behind.
+        stage_bytes: of a block on each GPU of each stage of a pipeline: they sum to ``bytes_per_block``.
     """
 
     groups: tuple[BlockGroup, ...]
@@ -128,6 +134,8 @@ class BlockPlan:
         """Return how many layers of a group draft."""
         first = sum(len(each.places) for each in self.groups) - self.drafters
         return sum(place >= first for place in group.places)
+
+    stage_bytes: tuple[int, ...] = ()
 
     @property
     def block_size(self) -> int:
@@ -191,6 +199,10 @@ class BlockPlan:
 
         lengths = range(1, self.max_model_len + 1)
         return bisect_right(lengths, self.num_blocks - 1, key=takes)
+
+    def blocks_in(self, cache_bytes: Sequence[int]) -> int:
+        """Return how many blocks fit, by the bytes that are left for the cache on the GPUs of each stage."""
+        return min(left // size for left, size in zip(cache_bytes, self.stage_bytes, strict=True) if size)
 
     def holding(self, num_blocks: int) -> BlockPlan:
         """Return the plan of a cache of so many blocks."""
@@ -266,6 +278,7 @@ def plan_blocks(
     drafters: Sequence[Layer] = (),
     drafts: int = 0,
     retained: int = 0,
+    stages: Sequence[Collection[int]] = (),
 ) -> BlockPlan:
     """Plan the blocks of a cache, as vLLM 0.33.0 does.
 
@@ -290,6 +303,7 @@ def plan_blocks(
         drafters: what layers keep that draft for the model, in order (`draft_layers`).
         drafts: that a step verifies per request; 0 without any.
         retained: tokens before a window that are kept, for MTP modules that read behind.
+        stages: of a pipeline, which layers each has, from 0; one has all of them when left out.
 
     Raises:
         CapacityError: ``cache_bytes`` is less than a block.
@@ -355,17 +369,20 @@ def plan_blocks(
                 checkpoint=checkpoint,
             )
         )
-    bytes_per_block = max(group.bytes for group in groups)
+    if drafters and stages:  # the last one drafts
+        stages = [*stages[:-1], {*stages[-1], *range(len(layers))[-len(drafters) :]}]
+    stage_bytes = [max(group.bytes_in(stage) for group in groups) for stage in stages or [range(len(layers))]]
     if packed:
         step = lcm(*[stride(layer, kv_dtype, capability) for layer in layers])
-        bytes_per_block = -(-bytes_per_block // step) * step
+        stage_bytes = [-(-size // step) * step for size in stage_bytes]
+    bytes_per_block = sum(stage_bytes)
     if num_blocks is None:
         assert cache_bytes is not None
-        num_blocks = cache_bytes // bytes_per_block
+        num_blocks = cache_bytes // max(stage_bytes)
         if num_blocks < 1:
             raise CapacityError(
-                f"a KV block takes {bytes_per_block} bytes on each GPU, more than the {cache_bytes} that are "
-                "left for the cache: give it more"
+                f"a KV block takes {max(stage_bytes)} bytes on each GPU, more than the {cache_bytes} that "
+                "are left for the cache: give it more"
             )
     sizes = [group.block_size for group in groups]
     hashed = [group.block_size for group in groups if not isinstance(group.rule, RingLayer)]
@@ -386,6 +403,7 @@ def plan_blocks(
         drafters=len(drafters),
         drafts=drafts,
         retained=retained,
+        stage_bytes=tuple(stage_bytes),
     )
 
 

@@ -1,4 +1,4 @@
-"""Random systems with drafts on layers that differ: fast-forward takes the same steps, and no block is lost."""
+"""Random systems with drafts on layers that differ: fast-forward takes the same steps, no block is lost."""
 
 from __future__ import annotations
 

@@ -92,7 +92,6 @@ class KVCacheManager:
             # Slots of rejected drafts stay its own.
             slots = max(request.tokens, self._drafts.slots(num_tokens))
             request.lookahead_tokens = slots - num_tokens
-            request.inflight_tokens = request.tokens - self._drafts.processed(request)
         memory.free_skipped_blocks(request)
         if memory.blocks_to_extend(request, slots - request.tokens) + spare > memory.free_blocks:
             return False

@@ -20,12 +20,13 @@ from pagesim.scheduling.options import Machine, Prices
 from pagesim.scheduling.priority_queue import PriorityQueue
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest, Status
+from pagesim.scheduling.speculative_config import DraftRules
 from pagesim.scheduling.traits import Pool
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1.cadence import PrefillCadence
 from pagesim.scheduling.vllm_v1.kv_cache_manager import KVCacheManager
 from pagesim.scheduling.vllm_v1.speculation import Drafts
-from pagesim.scheduling.vllm_v1_options import VllmV1Options, resolved
+from pagesim.scheduling.vllm_v1_options import VllmV1Options, batches_in_flight, resolved
 from pagesim.setup.compiled import mypyc_attr
 from pagesim.workloads.trace import IntColumn
 
@@ -171,18 +172,25 @@ class VllmV1Base(DrainingScheduler):
         self.max_num_batched_tokens = tokens
         self.chunked_prefill = options.enable_chunked_prefill
         self.threshold = options.long_prefill_token_threshold
-        self.in_flight = 2 if options.async_scheduling else 1
+        stages = options.pipeline_parallel_size or 1
+        self.in_flight = batches_in_flight(options)
         memory.steps_in_flight = self.in_flight - 1
         interval = options.prefill_schedule_interval or 1
         self.cadence = PrefillCadence(interval) if interval > 1 else None
         self.drafts: Drafts | None = None
-        rules, speculation = options.draft_rules, options.speculation
-        if rules is not None and speculation is not None:
-            rates = speculation.acceptance(options.acceptance)
-            groups = len(memory.groups)
+        speculation, rules = options.speculation, options.draft_rules
+        if speculation is not None or stages > 1:
             self.drafts = Drafts(
-                rules, rates, max_model_len=max_model_len, in_flight=self.in_flight, groups=groups
+                rules or DraftRules(0),
+                () if speculation is None else speculation.acceptance(options.acceptance),
+                memory,
+                max_model_len=max_model_len,
+                in_flight=self.in_flight,
+                stages=stages,
+                is_async=bool(options.async_scheduling),
             )
+            self.decodes_apart = True
+        if rules is not None and self.drafts is not None:
             self.speculation = self.drafts.counts
             self.max_num_seqs = min(sequences, rules.max_concurrency)
         if pool is not None:
@@ -281,6 +289,8 @@ class VllmV1Base(DrainingScheduler):
             self.connector.abort_held(held)
         if self.drafts is not None:
             self.drafts.of.pop(row, None)
+        if self.cadence is not None:
+            self.cadence.deferred.discard(row)
         return generated
 
     def _abort_running(self, request: EngineRequest) -> int:
@@ -304,9 +314,9 @@ class VllmV1Base(DrainingScheduler):
         self.unreported = True
         self.kv_cache_manager.runs_no_longer(request)
         in_flight = False  # once more, where it ended on drafts
-        request.inflight_tokens = 0
-        if self.drafts is not None:
-            request.inflight_tokens = request.tokens - self.drafts.processed(request)
+        if self.drafts is None:
+            request.inflight_tokens = 0
+        else:
             in_flight = self._defers_frees and self._is_in_flight(request)
             del self.drafts.of[request.row]
         connector = self.connector
@@ -362,6 +372,8 @@ class VllmV1Base(DrainingScheduler):
     def _over_waiting(self, request: EngineRequest, now: int) -> None:
         """Let a request go that lost its place, and then got its last token from a batch in flight."""
         self.queue.abort(request.row)
+        if self.cadence is not None:
+            self.cadence.deferred.discard(request.row)
         self.events.left(request.row, now, Status.FINISHED)
         self.unreported = True
         if self.drafts is not None:

@@ -1,10 +1,11 @@
-"""Speculative decoding under vLLM v1: a step verifies drafts, and those that are right are output."""
+"""Requests of vLLM v1 that do not decode in step: because they verify drafts, or run through a pipeline."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+from pagesim.kvcache import BlockManager
 from pagesim.scheduling.batch import Batch, Share
 from pagesim.scheduling.drafts import Speculation, accepted_of
 from pagesim.scheduling.request import EngineRequest
@@ -22,6 +23,8 @@ class Progress:
         num_output_placeholders: output and drafts of the batches in flight that give it tokens.
         num_drafts: that it has for its next step.
         num_inflight_tokens: its tokens in the batches in flight.
+        num_stale_tokens: those of them that were computed before it lost its place.
+        next_decode_eligible_step: the step from which on it may decode though its token is in flight.
         future: what is known of it when nothing is in flight any more. No decision looks at it.
         stored: tokens whose KV is stored then, rejected drafts left out.
         seed: of its draws.
@@ -29,10 +32,12 @@ class Progress:
 
     __slots__ = (
         "future",
+        "next_decode_eligible_step",
         "num_computed_tokens",
         "num_drafts",
         "num_inflight_tokens",
         "num_output_placeholders",
+        "num_stale_tokens",
         "seed",
         "stored",
     )
@@ -40,31 +45,38 @@ class Progress:
     def __init__(self, num_tokens: int, seed: int) -> None:
         self.future = num_tokens
         self.seed = seed
+        self.next_decode_eligible_step = self.num_inflight_tokens = 0
         self.lose()
 
     def lose(self) -> None:
         """Forget what was computed: the request lost its memory."""
+        self.num_stale_tokens = self.num_inflight_tokens
         self.num_computed_tokens = self.num_output_placeholders = self.num_drafts = 0
         self.num_inflight_tokens = self.stored = 0
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Drafts:
-    """What `VllmV1` knows of its requests where a decoding one computes drafts beside its last token.
+    """What `VllmV1` knows of its requests where each decodes by itself.
 
-    How many of them are accepted is drawn for each request and each of its steps, whatever runs beside it. A
-    request never decodes in step with others: it is extended by the slots of its tokens and drafts, and slots
-    of drafts that are rejected stay its own. Two batches in flight assume that all drafts of the first are
-    accepted.
+    Under speculative decoding one computes drafts beside its last token. How many of them are accepted is
+    drawn for each request and each of its steps, whatever runs beside it. Slots of drafts that are rejected
+    stay its own. Two batches in flight assume that all drafts of the first are accepted.
+
+    In a pipeline of P stages there are no drafts, and more batches are in flight. Of a request several may
+    compute a chunk of its prompt. It decodes in every P-th step at most, under asynchronous scheduling;
+    without, when its last token is known.
 
     Source: vLLM 0.33.0, v1/core/sched/scheduler.py and async_scheduler.py.
 
     Args:
-        rules: the numbers of the method.
+        rules: the numbers of the method; those of none in a pipeline.
         rates: the probability of each draft to be accepted if all before it are, by position.
+        memory: empty.
+        stages: of the pipeline.
+        is_async: whether batches are scheduled before the output of those before is known.
         max_model_len: tokens; no sequence is longer.
         in_flight: batches that are scheduled before the outcome of the first of them is known.
-        groups: KV groups of the memory.
 
     Attributes:
         rules: the numbers of the method.
@@ -73,12 +85,25 @@ class Drafts:
     """
 
     def __init__(
-        self, rules: DraftRules, rates: Sequence[float], *, max_model_len: int, in_flight: int, groups: int
+        self,
+        rules: DraftRules,
+        rates: Sequence[float],
+        memory: BlockManager,
+        *,
+        max_model_len: int,
+        in_flight: int,
+        stages: int,
+        is_async: bool,
     ) -> None:
         self.rules = rules
         self._rates = rates
+        self._is_async = is_async
+        self._notes_chunks = memory.releases and not rules.num_speculative_tokens
+        self._decode_interval = stages if stages > 1 and is_async else 0
+        self._steps = 0  # that were planned
         self._in_flight = in_flight
         # Of several groups, memory knows itself for how many tokens there are hashes.
+        groups = len(memory.groups)
         self._hash_ahead = rules.hash_lookahead if groups == 1 else 0
         self._read_ahead = max(0, rules.prefill_lookahead - 1) if groups == 1 else 0
         self._max_model_len = max_model_len
@@ -106,15 +131,6 @@ class Drafts:
         """Tokens of the step's budget that the batch at hand takes for its drafter."""
         return self.rules.draft_slots * len(self._shares)
 
-    def processed(self, request: EngineRequest) -> int:
-        """Return the tokens of a running request whose output is there."""
-        progress = self.of.get(request.row)
-        return (
-            request.tokens
-            if progress is None
-            else progress.num_computed_tokens - progress.num_inflight_tokens
-        )
-
     def within_chunk(self, request: EngineRequest, num_computed_tokens: int, tokens: int) -> int:
         """Return so many tokens, or fewer: a chunk leaves what the drafter reads behind it, or nothing."""
         ahead, left = self.rules.prefill_lookahead, request.length - num_computed_tokens - tokens
@@ -123,11 +139,18 @@ class Drafts:
     def num_due(self, request: EngineRequest) -> int:
         """Return the tokens of a running request's next step; 0 or fewer where its last one is in flight."""
         progress = self.of[request.row]
+        if self._steps < progress.next_decode_eligible_step:
+            return 0
         computed, placeholders = progress.num_computed_tokens, progress.num_output_placeholders
         if placeholders and computed + 2 - placeholders >= request.final_length:
             return 0
         tokens = request.length + progress.num_drafts + placeholders - computed
         return min(tokens, self._max_model_len - computed - 1)
+
+    def is_stale(self, request: EngineRequest) -> bool:
+        """Say whether a waiting request is in a batch in flight, as it lost its place just now."""
+        progress = self.of.get(request.row)
+        return progress is not None and progress.num_stale_tokens > 0
 
     def padded(self, tokens: int, num_computed_tokens: int, token_budget: int, *, is_padded: bool) -> int:
         """Return the tokens of a waiting request's first step, where it has so many to compute.
@@ -194,12 +217,16 @@ class Drafts:
         drafts = min(max(0, before + tokens - known), progress.num_drafts)
         progress.num_computed_tokens += tokens
         progress.num_inflight_tokens += tokens
+        self._note_in_flight(request, progress)
+        if self._notes_chunks:
+            batch.chunks += ((request, tokens),)
         progress.num_drafts = outputs = accepted = 0
         is_whole = progress.num_computed_tokens >= known
         if is_whole:
             outputs, accepted = self._draw(request, progress, drafts)
             self._sampling.append(progress)
-            if self._in_flight > 1:
+            progress.next_decode_eligible_step = self._steps + self._decode_interval
+            if self._is_async:
                 progress.num_output_placeholders += 1 + drafts
         else:
             progress.stored += tokens
@@ -222,6 +249,7 @@ class Drafts:
 
     def close(self, batch: Batch) -> None:
         """End a plan: note what each request computes in it."""
+        self._steps += 1
         drafts = self.rules.drafts_after(len(self._shares))
         for progress in self._sampling:
             progress.num_drafts = drafts
@@ -256,16 +284,25 @@ class Drafts:
             self.counts.verified += share.accepted
         request.length += outputs
         if not runs:
+            progress.num_stale_tokens -= share.tokens
             return outputs > 0
         progress.num_inflight_tokens -= share.tokens
+        self._note_in_flight(request, progress)
         if not outputs:
             return False
         progress.num_computed_tokens -= 1 + share.drafts - outputs
-        if self._in_flight > 1:
+        if self._is_async:
             progress.num_output_placeholders -= 1 + share.drafts
-        processed = progress.num_computed_tokens - progress.num_inflight_tokens
+        self._note_in_flight(request, progress)
+        processed = request.tokens - request.inflight_tokens
         request.uncommitted_tokens = self.uncommitted(request, processed, request.tokens)
         return True
+
+    def _note_in_flight(self, request: EngineRequest, progress: Progress) -> None:
+        """Note how many of a request's slots are not computed yet."""
+        request.inflight_tokens = request.tokens - (
+            progress.num_computed_tokens - progress.num_inflight_tokens
+        )
 
     def _draw(self, request: EngineRequest, progress: Progress, drafts: int) -> tuple[int, int]:
         """Draw the tokens that a step is going to give, and the drafts that are accepted.
