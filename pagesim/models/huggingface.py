@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from pagesim.models.hf_parts import experts, latent, mlp_layers, plain_layers, r
 from pagesim.models.hf_quantization import cache_dtype, weights, with_file
 from pagesim.models.hf_unread import unread
 from pagesim.models.hf_vision import Tower, parts
-from pagesim.models.layers import FullLayer, LatentLayer, StateLayer
+from pagesim.models.layers import FullLayer, LatentLayer, Layer, StateLayer, WindowLayer
 from pagesim.models.model_spec import ModelSpec
 from pagesim.models.parameters import tensors
 from pagesim.models.parts import MixtureOfExperts
@@ -122,11 +122,25 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
         **(_of_tower(config, tower) if tower else {}),
         **_traits(config, hidden),
         **extras(config, layers),
+        "mtp": _mtp(config, kept),
     }
     of_tower = tuple(f"vision_config.{key}" for key in unread(tower.config)) if tower else ()
     spec = ModelSpec(**shape, unread=(*unread(config), *of_tower))
     weighed = weights(config, modules(tensors(spec)))
     return replace(spec, weights=weighed, kv_dtype=cache_dtype(config))
+
+
+def _mtp(config: HfConfig, kept: Sequence[Layer]) -> tuple[Layer, ...] | None:
+    """Return what MTP modules keep of a family where that is no layer of full attention like its own.
+
+    Sources: vLLM 0.33.0, step3p5_mtp.py and gemma4_mtp.py (model_executor/models).
+    """
+    if config.family.startswith("gemma4"):
+        return ()
+    if config.family.startswith("step3p"):
+        window = next(layer for layer in kept if isinstance(layer, WindowLayer))
+        return (window,) * config.number("num_nextn_predict_layers", default=1)
+    return None
 
 
 def _of_tower(config: HfConfig, tower: Tower) -> dict[str, Any]:

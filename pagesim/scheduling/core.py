@@ -370,13 +370,17 @@ class Scheduler(SchedulerTraits):
         held = memory.length(request)
         self.context -= request.samples * held
         self._stop(request)
-        request.length = held + 1
+        request.length = self.length_known(request, held)
         if self.swap_space.takes(request, batch, self.running_sequences, self.context):
             self.swap_space.swap_out(request, batch)
         else:
             memory.release(request)
             self.queue.requeue(request)
             batch.recomputed += (request,)
+
+    def length_known(self, request: EngineRequest, held: int) -> int:
+        """Return the tokens of a running request that are known, where its memory has so many."""
+        return held + 1
 
     @abstractmethod
     def may_join(self, request: EngineRequest) -> bool:

@@ -19,11 +19,21 @@ from pagesim.models.layers import (
 )
 from pagesim.models.parallel import cached_by_stage
 from pagesim.scheduling.sglang import SglangOptions
+from pagesim.scheduling.speculative_config import DraftRules
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options, batches_in_flight
 from pagesim.setup.presets import BLOCK_SIZE
 from pagesim.setup.system import System
-from pagesim.sizing import BlockPlan, Capacity, PoolPlan, TypePlan, plan_blocks, plan_pools, plan_types
+from pagesim.sizing import (
+    BlockGroup,
+    BlockPlan,
+    Capacity,
+    PoolPlan,
+    TypePlan,
+    plan_blocks,
+    plan_pools,
+    plan_types,
+)
 from pagesim.sizing.type_plan import Layout
 
 if TYPE_CHECKING:
@@ -61,11 +71,7 @@ def block_plan(config: EngineConfig, max_model_len: int | None = None) -> BlockP
             f"layers of {model.name} differ in what they keep, and the blocks that vLLM {version} makes of "
             "them are in no log of its decisions; choose vllm_version 0.33.0"
         )
-    if options.speculative_tokens and not model.keeps_all:
-        raise PagesimError(
-            f"layers of {model.name} differ in what they keep, and what drafts take of them is in no log of "
-            "vLLM's decisions; leave speculative_tokens out"
-        )
+    drafts = options.draft_rules
     plan = plan_blocks(
         model.cache_layers,
         max_model_len=max_model_len or config.max_model_len,
@@ -81,6 +87,9 @@ def block_plan(config: EngineConfig, max_model_len: int | None = None) -> BlockP
         state_dtype=options.mamba_ssm_cache_dtype and STATE_DTYPES[options.mamba_ssm_cache_dtype],
         prefix_match_unit=options.prefix_match_unit,
         dcp=divided_over(config),
+        drafters=config.draft_layers,
+        drafts=drafts.num_speculative_tokens if drafts else 0,
+        retained=max(0, drafts.prefill_lookahead - 1) if drafts else 0,
         stages=cached_by_stage(model, config.stages),
     )
     plan.check_retention(options.prefix_cache_retention_interval or 0)
@@ -186,7 +195,7 @@ def type_plan(config: EngineConfig, layout: Layout) -> TypePlan:
     """
     options = config.options
     assert isinstance(options, VllmV1Options)
-    if options.speculative_tokens:
+    if options.speculation is not None:
         raise PagesimError(
             "speculative_tokens is not for memory of layer types, of which it is not known what drafts take; "
             "leave it out"
@@ -225,20 +234,40 @@ def pool_plan(config: EngineConfig, options: SglangOptions) -> PoolPlan | None:
     )
 
 
-def kv_groups(plan: BlockPlan) -> tuple[KVGroup, ...]:
-    """Return the KV groups of a block plan, in its order."""
-    return tuple(
-        [
+def kv_groups(plan: BlockPlan, drafts: DraftRules | None = None) -> tuple[KVGroup, ...]:
+    """Return the KV groups of a block plan, in its order.
+
+    Where the last block of a hit is computed again, it is in all groups alike one that has the drafter's KV,
+    or in all groups where a drafter has none.
+
+    Args:
+        plan: whose.
+        drafts: what drafts mean for memory; None without any.
+    """
+    reads_behind = drafts is not None and drafts.reads_behind
+    drops_block = drafts is not None and drafts.drops_block
+
+    def kept(group: BlockGroup) -> tuple[object, ...]:
+        return group.rule, group.block_size, group.pages[0], group.real_pages[0]
+
+    drafting = {kept(group) for group in plan.groups if plan.drafting(group)} or set(map(kept, plan.groups))
+    groups = []
+    for group in plan.groups:
+        rule = _rule(group.rule, State(plan.state_mode == "align", group.checkpoint, plan.drafts))
+        if isinstance(rule, SlidingWindow):
+            rule = SlidingWindow(rule.window, plan.retained)
+        groups.append(
             KVGroup(
                 group.block_size,
-                _rule(group.rule, State(plan.state_mode == "align", group.checkpoint)),
+                rule,
                 len(group.layers),
                 plan.bytes_per_block,
                 group.filled_bytes,
+                drops_block and kept(group) in drafting,
+                reads_behind and plan.drafting(group) > 0,
             )
-            for group in plan.groups
-        ]
-    )
+        )
+    return tuple(groups)
 
 
 def type_groups(plan: TypePlan) -> tuple[KVGroup, ...]:

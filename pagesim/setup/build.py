@@ -12,16 +12,17 @@ from pagesim.kvcache import (
     RESERVATIONS,
     BlockManager,
     CountedHybridManager,
-    Full,
     HybridManager,
     NumberedPrefixManager,
     Pool,
     PrefixManager,
 )
+from pagesim.kvcache.groups import are_hybrid
 from pagesim.kvcache.radix import WindowPool
 from pagesim.scheduling.attention_spans import AttentionSpans, LastTokens, SinceChunk
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.traits import Pool as ReplicaPool
+from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.block_plans import kv_groups, type_groups
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.offload import chain_of, load_time
@@ -97,13 +98,25 @@ def new_memory(config: EngineConfig, *, tables: bool = False) -> BlockManager:
     own = scheduler.memory_for(options, num_blocks, block_size, windows)
     if own is not None:
         return own
-    groups = () if plan is None else kv_groups(plan)
-    if plan is not None and not (len(groups) == 1 and groups[0].rule == Full()):
+    drafts = options.draft_rules if isinstance(options, VllmV1Options) else None
+    groups = () if plan is None else kv_groups(plan, drafts)
+    if plan is not None and are_hybrid(groups):
         retention = getattr(options, "prefix_cache_retention_interval", None) or 0
-        how = {"longest": max_model_len, "in_flight": plan.in_flight_tokens}
-        if not (caches or tables):
-            return CountedHybridManager(num_blocks, groups, **how)
-        return HybridManager(num_blocks, groups, caches=caches, retention=retention, **how)
+        if not (caches or tables or drafts is not None):
+            return CountedHybridManager(
+                num_blocks, groups, longest=max_model_len, in_flight=plan.in_flight_tokens
+            )
+        return HybridManager(
+            num_blocks,
+            groups,
+            longest=max_model_len,
+            in_flight=plan.in_flight_tokens,
+            caches=caches,
+            retention=retention,
+            hash_block=plan.hash_block,
+            hash_lookahead=0 if drafts is None else drafts.hash_lookahead,
+            prefill_lookahead=0 if drafts is None else drafts.prefill_lookahead,
+        )
     if caches:
         kind = NumberedPrefixManager if tables else PrefixManager
         first = scheduler.reuses_unhashed_first(options)

@@ -14,7 +14,9 @@ from pagesim.costs import Affine, CostModel, EngineTime, engine_time, parse_cost
 from pagesim.errors import PagesimError
 from pagesim.hardware import GpuSpec, TierSpec, gpu
 from pagesim.models import ModelSpec, model
-from pagesim.models.layers import KV_DTYPE_BYTES
+from pagesim.models.catalogue import is_config, known_as
+from pagesim.models.drafters import draft_layers
+from pagesim.models.layers import KV_DTYPE_BYTES, Layer
 from pagesim.models.parallel import hand_over_bytes_per_token, stages_of
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.options import Machine, SchedulerOptions
@@ -136,6 +138,7 @@ class EngineConfig:
             listed_mib=self.gpu.listed_mib or 0,
             model=self.system.model,
             latent=self.model.mla is not None,
+            mtp_modules=len(self.model.mtp or ()),
         )
 
     @cached_property
@@ -222,7 +225,8 @@ class EngineConfig:
         layout, options, spec = self.policy.layout, self.options, self.model
         if KV_DTYPE_BYTES[self.kv_dtype] < KV_DTYPE_BYTES[DEFAULT_KV_DTYPE]:
             check_kv_dtype(self)
-        if spec.is_plain and layout is None and divided_over(self) == len(self.stages) == 1:
+        plain = spec.is_plain and not self.draft_layers
+        if plain and layout is None and divided_over(self) == len(self.stages) == 1:
             return None
         if isinstance(options, SglangOptions):
             return pool_plan(self, options)
@@ -234,6 +238,27 @@ class EngineConfig:
                 "simulated for layers that keep all: choose another model, or policy vllm-v1"
             )
         return None
+
+    @cached_property
+    def draft_layers(self) -> tuple[Layer, ...]:
+        """What the layers keep that draft for its model; none where nothing drafts.
+
+        Raises:
+            PagesimError: what drafts is not known.
+        """
+        speculation = self.options.speculation if isinstance(self.options, VllmV1Options) else None
+        if speculation is None:
+            return ()
+        return draft_layers(speculation.drafter, self.model, self.drafter, speculation.n_predict or 1)
+
+    @cached_property
+    def drafter(self) -> ModelSpec | None:
+        """The model that drafts; None where nothing does, or it is not known."""
+        speculation = self.options.speculation if isinstance(self.options, VllmV1Options) else None
+        name = None if speculation is None else speculation.model
+        if name is None or not (is_config(name) or known_as(name)):
+            return None
+        return model(name)
 
     @cached_property
     def block(self) -> KVBlock:
