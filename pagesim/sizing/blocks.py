@@ -13,7 +13,7 @@ from pagesim.models.weights import ALL_BF16
 from pagesim.sizing.activations import USUAL, Images
 from pagesim.sizing.division import BATCHED_TOKENS, SEQUENCES, Division, divide, layer_bytes
 from pagesim.sizing.kv_blocks import SWAP_GIB, Capacity, Plan, Sizing, at_least_one, kv_block
-from pagesim.sizing.pool_plan import PoolPlan
+from pagesim.sizing.pool_plan import PoolPlan, StatePlan
 from pagesim.sizing.static_division import divide_statically
 
 MEM_FRACTION_STATIC = 0.83
@@ -141,8 +141,9 @@ def capacity(
             assert division is not None
             rest = division.cache
         gpu_blocks = block.fitting(rest)
-        if isinstance(blocks, PoolPlan):
-            gpu_blocks = blocks.blocks_in(rest)
+        if isinstance(blocks, PoolPlan | StatePlan):
+            blocks = blocks.within(rest)
+            gpu_blocks = blocks.num_blocks
         if sizing == "sglang" and max_total_tokens is not None:
             gpu_blocks = min(gpu_blocks, max_total_tokens // block.tokens)
             if gpu_blocks < 1:
