@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pagesim.errors import PagesimError, brief
-from pagesim.models.families import BUILT_AS, DEFAULTS, TRAITS
+from pagesim.models.families import BUILT_AS, FAMILIES, OTHER
 
 _ENDS = ("ForConditionalGeneration", "ForCausalLM", "LMHeadModel")
-_BY_CLASS = {family.replace("_", ""): family for family in (*TRAITS, *BUILT_AS)}
+_BY_CLASS = {family.replace("_", ""): family for family in (*FAMILIES, *BUILT_AS)}
 
 
 MOST_REAL = 1e6
@@ -21,13 +21,14 @@ class HfConfig:
 
     A model of images or sound too keeps the numbers of its language model under ``text_config``; these are
     read as if they stood at the top. A key that is missing has the value that the family's code gives it
-    (`families.DEFAULTS`); one that is null is null. Every key that is asked for is noted, so that those that
+    (`Family.defaults`); one that is null is null. Every key that is asked for is noted, so that those that
     are not read can be told (`hf_unread.unread`).
 
     Attributes:
         is_part: whether it is of a model of images or sound too.
         model_type: as the config has it.
         family: the one that the model is built as.
+        rules: what its code fixes.
 
     Args:
         content: of the file.
@@ -54,7 +55,9 @@ class HfConfig:
         self.model_type = "falcon" if family.startswith("RefinedWeb") else family.removesuffix("_text")
         self.family = BUILT_AS.get(self.model_type, self.model_type)
         self.given = content
-        self.content = {**DEFAULTS.get(self.family, {}), **content}
+        self.rules = FAMILIES.get(self.family, OTHER)
+        self.content = {**self.rules.defaults, **content}
+        self.skip(*self.rules.skips)
 
     def _of_class(self, architectures: object) -> str:
         """Return the family of a model whose config has no ``model_type``, by the name of its class."""

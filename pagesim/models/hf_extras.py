@@ -185,7 +185,6 @@ def _laguna(config: HfConfig, layers: int) -> Fields:
         raise config.error(key, heads, f"a number for each of the {layers} layers")
     gating, sinks = config.get("gating"), config.flag("swa_attention_sink_enabled")
     slides = {i for i, kind in enumerate(kinds) if kind == "sliding_attention"} if sinks else set()
-    config.skip("gating_types", "mlp_only_layers", "decoder_sparse_step")
     gate = {None: 1, True: 1, "per-head": 1, "per-element": dim, False: 0}.get(gating)
     if gate is None:
         raise config.error("gating", gating, "true, false, per-head or per-element")
@@ -207,7 +206,6 @@ def _ling(config: HfConfig, layers: int) -> Fields:
     gate = {None: 0, "head_wise": heads, "element_wise": heads * config.number("v_head_dim")}.get(kind)
     if gate is None:
         raise config.error("gated_attention_proj_granularity_type", kind, "head_wise or element_wise")
-    config.skip("use_qkv_bias", "moe_router_enable_expert_bias", "rope_interleave", "group_norm_size")
     attends = full_attention(config, layers)
     return {"extras": (Tensor("attention", "g_proj", gate, config.number("hidden_size"), attends, ALL),)}
 

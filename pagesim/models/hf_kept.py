@@ -279,18 +279,3 @@ KEPT: dict[str, Reader] = {
     "nemotron-nas": _nemotron_nas,
 }
 """The families that are read so, by ``model_type``."""
-
-READS: dict[str, tuple[str, ...]] = {
-    "deepseek_v4": ("compress_ratios", "sliding_window", "index_topk", "index_head_dim"),
-    "gemma4": (
-        *("sliding_window", "num_kv_shared_layers", "global_head_dim", "num_global_key_value_heads"),
-        "use_bidirectional_attention",
-    ),
-    "glm5_next": ("linear_attn_config", "index_topk", "index_head_dim", "index_kpool", "indexer_types"),
-    "glm_moe_dsa": ("index_topk", "index_head_dim", "indexer_types"),
-    "kimi_linear": ("linear_attn_config",),
-    "mimo_v2": ("sliding_window", "sliding_window_size", "attention_chunk_size"),
-    "minimax_m3": ("sparse_attention_config",),
-    "nemotron-nas": ("block_configs",),
-}
-"""The signs of unusual attention (`hf_layers.SIGNS`) that they read."""
