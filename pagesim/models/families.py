@@ -20,6 +20,7 @@ class Family:
     Attributes:
         aliases: other names, most of them of the language model of one that takes images too.
         traits: fields of its ModelSpec.
+        flags: likewise those that a key decides on, with what is taken where the config is silent.
         defaults: what its code takes where the config is silent and other than LLaMA's code would take it.
         skips: keys that say nothing, as its code does not look at them or something else tells the same.
         latent: its layers may have latent attention.
@@ -27,15 +28,13 @@ class Family:
         expert_ffn: keys of which the first that is there says how wide an expert is.
         shared_ffn: likewise all shared experts together; of other families their number alone is given.
         ffn: likewise a plain MLP.
-        attention_bias: its code makes biases of attention where ``attention_bias`` says so.
-        qkv_bias: likewise of queries, keys and values alone, and what is taken where the config is silent.
-        mlp_bias: likewise of MLPs, where ``mlp_bias`` says so.
         reads: keys that speak of unusual attention (`hf_layers.SIGNS`) and are read.
         pattern: how it lays its layers out where ``layer_types`` does not say so (`hf_layers.PATTERNS`).
     """
 
     aliases: tuple[str, ...] = ()
     traits: Mapping[str, Any] = field(default_factory=dict)
+    flags: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     skips: tuple[str, ...] = ()
     latent: bool = False
@@ -45,19 +44,19 @@ class Family:
     ffn: tuple[str, ...] = (
         *("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "moe_intermediate_size"),
     )
-    attention_bias: bool = False
-    qkv_bias: bool | None = None
-    mlp_bias: bool = False
     reads: tuple[str, ...] = ()
     pattern: str = "full"
 
 
 OTHER = Family(
+    flags={
+        "qkv_bias": ("attention_bias", False),
+        "out_bias": ("attention_bias", False),
+        "mlp_bias": ("mlp_bias", False),
+    },
     latent=True,
     experts={},
     shared_ffn=("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"),
-    attention_bias=True,
-    mlp_bias=True,
 )
 """Any other, which is read like LLaMA."""
 

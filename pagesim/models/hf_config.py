@@ -145,44 +145,32 @@ class HfConfig:
         """Return what a key that is true or false holds.
 
         Raises:
-            PagesimError: it is something else.
+            PagesimError: of this and those below, the key holds something else.
         """
-        value = self.get(key)
-        if value is not None and not isinstance(value, bool):
-            raise self.error(key, value, "true or false")
-        return default if value is None else value
+        value = self._of_kind(key, bool, "true or false")
+        return default if value is None else bool(value)
 
     def text(self, key: str) -> str | None:
-        """Return the text at a key, or None if there is none.
-
-        Raises:
-            PagesimError: it is something else.
-        """
-        value = self.get(key)
-        if value is not None and not isinstance(value, str):
-            raise self.error(key, value, "a text")
+        """Return the text at a key, or None if there is none."""
+        value: str | None = self._of_kind(key, str, "a text")
         return value
 
     def entries(self, key: str) -> Sequence[Any] | None:
-        """Return the list at a key, or None if there is none.
-
-        Raises:
-            PagesimError: it is something else.
-        """
-        value = self.get(key)
-        if value is not None and not isinstance(value, list | tuple):
-            raise self.error(key, value, "a list")
+        """Return the list at a key, or None if there is none."""
+        value: Sequence[Any] | None = self._of_kind(key, (list, tuple), "a list")
         return value
 
     def numbers(self, key: str) -> Sequence[int] | None:
-        """Return the list of whole numbers at a key, or None if there is none.
-
-        Raises:
-            PagesimError: it is something else.
-        """
+        """Return the list of whole numbers at a key, or None if there is none."""
         value = self.entries(key)
         if value is not None and any(isinstance(each, bool) or not isinstance(each, int) for each in value):
             raise self.error(key, value, "a list of whole numbers")
+        return value
+
+    def _of_kind(self, key: str, kind: type | tuple[type, ...], wanted: str) -> Any:
+        value = self.get(key)
+        if value is not None and not isinstance(value, kind):
+            raise self.error(key, value, wanted)
         return value
 
     def error(self, key: str, value: object, wanted: str) -> PagesimError:

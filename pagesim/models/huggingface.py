@@ -28,8 +28,6 @@ from pagesim.setup.reading import parse_json, read_text
 _TIED_AROUND = ("gemma3", "gemma4", "kimi_k25", "mistral3")
 """Models of images whose token table serves as the LM head unless the config says otherwise at its top."""
 
-_BIASES = ("qkv_bias", "out_bias", "mlp_bias")
-
 
 def from_hf_config(config: str | Path | Mapping[str, Any], name: str | None = None) -> ModelSpec:
     """Read a model's shape from a ``config.json``, its folder, or its content as a mapping.
@@ -188,45 +186,27 @@ def _tied(config: HfConfig, default: bool) -> bool:
 
 def _traits(config: HfConfig, hidden: int) -> dict[str, Any]:
     """Biases, norms, position table and tying: the family's, changed by what the config says."""
-    traits: dict[str, Any] = dict(config.rules.traits)
-    if config.family != "nemotron_h":  # whose code ties nothing
+    family, rules = config.family, config.rules
+    traits: dict[str, Any] = {
+        **rules.traits,
+        **{name: config.flag(key, default) for name, (key, default) in rules.flags.items()},
+    }
+    if family != "nemotron_h":  # whose code ties nothing
         traits["tied"] = _tied(config, traits.get("tied", False))
-    if config.family == "qwen2_moe":
-        traits["qkv_bias"] = config.flag("qkv_bias", True)
-    if "output_gate" in traits:
-        traits["output_gate"] = config.flag("attn_output_gate", True)
-    if config.family == "minimax_m2":
-        traits["wide_qk_norm"] = config.flag("use_qk_norm", True)
-        if config.text("qk_norm_type") not in (None, "per_layer"):
-            raise config.error("qk_norm_type", config.get("qk_norm_type"), "per_layer")
-    if config.family == "opt":
+    if family == "minimax_m2" and config.text("qk_norm_type") not in (None, "per_layer"):
+        raise config.error("qk_norm_type", config.get("qk_norm_type"), "per_layer")
+    if family == "opt":
         if not config.flag("layer_norm_elementwise_affine", True):
             raise config.error("layer_norm_elementwise_affine", False, "true: its norms are counted here")
-        traits |= dict.fromkeys(_BIASES, config.flag("enable_bias", True))
         traits["position_rows"] = config.number("max_position_embeddings") + 2
         removed = config.flag("_remove_final_layer_norm")
         traits["final_norm"] = config.flag("do_layer_norm_before", True) and not removed
         width = config.number("word_embed_proj_dim", default=hidden)
         traits["embedding"] = 0 if width == hidden else width
-    elif config.family in ("gpt2", "gpt_bigcode"):
+    elif family in ("gpt2", "gpt_bigcode"):
         traits["position_rows"] = _max_model_len(config)
-    elif config.family == "falcon":
-        traits |= dict.fromkeys(_BIASES, config.flag("bias"))
+    elif family == "falcon":
         parallel, new = config.flag("parallel_attn", True), config.flag("new_decoder_architecture")
         two = config.number("num_ln_in_parallel_attn", default=2) == 2 if new else False
         traits["norms_per_layer"] = 2 if two or not parallel else 1
-    elif config.family == "starcoder2":
-        traits |= dict.fromkeys(_BIASES, config.flag("use_bias", True))
-    if config.rules.attention_bias:
-        traits["qkv_bias"] = traits["out_bias"] = config.flag("attention_bias", traits.get("out_bias", False))
-    if config.rules.qkv_bias is not None:
-        traits["qkv_bias"] = config.flag("attention_bias", config.rules.qkv_bias)
-    if config.family == "seed_oss":
-        traits["out_bias"] = config.flag("attention_out_bias")
-    if config.family in ("cohere", "glm4_moe"):
-        traits["wide_qk_norm" if config.family == "cohere" else "qk_norm"] = config.flag("use_qk_norm")
-    if config.family == "ernie4_5":
-        traits |= dict.fromkeys(_BIASES, config.flag("use_bias"))
-    if config.rules.mlp_bias:
-        traits["mlp_bias"] = config.flag("mlp_bias")
     return traits
