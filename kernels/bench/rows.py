@@ -23,36 +23,46 @@ OK, FAILED, OUT_OF_MEMORY, UNAVAILABLE = "ok", "failed", "out-of-memory", "unava
 Row = dict[str, Any]
 """One point's parameters, what was measured, and the machine; the columns below."""
 
-PARAMETERS = {
-    "bench": str,
-    "op": str,
-    "batch": int,
-    "context": int,
-    "query": int,
-    "queries": int,
-    "window": int,
-    "block_size": int,
-    "q_heads": int,
-    "kv_heads": int,
-    "head_size": int,
-    "dtype": str,
-    "layout": str,
-    "splits": int,
-    "cores": str,
-    "strategy": str,
-    "direction": str,
-    "host_blocks": str,
-    "piece_bytes": int,
-    "pieces": int,
-    "blocks": int,
-    "tokens": int,
-    "m": int,
-    "n": int,
-    "k": int,
-    "file": str,
-    "run": str,
-    "iteration": int,
-    "number": int,
+WHOLE_DTYPES = ("fp16", "bf16", "fp32")
+STRATEGIES = ("copy-each", "gather", "copy-batch")
+DIRECTIONS = ("out", "in")
+
+BOUNDS: dict[str, tuple[int, int]] = {
+    "batch": (1, 1 << 14),
+    "context": (1, 1 << 20),
+    "query": (1, 1 << 20),
+    "queries": (1, 64),
+    "window": (0, 1 << 20),
+    "block_size": (1, 4096),
+    "splits": (0, 1024),
+    "q_heads": (1, 1024),
+    "kv_heads": (1, 1024),
+    "pieces": (1, 1024),
+    "piece_bytes": (16, 1 << 34),
+    "blocks": (1, 1 << 20),
+    "tokens": (1, 1 << 24),
+    "m": (1, 1 << 20),
+    "n": (1, 1 << 20),
+    "k": (1, 1 << 20),
+}
+"""The least and the largest value of a column; 0 for the usual one: no window, no forced splits."""
+
+CHOICES: dict[str, tuple[str | int, ...]] = {
+    "head_size": (32, 64, 72, 80, 96, 112, 120, 128, 160, 192, 256, 512),
+    "dtype": (*WHOLE_DTYPES, "fp8"),
+    "layout": ("NHD", "HND"),
+    "cores": ("cuda", "tensor"),
+    "latent": (256, 512),
+    "strategy": STRATEGIES,
+    "direction": DIRECTIONS,
+    "host_blocks": ("neighbours", "scattered"),
+}
+"""The values of a column that has only a few."""
+
+PARAMETERS: dict[str, type] = {
+    **dict.fromkeys(("bench", "op", "file", "run"), str),
+    **dict.fromkeys((*BOUNDS, "iteration", "number"), int),
+    **{name: type(values[0]) for name, values in CHOICES.items()},
 }
 """Columns that say what was measured; None where they mean nothing to an op."""
 
@@ -79,6 +89,7 @@ MEASURED = {
     "alone_s": float,
     "in_front_s": float,
     "swap_s": float,
+    "decode_context": int,
     "date": str,
 }
 """Columns that say what came of it; None where it was not measured."""
@@ -120,17 +131,18 @@ class Point:
 def read_tokens(point: Point) -> int:
     """Return how many tokens of each sequence an attention op has to read: those that any query sees."""
     window, context = point.parameters.get("window"), point["context"]
-    return int(context if window is None else min(context, window + _queries(point) - 1))
+    return int(context if window is None else min(context, window + queries_of(point) - 1))
 
 
 def visible_pairs(point: Point) -> int:
     """Return how many pairs of a query and a token that it sees there are in a batch."""
     window, context = point.parameters.get("window"), point["context"]
-    seen = (context - row for row in range(min(_queries(point), context)))
+    seen = (context - row for row in range(min(queries_of(point), context)))
     return int(point["batch"] * sum(tokens if window is None else min(tokens, window) for tokens in seen))
 
 
-def _queries(point: Point) -> int:
+def queries_of(point: Point) -> int:
+    """Return the new tokens of each sequence, in prefill and in decode."""
     return int(point.parameters.get("query") or point.parameters.get("queries") or 1)
 
 
@@ -152,9 +164,9 @@ def flat(rows: Iterable[Row]) -> dict[str, list[Any]]:
     """Return rows as columns; what the machine is stands in ``machine_device`` and so on."""
     columns: dict[str, list[Any]] = {}
     rows = list(rows)
-    machine = sorted({name for row in rows for name in row["machine"]})
+    machine = sorted({name for row in rows for name in row.get("machine", {})})
     for name in ("schema", "key", *PARAMETERS, *MEASURED):
         columns[name] = [row.get(name) for row in rows]
     for name in machine:
-        columns[f"machine_{name}"] = [row["machine"].get(name) for row in rows]
+        columns[f"machine_{name}"] = [row.get("machine", {}).get(name) for row in rows]
     return columns

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pagesim.errors import PagesimError
-from pagesim.kernels.bench.grid import OPS
 from pagesim.kernels.bench.rows import OK, Point, Row, make_row
 from pagesim.kernels.bench.store import RowStore
 from pagesim.kernels.machine import digest
@@ -47,6 +46,7 @@ def run_points(
     retry_failed: bool = False,
     seed: int = 0,
     progress: ProgressCallback | None = None,
+    prepares: Mapping[str, Prepare] | None = None,
 ) -> Outcome:
     """Measure points and return their rows.
 
@@ -62,6 +62,7 @@ def run_points(
         retry_failed: measure those again that did not succeed before.
         seed: of the random inputs.
         progress: called after each point with how many are over, of how many, and the next.
+        prepares: what makes an op ready that is not one of the bench's, by op.
 
     Raises:
         PagesimError: a device, a folder or a number is off; or a point left the GPU unusable, and then the
@@ -72,7 +73,7 @@ def run_points(
         raise PagesimError(f"time_limit is {time_limit_s}; it must be above 0 seconds")
     require_device(device)
     until = None if time_limit_s is None else time.monotonic() + time_limit_s
-    from pagesim.kernels.bench.session import Session
+    from pagesim.kernels.bench.session import Session, prepare_of
 
     if seconds is None:
         seconds = 0.2 if device == "cuda" else 0.05
@@ -88,7 +89,8 @@ def run_points(
                     continue
                 if progress:
                     progress(over, len(points), str(point))
-                store.add(make_row(point, session.machine, session.measure(point, _prepare(point))))
+                prepare = (prepares or {}).get(point.op) or prepare_of(point)
+                store.add(make_row(point, session.machine, session.measure(point, prepare)))
                 measured += 1
                 if session.lost:
                     store.publish()
@@ -101,10 +103,3 @@ def run_points(
             progress(len(points), len(points), "")
         store.publish()
         return Outcome([store[key] for key in keys], measured, len(points) - len(keys))
-
-
-def _prepare(point: Point) -> Prepare:
-    """Return what makes an op ready; each operator has a file of cases."""
-    from importlib import import_module
-
-    return import_module(f"pagesim.kernels.bench.{OPS[point.bench][point.op].module}").prepare  # type: ignore[no-any-return]

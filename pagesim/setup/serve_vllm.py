@@ -151,6 +151,7 @@ def _object(text: str) -> dict[str, Any]:
 _READERS: dict[str, Reader] = {
     "max-model-len": _length,
     "tensor-parallel-size": number("tensor_parallel_size", int),
+    "pipeline-parallel-size": number("pipeline_parallel_size", int),
     "decode-context-parallel-size": number("decode_context_parallel_size", int),
     "gpu-memory-utilization": number("gpu_memory_utilization", float),
     "block-size": number("block_size", int),

@@ -37,8 +37,8 @@ TINY = {
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Measure what all is compared with in no time, and with one thread: two would fight for a busy core."""
-    monkeypatch.setattr(session_module, "copy_bytes_per_s", lambda *_, **__: 1e10)
-    monkeypatch.setattr(session_module, "matrix_flop_per_s", lambda *_, **__: 1e12)
+    monkeypatch.setattr(session_module.Session, "copy_gb_per_s", 10.0)
+    monkeypatch.setattr(session_module.Session, "peak_tflop_per_s", 1.0)
     monkeypatch.setattr(session_module, "LINK_BYTES", 1 << 16)
     monkeypatch.setenv("COLUMNS", "160")
     threads = torch.get_num_threads()
@@ -99,7 +99,7 @@ def test_what_fails_is_shown_and_ends_nothing(succeeds, monkeypatch):
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("not today [bold]")
 
-    monkeypatch.setattr("pagesim.kernels.bench.decode.gather_sequences", fails)
+    monkeypatch.setattr("pagesim.kernels.bench.attention.gather_sequences", fails)
     shown = succeeds("bench", "attention", *TINY["attention"], *FAST).out
     assert "gather-decode: failed (2 points): RuntimeError: not today [bold]" in shown
     assert "sdpa-decode" in shown
