@@ -35,7 +35,6 @@ def _gemma4(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
 
     Source: gemma4.py.
     """
-    config.skip("use_bidirectional_attention", "sliding_window_pattern")
     wide = gemma4_full(config)
     window = WindowLayer(full.kv_heads, full.head_dim, config.number("sliding_window"))
     own = layers - config.number("num_kv_shared_layers", default=0)
@@ -257,7 +256,6 @@ def _nemotron_nas(config: HfConfig, layers: int, full: FullLayer, *_: object) ->
 
 def _mimo_v2(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
     """Windows with KV heads of their own; keys are wider than values (mimo_v2.py)."""
-    config.skip("swa_num_attention_heads", "attention_chunk_size", "sliding_window_size")
 
     def width(prefix: str) -> int:
         """Return the mean width of a key and a value."""
