@@ -141,7 +141,7 @@ def test_minicpm3_keeps_keys_and_values_of_its_heads_both_as_wide_as_keys() -> N
 
 def test_an_indexer_has_a_scale_of_each_whole_128_numbers() -> None:
     latent = {"kv_lora_rank": 64, "q_lora_rank": 96, "qk_nope_head_dim": 48, "qk_rope_head_dim": 16}
-    index = {"index_head_dim": 64, "index_n_heads": 4, "index_topk": 64, "v_head_dim": 64}
+    index = {"index_head_dim": 32, "index_n_heads": 4, "index_topk": 64, "v_head_dim": 64}
     experts = {"n_routed_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 192}
     config = {"model_type": "deepseek_v32", "num_hidden_layers": 6, **latent, **index, **experts}
     plan = planned({**config, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 2})
