@@ -31,7 +31,7 @@ LATENT_SCALES = 8
 
 
 def indexer_bytes(keys: int) -> int:
-    """Return the bytes that an indexer keeps of a token: numbers in fp8, and a scale of each whole 128 of them.
+    """Return the bytes that an indexer keeps of a token: numbers in fp8, and a scale of each whole 128.
 
     Source: ``DeepseekV32IndexerCache`` in deepseek_v2.py.
     """
