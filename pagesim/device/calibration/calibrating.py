@@ -59,8 +59,9 @@ def calibrate(
 
     Args:
         system: whose ``model``, ``weight_dtype``, ``tensor_parallel_size``, ``kv_cache_dtype``,
-            ``speculative_tokens`` and ``seed`` count; the datasheet of its ``gpu`` where this machine's is
-            not known. Or a model's name, or the path of its config. One GPU of a tensor parallel group is measured; on a CPU all is fp32 but an fp8 cache.
+            ``speculative_tokens`` and ``seed`` count, and the datasheet of its ``gpu`` where this machine's
+            is not known; or a model's name, or the path of its config. One GPU of a tensor parallel group is
+            measured; on a CPU all is fp32 but an fp8 cache.
         device: ``cpu`` or ``cuda``.
         name: of the profile.
         quick: fewer points, each for a shorter time.
