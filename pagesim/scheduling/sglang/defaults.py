@@ -160,6 +160,20 @@ def most_running(options: SglangOptions, capacity: int, context: int) -> int:
     return max(1, min(most, capacity // 2))
 
 
+def states_of_a_request(options: SglangOptions, page: int) -> int:
+    """Return how many states of layers that keep one a running request is counted for.
+
+    Args:
+        options: resolved or not.
+        page: tokens of a page.
+    """
+    if options.disable_radix_cache:
+        return 1
+    if not options.disable_overlap_schedule:
+        return 5
+    return 4 if page > 1 else 3
+
+
 def resolved(options: SglangOptions, machine: Machine) -> SglangOptions:
     """Return the options with what SGLang takes by default on a machine, but for those that memory decides.
 
