@@ -35,7 +35,6 @@ def _gemma4(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
 
     Source: gemma4.py.
     """
-    config.skip("use_bidirectional_attention", "sliding_window_pattern")
     wide = gemma4_full(config)
     window = WindowLayer(full.kv_heads, full.head_dim, config.number("sliding_window"))
     own = layers - config.number("num_kv_shared_layers", default=0)
@@ -238,7 +237,7 @@ def widest_kv(config: HfConfig, heads: int, layers: int) -> int:
 
 
 def _minicpm3(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
-    """Keys and values of each head, made from the latent vectors before they are cached, both as wide as keys.
+    """Keys and values of each head, made of latent vectors before they are cached, both as wide as keys.
 
     Source: minicpm3.py.
     """
@@ -257,7 +256,6 @@ def _nemotron_nas(config: HfConfig, layers: int, full: FullLayer, *_: object) ->
 
 def _mimo_v2(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
     """Windows with KV heads of their own; keys are wider than values (mimo_v2.py)."""
-    config.skip("swa_num_attention_heads", "attention_chunk_size", "sliding_window_size")
 
     def width(prefix: str) -> int:
         """Return the mean width of a key and a value."""
@@ -289,18 +287,3 @@ KEPT: dict[str, Reader] = {
     "nemotron-nas": _nemotron_nas,
 }
 """The families that are read so, by ``model_type``."""
-
-READS: dict[str, tuple[str, ...]] = {
-    "deepseek_v4": ("compress_ratios", "sliding_window", "index_topk", "index_head_dim"),
-    "gemma4": (
-        *("sliding_window", "num_kv_shared_layers", "global_head_dim", "num_global_key_value_heads"),
-        "use_bidirectional_attention",
-    ),
-    "glm5_next": ("linear_attn_config", "index_topk", "index_head_dim", "index_kpool", "indexer_types"),
-    "glm_moe_dsa": ("index_topk", "index_head_dim", "indexer_types"),
-    "kimi_linear": ("linear_attn_config",),
-    "mimo_v2": ("sliding_window", "sliding_window_size", "attention_chunk_size"),
-    "minimax_m3": ("sparse_attention_config",),
-    "nemotron-nas": ("block_configs",),
-}
-"""The signs of unusual attention (`hf_layers.SIGNS`) that they read."""

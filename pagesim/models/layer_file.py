@@ -23,15 +23,8 @@ from pagesim.models.parts import LatentAttention, MixtureOfExperts
 from pagesim.models.weights import GROUPS, Weights, weight_dtype
 from pagesim.setup.reading import parse_json, parse_toml, read_text
 
-KINDS: dict[str, type[Layer]] = {
-    "full": FullLayer,
-    "window": WindowLayer,
-    "chunk": ChunkLayer,
-    "latent": LatentLayer,
-    "indexer": IndexerLayer,
-    "state": StateLayer,
-    "ring": RingLayer,
-}
+_LAYERS = (FullLayer, WindowLayer, ChunkLayer, LatentLayer, IndexerLayer, StateLayer, RingLayer)
+KINDS: dict[str, type[Layer]] = {each.kind: each for each in _LAYERS}
 """The kinds of layers by name."""
 
 DEEPEST = 8

@@ -19,6 +19,7 @@ from pagesim.models.layers import (
 )
 from pagesim.models.parallel import cached_by_stage
 from pagesim.scheduling.sglang import SglangOptions
+from pagesim.scheduling.sglang.defaults import states_of_a_request
 from pagesim.scheduling.speculative_config import DraftRules
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options, batches_in_flight
@@ -29,9 +30,11 @@ from pagesim.sizing import (
     BlockPlan,
     Capacity,
     PoolPlan,
+    StatePlan,
     TypePlan,
     plan_blocks,
     plan_pools,
+    plan_states,
     plan_types,
 )
 from pagesim.sizing.type_plan import Layout
@@ -211,27 +214,24 @@ def type_plan(config: EngineConfig, layout: Layout) -> TypePlan:
     )
 
 
-def pool_plan(config: EngineConfig, options: SglangOptions) -> PoolPlan | None:
+def pool_plan(config: EngineConfig, options: SglangOptions) -> PoolPlan | StatePlan | None:
     """Plan the two pools of a system of policy ``sglang``; None where it has one, of layers that keep all.
 
     Raises:
-        PagesimError: its layers keep a state, or something else that is not simulated.
+        PagesimError: its layers keep something that is not simulated.
     """
-    model = config.model
+    model, page = config.model, config.granularity[0]
+    tp, kv_dtype = config.system.tensor_parallel_size, config.kv_dtype
     if any(isinstance(layer, StateLayer) for layer in model.cache_layers):
-        raise PagesimError(
-            f"layers of {model.name} keep a state; scheduler sglang is simulated for layers that attend: "
-            "choose another model, or policy vllm-v1"
+        given = options.max_running_requests if options.disable_radix_cache else None
+        count = states_of_a_request(options, page)
+        return plan_states(
+            model, block_size=page, of_a_request=count, states=given or 0, kv_dtype=kv_dtype, tp=tp
         )
     if options.disable_hybrid_swa_memory:
         return None
-    return plan_pools(
-        model,
-        block_size=config.granularity[0],
-        ratio=options.swa_full_tokens_ratio,
-        kv_dtype=config.kv_dtype,
-        tp=config.system.tensor_parallel_size,
-    )
+    ratio = options.swa_full_tokens_ratio
+    return plan_pools(model, block_size=page, ratio=ratio, kv_dtype=kv_dtype, tp=tp)
 
 
 def kv_groups(plan: BlockPlan, drafts: DraftRules | None = None) -> tuple[KVGroup, ...]:

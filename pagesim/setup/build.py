@@ -28,7 +28,7 @@ from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.offload import chain_of, load_time
 from pagesim.setup.presets import check_preemption
 from pagesim.setup.registry import ALLOCATORS, SCHEDULERS, memory_of
-from pagesim.sizing import PoolPlan, TypePlan
+from pagesim.sizing import PoolPlan, StatePlan, TypePlan
 
 
 def new_scheduler(
@@ -95,6 +95,13 @@ def new_memory(config: EngineConfig, *, tables: bool = False) -> BlockManager:
     if isinstance(plan, PoolPlan):
         pools, plan = plan.holding(num_blocks), None
         windows = WindowPool(pools.window, pools.window_blocks)
+    if isinstance(plan, StatePlan):
+        if caches:
+            raise PagesimError(
+                f"layers of {config.model.name} keep a state, and which states a tree of SGLang's holds is "
+                "not simulated: give disable_radix_cache, or policy vllm-v1"
+            )
+        plan = None
     own = scheduler.memory_for(options, num_blocks, block_size, windows)
     if own is not None:
         return own

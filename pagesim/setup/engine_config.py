@@ -20,7 +20,7 @@ from pagesim.models.layers import KV_DTYPE_BYTES, Layer
 from pagesim.models.parallel import hand_over_bytes_per_token, stages_of
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.options import Machine, SchedulerOptions
-from pagesim.scheduling.sglang import SglangOptions, static_fraction
+from pagesim.scheduling.sglang import SglangOptions, most_running, static_fraction
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.block_plans import (
@@ -39,9 +39,9 @@ from pagesim.setup.presets import BLOCK_SIZE, PAGE_BYTES, POLICY_PLUGINS, Policy
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.system import MOST_BLOCKS, System
 from pagesim.sim.pipeline import Pipeline
-from pagesim.sizing import BlockPlan, Capacity, PoolPlan, TypePlan, capacity
+from pagesim.sizing import Capacity, PoolPlan, StatePlan, TypePlan, capacity
 from pagesim.sizing.activations import Images
-from pagesim.sizing.kv_blocks import KVBlock, Sizing, cache_of, kv_block
+from pagesim.sizing.kv_blocks import KVBlock, Plan, Sizing, cache_of, kv_block
 
 DEFAULT_KV_DTYPE = "fp16"
 """Where neither a user nor a checkpoint says one: 16 bits, as the model has."""
@@ -160,8 +160,12 @@ class EngineConfig:
 
     @cached_property
     def sized_options(self) -> SchedulerOptions:
-        """Its options once memory is divided: with a tier's chunks in place of its size."""
-        return with_chunks(self.options, self.capacity) if self.offloads else self.options
+        """Its options once memory is divided: a tier's chunks in place of its size, no more than it holds."""
+        options = self.options
+        if isinstance(options, SglangOptions) and isinstance(plan := self.capacity.plan, StatePlan):
+            most = most_running(options, self.capacity.slots, self.max_model_len)
+            return options.model_copy(update={"max_running_requests": min(most, plan.most_running)})
+        return with_chunks(options, self.capacity) if self.offloads else options
 
     @property
     def offloads(self) -> bool:
@@ -220,7 +224,7 @@ class EngineConfig:
         return size or policy.block_size or policy.default_block_size or BLOCK_SIZE, None
 
     @cached_property
-    def blocks(self) -> BlockPlan | PoolPlan | TypePlan | None:
+    def blocks(self) -> Plan | None:
         """The plan of its blocks, of a cache that is empty yet; None where all layers keep alike."""
         layout, options, spec = self.policy.layout, self.options, self.model
         if KV_DTYPE_BYTES[self.kv_dtype] < KV_DTYPE_BYTES[DEFAULT_KV_DTYPE]:
@@ -346,9 +350,7 @@ class EngineConfig:
         check_cache_bytes(self, sized)
         return sized
 
-    def capacity_of(
-        self, blocks: BlockPlan | PoolPlan | TypePlan | None, max_model_len: int | None
-    ) -> Capacity:
+    def capacity_of(self, blocks: Plan | None, max_model_len: int | None) -> Capacity:
         """Return the memory that fits beside the weights, with the null block.
 
         Args:
@@ -385,8 +387,8 @@ class EngineConfig:
         else:
             tp = system.tensor_parallel_size
             sized = cache_of(system.num_blocks, self.block, tp=tp, has_swap=not has_pages, plan=blocks)
-        if isinstance(blocks, PoolPlan):
-            blocks.holding(sized.num_blocks).check_start()
+        if isinstance(sized.plan, PoolPlan | StatePlan):
+            sized.plan.check_start()
         if has_pages and system.cpu_blocks:
             raise PagesimError(
                 f"cpu_blocks is {system.cpu_blocks}; allocator virtual has no swap space: its pages are "

@@ -30,12 +30,10 @@ def resolved_options(config: EngineConfig) -> dict[str, dict[str, Any]]:
             values["kv_cache_memory_bytes"] = system.kv_cache_memory_bytes
         elif config.sizing == "vllm":
             values["gpu_memory_utilization"] = config.gpu_memory_utilization
-    if isinstance(config.options, SglangOptions):
+    if isinstance(options := config.sized_options, SglangOptions):
         values |= {name: value for name, value in config.sglang_memory.items() if value is not None}
         values["block_size" if system.page_size is None else "page_size"] = config.capacity.block_size
-        values["max_running_requests"] = most_running(
-            config.options, config.capacity.slots, config.max_model_len
-        )
+        values["max_running_requests"] = most_running(options, config.capacity.slots, config.max_model_len)
     given = {name for name in values if system.option(name) is not None}
     return {
         "given": {name: value for name, value in values.items() if name in given},

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from pagesim.errors import PagesimError
-from pagesim.kernels.swap import STRATEGIES
+from pagesim.kernels.bench.rows import STRATEGIES
 from pagesim.models import ModelSpec
 from pagesim.models.layers import FullLayer, LatentLayer, WindowLayer, kv_heads_per_gpu
 from pagesim.setup.engine_config import EngineConfig
