@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from pagesim.errors import PagesimError
+from pagesim.models import model
+from pagesim.models.drafters import draft_bytes
 from pagesim.scheduling.speculative_config import DraftRules, read_speculative_config
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.serve import read_serve
@@ -183,3 +185,21 @@ def test_a_drafters_layers_are_its_models_or_like_the_targets_last() -> None:
     assert layers("step-3.5-flash", method="mtp") == ["window 8×128"] * 3
     assert layers("gemma-4-31b", method="mtp") == []
     assert layers("qwen3-8b", method="dflash") == ["full 8×128"] * 5
+
+
+def test_a_drafters_weights_leave_the_cache() -> None:
+    # DeepSeek-V3's README_WEIGHTS.md: 11.5 billion parameters of the module's own, in FP8 but for a few.
+    assert draft_bytes("mtp", model("deepseek-v3"), None, 1, 1) == pytest.approx(11.5e9, rel=0.03)
+    small = model("qwen3-0.6b")
+    assert draft_bytes("draft_model", model("qwen3-8b"), small, 1, 1) == small.weight_bytes_per_gpu(1)
+    assert draft_bytes("ngram", model("qwen3-8b"), None, 1, 1) == 0
+
+    def left(**options: Any) -> int:
+        return EngineConfig(
+            System(policy="vllm-v1", model="qwen3-8b", gpu="h100", **options)
+        ).capacity.num_blocks
+
+    config = json.dumps({"model": "qwen3-0.6b", "num_speculative_tokens": 4})
+    block, drafters = 36 * 16 * 4096, 28 * 16 * 4096
+    lost = left() * block - left(speculative_config=config) * (block + drafters)
+    assert lost == pytest.approx(small.weight_bytes_per_gpu(1), abs=block + drafters)
