@@ -7,10 +7,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pagesim.errors import PagesimError
+from pagesim.errors import PagesimError, brief
 from pagesim.models import model
 from pagesim.models.layers import KV_SCALE_BYTES
-from pagesim.scheduling.speculative_config import read_speculative_config
 from pagesim.setup.block_plans import STATE_DTYPES
 from pagesim.setup.reading import parse_json
 from pagesim.setup.serve_vllm_flags import (
@@ -78,21 +77,25 @@ def _full_graphs(words: list[str], flags: dict[str, list[str]]) -> bool:
 
 
 def _speculation(flags: Mapping[str, list[str]]) -> dict[str, str]:
-    """Return ``speculative_config`` with the keys that have flags of their own; nothing without any."""
-    keys = {"spec-method": "method", "spec-model": "model", "spec-tokens": "num_speculative_tokens"}
-    short = {key: flags[name][-1] for name, key in keys.items() if name in flags}
-    whole = flags.get("speculative-config")
-    if not short:
-        if not whole:
-            return {}
-        read_speculative_config(whole[-1])
-        return {"speculative_config": whole[-1]}
-    given = _object(whole[-1]) if whole else {}
+    """Return ``speculative_config`` with the keys that have flags of their own; nothing without any.
+
+    Raises:
+        PagesimError: it is no JSON object, or has a key that is a flag, too.
+    """
+    name, keys = "speculative-config", {"spec-method": "method", "spec-model": "model"}
+    short: dict[str, Any] = {key: flags[flag][-1] for flag, key in keys.items() if flag in flags}
+    if "spec-tokens" in flags:
+        short |= number("num_speculative_tokens", int)("spec-tokens", flags["spec-tokens"][-1])
+    given: dict[str, Any] = {}
+    if name in flags:
+        given = _object(flags[name][-1])
+        if not given:
+            raise PagesimError(
+                f"--serve: --{name} is {brief(flags[name][-1], 80)}; it must be a JSON object with a method"
+            )
     if twice := sorted(short.keys() & given.keys()):
-        raise PagesimError(
-            f"--serve: --speculative-config has {twice[0]}, which is a flag, too: give it once"
-        )
-    return {"speculative_config": json.dumps({**given, **short})}
+        raise PagesimError(f"--serve: --{name} has {twice[0]}, which is a flag, too: give it once")
+    return {"speculative_config": json.dumps({**given, **short})} if given or short else {}
 
 
 def _graphs(flags: Mapping[str, list[str]], eager: bool) -> dict[str, int]:

@@ -57,6 +57,7 @@ class Division:
         activations: the most alive at once in the largest iteration; estimated.
         graphs: CUDA graphs; estimated, 0 where none are captured or the engine does not count them.
         other: all else; estimated.
+        drafter: weights of what drafts, besides; estimated.
     """
 
     memory: int
@@ -65,11 +66,13 @@ class Division:
     activations: int
     graphs: int
     other: int
+    drafter: int = 0
 
     @property
     def cache(self) -> int:
         """What is left for the cache; negative where the rest alone is too much."""
-        return self.requested - self.weights - self.activations - self.graphs - self.other
+        used = self.weights + self.drafter + self.activations + self.graphs + self.other
+        return self.requested - used
 
 
 def divide(
@@ -85,6 +88,7 @@ def divide(
     sampler_buffers: bool = False,
     images: Images = USUAL,
     layers: range | None = None,
+    drafter_bytes: int = 0,
 ) -> Division:
     """Divide the memory of each of ``tp`` GPUs as vLLM does.
 
@@ -102,6 +106,7 @@ def divide(
         sampler_buffers: whether the sampler keeps buffers and masks a copy of the logits, as in 0.33.0.
         images: how images are treated, by a model that has a tower for them.
         layers: of the GPUs' stage, in a pipeline; all of them when left out.
+        drafter_bytes: weights of what drafts, on each GPU of the last stage.
     """
     layers = range(model.layers) if layers is None else layers
     is_first, is_last = layers.start == 0, layers.stop == model.layers
@@ -129,6 +134,7 @@ def divide(
         ),
         graphs=graphs if cuda_graphs else 0,
         other=other,
+        drafter=drafter_bytes if is_last else 0,
     )
 
 
