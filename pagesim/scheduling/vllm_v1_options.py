@@ -59,6 +59,33 @@ class VllmV1Options(SchedulerOptions):
         description="GPUs of a tensor-parallel group over which the tokens of a block are divided. "
         "Defaults to 1. 0.33.0 only.",
     )
+    data_parallel_size: int | None = Field(
+        None, ge=1, le=1024, description="Number of engines behind vLLM's load balancer. Defaults to 1."
+    )
+    data_parallel_size_local: int | None = Field(
+        None, ge=1, le=1024, description="Number of engines of each node. Defaults to all."
+    )
+    data_parallel_lb: Literal["internal", "hybrid", "external"] | None = Field(
+        None,
+        description="Load balancing over engines: by vLLM over all of them or those of a node, or by a "
+        "router in front of it. Defaults to internal.",
+    )
+    data_parallel_latency: float | None = Field(
+        None, ge=0, le=1, description="Seconds of a message between API servers, engines and coordinator."
+    )
+    api_server_count: int | None = Field(
+        None, ge=1, le=1024, description="Number of API servers of each node. Defaults to its engines."
+    )
+    dp_sync_interval: int | None = Field(
+        None,
+        ge=1,
+        le=MOST,
+        description="Steps after which engines of a model with experts agree on whether to go on. "
+        "Defaults to 16.",
+    )
+    enable_expert_parallel: bool | None = Field(
+        None, description="Give each GPU whole experts instead of a part of each."
+    )
     disable_hybrid_kv_cache_manager: bool | None = Field(
         None,
         description="Keep all tokens in layers with a window or chunks. Off by default.",

@@ -67,6 +67,7 @@ class Server:
             is an `Observer` is one of them.
         observers: further ones, called after the recorder.
         tables: whether blocks must have numbers, because an observer reads them.
+        lock_step: whether it is known only later when an iteration is carried out, and each is planned.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Server:
         executor: MakeExecutor | None = None,
         observers: Sequence[Observer] = (),
         tables: bool = False,
+        lock_step: bool = False,
     ) -> None:
         config, system = setting.config, setting.config.system
         self.setting = setting
@@ -123,7 +125,7 @@ class Server:
             carrying_out,
             self.recorder,
             observers=observers,
-            fast_forward=system.fast_forward,
+            fast_forward=system.fast_forward and not lock_step,
             until=None if system.until is None else to_ticks(system.until),
             aborts=aborts,
             strict_compat=system.strict_compat,

@@ -68,6 +68,8 @@ class Fleet:
         *,
         observers: Sequence[Observer] = (),
         consume: Sequence[Consume] = (),
+        tables: bool = False,
+        lock_step: bool = False,
     ) -> Server:
         """Start an engine; return it.
 
@@ -77,8 +79,18 @@ class Fleet:
             log: where its requests' times go.
             observers: further ones.
             consume: what takes in its records.
+            tables: as `Server`.
+            lock_step: as `Server`.
         """
-        server = Server(setting, log, replica.routed, observers=[replica, *observers], consume=consume)
+        server = Server(
+            setting,
+            log,
+            replica.routed,
+            observers=[replica, *observers],
+            consume=consume,
+            tables=tables,
+            lock_step=lock_step,
+        )
         replica.start(self.environment, server.engine)
         self._replicas.append(replica)
         return server
