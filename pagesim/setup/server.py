@@ -8,6 +8,7 @@ from typing import Any
 from pagesim.accounting.chunks import Chunk
 from pagesim.accounting.ledger import LedgerShape
 from pagesim.accounting.metrics import MemoryMeans, TokenGaps
+from pagesim.accounting.pass_recorder import PassRecorder
 from pagesim.accounting.records import Recorder
 from pagesim.accounting.request_log import RequestLog
 from pagesim.accounting.tier_history import TierHistory
@@ -103,7 +104,7 @@ class Server:
             for account in accounts:
                 account(chunk)
 
-        self.recorder = Recorder(self.scheduler, log, account_for)
+        self.recorder = (PassRecorder if lock_step else Recorder)(self.scheduler, log, account_for)
         spans = self.scheduler.spans
         carrying_out: Executor = PredictedExecutor(config.cost, None if spans is None else spans.ahead)
         if executor is not None:

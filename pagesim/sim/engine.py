@@ -267,6 +267,11 @@ class Engine:
         return self._next_abort > before
 
     @property
+    def waits(self) -> bool:
+        """Whether what was decided last ends with the oldest batch in flight."""
+        return self._waits
+
+    @property
     def next_abort(self) -> int:
         """When the next client goes away whose request may not be over, in ticks; ``NEVER`` if none does."""
         return self.aborts[self._next_abort][0] if self._next_abort < len(self.aborts) else NEVER

@@ -95,8 +95,8 @@ class EngineProcess(Observer):
     when it happens interrupts the fast-forward. That is carried out when its time has passed, so cutting it
     short costs nothing.
 
-    A subclass may change `_decided`, `_wait`, `_rest` and `_replans_at`. One that tells clients what is over is among the
-    engine's observers.
+    A subclass may change `_decided`, `_wait`, `_rest` and `_replans_at`. One that tells clients what is over
+    is among the engine's observers.
 
     Args:
         routed: where a request is added that is submitted; None where the engine knows what will arrive.

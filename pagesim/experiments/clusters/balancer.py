@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
-
-import numpy as np
 
 from pagesim.experiments.clusters.coordinator import Counts
 from pagesim.experiments.clusters.replicas import Replicas
@@ -117,7 +116,7 @@ class LoadBalancer:
         """Learn what ranks have to do, ``[R]``, if anything was counted, and their wave."""
         self.wave = wave
         if counts is not None:
-            for server in np.concatenate(self._servers).tolist():
+            for server in chain(*self._servers):
                 server.counts = list(counts[server.ranks.start : server.ranks.stop])
 
     def over(self, row: int) -> None:

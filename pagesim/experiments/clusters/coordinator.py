@@ -1,4 +1,4 @@
-"""The coordinator of vLLM's data parallelism: it tells API servers what ranks have to do, and begins waves."""
+"""The coordinator of vLLM's data parallelism: it tells API servers what ranks have to do, and keeps waves."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from pagesim.errors import PagesimError
 from pagesim.experiments.clusters.balancer import LoadBalancer
 from pagesim.experiments.clusters.coordinator import Coordinator
 from pagesim.experiments.clusters.fleet import Fleet, ReplicaPool
+from pagesim.experiments.clusters.lock_step import LockStep, LockStepRank
 from pagesim.experiments.clusters.messages import Messages
 from pagesim.experiments.clusters.ranks import Rank, RankGroup
 from pagesim.experiments.clusters.routers import Router
@@ -20,6 +21,9 @@ from pagesim.setup.prepare import PreparedSystem
 from pagesim.setup.server import Consume, Server
 from pagesim.sim.clock import to_ticks
 from pagesim.workloads.trace import IntColumn
+
+SYNC_INTERVAL = 16
+"""Steps after which ranks in lock-step agree on whether to go on, where that is left open."""
 
 Watch = Callable[[int, AddedArrivals], tuple[Sequence[Observer], Sequence[Consume]]]
 """Returns what observes a rank, and takes in its records, by its number and its requests."""
@@ -39,7 +43,9 @@ class DataParallel:
     Attributes:
         servers: the ranks' engines with their accounts.
         ranks: what runs them.
-        coordinator, balancer: see there; the latter is None where a router takes its place.
+        coordinator: what publishes what ranks have to do.
+        balancer: of vLLM; None where a router takes its place.
+        lock_step: of ranks of a model with experts; None of any other.
         went_to: the rank that each row went to, ``[N]``; -1 for none.
     """
 
@@ -55,7 +61,11 @@ class DataParallel:
         size = options.data_parallel_size or 1
         fleet = self._fleet = Fleet(setting, self.log)
         messages = Messages(fleet.environment, to_ticks(options.data_parallel_latency or 0.0))
-        self.coordinator = Coordinator(messages, size, lock_step=False)
+        self.lock_step: LockStep | None = None
+        if setting.config.model.moe is not None:
+            self.lock_step = LockStep(fleet.environment, size, options.dp_sync_interval or SYNC_INTERVAL)
+        self.coordinator = Coordinator(messages, size, lock_step=self.lock_step is not None)
+        self.coordinator.start_wave = self._start_wave
         self.balancer: LoadBalancer | None = None
         router = self.router
         if options.data_parallel_lb != "external":
@@ -69,21 +79,29 @@ class DataParallel:
         self.servers: list[Server] = []
         self.ranks: list[Rank] = []
         for number in range(size):
-            rank = Rank(
-                number,
-                self._pool.states,
-                AddedArrivals(fleet.whole),
-                fleet.prompts,
-                fleet.tell,
-                group=group,
-            )
+            known = number, self._pool.states, AddedArrivals(fleet.whole), fleet.prompts, fleet.tell
+            if self.lock_step is None:
+                rank = Rank(*known, group=group)
+            else:
+                rank = LockStepRank(*known, group=group, lock_step=self.lock_step)
             self._pool.replicas.append(rank)
             self.ranks.append(rank)
             observers, consume = self.watch(number, rank.routed)
             server = fleet.add(
-                rank, setting, self.log, observers=observers, consume=consume, tables=self.tables
+                rank,
+                setting,
+                self.log,
+                observers=observers,
+                consume=consume,
+                tables=self.tables,
+                lock_step=self.lock_step is not None,
             )
             self.servers.append(server)
+
+    def _start_wave(self, wave: int, exclude: int) -> None:
+        for rank in self.ranks:
+            assert isinstance(rank, LockStepRank)
+            rank.start_wave(wave, exclude)
 
     @property
     def went_to(self) -> IntColumn:

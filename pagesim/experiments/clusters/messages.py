@@ -1,4 +1,4 @@
-"""Messages between the processes of vLLM's data parallelism: what each takes, and the order of equal times."""
+"""Messages between processes of vLLM's data parallelism: what each takes, and the order at equal times."""
 
 from __future__ import annotations
 

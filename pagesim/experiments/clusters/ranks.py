@@ -38,13 +38,13 @@ class Rank(Replica):
         group: of the rank.
 
     Attributes:
-        last: when it did anything last, in ticks.
+        last: when it did anything last, in ticks, and how much the coordinator had published then.
     """
 
     def __init__(self, *others: Any, group: RankGroup) -> None:
         super().__init__(*others)
         self.group = group
-        self.last = 0
+        self.last = 0, 0
         self._reported = (0, 0)
 
     # On the cluster's clock
@@ -97,7 +97,7 @@ class Rank(Replica):
             yield Decision(environment, instant - int(environment.now), self._turn)
         except simpy.Interrupt:
             return False
-        self.last = int(environment.now)
+        self.last = int(environment.now), len(self.group.coordinator.published)
         return True
 
     def _wait(self, now: int) -> Events:

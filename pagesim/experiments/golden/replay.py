@@ -89,10 +89,9 @@ def side_by_side(
     trace = trace_of(log)
     logged = {table: _read(file) for table, file in log.tables.items()}
     if log.options.get("data_parallel_size"):
-        ours = tables_of_ranks(
-            _system(log, stepping=stepping), trace, _names(trace), logged["steps"], tables=tables
-        )
-        return {table: alike(log, table, ours[table], theirs) for table, theirs in logged.items()}
+        system = _system(log, stepping=stepping)
+        of_ranks = tables_of_ranks(system, trace, _names(trace), logged["steps"], tables=tables)
+        return {table: alike(log, table, of_ranks[table], theirs) for table, theirs in logged.items()}
     of_sglang = "steps" in logged and is_of_sglang(logged["steps"])
     details = SglangDetails() if of_sglang else Details(_names(trace))
     result = replay(log, trace, stepping=stepping, tables=tables, observers=[details])
