@@ -9,8 +9,10 @@ from math import ceil
 from pagesim.errors import PagesimError, brief
 from pagesim.models.encoder import Encoder
 from pagesim.models.exactness import Trust, is_estimate, notes, trust
+from pagesim.models.experts import ExpertDivision
 from pagesim.models.layers import (
     MOST,
+    ChunkLayer,
     FullLayer,
     LatentLayer,
     Layer,
@@ -96,6 +98,7 @@ class ModelSpec:
         ffns: inner width of each layer's plain MLP where they differ, 0 of a layer without one.
         extras: tensors that no other number here tells of.
         own_attention: those of attention are all among them.
+        expert_division: of the experts over GPUs, where it is another one than that of all else.
 
     ``hidden``, ``ffn`` and ``vocab`` are 0 where only ``cached`` is known: the model then has neither weights
     nor a roofline, and serves where the blocks or the bytes of the cache are given.
@@ -155,6 +158,7 @@ class ModelSpec:
     ffns: tuple[int, ...] = ()
     extras: tuple[Tensor, ...] = ()
     own_attention: bool = False
+    expert_division: ExpertDivision | None = None
 
     def __post_init__(self) -> None:
         self._check(self)
@@ -314,11 +318,34 @@ class ModelSpec:
     def weight_bytes_by_group(self, tp: int) -> dict[str, int]:
         """Return the same by group: the fields of ``Weights``, and ``rest``."""
         self.kv_heads_per_gpu(tp)
+        shards, held = self.expert_shares(tp)
         found: dict[str, float] = {REST: 0, "head": 0}
         for tensor in tensors(self):
-            found[tensor.group] = found.get(tensor.group, 0) + self.weights.bytes(tensor, tp)
+            if tensor.copies > 1:
+                size = self.weights.bytes(tensor, shards) * held / tensor.copies
+            else:
+                size = self.weights.bytes(tensor, 1 if self._is_whole(tensor, tp) else tp)
+            found[tensor.group] = found.get(tensor.group, 0) + size
         found[REST] += self.weights.cache_scales * self.attention_layers
         return {group: round(size) for group, size in found.items()}
+
+    def expert_shares(self, tp: int) -> tuple[int, int]:
+        """Return how many GPUs divide an expert that is not shared, and the experts on the fullest of them.
+
+        It is the fullest of the rank's GPUs where `expert_division` names one; 1 and 0 without experts.
+        """
+        if self.moe is None:
+            return 1, 0
+        if self.expert_division is None:
+            return tp, self.moe.experts
+        return self.expert_division.shares(self.moe.experts, tp)
+
+    def _is_whole(self, tensor: Tensor, tp: int) -> bool:
+        """Say whether every GPU has a tensor of shared experts whole that GPUs divide otherwise."""
+        if self.expert_division is None or tensor.group != "shared":
+            return False
+        divides_tokens = self.mla is not None or any(isinstance(each, ChunkLayer) for each in self.cached)
+        return divides_tokens and self.expert_division.has_whole_shared(tp)
 
     def expert_bytes_per_gpu(self, tp: int) -> int:
         """Return of these the bytes of experts that are not shared."""

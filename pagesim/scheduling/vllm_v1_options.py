@@ -165,6 +165,19 @@ class VllmV1Options(SchedulerOptions):
     )
 
     @property
+    def ranks(self) -> int:
+        """Data-parallel engines."""
+        return self.data_parallel_size or 1
+
+    @property
+    def balancing(self) -> str:
+        """How requests are shared out over them: ``internal``, ``hybrid`` or ``external``."""
+        asked = self.data_parallel_lb or "internal"
+        if asked == "hybrid" and self.data_parallel_size_local in (1, self.ranks):
+            return "external" if self.data_parallel_size_local == 1 else "internal"
+        return asked
+
+    @property
     def offloads(self) -> bool:
         """Whether KV is offloaded to a tier beside the device."""
         return (
@@ -258,6 +271,7 @@ def _check(options: VllmV1Options, release: Release, longest: int, tokens: int, 
             "it out, or choose vllm_version 0.33.0"
         )
     _check_context_parallel(options)
+    _check_data_parallel(options)
     if tokens < sequences:
         raise PagesimError(
             f"max_num_seqs is {sequences}, more than the {tokens} of max_num_batched_tokens; vLLM does not "
@@ -294,6 +308,42 @@ def _check_context_parallel(options: VllmV1Options) -> None:
                 f"decode_context_parallel_size is {size}, and what {what} does beside it is in no log of "
                 "vLLM's decisions: leave one of them out"
             )
+
+
+_OF_RANKS = (
+    *("data_parallel_size_local", "data_parallel_lb", "data_parallel_latency", "api_server_count"),
+    "dp_sync_interval",
+)
+"""Options that are of several data-parallel engines only."""
+
+
+def _check_data_parallel(options: VllmV1Options) -> None:
+    """Refuse engines that cannot be shared out so, and another release's."""
+    given = {name: value for name in _OF_RANKS if (value := getattr(options, name)) is not None}
+    size, local = options.ranks, options.data_parallel_size_local
+    if size == 1:
+        if given:
+            name, value = next(iter(given.items()))
+            raise PagesimError(f"{name} is {value}; it is for several engines: give data_parallel_size, too")
+        return
+    if options.vllm_version != "0.33.0":
+        raise PagesimError(
+            f"data_parallel_size is {size}, and how vLLM {options.vllm_version} shares requests out is in no "
+            "log of its decisions: leave it out, or choose vllm_version 0.33.0"
+        )
+    if local is not None and size % local:
+        raise PagesimError(
+            f"data_parallel_size_local is {local}; it must divide data_parallel_size, which is {size}"
+        )
+    if options.data_parallel_lb == "hybrid" and local is None:
+        raise PagesimError(
+            "data_parallel_lb is hybrid, which is over the engines of a node: give data_parallel_size_local"
+        )
+    if options.balancing == "external" and options.api_server_count not in (None, 1):
+        raise PagesimError(
+            f"api_server_count is {options.api_server_count}; where a router is in front of each engine, "
+            "that has one: leave it out"
+        )
 
 
 def _check_offloading(options: VllmV1Options) -> None:

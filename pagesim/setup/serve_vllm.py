@@ -13,15 +13,19 @@ from pagesim.setup.block_plans import STATE_DTYPES
 from pagesim.setup.reading import parse_json
 from pagesim.setup.serve_vllm_flags import (
     ALIASES,
+    BATCHED_EXPERTS,
+    EXPERTS,
     FLAGS,
     HARMLESS,
     HARMLESS_VARIABLES,
     LAYERED,
     NOTED,
+    OF_RANKS,
     OLDER,
     QUANTIZATIONS,
     REFUSED,
     TAKEN,
+    TWO_BATCHES,
     WITHIN_A_REPLICA,
 )
 from pagesim.setup.serve_words import FlagTable, Reader, choice, number
@@ -61,6 +65,7 @@ def read(variables: list[str], words: list[str]) -> tuple[dict[str, Any], tuple[
     """
     options, flags, notes = _TABLE.options(variables, words)
     options |= _graphs(flags, options.pop("enforce_eager", False))
+    notes += _ranks(flags, options)
     _check_state_block(flags, options)
     return {**FIXED, **options}, notes, _full_graphs(words, flags)
 
@@ -90,6 +95,56 @@ def _graphs(flags: Mapping[str, list[str]], eager: bool) -> dict[str, int]:
             "start so: leave one of them out"
         )
     return {"max_cudagraph_capture_size": max(sizes)}
+
+
+def _ranks(flags: Mapping[str, list[str]], options: dict[str, Any]) -> tuple[str, ...]:
+    """Put what a line says of several engines and of experts into options; return the notes of it.
+
+    Raises:
+        PagesimError: it is not modelled, or vLLM does not start so.
+    """
+    idle, notes = [], []
+    moe, size = model(options["model"]).moe, options.get("data_parallel_size", 1)
+    if options.get("enable_expert_parallel"):
+        if moe is None:
+            notes.append(f"vLLM has no use for --{EXPERTS} here: {options['model']} has no experts")
+        if moe is None or (size == 1 and moe.experts % options.get("tensor_parallel_size", 1) == 0):
+            del options["enable_expert_parallel"]
+            idle.append(EXPERTS)
+    hybrid, external = (options.pop(f"data_parallel_{name}_lb", False) for name in ("hybrid", "external"))
+    if hybrid and external:
+        raise PagesimError(
+            "--serve: --data-parallel-hybrid-lb and --data-parallel-external-lb; vLLM does not start so: "
+            "leave one of them out"
+        )
+    if hybrid or external:
+        options["data_parallel_lb"] = "hybrid" if hybrid else "external"
+    if size == 1:
+        for name in OF_RANKS:
+            if flags.get(name, ["false"]) not in (["false"], ["1"]):
+                raise PagesimError(
+                    f"--serve: --{' '.join((name, *flags[name]))} affects scheduling and is not modelled; it "
+                    "goes with --data-parallel-size"
+                )
+            options.pop(name.replace("-", "_"), None)
+        idle += [name for name in OF_RANKS if name in flags]
+        for name in ("data-parallel-size", "api-server-count"):
+            if options.pop(name.replace("-", "_"), None) is not None:
+                idle.append(name)
+    if idle:
+        notes.insert(0, f"of the {_TABLE.server} line without an effect here: --{', --'.join(idle)}")
+    if size == 1:
+        return tuple(notes)
+    for name in TWO_BATCHES:
+        if flags.get(name, ["false"]) != ["false"]:
+            raise PagesimError(
+                f"--serve: --{name} beside --data-parallel-size affects scheduling and is not modelled; "
+                "leave it out"
+            )
+    backend = flags.get("all2all-backend", [""])[-1]
+    if options.get("enable_expert_parallel") and backend in BATCHED_EXPERTS:
+        options.setdefault("max_num_batched_tokens", 256)
+    return tuple(notes)
 
 
 def _check_state_block(flags: Mapping[str, list[str]], options: Mapping[str, Any]) -> None:
@@ -152,6 +207,10 @@ _READERS: dict[str, Reader] = {
     "max-model-len": _length,
     "tensor-parallel-size": number("tensor_parallel_size", int),
     "decode-context-parallel-size": number("decode_context_parallel_size", int),
+    "data-parallel-size": number("data_parallel_size", int),
+    "data-parallel-size-local": number("data_parallel_size_local", int),
+    "api-server-count": number("api_server_count", int),
+    "dp-sync-interval": number("dp_sync_interval", int),
     "gpu-memory-utilization": number("gpu_memory_utilization", float),
     "block-size": number("block_size", int),
     "kv-cache-memory-bytes": number("kv_cache_memory_bytes", readable),
@@ -203,6 +262,6 @@ _TABLE = FlagTable(
     model="model",
     length="max-model-len",
     kernels=("moe-backend", "kernel-config"),
-    experts="enable-expert-parallel",
+    experts="",
     checkpoints=QUANTIZATIONS,
 )

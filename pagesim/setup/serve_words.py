@@ -104,7 +104,7 @@ class FlagTable:
         model: the flag that names the model.
         length: the flag that says the tokens of the longest request.
         kernels: the flags that choose kernels of experts.
-        experts: the flag that gives GPUs whole experts.
+        experts: the flag that gives GPUs whole experts, where that must change no decision; '' where it may.
         checkpoints: by method of quantization, the weight dtypes of checkpoints for which it says nothing
             new.
     """

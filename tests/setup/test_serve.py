@@ -49,8 +49,9 @@ def test_whole_experts_change_no_decision_within_a_replica() -> None:
     for line in (f"vllm serve {moe} -tp 2 -ep", f"sglang serve {moe} --tp-size 4 --ep-size 2"):
         (note,) = read_serve(line).notes
         assert re.search(r"without an effect here: --(enable-expert-parallel|ep-size)$", note)
-    for line in (f"vllm serve {moe} -tp 3 -ep", f"sglang serve {moe} --tp-size 2 --ep-size 3"):
-        assert "would deal the 8 experts of 'mixtral-8x7b' unevenly over 3 of" in refusal(line)
+    line = f"sglang serve {moe} --tp-size 2 --ep-size 3"
+    assert "would deal the 8 experts of 'mixtral-8x7b' unevenly over 3 of" in refusal(line)
+    assert options_of(f"vllm serve {moe} -tp 3 -ep")["enable_expert_parallel"] is True
 
 
 def test_whole_experts_of_a_model_without_any_are_said_to_be_of_no_use() -> None:

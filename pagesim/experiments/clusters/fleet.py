@@ -176,15 +176,15 @@ def replay_together(
     fleet = Fleet(setting, log)
     pool = ReplicaPool(fleet, router, replicas)
     servers = []
-    for number, counting in enumerate(_progress(progress, replicas)):
+    for number, counted in enumerate(counting(progress, replicas)):
         replica = Replica(number, pool.states, AddedArrivals(fleet.whole), fleet.prompts, fleet.tell)
         pool.replicas.append(replica)
-        servers.append(fleet.add(replica, setting, log, observers=counting))
+        servers.append(fleet.add(replica, setting, log, observers=counted))
     fleet.run(pool)
     return servers, pool.went_to
 
 
-def _progress(progress: ProgressCallback | None, replicas: int) -> list[list[ProgressObserver]]:
+def counting(progress: ProgressCallback | None, replicas: int) -> list[list[ProgressObserver]]:
     """Return observers of each replica that together call ``progress`` with the number of ended requests."""
     if progress is None:
         return [[]] * replicas

@@ -11,7 +11,6 @@ from pagesim.experiments.clusters.coordinator import Publication
 from pagesim.experiments.clusters.data_parallel import DataParallel
 from pagesim.experiments.clusters.lock_step import LockStepRank
 from pagesim.experiments.clusters.ranks import Rank
-from pagesim.experiments.clusters.routers import RoundRobin
 from pagesim.experiments.golden.details import Details
 from pagesim.results.step_table import StepTable
 from pagesim.scheduling.batch import Batch
@@ -49,7 +48,7 @@ def tables_of_ranks(
         details.append(PassDetails(names))
         return [details[-1]], [step_tables[-1].add]
 
-    ranks = DataParallel(setting, log, RoundRobin(), watch, tables)
+    ranks = DataParallel(setting, log, watch=watch, tables=tables)
     for noted, rank in zip(details, ranks.ranks, strict=True):
         noted.rank = rank
     ranks.replay()
