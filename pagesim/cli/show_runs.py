@@ -79,9 +79,10 @@ def cluster(result: ClusterResult) -> None:
     together = summary["cluster"].get("lock_step")
     if together and together["passes"]:
         share = together["dummy_batches"] / (together["passes"] * summary["cluster"]["replicas"])
+        waves = "a wave" if together["waves"] == 1 else f"{together['waves']:,} waves"
         say(
-            f"{together['passes']:,} forward passes of all replicas in {together['waves']:,} waves; "
-            f"{100 * share:.1f} % of their batches were dummies, of replicas that had nothing to compute"
+            f"{together['passes']:,} forward passes of all replicas in {waves}; {100 * share:.1f} % of their "
+            "batches were dummies, of replicas that had nothing to compute"
         )
 
 

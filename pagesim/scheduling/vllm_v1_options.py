@@ -310,7 +310,7 @@ def _check_context_parallel(options: VllmV1Options) -> None:
             )
 
 
-_OF_RANKS = (
+OF_RANKS = (
     *("data_parallel_size_local", "data_parallel_lb", "data_parallel_latency", "api_server_count"),
     "dp_sync_interval",
 )
@@ -319,7 +319,7 @@ _OF_RANKS = (
 
 def _check_data_parallel(options: VllmV1Options) -> None:
     """Refuse engines that cannot be shared out so, and another release's."""
-    given = {name: value for name in _OF_RANKS if (value := getattr(options, name)) is not None}
+    given = {name: value for name in OF_RANKS if (value := getattr(options, name)) is not None}
     size, local = options.ranks, options.data_parallel_size_local
     if size == 1:
         if given:

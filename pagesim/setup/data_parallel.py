@@ -30,6 +30,17 @@ def divided_experts(spec: ModelSpec, system: System, rank: int) -> ModelSpec:
     return replace(spec, expert_division=ExpertDivision(ranks, whole, rank))
 
 
+def experts_on_each_gpu(spec: ModelSpec, tp: int) -> list[int]:
+    """Return the experts on each GPU of all ranks, where they are divided otherwise than all else; else none.
+
+    Args:
+        spec: the model.
+        tp: GPUs of a rank.
+    """
+    division, moe = spec.expert_division, spec.moe
+    return [] if division is None or moe is None else division.on_each_gpu(moe.experts, tp)
+
+
 def steps_together(spec: ModelSpec, options: VllmV1Options) -> bool:
     """Say whether data-parallel ranks of a model run each pass together, as those with experts do.
 
