@@ -145,9 +145,7 @@ def _expert_notes(config: EngineConfig) -> tuple[str, ...]:
     over = f"data_parallel_size {division.ranks}" if division.ranks > 1 else "enable_expert_parallel"
     said = f"{over}: what GPUs send each other for experts is not charged"
     if not isinstance(config.cost, Roofline):
-        said += (
-            f", and with cost {config.system.cost} each rank takes as long as if all experts were on its GPUs"
-        )
+        said += f", and cost {config.system.cost} takes all experts to be on the GPUs of each rank"
     return (said,)
 
 

@@ -59,8 +59,9 @@ def main() -> int:
 
 
 def has_driver(log: GoldenLog) -> bool:
-    """Say whether a log can be remade: of a released engine, without groups of layers, tiers and cadence."""
+    """Say whether a log can be remade: of a released engine, without groups of layers, tiers, cadence and ranks."""
     others = {"model", "kv_offloading_chunks", "prefill_schedule_interval", "decode_context_parallel_size"}
+    others |= {"data_parallel_size"}
     return log.policy in ENGINES and not others & log.options.keys()
 
 

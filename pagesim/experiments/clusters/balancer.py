@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from pagesim.experiments.clusters.coordinator import Counts
 from pagesim.experiments.clusters.replicas import Replicas
+from pagesim.experiments.clusters.routers import Router
 from pagesim.workloads.trace import IntColumn, Request
 
 FULL, HALF_FULL = 6.0, 0.5
@@ -123,3 +124,23 @@ class LoadBalancer:
         """Learn that a request is over, by its row of the trace."""
         server, rank = self._sent_by.pop(row)
         server.inflight[rank - server.ranks.start] -= 1
+
+
+class WholeRequests:
+    """A `Router` in front of ranks that sends all samples of a client's request one way.
+
+    Args:
+        router: asked once a request.
+        request_of: the client's request that each row of the trace is of, ``[N]``.
+    """
+
+    def __init__(self, router: Router, request_of: IntColumn) -> None:
+        self._router = router
+        self._request_of = request_of
+        self._last = -1, 0
+
+    def choose(self, request: Request, replicas: Replicas, now: int) -> int:
+        number = int(self._request_of[request.row])
+        if number != self._last[0]:
+            self._last = number, self._router.choose(request, replicas, now)
+        return self._last[1]

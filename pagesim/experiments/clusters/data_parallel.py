@@ -8,7 +8,7 @@ from typing import Any
 
 from pagesim.accounting.request_log import RequestLog
 from pagesim.errors import PagesimError
-from pagesim.experiments.clusters.balancer import LoadBalancer
+from pagesim.experiments.clusters.balancer import LoadBalancer, WholeRequests
 from pagesim.experiments.clusters.coordinator import Coordinator
 from pagesim.experiments.clusters.fleet import Fleet, ReplicaPool, counting
 from pagesim.experiments.clusters.lock_step import LockStep, LockStepRank
@@ -74,7 +74,7 @@ class DataParallel:
         if together:
             self.lock_step = LockStep(environment, size, options.dp_sync_interval or SYNC_INTERVAL)
         self.balancer: LoadBalancer | None = None
-        router = self.router or RoundRobin()
+        router: Router = WholeRequests(self.router or RoundRobin(), setting.request_of)
         if options.balancing != "external":
             self.balancer = router = balancer_of(setting)
             self.coordinator.publish = self.balancer.publish

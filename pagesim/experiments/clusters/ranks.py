@@ -67,6 +67,8 @@ class Rank(Replica):
         while now <= engine.until:
             self._take_inputs(now)
             self._busy = engine.decide(now)
+            if engine.run.steps and self._load() != self._reported:
+                engine.replan_at(engine.run.start)  # what was planned is reported when it is over
             self._decided()
             if self._busy:
                 yield from self._finish_step(now)
@@ -119,12 +121,16 @@ class Rank(Replica):
         """Tell the coordinator what there is to do, if that has changed."""
         if self.group.balancer is None:
             return
+        load, memory = self._load(), self.engine.scheduler.memory
+        if load != self._reported:
+            self._reported = load
+            waiting, running = load
+            self._send_counts(Counts(waiting, running, 1.0 - memory.free_blocks / memory.num_blocks))
+
+    def _load(self) -> tuple[int, int]:
+        """Return how many requests wait and run."""
         scheduler = self.engine.scheduler
-        memory, counts = scheduler.memory, (len(scheduler.running), scheduler.queue.waiting)
-        if counts != self._reported:
-            self._reported = counts
-            usage = 1.0 - memory.free_blocks / memory.num_blocks
-            self._send_counts(Counts(counts[1], counts[0], usage))
+        return scheduler.queue.waiting, len(scheduler.running)
 
     def _send_counts(self, counts: Counts) -> None:
         self.group.coordinator.report(self._turn, counts, 0, 0)
