@@ -229,11 +229,18 @@ class Engine:
                 self._due = copies.due  # of those that are left
         return now + NAP if self._naps and scheduler.has_work else now
 
-    def end(self) -> None:
-        """Decide nothing more, and hand over what was recorded."""
-        for over_at, _ in self._in_flight:
+    def end(self, ends: Sequence[int] = ()) -> None:
+        """Decide nothing more, and hand over what was recorded.
+
+        Args:
+            ends: of the batches in flight, in ticks, the oldest first, where these are not the engine's to
+                say; what is negative is.
+        """
+        for place, (own, _) in enumerate(self._in_flight):
             self.scheduler.start_draining()
-            self.scheduler.finish(over_at)
+            over_at = ends[place] if place < len(ends) else -1
+            self.scheduler.finish(own if over_at < 0 else over_at)
+        self._in_flight.clear()
         self.recorder.flush()
         # The observers would keep the engine, and all arrivals, until a garbage collection.
         self.scheduler.events = self.events = Observer()

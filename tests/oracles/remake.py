@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def has_driver(log: GoldenLog) -> bool:
-    """Say whether a log can be remade: of a released engine, without groups of layers, tiers, cadence and ranks."""
+    """Say whether a log can be remade: of one released engine, without layer groups, tiers and cadence."""
     others = {"model", "kv_offloading_chunks", "prefill_schedule_interval", "decode_context_parallel_size"}
     others |= {"data_parallel_size"}
     return log.policy in ENGINES and not others & log.options.keys()

@@ -83,8 +83,14 @@ class LockStep:
         if number == 0:
             found.wave, found.step = rank.wave, rank.step
         if min(found.launched) >= 0:
-            self._begin(found, self.passes[place - 1].end if place else 0, now)
+            self._begin(place)
         return found
+
+    def close(self) -> None:
+        """Carry out what some ranks have handed over, where the others run no more."""
+        for place, each in enumerate(self.passes):
+            if each.meet < 0:
+                self._begin(place)
 
     def all_reduce(self, rank: LockStepRank, value: bool) -> Any:
         """Wait for all ranks; return whether any has given True."""
@@ -101,12 +107,14 @@ class LockStep:
         yield from rank.take_turn()
         return any(values)
 
-    def _begin(self, found: Pass, before: int, now: int) -> None:
+    def _begin(self, place: int) -> None:
         """Carry a pass out behind the one before it, as soon as all ranks have handed over."""
-        found.meet, found.start = now, max(now, before)
+        found = self.passes[place]
+        found.meet = max(found.launched)
+        found.start = max(found.meet, self.passes[place - 1].end if place else 0)
         found.end = found.start + found.ticks
         for number, recorder in self._recorders.items():
-            if not found.dummies[number]:
+            if found.launched[number] >= 0 and not found.dummies[number]:
                 recorder.timed(found.start, found.ticks)
         found.met.succeed()
 
@@ -143,6 +151,12 @@ class LockStepRank(Rank):
         self._recorder = engine.recorder
         self.lock_step.join(self.number, engine.recorder)
         return process
+
+    def end(self) -> None:
+        self.lock_step.close()
+        ends = [-1 if each is None else each.end for each in self._in_flight]
+        self.engine.end(ends)
+        super().end()
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         super().planned(batch, now, start, ticks)
