@@ -318,16 +318,18 @@ class ModelSpec:
     def weight_bytes_by_group(self, tp: int) -> dict[str, int]:
         """Return the same by group: the fields of ``Weights``, and ``rest``."""
         self.kv_heads_per_gpu(tp)
-        shards, held = self.expert_shares(tp)
         found: dict[str, float] = {REST: 0, "head": 0}
         for tensor in tensors(self):
-            if tensor.copies > 1:
-                size = self.weights.bytes(tensor, shards) * held / tensor.copies
-            else:
-                size = self.weights.bytes(tensor, 1 if self._is_whole(tensor, tp) else tp)
-            found[tensor.group] = found.get(tensor.group, 0) + size
+            found[tensor.group] = found.get(tensor.group, 0) + self.bytes_on_gpu(tensor, tp)
         found[REST] += self.weights.cache_scales * self.attention_layers
         return {group: round(size) for group, size in found.items()}
+
+    def bytes_on_gpu(self, tensor: Tensor, tp: int) -> float:
+        """Return the bytes of one of its tensors, in all its layers, on the fullest GPU of ``tp``."""
+        if tensor.copies == 1:
+            return self.weights.bytes(tensor, 1 if self._is_whole(tensor, tp) else tp)
+        shards, held = self.expert_shares(tp)
+        return self.weights.bytes(tensor, shards) * held / tensor.copies
 
     def expert_shares(self, tp: int) -> tuple[int, int]:
         """Return how many GPUs divide an expert that is not shared, and the experts on the fullest of them.

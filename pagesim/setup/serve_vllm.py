@@ -206,6 +206,7 @@ def _object(text: str) -> dict[str, Any]:
 _READERS: dict[str, Reader] = {
     "max-model-len": _length,
     "tensor-parallel-size": number("tensor_parallel_size", int),
+    "pipeline-parallel-size": number("pipeline_parallel_size", int),
     "decode-context-parallel-size": number("decode_context_parallel_size", int),
     "data-parallel-size": number("data_parallel_size", int),
     "data-parallel-size-local": number("data_parallel_size_local", int),

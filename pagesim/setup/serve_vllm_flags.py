@@ -10,7 +10,8 @@ from pagesim.setup.serve_words import QUANTIZED, Arity
 from pagesim.setup.serve_words import flags as _flags
 
 TAKEN = _flags("""
-    model max-model-len kv-cache-dtype tensor-parallel-size decode-context-parallel-size
+    model max-model-len kv-cache-dtype tensor-parallel-size pipeline-parallel-size
+    decode-context-parallel-size
     gpu-memory-utilization block-size num-gpu-blocks-override kv-cache-memory-bytes
     enable-prefix-caching! enable-chunked-prefill! max-num-batched-tokens max-num-seqs
     long-prefill-token-threshold prefill-schedule-interval scheduling-policy
@@ -136,7 +137,6 @@ HARMLESS: dict[str, tuple[str, ...]] = {
     "cpu-offload-gb": ("0", "0.0"),
     "offload-backend": ("auto",),
     "offload-group-size": ("0",),
-    "pipeline-parallel-size": ("1",),
     "prefill-context-parallel-size": ("1",),
     "nnodes": ("1",),
     "node-rank": ("0",),

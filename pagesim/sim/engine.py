@@ -28,6 +28,7 @@ from pagesim.setup.compiled import mypyc_attr
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, span_of, steps_before
 from pagesim.sim.copies import TierCopies
 from pagesim.sim.executor import Executor
+from pagesim.sim.pipeline import Pipeline
 from pagesim.sim.process import drive
 
 NAP: Final = TICKS_PER_SECOND // 1000
@@ -43,6 +44,8 @@ class Engine:
     with two, when the one before the one before it is, and it begins when the one before it is over. There a
     schedule may be empty; that is an iteration of no length, which is in flight as any other.
 
+    With more, it begins when the first stage of a pipeline is free.
+
     Source: vLLM 0.33.0, v1/engine/core.py, ``EngineCore.step`` and ``step_with_batch_queue``.
 
     Args:
@@ -55,11 +58,13 @@ class Engine:
         aborts: when a request's client goes away unless it is over: (ticks, row of the trace), in order.
         strict_compat: whether to stop, with `StrictCompatError`, where the real engine hangs, leaks or dies.
         copies: carries out what is copied between the device and a tier, where there is one.
+        pipeline: the stages through which batches pass; None where one stage has all layers.
 
     Attributes:
         failure_modes: how often a request met one, and which.
         run: the fast-forward at hand; it has no steps if the next iteration is planned.
         over_at: when what was decided last is over, in ticks.
+        waits: whether that ends with the oldest batch in flight.
     """
 
     __slots__ = (
@@ -73,7 +78,6 @@ class Engine:
         "_naps",
         "_next_abort",
         "_tells_growth",
-        "_waits",
         "aborted_tokens",
         "aborts",
         "copies",
@@ -83,11 +87,13 @@ class Engine:
         "failure_modes",
         "fast_forward",
         "over_at",
+        "pipeline",
         "recorder",
         "run",
         "scheduler",
         "strict_compat",
         "until",
+        "waits",
     )
 
     def __init__(
@@ -102,16 +108,18 @@ class Engine:
         aborts: Sequence[tuple[int, int]] = (),
         strict_compat: bool = False,
         copies: TierCopies | None = None,
+        pipeline: Pipeline | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.copies = copies
+        self.pipeline = pipeline
         # When each batch in flight is over, and the jobs that were over when it was launched.
         self._in_flight: deque[tuple[int, Sequence[Job]]] = deque()
         self._ahead = scheduler.in_flight - 1
         # Where more than two are in flight each iteration is planned.
         self._forwards = fast_forward and self._ahead < 2
         self._first_at = 0  # when the first step of the fast-forward at hand is decided
-        self._waits = False  # whether the turn at hand waits for the oldest batch in flight
+        self.waits = False
         self._naps = False  # whether it computes nothing
         # Whether the next iteration can only do what the last one does: requests that wait were looked at,
         # and none has arrived or gone since that could change what became of them.
@@ -174,11 +182,14 @@ class Engine:
             busy = in_flight[-1][0]
         if copies is not None and transfers is not None:
             launched = copies.before(transfers, now, busy)
-        if in_flight and launched > in_flight[0][0] and not self._naps:
+        if launched > now and in_flight and launched > in_flight[0][0] and not self._naps:
             self.events.held_up(in_flight[0][0], launched)
         start = launched if is_empty or launched > busy else busy
         end = start + ticks
-        self.events.planned(batch, now, start, ticks)
+        if self.pipeline is not None:
+            start, end = self.pipeline.run(batch, launched, ticks)
+            batch.waited = end - start - ticks
+        self.events.planned(batch, now, start, end - start)
         arrived: Sequence[Job] = ()
         if copies is not None and transfers is not None:
             arrived = copies.after(transfers, launched, max(busy, end), naps=naps)
@@ -188,7 +199,7 @@ class Engine:
         if len(in_flight) == scheduler.in_flight or not (batch.tokens or scheduler.has_work):
             self._wait(launched, naps=naps)
         else:
-            self._waits, self._naps = False, naps
+            self.waits, self._naps = False, naps
             self.over_at = launched
         if self._forwards and not self._ahead:
             # What follows this batch may be known: both are taken in one decision.
@@ -214,7 +225,7 @@ class Engine:
                 in_flight.append((run.end, learned))
                 if not run.draining:
                     return now
-        elif self._waits:
+        elif self.waits:
             arrived = in_flight.popleft()[1]
         else:
             return now + NAP if self._naps and scheduler.has_work else now
@@ -230,16 +241,10 @@ class Engine:
         return now + NAP if self._naps and scheduler.has_work else now
 
     def end(self, ends: Sequence[int] = ()) -> None:
-        """Decide nothing more, and hand over what was recorded.
-
-        Args:
-            ends: of the batches in flight, in ticks, the oldest first, where these are not the engine's to
-                say; what is negative is.
-        """
-        for place, (own, _) in enumerate(self._in_flight):
+        """Decide nothing more, and hand over what was recorded; ``ends`` are of batches in flight, in ticks."""
+        for over_at in ends or [own for own, _ in self._in_flight]:
             self.scheduler.start_draining()
-            over_at = ends[place] if place < len(ends) else -1
-            self.scheduler.finish(own if over_at < 0 else over_at)
+            self.scheduler.finish(over_at)
         self._in_flight.clear()
         self.recorder.flush()
         # The observers would keep the engine, and all arrivals, until a garbage collection.
@@ -272,11 +277,6 @@ class Engine:
         if self.scheduler.queue.next_arrival <= now or self.aborts:
             self._let_in(now)
         return self._next_abort > before
-
-    @property
-    def waits(self) -> bool:
-        """Whether what was decided last ends with the oldest batch in flight."""
-        return self._waits
 
     @property
     def next_abort(self) -> int:
@@ -334,7 +334,7 @@ class Engine:
 
     def _wait(self, now: int, *, naps: bool) -> None:
         """Let the turn at hand end with the oldest batch in flight."""
-        self._waits, self._naps = True, naps
+        self.waits, self._naps = True, naps
         over_at = self._in_flight[0][0]
         self.over_at = over_at if over_at > now else now
 

@@ -59,9 +59,15 @@ def main() -> int:
 
 
 def has_driver(log: GoldenLog) -> bool:
-    """Say whether a log can be remade: of one released engine, without layer groups, tiers and cadence."""
-    others = {"model", "kv_offloading_chunks", "prefill_schedule_interval", "decode_context_parallel_size"}
-    others |= {"data_parallel_size"}
+    """Say whether a log can be remade: of a released engine, without what its driver does not set."""
+    others = {
+        "data_parallel_size",
+        "decode_context_parallel_size",
+        "kv_offloading_chunks",
+        "model",
+        "pipeline_parallel_size",
+        "prefill_schedule_interval",
+    }
     return log.policy in ENGINES and not others & log.options.keys()
 
 

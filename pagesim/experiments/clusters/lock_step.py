@@ -154,8 +154,8 @@ class LockStepRank(Rank):
 
     def end(self) -> None:
         self.lock_step.close()
-        ends = [-1 if each is None else each.end for each in self._in_flight]
-        self.engine.end(ends)
+        over = [each.end for each in self._in_flight if each is not None]
+        self.engine.end([*over, *over[-1:] * (len(self._in_flight) - len(over))])
         super().end()
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
