@@ -65,7 +65,6 @@ def read(variables: list[str], words: list[str]) -> tuple[dict[str, Any], tuple[
     """
     options, flags, notes = _TABLE.options(variables, words)
     options |= _graphs(flags, options.pop("enforce_eager", False))
-    notes += _ranks(flags, options)
     _check_state_block(flags, options)
     return {**FIXED, **options}, notes, _full_graphs(words, flags)
 
@@ -97,8 +96,8 @@ def _graphs(flags: Mapping[str, list[str]], eager: bool) -> dict[str, int]:
     return {"max_cudagraph_capture_size": max(sizes)}
 
 
-def _ranks(flags: Mapping[str, list[str]], options: dict[str, Any]) -> tuple[str, ...]:
-    """Put what a line says of several engines and of experts into options; return the notes of it.
+def _ranks(given: Mapping[str, list[str]], options: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Put what a line says of several engines and of experts into options, as `FlagTable.settle`.
 
     Raises:
         PagesimError: it is not modelled, or vLLM does not start so.
@@ -117,34 +116,29 @@ def _ranks(flags: Mapping[str, list[str]], options: dict[str, Any]) -> tuple[str
             "--serve: --data-parallel-hybrid-lb and --data-parallel-external-lb; vLLM does not start so: "
             "leave one of them out"
         )
-    if hybrid or external:
-        options["data_parallel_lb"] = "hybrid" if hybrid else "external"
     if size == 1:
         for name in OF_RANKS:
-            if flags.get(name, ["false"]) not in (["false"], ["1"]):
+            if given.get(name, ["false"]) not in (["false"], ["1"]):
                 raise PagesimError(
-                    f"--serve: --{' '.join((name, *flags[name]))} affects scheduling and is not modelled; it "
+                    f"--serve: --{' '.join((name, *given[name]))} affects scheduling and is not modelled; it "
                     "goes with --data-parallel-size"
                 )
+        for name in (*OF_RANKS, "data-parallel-size", "api-server-count"):
             options.pop(name.replace("-", "_"), None)
-        idle += [name for name in OF_RANKS if name in flags]
-        for name in ("data-parallel-size", "api-server-count"):
-            if options.pop(name.replace("-", "_"), None) is not None:
-                idle.append(name)
-    if idle:
-        notes.insert(0, f"of the {_TABLE.server} line without an effect here: --{', --'.join(idle)}")
-    if size == 1:
-        return tuple(notes)
+            idle.append(name)
+        return idle, notes
+    if hybrid or external:
+        options["data_parallel_lb"] = "hybrid" if hybrid else "external"
     for name in TWO_BATCHES:
-        if flags.get(name, ["false"]) != ["false"]:
+        if given.get(name, ["false"]) != ["false"]:
             raise PagesimError(
                 f"--serve: --{name} beside --data-parallel-size affects scheduling and is not modelled; "
                 "leave it out"
             )
-    backend = flags.get("all2all-backend", [""])[-1]
+    backend = given.get("all2all-backend", [""])[-1]
     if options.get("enable_expert_parallel") and backend in BATCHED_EXPERTS:
         options.setdefault("max_num_batched_tokens", 256)
-    return tuple(notes)
+    return idle, notes
 
 
 def _check_state_block(flags: Mapping[str, list[str]], options: Mapping[str, Any]) -> None:
@@ -263,6 +257,6 @@ _TABLE = FlagTable(
     model="model",
     length="max-model-len",
     kernels=("moe-backend", "kernel-config"),
-    experts="",
+    settle=_ranks,
     checkpoints=QUANTIZATIONS,
 )

@@ -241,7 +241,7 @@ class Engine:
         return now + NAP if self._naps and scheduler.has_work else now
 
     def end(self, ends: Sequence[int] = ()) -> None:
-        """Decide nothing more, and hand over what was recorded; ``ends`` are of batches in flight, in ticks."""
+        """Decide nothing more, and hand over what was recorded; ``ends`` are those of batches in flight."""
         for over_at in ends or [own for own, _ in self._in_flight]:
             self.scheduler.start_draining()
             self.scheduler.finish(over_at)
