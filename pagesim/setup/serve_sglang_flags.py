@@ -11,9 +11,14 @@ from pagesim.setup.serve_words import flags as _flags
 TAKEN = _flags("""
     attention-backend chunked-prefill-size context-length cuda-graph-max-bs-decode cuda-graph-max-bs-prefill
     disable-cuda-graph! disable-decode-cuda-graph! disable-overlap-schedule! disable-prefill-cuda-graph!
-    disable-radix-cache! enable-mixed-chunk! kv-cache-dtype max-prefill-tokens max-running-requests
-    max-total-tokens mem-fraction-static model-path page-size prefill-max-requests quantization
-    radix-eviction-policy schedule-conservativeness schedule-policy tp-size
+    disable-priority-preemption! disable-radix-cache! enable-mixed-chunk! enable-prefill-delayer!
+    enable-priority-scheduling! kv-cache-dtype max-prefill-tokens max-queued-requests max-running-requests
+    max-total-tokens mem-fraction-static min-free-slots-delay model-path page-size prefill-decode-interval
+    prefill-decode-interval-min-bs prefill-delayer-max-delay-ms prefill-delayer-max-delay-passes
+    prefill-delayer-queue-min-ratio prefill-delayer-token-usage-low-watermark prefill-max-requests
+    priority-scheduling-preemption-threshold quantization radix-eviction-policy retraction-policy
+    schedule-conservativeness schedule-low-priority-values-first! schedule-policy scheduler-recv-interval
+    tp-size
 """)
 """Flags that decide on memory or scheduling, and that pagesim has, too."""
 
@@ -44,9 +49,9 @@ NOTED = _flags("""
     enable-request-time-stats-logging! enable-response-store! enable-return-routed-experts!
     enable-scattered-sconv! enable-ssl-refresh! enable-strict-thinking! enable-tf32-matmul!
     enable-tokenizer-batch-encode! enable-torch-compile! enable-torch-compile-debug-mode!
-    enable-torch-symm-mem! enable-trace! enable-watermark! enable-weights-cpu-backup! ep-size
+    enable-torch-symm-mem! enable-trace! enable-watermark! enable-weights-cpu-backup!
     enforce-disable-flashinfer-allreduce-fusion! enforce-shared-experts-fusion! engine-info-bootstrap-port
-    expert-balancedness-report-mode expert-distribution-recorder-buffer-size
+    ep-size expert-balancedness-report-mode expert-distribution-recorder-buffer-size
     expert-distribution-recorder-mode export-metrics-to-file! export-metrics-to-file-dir
     extra-metric-labels fastapi-root-path file-storage-path flashinfer-allreduce-fusion-backend
     flashinfer-autotune-skip-ops* flashinfer-mla-disable-ragged! flashinfer-mxfp4-moe-precision
@@ -97,7 +102,7 @@ REFUSED = _flags("""
     decode-attention-backend decoupled-spec-bind-endpoint decoupled-spec-connect-endpoints
     decoupled-spec-rank decoupled-spec-role decrypted-draft-config-file deepep-config
     deepep-dispatcher-output-dtype deepep-mode deepep-v2-mode default-priority-value
-    disable-priority-preemption! disaggregation-bootstrap-port disaggregation-decode-allocation-policy
+    disaggregation-bootstrap-port disaggregation-decode-allocation-policy
     disaggregation-decode-enable-offload-kvcache! disaggregation-decode-enable-radix-cache!
     disaggregation-decode-extra-slots disaggregation-decode-host-receive-threshold
     disaggregation-decode-polling-interval disaggregation-decode-retraction-backup
@@ -113,13 +118,12 @@ REFUSED = _flags("""
     enable-layernorm-sp! enable-linker-mla-dedup! enable-lmcache! enable-lora!
     enable-lora-overlap-loading! enable-megamoe-for-layernorm-sp! enable-mis! enable-multi-layer-eagle!
     enable-multimodal! enable-nvidia-megakernel! enable-page-major-kv-layout! enable-paged-experts!
-    enable-pd-role-switch! enable-pdmux! enable-prefill-cp! enable-prefill-delayer!
-    enable-priority-scheduling! enable-return-aux-hidden-states! enable-return-hidden-states!
-    enable-return-indexer-topk! enable-session-radix-cache! enable-shared-experts-attn-tp!
-    enable-single-batch-overlap! enable-streaming-session! enable-symm-mem! enable-tp-lm-head-all-to-all!
-    enable-two-batch-overlap! enable-unified-cache-external-linker! enable-unified-memory!
-    enable-w4a4-mxfp4-megamoe! enable-waterfill! encoder-bootstrap-port encoder-only!
-    encoder-register-urls* encoder-transfer-backend encoder-urls* ep-dispatch-algorithm
+    enable-pd-role-switch! enable-pdmux! enable-prefill-cp! enable-return-aux-hidden-states!
+    enable-return-hidden-states! enable-return-indexer-topk! enable-session-radix-cache!
+    enable-shared-experts-attn-tp! enable-single-batch-overlap! enable-streaming-session! enable-symm-mem!
+    enable-tp-lm-head-all-to-all! enable-two-batch-overlap! enable-unified-cache-external-linker!
+    enable-unified-memory! enable-w4a4-mxfp4-megamoe! enable-waterfill! encoder-bootstrap-port
+    encoder-only! encoder-register-urls* encoder-transfer-backend encoder-urls* ep-dispatch-algorithm
     ep-num-redundant-experts eplb-algorithm eplb-min-rebalancing-utilization-threshold
     eplb-rebalance-layers-per-chunk eplb-rebalance-num-iterations experts-shared-outer-loras!
     flashinfer-a2a-dispatch-type flexkv-config-file forward-hooks help! hicache-host-memory-fraction
@@ -132,20 +136,18 @@ REFUSED = _flags("""
     linear-attn-verify-backend lmcache-config-file load-balance-method lora-backend
     lora-drain-wait-threshold lora-eviction-policy lora-paths* lora-strict-loading! lora-target-modules*
     lora-use-virtual-experts! max-ep-size max-loaded-loras max-lora-chunk-size max-lora-rank
-    max-loras-per-batch max-queued-requests modelexpress-config modelopt-checkpoint-restore-path
-    modelopt-checkpoint-save-path modelopt-export-path modelopt-quant moe-dense-tp-size
-    monokernel-backend? mooncake-ib-device msprobe-dump-config num-reserved-decode-tokens offload-mode
-    offload-num-in-group offload-prefetch-step optimistic-prefill-attempts paged-experts-num-resident
-    pdmux-config-path ple-offload-backend ple-offload-dir ple-offload-embedding! pp-async-batch-depth
-    pp-max-micro-batch-size prefill-attention-backend prefill-delayer-forward-passes-buckets*
-    prefill-delayer-max-delay-ms prefill-delayer-max-delay-passes prefill-delayer-queue-min-ratio
-    prefill-delayer-token-usage-low-watermark prefill-delayer-wait-seconds-buckets*
-    prefill-kv-cache-dequant-dtype prefill-only-disable-kv-cache! priority-scheduling-preemption-threshold
+    max-loras-per-batch modelexpress-config modelopt-checkpoint-restore-path modelopt-checkpoint-save-path
+    modelopt-export-path modelopt-quant moe-dense-tp-size monokernel-backend? mooncake-ib-device
+    msprobe-dump-config num-reserved-decode-tokens offload-mode offload-num-in-group offload-prefetch-step
+    optimistic-prefill-attempts paged-experts-num-resident pdmux-config-path ple-offload-backend
+    ple-offload-dir ple-offload-embedding! pp-async-batch-depth pp-max-micro-batch-size
+    prefill-attention-backend prefill-delayer-forward-passes-buckets*
+    prefill-delayer-wait-seconds-buckets* prefill-kv-cache-dequant-dtype prefill-only-disable-kv-cache!
     quantize-and-serve! radix-cache-backend radix-eviction-policy-config
     return-aux-hidden-state-layer-ids* return-hidden-states-mode rl-on-policy-target rl-quant-profile
-    schedule-low-priority-values-first! shared-experts-tp-size sidecar sidecar-args sm-group-num
-    spec-trace-dir speculative-accept-threshold-acc speculative-accept-threshold-single
-    speculative-adaptive! speculative-adaptive-config speculative-algorithm speculative-attention-mode
+    shared-experts-tp-size sidecar sidecar-args sm-group-num spec-trace-dir
+    speculative-accept-threshold-acc speculative-accept-threshold-single speculative-adaptive!
+    speculative-adaptive-config speculative-algorithm speculative-attention-mode
     speculative-dflash-block-size speculative-domino-candidate-pool-size
     speculative-draft-attention-backend speculative-draft-kv-cache-dtype speculative-draft-load-format
     speculative-draft-model-path speculative-draft-model-quantization speculative-draft-model-revision
@@ -161,9 +163,8 @@ REFUSED = _flags("""
     strip-thinking-cache! tbo-token-distribution-threshold unified-cache-external-linker-backend
     unified-cache-external-linker-config uno-lora-path weight-cache-socket weight-cache-timeout
 """)
-"""Flags that affect scheduling and are not modelled: priorities, HiCache and other stores behind
-the device, LoRA, speculation, data and context parallelism, prefill apart from decode, delayers, sessions,
-embeddings."""
+"""Flags that affect scheduling and are not modelled: HiCache and other stores behind the device, LoRA,
+speculation, data and context parallelism, prefill apart from decode, sessions, embeddings."""
 
 HARMLESS: dict[str, tuple[str, ...]] = {
     "attn-cp-size": ("1",),
@@ -192,7 +193,6 @@ HARMLESS: dict[str, tuple[str, ...]] = {
         "instanttensor",
         "mistral",
     ),
-    "min-free-slots-delay": ("1",),
     "model-impl": ("auto", "sglang"),
     "moe-a2a-backend": ("none",),
     "moe-dp-size": ("1",),
@@ -200,11 +200,7 @@ HARMLESS: dict[str, tuple[str, ...]] = {
     "node-rank": ("0",),
     "offload-group-size": ("-1",),
     "pp-size": ("1",),
-    "prefill-decode-interval": ("0",),
-    "prefill-decode-interval-min-bs": ("0",),
     "qsa-indexer-dtype": ("auto",),
-    "retraction-policy": ("length",),
-    "scheduler-recv-interval": ("1",),
     "startup-weight-load-mode": ("serial",),
     "weight-cache-mode": ("off",),
 }
@@ -257,6 +253,9 @@ ORDERS = ("fcfs", "lof", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first")
 
 EVICTIONS = ("lru", "lfu")
 """Values of ``--radix-eviction-policy`` that are modelled; the flag knows no fifo, mru and filo."""
+
+RETRACTIONS = ("length", "priority")
+"""Values of ``--retraction-policy``."""
 
 QUANTIZATIONS: dict[str, tuple[str, ...]] = {
     **QUANTIZED,

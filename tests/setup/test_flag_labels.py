@@ -68,6 +68,8 @@ VALUES = {
         "quantization": "fp8",
         "attention-backend": "flashmla",
         "schedule-conservativeness": "0.5",
+        "prefill-delayer-token-usage-low-watermark": "0.5",
+        "retraction-policy": "priority",
     },
 }
 """Values of flags that do not take 32."""
