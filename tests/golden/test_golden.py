@@ -46,6 +46,8 @@ QUICK = {
     "e_ngram3",
     "e_prio",
     "one_token",
+    "p_dp2_moe_short",
+    "p_dp4_hybrid",
     "r3_8",
     "sglang_chunk1024_p4_reject",
     "sglang_noradix_ignore_eos",
