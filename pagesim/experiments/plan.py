@@ -14,9 +14,16 @@ from pagesim.api import run
 from pagesim.errors import PagesimError
 from pagesim.hardware.gpus import GIB
 from pagesim.models import model
+from pagesim.scheduling.data_parallel_options import OF_RANKS
 from pagesim.scheduling.vllm_releases import RELEASES
-from pagesim.scheduling.vllm_v1_options import OF_RANKS, VllmV1Options
-from pagesim.setup.block_plans import block_plan, check_cache_bytes, check_graphs, check_longest
+from pagesim.scheduling.vllm_v1_options import VllmV1Options
+from pagesim.setup.block_plans import (
+    block_plan,
+    check_cache_bytes,
+    check_graphs,
+    check_longest,
+    pipeline_stages,
+)
 from pagesim.setup.data_parallel import experts_on_each_gpu, ranks_of
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.notes import kernel_notes, kv_notes
@@ -253,12 +260,13 @@ def plan(
         check_cache_bytes(config, sized)
     if full_graphs and not enforce_eager:
         check_graphs(options, blocks)
-    divisions = [divide(spec, device, **how, layers=each) for each in config.stages] if given is None else []
-    lefts = [each.cache for each in divisions] if given is None else [given] * len(config.stages)
+    ranges = pipeline_stages(config)
+    divisions = [divide(spec, device, **how, layers=each) for each in ranges] if given is None else []
+    lefts = [each.cache for each in divisions] if given is None else [given] * len(ranges)
     stages = tuple(
         [
             StagePlan(len(layers), of.weights if of else None, left, size, left // size if size else 0)
-            for layers, of, left, size in zip_longest(config.stages, divisions, lefts, blocks.stage_bytes)
+            for layers, of, left, size in zip_longest(ranges, divisions, lefts, blocks.stage_bytes)
         ]
     )
     fewest = min(range(len(stages)), key=lambda stage: stages[stage].blocks)

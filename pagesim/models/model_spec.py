@@ -99,6 +99,8 @@ class ModelSpec:
         extras: tensors that no other number here tells of.
         own_attention: those of attention are all among them.
         expert_division: of the experts over GPUs, where it is another one than that of all else.
+        mtp: what each of its MTP modules keeps of the tokens before, where that is no layer of full attention
+            like its own; empty where they read the model's own KV.
 
     ``hidden``, ``ffn`` and ``vocab`` are 0 where only ``cached`` is known: the model then has neither weights
     nor a roofline, and serves where the blocks or the bytes of the cache are given.
@@ -159,6 +161,7 @@ class ModelSpec:
     extras: tuple[Tensor, ...] = ()
     own_attention: bool = False
     expert_division: ExpertDivision | None = None
+    mtp: tuple[Layer, ...] | None = None
 
     def __post_init__(self) -> None:
         self._check(self)
@@ -332,10 +335,7 @@ class ModelSpec:
         return self.weights.bytes(tensor, shards) * held / tensor.copies
 
     def expert_shares(self, tp: int) -> tuple[int, int]:
-        """Return how many GPUs divide an expert that is not shared, and the experts on the fullest of them.
-
-        It is the fullest of the rank's GPUs where `expert_division` names one; 1 and 0 without experts.
-        """
+        """Return how many GPUs divide a routed expert, and the experts on the fullest; 1 and 0 of none."""
         if self.moe is None:
             return 1, 0
         if self.expert_division is None:

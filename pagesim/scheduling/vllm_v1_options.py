@@ -7,7 +7,9 @@ from typing import Any, Literal, TypeVar
 from pydantic import Field
 
 from pagesim.errors import PagesimError
-from pagesim.scheduling.options import MOST, Machine, SchedulerOptions
+from pagesim.scheduling.data_parallel_options import DataParallelOptions, check_data_parallel
+from pagesim.scheduling.options import MOST, Machine
+from pagesim.scheduling.speculative_config import DraftRules, SpeculativeConfig, read_speculative_config
 from pagesim.scheduling.vllm_releases import RELEASES, Release
 
 _AS_SERVED = "Defaults to what the release's server takes on this GPU."
@@ -17,7 +19,7 @@ LARGEST_GRAPH = 512
 """Tokens of the largest iteration that the server captures as a CUDA graph, however many may run."""
 
 
-class VllmV1Options(SchedulerOptions):
+class VllmV1Options(DataParallelOptions):
     """Options of vLLM v1. What depends on the release or the GPU is None until `resolved` has replaced it."""
 
     vllm_version: Literal["0.11.2", "0.19.0", "0.33.0"] = Field(
@@ -59,33 +61,6 @@ class VllmV1Options(SchedulerOptions):
         description="GPUs of a tensor-parallel group over which the tokens of a block are divided. "
         "Defaults to 1. 0.33.0 only.",
     )
-    data_parallel_size: int | None = Field(
-        None, ge=1, le=1024, description="Number of engines behind vLLM's load balancer. Defaults to 1."
-    )
-    data_parallel_size_local: int | None = Field(
-        None, ge=1, le=1024, description="Number of engines of each node. Defaults to all."
-    )
-    data_parallel_lb: Literal["internal", "hybrid", "external"] | None = Field(
-        None,
-        description="Load balancing over engines: by vLLM over all of them or those of a node, or by a "
-        "router in front of it. Defaults to internal.",
-    )
-    data_parallel_latency: float | None = Field(
-        None, ge=0, le=1, description="Seconds of a message between API servers, engines and coordinator."
-    )
-    api_server_count: int | None = Field(
-        None, ge=1, le=1024, description="Number of API servers of each node. Defaults to its engines."
-    )
-    dp_sync_interval: int | None = Field(
-        None,
-        ge=1,
-        le=MOST,
-        description="Steps after which engines of a model with experts agree on whether to go on. "
-        "Defaults to 16.",
-    )
-    enable_expert_parallel: bool | None = Field(
-        None, description="Give each GPU whole experts instead of a part of each."
-    )
     pipeline_parallel_size: int | None = Field(
         None,
         ge=1,
@@ -123,14 +98,22 @@ class VllmV1Options(SchedulerOptions):
         description="Maximum number of tokens of an iteration that is launched as a CUDA graph. "
         "Defaults to the server's.",
     )
-    speculative_method: Literal["ngram", "eagle3"] | None = Field(
-        None, description="Source of drafts: n-grams of the request, or an EAGLE-like draft model."
+    speculative_config: str | None = Field(
+        None, description="The JSON object of vLLM's --speculative-config."
     )
+    speculative_method: (
+        Literal["ngram", "ngram_gpu", "suffix", "mtp", "eagle", "eagle3", "draft_model", "dflash", "dspark"]
+        | None
+    ) = Field(None, description="Source of drafts (--spec-method), without --speculative-config.")
     speculative_tokens: int | None = Field(
         None, ge=1, le=MOST, description="Maximum number of drafts that a step verifies per request."
     )
     acceptance: float | None = Field(
-        None, ge=0, le=1, description="Probability that a draft is accepted if all before it are."
+        None,
+        ge=0,
+        le=1,
+        description="Probability that a draft is accepted if all before it are. Defaults to the method's "
+        "preset.",
     )
     kv_offloading_size: float | None = Field(
         None,
@@ -171,17 +154,27 @@ class VllmV1Options(SchedulerOptions):
     )
 
     @property
-    def ranks(self) -> int:
-        """Data-parallel engines."""
-        return self.data_parallel_size or 1
+    def speculation(self) -> SpeculativeConfig | None:
+        """What drafts, and how; None where nothing does."""
+        if self.speculative_config is not None:
+            return read_speculative_config(self.speculative_config)
+        if self.speculative_method is None:
+            return None
+        return SpeculativeConfig.model_validate(
+            {"method": self.speculative_method, "num_speculative_tokens": self.speculative_tokens}
+        )
 
     @property
-    def balancing(self) -> str:
-        """How requests are shared out over them: ``internal``, ``hybrid`` or ``external``."""
-        asked = self.data_parallel_lb or "internal"
-        if asked == "hybrid" and self.data_parallel_size_local in (1, self.ranks):
-            return "external" if self.data_parallel_size_local == 1 else "internal"
-        return asked
+    def draft_rules(self) -> DraftRules | None:
+        """What its drafts mean for scheduling and memory; None without any. Of `resolved` options."""
+        speculation = self.speculation
+        if speculation is None:
+            return None
+        return speculation.rules(
+            caches=self.enable_prefix_caching,
+            connects=self.offloads,
+            max_num_batched_tokens=self.max_num_batched_tokens or 0,
+        )
 
     @property
     def offloads(self) -> bool:
@@ -244,6 +237,13 @@ def resolved(options: Own, machine: Machine) -> Own:
         "async_scheduling": release.async_scheduling,
         "max_cudagraph_capture_size": min(2 * sequences, LARGEST_GRAPH),
     }
+    speculation = _drafting(options, release, machine, tokens)
+    given: dict[str, Any] = {}
+    if speculation is not None:
+        if speculation.drafter == "suffix":
+            defaults["async_scheduling"] = False  # it has the V1 model runner, which waits for each step
+        if speculation.modules > 1:
+            given["speculative_config"] = speculation.model_dump_json(exclude_defaults=True)
     if options.offloads:
         defaults |= {
             "kv_offloading_chunk_blocks": 1,
@@ -259,7 +259,7 @@ def resolved(options: Own, machine: Machine) -> Own:
         if name not in release.lacks and getattr(options, name) is None
     }
     _check(options, release, machine.max_model_len, tokens, sequences)
-    return options.model_copy(update=taken)
+    return options.model_copy(update={**taken, **given})
 
 
 def _limits(options: VllmV1Options, release: Release, machine: Machine) -> tuple[int, int]:
@@ -289,7 +289,7 @@ def _check(options: VllmV1Options, release: Release, longest: int, tokens: int, 
         )
     _check_parallel(options, "decode_context_parallel_size")
     _check_parallel(options, "pipeline_parallel_size")
-    _check_data_parallel(options)
+    check_data_parallel(options, options.vllm_version)
     if tokens < sequences:
         raise PagesimError(
             f"max_num_seqs is {sequences}, more than the {tokens} of max_num_batched_tokens; vLLM does not "
@@ -300,7 +300,6 @@ def _check(options: VllmV1Options, release: Release, longest: int, tokens: int, 
             f"max_num_batched_tokens is {tokens}, less than the {longest} of max_model_len; without "
             "enable_chunked_prefill vLLM does not start so: raise it, or lower max_model_len"
         )
-    _check_speculation(options, release, tokens)
     _check_offloading(options)
     threshold = options.long_prefill_token_threshold
     if release.bounds_threshold and threshold > longest:
@@ -323,7 +322,7 @@ def _check_parallel(options: VllmV1Options, name: str) -> None:
     beside = {
         f"vLLM {options.vllm_version}": options.vllm_version != "0.33.0",
         options.tier_option: options.offloads,
-        "speculative_tokens": options.speculative_tokens is not None,
+        "speculative_tokens": options.speculation is not None,
     }
     for what, is_there in beside.items():
         if is_there:
@@ -331,42 +330,6 @@ def _check_parallel(options: VllmV1Options, name: str) -> None:
                 f"{name} is {size}, and what {what} does beside it is in no log of vLLM's decisions: leave "
                 "one of them out"
             )
-
-
-OF_RANKS = (
-    *("data_parallel_size_local", "data_parallel_lb", "data_parallel_latency", "api_server_count"),
-    "dp_sync_interval",
-)
-"""Options that are of several data-parallel engines only."""
-
-
-def _check_data_parallel(options: VllmV1Options) -> None:
-    """Refuse engines that cannot be shared out so, and another release's."""
-    given = {name: value for name in OF_RANKS if (value := getattr(options, name)) is not None}
-    size, local = options.ranks, options.data_parallel_size_local
-    if size == 1:
-        if given:
-            name, value = next(iter(given.items()))
-            raise PagesimError(f"{name} is {value}; it is for several engines: give data_parallel_size, too")
-        return
-    if options.vllm_version != "0.33.0":
-        raise PagesimError(
-            f"data_parallel_size is {size}, and how vLLM {options.vllm_version} shares requests out is in no "
-            "log of its decisions: leave it out, or choose vllm_version 0.33.0"
-        )
-    if local is not None and size % local:
-        raise PagesimError(
-            f"data_parallel_size_local is {local}; it must divide data_parallel_size, which is {size}"
-        )
-    if options.data_parallel_lb == "hybrid" and local is None:
-        raise PagesimError(
-            "data_parallel_lb is hybrid, which is over the engines of a node: give data_parallel_size_local"
-        )
-    if options.balancing == "external" and options.api_server_count not in (None, 1):
-        raise PagesimError(
-            f"api_server_count is {options.api_server_count}; where a router is in front of each engine, "
-            "that has one: leave it out"
-        )
 
 
 def _check_offloading(options: VllmV1Options) -> None:
@@ -388,8 +351,6 @@ def _check_offloading(options: VllmV1Options) -> None:
             f"{asked} is for vLLM 0.33.0, not {options.vllm_version}: what that release decides "
             "with a tier on the host is not checked by any log"
         )
-    if options.speculative_tokens is not None:
-        raise PagesimError(f"{asked} with speculative_tokens is in no log of vLLM's decisions; leave one out")
     if options.prefix_cache_retention_interval:
         raise PagesimError(
             f"{asked} with prefix_cache_retention_interval "
@@ -397,23 +358,68 @@ def _check_offloading(options: VllmV1Options) -> None:
         )
 
 
-def _check_speculation(options: VllmV1Options, release: Release, tokens: int) -> None:
-    """Refuse drafts whose options are incomplete, and what no log of the release shows."""
-    together = ("speculative_method", "speculative_tokens", "acceptance")
-    missing = [name for name in together if getattr(options, name) is None]
-    if len(missing) == len(together):
-        return
-    if missing:
-        given = next(name for name in together if name not in missing)
-        raise PagesimError(f"{given} goes with {' and '.join(missing)}: give all of {', '.join(together)}")
+def _drafting(
+    options: VllmV1Options, release: Release, machine: Machine, tokens: int
+) -> SpeculativeConfig | None:
+    """Return what drafts, with the model's own MTP modules; None where nothing does.
+
+    Args:
+        options: as given.
+        release: its server's.
+        machine: what it knows of the model.
+        tokens: the token budget of a step.
+
+    Raises:
+        PagesimError: what says so is incomplete, or contradicts itself; or the server does not start so.
+    """
+    if options.speculative_config is None:
+        together = ("speculative_method", "speculative_tokens")
+        given = [name for name in (*together, "acceptance") if getattr(options, name) is not None]
+        missing = [name for name in together if name not in given]
+        if not given:
+            return None
+        if missing:
+            raise PagesimError(
+                f"{given[0]} goes with {' and '.join(missing)}: give {' and '.join(together)}, or "
+                "speculative_config"
+            )
+    speculation = options.speculation
+    assert speculation is not None
     if not release.speculates:
         raise PagesimError(
             f"speculative_tokens is for vLLM 0.33.0, not {options.vllm_version}: what that release decides "
             "with drafts is not checked by any log"
         )
-    drafts = options.speculative_tokens or 0
-    if tokens <= drafts:
+    if speculation.num_speculative_tokens is None and speculation.n_predict is None:
+        raise PagesimError(
+            "speculative_config has no num_speculative_tokens, and vLLM does not start without: give it"
+        )
+    for name, said in (("method", speculation.drafter), ("tokens", speculation.tokens)):
+        asked = getattr(options, f"speculative_{name}")
+        if asked not in (None, said):
+            raise PagesimError(
+                f"speculative_{name} is {asked}, and speculative_config says {said}: leave one of them out"
+            )
+    modules = speculation.n_predict or machine.mtp_modules or 1
+    if speculation.drafter == "mtp":
+        speculation = speculation.model_copy(update={"n_predict": modules})
+    drafts, used = speculation.tokens, speculation.modules
+    if used > 1 and drafts > modules and drafts % modules:
+        raise PagesimError(
+            f"num_speculative_tokens is {drafts}; with {modules} MTP modules it must be a multiple of them, "
+            "or vLLM does not start: change it"
+        )
+    if speculation.drafter == "suffix" and options.async_scheduling:
+        raise PagesimError(
+            "async_scheduling is on, and vLLM drafts with suffix in its V1 model runner, which does not "
+            "schedule ahead: leave one of them out"
+        )
+    lookahead = max(
+        drafts, speculation.rules(caches=False, connects=False, max_num_batched_tokens=0).lookahead
+    )
+    if tokens <= lookahead:
         raise PagesimError(
             f"max_num_batched_tokens is {tokens}, and a step with speculative_tokens {drafts} has "
-            f"{drafts + 1}: raise it, or lower speculative_tokens"
+            f"{lookahead + 1}: raise it, or lower speculative_tokens"
         )
+    return speculation

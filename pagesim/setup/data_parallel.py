@@ -56,7 +56,7 @@ def steps_together(spec: ModelSpec, options: VllmV1Options) -> bool:
         return False
     beside = {
         options.tier_option: options.offloads,
-        "speculative_tokens": options.speculative_tokens is not None,
+        "speculative decoding": options.speculation is not None,
         "pipeline_parallel_size": (options.pipeline_parallel_size or 1) > 1,
     }
     for what, is_there in beside.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from pagesim.errors import PagesimError
 from pagesim.models import model
 from pagesim.models.layers import KV_SCALE_BYTES
+from pagesim.scheduling.speculative_config import read_speculative_config
 from pagesim.setup.block_plans import STATE_DTYPES
 from pagesim.setup.reading import parse_json
 from pagesim.setup.serve_vllm_flags import (
@@ -64,6 +66,7 @@ def read(variables: list[str], words: list[str]) -> tuple[dict[str, Any], tuple[
         PagesimError: a flag is unknown or not modelled, or a value is off; the sentence names it.
     """
     options, flags, notes = _TABLE.options(variables, words)
+    options |= _speculation(flags)
     options |= _graphs(flags, options.pop("enforce_eager", False))
     _check_state_block(flags, options)
     return {**FIXED, **options}, notes, _full_graphs(words, flags)
@@ -76,6 +79,24 @@ def _full_graphs(words: list[str], flags: dict[str, list[str]]) -> bool:
     modes = _GRAPH_MODE.findall(" ".join(words))
     level = flags.get("optimization-level", ["2"])[-1]
     return modes[-1].lower() not in ("none", "piecewise", "0", "1") if modes else level not in ("0", "1")
+
+
+def _speculation(flags: Mapping[str, list[str]]) -> dict[str, str]:
+    """Return ``speculative_config`` with the keys that have flags of their own; nothing without any."""
+    keys = {"spec-method": "method", "spec-model": "model", "spec-tokens": "num_speculative_tokens"}
+    short = {key: flags[name][-1] for name, key in keys.items() if name in flags}
+    whole = flags.get("speculative-config")
+    if not short:
+        if not whole:
+            return {}
+        read_speculative_config(whole[-1])
+        return {"speculative_config": whole[-1]}
+    given = _object(whole[-1]) if whole else {}
+    if twice := sorted(short.keys() & given.keys()):
+        raise PagesimError(
+            f"--serve: --speculative-config has {twice[0]}, which is a flag, too: give it once"
+        )
+    return {"speculative_config": json.dumps({**given, **short})}
 
 
 def _graphs(flags: Mapping[str, list[str]], eager: bool) -> dict[str, int]:

@@ -22,6 +22,7 @@ TAKEN = _flags("""
     language-model-only! limit-mm-per-prompt mm-processor-kwargs skip-mm-profiling!
     data-parallel-size data-parallel-size-local data-parallel-hybrid-lb! data-parallel-external-lb!
     api-server-count dp-sync-interval enable-expert-parallel!
+    speculative-config spec-method spec-model spec-tokens
 """)
 """Flags that decide on memory or scheduling, and that pagesim has, too."""
 
@@ -97,8 +98,8 @@ REFUSED = _flags("""
     master-port max-cpu-loras max-lora-cls-labels max-lora-rank max-loras max-num-active-seqs
     max-num-queued-reqs max-num-queued-tokens max-num-scheduled-tokens mm-encoder-only!
     model-class-overrides offload-num-in-group offload-params* offload-prefetch-step pooler-config
-    quantization-config return-sampling-mask! scheduler-cls spec-method spec-model
-    spec-tokens specialize-active-lora! speculative-config use-fp64-gumbel! worker-cls
+    quantization-config return-sampling-mask! scheduler-cls
+    specialize-active-lora! use-fp64-gumbel! worker-cls
     worker-extension-cls
 """)
 """Flags that affect scheduling and are not modelled."""

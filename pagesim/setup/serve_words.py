@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -13,6 +14,7 @@ from pagesim.models import model
 from pagesim.models.catalogue import is_config, known_as
 from pagesim.models.catalogue.unknown import unknown
 from pagesim.models.weights import GROUPS
+from pagesim.setup.reading import parse_json
 
 Arity = Literal["one", "several", "perhaps", "none"]
 """Values that a flag takes."""
@@ -198,6 +200,7 @@ class FlagTable:
             PagesimError: a word is no flag, or a flag has too few or too many values.
         """
         at = 0
+        parts: dict[str, dict[str, Any]] = {}
         while at < len(words):
             word = words[at]
             at += 1
@@ -207,8 +210,8 @@ class FlagTable:
             flag, sign, value = word.partition("=")
             if self.relaxed and re.fullmatch(r"-O[^=]+", flag):
                 flag, sign, value = "-O", "=", flag[2:]
-            name, on, dotted = self._named(flag)
-            arity = "one" if dotted else self.arity(name)
+            name, on, part = self._named(flag)
+            arity = "one" if part else self.arity(name)
             values = [value] if sign else []
             if arity == "none":
                 if sign:
@@ -221,16 +224,19 @@ class FlagTable:
                     at += 1
                 if not values and arity != "perhaps":
                     raise PagesimError(f"--serve: {flag} needs a value")
+            if part and name in self.taken:
+                parts.setdefault(name, {})[part] = _part_of(values[0])
+                values = [json.dumps(parts[name])]
             yield name, values
 
-    def _named(self, flag: str) -> tuple[str, bool, bool]:
-        """Return a flag's name, whether it turns a switch on, and whether it is about a part of a value."""
-        head, dot, _ = flag.partition(".") if self.relaxed else (flag, "", "")
+    def _named(self, flag: str) -> tuple[str, bool, str]:
+        """Return a flag's name, whether it turns a switch on, and the part of a value that it is about."""
+        head, _, part = flag.partition(".") if self.relaxed else (flag, "", "")
         if not head.startswith("--"):
             found = self.aliases.get(head)
             if found is None:
                 raise PagesimError(f"--serve: {brief(flag, 80)} is no flag of {self.server}")
-            return found, True, bool(dot)
+            return found, True, part
         word = head[2:].replace("_", "-") if self.relaxed else head[2:]
         word = self.aliases.get(word, word)
         if word in self.older:
@@ -245,7 +251,7 @@ class FlagTable:
                 raise PagesimError(f"--serve: {brief(flag, 80)} {wrong} of {self.server}")
             word = begun[0]
         name, on = self.spellings[word]
-        return name, on, bool(dot)
+        return name, on, part
 
     def check(self, name: str, values: list[str]) -> None:
         """Refuse a flag that affects scheduling and is not modelled."""
@@ -306,6 +312,14 @@ class FlagTable:
                 f"--serve: --{self.length} is {asked}, more than the {own} tokens of "
                 f"{options['model']}; {self.engine} does not start so"
             )
+
+
+def _part_of(text: str) -> Any:
+    """Return a part of a value, as JSON where it is some."""
+    try:
+        return parse_json(text)
+    except ValueError:
+        return text
 
 
 def _is_flag(word: str) -> bool:

@@ -318,8 +318,8 @@ def test_what_has_no_effect_here_is_named_in_a_note() -> None:
         ),
         ("vllm serve opt-13b -q awq", "--serve: --quantization awq affects scheduling and is not"),
         (
-            "vllm serve opt-13b --speculative-config.method ngram",
-            "--serve: --speculative-config ngram affects scheduling",
+            "vllm serve opt-13b --speculative-config ngram",
+            "speculative_config is no JSON",
         ),
         (
             "VLLM_USE_V2_MODEL_RUNNER=0 vllm serve opt-13b",

@@ -58,7 +58,14 @@ def test_a_line_may_have_any_number_of_words(words: int) -> None:
         (["-tp", "2"], [("tensor-parallel-size", ["2"])]),
         (["-ep"], [("enable-expert-parallel", [])]),
         (["--no-enable-expert-parallel"], [("enable-expert-parallel", ["false"])]),
-        (["-sc.method", "ngram"], [("speculative-config", ["ngram"])]),
+        (["-sc.method", "ngram"], [("speculative-config", ['{"method": "ngram"}'])]),
+        (
+            ["-sc.method", "ngram", "-sc.num_speculative_tokens=3"],
+            [
+                ("speculative-config", ['{"method": "ngram"}']),
+                ("speculative-config", ['{"method": "ngram", "num_speculative_tokens": 3}']),
+            ],
+        ),
         (["--hf-token", "--port", "-1"], [("hf-token", []), ("port", ["-1"])]),
         (["--hf-token", "a", "b"], [("hf-token", ["a"]), ("", ["b"])]),
         (["-", "--watermark", "-.5"], [("", ["-"]), ("watermark", ["-.5"])]),
