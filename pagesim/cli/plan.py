@@ -33,6 +33,7 @@ FIELDS = (
     *("enable_chunked_prefill", "enable_prefix_caching", "async_scheduling"),
     *("disable_hybrid_kv_cache_manager", "flashinfer_sampler"),
     *("language_model_only", "skip_mm_profiling", "max_pixels"),
+    *("speculative_config", "speculative_method", "speculative_tokens"),
 )
 """The fields of a system on which its memory depends."""
 
@@ -41,6 +42,7 @@ SHORT = {
     "pipeline_parallel_size": "stages",
     "kv_cache_dtype": "KV type",
     "weight_dtype": "weights",
+    "speculative_tokens": "drafts",
 }
 """What options are called above a column; others as they are."""
 
@@ -360,10 +362,11 @@ def _show(found: Plan, available_gib: float | None) -> None:
         least, most = (found.tokens_in(blocks) for blocks in behind)
         show.say(f"A log's GiB have two decimals: behind these are {least:,} to {most:,} tokens")
     requests = "request" if found.at_once == 1 else "requests"
-    show.say(
-        f"Found by replaying them: {found.at_once} {requests} of {settled['max_model_len']:,} tokens at "
-        "once, none preempted"
-    )
+    them = f"{found.at_once} {requests} of {settled['max_model_len']:,} tokens at once"
+    if found.is_bound:
+        show.say(f"By what each holds in the end, its drafts included, at most {them}")
+    else:
+        show.say(f"Found by replaying them: {them}, none preempted")
 
 
 def _show_stages(found: Plan) -> None:

@@ -101,8 +101,17 @@ class Plan:
 
     @cached_property
     def at_once(self) -> int:
-        """How many longest requests the scheduler runs side by side to their ends, preempting none."""
-        return _at_once(self.system, self.blocks, self.settled["max_num_seqs"])
+        """How many longest requests the scheduler runs side by side to their ends, preempting none.
+
+        With drafts, whose steps cannot be taken together, how many could by what each holds in the end.
+        """
+        most = min((self.blocks.num_blocks - 1) // self.blocks.least_blocks, self.settled["max_num_seqs"])
+        return most if self.is_bound else _at_once(self.system, self.blocks, most)
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether ``at_once`` was not replayed."""
+        return "drafts" in self.settled
 
     @property
     def parts(self) -> tuple[MemoryPart, ...]:
@@ -338,8 +347,8 @@ def rule_of(group: BlockGroup) -> str:
     return " ".join([group.kind, *([f"{size:,}"] if size else []), *(f"and {kind}" for kind in others)])
 
 
-def _at_once(system: System, blocks: BlockPlan, max_num_seqs: int) -> int:
-    """Return how many requests of the longest length run side by side to their ends, none preempted.
+def _at_once(system: System, blocks: BlockPlan, most: int) -> int:
+    """Return how many of at most so many longest requests run side by side to their ends, none preempted.
 
     They are replayed: all arrive at once with a prompt of one token, so that all grow in step, and together
     hold the most that they ever can. What an iteration takes does not matter.
@@ -357,8 +366,7 @@ def _at_once(system: System, blocks: BlockPlan, max_num_seqs: int) -> int:
 
     # No more can be there than hold, in the end, what they must; hardly fewer run, so look downwards, farther
     # each time, and then between. A window's worst case, as in the concurrency, is no bound.
-    run_on = min((blocks.num_blocks - 1) // blocks.least_blocks, max_num_seqs)
-    too_many, step = run_on + 1, 1
+    run_on, too_many, step = most, most + 1, 1
     while run_on and preempts(run_on):
         too_many, run_on, step = run_on, max(0, run_on - step), 2 * step
     return run_on + bisect_left(range(run_on + 1, too_many), True, key=preempts)

@@ -106,7 +106,7 @@ class VllmV1Options(DataParallelOptions):
         | None
     ) = Field(None, description="Source of drafts (--spec-method), without --speculative-config.")
     speculative_tokens: int | None = Field(
-        None, ge=1, le=MOST, description="Maximum number of drafts that a step verifies per request."
+        None, ge=0, le=1024, description="Number of drafts that a step verifies per request; 0 for none."
     )
     acceptance: float | None = Field(
         None,
@@ -158,7 +158,7 @@ class VllmV1Options(DataParallelOptions):
         """What drafts, and how; None where nothing does."""
         if self.speculative_config is not None:
             return read_speculative_config(self.speculative_config)
-        if self.speculative_method is None:
+        if self.speculative_method is None or self.speculative_tokens == 0:
             return None
         return SpeculativeConfig.model_validate(
             {"method": self.speculative_method, "num_speculative_tokens": self.speculative_tokens}
@@ -384,7 +384,8 @@ def _drafting(
                 "speculative_config"
             )
     speculation = options.speculation
-    assert speculation is not None
+    if speculation is None:
+        return None
     if not release.speculates:
         raise PagesimError(
             f"speculative_tokens is for vLLM 0.33.0, not {options.vllm_version}: what that release decides "
