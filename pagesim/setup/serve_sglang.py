@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pagesim.errors import PagesimError, brief
 from pagesim.scheduling.sglang.defaults import PAGE, PAGED_GPUS
-from pagesim.setup.serve_sglang_flags import (
-    ALIASES,
-    EVICTIONS,
-    FLAGS,
-    HARMLESS,
-    HARMLESS_VARIABLES,
-    LAYERED,
-    NOTED,
-    ORDERS,
-    PAGES,
-    QUANTIZATIONS,
-    REFUSED,
-    SWITCHES,
-    TAKEN,
-    TOKEN_WISE,
-)
-from pagesim.setup.serve_words import FlagTable, Reader, choice, number
+from pagesim.setup.serve_flags import flags_of
+from pagesim.setup.serve_words import QUANTIZED, FlagTable, Reader, choice
 
 RELEASE = "0.5.23"
 """Whose flags a line is read with."""
@@ -35,20 +20,25 @@ FIXED = {"policy": "sglang"}
 MODULE = "sglang.launch_server"
 """The module that ``python -m`` runs."""
 
+PAGES: dict[str, tuple[int, ...]] = {
+    "trtllm_mha": (16, 32, 64, 128),
+    **dict.fromkeys(("trtllm_mla", "cutedsl_mla"), (32, 64)),
+    "flashmla": (64,),
+}
+"""Values of ``--attention-backend`` whose kernels take pages of these tokens only, and 64 for any other."""
+
+TOKEN_WISE = ("fa3", "flashinfer", "triton")
+"""Values of it whose kernels take any page, and single tokens where none is given."""
+
+ORDERS = ("fcfs", "lof", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first")
+"""Values of ``--schedule-policy`` that are modelled."""
+
+EVICTIONS = ("lru", "lfu")
+"""Values of ``--radix-eviction-policy`` that are modelled; the flag knows no fifo, mru and filo."""
+
 Refuses = Callable[[Mapping[str, Any]], str | None]
 
 _READABLE = re.compile(r"(\d+)(?:Ki|Mi|Gi|Ti)|(\d+(?:\.\d+)?)[kMGT]")
-
-
-def _spelled() -> Iterator[tuple[str, tuple[str, bool]]]:
-    """Yield the spellings of flags, and which each stands for and whether it turns it on."""
-    for name in FLAGS:
-        yield name, (name, True)
-        if name in SWITCHES:
-            yield f"no-{name}", (name, False)
-    for alias, name in ALIASES.items():
-        if not alias.startswith("-"):
-            yield alias, (name, True)
 
 
 def read(
@@ -103,18 +93,6 @@ def _with_flag(words: list[str]) -> list[str]:
 
 
 _READERS: dict[str, Reader] = {
-    "context-length": number("max_model_len", int),
-    "tp-size": number("tensor_parallel_size", int),
-    "mem-fraction-static": number("mem_fraction_static", float),
-    "max-running-requests": number("max_running_requests", int),
-    "max-total-tokens": number("max_total_tokens", readable),
-    "chunked-prefill-size": number("chunked_prefill_size", int),
-    "max-prefill-tokens": number("max_prefill_tokens", readable),
-    "prefill-max-requests": number("prefill_max_requests", int),
-    "schedule-conservativeness": number("schedule_conservativeness", float),
-    "page-size": number("block_size", int),
-    "cuda-graph-max-bs-decode": number("cuda_graph_max_bs_decode", int),
-    "cuda-graph-max-bs-prefill": number("cuda_graph_max_bs_prefill", int),
     "schedule-policy": choice("schedule_policy", {name: name for name in ORDERS}),
     "radix-eviction-policy": choice("radix_eviction_policy", {name: name for name in EVICTIONS}),
     "kv-cache-dtype": choice(
@@ -133,23 +111,16 @@ _TABLE = FlagTable(
     server=f"SGLang {RELEASE}",
     engine="SGLang",
     command="sglang serve",
-    taken=TAKEN,
-    noted=NOTED,
-    layered=LAYERED,
-    refused=REFUSED,
-    harmless=HARMLESS,
-    spellings=dict(_spelled()),
-    aliases={alias: name for alias, name in ALIASES.items() if alias.startswith("-")},
-    older={},
+    flags=flags_of("sglang"),
     relaxed=False,
     prefixes=("SGLANG_", "SGL_"),
-    harmless_variables=HARMLESS_VARIABLES,
+    size=readable,
     readers=_READERS,
     model="model-path",
     length="context-length",
     kernels=("moe-runner-backend",),
     experts="ep-size",
-    checkpoints=QUANTIZATIONS,
+    checkpoints={**QUANTIZED, "modelopt_fp8": ("fp8", "fp8_block"), "mxfp8": ("mxfp8",)},
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pagesim.errors import PagesimError
@@ -11,20 +11,8 @@ from pagesim.models import model
 from pagesim.models.layers import KV_SCALE_BYTES
 from pagesim.setup.block_plans import STATE_DTYPES
 from pagesim.setup.reading import parse_json
-from pagesim.setup.serve_vllm_flags import (
-    ALIASES,
-    FLAGS,
-    HARMLESS,
-    HARMLESS_VARIABLES,
-    LAYERED,
-    NOTED,
-    OLDER,
-    QUANTIZATIONS,
-    REFUSED,
-    TAKEN,
-    WITHIN_A_REPLICA,
-)
-from pagesim.setup.serve_words import FlagTable, Reader, choice, number
+from pagesim.setup.serve_flags import flags_of
+from pagesim.setup.serve_words import QUANTIZED, FlagTable, Reader, choice, number
 from pagesim.setup.sizes import readable
 
 RELEASE = "0.33.0"
@@ -39,16 +27,6 @@ MODULE = "vllm.entrypoints.openai.api_server"
 _GRAPH_MODE = re.compile(r"cudagraph_mode\W{1,8}(\w+)")
 
 
-def _spelled(name: str, on: bool = True) -> Iterator[tuple[str, bool]]:
-    """Yield the spellings of a flag, and whether each turns it on."""
-    yield name, on
-    if FLAGS[name] == "none":
-        yield f"no-{name}", not on
-        for one, other in (("enable-", "disable-"), ("disable-", "enable-")):
-            if name.startswith(one):
-                yield other + name.removeprefix(one), not on
-
-
 def read(variables: list[str], words: list[str]) -> tuple[dict[str, Any], tuple[str, ...], bool]:
     """Return the options that a line decides, the notes of what has no effect here, and `_full_graphs`.
 
@@ -60,23 +38,27 @@ def read(variables: list[str], words: list[str]) -> tuple[dict[str, Any], tuple[
         PagesimError: a flag is unknown or not modelled, or a value is off; the sentence names it.
     """
     options, flags, notes = _TABLE.options(variables, words)
-    options |= _graphs(flags, options.pop("enforce_eager", False))
+    options |= _graphs(flags)
     _check_state_block(flags, options)
     return {**FIXED, **options}, notes, _full_graphs(words, flags)
 
 
 def _full_graphs(words: list[str], flags: dict[str, list[str]]) -> bool:
     """Return whether CUDA graphs hold whole iterations: OPTIMIZATION_LEVEL_TO_CONFIG (config/vllm.py)."""
-    if flags.get("enforce-eager", ["false"]) != ["false"]:
+    if _is_eager(flags):
         return False
     modes = _GRAPH_MODE.findall(" ".join(words))
     level = flags.get("optimization-level", ["2"])[-1]
     return modes[-1].lower() not in ("none", "piecewise", "0", "1") if modes else level not in ("0", "1")
 
 
-def _graphs(flags: Mapping[str, list[str]], eager: bool) -> dict[str, int]:
+def _is_eager(flags: Mapping[str, list[str]]) -> bool:
+    return flags.get("enforce-eager", ["false"]) != ["false"]
+
+
+def _graphs(flags: Mapping[str, list[str]]) -> dict[str, int]:
     """Return the tokens of the largest CUDA graph where flags besides its own say them: 0 for none."""
-    if eager:
+    if _is_eager(flags):
         return {"max_cudagraph_capture_size": 0}
     name, largest = "cudagraph-capture-sizes", "max-cudagraph-capture-size"
     read = number("max_cudagraph_capture_size", int)
@@ -150,24 +132,9 @@ def _object(text: str) -> dict[str, Any]:
 
 _READERS: dict[str, Reader] = {
     "max-model-len": _length,
-    "tensor-parallel-size": number("tensor_parallel_size", int),
-    "decode-context-parallel-size": number("decode_context_parallel_size", int),
-    "gpu-memory-utilization": number("gpu_memory_utilization", float),
-    "block-size": number("block_size", int),
-    "kv-cache-memory-bytes": number("kv_cache_memory_bytes", readable),
-    "num-gpu-blocks-override": number("num_blocks", int),
-    "max-num-batched-tokens": number("max_num_batched_tokens", readable),
-    "max-num-seqs": number("max_num_seqs", int),
-    "max-cudagraph-capture-size": number("max_cudagraph_capture_size", int),
     "limit-mm-per-prompt": _limits,
     "mm-processor-kwargs": _processor,
-    "kv-offloading-size": number("kv_offloading_size", float),
-    "long-prefill-token-threshold": number("long_prefill_token_threshold", int),
-    "watermark": number("watermark", float),
-    "prefill-schedule-interval": number("prefill_schedule_interval", int),
-    "scheduling-policy": number("scheduling_policy", str),
     "prefix-cache-retention-interval": number("prefix_cache_retention_interval", _retention),
-    "prefix-match-unit": number("prefix_match_unit", int),
     "mamba-ssm-cache-dtype": choice(
         "mamba_ssm_cache_dtype", {"auto": "", **{name: name for name in STATE_DTYPES}}
     ),
@@ -188,21 +155,14 @@ _TABLE = FlagTable(
     server=f"vllm serve {RELEASE}",
     engine="vLLM",
     command="vllm serve",
-    taken=TAKEN,
-    noted={**NOTED, **WITHIN_A_REPLICA},
-    layered=LAYERED,
-    refused=REFUSED,
-    harmless=HARMLESS,
-    spellings={spelling: (name, on) for name in FLAGS for spelling, on in _spelled(name)},
-    aliases=ALIASES,
-    older=OLDER,
+    flags=flags_of("vllm"),
     relaxed=True,
     prefixes=("VLLM_",),
-    harmless_variables=HARMLESS_VARIABLES,
+    size=readable,
     readers=_READERS,
     model="model",
     length="max-model-len",
     kernels=("moe-backend", "kernel-config"),
     experts="enable-expert-parallel",
-    checkpoints=QUANTIZATIONS,
+    checkpoints={**QUANTIZED, "fbgemm_fp8": ("fp8",)},
 )

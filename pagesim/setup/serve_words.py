@@ -6,16 +6,15 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any
 
 from pagesim.errors import PagesimError, brief, escaped
 from pagesim.models import model
 from pagesim.models.catalogue import is_config, known_as
 from pagesim.models.catalogue.unknown import unknown
 from pagesim.models.weights import GROUPS
-
-Arity = Literal["one", "several", "perhaps", "none"]
-"""Values that a flag takes."""
+from pagesim.setup.serve_flags import Arity, Flag
 
 QUANTIZED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("awq", "awq_marlin"), ("int4",)),
@@ -32,15 +31,10 @@ new. With ``fp8`` a checkpoint of 16 bits is quantized when it is loaded."""
 Reader = Callable[[str, str], dict[str, Any]]
 """What makes options of a flag's name and its value; PagesimError where the value is off."""
 
-_ARITIES: dict[str, Arity] = {"*": "several", "?": "perhaps", "!": "none"}
+_OPPOSITE = {"enable": "disable", "disable": "enable"}
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _NUMBER = re.compile(r"-\d+$|-\d*\.\d+$")
 _SHELL = re.compile(r"[$`]|^(?:[&|;<>()]+|\d?>.*)$")
-
-
-def flags(text: str) -> dict[str, Arity]:
-    """Return flags with what they take: ``!`` no value, ``?`` perhaps one, ``*`` several, otherwise one."""
-    return {word.rstrip("*?!"): _ARITIES.get(word[-1], "one") for word in text.split()}
 
 
 def number(option: str, read: Callable[[str], Any]) -> Reader:
@@ -79,28 +73,22 @@ def choice(option: str, known: Mapping[str, str]) -> Reader:
     return reads
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FlagTable:
-    """The flags of a server, in five classes.
+    """The flags of a server, and how a line of them is read.
 
     Attributes:
         server: whose they are, for a sentence.
         engine: what it runs.
         command: that starts it, with the model behind.
-        taken: those that decide on memory or scheduling, and that pagesim has, too.
-        noted: those that change neither here.
-        layered: those that change neither where all layers keep every token alike, and are refused elsewhere.
-        refused: those that affect scheduling and are not modelled.
-        harmless: those that are refused but for these values, which change nothing; each takes one value.
-        spellings: of each flag without its dashes, and whether each turns it on.
-        aliases: other spellings, with the dash where there is only one.
-        older: flags that earlier releases had, and what to do instead.
-        relaxed: whether underscores stand for dashes, a part of a value may be named behind a dot, a value
-            stand right behind ``-O``, and the model anywhere without its flag.
+        flags: the rows of its flags and variables, by name.
+        relaxed: whether underscores stand for dashes, ``enable`` and ``disable`` for each other's opposite, a
+            part of a value may be named behind a dot, a value stand right behind ``-O``, and the model
+            anywhere without its flag.
         prefixes: of the server's variables.
-        harmless_variables: those that change nothing, without a prefix.
-        readers: by a flag of ``taken`` with a value, what makes options of its name and last value; a flag
-            that has none decides nothing by itself.
+        size: reads a whole number with a suffix.
+        readers: by a taken flag whose value has a reader of its own, what makes options of its name and last
+            value.
         model: the flag that names the model.
         length: the flag that says the tokens of the longest request.
         kernels: the flags that choose kernels of experts.
@@ -112,23 +100,30 @@ class FlagTable:
     server: str
     engine: str
     command: str
-    taken: Mapping[str, Arity]
-    noted: Mapping[str, Arity]
-    layered: Mapping[str, Arity]
-    refused: Mapping[str, Arity]
-    harmless: Mapping[str, tuple[str, ...]]
-    spellings: Mapping[str, tuple[str, bool]]
-    aliases: Mapping[str, str]
-    older: Mapping[str, str]
+    flags: Mapping[str, Flag]
     relaxed: bool
     prefixes: tuple[str, ...]
-    harmless_variables: frozenset[str]
+    size: Callable[[str], int]
     readers: Mapping[str, Reader]
     model: str
     length: str
     kernels: tuple[str, ...]
     experts: str
     checkpoints: Mapping[str, tuple[str, ...]]
+
+    @cached_property
+    def spellings(self) -> dict[str, tuple[str, bool]]:
+        """Each spelling of a flag, with its dashes: the flag's name, and whether it turns it on."""
+        found: dict[str, tuple[str, bool]] = {}
+        for name, flag in self.flags.items():
+            if flag.is_variable or flag.kind == "older":
+                continue
+            for spelling, on in flag.spellings().items():
+                found[spelling] = name, on
+                verb, dash, what = spelling[2:].partition("-")
+                if self.relaxed and flag.is_switch and verb in _OPPOSITE:
+                    found[f"--{_OPPOSITE[verb]}{dash}{what}"] = name, not on
+        return found
 
     def options(
         self, variables: list[str], words: list[str]
@@ -143,11 +138,7 @@ class FlagTable:
             PagesimError: the line names no model, or something in it is unknown, not modelled or off.
         """
         for variable in variables:
-            own = [variable.removeprefix(each) for each in self.prefixes if variable.startswith(each)]
-            if own and own[0] not in self.harmless_variables:
-                raise PagesimError(
-                    f"--serve: {variable} may affect scheduling and is not modelled; leave it out"
-                )
+            self.check_variable(variable)
         models: list[str] = []
         given: dict[str, list[str]] = {}
         for name, values in self.read(words):
@@ -166,27 +157,38 @@ class FlagTable:
         known = _known_model(models[0])
         options: dict[str, Any] = {"model": known}
         for name, values in given.items():
-            if self.taken.get(name) == "none":
-                options[name.replace("-", "_")] = values != ["false"]
-            elif name in self.readers:
-                options |= self.readers[name](name, values[-1])
+            options |= self._decided(self.flags[name], values)
         self._check_kernels(known, given)
         if "quantization" in given:
             options |= self._quantized(known, given["quantization"][-1])
         self._check_length(options)
         self._check_layers(known, given)
-        without = [*variables, *(f"--{name}" for name in given if name not in self.taken)]
+        without = [*variables, *(f"--{name}" for name in given if self.flags[name].kind != "taken")]
         notes = self._check_experts(known, given, options.get("tensor_parallel_size", 1))
         if without:
             notes.insert(0, f"of the {self.server} line without an effect here: {', '.join(without)}")
         return options, given, tuple(notes)
 
-    def arity(self, name: str) -> Arity:
-        """Return what a flag takes."""
-        for each in (self.taken, self.noted, self.layered, self.refused):
-            if name in each:
-                return each[name]
-        return "one"
+    def check_variable(self, name: str) -> None:
+        """Refuse a variable of the server that is not known to change nothing."""
+        for prefix in self.prefixes:
+            own = self.flags.get(self.prefixes[0] + name.removeprefix(prefix))
+            if name.startswith(prefix) and (own is None or own.kind == "refused"):
+                raise PagesimError(f"--serve: {name} may affect scheduling and is not modelled; leave it out")
+
+    def _decided(self, flag: Flag, values: list[str]) -> dict[str, Any]:
+        """Return the options that a flag decides by itself."""
+        if flag.flag in self.readers:
+            return self.readers[flag.flag](flag.flag, values[-1])
+        if flag.reads == "switch":
+            return {flag.option: values != ["false"]}
+        reads: dict[str, Callable[[str], Any]] = {
+            "whole": int,
+            "number": float,
+            "text": str,
+            "size": self.size,
+        }
+        return number(flag.option, reads[flag.reads])(flag.flag, values[-1]) if flag.reads in reads else {}
 
     def read(self, words: list[str]) -> Iterator[tuple[str, list[str]]]:
         """Yield each flag by its name with its values, ``false`` for a switch that is off; '' for no flag.
@@ -205,9 +207,9 @@ class FlagTable:
             if self.relaxed and re.fullmatch(r"-O[^=]+", flag):
                 flag, sign, value = "-O", "=", flag[2:]
             name, on, dotted = self._named(flag)
-            arity = "one" if dotted else self.arity(name)
+            arity: Arity = "one" if dotted else self.flags[name].takes
             values = [value] if sign else []
-            if arity == "none":
+            if arity in ("none", "switch"):
                 if sign:
                     raise PagesimError(f"--serve: {flag} takes no value, and has {brief(value, 80)}")
                 values = [] if on else ["false"]
@@ -223,38 +225,30 @@ class FlagTable:
     def _named(self, flag: str) -> tuple[str, bool, bool]:
         """Return a flag's name, whether it turns a switch on, and whether it is about a part of a value."""
         head, dot, _ = flag.partition(".") if self.relaxed else (flag, "", "")
-        if not head.startswith("--"):
-            found = self.aliases.get(head)
-            if found is None:
-                raise PagesimError(f"--serve: {brief(flag, 80)} is no flag of {self.server}")
-            return found, True, bool(dot)
-        word = head[2:].replace("_", "-") if self.relaxed else head[2:]
-        word = self.aliases.get(word, word)
-        if word in self.older:
+        if head.startswith("--") and self.relaxed:
+            head = head.replace("_", "-")
+        known = self.flags.get(head[2:])
+        if known is not None and known.kind == "older":
             raise PagesimError(
-                f"--serve: {flag} is a flag of older releases, which {self.server} refuses: "
-                f"{self.older[word]}"
+                f"--serve: {flag} is a flag of older releases, which {self.server} refuses: {known.does}"
             )
-        if word not in self.spellings:
-            begun = [each for each in self.spellings if word and each.startswith(word)]
-            if len({self.spellings[each] for each in begun}) != 1:
-                wrong = "is the beginning of several flags" if begun else "is no flag"
+        if head not in self.spellings:
+            begun = [each for each in self.spellings if head.startswith("--") and each.startswith(head)]
+            if len({self.spellings[each] for each in begun}) != 1 or head == "--":
+                wrong = "is the beginning of several flags" if begun and head != "--" else "is no flag"
                 raise PagesimError(f"--serve: {brief(flag, 80)} {wrong} of {self.server}")
-            word = begun[0]
-        name, on = self.spellings[word]
-        return name, on, bool(dot)
+            head = begun[0]
+        return *self.spellings[head], bool(dot)
 
     def check(self, name: str, values: list[str]) -> None:
         """Refuse a flag that affects scheduling and is not modelled."""
-        if name in {**self.taken, **self.noted, **self.layered}:
+        flag = self.flags[name]
+        if flag.kind != "refused" or (flag.is_switch and values == ["false"]):
             return
-        if name in self.refused and values == ["false"]:
-            return
-        harmless = self.harmless.get(name)
-        if harmless and values and values[-1] in harmless:
+        if values and values[-1] in flag.values:
             return
         said = f"--{name} {' '.join(values)}".strip()
-        remedy = f"it may be {' or '.join(harmless)}" if harmless else "leave it out"
+        remedy = f"it may be {' or '.join(flag.values)}" if flag.values else "leave it out"
         raise PagesimError(f"--serve: {escaped(said)[:120]} affects scheduling and is not modelled; {remedy}")
 
     def _check_layers(self, name: str, given: Mapping[str, list[str]]) -> None:
@@ -262,7 +256,7 @@ class FlagTable:
         if model(name).keeps_all:
             return
         for flag in given:
-            if flag in self.layered and given[flag] != ["false"]:
+            if self.flags[flag].kind == "layers" and given[flag] != ["false"]:
                 raise PagesimError(
                     f"--serve: --{flag} would change what the layers of {brief(name, 80)} keep, and is not "
                     "modelled; leave it out"

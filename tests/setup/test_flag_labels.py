@@ -1,8 +1,8 @@
 """The classes of servers' flags beside what the servers' own code does with each.
 
-``<release>-labels.csv`` has a row a flag: its label, the flag without which it is not read, and where it is
-read: the file and line in the release's wheel, under ``vllm/`` or ``sglang/srt/``. The labels were given from
-that code and from the parser's own help, and say:
+``<release>-labels.csv`` has a row a flag: its label, the flag without which it is not read, and the values
+with which it changes nothing. The labels were given from the release's code, at the file and line that the
+product's own row names, and from the parser's help. They say:
 
 | label | changes |
 |---|---|
@@ -35,10 +35,12 @@ from serve_lines import listed_flags, refusal
 import pagesim as ps
 from pagesim.experiments.plan import plan
 from pagesim.setup.serve import ServeLine, read_serve
+from pagesim.setup.serve_flags import Engine, flags_of
 from pagesim.setup.system import System, checked
 
 FIRM = ("decides", "memory", "feature", "unknown", "mode")
 LOOSE = ("replicas", "experts", "graphs", "images", "device", "text", "seconds", "none")
+ENGINES: dict[str, Engine] = {"vllm-0.33.0": "vllm", "sglang-0.5.23": "sglang"}
 LAYOUTS = Path(__file__).parents[1] / "golden" / "layouts"
 LINES = {
     "vllm-0.33.0": ("vllm serve llama-3.1-8b", f"vllm serve {LAYOUTS / 'qwen3-next-80b.toml'}"),
@@ -92,10 +94,18 @@ def test_every_flag_has_a_label_and_a_place_where_it_is_read(release: str) -> No
     assert set(rows) == set(listed_flags(release))
     for row in rows.values():
         assert row["label"] in (*FIRM, "layers", *LOOSE)
-        assert row["read"]
+        assert flags_of(ENGINES[release])[row["flag"]].source
         assert (row["label"] == "feature") == bool(row["with"])
         # What a feature is turned on by is itself refused, so that its parts never count alone.
         assert not row["with"] or rows[row["with"]]["label"] in (*FIRM, "replicas")
+
+
+@pytest.mark.parametrize("release", LINES)
+def test_no_value_of_a_refused_flag_passes_that_changes_something(release: str) -> None:
+    passing = {
+        name: " ".join(flag.values) for name, flag in flags_of(ENGINES[release]).items() if flag.values
+    }
+    assert passing == {name: row["but"] for name, row in labels(release).items() if row["but"]}
 
 
 EVERY = [(release, flag) for release in LINES for flag in labels(release) if flag != "model"]

@@ -8,22 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serve_lines import listed_flags, refusal
+from serve_lines import listed_flags, refusal, rows_of
 
 import pagesim as ps
 from pagesim.setup.serve import ServeLine, read_serve
+from pagesim.setup.serve_flags import flags_of
 from pagesim.setup.serve_vllm import readable
-from pagesim.setup.serve_vllm_flags import (
-    ALIASES,
-    FLAGS,
-    HARMLESS,
-    LAYERED,
-    NOTED,
-    OLDER,
-    REFUSED,
-    TAKEN,
-    WITHIN_A_REPLICA,
-)
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 
@@ -36,11 +26,8 @@ def options_of(line: str) -> dict[str, Any]:
     return options
 
 
-def test_every_flag_of_the_release_is_in_exactly_one_class_and_takes_what_it_takes_there() -> None:
-    assert listed_flags("vllm-0.33.0") == FLAGS
-    classes = (TAKEN, NOTED, WITHIN_A_REPLICA, LAYERED, REFUSED, HARMLESS)
-    assert sum(map(len, classes)) == len(FLAGS)
-    assert {*ALIASES.values(), *LAYERED} <= set(FLAGS)
+def test_every_flag_of_the_release_has_a_row_and_takes_what_it_takes_there() -> None:
+    assert listed_flags("vllm-0.33.0") == rows_of("vllm")
 
 
 def test_whole_experts_change_no_decision_within_a_replica() -> None:
@@ -74,7 +61,8 @@ def test_a_flag_of_an_older_release_is_explained(flags: str, remedy: str) -> Non
 
 
 def test_no_flag_of_the_release_is_called_older() -> None:
-    assert not set(OLDER) & set(FLAGS)
+    older = {name for name, flag in flags_of("vllm").items() if flag.kind == "older"}
+    assert not older & set(listed_flags("vllm-0.33.0"))
 
 
 def test_the_cadence_of_prompts_is_taken() -> None:
