@@ -47,14 +47,14 @@ def read(
     """Return the options that a line decides, the notes of what has no effect here, and what it refuses.
 
     Args:
-        variables: that are set in front of the command, by name.
+        variables: assignments in front of the command.
         words: that follow the command.
         first_is_model: whether the first of them may be the model, as behind ``sglang serve``.
 
     Raises:
         PagesimError: a flag is unknown or not modelled, or a value is off; the sentence names it.
     """
-    options, flags, notes = _TABLE.options(variables, _with_flag(words) if first_is_model else words)
+    options, flags, notes = TABLE.options(variables, _with_flag(words) if first_is_model else words)
     if "attention-backend" in flags:
         options["block_size"] = _page(flags["attention-backend"][-1], options.get("block_size"))
     return {**FIXED, **options}, notes, _refuses(options, "attention-backend" in flags)
@@ -107,7 +107,7 @@ _READERS: dict[str, Reader] = {
 }
 
 
-_TABLE = FlagTable(
+TABLE = FlagTable(
     server=f"SGLang {RELEASE}",
     engine="SGLang",
     command="sglang serve",

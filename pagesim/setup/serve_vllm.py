@@ -6,13 +6,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pagesim.errors import PagesimError
 from pagesim.models import model
 from pagesim.models.layers import KV_SCALE_BYTES
 from pagesim.setup.block_plans import STATE_DTYPES
 from pagesim.setup.reading import parse_json
 from pagesim.setup.serve_flags import flags_of
-from pagesim.setup.serve_words import QUANTIZED, FlagTable, Reader, choice, number
+from pagesim.setup.serve_words import QUANTIZED, FlagRefused, FlagTable, Reader, choice, number
 from pagesim.setup.sizes import readable
 
 RELEASE = "0.33.0"
@@ -31,13 +30,13 @@ def read(variables: list[str], words: list[str]) -> tuple[dict[str, Any], tuple[
     """Return the options that a line decides, the notes of what has no effect here, and `_full_graphs`.
 
     Args:
-        variables: that are set in front of the command, by name.
+        variables: assignments in front of the command.
         words: that follow the command.
 
     Raises:
         PagesimError: a flag is unknown or not modelled, or a value is off; the sentence names it.
     """
-    options, flags, notes = _TABLE.options(variables, words)
+    options, flags, notes = TABLE.options(variables, words)
     options |= _graphs(flags)
     _check_state_block(flags, options)
     return {**FIXED, **options}, notes, _full_graphs(words, flags)
@@ -67,9 +66,10 @@ def _graphs(flags: Mapping[str, list[str]]) -> dict[str, int]:
         return {}
     said = read(largest, flags[largest][-1])["max_cudagraph_capture_size"] if largest in flags else max(sizes)
     if said != max(sizes):
-        raise PagesimError(
-            f"--serve: --{largest} is {said}, and the largest of --{name} is {max(sizes)}; vLLM does not "
-            "start so: leave one of them out"
+        raise FlagRefused(
+            largest,
+            f"--{largest} is {said}, and the largest of --{name} is {max(sizes)}; vLLM does not start so: "
+            "leave one of them out",
         )
     return {"max_cudagraph_capture_size": max(sizes)}
 
@@ -86,9 +86,10 @@ def _check_state_block(flags: Mapping[str, list[str]], options: Mapping[str, Any
     given = options.get("max_model_len")
     longest = given if isinstance(given, int) else model(options["model"]).max_model_len
     if asked != longest:
-        raise PagesimError(
-            f"--serve: --{name} is {asked}; without prefix caching it must be the {longest} tokens of "
-            "max_model_len, or vLLM does not start: leave it out"
+        raise FlagRefused(
+            name,
+            f"--{name} is {asked}; without prefix caching it must be the {longest} tokens of max_model_len, "
+            "or vLLM does not start: leave it out",
         )
 
 
@@ -151,7 +152,7 @@ _READERS: dict[str, Reader] = {
     ),
 }
 
-_TABLE = FlagTable(
+TABLE = FlagTable(
     server=f"vllm serve {RELEASE}",
     engine="vLLM",
     command="vllm serve",

@@ -28,6 +28,35 @@ QUANTIZED: dict[str, tuple[str, ...]] = {
 """Methods of quantization of both servers, and the weight dtypes of checkpoints for which they say nothing
 new. With ``fp8`` a checkpoint of 16 bits is quantized when it is loaded."""
 
+
+class FlagRefused(PagesimError):
+    """A flag or a variable of a line is refused.
+
+    Attributes:
+        name: the flag's, without its dashes.
+        instead: words that take its place in the nearest line that runs; none where it is left out.
+    """
+
+    def __init__(self, name: str, sentence: str, instead: tuple[str, ...] = ()) -> None:
+        super().__init__(f"--serve: {sentence}")
+        self.name, self.instead = name, instead
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A flag as it stands in a line.
+
+    Attributes:
+        name: the flag's; '' for a word that is no flag.
+        values: that it has; ``false`` for a switch that is off.
+        words: of the line that spell it.
+    """
+
+    name: str
+    values: list[str]
+    words: list[str]
+
+
 Reader = Callable[[str, str], dict[str, Any]]
 """What makes options of a flag's name and its value; PagesimError where the value is off."""
 
@@ -65,8 +94,8 @@ def choice(option: str, known: Mapping[str, str]) -> Reader:
 
     def reads(name: str, text: str) -> dict[str, Any]:
         if text not in known:
-            raise PagesimError(
-                f"--serve: --{name} {brief(text, 80)} is not modelled; it may be {', '.join(known)}"
+            raise FlagRefused(
+                name, f"--{name} {brief(text, 80)} is not modelled; it may be {', '.join(known)}"
             )
         return {option: known[text]} if known[text] else {}
 
@@ -131,29 +160,31 @@ class FlagTable:
         """Return the options that a line decides, its flags with their values, and a note of the others.
 
         Args:
-            variables: that are set in front of the command, by name.
+            variables: assignments in front of the command.
             words: that follow the command.
 
         Raises:
-            PagesimError: the line names no model, or something in it is unknown, not modelled or off.
+            PagesimError: the line names no model, or something in it is unknown or off.
+            FlagRefused: a flag or a variable is not modelled.
         """
+        variables = [assignment.partition("=")[0] for assignment in variables]
         for variable in variables:
-            self.check_variable(variable)
+            self._check_variable(variable)
         models: list[str] = []
         given: dict[str, list[str]] = {}
-        for name, values in self.read(words):
-            if name:
-                given[name] = values
+        for each in self.read(words):
+            if each.name:
+                given[each.name] = each.values
             elif self.relaxed:
-                models += values
+                models += each.values
             else:
-                raise PagesimError(f"--serve: {brief(values[0], 80)} belongs to no flag; take it out")
+                raise PagesimError(f"--serve: {brief(each.values[0], 80)} belongs to no flag; take it out")
         models += given.pop(self.model, [])
         if len(models) != 1:
             said = f"names {' and '.join(models)}" if models else "names no model"
             raise PagesimError(f"--serve {said[:200]}; it must name one model, as in {self.command} MODEL")
         for name, values in given.items():
-            self.check(name, values)
+            self._check(self.flags[name], values)
         known = _known_model(models[0])
         options: dict[str, Any] = {"model": known}
         for name, values in given.items():
@@ -169,12 +200,12 @@ class FlagTable:
             notes.insert(0, f"of the {self.server} line without an effect here: {', '.join(without)}")
         return options, given, tuple(notes)
 
-    def check_variable(self, name: str) -> None:
+    def _check_variable(self, name: str) -> None:
         """Refuse a variable of the server that is not known to change nothing."""
         for prefix in self.prefixes:
             own = self.flags.get(self.prefixes[0] + name.removeprefix(prefix))
             if name.startswith(prefix) and (own is None or own.kind == "refused"):
-                raise PagesimError(f"--serve: {name} may affect scheduling and is not modelled; leave it out")
+                raise FlagRefused(name, f"{name} may affect scheduling and is not modelled; leave it out")
 
     def _decided(self, flag: Flag, values: list[str]) -> dict[str, Any]:
         """Return the options that a flag decides by itself."""
@@ -190,18 +221,18 @@ class FlagTable:
         }
         return number(flag.option, reads[flag.reads])(flag.flag, values[-1]) if flag.reads in reads else {}
 
-    def read(self, words: list[str]) -> Iterator[tuple[str, list[str]]]:
-        """Yield each flag by its name with its values, ``false`` for a switch that is off; '' for no flag.
+    def read(self, words: list[str]) -> Iterator[Given]:
+        """Yield the flags of a line, and its words that belong to none.
 
         Raises:
             PagesimError: a word is no flag, or a flag has too few or too many values.
         """
         at = 0
         while at < len(words):
-            word = words[at]
+            begin, word = at, words[at]
             at += 1
             if not _is_flag(word):
-                yield "", [word]
+                yield Given("", [word], [word])
                 continue
             flag, sign, value = word.partition("=")
             if self.relaxed and re.fullmatch(r"-O[^=]+", flag):
@@ -220,18 +251,27 @@ class FlagTable:
                     at += 1
                 if not values and arity != "perhaps":
                     raise PagesimError(f"--serve: {flag} needs a value")
-            yield name, values
+            yield Given(name, values, words[begin:at])
+
+    def replaced(self, words: list[str], name: str, instead: tuple[str, ...]) -> list[str]:
+        """Return the words of a line with others in place of a flag wherever it stands."""
+        kept: list[str] = []
+        for each in self.read(words):
+            if each.name != name:
+                kept += each.words
+            elif instead:
+                kept += instead
+                instead = ()
+        return kept
 
     def _named(self, flag: str) -> tuple[str, bool, bool]:
         """Return a flag's name, whether it turns a switch on, and whether it is about a part of a value."""
         head, dot, _ = flag.partition(".") if self.relaxed else (flag, "", "")
         if head.startswith("--") and self.relaxed:
             head = head.replace("_", "-")
-        known = self.flags.get(head[2:])
-        if known is not None and known.kind == "older":
-            raise PagesimError(
-                f"--serve: {flag} is a flag of older releases, which {self.server} refuses: {known.does}"
-            )
+        older = self.flags.get(head[2:])
+        if older is not None and older.kind == "older":
+            return older.flag, True, bool(dot)
         if head not in self.spellings:
             begun = [each for each in self.spellings if head.startswith("--") and each.startswith(head)]
             if len({self.spellings[each] for each in begun}) != 1 or head == "--":
@@ -240,16 +280,26 @@ class FlagTable:
             head = begun[0]
         return *self.spellings[head], bool(dot)
 
-    def check(self, name: str, values: list[str]) -> None:
-        """Refuse a flag that affects scheduling and is not modelled."""
-        flag = self.flags[name]
+    def _check(self, flag: Flag, values: list[str]) -> None:
+        """Refuse a flag that affects scheduling and is not modelled, and one of earlier releases."""
+        said = escaped(f"--{flag.flag} {' '.join(values)}".strip())[:120]
+        if flag.kind == "older":
+            instead = (*flag.instead.split(), *values) if flag.instead.startswith("--") else ()
+            raise FlagRefused(
+                flag.flag,
+                f"--{flag.flag} is a flag of older releases, which {self.server} refuses: {flag.does}",
+                instead,
+            )
         if flag.kind != "refused" or (flag.is_switch and values == ["false"]):
             return
         if values and values[-1] in flag.values:
             return
-        said = f"--{name} {' '.join(values)}".strip()
         remedy = f"it may be {' or '.join(flag.values)}" if flag.values else "leave it out"
-        raise PagesimError(f"--serve: {escaped(said)[:120]} affects scheduling and is not modelled; {remedy}")
+        raise FlagRefused(
+            flag.flag,
+            f"{said} affects scheduling and is not modelled; {remedy}. The flag "
+            f"{flag.does[0].lower()}{flag.does[1:]}",
+        )
 
     def _check_layers(self, name: str, given: Mapping[str, list[str]]) -> None:
         """Refuse a flag about layers that the model has, and that are modelled without it."""
@@ -257,9 +307,10 @@ class FlagTable:
             return
         for flag in given:
             if self.flags[flag].kind == "layers" and given[flag] != ["false"]:
-                raise PagesimError(
-                    f"--serve: --{flag} would change what the layers of {brief(name, 80)} keep, and is not "
-                    "modelled; leave it out"
+                raise FlagRefused(
+                    flag,
+                    f"--{flag} would change what the layers of {brief(name, 80)} keep, and is not "
+                    "modelled; leave it out",
                 )
 
     def _check_kernels(self, name: str, given: Mapping[str, list[str]]) -> None:
@@ -268,9 +319,10 @@ class FlagTable:
         for flag in self.kernels:
             chosen = given.get(flag, ["auto"])[-1]
             if chosen != "auto" and dtype is not None and dtype.name.startswith("mxfp4"):
-                raise PagesimError(
-                    f"--serve: --{flag} {escaped(chosen)[:80]} would change how far the MXFP4 experts of "
-                    f"{brief(name, 80)} are padded, and is not modelled; leave it out"
+                raise FlagRefused(
+                    flag,
+                    f"--{flag} {escaped(chosen)[:80]} would change how far the MXFP4 experts of "
+                    f"{brief(name, 80)} are padded, and is not modelled; leave it out",
                 )
 
     def _check_experts(self, name: str, given: Mapping[str, list[str]], gpus: int) -> list[str]:
@@ -286,9 +338,10 @@ class FlagTable:
             return [f"{self.engine} has no use for --{self.experts} here: {brief(name, 80)} has no experts"]
         ranks = int(asked[-1]) if asked else gpus
         if ranks < 1 or gpus % ranks or moe.experts % ranks:
-            raise PagesimError(
-                f"--serve: --{self.experts} would deal the {moe.experts} experts of {brief(name, 80)} "
-                f"unevenly over {ranks} of {gpus} GPUs, and is not modelled; leave it out"
+            raise FlagRefused(
+                self.experts,
+                f"--{self.experts} would deal the {moe.experts} experts of {brief(name, 80)} "
+                f"unevenly over {ranks} of {gpus} GPUs, and is not modelled; leave it out",
             )
         return []
 
@@ -301,10 +354,11 @@ class FlagTable:
         if method == "fp8" and not own:
             return {"weight_dtype": "fp8"}
         remedy = "it may be none or fp8, or name a quantized config.json as the model"
-        raise PagesimError(
-            f"--serve: --quantization {escaped(method)[:80]} affects scheduling and is not modelled for "
+        raise FlagRefused(
+            "quantization",
+            f"--quantization {escaped(method)[:80]} affects scheduling and is not modelled for "
             f"{brief(name, 80)}, whose weights are {spec.weights_in_words}; "
-            f"{'leave it out' if own else remedy}"
+            f"{'leave it out' if own else remedy}",
         )
 
     def _check_length(self, options: Mapping[str, Any]) -> None:
@@ -312,9 +366,10 @@ class FlagTable:
         own = model(options["model"]).max_model_len
         asked = options.get("max_model_len")
         if isinstance(asked, int) and asked > own:
-            raise PagesimError(
-                f"--serve: --{self.length} is {asked}, more than the {own} tokens of "
-                f"{options['model']}; {self.engine} does not start so"
+            raise FlagRefused(
+                self.length,
+                f"--{self.length} is {asked}, more than the {own} tokens of "
+                f"{options['model']}; {self.engine} does not start so",
             )
 
 
@@ -323,7 +378,7 @@ def _is_flag(word: str) -> bool:
 
 
 def words_of(line: str) -> tuple[list[str], list[str]]:
-    """Return the variables that stand in front of a command, by name, and its words as a shell splits them.
+    """Return the assignments of variables in front of a command, and its words as a shell splits them.
 
     Raises:
         PagesimError: a quotation mark is open, or a word means something to a shell only.
@@ -340,7 +395,7 @@ def words_of(line: str) -> tuple[list[str], list[str]]:
             )
     variables = []
     while words and _VARIABLE.match(words[0]):
-        variables.append(words.pop(0).partition("=")[0])
+        variables.append(words.pop(0))
     return variables, words
 
 

@@ -65,7 +65,9 @@ def test_a_line_may_have_any_number_of_words(words: int) -> None:
     ],
 )
 def test_words_are_read_as_flags_and_values(words: list[str], read: list[tuple[str, list[str]]]) -> None:
-    assert list(serve_vllm._TABLE.read(words)) == read
+    found = list(serve_vllm.TABLE.read(words))
+    assert [(each.name, each.values) for each in found] == read
+    assert [word for each in found for word in each.words] == words
 
 
 def test_a_switch_by_its_short_form_is_on() -> None:
