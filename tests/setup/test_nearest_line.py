@@ -70,7 +70,7 @@ def test_the_command_prints_it_below_the_sentence() -> None:
     command = [sys.executable, "-m", "pagesim", "plan", "--gpu", "h100", "--serve", line]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
-    said, offered = ended.stderr.splitlines()
+    said, _, offered = ended.stderr.splitlines()
     assert said.startswith(
         "pagesim: --serve: --headless affects scheduling and is not modelled; leave it out."
     )
