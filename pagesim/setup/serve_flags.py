@@ -36,7 +36,10 @@ class Flag(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     engine: Engine
-    flag: str = Field(pattern=r"^[a-z0-9-]+$|^[A-Z0-9_]+$", description="Without its dashes.")
+    flag: str = Field(
+        pattern=r"^[a-z0-9-]+(\.\w+)*$|^[A-Z0-9_]+$",
+        description="Without its dashes; of a part of an object, behind a dot as on a command line.",
+    )
     aliases: Words = Field(description="Other spellings, with their dashes.")
     takes: Arity
     kind: Kind
@@ -51,6 +54,11 @@ class Flag(BaseModel):
     def is_variable(self) -> bool:
         """Whether it is a variable that stands in front of the command."""
         return self.flag.isupper()
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is a part of another flag's value, which is a JSON object."""
+        return "." in self.flag
 
     @property
     def is_switch(self) -> bool:

@@ -9,7 +9,8 @@ from typing import Any
 from pagesim.errors import PagesimError, brief
 from pagesim.scheduling.sglang.defaults import PAGE, PAGED_GPUS
 from pagesim.setup.serve_flags import flags_of
-from pagesim.setup.serve_words import QUANTIZED, FlagTable, Reader, choice
+from pagesim.setup.serve_table import QUANTIZED, FlagTable
+from pagesim.setup.serve_words import Reader, choice
 
 RELEASE = "0.5.23"
 """Whose flags a line is read with."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from pagesim.models import model
 from pagesim.models.layers import KV_SCALE_BYTES
 from pagesim.setup.block_plans import STATE_DTYPES
-from pagesim.setup.reading import parse_json
 from pagesim.setup.serve_flags import flags_of
-from pagesim.setup.serve_words import QUANTIZED, FlagRefused, FlagTable, Reader, choice, number
+from pagesim.setup.serve_table import QUANTIZED, FlagTable
+from pagesim.setup.serve_vllm_values import kernel_block, length, limits, processor, retention
+from pagesim.setup.serve_words import FlagRefused, Reader, choice, number
 from pagesim.setup.sizes import readable
 
 RELEASE = "0.33.0"
@@ -23,11 +24,11 @@ FIXED = {"policy": "vllm-v1", "vllm_version": RELEASE}
 MODULE = "vllm.entrypoints.openai.api_server"
 """The module that ``python -m`` runs."""
 
-_GRAPH_MODE = re.compile(r"cudagraph_mode\W{1,8}(\w+)")
-
 
 def read(variables: list[str], words: list[str]) -> tuple[dict[str, Any], tuple[str, ...], bool]:
-    """Return the options that a line decides, the notes of what has no effect here, and `_full_graphs`.
+    """Return the options that a line decides, and the notes of what has no effect here.
+
+    The last value says whether CUDA graphs hold whole iterations.
 
     Args:
         variables: assignments in front of the command.
@@ -38,40 +39,45 @@ def read(variables: list[str], words: list[str]) -> tuple[dict[str, Any], tuple[
     """
     options, flags, notes = TABLE.options(variables, words)
     options |= _graphs(flags)
+    options |= kernel_block(flags, options)
     _check_state_block(flags, options)
-    return {**FIXED, **options}, notes, _full_graphs(words, flags)
+    return {**FIXED, **options}, notes, _graph_mode(flags) not in ("none", "piecewise")
 
 
-def _full_graphs(words: list[str], flags: dict[str, list[str]]) -> bool:
-    """Return whether CUDA graphs hold whole iterations: OPTIMIZATION_LEVEL_TO_CONFIG (config/vllm.py)."""
-    if _is_eager(flags):
-        return False
-    modes = _GRAPH_MODE.findall(" ".join(words))
+def _graph_mode(flags: Mapping[str, list[str]]) -> str:
+    """Return what CUDA graphs hold: none, piecewise, or a mode with whole iterations.
+
+    Source: ``OPTIMIZATION_LEVEL_TO_CONFIG`` (config/vllm.py), ``CUDAGraphMode`` (config/compilation.py).
+    """
+    if flags.get("enforce-eager", ["false"]) != ["false"]:
+        return "none"
     level = flags.get("optimization-level", ["2"])[-1]
-    return modes[-1].lower() not in ("none", "piecewise", "0", "1") if modes else level not in ("0", "1")
-
-
-def _is_eager(flags: Mapping[str, list[str]]) -> bool:
-    return flags.get("enforce-eager", ["false"]) != ["false"]
+    mode = flags.get("compilation-config.cudagraph_mode", [level if level in ("0", "1") else "full"])[-1]
+    return {"0": "none", "1": "piecewise"}.get(mode, mode.lower())
 
 
 def _graphs(flags: Mapping[str, list[str]]) -> dict[str, int]:
-    """Return the tokens of the largest CUDA graph where flags besides its own say them: 0 for none."""
-    if _is_eager(flags):
-        return {"max_cudagraph_capture_size": 0}
-    name, largest = "cudagraph-capture-sizes", "max-cudagraph-capture-size"
-    read = number("max_cudagraph_capture_size", int)
-    sizes = [read(name, size)["max_cudagraph_capture_size"] for size in flags.get(name, ())]
-    if not sizes:
-        return {}
-    said = read(largest, flags[largest][-1])["max_cudagraph_capture_size"] if largest in flags else max(sizes)
-    if said != max(sizes):
+    """Return the tokens of the largest CUDA graph where the line says them: 0 for none."""
+    option, config = "max_cudagraph_capture_size", "compilation-config."
+    if _graph_mode(flags) == "none":
+        return {option: 0}
+    read = number(option, int)
+    said: dict[str, int] = {}
+    for name in ("cudagraph-capture-sizes", f"{config}cudagraph_capture_sizes"):
+        if name in flags:
+            sizes = flags[name] if "." not in name else json.loads(flags[name][-1])
+            said[name] = max(read(name, str(size))[option] for size in sizes)
+    for name in ("max-cudagraph-capture-size", f"{config}{option}"):
+        if name in flags:
+            said[name] = read(name, flags[name][-1])[option]
+    if len(set(said.values())) > 1:
+        (first, largest), *_, (name, other) = said.items()
         raise FlagRefused(
-            largest,
-            f"--{largest} is {said}, and the largest of --{name} is {max(sizes)}; vLLM does not start so: "
-            "leave one of them out",
+            name,
+            f"--{name} is {other}, and the largest of --{first} is {largest}; vLLM does not start so: leave "
+            "one of them out",
         )
-    return {"max_cudagraph_capture_size": max(sizes)}
+    return {option: next(iter(said.values()))} if said else {}
 
 
 def _check_state_block(flags: Mapping[str, list[str]], options: Mapping[str, Any]) -> None:
@@ -93,49 +99,11 @@ def _check_state_block(flags: Mapping[str, list[str]], options: Mapping[str, Any
         )
 
 
-def _retention(text: str) -> int:
-    """Return a retention interval: what vLLM calls None is -1 here."""
-    if text in ("", "None"):
-        return -1
-    interval = int(text)
-    if interval < 0:
-        raise ValueError(f"{interval} is negative")
-    return interval
-
-
-def _length(name: str, text: str) -> dict[str, Any]:
-    if text.strip().lower() in ("auto", "-1"):
-        return {"max_model_len": "auto"}
-    return number("max_model_len", readable)(name, text)
-
-
-def _limits(name: str, text: str) -> dict[str, Any]:
-    """Return that no tower is loaded where neither an image nor a video may be given."""
-    limits = _object(text)
-    return {"language_model_only": True} if limits.get("image") == limits.get("video") == 0 else {}
-
-
-def _processor(name: str, text: str) -> dict[str, Any]:
-    """Return the pixels of the largest image, where they are given."""
-    given = _object(text)
-    size = given.get("size")
-    pixels = given.get("max_pixels", size.get("longest_edge") if isinstance(size, dict) else None)
-    return {"max_pixels": pixels} if isinstance(pixels, int) and pixels > 0 else {}
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        found = parse_json(text)
-    except ValueError:
-        return {}  # a part that is named behind a dot, say, which alone turns nothing off
-    return found if isinstance(found, dict) else {}
-
-
 _READERS: dict[str, Reader] = {
-    "max-model-len": _length,
-    "limit-mm-per-prompt": _limits,
-    "mm-processor-kwargs": _processor,
-    "prefix-cache-retention-interval": number("prefix_cache_retention_interval", _retention),
+    "max-model-len": length,
+    "limit-mm-per-prompt": limits,
+    "mm-processor-kwargs": processor,
+    "prefix-cache-retention-interval": number("prefix_cache_retention_interval", retention),
     "mamba-ssm-cache-dtype": choice(
         "mamba_ssm_cache_dtype", {"auto": "", **{name: name for name in STATE_DTYPES}}
     ),
@@ -163,7 +131,7 @@ TABLE = FlagTable(
     readers=_READERS,
     model="model",
     length="max-model-len",
-    kernels=("moe-backend", "kernel-config"),
+    kernels=("moe-backend", "kernel-config.moe_backend"),
     experts="enable-expert-parallel",
     checkpoints={**QUANTIZED, "fbgemm_fp8": ("fp8",)},
 )

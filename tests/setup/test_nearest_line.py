@@ -26,6 +26,15 @@ def nearest(line: str) -> str:
         ("vllm serve --runner=pooling opt-13b --runner pooling", "vllm serve opt-13b"),
         ("vllm serve opt-13b --headless --offload-params a b --port 1", "vllm serve opt-13b --port 1"),
         ("vllm serve opt-13b --attention-config.backend FLEX", "vllm serve opt-13b"),
+        # Of an object only the part that is refused.
+        (
+            """vllm serve opt-13b -ac '{"flash_attn_version": 2, "use_trtllm_attention": false}'""",
+            """vllm serve opt-13b --attention-config '{"use_trtllm_attention": false}'""",
+        ),
+        (
+            "vllm serve opt-13b -ac.flash_attn_version 2 -ac.use_trtllm_attention 0",
+            "vllm serve opt-13b -ac.use_trtllm_attention 0",
+        ),
         ("VLLM_USE_V2_MODEL_RUNNER=0 A='b c' vllm serve opt-13b", "A='b c' vllm serve opt-13b"),
         # A longer request than the model takes; kernels that it cannot have.
         ("vllm serve opt-13b --max-model-len 9999 --seed 0", "vllm serve opt-13b --seed 0"),

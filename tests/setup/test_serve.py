@@ -258,7 +258,7 @@ def test_what_has_no_effect_here_is_named_in_a_note() -> None:
         ("vllm serve opt-13b -q awq", "--serve: --quantization awq affects scheduling and is not"),
         (
             "vllm serve opt-13b --speculative-config.method ngram",
-            "--serve: --speculative-config ngram affects scheduling",
+            """--serve: --speculative-config {"method": "ngram"} affects scheduling""",
         ),
         (
             "VLLM_USE_V2_MODEL_RUNNER=0 vllm serve opt-13b",
@@ -352,3 +352,68 @@ def test_a_method_that_a_checkpoint_has_already_changes_nothing(name, method) ->
 )
 def test_a_method_that_a_checkpoint_does_not_have_is_refused(name, method) -> None:
     assert f"--quantization {method} affects scheduling" in refusal(f"vllm serve {name} -q {method}")
+
+
+@pytest.mark.parametrize(
+    ("model", "kernels", "block"),
+    [
+        # ``get_preferred_block_size`` of each, as run.
+        ("llama-3.1-8b", "FLASH_ATTN", None),
+        ("llama-3.1-8b", "flashinfer", 16),
+        ("llama-3.1-8b", "TRITON_ATTN", 16),
+        ("llama-3.1-8b", "ROCM_AITER_FA", 16),
+        ("llama-3.1-8b", "ROCM_AITER_UNIFIED_ATTN", 64),
+        ("llama-3.1-8b", "B12X", 128),
+        ("llama-3.1-8b", "auto", None),
+        ("deepseek-v3", "FLASH_ATTN_MLA", 16),
+        ("deepseek-v3", "FLASHINFER_MLA", 32),
+        ("deepseek-v3", "FLASHMLA", 64),
+        ("deepseek-v3", "CUTLASS_MLA", 128),
+    ],
+)
+def test_named_kernels_of_attention_decide_on_the_block(model: str, kernels: str, block: int | None) -> None:
+    for flag in ("--attention-backend", "-ac.backend", "--attention-config.backend"):
+        line = f"vllm serve {model} {flag} {kernels}"
+        assert options_of(line).get("block_size") == block
+        assert options_of(f"{line} --block-size 256")["block_size"] == 256
+    assert options_of(f"""vllm serve {model} -ac '{{"backend": "{kernels}"}}'""").get("block_size") == block
+
+
+@pytest.mark.parametrize(("model", "kernels"), [("llama-3.1-8b", "FLASHMLA"), ("deepseek-v3", "FLASHINFER")])
+def test_kernels_that_do_not_run_a_model_are_refused(model: str, kernels: str) -> None:
+    said = refusal(f"vllm serve {model} --attention-backend {kernels}")
+    assert said.startswith(f"--serve: --attention-backend '{kernels}' is not modelled for {model}")
+
+
+@pytest.mark.parametrize(
+    ("flags", "largest", "whole"),
+    [
+        # OPTIMIZATION_LEVEL_TO_CONFIG and _set_cudagraph_sizes (config/vllm.py).
+        ("-O0", 0, False),
+        ("-O1", None, False),
+        ("-O2", None, True),
+        ("-O0 -cc.cudagraph_mode FULL", None, True),
+        ("-cc.cudagraph_mode=NONE", 0, False),
+        ("-cc.cudagraph_mode PIECEWISE", None, False),
+        ("""-cc '{"cudagraph_mode": "FULL_AND_PIECEWISE", "mode": 3}'""", None, True),
+        ("""-cc '{"cudagraph_capture_sizes": [1, 8, 64]}'""", 64, True),
+        ("-cc.cudagraph_capture_sizes+ 1,8 -cc.cudagraph_capture_sizes+ 96", 96, True),
+        ("--compilation-config.max_cudagraph_capture_size 128", 128, True),
+        # The parts are put behind the line's end, and the last of several objects wins.
+        ("""-cc.max_cudagraph_capture_size 32 -cc '{"max_cudagraph_capture_size": 8}'""", 32, True),
+    ],
+)
+def test_a_compilation_config_says_what_is_captured(flags: str, largest: int | None, whole: bool) -> None:
+    served = read_serve(f"vllm serve {MODEL} {flags}")
+    assert served.options.get("max_cudagraph_capture_size") == largest
+    assert served.full_graphs is whole
+
+
+def test_parts_of_an_object_are_joined_and_judged_one_by_one() -> None:
+    off = "--limit-mm-per-prompt.image 0 --limit-mm-per-prompt.video 0"
+    assert options_of(f"vllm serve {MODEL} {off}")["language_model_only"] is True
+    config = """'{"use_prefill_query_quantization": true, "mla_prefill_backend": "FLASHINFER"}'"""
+    (note,) = read_serve(f"vllm serve {MODEL} --attention-config {config}").notes
+    assert "--attention-config.use_prefill_query_quantization, --attention-config.mla" in note
+    said = refusal(f"vllm serve {MODEL} -ac.flash_attn_version 2 -ac.use_trtllm_attention true")
+    assert said.startswith("--serve: --attention-config.flash_attn_version 2 affects scheduling and is not")
