@@ -131,6 +131,11 @@ class VllmV1Options(SchedulerOptions):
         "faster than recomputed. Defaults to always.",
     )
 
+    kv_connector: Literal["nixl"] | None = Field(
+        None,
+        description="Connector to other engines that no request uses: nixl, which keeps the blocks of "
+        "requests in flight until their batch is over. 0.33.0 only.",
+    )
     tiers: tuple[str, ...] | None = Field(
         None,
         description="Add a tier behind the device, the nearest first, instead of kv_offloading_size: "
@@ -243,6 +248,7 @@ def _check(options: VllmV1Options, release: Release, longest: int, tokens: int, 
         )
     _check_speculation(options, release, tokens)
     _check_offloading(options)
+    _check_connector(options)
     threshold = options.long_prefill_token_threshold
     if release.bounds_threshold and threshold > longest:
         raise PagesimError(
@@ -295,6 +301,23 @@ def _check_offloading(options: VllmV1Options) -> None:
             f"{asked} with prefix_cache_retention_interval "
             f"{options.prefix_cache_retention_interval} is in no log of vLLM's decisions; leave that out"
         )
+
+
+def _check_connector(options: VllmV1Options) -> None:
+    """Refuse a connector that nothing is transferred by beside what no log shows with one."""
+    if options.kv_connector is None:
+        return
+    beside = {
+        f"vLLM {options.vllm_version}": options.vllm_version != "0.33.0",
+        options.tier_option: options.offloads,
+        "speculative_tokens": options.speculative_tokens is not None,
+    }
+    for what, is_there in beside.items():
+        if is_there:
+            raise PagesimError(
+                f"kv_connector is {options.kv_connector}, and what {what} does beside it is in no log of "
+                "vLLM's decisions: leave one of them out"
+            )
 
 
 def _check_speculation(options: VllmV1Options, release: Release, tokens: int) -> None:

@@ -11,6 +11,7 @@ from pagesim.models.layers import KV_SCALE_BYTES
 from pagesim.setup.block_plans import STATE_DTYPES
 from pagesim.setup.serve_flags import flags_of
 from pagesim.setup.serve_table import QUANTIZED, FlagTable
+from pagesim.setup.serve_vllm_transfer import transfers
 from pagesim.setup.serve_vllm_values import kernel_block, length, limits, processor, retention
 from pagesim.setup.serve_words import FlagRefused, Reader, choice, number
 from pagesim.setup.sizes import readable
@@ -40,6 +41,7 @@ def read(variables: list[str], words: list[str]) -> tuple[dict[str, Any], tuple[
     options, flags, notes = TABLE.options(variables, words)
     options |= _graphs(flags)
     options |= kernel_block(flags, options)
+    options |= transfers(flags, options)
     _check_state_block(flags, options)
     return {**FIXED, **options}, notes, _graph_mode(flags) not in ("none", "piecewise")
 
