@@ -207,7 +207,7 @@ def paged_attention_kernel(
 CONFIGS = [
     triton.Config({"BLOCK_M": m, "BLOCK_N": n}, num_warps=warps, num_stages=stages)
     for m, n, warps, stages in (
-        (16, 64, 4, 3), (16, 64, 4, 4), (16, 128, 4, 3), (16, 32, 4, 4), (16, 32, 2, 3), (32, 64, 4, 3),
+        (16, 64, 4, 3), (16, 64, 8, 3), (16, 128, 4, 3), (16, 32, 4, 2), (16, 32, 2, 3), (32, 64, 4, 3),
         (128, 64, 8, 3), (128, 32, 8, 3), (64, 64, 4, 3), (64, 32, 8, 2), (16, 16, 4, 2), (16, 16, 8, 2),
     )
 ]  # fmt: skip
@@ -222,6 +222,8 @@ def fits(config: triton.Config, arguments: Meta) -> bool:
     registers = m * (dim + n) // threads  # of a thread, for acc and S
     if arguments.get("capability", capability_of(arguments["Q"].device)) < 90:
         registers += n * dim // threads  # K and V pass through registers on their way to the tensor cores
+        if arguments["BLOCK_SIZE"] < n:  # with an address of two registers every 16 bytes
+            registers += 4 * n * dim * arguments["K_cache"].dtype.itemsize // 16 // threads
     if itemsize == 4:  # multiplied without tensor cores, out of registers
         return bool(m == n == 16 and threads == 256)
     if n * dim * arguments["K_cache"].dtype.itemsize < 16 * threads:  # a thread would load less than 16 bytes

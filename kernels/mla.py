@@ -107,8 +107,8 @@ def mla_kernel(
 CONFIGS = [
     triton.Config({"BLOCK_M": m, "BLOCK_N": n}, num_warps=warps, num_stages=stages)
     for m, n, warps, stages in (
-        (16, 32, 4, 3), (16, 32, 4, 2), (16, 64, 8, 2), (32, 32, 8, 3), (32, 32, 8, 2), (32, 16, 8, 3),
-        (16, 16, 4, 2), (16, 16, 8, 2),
+        (16, 32, 4, 3), (16, 32, 4, 2), (32, 32, 8, 3), (32, 32, 8, 2), (32, 16, 8, 3), (32, 64, 8, 2),
+        (32, 32, 4, 2), (16, 16, 4, 2), (16, 16, 8, 2),
     )
 ]  # fmt: skip
 
@@ -119,7 +119,8 @@ def fits(config: triton.Config, arguments: Meta) -> bool:
     itemsize, latent = arguments["Q"].dtype.itemsize, arguments["LATENT"]
     if itemsize == 4 or m == n == 16:  # float32 is multiplied without tensor cores, out of registers
         return bool(m == n == 16 and config.num_warps == 2 * itemsize)
-    if m > max(16, arguments["ROWS"]) or m * (latent + n) // (32 * config.num_warps) > 80:
+    registers = m * (latent + n) // (32 * config.num_warps)  # of a thread, for acc and S
+    if m > max(16, arguments["ROWS"]) or not 40 < registers <= 80:  # narrow vectors take four warps
         return False
     wide = latent + arguments["ROPE"]
     return bool((n * (config.num_stages - 1) + m) * wide * itemsize <= 140 * 1024)

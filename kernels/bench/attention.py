@@ -1,97 +1,91 @@
-"""What the cases of attention share: bytes and operations of a point, and the check against float64."""
+"""Attention: paged decode and prefill, in one pass (v1) or in splits (v2), contiguous, gathered, peers'."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from math import sqrt
 from typing import Any
 
 import torch
 
-from pagesim.kernels.bench.inputs import DTYPES, TOLERANCE, Inputs, query_dtype
-from pagesim.kernels.bench.rows import Point, read_tokens, visible_pairs
-from pagesim.kernels.bench.session import Case
-from pagesim.kernels.reference import attend
+from pagesim.kernels import gather_sequences, paged_attention
+from pagesim.kernels.bench import inputs, peers
+from pagesim.kernels.bench.cases import check, make_case, poisoned
+from pagesim.kernels.bench.rows import Point, queries_of
+from pagesim.kernels.bench.session import Case, Session
 from pagesim.kernels.timing import Call
 
-
-def make_case(point: Point, calls: Sequence[Call], rows: int, check: Callable[[], float]) -> Case:
-    """Return a case of ``rows`` queries a sequence; the queries are the last tokens of their contexts."""
-    batch, wide = point["batch"], point["q_heads"] * point["head_size"]
-    tokens = read_tokens(point)
-    moved = 2 * batch * tokens * point["kv_heads"] * point["head_size"] * DTYPES[point["dtype"]].itemsize
-    moved += 2 * batch * rows * wide * query_dtype(point["dtype"]).itemsize
-    if "block_size" in point.parameters:
-        moved += 4 * batch * -(-tokens // point["block_size"])
-    return Case(
-        calls,
-        bytes_moved=moved,
-        flops=4 * visible_pairs(point) * wide,
-        check=check,
-        tolerance=TOLERANCE[point["dtype"]],
-        columns=tuned_columns,
-    )
+V2_TOKENS = 512
+"""Tokens of a split in vLLM's v2 kernel (2023)."""
 
 
-def tuned_columns() -> dict[str, Any]:
-    """Return the configuration that the attention kernel was last tuned to, on a GPU."""
-    if not torch.cuda.is_available():
-        return {}
-    from pagesim.kernels.attention import TUNABLE
+def prepare(point: Point, session: Session) -> Case:
+    """Return an op of attention, made ready; the queries are the last tokens of their contexts."""
+    if point.op in peers.PEERS:
+        peer = peers.PEERS[point.op]
+        peers.require(peer, point)
+        given = inputs.paged(point, session, point["batch"])
+        calls = peer.make(given, 1 / sqrt(point["head_size"]), point)
+        return make_case(point, calls, check(point, given, poisoned(calls, None)))
+    if point.op in ("sdpa-decode", "sdpa-prefill"):
+        return _sdpa(point, session)
+    return _ours(point, session)
 
-    best = getattr(TUNABLE.tuned, "best_config", None)
-    return {"config": None if best is None else str(best)}
+
+def _ours(point: Point, session: Session) -> Case:
+    """Return our kernel over some inputs, with each batch gathered first if the op says so."""
+    queries, longest = queries_of(point), point["context"]
+    make = inputs.contiguous if point.op == "contiguous-decode" else inputs.paged
+    given = make(point, session, point["batch"] * queries)
+    splits = {"paged-decode-v1": 1, "paged-decode-v2": -(-longest // V2_TOKENS)}
+    options: dict[str, Any] = {
+        "max_query_len": queries,
+        "max_context": longest,
+        "window": point.parameters.get("window"),
+        "num_splits": splits.get(point.op, point.parameters.get("splits")),
+    }
+    starts = None
+    if queries > 1:
+        rows = len(given.lengths) * queries
+        starts = torch.arange(0, rows + 1, queries, dtype=torch.int32, device=given.lengths.device)
+    outs = torch.empty_like(given.queries)
+
+    def call(q: torch.Tensor, table: torch.Tensor, out: torch.Tensor) -> Call:
+        def gathered() -> torch.Tensor:
+            batch = gather_sequences(given.cache, table, given.lengths, max_context=longest, check=False)
+            return paged_attention(q, *batch, given.lengths, starts, out=out, **options)
+
+        if point.op == "gather-decode":
+            return gathered
+        return lambda: paged_attention(q, given.cache, table, given.lengths, starts, out=out, **options)
+
+    calls = [call(*each) for each in zip(given.queries, given.tables, outs, strict=True)]
+    return make_case(point, calls, check(point, given, poisoned(calls, outs)))
 
 
-def poisoned(calls: Sequence[Call], outs: torch.Tensor | None) -> Callable[[], torch.Tensor]:
-    """Return what runs the first call over outputs that hold NaN, and returns its result."""
+def _sdpa(point: Point, session: Session) -> Case:
+    """Return ``scaled_dot_product_attention`` over contiguous heads, causal for prompts."""
+    prompt, rows = Point(point.bench, point.op, {**point.parameters, "layout": "HND"}), queries_of(point)
+    given = inputs.contiguous(prompt, session, point["batch"] * rows)
+    shared = point["q_heads"] != point["kv_heads"]
+    context = point["context"]
 
-    def first() -> torch.Tensor:
-        if outs is not None:
-            outs.fill_(torch.nan)
+    def call(q: torch.Tensor, table: torch.Tensor) -> Call:
+        heads_first = q.view(point["batch"], rows, *q.shape[1:]).transpose(1, 2)
+        if rows == 1:
+            heads_first = heads_first.contiguous()
+        own = table[:, 0].long()
+        keys, values = (
+            each[own[0] : own[-1] + 1, :, :context]
+            for each in (given.cache.key_cache, given.cache.value_cache)
+        )
+        return lambda: torch.nn.functional.scaled_dot_product_attention(
+            heads_first, keys, values, is_causal=rows > 1, enable_gqa=shared
+        )
+
+    calls = [call(*each) for each in zip(given.queries, given.tables, strict=True)]
+
+    def as_ours() -> torch.Tensor:
         output: torch.Tensor = calls[0]()
-        return output
+        return output.transpose(1, 2).reshape(-1, *given.queries.shape[2:])
 
-    return first
-
-
-def error_of(
-    got: torch.Tensor, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, window: int | None
-) -> float:
-    """Return max|error| / max|exact| of some queries' attention, computed again in float64."""
-    exact = attend(q.double(), keys.double(), values.double(), 1 / sqrt(q.shape[-1]), window=window)
-    return float((got.double() - exact).abs().max() / exact.abs().max())
-
-
-def check_decode(
-    given: Inputs, output: Callable[[], torch.Tensor], queries: int = 1, window: int | None = None
-) -> Callable[[], float]:
-    """Return what compares the output of two sequences, a longest one among them, with float64."""
-
-    def check() -> float:
-        got = output().reshape(-1, *given.queries.shape[2:])
-        errors = []
-        for row in {int(given.lengths.argmax()), len(given.lengths) // 2}:
-            rows = slice(row * queries, (row + 1) * queries)
-            errors.append(error_of(got[rows], given.queries[0, rows], *given.tokens(row), window))
-        return max(errors)
-
-    return check
-
-
-def check_prefill(point: Point, given: Inputs, output: Callable[[], torch.Tensor]) -> Callable[[], float]:
-    """Return what compares the first and the last tokens of one sequence with float64."""
-    query, context, row = point["query"], point["context"], point["batch"] // 2
-    window = point.parameters.get("window")
-
-    def check() -> float:
-        got = output()
-        keys, values = given.tokens(row)
-        errors = []
-        for first, last in ((0, min(4, query)), (max(0, query - 4), query)):
-            rows = slice(row * query + first, row * query + last)
-            seen = context - query + last
-            errors.append(error_of(got[rows], given.queries[0, rows], keys[:seen], values[:seen], window))
-        return max(errors)
-
-    return check
+    return make_case(point, calls, check(point, given, as_ours))

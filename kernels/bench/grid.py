@@ -14,7 +14,7 @@ from pagesim.errors import PagesimError
 from pagesim.kernels.bench.rows import Point
 
 WHOLE_DTYPES = ("fp16", "bf16", "fp32")
-WHOLE_OPS = ("sdpa-decode", "sdpa-prefill", "mla-decode", "linear")
+WHOLE_OPS = ("sdpa-decode", "sdpa-prefill", "mla-decode", "mla-write", "linear")
 """Ops that do not take FP8."""
 
 STRATEGIES = ("copy-each", "gather", "copy-batch")
@@ -45,12 +45,13 @@ CHOICES: dict[str, tuple[object, ...]] = {
     "dtype": (*WHOLE_DTYPES, "fp8"),
     "layout": ("NHD", "HND"),
     "cores": ("cuda", "tensor"),
+    "latent": (256, 512),
     "strategy": STRATEGIES,
     "direction": DIRECTIONS,
     "host_blocks": ("neighbours", "scattered"),
 }
 
-USUAL = {"queries": 1, "window": 0, "splits": 0}
+USUAL = {"queries": 1, "window": 0, "splits": 0, "latent": 512}
 """Values that are left out of a point."""
 
 
@@ -76,25 +77,26 @@ _PEERS = ("flash-attn-4-decode", "flash-attn-3-decode", "flash-attn-2-decode", "
 
 OPS: dict[str, dict[str, Op]] = {
     "attention": {
-        "paged-decode": Op("decode", (*_PAGED, "queries", "window", "splits")),
-        "paged-decode-v1": Op("decode", _PAGED),
-        "paged-decode-v2": Op("decode", _PAGED),
-        "contiguous-decode": Op("decode", (*_DECODE, "layout", "splits")),
-        "gather-decode": Op("decode", _PAGED),
-        "sdpa-decode": Op("decode", _DECODE),
-        "flashinfer-decode": Op("decode", (*_PAGED, "cores")),
-        **{peer: Op("decode", _PAGED) for peer in _PEERS},
-        "paged-prefill": Op("prefill", (*_PREFILL, "layout", "block_size", "window")),
-        "sdpa-prefill": Op("prefill", _PREFILL),
+        "paged-decode": Op("attention", (*_PAGED, "queries", "window", "splits")),
+        "paged-decode-v1": Op("attention", _PAGED),
+        "paged-decode-v2": Op("attention", _PAGED),
+        "contiguous-decode": Op("attention", (*_DECODE, "layout", "splits")),
+        "gather-decode": Op("attention", _PAGED),
+        "sdpa-decode": Op("attention", _DECODE),
+        "flashinfer-decode": Op("attention", (*_PAGED, "cores")),
+        **{peer: Op("attention", _PAGED) for peer in _PEERS},
+        "paged-prefill": Op("attention", (*_PREFILL, "layout", "block_size", "window")),
+        "sdpa-prefill": Op("attention", _PREFILL),
         "replayed": Op("replayed", ()),
         "replayed-in-order": Op("replayed", ()),
-        "mla-decode": Op("mla", ("batch", "context", "q_heads", "block_size", "dtype")),
+        "mla-decode": Op("mla", ("batch", "context", "q_heads", "block_size", "dtype", "latent")),
     },
     "copy": {
         "device-copy": Op("cache_write", ("piece_bytes",)),
         "reshape-and-cache": Op(
             "cache_write", ("tokens", "block_size", "kv_heads", "head_size", "dtype", "layout")
         ),
+        "mla-write": Op("cache_write", ("tokens", "block_size", "dtype", "latent")),
         "copy-blocks": Op("block_moves", _BLOCKS),
         "gather-blocks": Op("block_moves", _BLOCKS),
         "scatter-blocks": Op("block_moves", _BLOCKS),

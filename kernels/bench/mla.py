@@ -1,4 +1,4 @@
-"""Decode over latents (MLA): 512 + 64 numbers a token, as DeepSeek-V2, V3 and Kimi K2 have them."""
+"""Decode over latents (MLA): 512 or 256 of them and 64 numbers more a token (DeepSeek, Kimi K2, GLM)."""
 
 from __future__ import annotations
 
@@ -7,29 +7,37 @@ from math import sqrt
 import torch
 
 from pagesim.kernels import LatentCache, mla_decode_attention
+from pagesim.kernels.bench.cases import error_of, poisoned
+from pagesim.kernels.bench.grid import USUAL
 from pagesim.kernels.bench.inputs import DTYPES, TOLERANCE
 from pagesim.kernels.bench.rows import Point
 from pagesim.kernels.bench.session import Case, Session
-from pagesim.kernels.reference import attend
 from pagesim.kernels.timing import Call, rotations
 
-LATENT_DIM, ROPE_DIM = 512, 64
-WIDTH = LATENT_DIM + ROPE_DIM
+ROPE_DIM = 64
+
+
+def latent_dim(point: Point) -> int:
+    """Return the latents of a token."""
+    return int(point.parameters.get("latent", USUAL["latent"]))
 
 
 def prepare(point: Point, session: Session) -> Case:
     """Return decode over latents, made ready."""
     batch, context, block_size = point["batch"], point["context"], point["block_size"]
     q_heads, dtype = point["q_heads"], DTYPES[point["dtype"]]
-    sets = rotations(batch * context * WIDTH * dtype.itemsize, session.device)
+    latent = latent_dim(point)
+    width = latent + ROPE_DIM
+    sets = rotations(batch * context * width * dtype.itemsize, session.device)
     blocks = -(-context // block_size)
-    cache = LatentCache(session.random(sets * batch * blocks, block_size, WIDTH, dtype=dtype))
+    made = session.random(sets * batch * blocks, block_size, width, dtype=dtype)
+    cache = LatentCache(made, latent_dim=latent)
     order = torch.randperm(sets * batch * blocks, generator=session.generator(point), dtype=torch.int32)
     tables = order.view(sets, batch, blocks).to(session.device)
-    queries = session.random(sets, batch, q_heads, WIDTH, dtype=dtype)
+    queries = session.random(sets, batch, q_heads, width, dtype=dtype)
     lengths = torch.full((batch,), context, dtype=torch.int32, device=session.device)
-    outs = torch.empty_like(queries[..., :LATENT_DIM], memory_format=torch.contiguous_format)
-    scale, row = 1 / sqrt(WIDTH), batch // 2
+    outs = torch.empty_like(queries[..., :latent], memory_format=torch.contiguous_format)
+    scale, row = 1 / sqrt(width), batch // 2
 
     def call(q: torch.Tensor, table: torch.Tensor, out: torch.Tensor) -> Call:
         return lambda: mla_decode_attention(
@@ -39,17 +47,15 @@ def prepare(point: Point, session: Session) -> Case:
     calls = [call(*each) for each in zip(queries, tables, outs, strict=True)]
 
     def check() -> float:
-        outs.fill_(torch.nan)
-        calls[0]()
-        keys = cache.cache[tables[0, row].long()].flatten(0, 1)[:context, None].double()
-        exact = attend(queries[0, row : row + 1].double(), keys, keys[..., :LATENT_DIM], scale)
-        return float((outs[0, row : row + 1].double() - exact).abs().max() / exact.abs().max())
+        got = poisoned(calls, outs)()
+        keys = cache.cache[tables[0, row].long()].flatten(0, 1)[:context, None]
+        return error_of(got[row : row + 1], queries[0, row : row + 1], keys, keys[..., :latent])
 
-    moved = batch * (context * WIDTH + q_heads * (WIDTH + LATENT_DIM)) * dtype.itemsize
+    moved = batch * (context * width + q_heads * (width + latent)) * dtype.itemsize
     return Case(
         calls,
         bytes_moved=moved + 4 * batch * blocks,
-        flops=2 * batch * context * q_heads * (WIDTH + LATENT_DIM),
+        flops=2 * batch * context * q_heads * (width + latent),
         check=check,
         tolerance=TOLERANCE[point["dtype"]],
     )

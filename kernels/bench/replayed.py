@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from pagesim.kernels import paged_attention
-from pagesim.kernels.bench.attention import error_of, poisoned, tuned_columns
+from pagesim.kernels.bench.cases import error_of, poisoned, tuned_columns
 from pagesim.kernels.bench.inputs import DTYPES, TOLERANCE
 from pagesim.kernels.bench.rows import Point
 from pagesim.kernels.bench.session import Case, Session
@@ -53,7 +53,7 @@ def prepare(point: Point, session: Session) -> Case:
         own = tables[row, : -(-length // size)].long()
         keys, values = (each[own].flatten(0, 1)[:length] for each in (cache.keys, cache.values))
         mine = slice(int(starts[row]), int(starts[row + 1]))
-        return error_of(output()[mine], q[mine], keys, values, None)
+        return error_of(output()[mine], q[mine], keys, values)
 
     pairs = int((queries.long() * (2 * lengths.long() - queries + 1)).sum()) // 2
     read = 2 * distinct_tokens(table, lengths, size) * heads * dim * dtype.itemsize

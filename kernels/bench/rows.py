@@ -37,6 +37,7 @@ PARAMETERS = {
     "head_size": int,
     "dtype": str,
     "layout": str,
+    "latent": int,
     "splits": int,
     "cores": str,
     "strategy": str,
@@ -79,6 +80,7 @@ MEASURED = {
     "alone_s": float,
     "in_front_s": float,
     "swap_s": float,
+    "decode_context": int,
     "date": str,
 }
 """Columns that say what came of it; None where it was not measured."""
@@ -120,17 +122,18 @@ class Point:
 def read_tokens(point: Point) -> int:
     """Return how many tokens of each sequence an attention op has to read: those that any query sees."""
     window, context = point.parameters.get("window"), point["context"]
-    return int(context if window is None else min(context, window + _queries(point) - 1))
+    return int(context if window is None else min(context, window + queries_of(point) - 1))
 
 
 def visible_pairs(point: Point) -> int:
     """Return how many pairs of a query and a token that it sees there are in a batch."""
     window, context = point.parameters.get("window"), point["context"]
-    seen = (context - row for row in range(min(_queries(point), context)))
+    seen = (context - row for row in range(min(queries_of(point), context)))
     return int(point["batch"] * sum(tokens if window is None else min(tokens, window) for tokens in seen))
 
 
-def _queries(point: Point) -> int:
+def queries_of(point: Point) -> int:
+    """Return the new tokens of each sequence, in prefill and in decode."""
     return int(point.parameters.get("query") or point.parameters.get("queries") or 1)
 
 

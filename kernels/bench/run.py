@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,6 +47,7 @@ def run_points(
     retry_failed: bool = False,
     seed: int = 0,
     progress: ProgressCallback | None = None,
+    prepares: Mapping[str, Prepare] | None = None,
 ) -> Outcome:
     """Measure points and return their rows.
 
@@ -62,6 +63,7 @@ def run_points(
         retry_failed: measure those again that did not succeed before.
         seed: of the random inputs.
         progress: called after each point with how many are over, of how many, and the next.
+        prepares: what makes an op ready that is not one of the bench's, by op.
 
     Raises:
         PagesimError: a device, a folder or a number is off; or a point left the GPU unusable, and then the
@@ -88,7 +90,8 @@ def run_points(
                     continue
                 if progress:
                     progress(over, len(points), str(point))
-                store.add(make_row(point, session.machine, session.measure(point, _prepare(point))))
+                prepare = (prepares or {}).get(point.op) or _prepare(point)
+                store.add(make_row(point, session.machine, session.measure(point, prepare)))
                 measured += 1
                 if session.lost:
                     store.publish()

@@ -41,7 +41,8 @@ Distribution = dict[str, float | None]
 class MemoryMeans:
     """Averages of the ledger and the batch over a window's iterations, and over its time.
 
-    Everything is summed in integers, so the result does not depend on how a run was cut into chunks.
+    Everything is summed in integers, so the result does not depend on how a run was cut into chunks. Where
+    iterations overlap, in the stages of a pipeline, each lasts from the end of the one before it.
 
     Args:
         shape: of the ledger.
@@ -62,6 +63,7 @@ class MemoryMeans:
         self._running = 0
         self._start: int | None = None
         self._end = 0
+        self._over = 0  # when all iterations were over that were added
         self._busy = 0
         self._by_iteration: Counter[tuple[str, str]] = Counter()
         self._by_time: Counter[tuple[str, str]] = Counter()
@@ -77,6 +79,10 @@ class MemoryMeans:
         if self._start is None:
             self._start = int(clock[0])
         self._end = int(clock[-1] + ticks[-1])
+        ends = chunk.start + ticks
+        over = np.maximum.accumulate(np.concatenate([[self._over], ends]))
+        self._over = int(over[-1])
+        ticks = ends - np.maximum(chunk.start, np.minimum(over[:-1], ends))
         counted: Column | slice = slice(None)
         lasting = ticks
         if self.window is not None:

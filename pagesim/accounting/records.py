@@ -56,6 +56,7 @@ class Recorder(Observer):
         "_away_since",
         "_chunk_iterations",
         "_chunk_start",
+        "_decodes_apart",
         "_external",
         "_held_without_running",
         "_joined_at",
@@ -66,7 +67,6 @@ class Recorder(Observer):
         "_notes_rare",
         "_residency",
         "_rows",
-        "_speculates",
         "_stalls",
         "blocks_in",
         "blocks_out",
@@ -95,7 +95,7 @@ class Recorder(Observer):
         self.blocks_out = 0
         self._chunk_start = 0
         self._ahead = scheduler.in_flight > 1
-        self._speculates = scheduler.speculation is not None
+        self._decodes_apart = scheduler.decodes_apart
         self._last_start = 0  # of the last iteration that was handed on
         memory = self.memory
         self._moves = log.moves
@@ -107,7 +107,7 @@ class Recorder(Observer):
             or scheduler.swap_space.may_swap_one
         )
         # How many iterations make a chunk that should be handed on, and when the next one is full.
-        self._chunk_iterations = CHUNK_ITERATIONS // 16 if self._speculates else CHUNK_ITERATIONS
+        self._chunk_iterations = CHUNK_ITERATIONS // 16 if self._decodes_apart else CHUNK_ITERATIONS
         self.full_at = self._chunk_iterations
         self._rows = array("q")
         self._external = 0  # of the last planned iteration: free blocks that the head of the queue cannot use
@@ -132,7 +132,7 @@ class Recorder(Observer):
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         scheduler, memory = self.scheduler, self.memory
         end, noted = start + ticks, len(self._late)
-        continuing = 0 if self._speculates else batch.decoding
+        continuing = 0 if self._decodes_apart else batch.decoding
         if batch.discarded:
             continuing -= len(batch.discarded)
             for request in batch.discarded:
@@ -239,6 +239,10 @@ class Recorder(Observer):
         for gap, count in gaps.items():
             self._late.fromlist([gap, count])
         before.update(dict.fromkeys([request.row for request in requests], now))
+        first_token = self.log.first_token
+        for request in requests:
+            if first_token[request.row] < 0:
+                first_token[request.row] = now
 
     def interval_ended(self, request: EngineRequest) -> None:
         since, now = request.since, self.iterations
@@ -254,7 +258,7 @@ class Recorder(Observer):
             self._residency.note(request, since, iteration - 1)
         log.finish[row] = now
         log.status[row] = _FINISHED
-        if self._speculates:
+        if self._decodes_apart:
             self._answered_at.pop(row, None)
         if self._away_since:
             self._away_since.pop(row, None)
@@ -313,7 +317,7 @@ class Recorder(Observer):
                 first_scheduled[row] = now
                 if request.cached:
                     log.cached_tokens[row] = request.cached
-                if not incomplete and not self._stalls:
+                if not incomplete and not self._stalls and not self._decodes_apart:
                     first_token[row] = end
                     continue
             else:
@@ -326,12 +330,12 @@ class Recorder(Observer):
         row = request.row
         if row in self._away_since:
             since = self._away_since.pop(row)
-            if not self._speculates:
+            if not self._decodes_apart:
                 self._late.fromlist([end - since, request.samples])
             self._move(row, Move.ANSWERED, end)
         if self._stalls:
             self._joined_at[row] = end, request
-        if self.log.first_token[row] < 0:
+        if self.log.first_token[row] < 0 and not self._decodes_apart:
             self.log.first_token[row] = end
 
     def _return(self, batch: Batch, start: int, end: int) -> int:
@@ -371,7 +375,7 @@ class Recorder(Observer):
     def _go_away(self, row: int) -> None:
         """Note when a request that loses its place had its last token, if it had one."""
         joined = self._joined_at.pop(row, None)  # it does not go on with those that stand still
-        if self.log.first_token[row] >= 0:
+        if self.log.first_token[row] >= 0 or self._decodes_apart:
             self._away_since.setdefault(row, self._answered if joined is None else joined[0])
 
     def _move(self, row: int, move: Move, now: int) -> None:

@@ -72,7 +72,7 @@ class PlainResidency(Residency):
 
     def note(self, request: EngineRequest, first: int, last: int) -> None:
         memory = self.memory
-        if self.scheduler.speculation is not None:
+        if self.scheduler.decodes_apart:
             stored, blocks = self.scheduler.stored_length(request), memory.held_blocks(request)
             self._stays.fromlist([first, last, stored, request.final_length, 1, 0, blocks, 0])
             return

@@ -228,14 +228,11 @@ def _measured(asked: Ablation, chosen: Scenario, sizes: tuple[int, ...] | None, 
         raise PagesimError("--device measures a profile, which goes into the folder --out; name one")
     with show.bar() as progress:
         profile = calibrate(
-            chosen.model,
+            chosen,
             device=str(asked.device),
             name="profile",
-            tp=chosen.tensor_parallel_size,
             quick=asked.quick,
             block_sizes=sizes or MEASURED_SIZES,
-            kv_dtype=EngineConfig(chosen).kv_dtype,
-            seed=chosen.seed,
             journal=out / "rows",
             progress=progress,
         ).profile

@@ -4,45 +4,43 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from pydantic import BaseModel, Field
 
 from pagesim.cli import show
+from pagesim.cli.flags import SERVE, scenario_from, taken, with_fields
 from pagesim.errors import PagesimError
 from pagesim.setup.files import check_file
+from pagesim.setup.scenario import Scenario
+from pagesim.setup.system import System
 
 TARGET = Annotated[Path, typer.Argument(metavar="OUT.json", help="File to write the profile to.")]
 
+ASKED = ("model", "weight_dtype", "tensor_parallel_size", "kv_cache_dtype", "gpu", "seed")
+"""Options of a system on which its operators depend, beside its engine's own."""
 
-def command(
-    *,
-    target: TARGET,
-    device: Annotated[
-        str | None, typer.Option(help="Device: cpu or cuda. Defaults to cuda where there is one.")
-    ] = None,
-    model: Annotated[
-        str, typer.Option(help="Model whose costs are measured (pagesim list models).")
-    ] = "opt-13b",
-    tensor_parallel_size: Annotated[int, typer.Option(help="Tensor parallel degree: 1.")] = 1,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Measure fewer points, each for a shorter time.")
-    ] = False,
-    block_sizes: Annotated[str, typer.Option(help="Comma-separated block sizes.")] = "16",
-    kv_cache_dtype: Annotated[
-        str,
-        typer.Option(help="Data type of weights and cache on a GPU: fp16 or bf16; a CPU computes in fp32."),
-    ] = "fp16",
-    cuda_graphs: Annotated[
-        bool, typer.Option("--cuda-graphs", help="Run iterations that only decode as CUDA graphs, on cuda.")
-    ] = False,
-    swap: Annotated[str, typer.Option(help="Swap strategy, one of pagesim bench swap.")] = "gather",
-    seconds: Annotated[float | None, typer.Option(help="Seconds to measure each point.")] = None,
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
-) -> None:
-    """Measure what a model's iterations cost; write a profile.
 
-    What is measured is kept beside OUT.json at once: the same command goes on where a killed one was.
+class How(BaseModel):
+    """How a system's operators are measured; not part of the system."""
+
+    device: str | None = Field(None, description="Device: cpu or cuda. Defaults to cuda where there is one.")
+    quick: bool = Field(False, description="Measure fewer points, each for a shorter time.")
+    block_sizes: str | None = Field(
+        None, description="Comma-separated block sizes. Defaults to the system's, or 16."
+    )
+    cuda_graphs: bool = Field(False, description="Run iterations that only decode as CUDA graphs, on cuda.")
+    swap: str = Field("gather", description="Swap strategy, one of pagesim bench swap.")
+    seconds: float | None = Field(None, description="Seconds to measure each point.")
+
+
+@with_fields({**{name: System.model_fields[name] for name in ASKED}, **How.model_fields}, engine=True)
+def command(*, target: TARGET, serve: SERVE = None, flags: dict[str, Any]) -> None:
+    """Measure what the operators cost that a system asks for; write a profile.
+
+    The system is given as to pagesim run. What is measured is kept beside OUT.json at once: the same command
+    goes on where a killed one was.
 
     Example: pagesim calibrate --device cuda --model opt-13b --cuda-graphs opt-13b-h200.json
     """
@@ -55,20 +53,24 @@ def command(
     if not target.absolute().parent.is_dir():
         raise PagesimError(f"{target}: cannot be written, {target.absolute().parent} is not a folder")
     check_file(target, "profile")
+    how = taken(How, flags)
+    served = None
+    if serve is not None:
+        from pagesim.setup.serve import read_serve
+
+        served = read_serve(serve)
+    system = scenario_from(Scenario, None, flags, served)
     journal = target.with_name(f"{target.stem}.rows")
     with show.bar() as progress:
         done = calibrate(
-            model,
-            device=selection.device(device),
+            system,
+            device=selection.device(how.device),
             name=target.stem,
-            tp=tensor_parallel_size,
-            quick=quick,
-            block_sizes=numbers("block_sizes", block_sizes),
-            kv_dtype=kv_cache_dtype,
-            cuda_graphs=cuda_graphs,
-            swap=swap,
-            seconds=seconds,
-            seed=seed,
+            quick=how.quick,
+            block_sizes=() if how.block_sizes is None else numbers("block_sizes", how.block_sizes),
+            cuda_graphs=how.cuda_graphs,
+            swap=how.swap,
+            seconds=how.seconds,
             journal=journal,
             progress=progress,
         )

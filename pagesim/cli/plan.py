@@ -25,7 +25,15 @@ if TYPE_CHECKING:
     from pagesim.sizing import BlockPlan
 
 FIELDS = (
-    *("model", "gpu", "tensor_parallel_size", "max_model_len", "vllm_version", "gpu_memory_utilization"),
+    *(
+        "model",
+        "gpu",
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "max_model_len",
+        "vllm_version",
+        "gpu_memory_utilization",
+    ),
     "kv_cache_memory_bytes",
     *("weight_dtype", "kv_cache_dtype", "block_size", "max_num_batched_tokens", "max_num_seqs"),
     *("enable_chunked_prefill", "enable_prefix_caching", "async_scheduling"),
@@ -34,7 +42,12 @@ FIELDS = (
 )
 """The fields of a system on which its memory depends."""
 
-SHORT = {"tensor_parallel_size": "GPUs", "kv_cache_dtype": "KV type", "weight_dtype": "weights"}
+SHORT = {
+    "tensor_parallel_size": "GPUs",
+    "pipeline_parallel_size": "stages",
+    "kv_cache_dtype": "KV type",
+    "weight_dtype": "weights",
+}
 """What options are called above a column; others as they are."""
 
 AVAILABLE = Annotated[
@@ -314,9 +327,12 @@ def _show(found: Plan, available_gib: float | None) -> None:
 
     of, settled = found.sized, found.settled
     rows = [(part.name, f"{part.bytes / GIB:,.2f}", part.known) for part in found.parts]
-    put_table(
-        f"Memory of each GPU: {found.system.model} on {found.system.gpu}", ("", "GiB", ""), rows, texts=(0, 2)
-    )
+    staged = len(found.stages) > 1
+    which = " of the stage with the fewest blocks" if staged else ""
+    title = f"Memory of each GPU{which}: {found.system.model} on {found.system.gpu}"
+    put_table(title, ("", "GiB", ""), rows, texts=(0, 2))
+    if staged:
+        _show_stages(found)
     if found.off_by is not None:
         logs, middle, most = found.off_by
         show.say(
@@ -328,6 +344,7 @@ def _show(found: Plan, available_gib: float | None) -> None:
     if found.keeps_all:
         show.say(
             f"{of.num_blocks:,} blocks of {of.block_size} tokens, {of.block_bytes:,} bytes each on each GPU"
+            + (" of all stages together" if staged else "")
         )
     else:
         show.say("")
@@ -336,7 +353,7 @@ def _show(found: Plan, available_gib: float | None) -> None:
     for line in found.log:
         show.say(line)
     if available_gib is not None:
-        behind = blocks_behind(available_gib, of.block_bytes)
+        behind = blocks_behind(available_gib, max(found.blocks.stage_bytes))
         least, most = (found.tokens_in(blocks) for blocks in behind)
         show.say(f"A log's GiB have two decimals: behind these are {least:,} to {most:,} tokens")
     requests = "request" if found.at_once == 1 else "requests"
@@ -344,6 +361,23 @@ def _show(found: Plan, available_gib: float | None) -> None:
         f"Found by replaying them: {found.at_once} {requests} of {settled['max_model_len']:,} tokens at "
         "once, none preempted"
     )
+
+
+def _show_stages(found: Plan) -> None:
+    """Print what the GPUs of each stage of a pipeline have."""
+    rows = [
+        (
+            str(number),
+            str(stage.layers),
+            "–" if stage.weights is None else f"{stage.weights / GIB:,.2f}",
+            f"{stage.cache_bytes / GIB:,.2f}",
+            f"{stage.block_bytes:,}",
+            f"{stage.blocks:,}",
+        )
+        for number, stage in enumerate(found.stages)
+    ]
+    header = ("stage", "layers", "weights, GiB", "left for KV, GiB", "bytes a block", "blocks alone")
+    put_table("Stages of the pipeline, each GPU", header, rows)
 
 
 def _show_groups(plan: BlockPlan) -> None:
@@ -367,6 +401,7 @@ def _show_groups(plan: BlockPlan) -> None:
     header = ("", "layers", "tokens", "page, bytes", "padding, %", "at most")
     put_table("Groups of layers and their blocks", header, rows)
     show.say(
-        f"{plan.num_blocks:,} blocks of {plan.bytes_per_block:,} bytes each on each GPU, "
+        f"{plan.num_blocks:,} blocks of {plan.bytes_per_block:,} bytes each on each GPU"
+        f"{' of all stages together' if len(plan.stage_bytes) > 1 else ''}, "
         f"{100 * plan.padding:.1f} % of them padding; a longest request takes up to {plan.most_blocks:,}"
     )

@@ -17,6 +17,7 @@ UNITS = {
     "write": "tokens",
     "decode": "sequences",
     "decode_mixed": "sequences",
+    "decode_drafts": "sequences",
     "prefill": "prompt tokens",
     "copy": "blocks",
     "swap_out": "blocks",
@@ -44,21 +45,28 @@ def terms(profile: Profile) -> None:
     sizes = ", ".join(str(size) if size != ANY_BLOCK else "any" for size in profile.block_sizes)
     say(f"{profile.name}: {profile.kind}")
     say(profile.sentence)
-    say(f"{profile.model.name}, tp {profile.tp}, {profile.dtype}, KV {profile.kv_dtype}, block size {sizes}")
+    drafts = f", {profile.queries} queries with drafts" if profile.queries > 1 else ""
+    of_model = f"{profile.model.name}, tp {profile.tp}, {profile.dtype}, KV {profile.kv_dtype}"
+    say(f"{of_model}, block size {sizes}{drafts}")
     rows = []
-    for term in profile.terms.names():
-        given, error = profile.ranges.get(term), profile.errors.get(term)
+    for operator in profile.terms.operators():
+        term, _, span = operator.partition(" ")
+        given, error = profile.ranges.get(operator), profile.errors.get(operator)
+        known = error is not None and error.points > 0
+        median = None if error is None else error.median
         rows.append(
             (
-                term,
-                profile.origins[term],
+                operator,
+                profile.origins["reached" if span else term],
                 f"{given.least:,} to {given.most:,} {UNITS[term]}" if given else "–",
                 f"{error.points:,}" if error else "–",
-                f"{100 * error.mean:.1f} %" if error and error.points else "–",
-                f"{100 * error.worst:.1f} %" if error and error.points else "–",
+                f"{100 * median:.1f} %" if known and median is not None else "–",
+                f"{100 * error.mean:.1f} %" if error and known else "–",
+                f"{100 * error.worst:.1f} %" if error and known else "–",
             )
         )
-    put_table("Terms", ("term", "from", "measured", "held out", "mean error", "worst"), rows, texts=(0, 1))
+    heads = ("operator", "from", "measured", "held out", "median error", "mean", "worst")
+    put_table("Operators", heads, rows, texts=(0, 1))
     if profile.sources:
         put_table("Sources", ("term", "source"), sorted(profile.sources.items()), texts=(0, 1))
 
@@ -84,7 +92,7 @@ def checked(profile: Profile) -> None:
     """Print how wrong each term is on the samples that it was fitted to, and on those that it was not."""
     held_out = set(profile.held_out)
     rows = []
-    for term in profile.terms.names():
+    for term in profile.terms.operators():
         wrong: tuple[list[float], list[float]] = ([], [])
         for index, sample in enumerate(profile.samples):
             if sample.term == term:

@@ -224,6 +224,10 @@ def _outcome(summary: Summary) -> str:
     if "speculation" in summary:
         drafts = summary["speculation"]
         parts.append(f"{drafts['accepted']} of {drafts['drafted']} drafts accepted")
+    if "stages" in summary:
+        layers = ", ".join(str(stage["layers"]) for stage in summary["stages"])
+        busy = ", ".join(_percent(stage["busy"]) for stage in summary["stages"])
+        parts.append(f"stages of {layers} layers busy {busy} % of the time")
     parts.append(f"{_number(summary['throughput']['tokens_per_s'], 1)} tokens/s")
     return ", ".join(parts)
 

@@ -187,16 +187,12 @@ def _profile(asked: Validation, chosen: Scenario, device: str, folder: Path) -> 
 
     with show.bar() as progress:
         found = calibrate(
-            chosen.model,
+            chosen,
             device=device,
             name="calibrated",
-            tp=chosen.tensor_parallel_size,
             quick=True,
-            block_sizes=(chosen.block_size or 16,),
-            kv_dtype=config.kv_dtype,
             cuda_graphs=bool(asked.cuda_graphs),
             swap=asked.swap or "gather",
-            seed=chosen.seed,
             progress=progress,
         ).profile
     found.save(folder / "calibrated.json")

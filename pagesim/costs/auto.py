@@ -73,8 +73,7 @@ def _fitting(target: Target) -> Iterator[tuple[Profile, Profiled]]:
 
 def _said(profile: Profile, release: str) -> str:
     """Return what is known of a profile's errors, and of the release that was timed."""
-    errors = [f"{term} {error.mean:.1%}" for term, error in profile.errors.items() if error.points]
-    said = f"{profile.kind}, mean errors on held-out points {', '.join(errors)}" if errors else profile.kind
+    said = f"{profile.kind}, {profile.held_out_error}"
     timed = profile.machine.get("release")
     if timed and release and timed != release:
         said += f"; operators of {timed} for {release}"

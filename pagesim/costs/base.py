@@ -94,7 +94,7 @@ class CostModel(Protocol):
 
     @property
     def beyond(self) -> Mapping[str, int]:
-        """By axis, the largest size that was asked for beyond what was measured; empty if nothing was."""
+        """By ``OPERATOR: axis``, the largest size asked for beyond what was measured; empty if none was."""
 
     def iteration(self, shape: IterationShape) -> int:
         """Return the ticks of one iteration; one that only swaps takes the transfer's time alone."""

@@ -31,6 +31,9 @@ class Target:
     release: str = ""
 
 
+MAX_ERROR = 0.25
+"""The median error on held-out points from which on a profile is refused, unless ``max_error`` says more."""
+
 _OF_ENGINE = {"overhead_s": "iteration_s", "sequence_s": "sequence_s"}
 """The engine's own time, by the names that ``--cost`` takes."""
 
@@ -69,7 +72,7 @@ def parse_cost(
         others = "".join(f", {name}[:…]" for name in COST_MODELS.foreign())
         raise PagesimError(
             f"cost is {text!r}; it must be auto, roofline[:name=value,…], affine:a,b,c[,d]{others} or "
-            "profile:NAME or PATH[,overhead_s=seconds][,sequence_s=seconds]"
+            "profile:NAME or PATH[,overhead_s=seconds][,sequence_s=seconds][,max_error=share]"
         )
     target = Target(model, gpu, tp, block_size, kv_dtype, engine, release)
     return COST_MODELS.make(kind, lambda make: make(rest, target))
@@ -97,7 +100,7 @@ def _roofline(rest: str, target: Target) -> Roofline:
 
 
 def _profiled(rest: str, target: Target) -> Profiled:
-    name, engine = split_profile(rest)
+    name, engine, max_error = split_profile(rest)
     profile = find_profile(
         name,
         model=target.model,
@@ -105,12 +108,13 @@ def _profiled(rest: str, target: Target) -> Profiled:
         kv_dtype=target.kv_dtype,
         block_size=target.block_size,
     )
+    profile.check_error(max_error)
     own = target.engine
     if profile.terms.overhead is None:
         own = _by_hand(own, engine)
     elif engine:
         profile = profile.with_overhead(**engine)
-    return Profiled(
+    cost = Profiled(
         profile,
         target.model,
         tp=target.tp,
@@ -118,6 +122,8 @@ def _profiled(rest: str, target: Target) -> Profiled:
         kv_dtype=target.kv_dtype,
         engine=own,
     )
+    cost.notes = (*cost.notes, f"profile {profile.name}: {profile.held_out_error}")
+    return cost
 
 
 def _by_hand(own: EngineTime, given: Mapping[str, float]) -> EngineTime:
@@ -132,21 +138,25 @@ def _by_hand(own: EngineTime, given: Mapping[str, float]) -> EngineTime:
     )
 
 
-def split_profile(rest: str) -> tuple[str, dict[str, float]]:
-    """Return a profile's name or path, and the engine's own time that stands behind it.
+def split_profile(rest: str) -> tuple[str, dict[str, float], float]:
+    """Return a profile's name or path, and the engine's own time and the bound that stand behind it.
 
     Args:
         rest: of a cost, behind ``profile:``.
 
     Returns:
-        The name, and keywords of `Profile.with_overhead`: those that were given.
+        The name, keywords of `Profile.with_overhead`: those that were given, and the error that
+        `Profile.check_error` allows.
 
     Raises:
-        PagesimError: what stands behind the name is not the engine's own time.
+        PagesimError: what stands behind the name is neither of them, or the bound is not above 0.
     """
     name, _, options = rest.partition(",")
-    values = _numbers("profile", rest, options, tuple(_OF_ENGINE))
-    return name, {_OF_ENGINE[key]: value for key, value in values.items()}
+    values = _numbers("profile", rest, options, (*_OF_ENGINE, "max_error"))
+    max_error = values.pop("max_error", MAX_ERROR)
+    if not max_error > 0:
+        raise PagesimError(f"cost is 'profile:{rest}'; max_error must be above 0")
+    return name, {_OF_ENGINE[key]: value for key, value in values.items()}, max_error
 
 
 def _numbers(kind: str, rest: str, options: str, known: Sequence[str]) -> dict[str, float]:

@@ -36,7 +36,8 @@ class Profiled:
 
     Attributes:
         profile: the measured terms of this model.
-        beyond: by axis, the largest size that was asked for beyond what was measured.
+        beyond: by operator and axis, such as ``linear: tokens in an iteration``, the largest size that was
+            asked for beyond what was measured.
         spans: see `ReadsSpans`.
         notes: see `Assuming`.
 
@@ -65,6 +66,8 @@ class Profiled:
         self._decode = TickLines(terms.decode[measured_at])
         mixed = terms.decode_mixed.get(measured_at)
         self._mixed = self._decode if mixed is None else TickLines(mixed)
+        drafted = terms.decode_drafts.get(measured_at)
+        self._drafted = None if drafted is None else TickLines(drafted)
         self._prefill = terms.prefill[measured_at]
         self._copy = terms.copy_[measured_at]
         self._out = terms.swap_out[measured_at]
@@ -76,7 +79,8 @@ class Profiled:
         self._within = [terms.reached[_name(span)] for span in spans]
         self._lines_within = [TickLines(each.decode) for each in self._within]
         self._ranges = profile.ranges
-        decode = profile.ranges.get("decode")
+        of_decode = ("decode", *(f"decode {_name(span)}" for span in spans))
+        decode = next((self._ranges[each] for each in of_decode if each in self._ranges), None)
         self._most_decoding = decode.most if decode is not None and decode.most else UNBOUNDED
         self._longest = decode.most_context if decode is not None and decode.most else UNBOUNDED
         self._host_decode, self._host_prompt, self._host_mixed = (
@@ -112,10 +116,7 @@ class Profiled:
             attention = self._of_prompts(shape, prompt)
             self._note("prefill", "prompt tokens in an iteration", prompt)
         if shape.decoding:
-            lines = self._mixed if shape.query_key_pairs else self._decode
-            attention += self._attend(shape.decoding, shape.decode_context, lines)[0]
-            if self.spans is not None:
-                attention += self._look_back(shape)
+            attention += self._of_decoding(shape)
         device, overhead = self._of(shape.tokens, shape.sampled, shape.query_key_pairs > 0)
         return moving + overhead + max(host, device + attention)
 
@@ -140,9 +141,7 @@ class Profiled:
             "decode attention": 0,
         }
         if shape.decoding:
-            lines = self._mixed if prompted else self._decode
-            attention = self._attend(shape.decoding, shape.decode_context, lines)[0]
-            computing["decode attention"] = attention + self._look_back(shape)
+            computing["decode attention"] = self._of_decoding(shape)
         overhead = self._of(tokens, shape.sampled, prompted)[1]
         waiting = self.iteration(shape) - sum(moving.values()) - sum(computing.values()) - overhead
         computing = {name: ticks for name, ticks in computing.items() if ticks or name != "experts"}
@@ -209,6 +208,14 @@ class Profiled:
             ticks += to_ticks(self._terms.states.prefill(prompt))
         return ticks
 
+    def _of_decoding(self, shape: AnyShape) -> int:
+        """Return ticks of attention and states of decoding sequences."""
+        lines = self._mixed if shape.query_key_pairs else self._decode
+        ticks = self._attend(shape.decoding, shape.decode_context, lines)[0]
+        if shape.drafts:
+            ticks += self._verify(shape)
+        return ticks if self.spans is None else ticks + self._look_back(shape)
+
     def _look_back(self, shape: AnyShape) -> int:
         """Return ticks of decoding sequences' layers that look back on some tokens only, or keep a state."""
         ticks = 0
@@ -219,6 +226,18 @@ class Profiled:
             ticks += to_ticks(self._terms.states.decode(shape.decoding))
         return ticks
 
+    def _verify(self, shape: AnyShape) -> int:
+        """Return ticks by which drafts lengthen decode attention: straight in the queries a sequence."""
+        drafts = self.profile.queries - 1
+        if shape.drafts > drafts * shape.decoding and "decode" in self._ranges:
+            queries = 1 - (-shape.drafts // shape.decoding)
+            self._beyond("decode", "queries of a sequence", queries)
+        if self._drafted is None:
+            return 0
+        one = self._decode(shape.decoding, shape.decode_context)[0]
+        many = self._drafted(shape.decoding, shape.decode_context)[0]
+        return max(0, many - one) * shape.drafts // (drafts * shape.decoding)
+
     def _attend(self, sequences: int, context: int, lines: TickLines) -> tuple[int, int, int]:
         """Return ticks of decode attention, ticks a token of context, and for how many steps these hold."""
         ticks, a_token, until = lines(sequences, context)
@@ -226,7 +245,7 @@ class Profiled:
         if sequences > self._most_decoding:
             self._note("decode", "sequences that decode", sequences)
         if mean > self._longest:
-            self.beyond["mean context"] = max(mean, self.beyond.get("mean context", 0))
+            self._beyond("decode", "tokens of mean context", mean)
         return ticks, a_token, UNBOUNDED if until is None else until - mean + 1
 
     def _of(self, tokens: int, sampled: int, prompted: bool) -> tuple[int, int]:
@@ -271,7 +290,11 @@ class Profiled:
     def _note(self, term: str, axis: str, size: int) -> None:
         given = self._ranges.get(term)
         if given is not None and size > given.most:
-            self.beyond[axis] = max(size, self.beyond.get(axis, 0))
+            self._beyond(term, axis, size)
+
+    def _beyond(self, term: str, axis: str, size: int) -> None:
+        name = f"{term}: {axis}"
+        self.beyond[name] = max(size, self.beyond.get(name, 0))
 
 
 def _spans(model: ModelSpec, kv_dtype: str, tp: int) -> tuple[AttentionSpan, ...]:

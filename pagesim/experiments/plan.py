@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +35,24 @@ class MemoryPart(NamedTuple):
     known: str
 
 
+class StagePlan(NamedTuple):
+    """A stage of a pipeline.
+
+    Attributes:
+        layers: that it has.
+        weights: bytes of them on each of its GPUs; None where they are not looked at.
+        cache_bytes: what is left for the cache there.
+        block_bytes: of a block there.
+        blocks: that would fit if it were the only stage.
+    """
+
+    layers: int
+    weights: int | None
+    cache_bytes: int
+    block_bytes: int
+    blocks: int
+
+
 @dataclass(frozen=True)
 class Plan:
     """The memory of an engine of vLLM before it has served anything.
@@ -43,13 +62,15 @@ class Plan:
         settled: the options that decide, those left out as the release's server takes them.
         memory: bytes of each GPU.
         requested: bytes of it that the engine may use.
-        division: what each GPU's memory is for, estimated; None where ``cache_bytes`` was given.
-        cache_bytes: what is left for the cache on each GPU.
+        division: what each GPU's memory is for, estimated; None where ``cache_bytes`` was given. In a
+            pipeline a GPU's of the stage with the fewest blocks.
+        cache_bytes: what is left for the cache on each GPU, or on each of that stage.
         sized: the cache that fits, the null block included.
         blocks: its blocks, and the groups of layers that take them.
         keeps_all: whether all layers keep every token, and all of them alike.
         notes: what to know of the model's numbers.
         weights_are: how far to trust the bytes of the weights (`ModelSpec.weights_are`).
+        stages: those of a pipeline, or the only one.
     """
 
     system: System
@@ -63,6 +84,7 @@ class Plan:
     keeps_all: bool
     notes: tuple[str, ...] = ()
     weights_are: str = "exact"
+    stages: tuple[StagePlan, ...] = ()
 
     @cached_property
     def at_once(self) -> int:
@@ -140,6 +162,7 @@ class Plan:
             "block_size": self.sized.block_size,
             "block_bytes": self.sized.block_bytes,
             "num_blocks": self.sized.num_blocks,
+            **({"stages": [each._asdict() for each in self.stages]} if len(self.stages) > 1 else {}),
             "groups": [self._of_group(group) for group in self.blocks.groups],
             "padding": self.blocks.padding,
             "blocks_per_request": self.blocks.most_blocks,
@@ -209,9 +232,18 @@ def plan(
         check_cache_bytes(config, sized)
     if full_graphs and not enforce_eager:
         check_graphs(options, blocks)
-    division = divide(spec, device, **how) if given is None else None
+    divisions = [divide(spec, device, **how, layers=each) for each in config.stages] if given is None else []
+    lefts = [each.cache for each in divisions] if given is None else [given] * len(config.stages)
+    stages = tuple(
+        [
+            StagePlan(len(layers), of.weights if of else None, left, size, left // size if size else 0)
+            for layers, of, left, size in zip_longest(config.stages, divisions, lefts, blocks.stage_bytes)
+        ]
+    )
+    fewest = min(range(len(stages)), key=lambda stage: stages[stage].blocks)
     settled = {
         "tensor_parallel_size": system.tensor_parallel_size,
+        **({"pipeline_parallel_size": len(stages)} if len(stages) > 1 else {}),
         **({"weight_dtype": spec.weights_in_words} if spec.has_weights else {}),
         "kv_cache_dtype": config.kv_dtype,
         **(
@@ -229,22 +261,19 @@ def plan(
             include={"enable_prefix_caching", "async_scheduling", "disable_hybrid_kv_cache_manager"},
             exclude_none=True,
         )
-    left = given
-    if left is None:
-        assert division is not None
-        left = division.cache
     return Plan(
         system=system,
         settled=settled,
         memory=device.memory_bytes,
         requested=requested_bytes(device, how["gpu_memory_utilization"]),
-        division=division,
-        cache_bytes=left,
+        division=divisions[fewest] if divisions else None,
+        cache_bytes=lefts[fewest],
         sized=sized,
         blocks=blocks,
         keeps_all=spec.keeps_all,
         notes=(*spec.notes, *kv_notes(config), *kernel_notes(config)),
         weights_are=spec.weights_are,
+        stages=stages,
     )
 
 

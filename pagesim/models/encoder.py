@@ -12,10 +12,15 @@ ITEM_TOKENS = {
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), 16384),
     "gemma3": 256,
     "gemma4": 280,
+    "kimi_k25": 65 * 65,
+    "kimi_k3": 16817,
+    "llama4": (16 + 1) * 144,
     "mistral3": 3025,
 }
 """Tokens of the largest image that a family's preprocessor lets through, by model type: as logs print the
-encoder's budget (Qwen), or as the config and the processor's code have it."""
+encoder's budget (Qwen), or as the config and the processor's code have it. Of Kimi it is the image on which
+vLLM 0.33.0 tries the model, with 16,384 patches (K2.5) or 65,536 (K3) before they are padded; of Llama 4 it
+is one of 16 tiles, seen as a whole too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +63,8 @@ def encoder(config: HfConfig, tower: HfConfig) -> Encoder | None:
     merge = {"gemma3": 4, "gemma4": tower.number("pooling_kernel_size", default=3)}.get(family)
     merge = merge or (config if family == "mistral3" else tower).number("spatial_merge_size", default=2)
     return Encoder(
-        hidden=tower.number("hidden_size", default=1152),
-        ffn=tower.number("intermediate_size", default=4304),
+        hidden=tower.number("vt_hidden_size", "hidden_size", default=1152),
+        ffn=tower.number("vt_intermediate_size", "intermediate_size", default=4304),
         patch=3 * frames * side * side,
         merged=merge * merge,
         pixels=side * side,

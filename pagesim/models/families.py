@@ -14,6 +14,7 @@ _QWEN_NEXT: dict[str, Any] = {"qk_norm": True, "output_gate": True}
 TRAITS: dict[str, dict[str, Any]] = {
     "apertus": {"gated": False, "qk_norm": True, "act_numbers": 2},
     "arcee": {"gated": False},
+    "bailing_hybrid": {},
     "bamba": {},
     "cohere": {"norms_per_layer": 1, "tied": True, "split_qk_norm": True},
     "cohere2": {"norms_per_layer": 1, "tied": True},
@@ -33,6 +34,7 @@ TRAITS: dict[str, dict[str, Any]] = {
     "glm": {},
     "glm4": {"norms_per_layer": 4},
     "glm4_moe": {},
+    "glm4_moe_lite": {},
     "glm5_next": {},
     "glm_moe_dsa": {},
     "gpt2": {**_LAYER_NORM, **_BIASES, "tied": True},
@@ -44,6 +46,7 @@ TRAITS: dict[str, dict[str, Any]] = {
     "granitemoehybrid": {},
     "jamba": {},
     "kimi_k2": {},
+    "laguna": {},
     "lfm2": {"qk_norm": True, "tied": True},
     "lfm2_moe": {"qk_norm": True, "tied": True},
     "llama": {},
@@ -51,10 +54,8 @@ TRAITS: dict[str, dict[str, Any]] = {
     "kimi_linear": {},
     "mimo": {"qkv_bias": True},
     "mimo_v2": {},
-    "mimo_v2_flash": {},
     "minimax_m2": {"wide_qk_norm": True, "split_qk_norm": True},
     "minimax_m3": {"qk_norm": True},
-    "minimax_m3_vl": {"qk_norm": True},
     "ministral": {},
     "ministral3": {},
     "mistral": {},
@@ -72,11 +73,8 @@ TRAITS: dict[str, dict[str, Any]] = {
     "phimoe": {"layer_norm": True},
     "qwen2": {"qkv_bias": True},
     "qwen2_moe": {"qkv_bias": True},
-    "qwen2_5_vl": {"qkv_bias": True},
     "qwen3": {"qk_norm": True},
     "qwen3_moe": {"qk_norm": True},
-    "qwen3_vl": {"qk_norm": True},
-    "qwen3_vl_moe": {"qk_norm": True},
     "qwen3_next": _QWEN_NEXT,
     "qwen3_5": _QWEN_NEXT,
     "qwen3_5_moe": _QWEN_NEXT,
@@ -87,8 +85,21 @@ TRAITS: dict[str, dict[str, Any]] = {
 }
 """Fields of a ModelSpec by family, whose parameters are counted exactly. Others are read like LLaMA."""
 
+BUILT_AS = {
+    "gemma4_unified": "gemma4",
+    "glm4v": "glm4",
+    "glm4v_moe": "glm4_moe",
+    "mimo_v2_flash": "mimo_v2",
+    "minimax_m3_vl": "minimax_m3",
+    "qwen2_5_vl": "qwen2",
+    "qwen3_vl": "qwen3",
+    "qwen3_vl_moe": "qwen3_moe",
+}
+"""Other names of families, most of them of the language model of one that takes images too."""
+
 LATENTS = (
-    *("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm5_next", "glm_moe_dsa", "kimi_k2", "kimi_linear"),
+    *("bailing_hybrid", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm5_next"),
+    *("glm_moe_dsa", "kimi_k2", "kimi_linear"),
 )
 """The families of these whose layers may have latent attention."""
 
@@ -96,12 +107,12 @@ MIXTURES = (
     *LATENTS,
     *(
         *("deepseek_v4", "ernie4_5_moe", "gemma4", "glm4_moe", "gpt_oss", "granitemoe", "granitemoehybrid"),
-        *("jamba", "lfm2_moe", "llama4", "olmoe", "phimoe"),
-        *("mimo_v2", "mimo_v2_flash", "minimax_m2", "minimax_m3", "minimax_m3_vl"),
+        *("jamba", "laguna", "lfm2_moe", "llama4", "olmoe", "phimoe"),
+        *("mimo_v2", "minimax_m2", "minimax_m3"),
         "mixtral",
         "nemotron_h",
     ),
-    *("qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_moe", "qwen3_vl_moe"),
+    *("qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_moe"),
 )
 """The families of these whose layers may have experts."""
 
@@ -109,7 +120,7 @@ ATTENTION_BIAS = (
     *("apertus", "arcee", "bamba", "cohere", "cohere2", "falcon_h1", "gemma", "gemma2", "gemma3", "gemma4"),
     *("gpt_neox", "gpt_oss", "granite", "granitemoe", "granitemoehybrid", "llama", "llama4"),
     *("nemotron", "nemotron_h", "olmo", "olmo2", "olmo3", "olmoe", "phimoe", "qwen3", "qwen3_moe"),
-    *("qwen3_next", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", "smollm3"),
+    *("qwen3_next", "qwen3_5", "qwen3_5_moe", "smollm3"),
 )
 """The families of these whose code makes biases of attention where ``attention_bias`` says so."""
 
@@ -153,6 +164,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         **{"n_shared_experts": 1, "num_experts_per_tok": 8, "num_key_value_heads": 8},
         "topk_method": "noaux_tc",
     },
+    "glm4_moe_lite": {"topk_method": "noaux_tc"},
     "glm5_next": {"hc_mult": 4, "topk_method": "noaux_tc"},
     "kimi_k2": {"topk_method": "noaux_tc"},
     "deepseek_v32": {
@@ -252,7 +264,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "olmo3": {"sliding_window": 4096, "sliding_window_pattern": 4},
     "qwen2": {"max_window_layers": 28, "sliding_window": 4096, "use_sliding_window": False},
     "qwen2_moe": {"max_window_layers": 28, "sliding_window": 4096, "use_sliding_window": False},
-    "qwen2_5_vl": {"max_window_layers": 80, "sliding_window": 4096, "use_sliding_window": False},
     "qwen3": {
         "head_dim": 128,
         "max_window_layers": 28,

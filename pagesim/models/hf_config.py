@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pagesim.errors import PagesimError, brief
-from pagesim.models.families import DEFAULTS, TRAITS
+from pagesim.models.families import BUILT_AS, DEFAULTS, TRAITS
 
 _ENDS = ("ForConditionalGeneration", "ForCausalLM", "LMHeadModel")
-_BY_CLASS = {family.replace("_", ""): family for family in TRAITS}
+_BY_CLASS = {family.replace("_", ""): family for family in (*TRAITS, *BUILT_AS)}
 
 
 MOST_REAL = 1e6
@@ -26,6 +26,8 @@ class HfConfig:
 
     Attributes:
         is_part: whether it is of a model of images or sound too.
+        model_type: as the config has it.
+        family: the one that the model is built as.
 
     Args:
         content: of the file.
@@ -49,7 +51,8 @@ class HfConfig:
         family = content.get("model_type") or self._of_class(content.get("architectures"))
         if not isinstance(family, str):
             raise self.error("model_type", family, "a text")
-        self.family = "falcon" if family.startswith("RefinedWeb") else family.removesuffix("_text")
+        self.model_type = "falcon" if family.startswith("RefinedWeb") else family.removesuffix("_text")
+        self.family = BUILT_AS.get(self.model_type, self.model_type)
         self.given = content
         self.content = {**DEFAULTS.get(self.family, {}), **content}
 

@@ -17,7 +17,7 @@ from pagesim.models.hf_kept import (
     is_absent,
     sparse_attention,
 )
-from pagesim.models.parameters import ALL, REST, Tensor, vector
+from pagesim.models.parameters import ALL, REST, Tensor, projections, vector
 
 Fields = dict[str, Any]
 """Fields of a ModelSpec."""
@@ -141,7 +141,7 @@ def _kimi(config: HfConfig, layers: int) -> Fields:
     if not config.get("attn_res_block_size"):
         return {}
     hidden, every = config.number("hidden_size"), range(layers)
-    attends = [i - 1 for i in full_attention(config) or ()]
+    attends = full_attention(config, layers)
     gate = config.number("num_attention_heads") * config.number("v_head_dim")
     gate = gate if config.flag("mla_use_output_gate") else 0
     latent = config.number("routed_expert_hidden_size", default=0)
@@ -167,14 +167,49 @@ def _mimo_v2(config: HfConfig, layers: int) -> Fields:
         keys = config.number(f"{prefix}head_dim", "head_dim")
         values = config.number(f"{prefix}v_head_dim", default=keys)
         sinks = heads if config.flag(f"add_{of_kind}_attention_sink_bias") else 0
+        found += projections(hidden, heads, kv_heads, (keys, values), at)
+        found.append(vector("sinks", sinks, at, shards=ALL))
+    return {"extras": tuple(found), "own_attention": True}
+
+
+def _laguna(config: HfConfig, layers: int) -> Fields:
+    """Attention with a number of heads of each layer's own, and a gate of a head or of each of its numbers.
+
+    Source: laguna.py.
+    """
+    hidden, kv_heads = config.number("hidden_size"), config.number("num_key_value_heads")
+    dim, kinds = config.number("head_dim"), config.entries("layer_types") or ()
+    key = "num_attention_heads_per_layer"
+    heads = config.numbers(key) or (config.number("num_attention_heads"),) * layers
+    if len(heads) != layers or min(heads) < 1:
+        raise config.error(key, heads, f"a number for each of the {layers} layers")
+    gating, sinks = config.get("gating"), config.flag("swa_attention_sink_enabled")
+    slides = {i for i, kind in enumerate(kinds) if kind == "sliding_attention"} if sinks else set()
+    config.skip("gating_types", "mlp_only_layers", "decoder_sparse_step")
+    gate = {None: 1, True: 1, "per-head": 1, "per-element": dim, False: 0}.get(gating)
+    if gate is None:
+        raise config.error("gating", gating, "true, false, per-head or per-element")
+    found: list[Tensor] = []
+    for number in sorted(set(heads)):
+        at = [i for i, each in enumerate(heads) if each == number]
         found += [
-            Tensor("attention", "q_proj", heads * keys, hidden, at, ALL),
-            Tensor("attention", "k_proj", kv_heads * keys, hidden, at, kv_heads, modules=0),
-            Tensor("attention", "v_proj", kv_heads * values, hidden, at, kv_heads, modules=0),
-            Tensor("attention", "o_proj", hidden, heads * values, at, ALL, by_columns=True),
-            vector("sinks", sinks, at, shards=ALL),
+            *projections(hidden, number, kv_heads, (dim, dim), at),
+            Tensor("attention", "g_proj", number * gate, hidden, at, ALL),
+            vector("qk_norm", 2 * dim, at),
+            vector("sinks", number, [i for i in at if i in slides], shards=ALL),
         ]
     return {"extras": tuple(found), "own_attention": True}
+
+
+def _ling(config: HfConfig, layers: int) -> Fields:
+    """Ling 3: an output gate of latent attention, of a head or of each of its numbers (bailing_moe_v3.py)."""
+    heads, kind = config.number("num_attention_heads"), config.text("gated_attention_proj_granularity_type")
+    gate = {None: 0, "head_wise": heads, "element_wise": heads * config.number("v_head_dim")}.get(kind)
+    if gate is None:
+        raise config.error("gated_attention_proj_granularity_type", kind, "head_wise or element_wise")
+    config.skip("use_qkv_bias", "moe_router_enable_expert_bias", "rope_interleave", "group_norm_size")
+    attends = full_attention(config, layers)
+    return {"extras": (Tensor("attention", "g_proj", gate, config.number("hidden_size"), attends, ALL),)}
 
 
 def _minimax_m3(config: HfConfig, layers: int) -> Fields:
@@ -238,14 +273,14 @@ def _zamba2(config: HfConfig, layers: int) -> Fields:
 
 
 _EXTRAS: dict[str, Callable[[HfConfig, int], Fields]] = {
+    "bailing_hybrid": _ling,
     "deepseek_v4": _deepseek_v4,
     "gemma4": _gemma4,
     "glm5_next": _glm5_next,
     "kimi_linear": _kimi,
+    "laguna": _laguna,
     "mimo_v2": _mimo_v2,
-    "mimo_v2_flash": _mimo_v2,
     "minimax_m3": _minimax_m3,
-    "minimax_m3_vl": _minimax_m3,
     "nemotron-nas": _nemotron_nas,
     "zamba2": _zamba2,
 }

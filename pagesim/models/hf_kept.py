@@ -108,30 +108,38 @@ ALIGNED = 576
 def _deltas(
     config: HfConfig, layers: int, _: FullLayer, latent: LatentLayer | None, state: StateLayer | None
 ) -> Kept:
-    """Kimi-Linear, Kimi K3 and GLM-5.3-Flash: states, and latent vectors with what an indexer keeps of them.
+    """Kimi-Linear, Kimi K3, Ling 3 and GLM-5.3-Flash: states, and latent vectors with an indexer's keys.
 
-    The last tokens of which there is no key yet are in a ring (models/glm5next/common/attention.py). Kimi's
-    lists of layers begin at 1.
+    The last tokens of which there is no key yet are in a ring (models/glm5next/common/attention.py).
     """
-    full = full_attention(config)
-    if full is None or latent is None or state is None:
-        raise config.error(
-            "linear_attn_config",
-            config.get("linear_attn_config"),
-            "an object with full_attn_layers, beside kv_lora_rank",
-        )
+    full = full_attention(config, layers)
+    if latent is None or state is None:
+        raise config.error("kv_lora_rank", config.get("kv_lora_rank"), "a whole number from 1")
     attends: tuple[Layer, ...] = (latent,)
-    first = 0 if config.family == "glm5_next" else 1
     if config.get("index_topk") is not None:
         keys, pool = config.number("index_head_dim"), config.number("index_kpool")
         attends += (IndexerLayer(keys + 4 * -(-keys // 128), pool), RingLayer(pool, 2 * 2 * keys))
-    return [attends if i + first in full else (state,) for i in range(layers)]
+    return [attends if i in full else (state,) for i in range(layers)]
 
 
-def full_attention(config: HfConfig) -> Sequence[int] | None:
-    """Return the layers of a Kimi or GLM model that attend to all tokens, as its list numbers them."""
+def full_attention(config: HfConfig, layers: int) -> list[int]:
+    """Return the layers, from 0, of a Kimi, Ling or GLM model that attend to all tokens.
+
+    Kimi's list begins at 1; of Ling it is the last of each group, and those behind the last whole group.
+
+    Raises:
+        PagesimError: it does not say which.
+    """
+    if config.family == "bailing_hybrid":
+        group = config.number("layer_group_size")
+        return [i for i in range(layers) if (i + 1) % group == 0 or i >= layers // group * group]
     lists = config.part("linear_attn_config")
-    return None if lists is None else lists.numbers("full_attn_layers")
+    full = lists.numbers("full_attn_layers") if lists else None
+    if full is None:
+        raise config.error(
+            "linear_attn_config", config.get("linear_attn_config"), "an object with full_attn_layers"
+        )
+    return [i if config.family == "glm5_next" else i - 1 for i in full]
 
 
 def _glm_dsa(config: HfConfig, layers: int, _: FullLayer, latent: LatentLayer | None, *__: object) -> Kept:
@@ -260,15 +268,14 @@ def _mimo_v2(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept
 
 
 KEPT: dict[str, Reader] = {
+    "bailing_hybrid": _deltas,
     "deepseek_v4": _deepseek_v4,
     "gemma4": _gemma4,
     "glm5_next": _deltas,
     "glm_moe_dsa": _glm_dsa,
     "kimi_linear": _deltas,
     "mimo_v2": _mimo_v2,
-    "mimo_v2_flash": _mimo_v2,
     "minimax_m3": _minimax_m3,
-    "minimax_m3_vl": _minimax_m3,
     "nemotron-nas": _nemotron_nas,
 }
 """The families that are read so, by ``model_type``."""
@@ -283,9 +290,7 @@ READS: dict[str, tuple[str, ...]] = {
     "glm_moe_dsa": ("index_topk", "index_head_dim", "indexer_types"),
     "kimi_linear": ("linear_attn_config",),
     "mimo_v2": ("sliding_window", "sliding_window_size", "attention_chunk_size"),
-    "mimo_v2_flash": ("sliding_window", "sliding_window_size", "attention_chunk_size"),
     "minimax_m3": ("sparse_attention_config",),
-    "minimax_m3_vl": ("sparse_attention_config",),
     "nemotron-nas": ("block_configs",),
 }
 """The signs of unusual attention (`hf_layers.SIGNS`) that they read."""

@@ -49,6 +49,7 @@ _WINDOWS = ("sliding_window", "sliding_window_pattern")
 _DELTA = ("full_attention_interval", "linear_num_value_heads")
 
 READ: dict[str, tuple[str, ...]] = {
+    "laguna": _WINDOWS,
     "bamba": ("attn_layer_indices", "mamba_d_state"),
     "cohere2": _WINDOWS,
     "deepseek_v32": ("index_topk", "index_head_dim"),
@@ -71,7 +72,6 @@ READ: dict[str, tuple[str, ...]] = {
     "olmo3": _WINDOWS,
     "phi3": _WINDOWS,
     "qwen2": _WINDOWS,
-    "qwen2_5_vl": _WINDOWS,
     "qwen2_moe": _WINDOWS,
     "qwen3": _WINDOWS,
     "qwen3_moe": _WINDOWS,
@@ -193,7 +193,7 @@ def _layers(config: HfConfig, kind: str, shape: Shape) -> tuple[Layer, ...]:
         key = "layer_types" if config.get("layer_types") else "layers_block_type"
         raise PagesimError(
             f"{config.where}: {key} names recurrent layers, and the state of those of model_type "
-            f"{config.family} is not known here; {LAYER_FILE}"
+            f"{config.model_type} is not known here; {LAYER_FILE}"
         )
     return (full, shape.state) if kind == "both" else (shape.state,)
 
@@ -218,7 +218,7 @@ def _indexed(config: HfConfig, mla: LatentAttention | None) -> tuple[Layer, ...]
     if mla is None or config.family != "deepseek_v32":
         raise PagesimError(
             f"{config.where}: layer_types names sparse attention, and the indexer of model_type "
-            f"{config.family} is not known here; {LAYER_FILE}"
+            f"{config.model_type} is not known here; {LAYER_FILE}"
         )
     keys = config.number("index_head_dim")
     return (_vector(mla), IndexerLayer(keys + 4 * -(-keys // 128)))
@@ -243,7 +243,7 @@ def _refuse_unknown_signs(config: HfConfig, named: bool) -> None:
             continue
         advice = "no kind of layer here stands for it: choose another model" if key in NO_KIND else LAYER_FILE
         raise PagesimError(
-            f"{config.where}: {key} is {brief(value)}, and what the layers of model_type {config.family} "
+            f"{config.where}: {key} is {brief(value)}, and what the layers of model_type {config.model_type} "
             f"then keep is not known here; {advice}"
         )
 
@@ -367,7 +367,6 @@ _PATTERNS: dict[str, Pattern] = {
     "olmo3": _WINDOWED,
     "phi3": _all_windows,
     "qwen2": _last_windows,
-    "qwen2_5_vl": _last_windows,
     "qwen2_moe": _even_windows,
     "qwen3": _last_windows,
     "qwen3_moe": _all_windows,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from math import ceil
 
+from pagesim.errors import PagesimError
 from pagesim.models.families import LATENTS, MIXTURES, TRAITS
 from pagesim.models.hf_config import HfConfig
+from pagesim.models.hf_unread import LAYER_FILE
 from pagesim.models.parts import LatentAttention, MixtureOfExperts
 from pagesim.models.recurrent import GatedDeltaNet, KimiDelta, Mamba1, Mamba2, Recurrence, ShortConv
 
@@ -62,7 +64,7 @@ def experts(config: HfConfig, layers: int) -> MixtureOfExperts | None:
         shared_gate=config.family in ("qwen2_moe", "qwen3_next", "qwen3_5_moe"),
         dense_layers=len(plain_layers(config, layers)),
         correction_bias=(config.text("topk_method") == "noaux_tc" and config.family != "deepseek_v4")
-        or config.family in ("ernie4_5_moe", "kimi_linear", "nemotron_h")
+        or config.family in ("bailing_hybrid", "ernie4_5_moe", "kimi_linear", "laguna", "nemotron_h")
         or config.flag("use_routing_bias")
         or config.flag("use_expert_bias", config.family == "lfm2_moe"),
         biases=config.family == "gpt_oss",
@@ -74,13 +76,13 @@ def experts(config: HfConfig, layers: int) -> MixtureOfExperts | None:
 
 
 WIDE_ROUTERS = (
-    *("ernie4_5_moe", "glm4_moe", "mimo_v2", "mimo_v2_flash", "minimax_m2", "minimax_m3", "minimax_m3_vl"),
+    *("bailing_hybrid", "ernie4_5_moe", "glm4_moe", "glm4_moe_lite", "mimo_v2", "minimax_m2", "minimax_m3"),
 )
 """The families whose routers have weights of 32 bits in vLLM."""
 
 _OWN_WIDTH = (
     *LATENTS,
-    *("ernie4_5_moe", "nemotron_h", "qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_moe", "qwen3_vl_moe"),
+    *("ernie4_5_moe", "laguna", "nemotron_h", "qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_moe"),
 )
 """The families whose experts are as wide as ``moe_intermediate_size`` says, and as nothing else does."""
 
@@ -88,8 +90,10 @@ _PLAIN_WIDTH = ("granitemoe", "mixtral", "olmoe", "phimoe")
 """Likewise those whose experts are as wide as ``intermediate_size`` says."""
 
 _SHARED_FFN: dict[str, tuple[str, ...]] = {
+    "bailing_hybrid": ("moe_shared_expert_intermediate_size",),
     "gemma4": ("intermediate_size",),
     "granitemoehybrid": ("shared_intermediate_size",),
+    "laguna": ("shared_expert_intermediate_size",),
     "nemotron_h": ("moe_shared_expert_intermediate_size",),
     "qwen2_moe": ("shared_expert_intermediate_size",),
     "qwen3_next": ("shared_expert_intermediate_size",),
@@ -127,7 +131,7 @@ def plain_layers(config: HfConfig, layers: int) -> list[int]:
             last = layers - 1 if last == -1 else last
             step = config.number("moe_layer_interval")
             return [i for i in every if (i + 1) % step != 0 or not first <= i <= last]
-        case "qwen2_moe" | "qwen3_moe" | "qwen3_next" | "qwen3_vl_moe":
+        case "qwen2_moe" | "qwen3_moe" | "qwen3_next":
             dense = config.numbers("mlp_only_layers") or ()
             step = config.number("decoder_sparse_step", default=1)
             return [i for i in every if i in dense or (i + 1) % step != 0]
@@ -226,6 +230,20 @@ def recurrence(config: HfConfig) -> tuple[Recurrence, str] | None:
         case "lfm2" | "lfm2_moe":
             width, tokens = config.number("hidden_size"), config.number("conv_L_cache")
             return ShortConv(width, tokens, config.flag("conv_bias")), "bf16"
+        case "bailing_hybrid":
+            if not config.flag("no_kda_lora"):
+                raise PagesimError(
+                    f"{config.where}: no_kda_lora is not true, as it is of Ling 3: what layers of other "
+                    f"models of model_type {config.model_type} keep is not known here; {LAYER_FILE}"
+                )
+            config.skip("kda_safe_gate", "kda_lower_bound")
+            return KimiDelta(
+                heads=config.number("num_attention_heads"),
+                head_dim=config.number("head_dim"),
+                conv=config.number("short_conv_kernel_size"),
+                full_gate=True,
+                full_decay=True,
+            ), "fp32"
         case "kimi_linear" | "glm5_next":
             of_delta = config.part("linear_attn_config")
             if of_delta is None:

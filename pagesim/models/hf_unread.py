@@ -84,7 +84,7 @@ def unread(config: HfConfig) -> tuple[str, ...]:
         if _KEEPS.fullmatch(key):
             raise PagesimError(
                 f"{config.where}: {key} is {brief(config.given[key])}, and what the layers of model_type "
-                f"{config.family} then keep is not known here; {LAYER_FILE}"
+                f"{config.model_type} then keep is not known here; {LAYER_FILE}"
             )
     return found
 

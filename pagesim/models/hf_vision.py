@@ -209,16 +209,24 @@ def _gemma4(tower: HfConfig, model: HfConfig) -> Shares:
     )
 
 
-def _glm5_next(tower: HfConfig, model: HfConfig) -> Shares:
-    """A tower with gated MLPs, a convolution that merges patches, and a gated projection."""
-    tower.skip("attention_bias", "image_size", "spatial_merge_size")
-    hidden, ffn = tower.number("hidden_size"), tower.number("intermediate_size")
-    out, inner = tower.number("out_hidden_size"), tower.number("projection_intermediate_size")
-    heads, merged = tower.number("num_heads"), tower.number("spatial_merge_size") ** 2
-    layer = _layer(hidden, ffn, norm=hidden, gated=True)
+def _glm(tower: HfConfig, model: HfConfig) -> Shares:
+    """GLM-V's gated MLPs, a convolution that merges patches, and a gated projection.
+
+    GLM-5.3-Flash has biases and norms of heads, and no table of positions.
+    """
+    new = model.family == "glm5_next"
+    tower.skip("attention_bias", "image_size", "num_heads", "spatial_merge_size")
+    hidden, out = tower.number("hidden_size", default=1536), tower.number("out_hidden_size", default=4096)
+    inner = tower.number("projection_intermediate_size" if new else "intermediate_size", default=13696)
+    ffn = tower.number("intermediate_size") if new else out
+    positions = (tower.number("image_size", default=336) // tower.number("patch_size", default=14)) ** 2
+    norms = _whole(2 * hidden // tower.number("num_heads") if new else 0)
+    merged = tower.number("spatial_merge_size", default=2) ** 2
+    layer = _layer(hidden, ffn, norm=hidden, gated=True, bias=new)
     return _sum(
         _whole((_patch(tower, 14, "in_channels") + 1) * hidden),
-        _sum(layer, _whole(2 * hidden // heads)).times(tower.number("depth")),
+        _whole(0 if new else (positions + 1) * hidden),
+        _sum(layer, norms).times(tower.number("depth", default=24)),
         _whole(hidden, (hidden * merged + 1) * out, 2 * out),
         _divided(out, out, bias=False),
         _divided(out, 2 * inner, bias=False),
@@ -270,7 +278,7 @@ def _patch(tower: HfConfig, side: int, *channels: str, times: int | None = None)
 _TOWERS: dict[str, Callable[[HfConfig, HfConfig], Shares]] = {
     "gemma3": _gemma3,
     "gemma4": _gemma4,
-    "glm5_next": _glm5_next,
+    **dict.fromkeys(("glm4v", "glm4v_moe", "glm5_next"), _glm),
     "kimi_k25": _kimi_k25,
     "kimi_k3": _kimi_k3,
     "llama4": _llama4,

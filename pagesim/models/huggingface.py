@@ -31,7 +31,7 @@ _FFN: dict[str, tuple[str, ...]] = {
     "gpt_bigcode": ("n_inner",),
     "granitemoehybrid": ("shared_intermediate_size",),
     "llama4": ("intermediate_size_mlp", "intermediate_size"),
-    **dict.fromkeys(("minimax_m3", "minimax_m3_vl"), ("dense_intermediate_size",)),
+    "minimax_m3": ("dense_intermediate_size",),
     "opt": ("ffn_dim",),
 }
 _FFN_OF_ANY = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "moe_intermediate_size")
@@ -97,7 +97,7 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
 
     tower, left_out = parts(config)
     shape: dict[str, Any] = {
-        "name": name or config.text("_name_or_path") or config.family,
+        "name": name or config.text("_name_or_path") or config.model_type,
         "layers": layers,
         "hidden": hidden,
         "ffn": _ffn(config, hidden),
@@ -106,7 +106,7 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
         "head_dim": head_dim,
         "vocab": config.number("vocab_size"),
         "max_model_len": _max_model_len(config),
-        "source": f"{config.where}, model_type {config.family}",
+        "source": f"{config.where}, model_type {config.model_type}",
         "mla": mla,
         "moe": moe,
         "recurrence": recurrent[0] if recurrent and state in kept else None,

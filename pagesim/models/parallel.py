@@ -1,8 +1,14 @@
-"""What tensor parallelism sends between GPUs."""
+"""What tensor and pipeline parallelism send between GPUs, and what each stage of a pipeline has."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
+
+from pagesim.errors import PagesimError
+from pagesim.models.layers import IndexerLayer, RingLayer, StateLayer
 from pagesim.models.model_spec import ModelSpec
+from pagesim.models.parameters import NOWHERE, tensors
 
 ALL_REDUCES_PER_LAYER = 2
 """One after attention, one after the MLP (Megatron-LM, arXiv 1909.08053)."""
@@ -21,3 +27,108 @@ def all_reduce_bytes_per_token(model: ModelSpec, tp: int, dtype_bytes: int = 2) 
         dtype_bytes: of an element.
     """
     return 2 * (tp - 1) / tp * model.hidden * dtype_bytes
+
+
+def hand_over_bytes_per_token(model: ModelSpec, tp: int, dtype_bytes: int = 2) -> float:
+    """Bytes that each GPU of a stage sends per token to the next stage: hidden states and the residual.
+
+    The GPUs of a stage hold the same, so each sends 1/tp of it.
+
+    Source: vLLM 0.33.0, ``send_tensor_dict`` in distributed/parallel_state.py.
+
+    Args:
+        model: whose hidden size it is.
+        tp: tensor parallel degree.
+        dtype_bytes: of an element.
+    """
+    return 2 * model.hidden * dtype_bytes / tp
+
+
+def stages_of(model: ModelSpec, number: int) -> tuple[range, ...]:
+    """Return the layers of each stage of a pipeline, from 0.
+
+    Layers that are left over go to the stages before the last, the latest first: the last has the head, too.
+
+    Source: vLLM 0.33.0, ``get_pp_indices`` in distributed/utils.py.
+
+    Args:
+        model: whose layers they are.
+        number: of stages.
+
+    Raises:
+        PagesimError: there are fewer layers than stages.
+    """
+    if model.layers < number:
+        raise PagesimError(
+            f"pipeline_parallel_size is {number}, more than the {model.layers} layers of {model.name}: lower "
+            "it"
+        )
+    each, more = divmod(model.layers, number)
+    sizes = [each + (number - 1 - more <= stage < number - 1) for stage in range(number)]
+    ends = list(accumulate(sizes))
+    return tuple([range(end - size, end) for size, end in zip(sizes, ends, strict=True)])
+
+
+def cached_by_stage(model: ModelSpec, stages: Sequence[range]) -> tuple[frozenset[int], ...]:
+    """Return which of ``cache_layers`` each stage of a pipeline has, by their places.
+
+    Args:
+        model: whose they are.
+        stages: the layers of each.
+
+    Raises:
+        PagesimError: it is not known which of them belong to which layer.
+    """
+    if len(stages) == 1:
+        return (frozenset(range(len(model.cache_layers))),)
+    beside = IndexerLayer | RingLayer  # to the layer before them in the list
+    own = sum(not isinstance(each, beside) for each in model.cache_layers)
+    attending, recurring = iter(model.attending), iter(model.recurring)
+    in_order = (place // max(1, own // model.layers) for place in range(own))
+    if own > model.layers and own % model.layers and not model.attending:
+        raise PagesimError(
+            f"pipeline_parallel_size is {len(stages)}, and which of the caches of {model.name} belong to "
+            "which of its layers is not known: leave it out"
+        )
+    found: list[set[int]] = [set() for _ in stages]
+    at = 0
+    for place, kept in enumerate(model.cache_layers):
+        if not isinstance(kept, beside):
+            at = next(in_order)
+            if model.attending or model.recurring:
+                at = next(recurring if isinstance(kept, StateLayer) else attending)
+        for stage, layers in enumerate(stages):
+            if at in layers:
+                found[stage].add(place)
+    return tuple(map(frozenset, found))
+
+
+def stage_weight_bytes(model: ModelSpec, tp: int, layers: range) -> int:
+    """Return the bytes of weights on each GPU of a stage of a pipeline.
+
+    The first stage has the token table and a tower for images, the last one the norm and the head behind the
+    layers, and the token table where that is the head.
+
+    Args:
+        model: whose weights they are.
+        tp: GPUs over which the stage's are divided.
+        layers: of the stage.
+    """
+    if len(layers) == model.layers:
+        return model.weight_bytes_per_gpu(tp)
+    model.kv_heads_per_gpu(tp)
+    is_first, is_last = layers.start == 0, layers.stop == model.layers
+    found: float = 0
+    for tensor in tensors(model):
+        if tensor.layers == NOWHERE:
+            is_head = tensor.name in ("lm_head", "final_norm")
+            is_here = is_last if is_head else is_first
+            is_here |= model.tied and is_last and tensor.name == "embed_tokens"
+            found += model.weights.bytes(tensor, tp) if is_here else 0
+        else:
+            # Layers behind the last one, that predict further tokens, are the last stage's.
+            own = [each for each in tensor.layers if each in layers or (is_last and each >= layers.stop)]
+            found += model.weights.bytes(tensor._replace(layers=own), tp)
+    attending = model.attending or range(model.attention_layers)
+    found += model.weights.cache_scales * sum(each in layers for each in attending)
+    return round(found)

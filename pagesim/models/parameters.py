@@ -168,6 +168,28 @@ def tensors(spec: ModelSpec) -> list[Tensor]:
     return [each for each in (*found, *_mlps(spec), *spec.extras) if each.rows and each.layers]
 
 
+def projections(
+    hidden: int, heads: int, kv_heads: int, widths: tuple[int, int], at: Sequence[int], gated: int = 1
+) -> list[Tensor]:
+    """Return the projections to queries, keys and values, and that of what attention gives.
+
+    Args:
+        hidden: width of the residual stream.
+        heads: of queries.
+        kv_heads: of keys and values.
+        widths: of a key and of a value.
+        at: layers that have them.
+        gated: matrices as large as that to the queries, 2 where one makes a gate beside them.
+    """
+    keys, values = widths
+    return [
+        Tensor("attention", "q_proj", gated * heads * keys, hidden, at, ALL),
+        Tensor("attention", "k_proj", kv_heads * keys, hidden, at, kv_heads, modules=0),
+        Tensor("attention", "v_proj", kv_heads * values, hidden, at, kv_heads, modules=0),
+        Tensor("attention", "o_proj", hidden, heads * values, at, ALL, by_columns=True),
+    ]
+
+
 def _heads(spec: ModelSpec, attending: Sequence[int]) -> list[Tensor]:
     """Attention with a key and a value per head; layers may have heads of their own."""
     own = [layer for layer in spec.cache_layers if isinstance(layer, FullLayer)]
@@ -179,10 +201,7 @@ def _heads(spec: ModelSpec, attending: Sequence[int]) -> list[Tensor]:
         query, key = spec.heads * dim, kv_heads * dim
         gated = 2 if spec.output_gate else 1
         found += [
-            Tensor("attention", "q_proj", gated * query, spec.hidden, at, ALL),
-            Tensor("attention", "k_proj", key, spec.hidden, at, kv_heads, modules=0),
-            Tensor("attention", "v_proj", key, spec.hidden, at, kv_heads, modules=0),
-            Tensor("attention", "o_proj", spec.hidden, query, at, ALL, by_columns=True),
+            *projections(spec.hidden, spec.heads, kv_heads, (dim, dim), at, gated),
             vector("qk_norm", 2 * dim if spec.qk_norm else 0, at),
         ]
         if spec.wide_qk_norm:

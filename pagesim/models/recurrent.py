@@ -165,12 +165,13 @@ class GatedDeltaNet:
 
 @dataclass(frozen=True, slots=True)
 class KimiDelta:
-    """Kimi Delta Attention (arXiv 2510.26692), as in Kimi-Linear, Kimi K3 and GLM-5.3-Flash.
+    """Kimi Delta Attention (arXiv 2510.26692), as in Kimi-Linear, Kimi K3, Ling 3 and GLM-5.3-Flash.
 
     Attributes:
         heads, head_dim: of queries, keys and values alike.
         conv: width of the convolutions, in tokens.
         full_gate: the output's gate is one matrix rather than one down to ``head_dim`` and one up.
+        full_decay: likewise the decay's.
         bounded: the decay has a bound below, as FlashKDA's kernels need it.
     """
 
@@ -178,6 +179,7 @@ class KimiDelta:
     head_dim: int
     conv: int
     full_gate: bool = False
+    full_decay: bool = False
     bounded: bool = False
 
     @property
@@ -198,12 +200,14 @@ class KimiDelta:
     def tensors(self, hidden: int, at: Sequence[int]) -> list[Tensor]:
         """Return the tensors of these layers, of a model whose residual stream is ``hidden`` wide."""
         gate, up = ("g_proj", hidden) if self.full_gate else ("g_b_proj", self.head_dim)
+        decay, down = ("f_proj", hidden) if self.full_decay else ("f_b_proj", self.head_dim)
+        step = 16 if self.full_gate and not self.full_decay else 1
         return [
             Tensor("recurrent", "in_proj", 3 * self.inner, hidden, at, ALL, scales=3),
-            # Kimi K3's, with one matrix for the gate, has a multiple of 16 rows on each GPU.
-            Tensor("recurrent", "b_proj", self.heads, hidden, at, ALL, own_step=16 if self.full_gate else 1),
-            Tensor("recurrent", "f_a_proj", self.head_dim, hidden, at),
-            Tensor("recurrent", "f_b_proj", self.inner, self.head_dim, at, ALL),
+            # Kimi K3's, with one matrix for the gate alone, has a multiple of 16 rows on each GPU.
+            Tensor("recurrent", "b_proj", self.heads, hidden, at, ALL, own_step=step),
+            Tensor("recurrent", "f_a_proj", 0 if self.full_decay else self.head_dim, hidden, at),
+            Tensor("recurrent", decay, self.inner, down, at, ALL),
             Tensor("recurrent", "g_a_proj", 0 if self.full_gate else self.head_dim, hidden, at),
             Tensor("recurrent", gate, self.inner, up, at, ALL),
             Tensor("recurrent", "o_proj", hidden, self.inner, at, ALL, by_columns=True),

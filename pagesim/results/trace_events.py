@@ -88,6 +88,8 @@ def _iterations(timeline: Timeline, steps: Mapping[str, Any], capacity: int) -> 
     memory = MEMORY if len(entries) == len(ENTRIES) else MEMORY_BYTES
     idle = {**dict.fromkeys(entries, 0), "free": capacity}
     before = 0
+    tracks = [ITERATIONS]
+    free_at = [0]  # when each of them is free: iterations overlap in the stages of a pipeline
     for slab in range(0, len(ends), _SLAB):
         rows = slice(slab, slab + _SLAB)
         columns = {name: np.asarray(steps[name])[rows].tolist() for name in (*_SHOWN, *entries, "step")}
@@ -97,9 +99,17 @@ def _iterations(timeline: Timeline, steps: Mapping[str, Any], capacity: int) -> 
             own = {name: column[at] for name, column in columns.items()}
             if start > before:
                 yield from _idle(before, memory, idle)
-            before = end
+            before = max(before, end)
+            track = next(
+                (at for at, over in enumerate(free_at) if over <= start or start == end), len(tracks)
+            )
+            if track == len(tracks):
+                tracks.append(SWAPS + track)
+                free_at.append(0)
+                yield from _track(ENGINE, tracks[track], f"iterations, {track + 1}")
+            free_at[track] = max(free_at[track], end)
             shape = shapes.get(own["step"])
-            yield from _iteration(timeline, own, counts[at], shape, start, end)
+            yield from _iteration(timeline, own, counts[at], shape, start, end, tracks[track])
             yield _counter(memory, start, {name: own[name] for name in entries})
             yield _counter("requests", start, {name: own[f"num_{name}"] for name in PLACES})
     if not np.count_nonzero(np.frombuffer(timeline.log.status, np.uint8) == Status.UNFINISHED):
@@ -126,7 +136,13 @@ _SHOWN = (
 
 
 def _iteration(
-    timeline: Timeline, row: dict[str, Any], count: int, shape: IterationShape | None, start: int, end: int
+    timeline: Timeline,
+    row: dict[str, Any],
+    count: int,
+    shape: IterationShape | None,
+    start: int,
+    end: int,
+    track: int,
 ) -> Iterator[Event]:
     sequences, context = row["num_running_seqs"], row["sum_context_tokens"]
     step, more = row["step"], count - 1
@@ -149,7 +165,7 @@ def _iteration(
         # Between the first and the last they change by the same amount each time.
         both = zip(timeline.cost.parts(first).items(), timeline.cost.parts(last).values(), strict=True)
         arguments["cost, µs"] = {name: (a + b) * count / 2 / _TICKS_PER_US for (name, a), b in both if a or b}
-    yield _slice(ENGINE, ITERATIONS, _kind(first), "iteration", start, end, arguments)
+    yield _slice(ENGINE, track, _kind(first), "iteration", start, end, arguments)
     moved = {"swap out": first.blocks_out, "swap in": first.blocks_in}
     done = start
     for out, (name, blocks) in zip((True, False), moved.items(), strict=True):

@@ -141,7 +141,7 @@ class AttentionSpans:
         memory: that counts the steps of growth.
     """
 
-    __slots__ = ("_memory", "_pairs", "_prompts", "_spans", "_started")
+    __slots__ = ("_alone", "_memory", "_pairs", "_prompts", "_spans", "_started")
 
     def __init__(self, spans: Iterable[SpanReads], memory: BlockManager) -> None:
         self._spans = tuple(spans)
@@ -172,6 +172,11 @@ class AttentionSpans:
             if starts:
                 self._started[number] += span.read(before + tokens)
 
+    def decode(self, length: int) -> None:
+        """Note a sequence that gets as long in the iteration at hand, and has not entered."""
+        for number, span in enumerate(self._spans):
+            self._alone[number] += span.read(length)
+
     def close(self) -> tuple[tuple[int, ...], tuple[int, ...], int]:
         """End the iteration at hand, whose step of growth has been taken.
 
@@ -180,7 +185,8 @@ class AttentionSpans:
             prompts, or chunks of one, are computed.
         """
         steps = self._memory.steps
-        read = [span.at(steps)[0] - started for span, started in zip(self._spans, self._started, strict=True)]
+        apart = zip(self._spans, self._started, self._alone, strict=True)
+        read = [span.at(steps)[0] - started + alone for span, started, alone in apart]
         closed = tuple(read), tuple(self._pairs), self._prompts
         self._begin()
         return closed
@@ -192,5 +198,6 @@ class AttentionSpans:
 
     def _begin(self) -> None:
         self._started = [0] * len(self._spans)
+        self._alone = [0] * len(self._spans)
         self._pairs = [0] * len(self._spans)
         self._prompts = 0

@@ -89,6 +89,7 @@ class Batch:
         computed_prompts: prompts, or chunks of one, that are computed.
         transfers: what is copied between the device and a tier beside it; None where there is no such tier.
         blocks_out, blocks_in, blocks_copied: blocks moved to the host and back, and copied on write.
+        waited: ticks between two stages of a pipeline, in which it was handed over or the later one was busy.
     """
 
     __slots__ = (
@@ -127,6 +128,7 @@ class Batch:
         "tokens",
         "transfers",
         "unschedulable",
+        "waited",
     )
 
     prompts: tuple[EngineRequest, ...]
@@ -161,6 +163,7 @@ class Batch:
         self.sequences = self.decoding = self.batched_tokens = self.tokens = 0
         self.context_tokens = self.decode_context = self.query_key_pairs = 0
         self.blocks_out = self.blocks_in = self.blocks_copied = self.drafts = self.computed_prompts = 0
+        self.waited = 0
 
     @property
     def is_iteration(self) -> bool:

@@ -72,8 +72,9 @@ class Scheduler(SchedulerTraits):
         forks: the requests whose beams fork.
         events: the observers, called for changes that no batch holds.
         spans: what layers read that look back on some tokens only, where costs ask for it.
-        speculation: what became of drafts, where a request's step verifies some; it is then known when the
-            step is over how many tokens it gives, and observers are told by ``answered``.
+        speculation: what became of drafts, where a request's step verifies some.
+        decodes_apart: whether each request decodes by itself; it is then known when a step is over which
+            tokens it gives, and observers are told by ``answered``.
     """
 
     MUST_OVERRIDE: ClassVar[tuple[str, ...]] = ("plan", "refusal", "may_join")
@@ -83,6 +84,7 @@ class Scheduler(SchedulerTraits):
         "_out_of_order",
         "connector",
         "context",
+        "decodes_apart",
         "draining",
         "draining_context",
         "events",
@@ -125,6 +127,7 @@ class Scheduler(SchedulerTraits):
         self.events = Observer()
         self.spans: AttentionSpans | None = None
         self.speculation: Speculation | None = None
+        self.decodes_apart = False
         self.running: dict[int, EngineRequest] = {}
         self.running_sequences = 0
         self.context = 0
@@ -245,7 +248,7 @@ class Scheduler(SchedulerTraits):
         """
         if self.connector is not None:
             self.connector.count_finish()
-        if self.in_flight > 1 or self.speculation is not None:
+        if self.in_flight > 1 or self.decodes_apart:
             return self.end_in_flight(now)
         finishing, step = self._finishing, self.memory.steps
         done = _NONE

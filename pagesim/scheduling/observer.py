@@ -77,7 +77,7 @@ class Observer:
         """From this iteration on a request's memory does not follow from its length as it did."""
 
     def answered(self, requests: Sequence[EngineRequest], now: int) -> None:
-        """Requests get one or several tokens each at ``now``; told only under `Scheduler.speculation`."""
+        """Requests get one or several tokens each at ``now``; told only where each `decodes_apart`."""
 
     def forked(self, request: EngineRequest, dropped: int, survivor: int) -> None:
         """A beam of a request goes on from what another one holds; told between two iterations."""

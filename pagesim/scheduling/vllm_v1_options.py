@@ -59,6 +59,12 @@ class VllmV1Options(SchedulerOptions):
         description="GPUs of a tensor-parallel group over which the tokens of a block are divided. "
         "Defaults to 1. 0.33.0 only.",
     )
+    pipeline_parallel_size: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="Stages of a pipeline, each with some of the layers. Defaults to 1. 0.33.0 only.",
+    )
     disable_hybrid_kv_cache_manager: bool | None = Field(
         None,
         description="Keep all tokens in layers with a window or chunks. Off by default.",
@@ -166,6 +172,17 @@ class VllmV1Options(SchedulerOptions):
         return f"kv_offloading_chunks is {self.kv_offloading_chunks}"
 
 
+def batches_in_flight(options: VllmV1Options) -> int:
+    """Return how many batches are scheduled before the outcome of the first of them is known, at most.
+
+    Source: vLLM 0.33.0, ``max_concurrent_batches`` in config/vllm.py.
+
+    Args:
+        options: resolved.
+    """
+    return (options.pipeline_parallel_size or 1) + bool(options.async_scheduling)
+
+
 Own = TypeVar("Own", bound=VllmV1Options)
 
 
@@ -235,7 +252,8 @@ def _check(options: VllmV1Options, release: Release, longest: int, tokens: int, 
             f"scheduling_policy priority of vLLM {options.vllm_version} is in no log of its decisions; leave "
             "it out, or choose vllm_version 0.33.0"
         )
-    _check_context_parallel(options)
+    _check_parallel(options, "decode_context_parallel_size")
+    _check_parallel(options, "pipeline_parallel_size")
     if tokens < sequences:
         raise PagesimError(
             f"max_num_seqs is {sequences}, more than the {tokens} of max_num_batched_tokens; vLLM does not "
@@ -257,9 +275,14 @@ def _check(options: VllmV1Options, release: Release, longest: int, tokens: int, 
         )
 
 
-def _check_context_parallel(options: VllmV1Options) -> None:
-    """Refuse tokens that are divided over GPUs beside what no log shows with them."""
-    size = options.decode_context_parallel_size or 1
+def _check_parallel(options: VllmV1Options, name: str) -> None:
+    """Refuse a way of dividing a model over GPUs beside what no log shows with it.
+
+    Args:
+        options: as they were given.
+        name: of the option that says over how many.
+    """
+    size = getattr(options, name) or 1
     if size == 1:
         return
     beside = {
@@ -270,8 +293,8 @@ def _check_context_parallel(options: VllmV1Options) -> None:
     for what, is_there in beside.items():
         if is_there:
             raise PagesimError(
-                f"decode_context_parallel_size is {size}, and what {what} does beside it is in no log of "
-                "vLLM's decisions: leave one of them out"
+                f"{name} is {size}, and what {what} does beside it is in no log of vLLM's decisions: leave "
+                "one of them out"
             )
 
 

@@ -17,9 +17,10 @@ from pagesim.models.layers import (
     StateLayer,
     WindowLayer,
 )
+from pagesim.models.parallel import cached_by_stage
 from pagesim.scheduling.sglang import SglangOptions
 from pagesim.scheduling.vllm_releases import RELEASES
-from pagesim.scheduling.vllm_v1_options import VllmV1Options
+from pagesim.scheduling.vllm_v1_options import VllmV1Options, batches_in_flight
 from pagesim.setup.presets import BLOCK_SIZE
 from pagesim.setup.system import System
 from pagesim.sizing import BlockPlan, Capacity, PoolPlan, TypePlan, plan_blocks, plan_pools, plan_types
@@ -80,6 +81,7 @@ def block_plan(config: EngineConfig, max_model_len: int | None = None) -> BlockP
         state_dtype=options.mamba_ssm_cache_dtype and STATE_DTYPES[options.mamba_ssm_cache_dtype],
         prefix_match_unit=options.prefix_match_unit,
         dcp=divided_over(config),
+        stages=cached_by_stage(model, config.stages),
     )
     plan.check_retention(options.prefix_cache_retention_interval or 0)
     return plan
@@ -91,14 +93,33 @@ def divided_over(config: EngineConfig) -> int:
     Raises:
         PagesimError: there are several, and blocks are not vLLM's own.
     """
-    size = getattr(config.options, "decode_context_parallel_size", None) or 1
-    policy = config.policy
+    return _of_own_blocks(config, "decode_context_parallel_size")
+
+
+def number_of_stages(config: EngineConfig) -> int:
+    """Return over how many stages of a pipeline layers are divided.
+
+    Raises:
+        PagesimError: over several, and blocks are not vLLM's own, or another rule counts them.
+    """
+    stages = _of_own_blocks(config, "pipeline_parallel_size")
+    if stages > 1 and config.sizing != "vllm" and config.system.num_blocks is None:
+        raise PagesimError(
+            f"pipeline_parallel_size is {stages}, and sizing is {config.sizing}; it is for sizing vllm: "
+            "leave one of them out, or give num_blocks"
+        )
+    return stages
+
+
+def _of_own_blocks(config: EngineConfig, name: str) -> int:
+    """Return an option that is 1 unless blocks are vLLM's own."""
+    size, policy = getattr(config.options, name, None) or 1, config.policy
     if size > 1 and (policy.layout is not None or policy.allocator != "paged"):
         raise PagesimError(
-            f"decode_context_parallel_size is {size}; it is for vLLM's own blocks, not policy "
-            f"{config.system.policy} with allocator {policy.allocator}: leave it out"
+            f"{name} is {size}; it is for vLLM's own blocks, not policy {config.system.policy} with "
+            f"allocator {policy.allocator}: leave it out"
         )
-    return size
+    return int(size)
 
 
 def _check_context_parallel(config: EngineConfig) -> None:
@@ -378,4 +399,4 @@ def check_serve_line(config: EngineConfig, *, full_graphs: bool) -> None:
 def _in_flight(options: VllmV1Options) -> int:
     """Return the tokens that are scheduled and not yet computed at most."""
     assert options.max_num_batched_tokens is not None
-    return (2 if options.async_scheduling else 1) * options.max_num_batched_tokens
+    return batches_in_flight(options) * options.max_num_batched_tokens

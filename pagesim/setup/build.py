@@ -22,7 +22,7 @@ from pagesim.kvcache.radix import WindowPool
 from pagesim.scheduling.attention_spans import AttentionSpans, LastTokens, SinceChunk
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.traits import Pool as ReplicaPool
-from pagesim.setup.block_plans import divided_over, kv_groups, type_groups
+from pagesim.setup.block_plans import kv_groups, type_groups
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.offload import chain_of, load_time
 from pagesim.setup.presets import check_preemption
@@ -44,11 +44,12 @@ def new_scheduler(
         PagesimError: an option does not go with the memory, or with such a pool.
     """
     options = config.sized_options
-    if pool is not None and divided_over(config) > 1:
-        raise PagesimError(
-            "decode_context_parallel_size is not for prefill apart from decode, where what it does is in no "
-            "log of vLLM's decisions: leave it out"
-        )
+    for name in ("decode_context_parallel_size", "pipeline_parallel_size"):
+        if pool is not None and (getattr(options, name, None) or 1) > 1:
+            raise PagesimError(
+                f"{name} is not for prefill apart from decode, where what it does is in no log of vLLM's "
+                "decisions: leave it out"
+            )
     memory = new_memory(config, tables=tables)
     check_preemption(config.policy, options)
     prices = None

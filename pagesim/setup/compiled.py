@@ -69,11 +69,15 @@ MODULES = (
     "scheduling.draining",
     "scheduling.sglang.adder",
     "scheduling.sglang.batch",
+    "scheduling.sglang.decode",
+    "scheduling.sglang.delays",
     "scheduling.sglang.fast_forward",
     "scheduling.sglang.new_token_ratio",
     "scheduling.sglang.policy",
     "scheduling.sglang.pool",
+    "scheduling.sglang.prefill",
     "scheduling.sglang.queue",
+    "scheduling.sglang.recv_skipper",
     "scheduling.sglang.request",
     "scheduling.sglang.results",
     "scheduling.sglang.scheduler",
@@ -89,6 +93,7 @@ MODULES = (
     "sim.copies",
     "sim.engine",
     "sim.executor",
+    "sim.pipeline",
 )
 """What is compiled where pagesim is installed with ``PAGESIM_COMPILE=1``, as ``setup.py`` reads it here."""
 

@@ -10,11 +10,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pagesim.costs import CostModel, EngineTime, engine_time, parse_cost
+from pagesim.costs import Affine, CostModel, EngineTime, engine_time, parse_cost
 from pagesim.errors import PagesimError
 from pagesim.hardware import GpuSpec, TierSpec, gpu
 from pagesim.models import ModelSpec, model
 from pagesim.models.layers import KV_DTYPE_BYTES
+from pagesim.models.parallel import hand_over_bytes_per_token, stages_of
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.options import Machine, SchedulerOptions
 from pagesim.scheduling.sglang import SglangOptions, static_fraction
@@ -26,6 +27,7 @@ from pagesim.setup.block_plans import (
     check_kv_dtype,
     divided_over,
     fitting_length,
+    number_of_stages,
     pool_plan,
     type_plan,
 )
@@ -34,6 +36,7 @@ from pagesim.setup.options import refuse_unknown, sentence
 from pagesim.setup.presets import BLOCK_SIZE, PAGE_BYTES, POLICY_PLUGINS, Policy, parts_of
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.system import MOST_BLOCKS, System
+from pagesim.sim.pipeline import Pipeline
 from pagesim.sizing import BlockPlan, Capacity, PoolPlan, TypePlan, capacity
 from pagesim.sizing.activations import Images
 from pagesim.sizing.kv_blocks import KVBlock, Sizing, cache_of, kv_block
@@ -219,7 +222,7 @@ class EngineConfig:
         layout, options, spec = self.policy.layout, self.options, self.model
         if KV_DTYPE_BYTES[self.kv_dtype] < KV_DTYPE_BYTES[DEFAULT_KV_DTYPE]:
             check_kv_dtype(self)
-        if spec.is_plain and layout is None and divided_over(self) == 1:
+        if spec.is_plain and layout is None and divided_over(self) == len(self.stages) == 1:
             return None
         if isinstance(options, SglangOptions):
             return pool_plan(self, options)
@@ -342,6 +345,7 @@ class EngineConfig:
             max_model_len=max_model_len,
             num_blocks=self.system.num_blocks,
             blocks=blocks,
+            stages=self.stages,
         )
 
     @cached_property
@@ -387,6 +391,23 @@ class EngineConfig:
                 f"chunked_prefill_size is {chunk}; it must be a multiple of a page's {block_size} tokens: "
                 "SGLang does not start so"
             )
+
+    @cached_property
+    def stages(self) -> tuple[range, ...]:
+        """The layers of each stage of its pipeline, from 0; one stage has them all where there is none."""
+        return stages_of(self.model, number_of_stages(self))
+
+    def new_pipeline(self) -> Pipeline | None:
+        """Return the stages through which its batches pass, all of them free; None where there is one."""
+        if len(self.stages) == 1:
+            return None
+        prices = not isinstance(self.cost, Affine)  # which says all that an iteration takes
+        return Pipeline(
+            [len(layers) for layers in self.stages],
+            waits_for_tokens=self.scheduler.schedules_ahead(self.options),
+            link=self.gpu.peer if prices else None,
+            token_bytes=hand_over_bytes_per_token(self.model, self.system.tensor_parallel_size),
+        )
 
     @cached_property
     def tiers(self) -> tuple[TierSpec, ...]:

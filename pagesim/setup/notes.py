@@ -56,7 +56,8 @@ def system_notes(config: EngineConfig) -> tuple[str, ...]:
         *_span_notes(config),
         *_context_parallel_notes(config),
         *[
-            f"cost {config.system.cost} was measured for fewer {axis} than the {size:,} here: extrapolated"
+            f"cost {config.system.cost} is extrapolated beyond what was measured of "
+            f"{axis.replace(':', f', to {size:,}', 1)}"
             for axis, size in cost.beyond.items()
         ],
         *_default_notes(config),

@@ -128,6 +128,7 @@ class Server:
             aborts=aborts,
             strict_compat=system.strict_compat,
             copies=copies,
+            pipeline=config.new_pipeline(),
         )
 
     def replay(self) -> None:
@@ -166,6 +167,7 @@ class Server:
             "iterations": recorder.iterations,
             "preemptions": {"recompute": recorder.recomputed_total, "swap": recorder.swapped_total},
             **({} if drafts is None else {"speculation": drafts.summary()}),
+            **({} if self.engine.pipeline is None else {"stages": self.engine.pipeline.summary()}),
             "aborted_tokens": self.engine.aborted_tokens,
             "swapped_blocks": {"in": recorder.blocks_in, "out": recorder.blocks_out},
             "memory": {

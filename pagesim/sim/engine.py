@@ -28,6 +28,7 @@ from pagesim.setup.compiled import mypyc_attr
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, span_of, steps_before
 from pagesim.sim.copies import TierCopies
 from pagesim.sim.executor import Executor
+from pagesim.sim.pipeline import Pipeline
 from pagesim.sim.process import drive
 
 NAP: Final = TICKS_PER_SECOND // 1000
@@ -43,6 +44,8 @@ class Engine:
     with two, when the one before the one before it is, and it begins when the one before it is over. There a
     schedule may be empty; that is an iteration of no length, which is in flight as any other.
 
+    With more, it begins when the first stage of a pipeline is free.
+
     Source: vLLM 0.33.0, v1/engine/core.py, ``EngineCore.step`` and ``step_with_batch_queue``.
 
     Args:
@@ -55,6 +58,7 @@ class Engine:
         aborts: when a request's client goes away unless it is over: (ticks, row of the trace), in order.
         strict_compat: whether to stop, with `StrictCompatError`, where the real engine hangs, leaks or dies.
         copies: carries out what is copied between the device and a tier, where there is one.
+        pipeline: the stages through which batches pass; None where one stage has all layers.
 
     Attributes:
         failure_modes: how often a request met one, and which.
@@ -83,6 +87,7 @@ class Engine:
         "failure_modes",
         "fast_forward",
         "over_at",
+        "pipeline",
         "recorder",
         "run",
         "scheduler",
@@ -102,9 +107,11 @@ class Engine:
         aborts: Sequence[tuple[int, int]] = (),
         strict_compat: bool = False,
         copies: TierCopies | None = None,
+        pipeline: Pipeline | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.copies = copies
+        self.pipeline = pipeline
         # When each batch in flight is over, and the jobs that were over when it was launched.
         self._in_flight: deque[tuple[int, Sequence[Job]]] = deque()
         self._ahead = scheduler.in_flight - 1
@@ -174,11 +181,14 @@ class Engine:
             busy = in_flight[-1][0]
         if copies is not None and transfers is not None:
             launched = copies.before(transfers, now, busy)
-        if in_flight and launched > in_flight[0][0] and not self._naps:
+        if launched > now and in_flight and launched > in_flight[0][0] and not self._naps:
             self.events.held_up(in_flight[0][0], launched)
         start = launched if is_empty or launched > busy else busy
         end = start + ticks
-        self.events.planned(batch, now, start, ticks)
+        if self.pipeline is not None:
+            start, end = self.pipeline.run(batch, launched, ticks)
+            batch.waited = end - start - ticks
+        self.events.planned(batch, now, start, end - start)
         arrived: Sequence[Job] = ()
         if copies is not None and transfers is not None:
             arrived = copies.after(transfers, launched, max(busy, end), naps=naps)

@@ -47,7 +47,17 @@ USUAL = Images()
 """What a server does without a flag that says otherwise."""
 
 
-def peak(model: ModelSpec, tp: int, batched: int, sequences: int, logit_bytes: int, images: Images) -> int:
+def peak(
+    model: ModelSpec,
+    tp: int,
+    batched: int,
+    sequences: int,
+    logit_bytes: int,
+    images: Images,
+    *,
+    is_first: bool = True,
+    is_last: bool = True,
+) -> int:
     """Return the most bytes that are alive at once on a GPU in the trial run.
 
     Encoder, layers and sampler run one after the other, and what the encoder gives stays until the end.
@@ -59,13 +69,15 @@ def peak(model: ModelSpec, tp: int, batched: int, sequences: int, logit_bytes: i
         sequences: of the largest iteration.
         logit_bytes: of a logit, while tokens are sampled.
         images: how images are treated.
+        is_first: whether it is a GPU of a pipeline's first stage, which encodes images.
+        is_last: whether of its last stage, which samples.
     """
     given, encoding = 0, 0
-    if model.encoder and images.tower and images.tried:
+    if is_first and model.encoder and images.tower and images.tried:
         tokens = _image_tokens(model.encoder, batched, images.max_pixels)
         encoding = int(OF_ENCODER * _encoder_bytes(model.encoder, tokens, tp))
         given = 2 * tokens * model.hidden
-    logits = logit_bytes * min(batched, sequences) * model.vocab
+    logits = logit_bytes * min(batched, sequences) * model.vocab if is_last else 0
     return max(encoding, given + int(OF_LAYERS * _layer_bytes(model, tp, batched)), given + logits)
 
 

@@ -7,7 +7,7 @@ Sources: ``get_kv_cache_configs`` (v1/core/kv_cache_planning.py) and
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import gcd, lcm
 
@@ -79,6 +79,10 @@ class BlockGroup:
         """Bytes of a block in all layers, padded pages included."""
         return sum(self.pages)
 
+    def bytes_in(self, places: Collection[int]) -> int:
+        """Return the bytes of a block in those of its layers that have these places in the model."""
+        return sum(page for place, page in zip(self.places, self.pages, strict=True) if place in places)
+
     @property
     def real_bytes(self) -> int:
         """Bytes of a block that the layers fill."""
@@ -98,7 +102,8 @@ class BlockPlan:
     Attributes:
         groups: in vLLM's order; a request takes blocks for each of them.
         num_blocks: blocks, the null block included.
-        bytes_per_block: of every block on each GPU, whatever group takes it.
+        bytes_per_block: of every block on each GPU, whatever group takes it; in a pipeline on a GPU of each
+            stage together.
         scheduler_block: tokens of which what is found in the cache is a multiple.
         hash_block: tokens of a hash.
         state_mode: ``align`` keeps states at the ends of blocks, so that prompts can be found by them;
@@ -106,6 +111,7 @@ class BlockPlan:
         max_model_len: tokens of the longest request.
         in_flight_tokens: tokens that are scheduled and not yet computed at most.
         host_copies: GPUs of which a tier on the host keeps a block: see `host_copies`.
+        stage_bytes: of a block on each GPU of each stage of a pipeline: they sum to ``bytes_per_block``.
     """
 
     groups: tuple[BlockGroup, ...]
@@ -117,6 +123,7 @@ class BlockPlan:
     max_model_len: int
     in_flight_tokens: int
     host_copies: int = 1
+    stage_bytes: tuple[int, ...] = ()
 
     @property
     def block_size(self) -> int:
@@ -176,6 +183,10 @@ class BlockPlan:
 
         lengths = range(1, self.max_model_len + 1)
         return bisect_right(lengths, self.num_blocks - 1, key=takes)
+
+    def blocks_in(self, cache_bytes: Sequence[int]) -> int:
+        """Return how many blocks fit, by the bytes that are left for the cache on the GPUs of each stage."""
+        return min(left // size for left, size in zip(cache_bytes, self.stage_bytes, strict=True) if size)
 
     def holding(self, num_blocks: int) -> BlockPlan:
         """Return the plan of a cache of so many blocks."""
@@ -248,6 +259,7 @@ def plan_blocks(
     state_dtype: str | None = None,
     prefix_match_unit: int | None = None,
     dcp: int = 1,
+    stages: Sequence[Collection[int]] = (),
 ) -> BlockPlan:
     """Plan the blocks of a cache, as vLLM 0.33.0 does.
 
@@ -269,6 +281,7 @@ def plan_blocks(
         prefix_match_unit: tokens of a hash; the largest that all groups take when left out.
         dcp: GPUs of the ``tp`` over which the tokens of a block are divided: a block has so many times
             ``block_size`` tokens, and takes as many bytes on each GPU as without.
+        stages: of a pipeline, which layers each has, from 0; one has all of them when left out.
 
     Raises:
         CapacityError: ``cache_bytes`` is less than a block.
@@ -328,17 +341,18 @@ def plan_blocks(
                 checkpoint=checkpoint,
             )
         )
-    bytes_per_block = max(group.bytes for group in groups)
+    stage_bytes = [max(group.bytes_in(stage) for group in groups) for stage in stages or [range(len(layers))]]
     if packed:
         step = lcm(*[stride(layer, kv_dtype, capability) for layer in layers])
-        bytes_per_block = -(-bytes_per_block // step) * step
+        stage_bytes = [-(-size // step) * step for size in stage_bytes]
+    bytes_per_block = sum(stage_bytes)
     if num_blocks is None:
         assert cache_bytes is not None
-        num_blocks = cache_bytes // bytes_per_block
+        num_blocks = cache_bytes // max(stage_bytes)
         if num_blocks < 1:
             raise CapacityError(
-                f"a KV block takes {bytes_per_block} bytes on each GPU, more than the {cache_bytes} that are "
-                "left for the cache: give it more"
+                f"a KV block takes {max(stage_bytes)} bytes on each GPU, more than the {cache_bytes} that "
+                "are left for the cache: give it more"
             )
     sizes = [group.block_size for group in groups]
     hashed = [group.block_size for group in groups if not isinstance(group.rule, RingLayer)]
@@ -356,6 +370,7 @@ def plan_blocks(
         max_model_len=max_model_len,
         in_flight_tokens=in_flight_tokens,
         host_copies=tp if capability == OTHER_VENDOR else host_copies(layers, tp),
+        stage_bytes=tuple(stage_bytes),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import get_args
 
 from pagesim.errors import CapacityError, PagesimError
@@ -11,6 +11,7 @@ from pagesim.models.model_spec import ModelSpec
 from pagesim.models.parameters import tensors
 from pagesim.models.weights import ALL_BF16
 from pagesim.sizing.activations import USUAL, Images
+from pagesim.sizing.block_plan import BlockPlan
 from pagesim.sizing.division import BATCHED_TOKENS, SEQUENCES, Division, divide, layer_bytes
 from pagesim.sizing.kv_blocks import SWAP_GIB, Capacity, Plan, Sizing, at_least_one, kv_block
 from pagesim.sizing.pool_plan import PoolPlan
@@ -47,6 +48,7 @@ def capacity(
     swap_gib: float = SWAP_GIB,
     num_blocks: int | None = None,
     blocks: Plan | None = None,
+    stages: Sequence[range] = (),
 ) -> Capacity:
     """Say how many KV blocks fit beside the weights.
 
@@ -86,6 +88,8 @@ def capacity(
         num_blocks: take this many GPU blocks, whatever fits.
         blocks: the blocks that fit, whatever ``block_size``, for layers that differ in what they keep. Their
             number is not looked at, and whether a longest request fits is theirs to say.
+        stages: the layers of each stage of a pipeline, for ``vllm`` with such a plan of all of them; each has
+            the same number of blocks. One has all layers when left out.
 
     Raises:
         CapacityError: the model does not fit, or the cache cannot hold ``max_model_len`` tokens.
@@ -112,7 +116,9 @@ def capacity(
     )
     shares = {"paper": PAPER_UTILIZATION, "vllm": gpu_memory_utilization, "sglang": mem_fraction_static}
 
-    def divided(tp: int) -> Division:
+    own = stages or (range(model.layers),)
+
+    def divided(tp: int, layers: range) -> Division:
         if sizing == "paper":
             return _as_in_the_paper(model, gpu, tp, max_num_batched_tokens or PAPER_BATCHED_TOKENS)
         if sizing == "sglang":
@@ -128,21 +134,25 @@ def capacity(
             flashinfer_sampler=flashinfer_sampler,
             sampler_buffers=sampler_buffers,
             images=images,
+            layers=layers,
         )
 
+    def fitting(tp: int) -> int:
+        """Return how many blocks fit on the GPUs of every stage."""
+        rests = [divided(tp, layers).cache if cache_bytes is None else cache_bytes for layers in own]
+        if isinstance(blocks, PoolPlan):
+            return blocks.blocks_in(rests[0])
+        return blocks.blocks_in(rests) if isinstance(blocks, BlockPlan) else block.fitting(rests[0])
+
     known = model.has_weights or (num_blocks is None and cache_bytes is None)
-    division = divided(tp) if known else None
+    divisions = [divided(tp, layers) for layers in own] if known else []
+    weights = max([each.weights for each in divisions], default=0)
+    activations = max([each.activations for each in divisions], default=0)
     cpu_blocks = block.fitting(int(swap_gib * GIB)) if page_bytes is None else 0
     if num_blocks is not None:
         gpu_blocks = num_blocks
     else:
-        rest = cache_bytes
-        if rest is None:
-            assert division is not None
-            rest = division.cache
-        gpu_blocks = block.fitting(rest)
-        if isinstance(blocks, PoolPlan):
-            gpu_blocks = blocks.blocks_in(rest)
+        gpu_blocks = fitting(tp)
         if sizing == "sglang" and max_total_tokens is not None:
             gpu_blocks = min(gpu_blocks, max_total_tokens // block.tokens)
             if gpu_blocks < 1:
@@ -152,12 +162,16 @@ def capacity(
                 )
         if gpu_blocks < 1:
             needed = -(-block.bytes // block.unit) * block.unit
+            if isinstance(blocks, BlockPlan):
+                needed = max(blocks.stage_bytes)
             if cache_bytes is not None:
                 raise CapacityError(
                     f"a KV block of {model.name} takes {needed} bytes on each GPU, more than the "
                     f"{cache_bytes} that are left for the cache: give it more, or take a smaller block_size"
                 )
-            raise _does_not_fit(model, gpu, tp, shares[sizing], divided, needed, static=sizing == "sglang")
+            raise _does_not_fit(
+                model, gpu, tp, shares[sizing], fitting, weights / GIB, static=sizing == "sglang"
+            )
 
     longest = max_model_len
     if longest is None and sizing == "vllm" and num_blocks is None:
@@ -171,7 +185,6 @@ def capacity(
             f"max_model_len is {longest} tokens, but the KV cache of {model.name} on {tp} × {gpu.name} holds "
             f"{slots}: decrease max_model_len to at most {slots}, or {remedy}"
         )
-    weights, activations = (division.weights, division.activations) if division else (0, 0)
     plan = None if blocks is None else blocks.holding(gpu_blocks)
     return Capacity(gpu_blocks, cpu_blocks, block.tokens, block.bytes, weights, activations, tp, plan)
 
@@ -213,22 +226,21 @@ def _does_not_fit(
     gpu: GpuSpec,
     tp: int,
     utilization: float,
-    divided: Callable[[int], Division],
-    block_bytes: int,
+    fitting: Callable[[int], int],
+    weights: float,
     static: bool,
 ) -> CapacityError:
     """The error for a cache of no block, naming the smallest larger ``tp`` that leaves room for one."""
     larger = (d for d in range(tp + 1, model.heads + 1) if model.heads % d == 0)
     allowed = (d for d in larger if model.kv_heads % d == 0 or d % model.kv_heads == 0)
     # A block only gets smaller with more GPUs, so room for this one is room enough.
-    fits = next((d for d in allowed if divided(d).cache >= block_bytes), None)
+    fits = next((d for d in allowed if fitting(d) >= 1), None)
     name = "tensor_parallel_size"
     advice = (
         f"the smallest {name} that fits is {fits}"
         if fits
         else f"no {name} up to its {model.heads} heads fits"
     )
-    weights = divided(tp).weights / GIB
     usable = utilization * gpu.memory_bytes / GIB
     if static:
         advice += f", or raise mem_fraction_static above {utilization:g}"

@@ -11,6 +11,7 @@ from math import ceil
 
 from pagesim.hardware.gpus import GIB, GpuSpec
 from pagesim.models.model_spec import ModelSpec
+from pagesim.models.parallel import stage_weight_bytes
 from pagesim.sizing.activations import (
     LOGIT_BYTES,
     MASKED_LOGIT_BYTES,
@@ -83,6 +84,7 @@ def divide(
     flashinfer_sampler: bool = True,
     sampler_buffers: bool = False,
     images: Images = USUAL,
+    layers: range | None = None,
 ) -> Division:
     """Divide the memory of each of ``tp`` GPUs as vLLM does.
 
@@ -99,26 +101,38 @@ def divide(
         flashinfer_sampler: whether FlashInfer samples; else PyTorch sorts, which takes 26 bytes a logit.
         sampler_buffers: whether the sampler keeps buffers and masks a copy of the logits, as in 0.33.0.
         images: how images are treated, by a model that has a tower for them.
+        layers: of the GPUs' stage, in a pipeline; all of them when left out.
     """
+    layers = range(model.layers) if layers is None else layers
+    is_first, is_last = layers.start == 0, layers.stop == model.layers
     if not images.tower:
         model = replace(model, tower=0, tower_whole=0, encoder=None)
     logit_bytes = MASKED_LOGIT_BYTES if sampler_buffers else LOGIT_BYTES
     logit_bytes = logit_bytes if flashinfer_sampler else SORTED_LOGIT_BYTES
-    other = OTHER_BYTES + (kept_by_sampler(model, max_num_seqs) if sampler_buffers else 0)
+    other = OTHER_BYTES + (kept_by_sampler(model, max_num_seqs) if sampler_buffers and is_last else 0)
     if tp > 1 and (gpu.capability or 0) >= 90 and gpu.peer.bytes_per_s > gpu.host.bytes_per_s:
         other += LINKED_BYTES
     graphs = GRAPHS if max_num_seqs >= SEQUENCES else FEW_GRAPHS
     return Division(
         memory=gpu.memory_bytes,
         requested=requested_bytes(gpu, gpu_memory_utilization),
-        weights=model.weight_bytes_per_gpu(tp) + expert_padding(model, gpu, tp),
-        activations=peak(model, tp, max_num_batched_tokens, max_num_seqs, logit_bytes, images),
+        weights=stage_weight_bytes(model, tp, layers) + expert_padding(model, gpu, tp, layers),
+        activations=peak(
+            model,
+            tp,
+            max_num_batched_tokens,
+            max_num_seqs,
+            logit_bytes,
+            images,
+            is_first=is_first,
+            is_last=is_last,
+        ),
         graphs=graphs if cuda_graphs else 0,
         other=other,
     )
 
 
-def expert_padding(model: ModelSpec, gpu: GpuSpec, tp: int) -> int:
+def expert_padding(model: ModelSpec, gpu: GpuSpec, tp: int, stage: range) -> int:
     """Bytes on each GPU by which vLLM makes experts and routers larger for the kernels of a GPU (0.33.0).
 
     In MXFP4 the hidden width and a GPU's share of the inner one become multiples of 256 and 128 for Marlin's
@@ -148,8 +162,8 @@ def expert_padding(model: ModelSpec, gpu: GpuSpec, tp: int) -> int:
         one += 2 * ((matrices - 1) * (width - inner) + hidden - takes)
     if moe.exact_router and gpu.capability and gpu.capability != 90 and family != 10:
         one += 2 * model.hidden
-    layers = (model.mlp_layers or model.layers) - moe.dense_layers
-    return ceil(layers * moe.experts * one)
+    sparse = model.sparse or range(model.mlp_layers or model.layers)[moe.dense_layers :]
+    return ceil(sum(layer in stage for layer in sparse) * moe.experts * one)
 
 
 def requested_bytes(gpu: GpuSpec, gpu_memory_utilization: float) -> int:

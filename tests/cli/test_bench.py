@@ -99,7 +99,7 @@ def test_what_fails_is_shown_and_ends_nothing(succeeds, monkeypatch):
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("not today [bold]")
 
-    monkeypatch.setattr("pagesim.kernels.bench.decode.gather_sequences", fails)
+    monkeypatch.setattr("pagesim.kernels.bench.attention.gather_sequences", fails)
     shown = succeeds("bench", "attention", *TINY["attention"], *FAST).out
     assert "gather-decode: failed (2 points): RuntimeError: not today [bold]" in shown
     assert "sdpa-decode" in shown

@@ -85,10 +85,10 @@ def test_what_lies_beyond_the_measurements_is_said_with_its_axis(profile: Profil
     cost.iteration(step_shape(50, 50 * 10))
     cost.iteration(IterationShape(100, 100, 100, 0, 5050, 9, 0, 0, 0, 1))
     assert dict(cost.beyond) == {
-        "sequences that decode": 50,
-        "mean context": 2001,
-        "tokens in an iteration": 100,
-        "blocks swapped out at once": 9,
+        "decode: sequences that decode": 50,
+        "decode: tokens of mean context": 2001,
+        "linear: tokens in an iteration": 100,
+        "swap_out: blocks swapped out at once": 9,
     }
 
 
@@ -97,8 +97,8 @@ def test_a_run_beyond_the_measurements_ends_with_a_note(profile: Profile, tmp_pa
     trace = ps.Trace(np.zeros(1), np.array([100]), np.array([3]))
     result = ps.simulate(trace, "vllm-sosp", cost=f"profile:{tmp_path / 'p.json'}")
     (note,) = [note for note in result.notes if "extrapolated" in note]
-    assert "tokens in an iteration" in note
-    assert result.summary["extrapolated"] == {"tokens in an iteration": 100}
+    assert note.endswith("is extrapolated beyond what was measured of linear, to 100 tokens in an iteration")
+    assert result.summary["extrapolated"] == {"linear: tokens in an iteration": 100}
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_an_overhead_that_was_not_measured_can_be_given() -> None:
     assert more - cost("profile:analytic-a100-40gb").iteration(step_shape(1, 10)) == pytest.approx(1e10)
     for text, said in (
         ("profile:analytic-a100-40gb,overhead_s=99", "from 0 to 10 s"),
-        ("profile:analytic-a100-40gb,speed=1", "takes overhead_s, sequence_s, not 'speed'"),
+        ("profile:analytic-a100-40gb,speed=1", "takes overhead_s, sequence_s, max_error, not 'speed'"),
         ("profile:analytic-a100-40gb,overhead_s=fast", "'fast' is not a number"),
         ("profile:analytic-a100-40gb,overhead_s=0.001,sequence_s=-1", "from 0 to 1 s"),
     ):

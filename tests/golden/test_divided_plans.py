@@ -1,10 +1,12 @@
-"""Plans with tokens divided over GPUs, and longest requests that fit, as vLLM 0.33.0's planner made them.
+"""Plans with tokens or layers divided over GPUs, and longest requests that fit, as vLLM 0.33.0's planner's.
 
 The planner's rows are of iterations of 8,192 tokens and requests of 32,768, or as many of them as fit.
 """
 
 from __future__ import annotations
 
+import json
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from pagesim.errors import CapacityError, PagesimError
 from pagesim.experiments.plan import plan
 from pagesim.hardware.gpus import GIB
 from pagesim.models import model
+from pagesim.models.parallel import cached_by_stage, stages_of
 from pagesim.setup.system import System
 from pagesim.sizing import BlockPlan, plan_blocks
 from pagesim.workloads.trace import Trace
@@ -182,3 +185,69 @@ def test_the_bytes_that_are_given_replace_what_sizing_leaves() -> None:
 def test_a_longest_request_that_fits_is_for_releases_that_find_it(options: dict[str, Any]) -> None:
     with pytest.raises(PagesimError, match="max_model_len is auto; it is for policy vllm-v1"):
         run(System(model="llama-3.1-8b", gpu="h100", max_model_len="auto", **options), Trace([0.0], [9], [4]))
+
+
+PIPELINES = (LAYOUTS / "pipelines.jsonl").read_text(encoding="utf-8").splitlines()
+"""The planner's rows of pipelines, each with the arguments that its driver was given."""
+
+ARGUMENTS = {"tp", "dcp", "pp", "kv-gib", "stage-gib", "pp-layers", "num-gpu-blocks"}
+
+
+def ranges(sizes: list[int]) -> list[range]:
+    ends = list(accumulate(sizes))
+    return [range(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+
+
+@pytest.mark.parametrize("line", PIPELINES, ids=lambda line: json.loads(line)["arguments"])
+def test_the_blocks_of_a_pipeline_are_the_planners(line: str) -> None:
+    """Every field of the row: stages, their bytes and blocks, groups, the printed tokens and concurrency."""
+    row = json.loads(line)
+    words = iter(row["arguments"].split())
+    given = {word: next(words) if word in ARGUMENTS | {"model"} else "" for word in words}
+    spec = model(str(LAYOUTS / f"{given['model']}.toml"))
+    number = int(given["pp"])
+    stages = stages_of(spec, number)
+    if "pp-layers" in given:
+        stages = tuple(ranges([int(layers) for layers in given["pp-layers"].split(",")]))
+    assert [len(layers) for layers in stages] == row["pp_layers"]
+    places = cached_by_stage(spec, stages)
+    found = plan_blocks(
+        spec.cache_layers,
+        max_model_len=32768,
+        in_flight_tokens=(number + ("sync" not in given)) * 8192,
+        num_blocks=1,
+        tp=int(given.get("tp", 1)),
+        dcp=int(given.get("dcp", 1)),
+        kv_dtype="fp8" if given["model"] == "deepseek-v3.2" else "fp16",
+        prefix_caching="no-prefix-caching" not in given,
+        hybrid=given["model"] != "llama4-scout",
+        stages=places,
+    )
+    assert list(found.stage_bytes) == row["stage_bytes_per_block"]
+    assert max(group.bytes for group in found.groups) == row["bytes_per_block"]
+    if "num-gpu-blocks" in given:
+        blocks = int(given["num-gpu-blocks"])
+    else:
+        gib = given.get("stage-gib") or ",".join([given["kv-gib"]] * number)
+        left = [int(float(each) * GIB) for each in gib.split(",")]
+        alone = [space // size for space, size in zip(left, found.stage_bytes, strict=True)]
+        assert alone == row["stage_gpu_blocks_alone"]
+        blocks = found.blocks_in(left)
+    found = found.holding(blocks)
+    assert blocks == row["blocks"]
+    first = [sum(place in places[0] for place in group.places) for group in found.groups]
+    assert first == [group["layers"] for group in row["groups"]]
+    assert [group.block_size for group in found.groups] == [
+        row["dcp"] * group["block"] for group in row["groups"]
+    ]
+    assert [group.page_bytes for group in found.groups] == [group["page"] for group in row["groups"]]
+    assert [group.bytes_in(places[0]) for group in found.groups] == [
+        group["bytes"] for group in row["groups"]
+    ]
+    assert (found.scheduler_block, found.hash_block) == (row["scheduler_block"], row["hash_block"])
+    assert found.in_flight_tokens == row["max_in_flight_tokens"]
+    if "auto-len" in given:
+        assert found.longest == row["max_model_len"]
+        return
+    assert found.tokens == row["kv_tokens"]
+    assert round(found.concurrency, 3) == row["max_concurrency"]

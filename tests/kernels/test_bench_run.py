@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from pagesim.errors import PagesimError  # noqa: E402
-from pagesim.kernels.bench import decode as decode_module  # noqa: E402
+from pagesim.kernels.bench import attention as attention_module  # noqa: E402
 from pagesim.kernels.bench import session as session_module  # noqa: E402
 from pagesim.kernels.bench import store as store_module  # noqa: E402
 from pagesim.kernels.bench.defaults import default_points  # noqa: E402
@@ -137,7 +137,7 @@ def test_a_point_that_fails_is_recorded_and_the_next_goes_on(status, tmp_path, m
     def fails(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(decode_module, "paged_attention", fails)
+    monkeypatch.setattr(attention_module, "paged_attention", fails)
     outcome = run([LINEAR[0], DECODE, LINEAR[1]], tmp_path)
     assert [row["status"] for row in outcome.rows] == ["ok", status, "ok"]
     failed = outcome.rows[1]
@@ -160,14 +160,14 @@ def test_a_cpu_without_room_is_out_of_memory(monkeypatch):
 
 @pytest.mark.parametrize("mistake", ["nothing written", "a tenth too much"])
 def test_a_wrong_result_is_no_measurement(mistake, monkeypatch):
-    decode = decode_module.paged_attention
+    decode = attention_module.paged_attention
 
     def wrong(*arguments: object, out: torch.Tensor, **options: object) -> torch.Tensor:
         if mistake == "nothing written":
             return out
         return decode(*arguments, out=out, **options).mul_(1.1)
 
-    monkeypatch.setattr(decode_module, "paged_attention", wrong)
+    monkeypatch.setattr(attention_module, "paged_attention", wrong)
     (row,) = run([DECODE]).rows
     assert row["status"] == "failed"
     assert row["error"].startswith("WrongResult: the result is off by ")

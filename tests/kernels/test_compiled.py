@@ -235,7 +235,7 @@ def test_no_configuration_has_spills_on_any_gpu(name, target):
 
 def test_spills_are_seen():
     launch = KERNELS["decode, fp8"]()
-    wide = triton.Config({"BLOCK_M": 16, "BLOCK_N": 128}, num_warps=4, num_stages=3)
+    wide = triton.Config({"BLOCK_M": 128, "BLOCK_N": 128}, num_warps=4, num_stages=3)
     assert compiled(launch, wide, 90).spills > 0
     assert not attention.fits(wide, launch.arguments)
 

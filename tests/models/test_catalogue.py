@@ -39,6 +39,38 @@ TOTALS = [
     ("falcon-h1-7b", 7_585_513_568),
 ]
 
+RELEASED = [
+    # name, and the numbers that the files of the release hold (gogongxt/python, scripts/models) less those of
+    # layers that predict further tokens and of scales
+    ("glm-4.5v", 107_710_933_120),
+    # an MTP layer: attention, experts with their router and bias, shared expert, two tables, norms
+    ("glm-4.7-flash", 31_221_488_576 - (21_763_328 + 613_548_096 + 8_388_608 + 2 * 317_194_240 + 3 * 2048)),
+    ("kimi-linear-48b-a3b", 49_122_681_728),
+    ("mimo-v2.5-pro", 1_023_244_718_976 - 1_934_715_264 - 61_877_376),
+    ("qwen3-30b-a3b-2507", 30_532_122_624),
+    ("qwen3-coder-30b-a3b", 30_532_122_624),
+    ("qwen3.5-4b", 4_659_865_088 - (25 + 135 + 70) * 2**19 - 5 * 2560 - 2 * 256),
+    ("qwq-32b", 32_763_876_352),
+]
+
+
+@pytest.mark.parametrize(("name", "parameters"), RELEASED)
+def test_parameters_are_those_that_the_files_of_a_release_hold(name, parameters) -> None:
+    assert model(name).parameters == parameters
+    assert model(name).weights_are == "exact"
+
+
+RELEASED_BYTES = [
+    # name, and GiB of the files of the release, tables and norms among them, scales of blocks in 32 bits
+    ("qwen3-8b-fp8", 8.79),
+    ("qwen3-32b-awq", 18.00),
+]
+
+
+@pytest.mark.parametrize(("name", "gib"), RELEASED_BYTES)
+def test_a_quantized_release_weighs_what_its_files_do(name, gib) -> None:
+    assert model(name).weight_bytes / 2**30 == pytest.approx(gib, abs=0.006)
+
 
 @pytest.mark.parametrize(("name", "parameters"), TOTALS)
 def test_parameters_are_those_of_the_code_of_the_family(name, parameters) -> None:
@@ -134,6 +166,9 @@ ACTIVE = [
     ("jamba-1.5-mini", 52, 12),
     ("granite-4-h-small", 32, 9),
     ("nemotron-3-nano", 31.6, 3.2),
+    ("laguna-s-2.1", 117.6, 8.5),
+    ("laguna-xs-2.1", 33, 3),
+    ("ling-3.0-flash", 124, 5.1),
 ]
 
 
@@ -277,3 +312,26 @@ def test_a_layer_file_says_which_layers_have_which_weight_dtype(tmp_path) -> Non
     assert packed.weights == plain.with_weights("mxfp4").weights
     path.write_text(shape + 'weights = "int4"')
     assert model(str(path)).weights == plain.with_weights("int4").weights
+
+
+def test_of_ling_3_one_layer_in_six_attends_and_of_other_bailing_hybrids_nothing_is_said(tmp_path) -> None:
+    kept = [layer.kind for layer in model("ling-3.0-flash").cache_layers]
+    assert (kept.count("latent"), kept.count("state")) == (7, 35)
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**rows.config_of("ling-3.0-flash"), "no_kda_lora": False}))
+    with pytest.raises(PagesimError, match="no_kda_lora is not true, as it is of Ling 3"):
+        model(str(config))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"gating": "per-row"}, "per-head or per-element"),
+        ({"num_attention_heads_per_layer": [48]}, "a number for each of the 40 layers"),
+    ],
+)
+def test_what_laguna_has_in_its_attention_is_read_or_refused(tmp_path, change, said) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**rows.config_of("laguna-xs-2.1"), **change}))
+    with pytest.raises(PagesimError, match=said):
+        model(str(config))

@@ -91,8 +91,15 @@ def hub(tmp_path, monkeypatch):
     """Stands in for the Hub's client: has the files that a test gives, and notes what is asked for."""
     files: dict[str, str] = {}
     asked: list[str] = []
+    there = SimpleNamespace(files=files, asked=asked, down=None)
 
-    def download(repository: str, file: str) -> str:
+    def about(url: str, timeout: float) -> None:
+        assert timeout <= 10
+        if there.down:
+            raise there.down
+
+    def download(repository: str, file: str, local_files_only: bool = False) -> str:
+        assert local_files_only or not there.down
         asked.append(f"{repository}/{file}")
         if file not in files:
             raise FileNotFoundError(f"404: no {file}")
@@ -100,8 +107,9 @@ def hub(tmp_path, monkeypatch):
         path.write_text(files[file])
         return str(path)
 
-    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(hf_hub_download=download))
-    return SimpleNamespace(files=files, asked=asked)
+    client = SimpleNamespace(hf_hub_download=download, hf_hub_url="{}/{}".format, get_hf_file_metadata=about)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", client)
+    return there
 
 
 def test_only_the_config_of_an_unknown_model_is_fetched(hub, tmp_path, succeeds) -> None:
@@ -113,6 +121,16 @@ def test_only_the_config_of_an_unknown_model_is_fetched(hub, tmp_path, succeeds)
     assert len(hub.asked) == 4
     planned = succeeds("plan", "--model", "me/Mine", "--gpu", "h100", "--fetch", "--json").json
     assert planned["options"]["max_model_len"] == 256
+
+
+def test_a_hub_that_does_not_answer_is_asked_once_and_what_was_fetched_before_is_taken(hub) -> None:
+    hub.down = ConnectionError("name not known")
+    with pytest.raises(PagesimError, match="of me/Mine cannot be taken from the Hub: name not known; give"):
+        fetched("me/Mine")
+    assert hub.asked == ["me/Mine/config.json"]  # only among what was fetched before
+    hub.files["config.json"] = json.dumps(CONFIG)
+    hub.down = LookupError("an error of its HTTP client")
+    assert model(fetched("me/Mine")).hidden == 64
 
 
 def test_what_cannot_be_fetched_is_a_sentence(hub, monkeypatch) -> None:

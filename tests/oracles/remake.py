@@ -59,8 +59,14 @@ def main() -> int:
 
 
 def has_driver(log: GoldenLog) -> bool:
-    """Say whether a log can be remade: of a released engine, without groups of layers, tiers and cadence."""
-    others = {"model", "kv_offloading_chunks", "prefill_schedule_interval", "decode_context_parallel_size"}
+    """Say whether a log can be remade: of a released engine, without what its driver does not set."""
+    others = {
+        "decode_context_parallel_size",
+        "kv_offloading_chunks",
+        "model",
+        "pipeline_parallel_size",
+        "prefill_schedule_interval",
+    }
     return log.policy in ENGINES and not others & log.options.keys()
 
 

@@ -108,7 +108,7 @@ def test_what_needs_torch_says_so_in_one_sentence(command, tmp_path):
     )
 
 
-HEAVY = ("pandas", "matplotlib", "pyarrow", "simpy", "scipy", "torch", "triton")
+HEAVY = ("pandas", "matplotlib", "pyarrow", "scipy", "torch", "triton")
 
 
 @pytest.mark.slow_but("pagesim", "run")
@@ -117,7 +117,7 @@ HEAVY = ("pandas", "matplotlib", "pyarrow", "simpy", "scipy", "torch", "triton")
     [
         pytest.param(command, heavy, id=command or "pagesim")
         for command, heavy in {
-            "": (*HEAVY, "numpy", "pydantic", "pagesim.setup.system"),
+            "": (*HEAVY, "simpy", "numpy", "pydantic", "pagesim.setup.system"),
             **dict.fromkeys(("run", "calibrate", "validate", "ablate preemption"), HEAVY),
             **dict.fromkeys(("bench", "bench attention", "doctor"), HEAVY),
         }.items()

@@ -134,7 +134,7 @@ def test_a_flag_decides_or_is_noted_or_refused_as_its_label_asks(release: str, f
 @pytest.mark.parametrize(
     ("flag", "passed"),
     [
-        ("vllm serve opt-13b --pipeline-parallel-size", ["1"]),
+        ("vllm serve opt-13b --prefill-context-parallel-size", ["1"]),
         ("vllm serve opt-13b --logprobs-mode", ["raw_logprobs", "raw_logits"]),
         ("vllm serve opt-13b --runner", ["auto", "generate"]),
         ("sglang serve opt-13b --dp-size", ["1"]),

@@ -98,6 +98,15 @@ def test_how_states_are_cached_has_no_effect(flags: str) -> None:
     assert "without an effect here: --mamba-" in read.notes[0]
 
 
+@pytest.mark.parametrize(
+    "flag", ["-pp 2", "-pp=2", "--pipeline-parallel-size 2", "--pipeline_parallel_size=2"]
+)
+def test_pipeline_parallelism_is_taken(flag: str) -> None:
+    """Beside tensor and expert parallelism, and whatever starts the workers."""
+    read = read_serve(f"vllm serve deepseek-v3 -tp 8 {flag} -ep --distributed-executor-backend ray")
+    assert read.options["pipeline_parallel_size"] == 2
+
+
 def test_decode_context_parallelism_is_taken() -> None:
     assert options_of("vllm serve deepseek-v3 -tp 8 -dcp 4")["decode_context_parallel_size"] == 4
 
@@ -199,10 +208,10 @@ def test_numbers_are_read_as_vllm_reads_them(text: str, number: int) -> None:
 
 
 def test_what_has_no_effect_here_is_named_in_a_note() -> None:
-    line = f"CUDA_VISIBLE_DEVICES=0 vllm serve {MODEL} --port 8000 --trust-remote-code -pp 1 --no-enable-lora"
+    line = f"CUDA_VISIBLE_DEVICES=0 vllm serve {MODEL} --port 8000 --trust-remote-code -dp 1 --no-enable-lora"
     assert read_serve(line).notes == (
         "of the vllm serve 0.33.0 line without an effect here: CUDA_VISIBLE_DEVICES, --port, "
-        "--trust-remote-code, --pipeline-parallel-size, --enable-lora",
+        "--trust-remote-code, --data-parallel-size, --enable-lora",
     )
     assert read_serve(f"vllm serve {MODEL} -tp 2").notes == ()
 
@@ -247,10 +256,7 @@ def test_what_has_no_effect_here_is_named_in_a_note() -> None:
             "--serve: --max-model-len is 4096, more than the 2048 tokens",
         ),
         ("vllm serve opt-13b --kv-cache-dtype fp4", "--serve: --kv-cache-dtype 'fp4' is not modelled"),
-        (
-            "vllm serve opt-13b -pp 2",
-            "--serve: --pipeline-parallel-size 2 affects scheduling and is",
-        ),
+        ("vllm serve opt-13b -pp x", "--serve: --pipeline-parallel-size is 'x'; it must be a whole number"),
         (
             "vllm serve opt-13b --enable-lora",
             "--serve: --enable-lora affects scheduling and is not",

@@ -18,6 +18,11 @@ reach: rules of thumb, as `cost.Efficiency` has them."""
 SIZES = (1, 8, 32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 512, 1024, 4096, 16384)
 
 
+def datasheet_curve(seconds: Callable[[int], float], share: float) -> Curve:
+    """Return a curve of what sizes take at some share of the datasheet's rates."""
+    return Curve(at=SIZES, seconds=tuple(seconds(size) / share for size in SIZES))
+
+
 def analytic_profile(
     gpu: GpuSpec, model: ModelSpec, *, tp: int = 1, kv_dtype: str = "fp16", block_sizes: Sequence[int] = (16,)
 ) -> Profile:
@@ -32,12 +37,9 @@ def analytic_profile(
     """
     bounds = Bounds(model, gpu, tp=tp, kv_dtype=kv_dtype)
 
-    def curve(seconds: Callable[[int], float], share: float) -> Curve:
-        return Curve(at=SIZES, seconds=tuple(seconds(size) / share for size in SIZES))
-
     def blocks(seconds: Callable[[int], float], share: float) -> dict[int, Curve]:
         def of(size: int) -> Curve:
-            return curve(lambda count: seconds(count * size), share)
+            return datasheet_curve(lambda count: seconds(count * size), share)
 
         return {size: of(size) for size in block_sizes}
 
@@ -50,15 +52,15 @@ def analytic_profile(
     prefill = PrefillAttention(launch_s=0.0, token_s=0.0, pair_s=bounds.pair_s / FLOPS, key_s=0.0)
     swaps = blocks(bounds.swap, LINK)
     terms = Terms(
-        linear=curve(bounds.linear, min(FLOPS, HBM)),
-        head=curve(bounds.head, min(FLOPS, HBM)),
-        write=curve(bounds.write, HBM),
+        linear=datasheet_curve(bounds.linear, min(FLOPS, HBM)),
+        head=datasheet_curve(bounds.head, min(FLOPS, HBM)),
+        write=datasheet_curve(bounds.write, HBM),
         decode=dict.fromkeys(block_sizes, decode),
         prefill=dict.fromkeys(block_sizes, prefill),
         copy=blocks(bounds.copy, HBM),
         swap_out=swaps,
         swap_in=swaps,
-        all_reduce=curve(bounds.all_reduce, LINK) if tp > 1 else None,
+        all_reduce=datasheet_curve(bounds.all_reduce, LINK) if tp > 1 else None,
     )
     return Profile(
         name=f"analytic-{gpu.name}",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from pagesim.costs.profiles.attention_terms import SLOTS, fit_decode, fit_prefill
 from pagesim.costs.profiles.curves import Curve, fit_curve
-from pagesim.costs.profiles.profile import Decode, Prefill, Range, TermError
-from pagesim.costs.profiles.samples import CURVES, Sample
+from pagesim.costs.profiles.profile import Decode, Prefill, Range, Reached, TermError
+from pagesim.costs.profiles.samples import ATTENTION, CURVES, Sample, is_decode
 
 EVERY = 4
 """One sample in so many is held out of the fit."""
@@ -22,8 +23,8 @@ class FittedTerms(NamedTuple):
 
     Attributes:
         terms: fields of `Terms`.
-        errors: of each term, on the samples that were held out.
-        ranges: what was measured of each term.
+        errors: of each operator, on the samples that were held out.
+        ranges: what was measured of each operator.
         held_out: indices of those samples.
     """
 
@@ -34,10 +35,10 @@ class FittedTerms(NamedTuple):
 
 
 def fit_terms(samples: Sequence[Sample], kv_heads: int, slots: Sequence[int] = SLOTS) -> FittedTerms:
-    """Fit every term that was measured.
+    """Fit every operator that was measured.
 
     Args:
-        samples: in any order.
+        samples: in any order; those of attention within a span at one block size.
         kv_heads: on the device.
         slots: numbers of programs that may run at once there, 0 for a device that has no such thing.
 
@@ -49,6 +50,7 @@ def fit_terms(samples: Sequence[Sample], kv_heads: int, slots: Sequence[int] = S
         sample.check()
         of[sample.term, sample.block_size].append(index)
     terms: dict[str, Any] = {}
+    within: dict[str, dict[str, Any]] = defaultdict(dict)
     wrong: dict[str, list[float]] = defaultdict(list)
     held_out: set[int] = set()
     for (term, block_size), indices in of.items():
@@ -57,11 +59,16 @@ def fit_terms(samples: Sequence[Sample], kv_heads: int, slots: Sequence[int] = S
         unseen = unseen_of(indices)
         held_out.update(unseen)
         fitted = _fit(term, [samples[index] for index in indices if index not in held_out], kv_heads, slots)
-        if term in CURVES:
+        base, _, span = term.partition(" ")
+        if span:
+            within[span][base] = fitted
+        elif term in CURVES:
             terms[term] = fitted
         else:
             terms.setdefault(term, {})[block_size] = fitted
         wrong[term] += [relative_error(fitted, samples[index]) for index in unseen]
+    if within:
+        terms["reached"] = {span: Reached(**each) for span, each in within.items()}
     return FittedTerms(
         terms,
         {term: error_of(each) for term, each in wrong.items()},
@@ -93,23 +100,24 @@ def _fit(term: str, samples: Sequence[Sample], kv_heads: int, slots: Sequence[in
     sizes = [sample.size for sample in samples]
     contexts = [sample.context for sample in samples]
     seconds = [sample.seconds for sample in samples]
-    if term == "decode":
+    if term.partition(" ")[0] not in ATTENTION:
+        return fit_curve(sizes, seconds)
+    if is_decode(term):
         return fit_decode(sizes, contexts, seconds, kv_heads, slots)
-    if term == "prefill":
-        return fit_prefill(sizes, contexts, seconds)
-    return fit_curve(sizes, seconds)
+    return fit_prefill(sizes, contexts, seconds)
 
 
 def error_of(errors: Sequence[float]) -> TermError:
-    """Return the mean and the worst of relative errors, in absolute value."""
-    mean = sum(errors) / len(errors) if errors else 0.0
-    return TermError(mean=mean, worst=max(errors, default=0.0), points=len(errors))
+    """Return mean, median and worst of relative errors, in absolute value."""
+    if not errors:
+        return TermError(mean=0.0, worst=0.0, points=0)
+    return TermError(mean=fmean(errors), median=median(errors), worst=max(errors), points=len(errors))
 
 
 def range_of(samples: Sequence[Sample]) -> Range:
     """Return what was measured of a term: by these samples, of it alone."""
     sizes = [sample.size for sample in samples]
     contexts = [
-        sample.context // sample.size if sample.term == "decode" else sample.context for sample in samples
+        sample.context // sample.size if is_decode(sample.term) else sample.context for sample in samples
     ]
     return Range(least=min(sizes), most=max(sizes), most_context=max(contexts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -98,6 +99,8 @@ class Terms(Strict):
         all_reduce_eager: likewise, of iterations with a prompt, whose kernels no graph launches; None where
             they take as long.
         experts: of a mixture of experts, over tokens; None where ``linear`` has them.
+        decode_drafts: decode attention of sequences with as many queries as the profile's ``queries``, by
+            block size; empty where one query a sequence was measured alone.
         reached: attention of layers that look back on some tokens only, by the ``KIND:TOKENS`` of the
             `AttentionSpan`, such as ``window:1024``.
         states: recurrent layers; None where there are none.
@@ -110,6 +113,7 @@ class Terms(Strict):
     decode: Annotated[dict[int, Decode], Field(min_length=1)]
     prefill: Annotated[dict[int, Prefill], Field(min_length=1)]
     decode_mixed: dict[int, Decode] = Field(default_factory=dict)
+    decode_drafts: dict[int, Decode] = Field(default_factory=dict)
     copy_: ByBlock = Field(alias="copy")
     swap_out: ByBlock
     swap_in: ByBlock
@@ -125,13 +129,25 @@ class Terms(Strict):
         """Return the terms that are there."""
         return tuple(name for name in TERMS if self.whole(name))
 
+    def operators(self) -> tuple[str, ...]:
+        """Return the terms that are there, those of ``reached`` as ``decode SPAN`` and ``prefill SPAN``."""
+        spans = tuple(f"{term} {span}" for span in self.reached for term in ("decode", "prefill"))
+        return (*(name for name in self.names() if name != "reached"), *spans)
+
     def whole(self, term: str) -> Any:
         """Return a term by its name: a curve, or what it is at each block size; nothing where it is not."""
         return getattr(self, "copy_" if term == "copy" else term)
 
-    def at(self, term: str, block_size: int) -> Curve | Decode | Prefill:
-        """Return a term, at a block size if it depends on one."""
-        found = self.whole(term)
+    def at(self, operator: str, block_size: int) -> Curve | Decode | Prefill:
+        """Return an operator's term, at a block size if it depends on one.
+
+        Raises:
+            KeyError: there is none, or none at that block size.
+        """
+        term, _, span = operator.partition(" ")
+        found = self.whole(term) if not span else getattr(self.reached[span], term)
+        if found is None:
+            raise KeyError(operator)
         if isinstance(found, dict):
             found = found[block_size if block_size in found else ANY_BLOCK]
         at: Curve | Decode | Prefill = found
@@ -144,11 +160,18 @@ class TermError(Strict):
     Attributes:
         mean, worst: over the points; 0 where there are none.
         points: how many were held out.
+        median: over the points; None where it was not kept.
     """
 
     mean: float
     worst: float
     points: int
+    median: float | None = None
+
+    @property
+    def typical(self) -> float:
+        """The median, or the mean where no median was kept."""
+        return self.mean if self.median is None else self.median
 
 
 class Shape(Strict):
@@ -211,12 +234,13 @@ class Profile(Strict):
         tp: GPUs over which the model is divided.
         dtype: of weights, as `ModelSpec.weights_in_words` has them.
         kv_dtype: of the cache.
+        queries: of each sequence in ``decode_drafts``: its token and its drafts; 1 where there is none.
         gpu: as the catalogue calls it; None if it is not there.
         terms: see `Terms`.
         origins: where each term comes from.
         sources: of terms whose source has a name and a version, these.
-        ranges: what was measured of each term.
-        errors: on held-out measurements, of the terms that were fitted.
+        ranges: what was measured of each operator.
+        errors: on held-out measurements, of the operators that were fitted (`Terms.operators`).
         machine: name, driver, versions, clocks, as far as they are known.
         date: of the measurements, ISO 8601.
         notes: what its user should know.
@@ -232,6 +256,7 @@ class Profile(Strict):
     tp: Annotated[int, Field(ge=1)] = 1
     dtype: str = "fp16"
     kv_dtype: str = "fp16"
+    queries: Annotated[int, Field(ge=1)] = 1
     gpu: str | None = None
     terms: Terms
     origins: dict[str, Origin]
@@ -255,9 +280,12 @@ class Profile(Strict):
             raise ValueError(f"origins does not say where the term {missing[0]} comes from")
         for sample in self.samples:
             sample.check()
-            whole = self.terms.whole(sample.term)
-            if whole is None or (isinstance(whole, dict) and sample.block_size not in whole):
-                raise ValueError(f"{sample}: the profile has no such term")
+            try:
+                self.terms.at(sample.term, sample.block_size)
+            except KeyError:
+                raise ValueError(f"{sample}: the profile has no such term") from None
+        if (self.queries > 1) != bool(self.terms.decode_drafts):
+            raise ValueError(f"queries is {self.queries}, and decode_drafts is there if it is above 1")
         if any(not 0 <= index < len(self.samples) for index in self.held_out):
             raise ValueError(f"held_out names a sample that is none of its {len(self.samples)}")
         return self
@@ -269,6 +297,35 @@ class Profile(Strict):
         mixed = terms.decode_mixed or terms.decode
         known = (mixed, terms.prefill, terms.copy_, terms.swap_out, terms.swap_in)
         return tuple(sorted(size for size in terms.decode if all(size in each for each in known)))
+
+    @property
+    def held_out_error(self) -> str:
+        """How wrong it is on held-out measurements, an operator after another, in one line."""
+        known = {name: each for name, each in self.errors.items() if each.points}
+        if not known:
+            return "error not stated"
+        if any(each.median is None for each in known.values()):
+            said = ", ".join(f"{name} {each.mean:.1%}" for name, each in known.items())
+            return f"mean errors on held-out points {said}"
+        said = ", ".join(f"{name} {each.median:.1%} ({each.worst:.0%})" for name, each in known.items())
+        return f"median (worst) errors on held-out points {said}"
+
+    def check_error(self, most: float) -> None:
+        """Refuse a profile that is wrong by too much.
+
+        Args:
+            most: the median error on held-out points that an operator may have, as a share.
+
+        Raises:
+            PagesimError: an operator has a larger one.
+        """
+        for name, error in self.errors.items():
+            if error.points and error.typical > most:
+                raise PagesimError(
+                    f"profile {self.name} is off by {error.typical:.1%} on held-out points of {name}, and "
+                    f"at most {most:.0%} is allowed; calibrate again, or raise it: profile:NAME,max_error="
+                    f"{ceil(100 * error.typical) / 100:g}"
+                )
 
     def with_overhead(self, iteration_s: float | None = None, sequence_s: float = 0.0) -> Profile:
         """Return the profile with another engine's own time, for an engine that was not measured.

@@ -13,23 +13,28 @@ CURVES = ("linear", "head", "write", "overhead", "all_reduce", "all_reduce_eager
 BLOCK_CURVES = ("copy", "swap_out", "swap_in")
 """Terms that depend on a number of blocks, and on their size."""
 
-ATTENTION = ("decode", "prefill")
+ATTENTION = ("decode", "prefill", "decode_drafts")
 
-EVERYWHERE = (*CURVES[:3], *ATTENTION, *BLOCK_CURVES)
+EVERYWHERE = (*CURVES[:3], *ATTENTION[:2], *BLOCK_CURVES)
 """Terms that every profile has."""
 
-TERMS = (*EVERYWHERE, *CURVES[3:], "decode_mixed", "reached", "states")
+TERMS = (*EVERYWHERE, *CURVES[3:], "decode_drafts", "decode_mixed", "reached", "states")
+
+
+def is_decode(operator: str) -> bool:
+    """Return whether an operator is decode attention, over sequences and the tokens that these hold."""
+    return operator.startswith("decode")
 
 
 class Sample(NamedTuple):
     """One measurement of one term, all layers.
 
     Attributes:
-        term: one of ``TERMS``.
+        term: the operator: one of ``TERMS``, or attention within a span, such as ``decode window:1024``.
         block_size: tokens a block; 0 where the term has none.
         size: tokens; sequences for ``head``, ``overhead`` and ``decode``; blocks for copies and swaps.
         context: tokens that the sequences hold together for ``decode``, pairs of a query and a key for
-            ``prefill``; else 0.
+            ``prefill``, of those within the span; else 0.
         seconds: above 0.
     """
 
@@ -46,7 +51,8 @@ class Sample(NamedTuple):
             PagesimError: it cannot.
         """
         known = (*CURVES, *ATTENTION, *BLOCK_CURVES)
-        if self.term not in known:
+        term, _, span = self.term.partition(" ")
+        if term not in known or (span and term not in ATTENTION[:2]):
             raise PagesimError(f"a sample's term is {self.term!r}; it must be one of {', '.join(known)}")
         if self.size < 1 or self.context < 0 or (self.block_size < 1) != (self.term in CURVES):
             raise PagesimError(f"{self}: a size of at least 1 is needed, and a block size where it has one")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pagesim.costs.profiles import (
-    EVERYWHERE,
     SLOTS,
-    TERMS,
     Curve,
+    DecodeAttention,
     Launching,
+    PrefillAttention,
     Profile,
     Sample,
     Shape,
@@ -24,55 +24,88 @@ from pagesim.costs.profiles import (
     range_of,
     unseen_of,
 )
-from pagesim.device.calibration.points import ITERATION, KINDS, LAUNCH, Point
+from pagesim.costs.profiles.analytic import FLOPS, HBM, LINK, datasheet_curve
+from pagesim.costs.profiles.bounds import Bounds
+from pagesim.device.calibration.points import ITERATION, LAUNCHES, Measurement
+from pagesim.device.calibration.rank import Rank
 from pagesim.errors import PagesimError
+from pagesim.hardware import gpu as gpu_of
 from pagesim.hardware import gpus
-from pagesim.models import ModelSpec
-
-Row = Mapping[str, Any]
-Measured = Mapping[Point, Row]
+from pagesim.kernels.bench.rows import OK
+from pagesim.setup.engine_config import EngineConfig
 
 LEAST_SHARE = 0.01
 """Of an iteration: an overhead below that cannot be told from noise, and its sample says as much."""
+
+
+class Timed(NamedTuple):
+    """What came of a measurement.
+
+    Attributes:
+        status: ``ok``, or why there is no time.
+        error: what went wrong, in a sentence.
+        seconds: of all layers.
+        context: of a whole iteration, the tokens that its sequences attended to.
+    """
+
+    status: str
+    error: str | None
+    seconds: float = 0.0
+    context: int = 0
+
+
+Measured = Sequence[tuple[Measurement, Timed]]
 
 
 def assemble(
     measured: Measured,
     *,
     name: str,
-    spec: ModelSpec,
-    dtype: str,
-    kv_dtype: str,
+    rank: Rank,
+    config: EngineConfig,
     machine: dict[str, Any],
     how: dict[str, Any],
 ) -> Profile:
-    """Return the profile that these rows are enough for.
+    """Return the profile that these measurements are enough for; what has no kernel here is the datasheet's.
 
     Args:
-        measured: by point, what came of it: ``status``, ``seconds`` where that is ok, else ``error``.
+        measured: what came of each.
         name: of the profile.
-        spec: the model.
-        dtype: of weights and activations.
-        kv_dtype: of the cache, as a scenario has it.
+        rank: what was measured.
+        config: of the system.
         machine: as `pagesim.kernels.machine.describe_machine` gives it.
         how: how iterations were carried out, as in the summary of a live run.
 
     Raises:
-        PagesimError: a term was not measured at all; the sentence says why.
+        PagesimError: an operator was not measured at all; the sentence says why.
     """
-    good = {point: row for point, row in measured.items() if row["status"] == "ok"}
-    parts = [point.sample(row["seconds"]) for point, row in good.items() if point.term in TERMS]
+    spec, tp = rank.whole, rank.tp
+    good = [(each, timed) for each, timed in measured if timed.status == OK]
+    whole_ones = (ITERATION, *LAUNCHES)
+    parts = [Sample(*each[:4], timed.seconds) for each, timed in good if each.operator not in whole_ones]
     _check_complete(measured, good)
-    launching = Launching(
-        **{f"{KINDS[point.size]}_s": row["seconds"] for point, row in good.items() if point.term == LAUNCH}
-    )
+    host = {each.operator: timed.seconds for each, timed in good}
+    decode_s, prompt_s, mixed_s = (host.get(each, 0.0) for each in LAUNCHES)
+    launching = Launching(decode_s=decode_s, prompt_s=prompt_s, mixed_s=mixed_s)
     # Every part is known before what is beyond them can be.
     slots = SLOTS if machine["device"] == "cuda" else (0,)
-    fit = fit_terms(parts, spec.kv_heads, slots)
-    whole = _wholes(good, fit.terms, launching)
-    overhead, error, held_out = _overhead(whole)
+    fit = fit_terms(parts, rank.spec.kv_heads, slots)
+    found = _none_where_no_layer_attends_to_all(fit.terms)
+    whole = _wholes(good, found, launching)
     rests = [Sample("overhead", 0, each.batch, 0, each.rest) for each in whole]
-    terms = Terms(**fit.terms, overhead=overhead, launching=launching)
+    errors, ranges, held_out = dict(fit.errors), dict(fit.ranges), list(fit.held_out)
+    if whole:
+        found["overhead"], errors["overhead"], unseen = _overhead(whole)
+        ranges["overhead"] = range_of(rests)
+        held_out += [len(parts) + place for place in unseen]
+    here = _catalogued(machine) if machine["device"] == "cuda" else None
+    bounds = Bounds(spec, gpu_of(here) if here else config.gpu, tp=tp, kv_dtype=config.kv_dtype)
+    of_datasheet: dict[str, Any] = {}
+    if tp > 1:
+        of_datasheet["all_reduce"] = datasheet_curve(bounds.all_reduce, LINK)
+    if spec.moe is not None:
+        of_datasheet["experts"] = datasheet_curve(bounds.experts, min(FLOPS, HBM))
+    terms = Terms(**found, **of_datasheet, launching=launching)
     return Profile(
         name=name,
         kind="measured",
@@ -81,36 +114,45 @@ def assemble(
             f"{'with' if how['cuda_graphs'] else 'without'} CUDA graphs"
         ),
         model=Shape.of(spec),
-        dtype=dtype,
-        kv_dtype=kv_dtype,
-        gpu=_catalogued(machine) if machine["device"] == "cuda" else None,
+        tp=tp,
+        dtype=spec.weights_in_words if spec.weights.experts.bits != 16 else rank.dtype,
+        kv_dtype=config.kv_dtype,
+        queries=rank.queries,
+        gpu=here,
         terms=terms,
-        origins=dict.fromkeys(terms.names(), "measured"),
-        ranges={**fit.ranges, "overhead": range_of(rests)},
-        errors={**fit.errors, "overhead": error},
+        origins={term: "datasheet" if term in of_datasheet else "measured" for term in terms.names()},
+        ranges=ranges,
+        errors=errors,
         machine={**machine, "live": how},
         date=machine["date"],
-        notes=tuple(_notes(measured, good, machine, dtype, whole)),
+        notes=tuple(_notes(measured, machine, rank, whole, of_datasheet, here or config.gpu.name)),
         samples=(*parts, *rests),
-        held_out=(*fit.held_out, *(len(parts) + place for place in held_out)),
+        held_out=tuple(held_out),
     )
 
 
 def _check_complete(measured: Measured, good: Measured) -> None:
-    needed = [*EVERYWHERE, ITERATION]
-    for term in needed:
-        sizes = {point.block_size for point in measured if point.term == term}
-        for size in sorted(sizes) or [0]:
-            if any((point.term, point.block_size) == (term, size) for point in good):
-                continue
-            why = [
-                row.get("error") for point, row in measured.items()
-                if (point.term, point.block_size) == (term, size)
-            ]  # fmt: skip
-            raise PagesimError(
-                f"{term.replace('_', ' ')}{f' at block_size {size}' if size else ''} could not be measured: "
-                f"{why[0] if why else 'no point was asked for'}"
-            )
+    """Make sure that each operator that was asked for has a time at each block size."""
+    wanted = dict.fromkeys((each.operator, each.block_size) for each, _ in measured)
+    there = {(each.operator, each.block_size) for each, _ in good}
+    for operator, size in wanted:
+        if (operator, size) not in there:
+            why = next(
+                timed.error for each, timed in measured
+                if (each.operator, each.block_size) == (operator, size)
+            )  # fmt: skip
+            at = f" at block_size {size}" if size else ""
+            raise PagesimError(f"{operator.replace('_', ' ')}{at} could not be measured: {why}")
+
+
+def _none_where_no_layer_attends_to_all(fitted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fitted terms, and attention to all tokens that takes no time where no layer has any."""
+    sizes = fitted["copy"]
+    nothing = {
+        "decode": DecodeAttention(launch_s=0.0, sequence_s=0.0, context_s=0.0),
+        "prefill": PrefillAttention(launch_s=0.0, token_s=0.0, pair_s=0.0, key_s=0.0),
+    }
+    return {**{term: dict.fromkeys(sizes, each) for term, each in nothing.items()}, **fitted}
 
 
 class _Whole(NamedTuple):
@@ -133,12 +175,12 @@ class _Whole(NamedTuple):
 
 def _wholes(good: Measured, terms: dict[str, Any], launching: Launching) -> list[_Whole]:
     found = []
-    for point, row in good.items():
-        if point.term == ITERATION:
-            batch = point.size
+    for each, timed in good:
+        if each.operator == ITERATION:
+            batch = each.size
             device = terms["linear"](batch) + terms["head"](batch) + terms["write"](batch)
-            device += terms["decode"][point.block_size](batch, row["context"])
-            found.append(_Whole(batch, row["seconds"], max(device, launching.decode_s)))
+            device += terms["decode"][each.block_size](batch, timed.context)
+            found.append(_Whole(batch, timed.seconds, max(device, launching.decode_s)))
     return sorted(found)
 
 
@@ -157,11 +199,16 @@ def _overhead(wholes: list[_Whole]) -> tuple[Curve, TermError, list[int]]:
 
 
 def _notes(
-    measured: Measured, good: Measured, machine: Row, dtype: str, wholes: list[_Whole]
+    measured: Measured,
+    machine: Mapping[str, Any],
+    rank: Rank,
+    wholes: list[_Whole],
+    of_datasheet: Iterable[str],
+    datasheet: str,
 ) -> Iterable[str]:
     if machine["device"] == "cpu":
-        yield f"measured on a CPU in {dtype}, by the reference kernels: it says nothing of a GPU"
-    failed = Counter(row["status"] for point, row in measured.items() if point not in good)
+        yield f"measured on a CPU in {rank.dtype}, by the reference kernels: it says nothing of a GPU"
+    failed = Counter(timed.status for _, timed in measured if timed.status != OK)
     for status, count in sorted(failed.items()):
         points = "1 point was" if count == 1 else f"{count} points were"
         yield f"{points} not measured: {status}"
@@ -170,9 +217,20 @@ def _notes(
             f"at {lost} of {len(wholes)} batch sizes an iteration took no longer than its parts: its "
             "overhead is lost in the noise"
         )
+    for term in of_datasheet:
+        yield f"{term.replace('_', ' ')}: not measured on one device; it is the datasheet's of {datasheet}"
+    if not rank.is_built:
+        yield "linear and head are matrix products alone: norms, activations and embedding were not timed"
+    if any(each.latent for each in rank.attention):
+        yield "prompts of latent attention were timed with a key and a value a head, as vLLM computes them"
+    if not rank.runs_live:
+        yield (
+            "the engine's own time was not measured, as no live run has such layers, caches or several "
+            "devices: it is that of the engine that runs"
+        )
 
 
-def _catalogued(machine: Row) -> str | None:
+def _catalogued(machine: Mapping[str, Any]) -> str | None:
     """Return the catalogue's name of a GPU, told by its own name and its memory."""
     words = set(re.split(r"[^a-z0-9]+", str(machine["device_name"]).lower()))
     for each in gpus():

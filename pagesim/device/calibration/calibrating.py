@@ -1,32 +1,30 @@
-"""A calibration: every point that is not in its journal yet, each kept at once, and a profile at the end."""
+"""A calibration: what a system asks for, timed by the bench, and a profile at the end."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from pagesim.costs.profiles import Profile, Shape
-from pagesim.device.calibration.assemble import assemble
-from pagesim.device.calibration.points import Point, grid_for
+from pagesim.device.calibration.assemble import Timed, assemble
+from pagesim.device.calibration.points import Measurement, grid_for, measurements
+from pagesim.device.calibration.rank import rank_of
 from pagesim.errors import PagesimError
-from pagesim.kernels.bench.rows import OK, SCHEMA
-from pagesim.kernels.bench.store import RowStore
-from pagesim.kernels.machine import describe_machine, digest, identity
+from pagesim.kernels.bench.rows import OK, Point, Row
+from pagesim.kernels.bench.run import ProgressCallback, run_points
+from pagesim.kernels.machine import digest
 from pagesim.kernels.requirements import require_device
 from pagesim.models import ModelSpec
-from pagesim.models import model as find_model
-
-ProgressCallback = Callable[[int, int, str], None]
-"""Called with (points over, points in all, the point that comes next)."""
+from pagesim.setup.engine_config import EngineConfig
+from pagesim.setup.system import System
 
 TURNS = 3
 """On a CPU every point is measured so often, once in each of several rounds over all of them."""
 
-KV_DTYPES = ("fp16", "bf16")
+BLOCK_SIZE = 16
 
 
 @dataclass(frozen=True)
@@ -45,162 +43,127 @@ class Calibration:
 
 
 def calibrate(
-    model: str,
+    system: System,
     *,
     device: str,
     name: str,
-    tp: int = 1,
     quick: bool = False,
-    block_sizes: Sequence[int] = (16,),
-    kv_dtype: str = "fp16",
+    block_sizes: Sequence[int] = (),
     cuda_graphs: bool = False,
     swap: str = "gather",
     seconds: float | None = None,
-    seed: int = 0,
     journal: Path | None = None,
     progress: ProgressCallback | None = None,
 ) -> Calibration:
-    """Measure what iterations of a model cost on this machine, part by part, and fit a profile to it.
+    """Measure what iterations of a system cost on this machine, operator by operator, and fit a profile.
 
     Args:
-        model: a model's name, or the path of a Hugging Face ``config.json``.
+        system: whose ``model``, ``weight_dtype``, ``tensor_parallel_size``, ``kv_cache_dtype``,
+            ``speculative_tokens`` and ``seed`` count; the datasheet of its ``gpu`` where this machine's is
+            not known. One GPU of a tensor parallel group is measured; on a CPU all is fp32 but an fp8 cache.
         device: ``cpu`` or ``cuda``.
         name: of the profile.
-        tp: tensor parallel degree; 1, one device is measured.
         quick: fewer points, each for a shorter time.
-        block_sizes: tokens a block, powers of two to 256.
-        kv_dtype: of weights and cache on a GPU, ``fp16`` or ``bf16``; on a CPU all is fp32.
+        block_sizes: tokens a block, powers of two; the system's, or 16, if none is given.
         cuda_graphs: whether iterations that only decode are CUDA graphs, as in a live run.
         swap: how blocks are swapped, a name of ``pagesim.kernels.swap.STRATEGIES``.
         seconds: time for each point after it is prepared.
-        seed: of weights, tokens and block tables.
         journal: folder in which every finished point is kept at once, made if it is not there; a point that
-            it holds for the same model, machine, versions and code is not measured again.
+            it holds for the same system, machine, versions and code is not measured again.
         progress: called after each point with how many are over, of how many, and the next.
 
     Raises:
-        PagesimError: an option is off, torch or the device is missing, there is too little memory, or a point
-            left the GPU unusable, and then the same call in a new process goes on behind it.
+        PagesimError: an option is off, pagesim has no kernel of some layers, torch or the device is missing,
+            there is too little memory, or a point left the GPU unusable, and then the same call in a new
+            process goes on behind it.
     """
-    spec = find_model(model)
-    _check(spec, device, tp, block_sizes, kv_dtype, cuda_graphs, swap, seconds)
+    require_device(device)
     import torch
 
-    from pagesim.device.live.preflight import dtype_on
+    from pagesim.device.calibration.cases import ModelCases
+    from pagesim.device.live.preflight import check_block_size
 
-    dtype, dtype_name = dtype_on(device, kv_dtype), "fp32" if device == "cpu" else kv_dtype
-    on_gpu = device == "cuda"
+    config, on_gpu = EngineConfig(system), device == "cuda"
+    rank = rank_of(config, device=device, cuda_graphs=cuda_graphs, swap=swap)
+    block_sizes = tuple(block_sizes) or (system.block_size or BLOCK_SIZE,)
+    if len(set(block_sizes)) < len(block_sizes):
+        raise PagesimError("block_sizes must be distinct")
+    for block_size in block_sizes:
+        check_block_size(block_size)
+    if len(block_sizes) > 1 and any(each.span for each in rank.attention):
+        raise PagesimError(
+            f"block_sizes has {len(block_sizes)}; a profile knows attention within a window at one of them"
+        )
+    if rank.is_built:
+        _check_memory(rank.spec, 4 if rank.dtype == "fp32" else 2, device)
     grid = grid_for(device, quick=quick)
-    points = list(grid.points(tuple(block_sizes), longest=spec.max_model_len, on_gpu=on_gpu))
     if seconds is None:
-        seconds = (0.05 if quick else 0.15) if on_gpu else (0.02 if quick else 0.05)
-    _check_memory(spec, dtype.itemsize, device)
-    machine = describe_machine(device)
+        seconds = (0.05 if quick else 0.15) if on_gpu else (0.01 if quick else 0.03)
     how = {
         "device": device,
-        "dtype": dtype_name,
+        "dtype": rank.dtype,
         "attention": "paged",
         "cuda_graphs": cuda_graphs,
         "swap": swap,
     }
-    # The device is set up only if something is left to do.
-    bench: Any = None
-    now = 0
-    rows: dict[Point, list[dict[str, Any]]] = {point: [] for point in points}
+    setting = digest([_source(), Shape.of(rank.spec).model_dump(), how, system.seed])
+    wanted = list(measurements(rank, grid, block_sizes, model=setting, on_gpu=on_gpu))
     # A CPU is shared: what disturbs it for a second disturbs one turn of a point, and not their median.
-    turns = [(turn, point) for turn in range(1 if on_gpu else TURNS) for point in points]
-    setting = [SCHEMA, identity(machine), _source(), Shape.of(spec).model_dump(), kv_dtype, how, seed]
-    with RowStore(journal) as store:
-        for over, (turn, point) in enumerate(turns):
-            key = digest([*setting, turn, *point])
-            if key not in store:
-                if progress:
-                    progress(over, len(turns), str(point))
-                if bench is None:
-                    from pagesim.device.calibration.bench import Bench
-
-                    bench = Bench(
-                        model,
-                        spec,
-                        device=torch.device(device),
-                        dtype=dtype,
-                        cuda_graphs=cuda_graphs,
-                        swap=swap,
-                        budget_s=seconds,
-                        steps=7 if quick and not on_gpu else 15,
-                        most_tokens=max(each.tokens for each in points),
-                        most_blocks=max(grid.blocks),
-                        block_size=block_sizes[0],
-                        seed=seed,
-                    )
-                came = bench.measure(point)
-                store.add({"schema": SCHEMA, "key": key, "turn": turn, "point": list(point), **came})
-                now += 1
-                if "lost" in store[key]:
-                    raise PagesimError(
-                        f"{point}: left the GPU unusable ({store[key]['lost']}); "
-                        "it is recorded, run the same again to go on"
-                    )
-            rows[point].append(store[key])
-    if progress:
-        progress(len(turns), len(turns), "")
+    turns: list[dict[str, int]] = [{}] if on_gpu else [{"number": turn} for turn in range(TURNS)]
+    points = list(
+        {
+            digest(point.row()): point for turn in turns for each in wanted for point in _in_turn(each, turn)
+        }.values()
+    )
+    cases = ModelCases(
+        rank,
+        name=system.model,
+        device=torch.device(device),
+        steps=7 if quick and not on_gpu else 15,
+        most=max(grid.iterations),
+        seed=system.seed,
+    )
+    outcome = run_points(
+        points,
+        device,
+        journal,
+        seconds=seconds,
+        seed=system.seed,
+        progress=progress,
+        prepares=cases.prepares(),
+    )
+    rows = {digest(point.row()): row for point, row in zip(points, outcome.rows, strict=True)}
+    timed = []
+    for each in wanted:
+        of_turns = [[rows[digest(point.row())] for point in _in_turn(each, turn)] for turn in turns]
+        timed.append((each, _timed(each, of_turns)))
     profile = assemble(
-        {point: _combined(each) for point, each in rows.items()},
-        name=name,
-        spec=spec,
-        dtype=dtype_name,
-        kv_dtype=kv_dtype,
-        machine=machine,
-        how=how,
+        timed, name=name, rank=rank, config=config, machine=outcome.rows[0]["machine"], how=how
     )
-    return Calibration(profile, now, len(turns) - now)
+    return Calibration(profile, outcome.measured, len(points) - outcome.measured)
 
 
-def _combined(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the row of a point with the median of what its turns took; a failed one if all failed."""
-    good = [row for row in rows if row["status"] == OK]
-    if not good:
-        return rows[0]
+def _in_turn(each: Measurement, turn: Mapping[str, int]) -> list[Point]:
+    """Return the bench's points of a measurement, told apart by the turn."""
+    return [Point(point.bench, point.op, {**point.parameters, **turn}) for point, _ in each.points]
+
+
+def _timed(each: Measurement, turns: Sequence[Sequence[Row]]) -> Timed:
+    """Return what a measurement came to: the median of its turns, in each the sum over its points."""
+    bad = [next(row for row in turn if row["status"] != OK) for turn in turns if not _all_good(turn)]
+    sums = [
+        sum(count * row["median_s"] for (_, count), row in zip(each.points, turn, strict=True))
+        for turn in turns
+        if _all_good(turn)
+    ]
+    if not sums:
+        return Timed(bad[0]["status"], bad[0]["error"])
     # Contexts are the same in every turn: the batches are.
-    return {**good[0], "seconds": median(row["seconds"] for row in good)}
+    return Timed(OK, None, median(sums), turns[0][0]["decode_context"] or 0)
 
 
-def _check(
-    spec: ModelSpec,
-    device: str,
-    tp: int,
-    block_sizes: Sequence[int],
-    kv_dtype: str,
-    cuda_graphs: bool,
-    swap: str,
-    seconds: float | None,
-) -> None:
-    if tp != 1:
-        raise PagesimError(f"tp is {tp}; pagesim calibrate measures one device, so it must be 1")
-    if kv_dtype not in KV_DTYPES:
-        raise PagesimError(f"kv_dtype is {kv_dtype!r}; it must be one of {', '.join(KV_DTYPES)}")
-    if seconds is not None and not 0 < seconds <= 60:
-        raise PagesimError(f"seconds is {seconds}; it must be above 0 and at most 60, for each point")
-    if not block_sizes or len(set(block_sizes)) < len(block_sizes):
-        raise PagesimError("block_sizes must be distinct, and at least one")
-    require_device(device)
-    from pagesim.device.live.model import check_model
-    from pagesim.device.live.preflight import check_block_size, check_options
-    from pagesim.setup.presets import POLICIES
-    from pagesim.setup.system import System, checked
-
-    for block_size in block_sizes:
-        check_block_size(block_size)
-    check_options(
-        checked(System, {}),
-        spec,
-        POLICIES["vllm-sosp"],
-        device=device,
-        attention="paged",
-        cuda_graphs=cuda_graphs,
-        swap=swap,
-    )
-    check_model(spec, spec.max_model_len)
+def _all_good(turn: Sequence[Row]) -> bool:
+    return all(row["status"] == OK for row in turn)
 
 
 def _check_memory(spec: ModelSpec, itemsize: int, device: str) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from statistics import median
+from typing import Any
 
 import numpy as np
-import torch
 
-from pagesim.device.calibration.harness import Harness, NoRoom
-from pagesim.device.calibration.points import KINDS
+from pagesim.device.live.batch import Staging, columns_alike, table_width
 from pagesim.device.live.executor import MeasuredExecutor
 from pagesim.device.live.graphs import DecodeGraphs
+from pagesim.device.live.model import Model
+from pagesim.device.live.pools import KvPools
 from pagesim.device.live.run import carry_out
 from pagesim.device.live.tokens import Tokens
 from pagesim.device.live.warmup import warm_up
@@ -27,73 +28,87 @@ PROMPT = 16
 MOST_IN_GRAPHS = 256
 """Sequences at most in a graph, the default of a live run."""
 
-LAUNCHES = 15
-"""Samples of the host's launching."""
+WATERMARK = 0.98
+"""Of the cache as much may be used at most, or the scheduler would admit fewer sequences."""
 
 
 class WholeIterations:
-    """Runs batches on a harness.
+    """Runs batches of a model over a cache that has room for the largest.
 
     Args:
-        harness: whose model and cache are used.
-        model: the model's name, or the path of its config.
-        steps: iterations that each batch decodes; their median is taken.
+        model: with its weights on the device.
+        name: of the model, or the path of its config.
+        block_size: of the cache.
+        most: sequences of the largest batch.
+        cuda_graphs: whether iterations that only decode are CUDA graphs.
+        steps: iterations that each batch decodes.
         seed: of the tokens.
     """
 
-    def __init__(self, harness: Harness, *, model: str, steps: int, seed: int) -> None:
-        self.harness = harness
+    def __init__(
+        self,
+        model: Model,
+        *,
+        name: str,
+        block_size: int,
+        most: int,
+        cuda_graphs: bool,
+        steps: int,
+        seed: int,
+    ) -> None:
+        self.model = model
         self.steps = steps
-        self._model = model
+        self._name = name
         self._seed = seed
         self._warm = False
+        needed = most * -(-(PROMPT + steps + 2) // block_size) + 1
+        self.pools = KvPools(
+            model.spec,
+            num_blocks=int(needed / WATERMARK) + 2,
+            host_blocks=0,
+            block_size=block_size,
+            dtype=model.dtype,
+            device=model.device,
+        )
+        for cache in self.pools.caches:  # zeros would be faster
+            cache.key_cache.normal_()
+            cache.value_cache.normal_()
         self._graphs: DecodeGraphs | None = None
+        if cuda_graphs:
+            longest = model.spec.max_model_len
+            self._graphs = DecodeGraphs(model, self.pools, longest=longest, most=MOST_IN_GRAPHS)
 
-    def decode(self, batch: int) -> tuple[float, int]:
-        """Return what an iteration takes in which so many sequences decode: seconds, tokens of context.
-
-        Raises:
-            NoRoom: the cache has too few blocks.
-        """
+    def decode(self, batch: int) -> tuple[list[float], int]:
+        """Return what iterations take in which so many sequences decode: seconds each, tokens of context."""
         records = self._carried_out(batch).records
         whole = [each for each in records if each.decode_sequences == batch and not each.prompt_tokens]
         # The first comes with the last prompts, or after a pause.
         chosen = whole[1:] or whole
-        if not chosen:
-            raise NoRoom(f"{batch} sequences never decoded together")
-        seconds = median(each.ticks for each in chosen) / TICKS_PER_SECOND
-        return seconds, round(median(each.decode_context for each in chosen))
+        context = round(median(each.decode_context for each in chosen))
+        return [each.ticks / TICKS_PER_SECOND for each in chosen], context
 
-    def launch(self, kind: int) -> float:
-        """Return the seconds in which a host launches an iteration's kernels, without waiting for them.
+    def launching(self, kind: str) -> Callable[[], Any]:
+        """Return what launches an iteration's kernels and does not wait for them.
 
         Args:
-            kind: place in ``KINDS``.
+            kind: ``decode``, ``prompt`` or ``mixed``.
         """
         executor = self._carried_out(1)
-        new = {"decode": [1], "prompt": [PROMPT], "mixed": [1, PROMPT]}[KINDS[kind]]
-        batch = self.harness.batch(new, PROMPT)
-        samples = []
-        for _ in range(LAUNCHES):
-            torch.cuda.synchronize()
-            before = time.perf_counter()
-            executor.compute(batch)
-            samples.append(time.perf_counter() - before)
-        torch.cuda.synchronize()
-        return median(samples)
+        new = {"decode": [1], "prompt": [PROMPT], "mixed": [1, PROMPT]}[kind]
+        width = table_width(-(-PROMPT // self.pools.block_size))
+        columns = columns_alike(new, PROMPT, np.zeros((len(new), width), np.int32))
+        batch = Staging(self.model.device).put(columns)
+        return lambda: executor.compute(batch)
 
     def _carried_out(self, batch: int) -> MeasuredExecutor:
         """Serve a batch of requests that arrive together; return the executor that did it."""
-        pools = self.harness.pools
+        pools = self.pools
         output = self.steps + 2
-        needed = batch * -(-(PROMPT + output) // pools.block_size) + 1
-        if needed > 0.98 * pools.num_blocks:
-            raise NoRoom(f"{needed} blocks are needed and the cache has {pools.num_blocks}")
         trace = Trace(np.zeros(batch), np.full(batch, PROMPT), np.full(batch, output))
         system = checked(
             System,
             {
-                "model": self._model,
+                "model": self._name,
                 "num_blocks": pools.num_blocks,
                 "cpu_blocks": 0,
                 "block_size": pools.block_size,
@@ -102,23 +117,14 @@ class WholeIterations:
         )
 
         def equip(scheduler: Scheduler, sized: Capacity, served: Trace) -> MeasuredExecutor:
-            tokens = Tokens(self.harness.model.spec.vocab, self._seed)
+            tokens = Tokens(self.model.spec.vocab, self._seed)
             executor = MeasuredExecutor(
-                scheduler, self.harness.model, pools, tokens, longest=max(PROMPT + output, 2 * PROMPT)
+                scheduler, self.model, pools, tokens, longest=max(PROMPT + output, 2 * PROMPT)
             )
-            executor.graphs = self._graphs_of()
+            executor.graphs = self._graphs
             if not self._warm:
                 warm_up(executor, most_sequences=256, most_tokens=2560)
                 self._warm = True
             return executor
 
         return carry_out(system, trace, equip, steps="none")[1]
-
-    def _graphs_of(self) -> DecodeGraphs | None:
-        """Return the graphs, captured when they are first needed; None where there are none."""
-        harness = self.harness
-        if harness.cuda_graphs and self._graphs is None:
-            self._graphs = DecodeGraphs(
-                harness.model, harness.pools, longest=harness.longest, most=MOST_IN_GRAPHS
-            )
-        return self._graphs

@@ -1,64 +1,38 @@
-"""Points: what a calibration measures of a model, and what sample each becomes."""
+"""Points: which operators a system asks for, at what sizes, and the bench's points that time each of them."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from pagesim.costs.profiles import Sample
+from pagesim.costs.operators.dtypes import dtypes
+from pagesim.costs.operators.products import products
+from pagesim.device.calibration.rank import AttentionShape, Rank
+from pagesim.kernels.bench.rows import Point, visible_pairs
 
 ITERATION = "iteration"
 """A whole iteration that decodes, as a live run carries it out: what is beyond its parts is overhead."""
 
-LAUNCH = "launch"
-"""Launching an iteration's kernels from the host, without waiting for them; ``size`` says of which kind."""
-
-KINDS = ("decode", "prompt", "mixed")
-"""Kinds of iterations whose launching is timed; a `LAUNCH` point's ``size`` is the place here."""
+LAUNCHES = ("launch-decode", "launch-prompt", "launch-mixed")
+"""Launching an iteration's kernels from the host, without waiting for them, by the kind of the iteration."""
 
 
-class Point(NamedTuple):
-    """One thing to measure.
+class Measurement(NamedTuple):
+    """One time of an operator that is measured.
 
     Attributes:
-        term: one of `pagesim.costs.profiles.TERMS`, or one of the words above.
-        block_size: tokens a block; 0 where it plays no part.
-        size: as in `Sample`: tokens, sequences or blocks.
-        sequences: over which new tokens are spread (``prefill``).
-        context: tokens of each sequence, new ones included (``decode``, ``prefill``).
+        operator: as `Sample` names it, or one of the words above.
+        block_size, size, context: as of a `Sample`.
+        points: of the bench, each with how often an iteration does it: once a layer.
     """
 
-    term: str
+    operator: str
     block_size: int
     size: int
-    sequences: int = 1
-    context: int = 0
-
-    @property
-    def tokens(self) -> int:
-        """Slots of the cache that it needs."""
-        count = self.size if self.term == "decode" else self.sequences
-        return count * (-(-self.context // self.block_size) * self.block_size) if self.block_size else 0
-
-    def sample(self, seconds: float) -> Sample:
-        """Return the sample of a term that so many seconds are."""
-        context = 0
-        if self.term == "decode":
-            context = self.size * self.context
-        elif self.term == "prefill":
-            new = self.size // self.sequences
-            context = self.sequences * (new * (self.context - new) + new * (new + 1) // 2)
-        return Sample(self.term, self.block_size, self.size, context, seconds)
-
-    def __str__(self) -> str:
-        """Return it in a few words, for a progress bar."""
-        parts = [self.term, str(self.size)]
-        if self.context:
-            parts.append(f"context {self.context}")
-        if self.block_size:
-            parts.append(f"block {self.block_size}")
-        return " ".join(parts)
+    context: int
+    points: tuple[tuple[Point, int], ...]
 
 
 @dataclass(frozen=True)
@@ -87,44 +61,143 @@ class Grid:
     iterations: tuple[int, ...]
     most_context: int = 1 << 30
 
-    def points(self, block_sizes: Sequence[int], *, longest: int, on_gpu: bool) -> Iterator[Point]:
-        """Yield the points, those of one block size after another.
-
-        Args:
-            block_sizes: of the cache.
-            longest: tokens of the longest sequence that the model takes.
-            on_gpu: whether the host's launches and the device's work go on side by side.
-        """
-        yield from (Point("linear", 0, size) for size in self.tokens)
-        yield from (Point("head", 0, size) for size in self.sequences)
-        first = block_sizes[0]
-        for block_size in block_sizes:
-            if block_size == first:
-                # A cache write goes slot by slot: the block size plays no part.
-                yield from (Point("write", 0, size) for size in self.tokens)
-            for batch in self.batches:
-                for context in self.contexts:
-                    if context <= longest and batch * context <= self.most_context:
-                        yield Point("decode", block_size, batch, batch, context)
-            for count, new in self.prompts:
-                if new <= longest:
-                    yield Point("prefill", block_size, count * new, count, new)
-            for new, context in self.chunks:
-                if context <= longest:
-                    yield Point("prefill", block_size, new, 1, context)
-            for term in ("copy", "swap_out", "swap_in"):
-                yield from (Point(term, block_size, count) for count in self.blocks)
-            if block_size == first:
-                if on_gpu:
-                    yield from (Point(LAUNCH, block_size, kind) for kind in range(len(KINDS)))
-                yield from (Point(ITERATION, block_size, batch) for batch in self.iterations)
-
     def quick(self) -> Grid:
         """Return every second size of each list, and its last."""
         fewer: dict[str, Any] = {
             name: (*sizes[:-1:2], sizes[-1]) for name, sizes in vars(self).items() if isinstance(sizes, tuple)
         }
         return replace(self, **fewer)
+
+
+def measurements(
+    rank: Rank, grid: Grid, block_sizes: Sequence[int], *, model: str, on_gpu: bool
+) -> Iterator[Measurement]:
+    """Yield what a system asks for: attention of each block size, what has none, then whole iterations.
+
+    Args:
+        rank: what one GPU of the system computes.
+        grid: the sizes.
+        block_sizes: of the cache.
+        model: what tells points of the model itself from those of another, such as a digest.
+        on_gpu: whether the host's launches and the device's work go on side by side.
+    """
+    for block_size in block_sizes:
+        yield from _attention(rank, grid, block_size)
+        yield from _moves(rank, grid, block_size)
+    first = block_sizes[0]
+    for size in grid.tokens:
+        # A cache write goes slot by slot: the block size plays no part.
+        writes = [(_write(rank, each, size, first), count) for each, count in rank.attention.items()]
+        yield Measurement("write", 0, size, 0, tuple(writes))
+
+    def of_model(op: str, **size: int) -> tuple[tuple[Point, int], ...]:
+        return ((Point("model", op, {"run": model, **size}), 1),)
+
+    for size in grid.tokens:
+        linear = of_model("layers", tokens=size) if rank.is_built else _products(rank, size)
+        yield Measurement("linear", 0, size, 0, linear)
+    for size in grid.sequences:
+        head = {"m": size, "n": rank.spec.vocab, "k": rank.spec.hidden, "dtype": rank.dtype}
+        of_head = of_model("head", batch=size) if rank.is_built else ((Point("gemm", "linear", head), 1),)
+        yield Measurement("head", 0, size, 0, of_head)
+    if rank.runs_live:
+        for op in LAUNCHES * on_gpu:
+            yield Measurement(op, first, 1, 0, of_model(op, block_size=first))
+        for size in grid.iterations:
+            yield Measurement(ITERATION, first, size, 0, of_model(ITERATION, batch=size, block_size=first))
+
+
+def _attention(rank: Rank, grid: Grid, block_size: int) -> Iterator[Measurement]:
+    """Yield attention by span: in decoding, of sequences with drafts, in prompts and chunks of them."""
+    longest = rank.spec.max_model_len
+    decodes = [
+        (batch, context)
+        for batch in grid.batches
+        for context in grid.contexts
+        if context <= longest and batch * context <= grid.most_context
+    ]
+    chunks = [(count, new, new) for count, new in grid.prompts]
+    chunks += [(1, new, context) for new, context in grid.chunks]
+    for span in dict.fromkeys(each.span for each in rank.attention):
+        alike = {each: count for each, count in rank.attention.items() if each.span == span}
+        within = f" window:{span}" if span else ""
+        seen = set()
+        for batch, context in decodes:
+            tokens = batch * min(context, span or context)
+            if (batch, tokens) not in seen:  # beyond its window a longer context costs no more
+                seen.add((batch, tokens))
+                points = tuple(
+                    (_decode(rank, each, batch, context, block_size), n) for each, n in alike.items()
+                )
+                yield Measurement(f"decode{within}", block_size, batch, tokens, points)
+        if rank.queries > 1:
+            for batch, context in decodes:
+                if context >= rank.queries:
+                    points = tuple(
+                        (_decode(rank, each, batch, context, block_size, rank.queries), n)
+                        for each, n in alike.items()
+                    )
+                    yield Measurement("decode_drafts", block_size, batch, batch * context, points)
+        for count, new, context in chunks:
+            if context <= longest:
+                points = tuple(
+                    (_prefill(rank, each, count, new, context, block_size), n) for each, n in alike.items()
+                )
+                pairs = visible_pairs(points[0][0])
+                yield Measurement(f"prefill{within}", block_size, count * new, pairs, points)
+
+
+def _decode(
+    rank: Rank, of: AttentionShape, batch: int, context: int, block_size: int, queries: int = 1
+) -> Point:
+    shape = {"batch": batch, "context": context, "q_heads": rank.heads, "block_size": block_size}
+    common = {**shape, "dtype": rank.cache}
+    if of.latent:
+        return Point("attention", "mla-decode", {**common, **of.latent_columns})
+    # No graph holds batches with drafts.
+    several = {"queries": queries} if queries > 1 else {"splits": rank.splits(batch, of.span)}
+    given = {name: value for name, value in {"window": of.span, **several}.items() if value}
+    return Point("attention", "paged-decode", {**common, **of.head_columns, **given})
+
+
+def _prefill(rank: Rank, of: AttentionShape, batch: int, query: int, context: int, block_size: int) -> Point:
+    shape = {"batch": batch, "context": context, "query": query, "q_heads": rank.heads}
+    dtype = rank.dtype if of.latent else rank.cache
+    window = {"window": of.span} if of.span else {}
+    common = {**shape, **window, "block_size": block_size, "dtype": dtype}
+    return Point("attention", "paged-prefill", {**common, **of.head_columns})
+
+
+def _write(rank: Rank, of: AttentionShape, tokens: int, block_size: int) -> Point:
+    common = {"tokens": tokens, "block_size": block_size, "dtype": rank.cache}
+    if of.latent:
+        return Point("copy", "mla-write", {**common, **of.latent_columns})
+    return Point("copy", "reshape-and-cache", {**common, **of.head_columns})
+
+
+def _moves(rank: Rank, grid: Grid, block_size: int) -> Iterator[Measurement]:
+    """Yield copies within the device and swaps in both directions, of all layers' blocks."""
+    pieces, size = rank.pieces(block_size)
+    for blocks in grid.blocks:
+        moved = {"pieces": pieces, "piece_bytes": size, "blocks": blocks}
+        copy = Point("copy", "copy-blocks", {**moved, "dtype": rank.dtype})
+        yield Measurement("copy", block_size, blocks, 0, ((copy, 1),))
+        for direction in ("out", "in"):
+            # A free list that is fresh hands out neighbours on the host.
+            how = {"strategy": rank.swap, "direction": direction, "host_blocks": "neighbours"}
+            swap = Point("swap", "swap", {**how, **moved})
+            yield Measurement(f"swap_{direction}", block_size, blocks, 0, ((swap, 1),))
+
+
+def _products(rank: Rank, tokens: int) -> tuple[tuple[Point, int], ...]:
+    """Return the matrix products of all layers, those of experts left out."""
+    found: Counter[tuple[int, int]] = Counter()
+    for each in products(rank.whole, rank.tp, dtypes(rank.whole), latent=True):
+        found[each.n, each.k] += each.layers
+    return tuple(
+        (Point("gemm", "linear", {"m": tokens, "n": n, "k": k, "dtype": rank.dtype}), layers)
+        for (n, k), layers in found.items()
+    )
 
 
 _GPU = Grid(

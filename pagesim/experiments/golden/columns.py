@@ -23,6 +23,7 @@ OURS = {
     "retractions": "recomputes",
     "batch_start": "first_scheduled_s",
     "ext_tokens": "loaded_tokens",
+    "host_tokens": "loaded_tokens",
 }
 """Columns that some logs name otherwise, and pagesim's name of each."""
 
@@ -74,12 +75,19 @@ def alike(
 
 
 def _refused(ours: pd.DataFrame, theirs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return both tables of SGLang with one word for prompts that were too long; a token answers them."""
+    """Return both tables of SGLang with one word for prompts that were too long or turned away.
+
+    A token answers the former, nothing the latter.
+    """
     # What a request cannot be given is off its output already when pagesim takes it in.
-    theirs = theirs.assign(output_target=theirs["output_tokens"])
+    # Of one that never ran the log has no count of what was found of it; pagesim counts none.
+    theirs = theirs.assign(
+        output_target=theirs["output_tokens"], cached_tokens=theirs["cached_tokens"].fillna(0)
+    )
     answered = theirs["status"] != "aborted"
     outputs = {
-        name: theirs[name].astype(str).where(answered, "") for name in ("output_tokens", "output_target")
+        name: theirs[name].astype("Int64").astype(str).where(answered, "")
+        for name in ("output_tokens", "output_target")
     }
     return ours, theirs.assign(status=theirs["status"].where(answered, "ignored"), **outputs)
 

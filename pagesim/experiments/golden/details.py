@@ -24,6 +24,7 @@ from pagesim.scheduling.observer import FastForward, Observer
 from pagesim.scheduling.offload.jobs import Transfers
 from pagesim.scheduling.offload.offloading import offloading_of
 from pagesim.scheduling.request import EngineRequest
+from pagesim.sim.clock import TICKS_PER_SECOND
 
 if TYPE_CHECKING:  # pandas takes long to import
     import pandas as pd
@@ -82,6 +83,7 @@ class Details(Observer):
             {
                 **self._named(scheduled),
                 "hits": self._hits(hits, batch.loading),
+                "waited_s": batch.waited / TICKS_PER_SECOND,
                 "spec_tokens": batch.drafts,
                 "num_prefill_tokens": prefill,
                 "prefix_hit_tokens": sum(hits.values()),
@@ -107,6 +109,7 @@ class Details(Observer):
                 {
                     **named,
                     "hits": "",
+                    "waited_s": 0.0,
                     "spec_tokens": 0,
                     "num_prefill_tokens": 0,
                     "prefix_hit_tokens": 0,
@@ -132,6 +135,7 @@ class Details(Observer):
         whole = whole.assign(**{name: whole.get(name, value) for name, value in ABSENT.items()})
         whole["exec_start"] = whole["start"]
         whole["exec_end"] = whole["start"] + whole["step_s"]
+        whole["step_s"] -= whole["waited_s"]
         for name in ("cached_hashes", "tables_crc"):
             theirs = like[name].reindex(whole.index) if name in like else None
             if theirs is not None:

@@ -22,6 +22,8 @@ class SglangDetails(Observer):
     def __init__(self) -> None:
         self._steps: list[dict[str, Any]] = []
         self._retracted: list[int] = []
+        self._preempted: list[int] = []
+        self._turned_away: list[int] = []
         self._evicted = 0
 
     def begun(self, scheduler: Scheduler) -> None:
@@ -29,7 +31,10 @@ class SglangDetails(Observer):
             self.scheduler = scheduler
 
     def departed(self, batch: Batch, now: int) -> None:
-        self._retracted += [request.row for request in batch.recomputed]
+        made_way = self.scheduler.preempted
+        self._preempted += [request.row for request in made_way]
+        self._retracted += [request.row for request in batch.recomputed if request not in made_way]
+        self._turned_away += [request.row for request in batch.ignored]
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         scheduler = self.scheduler
@@ -56,9 +61,11 @@ class SglangDetails(Observer):
                 "chunked": "" if chunked is None else str(chunked.row),
                 "prefill": str(prompts),
                 "retracted": str(self._retracted),
+                "preempted": str(self._preempted),
+                "turned_away": str(self._turned_away),
             }
         )
-        self._retracted = []
+        self._retracted, self._preempted, self._turned_away = [], [], []
 
     def fast_forwarded(self, run: FastForward) -> None:
         scheduler = self.scheduler
@@ -79,7 +86,7 @@ class SglangDetails(Observer):
                     "batch_is_full": scheduler.running_batch.batch_is_full,
                     "chunked": "",
                     "prefill": "[]",
-                    "retracted": "[]",
+                    **dict.fromkeys(("retracted", "preempted", "turned_away"), "[]"),
                 }
             )
 
@@ -137,7 +144,8 @@ def as_text(steps: pd.DataFrame) -> pd.DataFrame:
     def listed(cell: Any) -> Any:
         return [listed(each) for each in cell] if hasattr(cell, "__len__") else int(cell)
 
-    texts = {name: [str(listed(cell)) for cell in steps[name]] for name in ("prefill", "retracted")}
+    lists = steps.columns.intersection(["prefill", "retracted", "preempted", "turned_away"])
+    texts = {name: [str(listed(cell)) for cell in steps[name]] for name in lists}
     chunked = [
         "" if cell else str(int(number))
         for cell, number in zip(steps["chunked"].isna(), steps["chunked"].fillna(0), strict=True)

@@ -38,7 +38,7 @@ def blocks_profile(cost: str, model_name: str, gpu_name: str, tp: int) -> Profil
             f"cost is {cost!r}, which knows no block sizes; fig18b, fig19a and fig19b need profile:NAME, "
             "imported or analytic"
         )
-    name, engine = split_profile(rest)
+    name, engine, _ = split_profile(rest)
     spec = model(model_name)
     profile = find_profile(name, model=spec, tp=tp)
     if profile.kind == "analytic":

@@ -227,8 +227,7 @@ class Snapshots(Observer):
             park: see `stays`. A block that a running request has, too, counts as that of the latter.
         """
         scheduler, memory = self.scheduler, self.memory
-        drafts = scheduler.speculation is not None
-        length = scheduler.stored_length(request) if drafts else memory.length(request)
+        length = scheduler.stored_length(request) if scheduler.decodes_apart else memory.length(request)
         if isinstance(memory, HybridManager):
             before = length - chunks.get(request, request.tokens_per_step if request.decodes else 0)
             final = request.final_length

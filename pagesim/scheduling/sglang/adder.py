@@ -5,9 +5,11 @@ Source: SGLang 0.5.23, ``srt/managers/schedule_policy.py``, ``PrefillAdder``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 
+from pagesim.scheduling.sglang.delays import PrefillDelayer
+from pagesim.scheduling.sglang.new_token_ratio import RETRACT_STEPS
 from pagesim.scheduling.sglang.options import SglangOptions
 from pagesim.scheduling.sglang.pool import TokenPool
 from pagesim.scheduling.sglang.request import SglangRequest
@@ -46,9 +48,11 @@ class PrefillAdder:
         to_come: tokens that each of those may still generate.
         new_token_ratio: the share of them for which room is left.
         mixed: running requests that decode beside the prompts.
+        delayer: asked whether prompts may run; None where nothing holds them back.
 
     Attributes:
         can_run_list: the requests that are admitted.
+        preempt_list: running requests that made way, in the order in which they were chosen.
         new_chunked_req: the one of them of which only a first chunk runs.
         rem_input_tokens: tokens of prompts that may still be admitted.
         rem_chunk_tokens: tokens that prompts may still compute; None where they are not cut into chunks.
@@ -62,11 +66,13 @@ class PrefillAdder:
         to_come: Sequence[int],
         new_token_ratio: float,
         mixed: int,
+        delayer: PrefillDelayer | None = None,
     ) -> None:
         self._pool = pool
         self._page = pool.page_size
         self._options = options
-        self._running, self._to_come = running, to_come
+        self._running, self._to_come = list(running), list(to_come)
+        self._ratio, self._delayer = new_token_ratio, delayer
         self._futures: list[Future] | None = None
         chunk = options.chunked_prefill_size or -1
         self.rem_input_tokens = options.max_prefill_tokens - mixed
@@ -78,6 +84,7 @@ class PrefillAdder:
         self._cur_offset = mixed
         self._swa_offset = 0
         self.can_run_list: list[SglangRequest] = []
+        self.preempt_list: list[SglangRequest] = []
         self.new_chunked_req: SglangRequest | None = None
 
     # What is left
@@ -126,6 +133,7 @@ class PrefillAdder:
         if most <= 0:
             self.new_chunked_req = req
             return
+        self._may_prefill()  # it runs in any case
         if limit is not None:
             most = min(most, limit)
         self._admit(req, min(req.length - req.prefix_len, most))
@@ -169,8 +177,14 @@ class PrefillAdder:
             extend = (prefix + chunk // page * page) // page * page - prefix
             if extend <= 0:
                 return AddReqResult.OTHER
+        if not self._may_prefill():
+            return AddReqResult.OTHER
         self._admit(req, extend)
         return AddReqResult.CONTINUE
+
+    def _may_prefill(self) -> bool:
+        """Say whether nothing holds back the prompts for which there is room."""
+        return self._delayer is None or self._delayer.allows(len(self._running))
 
     def _check_ignore_eos(self, req: SglangRequest) -> AddReqResult:
         """Admit a request where all generate what they ask for and no prefix is cached, if all find room."""
@@ -184,6 +198,8 @@ class PrefillAdder:
                 return AddReqResult.NO_TOKEN
         elif not self._all_fit_up_to_their_ends(req, self.cur_rem_tokens - needed):
             return AddReqResult.NO_TOKEN
+        if not self._may_prefill():
+            return AddReqResult.OTHER
         if self.rem_chunk_tokens is not None:
             extend = min(extend, self.rem_chunk_tokens)
             if extend <= 0:
@@ -238,6 +254,48 @@ class PrefillAdder:
         self.rem_input_tokens -= whole_pages
         if self.rem_chunk_tokens is not None:
             self.rem_chunk_tokens -= whole_pages
+
+    # Preemption
+
+    def preempt_to_schedule(self, req: SglangRequest, release: Callable[[SglangRequest], None]) -> bool:
+        """Let running requests make way for a more important one, if enough of them can; say whether they did.
+
+        The least important ones go first, of these the newest. What the request needs is as of when it was
+        last tried: nothing of its prompt if it never was.
+
+        Args:
+            req: a waiting request, not looked up yet in this pass.
+            release: takes a request's place and memory.
+        """
+        threshold = self._options.priority_scheduling_preemption_threshold
+        needed = req.fill_len - req.prefix_len + min(req.max_new_tokens, CLIP_MAX_NEW_TOKENS)
+        missing = needed - self.rem_total_tokens
+        victims: dict[SglangRequest, float] = {}
+        shares = [min(tokens, CLIP_MAX_NEW_TOKENS) * self._ratio for tokens in self._to_come]
+        running = sorted(
+            zip(self._running, shares, strict=True), key=lambda each: (each[0].importance, -each[0].entry)
+        )
+        for victim, share in running:
+            if req.importance - victim.importance <= threshold:
+                break
+            victims[victim] = share
+            missing -= share
+            if missing <= 0:
+                break
+        if not victims or missing > 0:
+            return False
+        left = len(self._running)
+        for victim in self._running:
+            if victim in victims:
+                left -= 1
+                self._total_offset -= victims[victim]
+                release(victim)
+                self._pool.evict(-(-left * RETRACT_STEPS // self._page))
+        pairs = zip(self._running, self._to_come, strict=True)
+        stay = [(each, tokens) for each, tokens in pairs if each not in victims]
+        self._running, self._to_come = [each for each, _ in stay], [tokens for _, tokens in stay]
+        self.preempt_list += victims
+        return True
 
     # The window pool
 

@@ -41,6 +41,7 @@ class ScheduleBatch:
         self,
         pool: TokenPool,
         known_outputs: Callable[[SglangRequest], int],
+        by_importance: bool,
         release: Callable[[SglangRequest], None],
     ) -> tuple[list[SglangRequest], list[SglangRequest]]:
         """Take requests out until the others fit: those with the fewest tokens, of these the longest prompt.
@@ -50,12 +51,17 @@ class ScheduleBatch:
         Args:
             pool: the token pool.
             known_outputs: returns the generated tokens of a request that are known.
+            by_importance: whether the least important ones go first.
             release: takes a request's place and memory.
 
         Returns:
             The requests that are retracted; and the last one, where it is alone and finds no room.
         """
-        keep = sorted(self.reqs, key=lambda req: (known_outputs(req), -req.prompt), reverse=True)
+
+        def worth(req: SglangRequest) -> tuple[int, int, int]:
+            return req.importance if by_importance else 0, known_outputs(req), -req.prompt
+
+        keep = sorted(self.reqs, key=worth, reverse=True)
         retracted: list[SglangRequest] = []
         aborted: list[SglangRequest] = []
         while len(keep) > 1:

@@ -169,6 +169,12 @@ def resolved(options: SglangOptions, machine: Machine) -> SglangOptions:
     chunk = options.chunked_prefill_size
     if chunk == 0:
         raise PagesimError("chunked_prefill_size is 0; it must be at least 1, or -1 for no chunks")
+    if options.enable_priority_scheduling and options.schedule_policy not in ("fcfs", "lof"):
+        raise PagesimError(
+            f"schedule_policy is {options.schedule_policy}; with enable_priority_scheduling it must be fcfs or lof"
+        )
+    if options.enable_prefill_delayer and options.disable_overlap_schedule:
+        raise PagesimError("enable_prefill_delayer needs overlap: leave disable_overlap_schedule out")
     if chunk is None:
         chunk = tier_of(machine).chunk
     taken = {"chunked_prefill_size": chunk}

@@ -87,6 +87,65 @@ class SglangOptions(SchedulerOptions):
     disable_hybrid_swa_memory: bool = Field(
         False, description="Keep all tokens in layers with a window, in one pool with the others."
     )
+    scheduler_recv_interval: int = Field(
+        1, ge=1, le=MOST, description="Decodes from one look at what has arrived to the next."
+    )
+    enable_prefill_delayer: bool = Field(
+        False, description="Hold prompts back while fewer find a place than ran together before."
+    )
+    prefill_delayer_max_delay_passes: int = Field(
+        30, ge=1, le=MOST, description="Maximum number of iterations for which prompts are held back."
+    )
+    prefill_delayer_token_usage_low_watermark: float | None = Field(
+        None, ge=0, le=1, description="Fraction of the cache in use below which no prompt is held back."
+    )
+    prefill_delayer_queue_min_ratio: float | None = Field(
+        None,
+        ge=0,
+        le=MOST,
+        description="Hold prompts back, too, while fewer wait than this fraction of the running requests.",
+    )
+    prefill_delayer_max_delay_ms: float | None = Field(
+        None,
+        ge=0,
+        le=MOST,
+        description="Milliseconds for which prompts are held back at most by that fraction. Defaults to 5000.",
+    )
+    enable_priority_scheduling: bool = Field(
+        False, description="Serve requests by the priority column of the trace, the largest number first."
+    )
+    schedule_low_priority_values_first: bool = Field(
+        False, description="Serve the smallest number first."
+    )
+    disable_priority_preemption: bool = Field(
+        False, description="Preempt no running request for a more important one."
+    )
+    priority_scheduling_preemption_threshold: int = Field(
+        10,
+        ge=0,
+        le=MOST,
+        description="Preempt for requests whose priority exceeds that of running ones by more than this.",
+    )
+    retraction_policy: Literal["length", "priority"] = Field(
+        "length",
+        description="Which requests are retracted first: those with the fewest output tokens, or the least "
+        "important of them. No log of SGLang's checks priority.",
+    )
+    max_queued_requests: int | None = Field(
+        None, ge=1, le=MOST, description="Maximum number of waiting requests; others are turned away."
+    )
+    min_free_slots_delay: int | None = Field(
+        None,
+        ge=1,
+        le=MOST,
+        description="Hold prompts back until so many more requests may run, while any runs.",
+    )
+    prefill_decode_interval: int = Field(
+        0, ge=0, le=MOST, description="Iterations without prompts behind each one with prompts."
+    )
+    prefill_decode_interval_min_bs: int = Field(
+        0, ge=0, le=MOST, description="Running requests below which such an interval ends at once."
+    )
     ignore_eos: bool = Field(
         False, description="Generate all tokens that requests ask for, as benchmarks do."
     )
@@ -101,6 +160,11 @@ class SglangOptions(SchedulerOptions):
     def caches(self) -> bool:
         """Whether prefixes are cached."""
         return not self.disable_radix_cache
+
+    @property
+    def preempts(self) -> bool:
+        """Whether a running request makes way for a more important one."""
+        return self.enable_priority_scheduling and not self.disable_priority_preemption
 
     @property
     def graphs_decodes(self) -> bool:

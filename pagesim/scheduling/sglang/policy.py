@@ -41,6 +41,7 @@ class SchedulePolicy:
         self.name: PolicyName = "fcfs" if memory is None and name in CACHE_AWARE else name
         self._memory = memory
         self._queue = queue
+        self._by_priority = options.enable_priority_scheduling
         self._touches = options.radix_eviction_policy == "lru"  # what waits, where nothing is looked up
         self._passes = 0
 
@@ -51,7 +52,10 @@ class SchedulePolicy:
         if name not in CACHE_AWARE or crowded:
             if name == "lof":
                 waiting = queue.first(queue.waiting)
-                queue.sort(sorted(waiting, key=lambda request: -request.max_new_tokens))
+                queue.sort(sorted(waiting, key=lambda each: (-each.importance, -each.max_new_tokens)))
+            elif self._by_priority:
+                waiting = queue.first(queue.waiting)
+                queue.sort(sorted(waiting, key=lambda each: (-each.importance, each.entry)))
             self._touch()
             return
         assert self._memory is not None

@@ -55,6 +55,15 @@ class TokenPool:
         return self.memory.free_blocks * self.page_size
 
     @property
+    def usage(self) -> float:
+        """The share of the tokens that requests hold, of two pools the larger one."""
+        capacity = self.memory.num_blocks * self.page_size
+        usage = (capacity - self.available_tokens) / capacity
+        if self._swa is None:
+            return usage
+        return max(usage, (self.swa_capacity - self.available_swa_tokens) / self.swa_capacity)
+
+    @property
     def available_swa_tokens(self) -> int:
         """Tokens of the window pool that no request holds, those included that can be evicted."""
         return 0 if self._swa is None else self._swa.free_window_blocks * self.page_size

@@ -8,6 +8,7 @@ from itertools import islice
 
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest
+from pagesim.scheduling.sglang.options import SglangOptions
 from pagesim.scheduling.sglang.request import SglangRequest
 from pagesim.setup.compiled import mypyc_attr
 
@@ -16,21 +17,44 @@ from pagesim.setup.compiled import mypyc_attr
 class SglangQueue(WaitingQueue):
     """A waiting queue that a policy sorts; a request that lost its place goes to the end.
 
+    A queue that is full turns requests away, also one that lost its place; with priorities the least
+    important of all, of these the newest.
+
     Args:
         prepare: called once with each request, before anything else looks at it.
+        options: resolved.
 
     Attributes:
         processed: tokens that the engine has processed.
+        messages: requests that have arrived and that the loop has not looked at; they do not wait yet.
+        turned_away: requests for which there was no place, until the next iteration says so.
     """
 
-    __slots__ = ("_entries", "_prepare", "_requests", "processed")
+    __slots__ = (
+        "_by_priority",
+        "_entries",
+        "_looks_always",
+        "_most",
+        "_prepare",
+        "_requests",
+        "_smallest_first",
+        "messages",
+        "processed",
+        "turned_away",
+    )
 
-    def __init__(self, prepare: Callable[[SglangRequest], None]) -> None:
+    def __init__(self, prepare: Callable[[SglangRequest], None], options: SglangOptions) -> None:
         super().__init__()
         self._requests: deque[SglangRequest] = deque()
         self._prepare = prepare
+        self._most = options.max_queued_requests
+        self._by_priority = options.enable_priority_scheduling
+        self._smallest_first = options.schedule_low_priority_values_first
+        self._looks_always = options.scheduler_recv_interval == 1
         self._entries = 0
         self.processed = 0
+        self.messages: list[SglangRequest] = []
+        self.turned_away: list[SglangRequest] = []
 
     def arrive(self, now: int) -> None:
         before = self.arrived
@@ -38,7 +62,19 @@ class SglangQueue(WaitingQueue):
         for index in range(before, self.arrived):
             request = self.arrivals.request(index, SglangRequest)
             self._prepare(request)
-            self._enter(request)
+            if self._by_priority:
+                priority = self.arrivals.priority_of(index)
+                request.importance = -priority if self._smallest_first else priority
+            self.waiting -= 1
+            self.messages.append(request)
+        if self._looks_always and self.messages:
+            self.receive()
+
+    def receive(self) -> None:
+        """Let the requests wait that have arrived."""
+        messages, self.messages = self.messages, []
+        for request in messages:
+            self.requeue(request)
 
     def first(self, most: int) -> list[SglangRequest]:
         """Return the first requests in their order, at most so many."""
@@ -57,17 +93,25 @@ class SglangQueue(WaitingQueue):
 
     def requeue(self, request: EngineRequest) -> None:
         assert isinstance(request, SglangRequest)
+        if self._most is not None and self.waiting >= self._most:
+            worst = max(self._requests, key=lambda each: (-each.importance, each.entry))
+            if request.importance <= worst.importance:
+                self.turned_away.append(request)
+                return
+            self.turned_away.append(worst)
+            self._requests.remove(worst)
+            self.waiting -= 1
         self.waiting += 1
-        self._enter(request)
-
-    def abort(self, row: int) -> EngineRequest | None:
-        self.waiting -= 1
-        request = next(each for each in self._requests if each.row == row)
-        self._requests.remove(request)
-        return request
-
-    def _enter(self, request: SglangRequest) -> None:
         self._entries += 1
         request.entry = self._entries
         request.processed_at_entry = self.processed
         self._requests.append(request)
+
+    def abort(self, row: int) -> EngineRequest | None:
+        for place, message in enumerate(self.messages):
+            if message.row == row:
+                return self.messages.pop(place)
+        self.waiting -= 1
+        request = next(each for each in self._requests if each.row == row)
+        self._requests.remove(request)
+        return request

@@ -22,18 +22,22 @@ class SglangRequest(EngineRequest):
         max_new_tokens: tokens that it may generate at most: what it asked for, clipped.
         is_refused: whether its prompt was too long: it is one token then, and so is the answer.
         prefix_len: its tokens whose KV was there before its last prefill: found, or computed in chunks.
+        fill_len: its tokens when it was last tried or its prompt ran; 0 if it never was.
         extend_end: its tokens whose KV is there once its last prefill, or the last chunk, has run.
         final_step: while it decodes, ``BlockManager.steps`` and one more when it has all it may generate.
         last_node: with which the part ends that a look-up of the waiting queue found.
         matched_len: tokens that a look-up found, the last one of its prompt left out.
         entry: counts entries to the waiting queue.
         processed_at_entry: tokens that the engine had processed when it entered.
+        importance: the larger, the sooner it is served; 0 for all without priorities.
     """
 
     __slots__ = (
         "entry",
         "extend_end",
+        "fill_len",
         "final_step",
+        "importance",
         "is_refused",
         "last_node",
         "matched_len",
@@ -57,8 +61,8 @@ class SglangRequest(EngineRequest):
         super().__init__(index, row, arrival, prompt, output, family, content)
         self.max_new_tokens = output
         self.is_refused = False
-        self.prefix_len = self.extend_end = self.matched_len = 0
-        self.entry = self.processed_at_entry = self.final_step = 0
+        self.prefix_len = self.fill_len = self.extend_end = self.matched_len = 0
+        self.entry = self.processed_at_entry = self.final_step = self.importance = 0
         self.last_node = None
         self.block_state = None
 

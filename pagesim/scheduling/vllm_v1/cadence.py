@@ -17,12 +17,14 @@ class PrefillCadence:
     Attributes:
         holds: whether the step at hand holds prompts back.
         prefills: whether it computes some of a prompt, other than the last token of one.
+        deferred: waiting requests, by row of the trace, that were passed over and not admitted since.
     """
 
-    __slots__ = ("_empty", "_interval", "_is_bound", "_last_prefill", "holds", "prefills")
+    __slots__ = ("_empty", "_interval", "_is_bound", "_last_prefill", "deferred", "holds", "prefills")
 
     def __init__(self, interval: int) -> None:
         self.holds = self.prefills = False
+        self.deferred: set[int] = set()
         self._interval = interval
         self._last_prefill = -interval
         self._empty = 0  # steps that computed nothing: they do not count
@@ -34,10 +36,10 @@ class PrefillCadence:
         self.holds = decodes and not self._is_bound and since < self._interval
         self.prefills = False
 
-    def looked_at_waiting(self, kept: int) -> None:
-        """Note how many waiting requests nothing but memory, places and the budget kept waiting."""
+    def looked_at_waiting(self, waiting: int) -> None:
+        """Note how many wait: nothing but memory, places and the budget kept those that are not deferred."""
         if not self.holds:
-            self._is_bound = kept > 0
+            self._is_bound = waiting > len(self.deferred)
 
     def end(self, steps: int, tokens: int) -> None:
         """End the step, which is the ``steps``-th and computes so many tokens."""

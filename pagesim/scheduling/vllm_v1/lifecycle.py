@@ -25,7 +25,7 @@ from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1.cadence import PrefillCadence
 from pagesim.scheduling.vllm_v1.kv_cache_manager import KVCacheManager
 from pagesim.scheduling.vllm_v1.speculation import Drafts
-from pagesim.scheduling.vllm_v1_options import VllmV1Options, resolved
+from pagesim.scheduling.vllm_v1_options import VllmV1Options, batches_in_flight, resolved
 from pagesim.setup.compiled import mypyc_attr
 from pagesim.workloads.trace import IntColumn
 
@@ -170,12 +170,13 @@ class VllmV1Base(DrainingScheduler):
         self.max_num_batched_tokens = tokens
         self.chunked_prefill = options.enable_chunked_prefill
         self.threshold = options.long_prefill_token_threshold
-        self.in_flight = 2 if options.async_scheduling else 1
+        stages = options.pipeline_parallel_size or 1
+        self.in_flight = batches_in_flight(options)
         memory.steps_in_flight = self.in_flight - 1
         interval = options.prefill_schedule_interval or 1
         self.cadence = PrefillCadence(interval) if interval > 1 else None
         self.drafts: Drafts | None = None
-        if options.speculative_tokens is not None:
+        if options.speculative_tokens is not None or stages > 1:
             self.drafts = Drafts(
                 options,
                 memory,
@@ -183,6 +184,8 @@ class VllmV1Base(DrainingScheduler):
                 in_flight=self.in_flight,
                 hash_ahead=self.hash_lookahead(options),
             )
+            self.decodes_apart = True
+        if options.speculative_tokens is not None and self.drafts is not None:
             self.speculation = self.drafts.counts
         if pool is not None:
             kind = PrefillConnector if pool == "prefill" else PullConnector
@@ -279,6 +282,8 @@ class VllmV1Base(DrainingScheduler):
             self.connector.abort_held(held)
         if self.drafts is not None:
             self.drafts.of.pop(row, None)
+        if self.cadence is not None:
+            self.cadence.deferred.discard(row)
         return generated
 
     def _abort_running(self, request: EngineRequest) -> int:
@@ -353,6 +358,8 @@ class VllmV1Base(DrainingScheduler):
     def _over_waiting(self, request: EngineRequest, now: int) -> None:
         """Let a request go that lost its place, and then got its last token from a batch in flight."""
         self.queue.abort(request.row)
+        if self.cadence is not None:
+            self.cadence.deferred.discard(request.row)
         self.events.left(request.row, now, Status.FINISHED)
         self.unreported = True
         if self.drafts is not None:

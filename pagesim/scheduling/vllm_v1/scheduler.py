@@ -227,10 +227,7 @@ class VllmV1(VllmV1Base):
         """Let requests go on that were given tokens, and those that decode and were not be skipped."""
         if self.drafts is not None:
             for request, tokens in scheduled.items():
-                decodes = request.order not in self._in_chunks
-                self._note_prefill(
-                    request, self.drafts.schedule(request, tokens, batch, decodes=decodes), batch
-                )
+                self._compute_apart(request, tokens, batch, decodes=request.order not in self._in_chunks)
             return
         memory, before, in_chunks = self.memory, self._skipped, self._in_chunks
         unserved = [each for each in running if each not in scheduled and each.order not in self._draining]
@@ -264,6 +261,18 @@ class VllmV1(VllmV1Base):
             batch.chunks += ((request, tokens),)
         self._note_prefill(request, request.tokens >= request.length, batch)
 
+    def _compute_apart(self, request: EngineRequest, tokens: int, batch: Batch, *, decodes: bool) -> None:
+        """Run tokens of a request that decodes by itself, or a chunk of its prompt."""
+        drafts, spans = self.drafts, self.spans
+        assert drafts is not None
+        computed = drafts.of[request.row].num_computed_tokens
+        is_whole = drafts.schedule(request, tokens, batch, decodes=decodes)
+        if spans is not None and decodes:
+            spans.decode(computed + tokens)
+        elif spans is not None:
+            spans.compute(computed, tokens, starts=False)
+        self._note_prefill(request, is_whole, batch)
+
     def _note_prefill(self, request: EngineRequest, is_whole: bool, batch: Batch) -> None:
         """Let a request decode from now on whose prompt has run whole with this step, or run in chunks."""
         if self.cadence is not None and request.order in self._in_chunks:
@@ -296,6 +305,10 @@ class VllmV1(VllmV1Base):
                 break
             if not self.may_join(request):
                 break
+            if drafts is not None and drafts.is_stale(request):
+                queue.pop(request)
+                others.append(request)
+                continue
             holds, spare = bool(queue.holding), self.watermark_blocks if self.running else 0
             if holds:  # where all of it was loaded, its last token is computed again, for what comes next
                 found = min(request.tokens, request.length - 1)
@@ -354,7 +367,8 @@ class VllmV1(VllmV1Base):
         if holding or others:
             queue.put_back(holding, others)
         if cadence is not None:
-            cadence.looked_at_waiting(queue.waiting - len(holding) - len(others))
+            cadence.deferred.update([request.row for request in (*holding, *others)])
+            cadence.looked_at_waiting(queue.waiting)
         if overtaken:
             self.must_replan = True
         # In front again, but as in the release the one that was overtaken last before the others.
@@ -391,8 +405,9 @@ class VllmV1(VllmV1Base):
     def _join(self, request: EngineRequest, found: int, tokens: int, batch: Batch, *, holds: bool) -> None:
         """Let a request run that was given blocks; it computes ``tokens`` behind those that were found."""
         drafts = self.drafts
-        if self.cadence is not None and found < request.length - 1:
-            self.cadence.prefills = True
+        if self.cadence is not None:
+            self.cadence.deferred.discard(request.row)
+            self.cadence.prefills |= found < request.length - 1
         if not holds or request.loaded:
             request.cached = found
         self.enter(request)
@@ -403,7 +418,7 @@ class VllmV1(VllmV1Base):
             self._compute(request, tokens, batch)
         else:
             drafts.start(request, found, self.queue.arrivals.draw_seed(request.index))
-            self._note_prefill(request, drafts.schedule(request, tokens, batch, decodes=False), batch)
+            self._compute_apart(request, tokens, batch, decodes=False)
         if request.order in self._in_chunks:
             batch.incomplete += (request,)
         if self.connector is not None:

@@ -1,4 +1,4 @@
-"""Speculative decoding under vLLM v1: a step verifies drafts, and those that are right are output."""
+"""Requests of vLLM v1 that do not decode in step: because they verify drafts, or run through a pipeline."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ class Progress:
         num_output_placeholders: output and drafts of the batches in flight that give it tokens.
         num_drafts: that it has for its next step.
         num_inflight_tokens: its tokens in the batches in flight.
+        num_stale_tokens: those of them that were computed before it lost its place.
+        next_decode_eligible_step: the step from which on it may decode though its token is in flight.
         future: what is known of it when nothing is in flight any more. No decision looks at it.
         stored: tokens whose KV is stored then, rejected drafts left out.
         seed: of its draws.
@@ -31,10 +33,12 @@ class Progress:
 
     __slots__ = (
         "future",
+        "next_decode_eligible_step",
         "num_computed_tokens",
         "num_drafts",
         "num_inflight_tokens",
         "num_output_placeholders",
+        "num_stale_tokens",
         "num_tokens",
         "seed",
         "stored",
@@ -43,28 +47,34 @@ class Progress:
     def __init__(self, num_tokens: int, seed: int) -> None:
         self.num_tokens = self.future = num_tokens
         self.seed = seed
+        self.next_decode_eligible_step = self.num_inflight_tokens = 0
         self.lose()
 
     def lose(self) -> None:
         """Forget what was computed: the request lost its memory."""
+        self.num_stale_tokens = self.num_inflight_tokens
         self.num_computed_tokens = self.num_output_placeholders = self.num_drafts = 0
         self.num_inflight_tokens = self.stored = 0
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Drafts:
-    """What `VllmV1` knows of its requests where a decoding one computes drafts beside its last token.
+    """What `VllmV1` knows of its requests where each decodes by itself.
 
-    How many of them are accepted is drawn for each request and each of its steps, whatever runs beside it. A
-    request never decodes in step with others: it is extended by the slots of its tokens and drafts, and slots
-    of drafts that are rejected stay its own. Two batches in flight assume that all drafts of the first are
-    accepted.
+    Under speculative decoding one computes drafts beside its last token. How many of them are accepted is
+    drawn for each request and each of its steps, whatever runs beside it. Slots of drafts that are rejected
+    stay its own. Two batches in flight assume that all drafts of the first are accepted.
+
+    In a pipeline of P stages there are no drafts, and more batches are in flight. Of a request several may
+    compute a chunk of its prompt. It decodes in every P-th step at most, under asynchronous scheduling;
+    without, when its last token is known.
 
     Source: vLLM 0.33.0, v1/core/sched/scheduler.py and async_scheduler.py.
 
     Args:
-        options: with ``speculative_tokens``, ``acceptance`` and ``speculative_method``.
-        memory: of one KV group of full attention.
+        options: with ``speculative_tokens``, ``acceptance`` and ``speculative_method``; and with
+            ``pipeline_parallel_size`` and ``async_scheduling``.
+        memory: under drafts of one KV group of full attention.
         max_model_len: tokens; no sequence is longer.
         in_flight: batches that are scheduled before the outcome of the first of them is known.
         hash_ahead: tokens behind a block that its hash covers.
@@ -86,12 +96,15 @@ class Drafts:
         in_flight: int,
         hash_ahead: int,
     ) -> None:
-        if not memory.is_plain:
+        self._num_speculative_tokens = drafts = options.speculative_tokens or 0
+        if drafts and not memory.is_plain:
             raise PagesimError("speculative_tokens needs a model of full attention only")
-        assert options.speculative_tokens is not None
-        assert options.acceptance is not None
-        self._num_speculative_tokens = drafts = options.speculative_tokens
-        self._acceptance = options.acceptance
+        self._acceptance = options.acceptance or 0.0
+        self._is_async = bool(options.async_scheduling)
+        self._releases = memory.releases
+        stages = options.pipeline_parallel_size or 1
+        self._decode_interval = stages if stages > 1 and self._is_async else 0
+        self._steps = 0  # that were planned
         self._lookahead = drafts if options.speculative_method == "eagle3" else 0  # slots of the draft model
         self._in_flight = in_flight
         self._ahead = in_flight * drafts + self._lookahead
@@ -117,11 +130,18 @@ class Drafts:
     def num_due(self, request: EngineRequest) -> int:
         """Return the tokens of a running request's next step; 0 or fewer where its last one is in flight."""
         progress = self.of[request.row]
+        if self._steps < progress.next_decode_eligible_step:
+            return 0
         computed, placeholders = progress.num_computed_tokens, progress.num_output_placeholders
         if placeholders and computed + 2 - placeholders >= request.final_length:
             return 0
         tokens = progress.num_tokens + progress.num_drafts + placeholders - computed
         return min(tokens, self._max_model_len - computed - 1)
+
+    def is_stale(self, request: EngineRequest) -> bool:
+        """Say whether a waiting request is in a batch in flight, as it lost its place just now."""
+        progress = self.of.get(request.row)
+        return progress is not None and progress.num_stale_tokens > 0
 
     def padded(self, tokens: int, num_computed_tokens: int, token_budget: int, *, is_padded: bool) -> int:
         """Return the tokens of a waiting request's first step, where it has so many to compute.
@@ -180,12 +200,16 @@ class Drafts:
         drafts = min(max(0, before + tokens - known), progress.num_drafts)
         progress.num_computed_tokens += tokens
         progress.num_inflight_tokens += tokens
+        request.inflight_tokens = progress.num_inflight_tokens
+        if self._releases:
+            batch.chunks += ((request, tokens),)
         progress.num_drafts = outputs = 0
         is_whole = progress.num_computed_tokens >= known
         if is_whole:
             outputs = self._draw(request, progress, drafts)
             progress.num_drafts = self._num_speculative_tokens
-            if self._in_flight > 1:
+            progress.next_decode_eligible_step = self._steps + self._decode_interval
+            if self._is_async:
                 progress.num_output_placeholders += 1 + drafts
         else:
             progress.stored += tokens
@@ -203,6 +227,7 @@ class Drafts:
 
     def close(self, batch: Batch) -> None:
         """End a plan: note what each request computes in it."""
+        self._steps += 1
         batch.context_tokens, self._scheduled_context = self._scheduled_context, 0
         batch.shares, self._shares = self._shares, []
         if self._in_flight == 1:
@@ -230,13 +255,15 @@ class Drafts:
             return False
         progress.num_tokens += outputs
         if not runs:
+            progress.num_stale_tokens -= share.tokens
             request.length = progress.num_tokens
             return outputs > 0
         progress.num_inflight_tokens -= share.tokens
+        request.inflight_tokens = progress.num_inflight_tokens
         if not outputs:
             return False
         progress.num_computed_tokens -= 1 + share.drafts - outputs
-        if self._in_flight > 1:
+        if self._is_async:
             progress.num_output_placeholders -= 1 + share.drafts
         request.uncommitted_tokens = request.tokens - (
             progress.num_computed_tokens - progress.num_inflight_tokens

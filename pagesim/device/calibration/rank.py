@@ -1,0 +1,211 @@
+"""Rank: what one GPU of a system computes and keeps, and whether it can be timed at all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from pagesim.errors import PagesimError
+from pagesim.kernels.swap import STRATEGIES
+from pagesim.models import ModelSpec
+from pagesim.models.layers import FullLayer, LatentLayer, WindowLayer, kv_heads_per_gpu
+from pagesim.setup.engine_config import EngineConfig
+
+KV_DTYPES = ("fp16", "bf16", "fp8")
+"""What pagesim's kernels keep keys and values in, on a GPU."""
+
+ROPE_DIM = 64
+"""Rotated numbers beside latents, as the bench has them."""
+
+
+class AttentionShape(NamedTuple):
+    """The heads of some layers' attention, on one GPU.
+
+    Attributes:
+        span: tokens of its window; 0 where it looks back on all.
+        kv_heads, head_size: of what is cached; under latent attention of what prompts are computed with.
+        latent: numbers of a latent vector beside its rotated part; 0 without.
+    """
+
+    span: int
+    kv_heads: int
+    head_size: int
+    latent: int = 0
+
+    @property
+    def head_columns(self) -> dict[str, Any]:
+        """Its keys and values in the bench's columns."""
+        return {"kv_heads": self.kv_heads, "head_size": self.head_size, "layout": "NHD"}
+
+    @property
+    def latent_columns(self) -> dict[str, Any]:
+        """Its latents in the bench's columns, which leave the usual number out."""
+        return {} if self.latent == 512 else {"latent": self.latent}
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What one GPU of a tensor parallel group computes and keeps.
+
+    Args:
+        whole: the model.
+        tp: GPUs over which it is divided.
+        dtype: of weights and activations, as the bench calls it.
+        cache: of keys and values, as the bench calls it.
+        queries: of a sequence that verifies drafts: its token and its drafts; 1 without.
+        swap: how blocks are swapped, a name of ``pagesim.kernels.swap.STRATEGIES``.
+        cuda_graphs: whether iterations that only decode are CUDA graphs.
+    """
+
+    whole: ModelSpec
+    tp: int
+    dtype: str
+    cache: str
+    queries: int
+    swap: str
+    cuda_graphs: bool
+
+    @cached_property
+    def spec(self) -> ModelSpec:
+        """The model with the heads, MLP and vocabulary of one GPU, all of its layers full attention."""
+        whole, tp = self.whole, self.tp
+        return replace(
+            whole,
+            heads=self.heads,
+            kv_heads=whole.kv_heads_per_gpu(tp),
+            ffn=-(-whole.ffn // tp),
+            vocab=-(-whole.vocab // tp),
+            cached=(),
+        )
+
+    @property
+    def heads(self) -> int:
+        """Query heads."""
+        return self.whole.heads // self.tp
+
+    @cached_property
+    def attention(self) -> Counter[AttentionShape]:
+        """How many layers attend with heads of which shape.
+
+        Raises:
+            PagesimError: pagesim has no kernel of some layers.
+        """
+        return Counter(self._shape(layer) for layer in self.whole.cache_layers)
+
+    def _shape(self, layer: object) -> AttentionShape:
+        whole = self.whole
+        if type(layer) is FullLayer or type(layer) is WindowLayer:
+            heads = kv_heads_per_gpu(layer.kv_heads, self.tp)
+            return AttentionShape(getattr(layer, "window", 0), heads, layer.head_dim)
+        mla = whole.mla
+        if isinstance(layer, LatentLayer) and mla and not mla.index_heads:
+            if mla.qk_rope_head_dim != ROPE_DIM:
+                raise PagesimError(
+                    f"model {whole.name} keeps {mla.qk_rope_head_dim} numbers beside its latents; calibrate "
+                    f"times {ROPE_DIM}"
+                )
+            # vLLM computes prompts with a key and a value a head, the value as wide as the key.
+            return AttentionShape(0, self.heads, mla.qk_nope_head_dim + ROPE_DIM, mla.kv_lora_rank)
+        raise PagesimError(
+            f"the layers of {whole.name} are {whole.layers_in_words}; calibrate has kernels of full, window "
+            "and latent attention only"
+        )
+
+    @property
+    def is_built(self) -> bool:
+        """Whether a live run's model has its layers: dense, its heads alike, a key and a value a head."""
+        whole = self.whole
+        alike = {(each.kv_heads, each.head_size) for each in self.attention}
+        return (
+            whole.moe is None
+            and whole.mla is None
+            and not (whole.extras or whole.ffns or whole.output_gate)
+            and sum(self.attention.values()) == whole.layers
+            and alike == {(self.spec.kv_heads, whole.head_dim)}
+        )
+
+    @property
+    def runs_live(self) -> bool:
+        """Whether a live run carries out whole iterations of it."""
+        return self.is_built and self.whole.is_plain and self.tp == 1 and self.cache != "fp8"
+
+    def pieces(self, block_size: int) -> tuple[int, int]:
+        """Return the pieces of a block, keys and values of each layer, and the bytes of one of them."""
+        item = 1 if self.cache == "fp8" else 4 if self.cache == "fp32" else 2
+        counts = {each: count * (1 if each.latent else 2) for each, count in self.attention.items()}
+        numbers = sum(
+            count * (each.latent + ROPE_DIM if each.latent else each.kv_heads * each.head_size)
+            for each, count in counts.items()
+        )
+        pieces = sum(counts.values())
+        size = numbers * block_size * item // pieces
+        return pieces, max(16, -(-size // 16) * 16)
+
+    def splits(self, batch: int, span: int) -> int | None:
+        """Return the splits of decode attention in a CUDA graph, which does not know how long contexts are.
+
+        Args:
+            batch: sequences, of a query each.
+            span: tokens of the window; 0 for none.
+
+        Returns:
+            None for the op's own choice.
+        """
+        if not self.cuda_graphs:
+            return None
+        import torch
+
+        from pagesim.kernels.attention import choose_splits
+
+        heads, longest = self.spec.kv_heads, self.whole.max_model_len
+        programs = max(batch, -(-batch * self.heads // heads // 64)) * heads
+        return choose_splits(programs, min(longest, span + 1) if span else longest, torch.device("cuda"))
+
+
+def rank_of(config: EngineConfig, *, device: str, cuda_graphs: bool, swap: str) -> Rank:
+    """Return what one GPU of a system computes and keeps.
+
+    Args:
+        config: of the system.
+        device: ``cpu``, which computes in fp32, or ``cuda``.
+        cuda_graphs: whether iterations that only decode are CUDA graphs.
+        swap: how blocks are swapped.
+
+    Raises:
+        PagesimError: pagesim has no kernel of something, or an option is off.
+    """
+    spec, tp, kv_dtype = config.model, config.system.tensor_parallel_size, config.kv_dtype
+    if kv_dtype not in KV_DTYPES:
+        raise PagesimError(f"kv_cache_dtype is {kv_dtype}; calibrate times caches in {', '.join(KV_DTYPES)}")
+    if swap not in STRATEGIES:
+        raise PagesimError(f"swap is {swap!r}; it must be one of {', '.join(STRATEGIES)}")
+    if cuda_graphs and device != "cuda":
+        raise PagesimError("cuda_graphs needs device cuda: on a CPU there is nothing to capture")
+    if spec.heads % tp:
+        raise PagesimError(
+            f"tensor_parallel_size is {tp}; it must divide the {spec.heads} heads of {spec.name}"
+        )
+    weights = spec.weights
+    timed = {each.name: each.bits for each in (weights.attention, weights.mlp, weights.shared, weights.head)}
+    if not spec.has_weights or any(bits != 16 for bits in timed.values()):
+        raise PagesimError(
+            f"model {spec.name} has weights in {spec.weights_in_words}; calibrate times products of 16 bits: "
+            "give --weight-dtype bf16"
+        )
+    drafts = getattr(config.given_options, "speculative_tokens", None) or 0
+    dtype = "fp32" if device == "cpu" else "fp16" if kv_dtype == "fp8" else kv_dtype
+    cache = "fp8" if kv_dtype == "fp8" else dtype
+    rank = Rank(spec, tp, dtype, cache, drafts + 1, swap, cuda_graphs)
+    latent = any(each.latent for each in rank.attention)
+    if latent and cache == "fp8":
+        raise PagesimError(
+            f"kv_cache_dtype is fp8; pagesim's kernel of latent attention ({spec.name}) has none"
+        )
+    if drafts and (latent or any(each.span for each in rank.attention)):
+        raise PagesimError(
+            f"speculative_tokens is {drafts}; calibrate times several queries of full attention only, "
+            f"and the layers of {spec.name} are {spec.layers_in_words}"
+        )
+    return rank
