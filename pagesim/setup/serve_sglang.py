@@ -115,6 +115,7 @@ TABLE = FlagTable(
     flags=flags_of("sglang"),
     relaxed=False,
     prefixes=("SGLANG_", "SGL_"),
+    skips_unknown=False,
     size=readable,
     readers=_READERS,
     model="model-path",

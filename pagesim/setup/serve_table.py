@@ -47,6 +47,7 @@ class FlagTable:
             part of a value may be named behind a dot, a value stand right behind ``-O``, and the model
             anywhere without its flag.
         prefixes: of the server's variables.
+        skips_unknown: whether the server passes over variables that it does not know.
         size: reads a whole number with a suffix.
         readers: by a taken flag whose value has a reader of its own, what makes options of its name and last
             value.
@@ -64,6 +65,7 @@ class FlagTable:
     flags: Mapping[str, Flag]
     relaxed: bool
     prefixes: tuple[str, ...]
+    skips_unknown: bool
     size: Callable[[str], int]
     readers: Mapping[str, Reader]
     model: str
@@ -99,9 +101,13 @@ class FlagTable:
             PagesimError: the line names no model, or something in it is unknown or off.
             FlagRefused: a flag or a variable is not modelled.
         """
-        variables = [assignment.partition("=")[0] for assignment in variables]
-        for variable in variables:
-            self._check_variable(variable)
+        options: dict[str, Any] = {}
+        without: list[str] = []
+        for assignment in variables:
+            name, _, value = assignment.partition("=")
+            decided = self._of_variable(name, value)
+            without += [] if decided else [name]
+            options |= decided
         given, models = self._given(words)
         if len(models) != 1:
             said = f"names {' and '.join(models)}" if models else "names no model"
@@ -109,7 +115,7 @@ class FlagTable:
         for name, values in given.items():
             self._check(self.flags[name], values)
         known = _known_model(models[0])
-        options: dict[str, Any] = {"model": known}
+        options["model"] = known
         for name, values in given.items():
             options |= self._decided(self.flags[name], values)
         self._check_kernels(known, given)
@@ -117,7 +123,7 @@ class FlagTable:
             options |= self._quantized(known, given["quantization"][-1])
         self._check_length(options)
         self._check_layers(known, given)
-        without = [*variables, *(f"--{name}" for name in given if self.flags[name].kind != "taken")]
+        without += [f"--{name}" for name in given if self.flags[name].kind != "taken"]
         notes = self._check_experts(known, given, options.get("tensor_parallel_size", 1))
         if without:
             notes.insert(0, f"of the {self.server} line without an effect here: {', '.join(without)}")
@@ -172,12 +178,20 @@ class FlagTable:
         head = name.partition(".")[0]
         return {**found, head: [json.dumps(rest)]} if rest or not found else found
 
-    def _check_variable(self, name: str) -> None:
-        """Refuse a variable of the server that is not known to change nothing."""
+    def _of_variable(self, name: str, value: str) -> dict[str, Any]:
+        """Return the options that a variable decides; it is refused if it may affect what is not modelled."""
         for prefix in self.prefixes:
             own = self.flags.get(self.prefixes[0] + name.removeprefix(prefix))
-            if name.startswith(prefix) and (own is None or own.kind == "refused"):
-                raise FlagRefused(name, f"{name} may affect scheduling and is not modelled; leave it out")
+            if not name.startswith(prefix) or (own is None and self.skips_unknown):
+                continue
+            if own is not None and own.kind == "taken":
+                return {own.option: value not in ("0", "false")}
+            if own is None or (own.kind == "refused" and value not in own.values):
+                why = "" if own is None else f". The variable {own.does[0].lower()}{own.does[1:]}"
+                raise FlagRefused(
+                    name, f"{name} may affect scheduling and is not modelled; leave it out{why}"
+                )
+        return {}
 
     def _decided(self, flag: Flag, values: list[str]) -> dict[str, Any]:
         """Return the options that a flag decides by itself."""

@@ -129,6 +129,7 @@ TABLE = FlagTable(
     flags=flags_of("vllm"),
     relaxed=True,
     prefixes=("VLLM_",),
+    skips_unknown=True,
     size=readable,
     readers=_READERS,
     model="model",

@@ -78,6 +78,10 @@ VALUES = {
 """Values of flags that do not take 32."""
 
 
+VARIABLES = Path(__file__).with_name("vllm-0.33.0-variables.csv")
+"""The variables of vLLM's envs.py with labels as above, and the values with which each changes nothing."""
+
+
 @cache
 def labels(release: str) -> dict[str, dict[str, str]]:
     with Path(__file__).with_name(f"{release}-labels.csv").open(encoding="utf-8") as file:
@@ -105,8 +109,8 @@ def test_every_flag_has_a_label_and_a_place_where_it_is_read(release: str) -> No
 
 @pytest.mark.parametrize("release", LINES)
 def test_no_value_of_a_refused_flag_passes_that_changes_something(release: str) -> None:
-    rows = [flag for flag in flags_of(ENGINES[release]).values() if flag.values and not flag.is_part]
-    passing = {flag.flag: " ".join(flag.values) for flag in rows}
+    flags = [flag for name, flag in flags_of(ENGINES[release]).items() if name in listed_flags(release)]
+    passing = {flag.flag: " ".join(flag.values) for flag in flags if flag.values}
     assert passing == {name: row["but"] for name, row in labels(release).items() if row["but"]}
 
 
@@ -200,3 +204,34 @@ def test_a_server_without_graphs_leaves_no_memory_for_them() -> None:
 
     assert graphs("vllm serve llama-3.1-8b") > 0
     assert graphs("vllm serve llama-3.1-8b --enforce-eager") == 0
+
+
+def test_every_variable_of_the_release_is_noted_or_refused_as_its_label_asks() -> None:
+    with VARIABLES.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["variable"] for row in rows} == {
+        name for name, flag in flags_of("vllm").items() if flag.is_variable
+    }
+    plain = read_serve("vllm serve opt-13b").options
+    for row in rows:
+        line = f"{row['variable']}={{}} vllm serve opt-13b"
+        assert " ".join(flags_of("vllm")[row["variable"]].values) == row["but"]
+        outcome = read_or_refused(line.format("77"))
+        if row["label"] in LOOSE:
+            assert isinstance(outcome, ServeLine)
+            assert outcome.options == plain
+            assert outcome.notes[0].endswith(f" an effect here: {row['variable']}")
+        elif isinstance(outcome, str):
+            assert outcome.startswith(f"--serve: {row['variable']} may affect scheduling")
+            for value in row["but"].split():
+                assert read_serve(line.format(value)).options == plain
+        else:
+            assert outcome.options != plain
+
+
+def test_a_variable_may_decide_an_option_or_be_none_of_the_releases() -> None:
+    torch = read_serve("VLLM_USE_FLASHINFER_SAMPLER=0 vllm serve opt-13b")
+    assert torch.options["flashinfer_sampler"] is False
+    assert torch.notes == ()
+    # vLLM warns of a variable that it does not know, and goes on.
+    assert "VLLM_USE_V1" in read_serve("VLLM_USE_V1=1 vllm serve opt-13b").notes[0]
