@@ -37,6 +37,7 @@ from pagesim.experiments.plan import plan
 from pagesim.setup.serve import ServeLine, read_serve
 from pagesim.setup.serve_flags import Engine, flags_of
 from pagesim.setup.system import System, checked
+from tests.pages import module_of
 
 FIRM = ("decides", "memory", "feature", "unknown", "mode")
 LOOSE = ("replicas", "experts", "graphs", "images", "device", "text", "seconds", "none")
@@ -235,3 +236,8 @@ def test_a_variable_may_decide_an_option_or_be_none_of_the_releases() -> None:
     assert torch.notes == ()
     # vLLM warns of a variable that it does not know, and goes on.
     assert "VLLM_USE_V1" in read_serve("VLLM_USE_V1=1 vllm serve opt-13b").notes[0]
+
+
+def test_the_page_of_flags_is_the_table_as_it_is() -> None:
+    made = module_of("docs/make_flags.py")
+    assert made.PAGE.read_text(encoding="utf-8") == made.page(), "run: python docs/make_flags.py"
