@@ -142,6 +142,11 @@ class VllmV1Options(SchedulerOptions):
         description="Connector to other engines that no request uses: nixl, which keeps the blocks of "
         "requests in flight until their batch is over. 0.33.0 only.",
     )
+    performance_mode: Literal["balanced", "interactivity", "throughput"] | None = Field(
+        None,
+        description="With throughput, double the defaults of max_num_seqs and max_num_batched_tokens. "
+        "0.33.0 only.",
+    )
     tiers: tuple[str, ...] | None = Field(
         None,
         description="Add a tier behind the device, the nearest first, instead of kv_offloading_size: "
@@ -230,10 +235,11 @@ def resolved(options: Own, machine: Machine) -> Own:
 def _limits(options: VllmV1Options, release: Release, machine: Machine) -> tuple[int, int]:
     """Return the tokens and the requests of an iteration; the default of each depends on the other."""
     tier, longest = release.tier(machine), machine.max_model_len
-    sequences = options.max_num_seqs or tier.max_num_seqs
+    times = 2 if options.performance_mode == "throughput" else 1
+    sequences = options.max_num_seqs or times * tier.max_num_seqs
     tokens = options.max_num_batched_tokens
     if tokens is None:
-        tokens = tier.max_num_batched_tokens
+        tokens = times * tier.max_num_batched_tokens
         if not options.enable_chunked_prefill:
             tokens = max(longest, tokens)
         tokens = min(sequences * longest, tokens)
@@ -265,6 +271,11 @@ def _check(options: VllmV1Options, release: Release, longest: int, tokens: int, 
             "enable_chunked_prefill vLLM does not start so: raise it, or lower max_model_len"
         )
     _check_speculation(options, release, tokens)
+    if options.performance_mode is not None and options.vllm_version != "0.33.0":
+        raise PagesimError(
+            f"performance_mode is {options.performance_mode}; it is for vLLM 0.33.0, not "
+            f"{options.vllm_version}: leave it out"
+        )
     _check_offloading(options)
     _check_connector(options)
     threshold = options.long_prefill_token_threshold

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pagesim.errors import PagesimError, brief
+from pagesim.models import model
 from pagesim.scheduling.sglang.defaults import PAGE, PAGED_GPUS
 from pagesim.setup.serve_flags import flags_of
 from pagesim.setup.serve_table import QUANTIZED, FlagTable
@@ -120,6 +121,7 @@ TABLE = FlagTable(
     readers=_READERS,
     model="model-path",
     length="context-length",
+    own_length=lambda name, given: model(name).max_model_len,
     kernels=("moe-runner-backend",),
     experts="ep-size",
     checkpoints={**QUANTIZED, "modelopt_fp8": ("fp8", "fp8_block"), "mxfp8": ("mxfp8",)},

@@ -13,6 +13,7 @@ from pagesim.errors import PagesimError, brief, escaped
 from pagesim.models import model
 from pagesim.models.catalogue import is_config, known_as
 from pagesim.models.catalogue.unknown import unknown
+from pagesim.models.layers import IndexerLayer
 from pagesim.models.weights import GROUPS
 from pagesim.setup.serve_flags import Arity, Flag
 from pagesim.setup.serve_parts import add_part, object_of, text_of, without_part
@@ -53,6 +54,7 @@ class FlagTable:
             value.
         model: the flag that names the model.
         length: the flag that says the tokens of the longest request.
+        own_length: tokens of the longest request that a model takes, by its name and a line's flags.
         kernels: the flags that choose kernels of experts.
         experts: the flag that gives GPUs whole experts.
         checkpoints: by method of quantization, the weight dtypes of checkpoints for which it says nothing
@@ -70,6 +72,7 @@ class FlagTable:
     readers: Mapping[str, Reader]
     model: str
     length: str
+    own_length: Callable[[str, Mapping[str, list[str]]], int]
     kernels: tuple[str, ...]
     experts: str
     checkpoints: Mapping[str, tuple[str, ...]]
@@ -121,7 +124,7 @@ class FlagTable:
         self._check_kernels(known, given)
         if "quantization" in given:
             options |= self._quantized(known, given["quantization"][-1])
-        self._check_length(options)
+        self._check_length(known, given, options)
         self._check_layers(known, given)
         without += [f"--{name}" for name in given if self.flags[name].kind != "taken"]
         notes = self._check_experts(known, given, options.get("tensor_parallel_size", 1))
@@ -293,7 +296,8 @@ class FlagTable:
 
     def _check_layers(self, name: str, given: Mapping[str, list[str]]) -> None:
         """Refuse a flag about layers that the model has, and that are modelled without it."""
-        if model(name).keeps_all:
+        spec = model(name)
+        if spec.keeps_all and not any(isinstance(layer, IndexerLayer) for layer in spec.cache_layers):
             return
         for flag in given:
             if self.flags[flag].kind == "layers" and given[flag] != ["false"]:
@@ -351,9 +355,11 @@ class FlagTable:
             f"{'leave it out' if own else remedy}",
         )
 
-    def _check_length(self, options: Mapping[str, Any]) -> None:
+    def _check_length(self, name: str, given: Mapping[str, list[str]], options: dict[str, Any]) -> None:
         """Refuse requests that are longer than the model is made for, as the server does."""
-        own = model(options["model"]).max_model_len
+        own = self.own_length(name, given)
+        if own != model(name).max_model_len:
+            options.setdefault("max_model_len", own)
         asked = options.get("max_model_len")
         if isinstance(asked, int) and asked > own:
             raise FlagRefused(

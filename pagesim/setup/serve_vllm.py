@@ -12,7 +12,14 @@ from pagesim.setup.block_plans import STATE_DTYPES
 from pagesim.setup.serve_flags import flags_of
 from pagesim.setup.serve_table import QUANTIZED, FlagTable
 from pagesim.setup.serve_vllm_transfer import transfers
-from pagesim.setup.serve_vllm_values import kernel_block, length, limits, processor, retention
+from pagesim.setup.serve_vllm_values import (
+    kernel_block,
+    length,
+    limits,
+    own_length,
+    processor,
+    retention,
+)
 from pagesim.setup.serve_words import FlagRefused, Reader, choice, number
 from pagesim.setup.sizes import readable
 
@@ -134,6 +141,7 @@ TABLE = FlagTable(
     readers=_READERS,
     model="model",
     length="max-model-len",
+    own_length=own_length,
     kernels=("moe-backend", "kernel-config.moe_backend"),
     experts="enable-expert-parallel",
     checkpoints={**QUANTIZED, "fbgemm_fp8": ("fp8",)},

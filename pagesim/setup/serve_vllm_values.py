@@ -62,6 +62,34 @@ def kernel_block(flags: Mapping[str, list[str]], options: Mapping[str, Any]) -> 
     return {}
 
 
+def own_length(name: str, flags: Mapping[str, list[str]]) -> int:
+    """Return the tokens of the longest request that a model takes, with what overrides its config.json.
+
+    Source: ``_get_and_verify_max_len`` (config/model.py).
+
+    Args:
+        name: the model's.
+        flags: with their values.
+    """
+    tokens: float = model(name).max_model_len
+    for config in ("hf-overrides.", "hf-overrides.text_config."):
+        if (part := f"{config}max_position_embeddings") in flags:
+            tokens = number("max_model_len", int)(part, flags[part][-1])["max_model_len"]
+    for config in ("hf-overrides.", "hf-overrides.text_config."):
+        for key in ("rope_scaling", "rope_parameters"):
+            rope = object_of(flags.get(f"{config}{key}", [""])[-1])
+            factor = rope.get("factor")
+            if rope.get("rope_type", rope.get("type")) not in _ROPE_WITHIN and isinstance(
+                factor, int | float
+            ):
+                tokens *= factor
+    return int(tokens)
+
+
+_ROPE_WITHIN = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling")
+"""Types of rotary embeddings whose scaling ``max_position_embeddings`` has already."""
+
+
 def retention(text: str) -> int:
     """Return a retention interval: what vLLM calls None is -1 here."""
     if text in ("", "None"):

@@ -62,6 +62,7 @@ VALUES = {
         "mamba-ssm-cache-dtype": "float32",
         "attention-backend": "B12X",
         "optimization-level": "0",
+        "performance-mode": "throughput",
         "kv-transfer-config": """'{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'""",
     },
     "sglang-0.5.23": {

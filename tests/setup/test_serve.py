@@ -11,9 +11,11 @@ import pytest
 from serve_lines import listed_flags, refusal, rows_of
 
 import pagesim as ps
+from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.serve import ServeLine, read_serve
 from pagesim.setup.serve_flags import flags_of
 from pagesim.setup.serve_vllm import readable
+from pagesim.setup.system import System, checked
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 
@@ -423,3 +425,45 @@ def test_parts_of_an_object_are_joined_and_judged_one_by_one() -> None:
     assert "--attention-config.use_prefill_query_quantization, --attention-config.mla" in note
     said = refusal(f"vllm serve {MODEL} -ac.flash_attn_version 2 -ac.use_trtllm_attention true")
     assert said.startswith("--serve: --attention-config.flash_attn_version 2 affects scheduling and is not")
+
+
+@pytest.mark.parametrize(
+    ("config", "tokens"),
+    [
+        # _get_and_verify_max_len (config/model.py): YaRN's factor is in max_position_embeddings already.
+        ('{"max_position_embeddings": 8192}', 8192),
+        ('{"rope_scaling": {"rope_type": "yarn", "factor": 4.0}, "max_position_embeddings": 8192}', 8192),
+        ('{"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}', None),
+        ('{"rope_parameters": {"rope_type": "linear", "factor": 2}}', 4096),
+        ('{"text_config": {"max_position_embeddings": 4096, "index_topk_freq": 4}}', 4096),
+        ("{}", None),
+    ],
+)
+def test_overrides_of_the_config_say_how_long_requests_may_be(config: str, tokens: int | None) -> None:
+    line = f"vllm serve opt-13b --hf-overrides '{config}'"
+    assert options_of(line).get("max_model_len") == tokens
+    longest = tokens or 2048
+    assert options_of(f"{line} --max-model-len {longest}")["max_model_len"] == longest
+    assert "vLLM does not start so" in refusal(f"{line} --max-model-len {longest + 1}")
+
+
+def test_other_overrides_are_refused_one_by_one() -> None:
+    line = """vllm serve opt-13b --hf-overrides '{"max_position_embeddings": 9000, "num_hidden_layers": 2}'"""
+    said = refusal(line)
+    assert said.startswith("""--serve: --hf-overrides {"num_hidden_layers": 2} affects scheduling""")
+    sparse = "vllm serve deepseek-v3.2 -tp 8 --hf-overrides.index_topk_freq 4"
+    assert "would change what the layers of 'deepseek-v3.2' keep" in refusal(sparse)
+
+
+def test_a_mode_of_performance_doubles_the_defaults() -> None:
+    """``_set_default_max_num_seqs_and_batched_tokens_args`` (engine/arg_utils.py): H100 has 1024 and 8192."""
+    given = {"gpu": "h100", "max_model_len": 4096}
+
+    def limits(flags: str) -> tuple[int, int]:
+        served = read_serve(f"vllm serve {MODEL} {flags}").merged_with(given)
+        options: Any = EngineConfig(checked(System, served)).options
+        return options.max_num_seqs, options.max_num_batched_tokens
+
+    assert limits("--performance-mode interactivity") == limits("") == (1024, 8192)
+    assert limits("--performance-mode throughput") == (2048, 16384)
+    assert limits("--performance-mode throughput --max-num-seqs 64") == (64, 16384)
