@@ -54,6 +54,8 @@ ENGINE_FIELDS = frozenset(
         "language_model_only",
         "skip_mm_profiling",
         "max_pixels",
+        "max_loras",
+        "max_lora_rank",
         "kv_cache_memory_bytes",
         "kv_offloading_link",
         "page_size",

@@ -112,6 +112,7 @@ class Plan:
         return (
             rest,
             MemoryPart("weights", of.weights, self.weights_are),
+            *([MemoryPart("adapters", of.adapters, "exact")] if of.adapters else []),
             MemoryPart("activations", of.activations, "estimated"),
             MemoryPart("CUDA graphs", of.graphs, "estimated" if of.graphs else "none counted"),
             MemoryPart("other", of.other, "estimated"),

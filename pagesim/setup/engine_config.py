@@ -39,6 +39,7 @@ from pagesim.setup.system import MOST_BLOCKS, System
 from pagesim.sim.pipeline import Pipeline
 from pagesim.sizing import BlockPlan, Capacity, PoolPlan, TypePlan, capacity
 from pagesim.sizing.activations import Images
+from pagesim.sizing.adapters import Adapters
 from pagesim.sizing.kv_blocks import KVBlock, Sizing, cache_of, kv_block
 
 DEFAULT_KV_DTYPE = "fp16"
@@ -268,6 +269,7 @@ class EngineConfig:
                 tried=not self.system.skip_mm_profiling,
                 max_pixels=self.system.max_pixels,
             ),
+            "adapters": Adapters(self.system.max_loras or 0, self.system.max_lora_rank),
         }
 
     @property

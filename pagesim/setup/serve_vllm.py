@@ -13,6 +13,7 @@ from pagesim.setup.serve_flags import flags_of
 from pagesim.setup.serve_table import QUANTIZED, FlagTable
 from pagesim.setup.serve_vllm_transfer import transfers
 from pagesim.setup.serve_vllm_values import (
+    adapters,
     kernel_block,
     length,
     limits,
@@ -49,6 +50,7 @@ def read(variables: list[str], words: list[str]) -> tuple[dict[str, Any], tuple[
     options |= _graphs(flags)
     options |= kernel_block(flags, options)
     options |= transfers(flags, options)
+    options |= adapters(flags)
     _check_state_block(flags, options)
     return {**FIXED, **options}, notes, _graph_mode(flags) not in ("none", "piecewise")
 

@@ -62,6 +62,17 @@ def kernel_block(flags: Mapping[str, list[str]], options: Mapping[str, Any]) -> 
     return {}
 
 
+def adapters(flags: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Return how many adapters memory is kept for and their rank, where the server takes any."""
+    if flags.get("enable-lora", ["false"]) == ["false"]:
+        return {}
+    found: dict[str, Any] = {"max_loras": 1}
+    for name, option in (("max-loras", "max_loras"), ("max-lora-rank", "max_lora_rank")):
+        if name in flags:
+            found |= number(option, int)(name, flags[name][-1])
+    return found
+
+
 def own_length(name: str, flags: Mapping[str, list[str]]) -> int:
     """Return the tokens of the longest request that a model takes, with what overrides its config.json.
 

@@ -95,6 +95,13 @@ class SystemFields(BaseModel):
         ge=1,
         description="Pixels of the largest image, under sizing vllm. Defaults to the preprocessor's own.",
     )
+    max_loras: int | None = Field(
+        None,
+        ge=1,
+        le=MOST,
+        description="Adapters (LoRA) of a batch that memory is kept for, under sizing vllm. None by default.",
+    )
+    max_lora_rank: int = Field(16, ge=1, le=4096, description="Largest rank of an adapter.")
     block_size: int | None = Field(
         None, ge=1, le=65536, description="Tokens per block. Defaults to 16, or to the policy's own."
     )

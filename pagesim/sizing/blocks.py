@@ -11,6 +11,7 @@ from pagesim.models.model_spec import ModelSpec
 from pagesim.models.parameters import tensors
 from pagesim.models.weights import ALL_BF16
 from pagesim.sizing.activations import USUAL, Images
+from pagesim.sizing.adapters import NO_ADAPTERS, Adapters
 from pagesim.sizing.block_plan import BlockPlan
 from pagesim.sizing.division import BATCHED_TOKENS, SEQUENCES, Division, divide, layer_bytes
 from pagesim.sizing.kv_blocks import SWAP_GIB, Capacity, Plan, Sizing, at_least_one, kv_block
@@ -41,6 +42,7 @@ def capacity(
     flashinfer_sampler: bool = True,
     sampler_buffers: bool = False,
     images: Images = USUAL,
+    adapters: Adapters = NO_ADAPTERS,
     mem_fraction_static: float = MEM_FRACTION_STATIC,
     max_total_tokens: int | None = None,
     cache_bytes: int | None = None,
@@ -79,6 +81,7 @@ def capacity(
         flashinfer_sampler: whether FlashInfer samples, for ``vllm`` (see `divide`).
         sampler_buffers: whether its sampler keeps buffers, for ``vllm``.
         images: how images are treated, for ``vllm``.
+        adapters: those that memory is kept for, for ``vllm``.
         mem_fraction_static: the share of memory for weights and cache, for ``sglang``, in (0, 1].
         max_total_tokens: tokens of the cache at most, for ``sglang``.
         cache_bytes: what is left for the cache on each GPU, where it is known; nothing is then worked out.
@@ -134,6 +137,7 @@ def capacity(
             flashinfer_sampler=flashinfer_sampler,
             sampler_buffers=sampler_buffers,
             images=images,
+            adapters=adapters,
             layers=layers,
         )
 

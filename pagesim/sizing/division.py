@@ -21,6 +21,7 @@ from pagesim.sizing.activations import (
     peak,
 )
 from pagesim.sizing.activations import sampler_buffers as kept_by_sampler
+from pagesim.sizing.adapters import NO_ADAPTERS, Adapters, adapter_bytes
 
 BATCHED_TOKENS = 2048
 SEQUENCES = 256
@@ -57,6 +58,7 @@ class Division:
         activations: the most alive at once in the largest iteration; estimated.
         graphs: CUDA graphs; estimated, 0 where none are captured or the engine does not count them.
         other: all else; estimated.
+        adapters: what is kept for adapters (LoRA).
     """
 
     memory: int
@@ -65,11 +67,13 @@ class Division:
     activations: int
     graphs: int
     other: int
+    adapters: int = 0
 
     @property
     def cache(self) -> int:
         """What is left for the cache; negative where the rest alone is too much."""
-        return self.requested - self.weights - self.activations - self.graphs - self.other
+        used = self.weights + self.adapters + self.activations + self.graphs + self.other
+        return self.requested - used
 
 
 def divide(
@@ -84,6 +88,7 @@ def divide(
     flashinfer_sampler: bool = True,
     sampler_buffers: bool = False,
     images: Images = USUAL,
+    adapters: Adapters = NO_ADAPTERS,
     layers: range | None = None,
 ) -> Division:
     """Divide the memory of each of ``tp`` GPUs as vLLM does.
@@ -101,6 +106,7 @@ def divide(
         flashinfer_sampler: whether FlashInfer samples; else PyTorch sorts, which takes 26 bytes a logit.
         sampler_buffers: whether the sampler keeps buffers and masks a copy of the logits, as in 0.33.0.
         images: how images are treated, by a model that has a tower for them.
+        adapters: those that memory is kept for.
         layers: of the GPUs' stage, in a pipeline; all of them when left out.
     """
     layers = range(model.layers) if layers is None else layers
@@ -129,6 +135,7 @@ def divide(
         ),
         graphs=graphs if cuda_graphs else 0,
         other=other,
+        adapters=adapter_bytes(model, adapters, tp, layers),
     )
 
 

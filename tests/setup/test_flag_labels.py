@@ -124,6 +124,13 @@ def test_a_flag_decides_or_is_noted_or_refused_as_its_label_asks(release: str, f
     line, layered = LINES[release]
     label, arity = labels(release)[flag]["label"], listed_flags(release)[flag]
     value = {"none": "", "perhaps": "", "several": " 32 33"}.get(arity, f" {VALUES[release].get(flag, '32')}")
+    beside = labels(release)[flag]["with"]
+    if (
+        beside
+        and flags_of(ENGINES[release])[beside].kind == "taken"
+        and listed_flags(release)[beside] == "none"
+    ):
+        line = f"{line} --{beside}"  # without which nothing reads it
     outcome = read_or_refused(f"{line} --{flag}{value}")
     if isinstance(outcome, str):
         assert label not in LOOSE

@@ -260,8 +260,8 @@ def test_what_has_no_effect_here_is_named_in_a_note() -> None:
         ("vllm serve opt-13b --kv-cache-dtype fp4", "--serve: --kv-cache-dtype 'fp4' is not modelled"),
         ("vllm serve opt-13b -pp x", "--serve: --pipeline-parallel-size is 'x'; it must be a whole number"),
         (
-            "vllm serve opt-13b --enable-lora",
-            "--serve: --enable-lora affects scheduling and is not",
+            "vllm serve opt-13b --fully-sharded-loras",
+            "--serve: --fully-sharded-loras affects scheduling and is not",
         ),
         ("vllm serve opt-13b -q awq", "--serve: --quantization awq affects scheduling and is not"),
         (
@@ -467,3 +467,12 @@ def test_a_mode_of_performance_doubles_the_defaults() -> None:
     assert limits("--performance-mode interactivity") == limits("") == (1024, 8192)
     assert limits("--performance-mode throughput") == (2048, 16384)
     assert limits("--performance-mode throughput --max-num-seqs 64") == (64, 16384)
+
+
+def test_adapters_are_kept_memory_for_where_the_server_takes_any() -> None:
+    assert "max_loras" not in options_of(f"vllm serve {MODEL} --max-loras 4 --max-lora-rank 64")
+    assert options_of(f"vllm serve {MODEL} --enable-lora")["max_loras"] == 1
+    line = f"vllm serve {MODEL} --enable-lora --max-loras 4 --max-lora-rank 64 --lora-modules a=/a b=/b"
+    taken = options_of(line)
+    assert (taken["max_loras"], taken["max_lora_rank"]) == (4, 64)
+    assert read_serve(line).notes[0].endswith(": --lora-modules")
