@@ -67,6 +67,15 @@ def describe_machine(device: str) -> Machine:
     }
 
 
+def available_bytes() -> int:
+    """Return the bytes of host memory that can be taken without pushing anything out."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, ValueError, StopIteration):  # no Linux: all that there is
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def identity(machine: Machine) -> str:
     """Return twelve hexadecimal digits that are the same for measurements that may be mixed."""
     return digest([machine.get(name) for name in IDENTITY])

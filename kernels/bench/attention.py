@@ -49,16 +49,13 @@ def _ours(point: Point, session: Session) -> Case:
         starts = torch.arange(0, rows + 1, queries, dtype=torch.int32, device=given.lengths.device)
     outs = torch.empty_like(given.queries)
 
-    def call(q: torch.Tensor, table: torch.Tensor, out: torch.Tensor) -> Call:
-        def gathered() -> torch.Tensor:
-            batch = gather_sequences(given.cache, table, given.lengths, max_context=longest, check=False)
-            return paged_attention(q, *batch, given.lengths, starts, out=out, **options)
-
+    def attend(q: torch.Tensor, table: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        cache = given.cache
         if point.op == "gather-decode":
-            return gathered
-        return lambda: paged_attention(q, given.cache, table, given.lengths, starts, out=out, **options)
+            cache, table = gather_sequences(cache, table, given.lengths, max_context=longest, check=False)
+        return paged_attention(q, cache, table, given.lengths, starts, out=out, **options)
 
-    calls = [call(*each) for each in zip(given.queries, given.tables, outs, strict=True)]
+    calls = given.calls(attend, outs)
     return make_case(point, calls, check(point, given, poisoned(calls, outs)))
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import product
 
-from pagesim.kernels.bench.grid import DIRECTIONS, STRATEGIES, Grid, Values
-from pagesim.kernels.bench.rows import Point
+from pagesim.kernels.bench.grid import Grid, Values
+from pagesim.kernels.bench.rows import DIRECTIONS, STRATEGIES, Point
 from pagesim.models import ModelSpec, model
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30

@@ -11,45 +11,10 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from pagesim.errors import PagesimError
-from pagesim.kernels.bench.rows import Point
+from pagesim.kernels.bench.rows import BOUNDS, CHOICES, WHOLE_DTYPES, Point
 
-WHOLE_DTYPES = ("fp16", "bf16", "fp32")
 WHOLE_OPS = ("sdpa-decode", "sdpa-prefill", "mla-decode", "mla-write", "linear")
 """Ops that do not take FP8."""
-
-STRATEGIES = ("copy-each", "gather", "copy-batch")
-DIRECTIONS = ("out", "in")
-
-BOUNDS: dict[str, tuple[int, int]] = {
-    "batch": (1, 1 << 14),
-    "context": (1, 1 << 20),
-    "query": (1, 1 << 20),
-    "queries": (1, 64),
-    "window": (0, 1 << 20),
-    "block_size": (1, 4096),
-    "splits": (0, 1024),
-    "q_heads": (1, 1024),
-    "kv_heads": (1, 1024),
-    "pieces": (1, 1024),
-    "piece_bytes": (16, 1 << 34),
-    "blocks": (1, 1 << 20),
-    "tokens": (1, 1 << 24),
-    "m": (1, 1 << 20),
-    "n": (1, 1 << 20),
-    "k": (1, 1 << 20),
-}
-"""The least and the largest value of a column; 0 for the usual one: no window, no forced splits."""
-
-CHOICES: dict[str, tuple[object, ...]] = {
-    "head_size": (32, 64, 72, 80, 96, 112, 120, 128, 160, 192, 256, 512),
-    "dtype": (*WHOLE_DTYPES, "fp8"),
-    "layout": ("NHD", "HND"),
-    "cores": ("cuda", "tensor"),
-    "latent": (256, 512),
-    "strategy": STRATEGIES,
-    "direction": DIRECTIONS,
-    "host_blocks": ("neighbours", "scattered"),
-}
 
 USUAL = {"queries": 1, "window": 0, "splits": 0, "latent": 512}
 """Values that are left out of a point."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 
 from pagesim.kernels.bench.rows import Point
 from pagesim.kernels.bench.session import Session
 from pagesim.kernels.cache import Cache, Sizes
-from pagesim.kernels.timing import rotations
+from pagesim.kernels.timing import Call, rotations
 
 DTYPES = {
     "fp16": torch.float16,
@@ -43,6 +46,10 @@ class Inputs:
     cache: Cache
     tables: torch.Tensor
     lengths: torch.Tensor
+
+    def calls(self, attend: Callable[..., Any], *more: Iterable[Any]) -> list[Call]:
+        """Return a call for each batch, of its queries, its block table and what else there is of each."""
+        return [partial(attend, *each) for each in zip(self.queries, self.tables, *more, strict=True)]
 
     def tokens(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the keys and values of a sequence of the first batch, ``[context, kv_heads, D]``."""

@@ -77,7 +77,7 @@ def _flashinfer(given: Inputs, scale: float, point: Point) -> list[Call]:
     # The batches run one after another, so that they can share the room for partial results.
     room = torch.zeros(256 << 20, dtype=torch.uint8, device=device)
 
-    def call(q: torch.Tensor, table: torch.Tensor) -> Call:
+    def planned(q: torch.Tensor, table: torch.Tensor) -> Call:
         wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
             room, given.cache.layout, use_tensor_cores=point.parameters.get("cores") == "tensor"
         )
@@ -95,7 +95,7 @@ def _flashinfer(given: Inputs, scale: float, point: Point) -> list[Call]:
         )
         return lambda: wrapper.run(q, (given.cache.key_cache, given.cache.value_cache))
 
-    return [call(*each) for each in zip(given.queries, given.tables, strict=True)]
+    return [planned(*each) for each in zip(given.queries, given.tables, strict=True)]
 
 
 def _flash_attention(package: str, table_name: str) -> Callable[[Inputs, float, Point], list[Call]]:
@@ -104,19 +104,19 @@ def _flash_attention(package: str, table_name: str) -> Callable[[Inputs, float, 
     def make(given: Inputs, scale: float, point: Point) -> list[Call]:
         decode: Any = import_module(package).flash_attn_with_kvcache
 
-        def call(q: torch.Tensor, table: torch.Tensor) -> Call:
-            named = {table_name: table}
-            return lambda: decode(
+        def attend(q: torch.Tensor, table: torch.Tensor) -> Any:
+            found = decode(
                 q.unsqueeze(1),
                 given.cache.key_cache,
                 given.cache.value_cache,
                 cache_seqlens=given.lengths,
                 softmax_scale=scale,
                 causal=True,
-                **named,
-            ).squeeze(1)
+                **{table_name: table},
+            )
+            return found.squeeze(1)
 
-        return [call(*each) for each in zip(given.queries, given.tables, strict=True)]
+        return given.calls(attend)
 
     return make
 
@@ -125,30 +125,26 @@ def _flash_attention_4(given: Inputs, scale: float, point: Point) -> list[Call]:
     """FlashAttention 4: sequences of one query each; fewer splits than one let it choose their number."""
     import torch
 
-    attend: Any = import_module("flash_attn.cute").flash_attn_varlen_func
+    decode: Any = import_module("flash_attn.cute").flash_attn_varlen_func
     batch = given.tables.shape[1]
     starts = torch.arange(batch + 1, dtype=torch.int32, device=given.queries.device)
 
-    def call(q: torch.Tensor, table: torch.Tensor) -> Call:
-        def run() -> torch.Tensor:
-            found = attend(
-                q,
-                given.cache.key_cache,
-                given.cache.value_cache,
-                cu_seqlens_q=starts,
-                max_seqlen_q=1,
-                seqused_k=given.lengths,
-                page_table=table,
-                softmax_scale=scale,
-                causal=True,
-                num_splits=0,
-            )
-            output: torch.Tensor = found[0] if isinstance(found, tuple) else found
-            return output
+    def attend(q: torch.Tensor, table: torch.Tensor) -> Any:
+        found = decode(
+            q,
+            given.cache.key_cache,
+            given.cache.value_cache,
+            cu_seqlens_q=starts,
+            max_seqlen_q=1,
+            seqused_k=given.lengths,
+            page_table=table,
+            softmax_scale=scale,
+            causal=True,
+            num_splits=0,
+        )
+        return found[0] if isinstance(found, tuple) else found
 
-        return run
-
-    return [call(*each) for each in zip(given.queries, given.tables, strict=True)]
+    return given.calls(attend)
 
 
 VLLM_SEGMENTS = 16
@@ -164,7 +160,6 @@ def _vllm(given: Inputs, scale: float, point: Point) -> list[Call]:
         unified: Any = import_module("vllm.v1.attention.ops.triton_unified_attention")
     except ModuleNotFoundError:
         raise Unavailable("this vllm has no triton_unified_attention") from None
-    attend = unified.unified_attention
     sizes = given.cache.sizes
     batch, q_heads = given.queries.shape[1:3]
     device = given.queries.device
@@ -182,32 +177,29 @@ def _vllm(given: Inputs, scale: float, point: Point) -> list[Call]:
     }
     outs = torch.empty_like(given.queries)
 
-    def call(q: torch.Tensor, table: torch.Tensor, out: torch.Tensor) -> Call:
-        def run() -> torch.Tensor:
-            attend(
-                q=q,
-                k=given.cache.key_cache,
-                v=given.cache.value_cache,
-                out=out,
-                cu_seqlens_q=starts,
-                max_seqlen_q=1,
-                seqused_k=given.lengths,
-                max_seqlen_k=longest,
-                softmax_scale=scale,
-                causal=True,
-                window_size=(-1, -1),
-                block_table=table,
-                softcap=0.0,
-                q_descale=None,
-                k_descale=None,
-                v_descale=None,
-                **split,
-            )
-            return out
+    def attend(q: torch.Tensor, table: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        unified.unified_attention(
+            q=q,
+            k=given.cache.key_cache,
+            v=given.cache.value_cache,
+            out=out,
+            cu_seqlens_q=starts,
+            max_seqlen_q=1,
+            seqused_k=given.lengths,
+            max_seqlen_k=longest,
+            softmax_scale=scale,
+            causal=True,
+            window_size=(-1, -1),
+            block_table=table,
+            softcap=0.0,
+            q_descale=None,
+            k_descale=None,
+            v_descale=None,
+            **split,
+        )
+        return out
 
-        return run
-
-    return [call(*each) for each in zip(given.queries, given.tables, outs, strict=True)]
+    return given.calls(attend, outs)
 
 
 PEERS = {

@@ -23,37 +23,46 @@ OK, FAILED, OUT_OF_MEMORY, UNAVAILABLE = "ok", "failed", "out-of-memory", "unava
 Row = dict[str, Any]
 """One point's parameters, what was measured, and the machine; the columns below."""
 
-PARAMETERS = {
-    "bench": str,
-    "op": str,
-    "batch": int,
-    "context": int,
-    "query": int,
-    "queries": int,
-    "window": int,
-    "block_size": int,
-    "q_heads": int,
-    "kv_heads": int,
-    "head_size": int,
-    "dtype": str,
-    "layout": str,
-    "latent": int,
-    "splits": int,
-    "cores": str,
-    "strategy": str,
-    "direction": str,
-    "host_blocks": str,
-    "piece_bytes": int,
-    "pieces": int,
-    "blocks": int,
-    "tokens": int,
-    "m": int,
-    "n": int,
-    "k": int,
-    "file": str,
-    "run": str,
-    "iteration": int,
-    "number": int,
+WHOLE_DTYPES = ("fp16", "bf16", "fp32")
+STRATEGIES = ("copy-each", "gather", "copy-batch")
+DIRECTIONS = ("out", "in")
+
+BOUNDS: dict[str, tuple[int, int]] = {
+    "batch": (1, 1 << 14),
+    "context": (1, 1 << 20),
+    "query": (1, 1 << 20),
+    "queries": (1, 64),
+    "window": (0, 1 << 20),
+    "block_size": (1, 4096),
+    "splits": (0, 1024),
+    "q_heads": (1, 1024),
+    "kv_heads": (1, 1024),
+    "pieces": (1, 1024),
+    "piece_bytes": (16, 1 << 34),
+    "blocks": (1, 1 << 20),
+    "tokens": (1, 1 << 24),
+    "m": (1, 1 << 20),
+    "n": (1, 1 << 20),
+    "k": (1, 1 << 20),
+}
+"""The least and the largest value of a column; 0 for the usual one: no window, no forced splits."""
+
+CHOICES: dict[str, tuple[str | int, ...]] = {
+    "head_size": (32, 64, 72, 80, 96, 112, 120, 128, 160, 192, 256, 512),
+    "dtype": (*WHOLE_DTYPES, "fp8"),
+    "layout": ("NHD", "HND"),
+    "cores": ("cuda", "tensor"),
+    "latent": (256, 512),
+    "strategy": STRATEGIES,
+    "direction": DIRECTIONS,
+    "host_blocks": ("neighbours", "scattered"),
+}
+"""The values of a column that has only a few."""
+
+PARAMETERS: dict[str, type] = {
+    **dict.fromkeys(("bench", "op", "file", "run"), str),
+    **dict.fromkeys((*BOUNDS, "iteration", "number"), int),
+    **{name: type(values[0]) for name, values in CHOICES.items()},
 }
 """Columns that say what was measured; None where they mean nothing to an op."""
 
@@ -155,9 +164,9 @@ def flat(rows: Iterable[Row]) -> dict[str, list[Any]]:
     """Return rows as columns; what the machine is stands in ``machine_device`` and so on."""
     columns: dict[str, list[Any]] = {}
     rows = list(rows)
-    machine = sorted({name for row in rows for name in row["machine"]})
+    machine = sorted({name for row in rows for name in row.get("machine", {})})
     for name in ("schema", "key", *PARAMETERS, *MEASURED):
         columns[name] = [row.get(name) for row in rows]
     for name in machine:
-        columns[f"machine_{name}"] = [row["machine"].get(name) for row in rows]
+        columns[f"machine_{name}"] = [row.get("machine", {}).get(name) for row in rows]
     return columns

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pagesim.errors import PagesimError
-from pagesim.kernels.bench.grid import OPS
 from pagesim.kernels.bench.rows import OK, Point, Row, make_row
 from pagesim.kernels.bench.store import RowStore
 from pagesim.kernels.machine import digest
@@ -74,7 +73,7 @@ def run_points(
         raise PagesimError(f"time_limit is {time_limit_s}; it must be above 0 seconds")
     require_device(device)
     until = None if time_limit_s is None else time.monotonic() + time_limit_s
-    from pagesim.kernels.bench.session import Session
+    from pagesim.kernels.bench.session import Session, prepare_of
 
     if seconds is None:
         seconds = 0.2 if device == "cuda" else 0.05
@@ -90,7 +89,7 @@ def run_points(
                     continue
                 if progress:
                     progress(over, len(points), str(point))
-                prepare = (prepares or {}).get(point.op) or _prepare(point)
+                prepare = (prepares or {}).get(point.op) or prepare_of(point)
                 store.add(make_row(point, session.machine, session.measure(point, prepare)))
                 measured += 1
                 if session.lost:
@@ -104,10 +103,3 @@ def run_points(
             progress(len(points), len(points), "")
         store.publish()
         return Outcome([store[key] for key in keys], measured, len(points) - len(keys))
-
-
-def _prepare(point: Point) -> Prepare:
-    """Return what makes an op ready; each operator has a file of cases."""
-    from importlib import import_module
-
-    return import_module(f"pagesim.kernels.bench.{OPS[point.bench][point.op].module}").prepare  # type: ignore[no-any-return]

@@ -8,9 +8,9 @@ from pathlib import Path
 from pagesim.errors import PagesimError
 from pagesim.kernels.bench.defaults import HEADS, MOVES, OURS, default_points, layers_of
 from pagesim.kernels.bench.exported import points as exported
-from pagesim.kernels.bench.grid import DIRECTIONS, STRATEGIES, Grid, Values, check_value
+from pagesim.kernels.bench.grid import Grid, Values, check_value
 from pagesim.kernels.bench.peers import peers_found
-from pagesim.kernels.bench.rows import Point
+from pagesim.kernels.bench.rows import DIRECTIONS, STRATEGIES, Point
 from pagesim.kernels.requirements import installed, require_device
 from pagesim.models import model as find_model
 

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import gc
-import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
+from importlib import import_module
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from pagesim.errors import PagesimError
-from pagesim.kernels.bench.peaks import copy_bytes_per_s, matrix_flop_per_s
+from pagesim.kernels.bench.grid import OPS
 from pagesim.kernels.bench.rows import FAILED, OK, OUT_OF_MEMORY, UNAVAILABLE, Point
-from pagesim.kernels.machine import Machine, describe_machine, digest
+from pagesim.kernels.machine import Machine, available_bytes, describe_machine, digest
 from pagesim.kernels.requirements import Unavailable, require_device
-from pagesim.kernels.swap import Direction
 from pagesim.kernels.timing import Call, Timing, WallClock, time_kernel
 
 DEVICE_COPY = "device-copy"
@@ -29,6 +28,15 @@ _PART_BYTES = 64 << 20
 
 LINK_BYTES = 256 << 20
 """One copy of this size tells what the link between device and host can do."""
+
+COPY_BYTES = {"cuda": 1 << 30, "cpu": 64 << 20}
+"""One of this size tells what a device's own memory can do: far larger than any cache."""
+
+MATRIX = {"cuda": 8192, "cpu": 512}
+"""Rows and columns of matrices whose product tells how fast a device computes."""
+
+CLOCKS_S = 0.5
+"""Seconds of work before these: an idle GPU's clocks are low, and rise within a fraction of one."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,12 @@ class WrongResult(PagesimError):
 Prepare = Callable[[Point, "Session"], Case]
 
 
+def prepare_of(point: Point) -> Prepare:
+    """Return what makes a point of the bench ready; each operator has a file of cases."""
+    module = OPS[point.bench][point.op].module
+    return import_module(f"pagesim.kernels.bench.{module}").prepare  # type: ignore[no-any-return]
+
+
 class Session:
     """One process' measurements on one device.
 
@@ -87,6 +101,7 @@ class Session:
         self.lost: str | None = None
         """Why this process can use the GPU no more, once a failure has gone so far."""
         self._pinned: torch.Tensor | None = None
+        self._links: dict[str, float] = {}
 
     @cached_property
     def machine(self) -> Machine:
@@ -98,33 +113,35 @@ class Session:
     @cached_property
     def copy_gb_per_s(self) -> float:
         """The device's copy bandwidth in this run, read + written."""
-        return copy_bytes_per_s(self.device, budget_s=2 * self.budget_s) / 1e9
+        case, seconds = self._best("copy", "device-copy", piece_bytes=COPY_BYTES[self.device.type])
+        return case.bytes_moved / seconds / 1e9
 
     @cached_property
     def peak_tflop_per_s(self) -> float:
         """The rate of a large matrix product in this run: of fp16 on a GPU, of fp32 on a CPU."""
-        dtype = torch.float16 if self.device.type == "cuda" else torch.float32
-        return matrix_flop_per_s(self.device, dtype, budget_s=2 * self.budget_s) / 1e12
+        dtype, size = "fp16" if self.device.type == "cuda" else "fp32", MATRIX[self.device.type]
+        case, seconds = self._best("gemm", "linear", m=size, n=size, k=size, dtype=dtype)
+        return case.flops / seconds / 1e12
 
-    def link_gb_per_s(self, direction: Direction) -> float:
-        """Return what one large copy between pinned memory and the device reaches in this run."""
-        if direction not in self._links:
-            ours = self.random(LINK_BYTES, dtype=torch.uint8)
-            theirs = self.fill(self.host_bytes(LINK_BYTES))
-            target, source = (theirs, ours) if direction == "out" else (ours, theirs)
-            copy = Case([lambda: target.copy_(source, non_blocking=True)], LINK_BYTES, by_wall=True)
-            self._links[direction] = LINK_BYTES / self.time(copy).median_s / 1e9
-        return self._links[direction]
-
-    @cached_property
-    def _links(self) -> dict[Direction, float]:
-        return {}
+    def _best(self, bench: str, op: str, **size: Any) -> tuple[Case, float]:
+        """Return an op of the bench at a size at which it is as fast as it gets, and what it takes then."""
+        point = Point(bench, op, size)
+        case = prepare_of(point)(point, self)
+        until = time.perf_counter() + CLOCKS_S
+        while self.device.type == "cuda" and time.perf_counter() < until:
+            case.calls[0]()
+            torch.cuda.synchronize()
+        return case, self.time(case).median_s
 
     def reference_gb_per_s(self, reference: str) -> float:
-        """Return the bandwidth that a case's is a fraction of."""
+        """Return the bandwidth that a case's is a fraction of, in this run."""
         if reference == DEVICE_COPY:
             return self.copy_gb_per_s
-        return self.link_gb_per_s("out" if reference.endswith("out") else "in")
+        if reference not in self._links:
+            op, _, direction = reference.rpartition("-")
+            case, seconds = self._best("swap", op, direction=direction, piece_bytes=LINK_BYTES)
+            self._links[reference] = case.bytes_moved / seconds / 1e9
+        return self._links[reference]
 
     def host_bytes(self, size: int) -> torch.Tensor:
         """Return ``size`` bytes of host memory, pinned beside a GPU; every call returns the same memory.
@@ -247,12 +264,7 @@ def check_host_room(size: int) -> None:
     Raises:
         MemoryError: it has not.
     """
-    room = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        room = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        pass  # no Linux: what is free and not what could be freed
+    room = available_bytes()
     if size > 0.8 * room:
         raise MemoryError(f"{size / 1e9:.3g} GB are needed and the host has {room / 1e9:.3g} GB available")
 

@@ -204,8 +204,8 @@ def _prepared(
     return found, chosen.model_copy(update={"cost": f"profile:{found.cost}"}), out
 
 
-def _found(name: str, chosen: Scenario, sizes: tuple[int, ...] | None) -> _Asked:
-
+def _found(given: str, chosen: Scenario, sizes: tuple[int, ...] | None) -> _Asked:
+    name, comma, options = given.partition(",")
     config, tp = EngineConfig(chosen), chosen.tensor_parallel_size
     profile = find_profile(name, model=config.model, tp=tp, kv_dtype=config.kv_dtype)
     if profile.kind == "analytic" and profile.gpu is not None:  # made for whatever is asked
@@ -218,7 +218,7 @@ def _found(name: str, chosen: Scenario, sizes: tuple[int, ...] | None) -> _Asked
         )
     file = Path(name)
     cost = str(file.resolve()) if file.is_file() else name
-    return _Asked(profile, cost, sizes_of(profile, sizes))
+    return _Asked(profile, cost + comma + options, sizes_of(profile, sizes))
 
 
 def _measured(asked: Ablation, chosen: Scenario, sizes: tuple[int, ...] | None, out: Path | None) -> _Asked:
@@ -238,7 +238,8 @@ def _measured(asked: Ablation, chosen: Scenario, sizes: tuple[int, ...] | None, 
         ).profile
     file = out / "profile.json"
     profile.save(file)
-    return _Asked(profile, str(file.resolve()), sizes_of(profile, sizes))
+    # It was asked for, however wrong it is.
+    return _Asked(profile, f"{file.resolve()},max_error=inf", sizes_of(profile, sizes))
 
 
 def _served(result: Any) -> dict[str, Any]:

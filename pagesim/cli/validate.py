@@ -139,7 +139,8 @@ def _live(scenario: Path | None, out: Path | None, json: bool, flags: dict[str, 
         from pagesim.api import trace_of
         from pagesim.device.validation import validate
 
-        chosen = chosen.model_copy(update={"cost": f"profile:{cost}"})
+        # How wrong it is, is what is asked.
+        chosen = chosen.model_copy(update={"cost": f"profile:{cost},max_error=inf"})
         with show.bar() as progress:
             cases = list(
                 validate(
@@ -242,7 +243,7 @@ def _store(
     (folder / "summary.json").write_text(to_json(summary), encoding="utf-8")
     profile.save(folder / "profile.json")
     # What can be run again from this folder.
-    stored = chosen.model_copy(update={"cost": "profile:profile.json"})
+    stored = chosen.model_copy(update={"cost": "profile:profile.json,max_error=inf"})
     (folder / "scenario.toml").write_text(to_toml(stored), encoding="utf-8")
     columns: dict[str, dict[str, list[Any]]] = {
         case.name: {

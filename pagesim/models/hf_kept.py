@@ -237,6 +237,15 @@ def widest_kv(config: HfConfig, heads: int, layers: int) -> int:
     return max([_kv_heads(each, heads) for each in attends], default=1)
 
 
+def _minicpm3(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
+    """Keys and values of each head, made from the latent vectors before they are cached, both as wide as keys.
+
+    Source: minicpm3.py.
+    """
+    width = config.number("qk_nope_head_dim") + config.number("qk_rope_head_dim")
+    return [(FullLayer(full.kv_heads, width),)] * layers
+
+
 def _nemotron_nas(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
     """As many KV heads as each layer says, or no attention (nemotron_nas.py)."""
     heads = config.number("num_attention_heads")
@@ -275,6 +284,7 @@ KEPT: dict[str, Reader] = {
     "glm_moe_dsa": _glm_dsa,
     "kimi_linear": _deltas,
     "mimo_v2": _mimo_v2,
+    "minicpm3": _minicpm3,
     "minimax_m3": _minimax_m3,
     "nemotron-nas": _nemotron_nas,
 }

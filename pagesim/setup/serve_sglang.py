@@ -38,6 +38,9 @@ ORDERS = ("fcfs", "lof", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first")
 EVICTIONS = ("lru", "lfu")
 """Values of ``--radix-eviction-policy`` that are modelled; the flag knows no fifo, mru and filo."""
 
+RETRACTIONS = ("length", "priority")
+"""Values of ``--retraction-policy``."""
+
 Refuses = Callable[[Mapping[str, Any]], str | None]
 
 _READABLE = re.compile(r"(\d+)(?:Ki|Mi|Gi|Ti)|(\d+(?:\.\d+)?)[kMGT]")
@@ -96,6 +99,7 @@ def _with_flag(words: list[str]) -> list[str]:
 
 _READERS: dict[str, Reader] = {
     "schedule-policy": choice("schedule_policy", {name: name for name in ORDERS}),
+    "retraction-policy": choice("retraction_policy", {name: name for name in RETRACTIONS}),
     "radix-eviction-policy": choice("radix_eviction_policy", {name: name for name in EVICTIONS}),
     "kv-cache-dtype": choice(
         "kv_cache_dtype",

@@ -37,8 +37,8 @@ TINY = {
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Measure what all is compared with in no time, and with one thread: two would fight for a busy core."""
-    monkeypatch.setattr(session_module, "copy_bytes_per_s", lambda *_, **__: 1e10)
-    monkeypatch.setattr(session_module, "matrix_flop_per_s", lambda *_, **__: 1e12)
+    monkeypatch.setattr(session_module.Session, "copy_gb_per_s", 10.0)
+    monkeypatch.setattr(session_module.Session, "peak_tflop_per_s", 1.0)
     monkeypatch.setattr(session_module, "LINK_BYTES", 1 << 16)
     monkeypatch.setenv("COLUMNS", "160")
     threads = torch.get_num_threads()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import importlib.util
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pandas as pd
 import pytest
 
 from pagesim.experiments.golden import GoldenLog, compare_log
+from pagesim.workloads.trace import MAX_PRIORITY
 
 PART = 4
 
@@ -30,10 +32,21 @@ def program(shared: Path) -> Path:
     return folder
 
 
-def load(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, ModuleType]:
+@pytest.fixture(scope="module")
+def newer(shared: Path) -> Path:
+    """Return the folder of its successor, which knows delays, priorities and a full queue, too."""
+    folder = shared / "golden" / "sglang-today" / "driver"
+    if not (folder / "mini_now.py").is_file():
+        pytest.skip("the program written from SGLang's rules, sglang-today/driver/mini_now.py, is absent")
+    return folder
+
+
+def load(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, program: str = "mini_sglang"
+) -> tuple[ModuleType, ModuleType]:
     monkeypatch.syspath_prepend(str(folder))
     found = []
-    for name in ("common", "mini_sglang"):
+    for name in ("common", program):
         monkeypatch.delitem(sys.modules, name, raising=False)
         spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
         assert spec is not None
@@ -78,6 +91,46 @@ def random_options(rnd: Random) -> dict[str, Any]:
     return some
 
 
+def random_knobs(rnd: Random, options: dict[str, Any]) -> dict[str, Any]:
+    """Return what holds prompts back, priorities and limits of the queue, for a system of these options."""
+    some: dict[str, Any] = {}
+
+    def perhaps(name: str, *values: Any, chance: float = 0.3) -> None:
+        if rnd.random() < chance:
+            some[name] = rnd.choice(values)
+
+    perhaps("scheduler_recv_interval", 2, 5, 30, 1500)
+    perhaps("max_queued_requests", 1, 3, 10)
+    perhaps("min_free_slots_delay", 1, 2, 5)
+    if options["chunked_prefill_size"] in (-1, 8192):  # it lets no time pass where only a chunk is held back
+        perhaps("prefill_decode_interval", 1, 4, 20)
+    perhaps("prefill_decode_interval_min_bs", 1, 3, chance=0.6)
+    if "disable_overlap_schedule" not in options and rnd.random() < 0.5:
+        some["enable_prefill_delayer"] = True
+        perhaps("prefill_delayer_max_delay_passes", 1, 3, 100)
+        perhaps("prefill_delayer_token_usage_low_watermark", 0.2, 0.7)
+        perhaps("prefill_delayer_queue_min_ratio", 0.1, 0.5, 2.0, chance=0.6)
+        perhaps("prefill_delayer_max_delay_ms", 5, 100, chance=0.5)
+    if options["schedule_policy"] in ("fcfs", "lof") and rnd.random() < 0.6:
+        some["enable_priority_scheduling"] = True
+        perhaps("disable_priority_preemption", True, chance=0.2)
+        perhaps("schedule_low_priority_values_first", True)
+        perhaps("priority_scheduling_preemption_threshold", 0, 30, chance=0.5)
+        perhaps("retraction_policy", "priority", chance=0.5)
+    return some
+
+
+def with_priorities(file: Path, rnd: Random) -> None:
+    """Give the requests of a trace priorities."""
+    with file.open(encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    with file.open("w", encoding="utf-8", newline="") as lines:
+        table = csv.DictWriter(lines, [*rows[0], "priority"])
+        table.writeheader()
+        for row in rows:
+            table.writerow({**row, "priority": rnd.choice((-MAX_PRIORITY, 0, 0, 5, 20, 40))})
+
+
 def random_trace(folder: Path, file: Path, rnd: Random, seed: int) -> None:
     """Write a trace of the program's own kinds."""
     kind = rnd.choice(("plain", "prefix", "turns", "mixed", "prefix", "turns"))
@@ -118,7 +171,8 @@ def as_log(log: list[dict[str, Any]]) -> pd.DataFrame | None:
         return None
     for step in log:
         step["prefill"] = [[int(request), *tokens] for request, tokens in step["prefill"].items()]
-        step["retracted"] = [int(request) for request in step["retracted"]]
+        for name in {"retracted", "preempted", "turned_away"} & step.keys():
+            step[name] = [int(request) for request in step[name]]
         step["chunked"] = None if step["chunked"] is None else int(step["chunked"])
     return pd.DataFrame(log).astype(TEXTS)
 
@@ -152,15 +206,18 @@ def log_of(options: dict[str, Any], trace: Path, steps: Path) -> GoldenLog:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(5))
 def test_random_systems_decide_by_the_rules(
-    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
+    newer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:
-    common, mini = load(program, monkeypatch)
+    common, mini = load(newer, monkeypatch, "mini_now")
     compared = retracting = 0
     for seed in range(part * PART, (part + 1) * PART):
         rnd = Random(seed)
         trace, steps = tmp_path / "trace.csv", tmp_path / "log.steps.parquet"
-        random_trace(program, trace, rnd, seed)
+        random_trace(newer, trace, rnd, seed)
         options = random_options(rnd)
+        if rnd.random() < 0.7:
+            options |= random_knobs(rnd, options)
+            with_priorities(trace, rnd)
         log = decided(common, mini, options, trace)
         if log is None:
             continue

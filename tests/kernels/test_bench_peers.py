@@ -139,8 +139,8 @@ STAND_INS = {
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(session_module, "copy_bytes_per_s", lambda *_, **__: 1e10)
-    monkeypatch.setattr(session_module, "matrix_flop_per_s", lambda *_, **__: 1e12)
+    monkeypatch.setattr(session_module.Session, "copy_gb_per_s", 10.0)
+    monkeypatch.setattr(session_module.Session, "peak_tflop_per_s", 1.0)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -31,8 +31,8 @@ def quick(monkeypatch):
     """Measure what all is compared with in no time, and with one thread: two would fight for a busy core."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    monkeypatch.setattr(session_module, "copy_bytes_per_s", lambda *_, **__: 1e10)
-    monkeypatch.setattr(session_module, "matrix_flop_per_s", lambda *_, **__: 1e12)
+    monkeypatch.setattr(session_module.Session, "copy_gb_per_s", 10.0)
+    monkeypatch.setattr(session_module.Session, "peak_tflop_per_s", 1.0)
     monkeypatch.setattr(session_module, "LINK_BYTES", 1 << 16)
     yield
     torch.set_num_threads(threads)
@@ -66,6 +66,44 @@ def test_every_dtype_and_layout_is_right(dtype, layout):
     cache = {"block_size": 8, "kv_heads": 2, "head_size": 64, "dtype": dtype, "layout": layout}
     points.append(Point("copy", "reshape-and-cache", {"tokens": 21, **cache}))
     assert [row["error"] for row in run(points).rows] == [None] * 4
+
+
+@pytest.mark.parametrize("latent", [{}, {"latent": 256}])
+def test_latents_of_either_width_are_read_and_written_right(latent):
+    common = {"block_size": 8, "dtype": "fp32", **latent}
+    width = latent.get("latent", 512) + 64
+    read = Point("attention", "mla-decode", {"batch": 3, "context": 21, "q_heads": 4, **common})
+    written = Point("copy", "mla-write", {"tokens": 21, **common})
+    of_read, of_written = run([read, written]).rows
+    assert (of_read["error"], of_written["error"]) == (None, None)
+    assert of_read["bytes_moved"] == 3 * (21 * width + 4 * (2 * width - 64)) * 4 + 4 * 3 * 3
+    assert of_written["bytes_moved"] == 2 * 21 * width * 4 + 8 * 21
+    assert of_written["max_error"] == 0
+
+
+@pytest.mark.parametrize("row", [0, 1])
+def test_a_wrong_last_query_of_either_sequence_is_found(monkeypatch, row):
+    prefill = Point("attention", "paged-prefill", {**SHAPE, "query": 9, "block_size": 8, "layout": "NHD"})
+    attend = attention_module.paged_attention
+
+    def wrong(*given, out, **how):
+        attend(*given, out=out, **how)[9 * row + 8] *= 1.1
+        return out
+
+    monkeypatch.setattr(attention_module, "paged_attention", wrong)
+    (found,) = run([prefill]).rows
+    assert (found["status"], found["max_error"]) == ("failed", None)
+    assert "the result is off by" in found["error"]
+
+
+def test_an_op_that_is_not_the_benchs_is_made_ready_as_it_is_told(tmp_path):
+    def prepare(point, session):
+        return session_module.Case([lambda: None], bytes_moved=point["tokens"])
+
+    points = [Point("model", "layers", {"run": "mine", "tokens": size}) for size in (1, 2)]
+    outcome = run(points, tmp_path, prepares={"layers": prepare})
+    assert [row["bytes_moved"] for row in outcome.rows] == [1, 2]
+    assert run(points, tmp_path, prepares={"layers": prepare}).measured == 0
 
 
 def test_a_rows_bytes_and_flops_are_those_of_the_shape():

@@ -10,8 +10,11 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from pagesim.kernels.bench import iteration  # noqa: E402
 from pagesim.kernels.bench import session as session_module  # noqa: E402
-from pagesim.kernels.bench.grid import STRATEGIES, Grid  # noqa: E402
-from pagesim.kernels.bench.rows import Point  # noqa: E402
+from pagesim.kernels.bench.grid import Grid  # noqa: E402
+from pagesim.kernels.bench.rows import (
+    STRATEGIES,
+    Point,
+)
 from pagesim.kernels.bench.run import run_points  # noqa: E402
 from pagesim.kernels.swap import CopyEach, LayerSwap  # noqa: E402
 from pagesim.kernels.timing import Timing  # noqa: E402
@@ -28,8 +31,8 @@ BY_LAYER = Point("swap", "swap-by-layer", {**SWAP, **ITERATION})
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(session_module, "copy_bytes_per_s", lambda *_, **__: 1e10)
-    monkeypatch.setattr(session_module, "matrix_flop_per_s", lambda *_, **__: 1e12)
+    monkeypatch.setattr(session_module.Session, "copy_gb_per_s", 10.0)
+    monkeypatch.setattr(session_module.Session, "peak_tflop_per_s", 1.0)
     monkeypatch.setattr(session_module, "LINK_BYTES", 1 << 16)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from pagesim.errors import PagesimError  # noqa: E402
 from pagesim.kernels import timing  # noqa: E402
-from pagesim.kernels.bench.peaks import copy_bytes_per_s, matrix_flop_per_s  # noqa: E402
+from pagesim.kernels.bench import session  # noqa: E402
 from pagesim.kernels.timing import (  # noqa: E402
     CpuClock,
     EventClock,
@@ -223,14 +223,16 @@ def test_inputs_are_rotated_until_l2_cannot_hold_them(play):
     assert rotations(8, CUDA) == 64
 
 
-def test_a_copy_reads_and_writes():
+def test_a_copy_reads_and_writes(monkeypatch):
     size = 1 << 20
+    monkeypatch.setattr(session, "COPY_BYTES", {"cpu": size})
     began = time.perf_counter()
-    rate = copy_bytes_per_s(CPU, size, budget_s=0.01)
-    assert rate > 2 * size / (time.perf_counter() - began)
+    rate = session.Session("cpu", 0.01).copy_gb_per_s
+    assert rate > 2 * size / (time.perf_counter() - began) / 1e9
 
 
-def test_a_product_of_matrices_is_two_operations_a_pair():
+def test_a_product_of_matrices_is_two_operations_a_pair(monkeypatch):
+    monkeypatch.setattr(session, "MATRIX", {"cpu": 64})
     began = time.perf_counter()
-    rate = matrix_flop_per_s(CPU, torch.float32, 64, budget_s=0.01)
-    assert rate > 2 * 64**3 / (time.perf_counter() - began)
+    rate = session.Session("cpu", 0.01).peak_tflop_per_s
+    assert rate > 2 * 64**3 / (time.perf_counter() - began) / 1e12

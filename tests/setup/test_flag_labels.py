@@ -75,6 +75,8 @@ VALUES = {
         "quantization": "fp8",
         "attention-backend": "flashmla",
         "schedule-conservativeness": "0.5",
+        "prefill-delayer-token-usage-low-watermark": "0.5",
+        "retraction-policy": "priority",
     },
 }
 """Values of flags that do not take 32."""
@@ -125,11 +127,8 @@ def test_a_flag_decides_or_is_noted_or_refused_as_its_label_asks(release: str, f
     label, arity = labels(release)[flag]["label"], listed_flags(release)[flag]
     value = {"none": "", "perhaps": "", "several": " 32 33"}.get(arity, f" {VALUES[release].get(flag, '32')}")
     beside = labels(release)[flag]["with"]
-    if (
-        beside
-        and flags_of(ENGINES[release])[beside].kind == "taken"
-        and listed_flags(release)[beside] == "none"
-    ):
+    is_switch = listed_flags(release).get(beside) == "none"
+    if is_switch and flags_of(ENGINES[release])[beside].kind == "taken":
         line = f"{line} --{beside}"  # without which nothing reads it
     outcome = read_or_refused(f"{line} --{flag}{value}")
     if isinstance(outcome, str):

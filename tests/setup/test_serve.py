@@ -210,10 +210,10 @@ def test_numbers_are_read_as_vllm_reads_them(text: str, number: int) -> None:
 
 
 def test_what_has_no_effect_here_is_named_in_a_note() -> None:
-    line = f"CUDA_VISIBLE_DEVICES=0 vllm serve {MODEL} --port 8000 --trust-remote-code -dp 1 --no-enable-lora"
+    line = f"CUDA_VISIBLE_DEVICES=0 vllm serve {MODEL} --port 8000 --trust-remote-code -dp 1 --no-enable-eplb"
     assert read_serve(line).notes == (
         "of the vllm serve 0.33.0 line without an effect here: CUDA_VISIBLE_DEVICES, --port, "
-        "--trust-remote-code, --data-parallel-size, --enable-lora",
+        "--trust-remote-code, --data-parallel-size, --enable-eplb",
     )
     assert read_serve(f"vllm serve {MODEL} -tp 2").notes == ()
 

@@ -63,8 +63,8 @@ class Outcome:
     memory: type[BlockManager]
 
 
-def random_case(seed: int) -> Case:
-    """Return the case of a seed."""
+def random_case(seed: int, *, in_stages: bool = False) -> Case:
+    """Return the case of a seed; the same in the stages of a pipeline, where a system may have them."""
     rnd = Random(seed)
     policy = rnd.choice(POLICIES)
     options: dict[str, Any] = {"policy": policy, "cost": "affine:0.02,1e-4,8e-6,1e-3"}
@@ -80,6 +80,8 @@ def random_case(seed: int) -> Case:
     options |= _tier_options(Random(seed + 0.5), options)
     options |= _model_options(Random(seed + 0.625), options)
     options |= _cadence(Random(seed + 0.375), options)
+    if in_stages:
+        options = _in_stages(Random(seed + 0.875), options)
     if rnd.random() < 0.1:
         options["until"] = rnd.random() * 5
     if rnd.random() < 0.25:
@@ -97,6 +99,17 @@ def _cadence(rnd: Random, options: dict[str, Any]) -> dict[str, Any]:
     if options["policy"] != "vllm-v1" or options.get("vllm_version", "0.33.0") != "0.33.0":
         return {}
     return {"prefill_schedule_interval": rnd.choice((2, 3, 8, 30))} if rnd.random() < 0.3 else {}
+
+
+def _in_stages(rnd: Random, options: dict[str, Any]) -> dict[str, Any]:
+    """Return options without tiers and drafts, and with several stages; some of a model with windows."""
+    if options["policy"] != "vllm-v1" or options.get("vllm_version", "0.33.0") != "0.33.0":
+        return options
+    apart = ("kv_offloading", "tiers", "speculative", "acceptance")
+    staged = {name: value for name, value in options.items() if not name.startswith(apart)}
+    if "model" not in staged and rnd.random() < 0.3:
+        staged |= {"model": str(UNEQUAL), "num_blocks": 2 * options["num_blocks"]}
+    return {**staged, "pipeline_parallel_size": rnd.choice((2, 2, 3, 4))}
 
 
 def _scheduler_options(rnd: Random, policy: str, blocks: int) -> dict[str, Any]:
@@ -341,13 +354,19 @@ def _loads_deep(counts: dict[str, Any]) -> bool:
     return any(tier["chunks"]["loaded"] for tier in list(counts.get("tiers", {}).values())[1:])
 
 
-def check(seed: int) -> Counter[str]:
+def check(seed: int, *, in_stages: bool = False) -> Counter[str]:
     """Replay the case of a seed in four ways; return what it had in it.
+
+    Args:
+        seed: of the case.
+        in_stages: whether it is in the stages of a pipeline; a system that cannot have any is no case then.
 
     Raises:
         AssertionError: two ways differ.
     """
-    case = random_case(seed)
+    case = random_case(seed, in_stages=in_stages)
+    if in_stages and "pipeline_parallel_size" not in case.options:
+        return Counter()
     base = replay(case, fast_forward=True, tables=False)
     for fast_forward, tables in ((False, False), (True, True), (False, True)):
         other = replay(case, fast_forward=fast_forward, tables=tables)
@@ -374,6 +393,7 @@ def check(seed: int) -> Counter[str]:
                 "speculation" in base.counts and (case.trace.prompt_tokens == 1).sum() > 1
             ),
             "with windows in larger blocks": int("model" in case.options),
+            "in several stages": int("stages" in base.counts),
             "in a closed loop": int("due_s" in base.requests),
             "with a chain of tiers": int("tiers" in base.counts and "tiers" in case.options),
             "loads over several links": int(_loads_deep(base.counts)),
@@ -388,11 +408,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--count", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=1, help="of the first case; the others follow")
+    parser.add_argument("--in-stages", action="store_true", help="take systems of several stages alone")
     chosen = parser.parse_args()
     total: Counter[str] = Counter()
     for seed in range(chosen.seed, chosen.seed + chosen.count):
         try:
-            total += check(seed)
+            total += check(seed, in_stages=chosen.in_stages)
         except AssertionError as error:
             sys.exit(str(error))
         except Exception as error:

@@ -225,8 +225,8 @@ def _notes(
         yield "prompts of latent attention were timed with a key and a value a head, as vLLM computes them"
     if not rank.runs_live:
         yield (
-            "the engine's own time was not measured, as no live run has such layers, caches or several "
-            "devices: it is that of the engine that runs"
+            "launching and the engine's own time were not measured, as no live run has such layers, caches "
+            "or several devices: the time is that of the engine that runs"
         )
 
 

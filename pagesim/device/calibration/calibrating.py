@@ -15,7 +15,7 @@ from pagesim.device.calibration.rank import rank_of
 from pagesim.errors import PagesimError
 from pagesim.kernels.bench.rows import OK, Point, Row
 from pagesim.kernels.bench.run import ProgressCallback, run_points
-from pagesim.kernels.machine import digest
+from pagesim.kernels.machine import available_bytes, digest
 from pagesim.kernels.requirements import require_device
 from pagesim.models import ModelSpec
 from pagesim.setup.engine_config import EngineConfig
@@ -78,8 +78,6 @@ def calibrate(
             process goes on behind it.
     """
     require_device(device)
-    import torch
-
     from pagesim.device.calibration.cases import ModelCases
     from pagesim.device.live.preflight import check_block_size
 
@@ -118,9 +116,9 @@ def calibrate(
     cases = ModelCases(
         rank,
         name=system.model,
-        device=torch.device(device),
+        device=device,
+        batches=grid.iterations,
         steps=7 if quick and not on_gpu else 15,
-        most=max(grid.iterations),
         seed=system.seed,
     )
     outcome = run_points(
@@ -169,7 +167,6 @@ def _all_good(turn: Sequence[Row]) -> bool:
 def _check_memory(spec: ModelSpec, itemsize: int, device: str) -> None:
     import torch
 
-    from pagesim.device.live.preflight import available_bytes
     from pagesim.hardware.gpus import GIB
 
     free = torch.cuda.mem_get_info()[0] if device == "cuda" else available_bytes()

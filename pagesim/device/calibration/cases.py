@@ -3,28 +3,44 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
-from pagesim.device.calibration.iterations import WholeIterations
 from pagesim.device.calibration.points import ITERATION, LAUNCHES
 from pagesim.device.calibration.rank import Rank
+from pagesim.device.live import run_live
+from pagesim.device.live.batch import Staging, columns_alike, table_width
+from pagesim.device.live.cached_attention import CachedAttention
+from pagesim.device.live.graphs import DecodeGraphs
 from pagesim.device.live.model import Model
+from pagesim.device.live.pools import KvPools
 from pagesim.kernels.bench.inputs import DTYPES
 from pagesim.kernels.bench.rows import Point
 from pagesim.kernels.bench.session import Case, Prepare, Session
 from pagesim.kernels.timing import Timing
+from pagesim.setup.system import System, checked
+from pagesim.workloads.trace import Trace
+
+PROMPT = 16
+"""Tokens of the prompts before decoding; enough that decoding begins at once, few enough to be cheap."""
+
+APART_S = 1e4
+"""Seconds between the batches of a live run: its clock passes over what is idle."""
+
+WATERMARK = 0.98
+"""Of the cache as much may be used at most, or the scheduler would admit fewer sequences."""
 
 SAMPLES = 15
 """Samples of the host's launching."""
 
 
 class ModelCases:
-    """Makes points of a model ready; its weights and its cache are made when they are first needed.
+    """Makes points of a model ready; its weights are made when they are first needed.
 
     The model and what it calls run in inference mode, as in a live run, in which small ops take a fifth less.
 
@@ -32,18 +48,18 @@ class ModelCases:
         rank: whose layers.
         name: of the model, or the path of its config.
         device: ``cpu`` or ``cuda``.
-        steps: iterations that are carried out for each whole-iteration point.
-        most: sequences of the largest of these.
+        batches: sequences of the whole iterations.
+        steps: that each of these batches decodes; their median counts.
         seed: of weights and tokens.
     """
 
     def __init__(
-        self, rank: Rank, *, name: str, device: torch.device, steps: int, most: int, seed: int
+        self, rank: Rank, *, name: str, device: str, batches: Sequence[int], steps: int, seed: int
     ) -> None:
         self.rank = rank
-        self.device = device
-        self._name, self._steps, self._most, self._seed = name, steps, most, seed
-        self._iterations: WholeIterations | None = None
+        self.device = torch.device(device)
+        self._name, self._batches, self._steps, self._seed = name, batches, steps, seed
+        self._live: dict[int, pd.DataFrame] = {}
 
     def prepares(self) -> dict[str, Prepare]:
         """Return what makes each op ready."""
@@ -79,20 +95,53 @@ class ModelCases:
         )
 
     def _iteration(self, point: Point, session: Session) -> Case:
-        """Return whole iterations that decode."""
+        """Return whole iterations that decode, of a live run."""
 
         def measure(budget_s: float) -> tuple[Timing, dict[str, Any]]:
-            seconds, context = self._whole(point).decode(point["batch"])
-            return _timing(seconds), {"decode_context": context}
+            steps = self._live_steps(point)
+            whole = steps[(steps.decode_sequences == point["batch"]) & (steps.prompt_tokens == 0)]
+            # The first comes with the last prompts, or after a pause.
+            chosen = whole[1:] if len(whole) > 1 else whole
+            context = round(chosen.decode_context.median())
+            return _timing(chosen.step_s), {"decode_context": context}
 
         return Case([], measure=measure)
 
+    def _live_steps(self, point: Point) -> pd.DataFrame:
+        """Return the steps of a live run that serves all batches, one long after another."""
+        turn = point.parameters.get("number", 0)
+        if turn not in self._live:
+            self.__dict__.pop("model", None)  # a live run makes its own
+            block_size, output = point["block_size"], self._steps + 2
+            needed = max(self._batches) * -(-(PROMPT + output) // block_size) + 1
+            system = {
+                "model": self._name,
+                "num_blocks": int(needed / WATERMARK) + 2,
+                "cpu_blocks": 0,
+                "block_size": block_size,
+                "kv_cache_dtype": "bf16" if self.rank.dtype == "bf16" else "fp16",
+                "seed": self._seed,
+                "cost": "affine:0.01,0,0",  # is never asked
+            }
+            arrivals = np.repeat(APART_S * np.arange(len(self._batches)), self._batches)
+            prompts, outputs = (np.full(len(arrivals), each) for each in (PROMPT, output))
+            served = run_live(
+                checked(System, system),
+                Trace(arrivals, prompts, outputs),
+                device=self.device.type,
+                cuda_graphs=self.rank.cuda_graphs,
+            )
+            assert served.steps is not None
+            self._live[turn] = served.steps
+        return self._live[turn]
+
     def _launch(self, point: Point, session: Session) -> Case:
-        """Return an iteration's launching."""
-        kind = point.op.removeprefix("launch-")
+        """Return the launching of an iteration that decodes, computes a prompt, or does both."""
+        new = {"decode": [1], "prompt": [PROMPT], "mixed": [1, PROMPT]}[point.op.removeprefix("launch-")]
 
         def measure(budget_s: float) -> tuple[Timing, dict[str, Any]]:
-            launch = self._whole(point).launching(kind)
+            launch = self._launching(new, point["block_size"])
+            launch()
             seconds = []
             for _ in range(SAMPLES):
                 torch.cuda.synchronize()
@@ -104,21 +153,27 @@ class ModelCases:
 
         return Case([], measure=measure)
 
-    def _whole(self, point: Point) -> WholeIterations:
-        if self._iterations is None:
-            self._iterations = WholeIterations(
-                self.model,
-                name=self._name,
-                block_size=point["block_size"],
-                most=self._most,
-                cuda_graphs=self.rank.cuda_graphs,
-                steps=self._steps,
-                seed=self._seed,
-            )
-        return self._iterations
+    def _launching(self, new: Sequence[int], block_size: int) -> Callable[[], Any]:
+        """Return what launches an iteration of sequences with so many new tokens, and waits for nothing."""
+        model, spec = self.model, self.rank.spec
+        pools = KvPools(
+            spec,
+            num_blocks=1,
+            host_blocks=0,
+            block_size=block_size,
+            dtype=model.dtype,
+            device=self.device,
+        )
+        tables = np.zeros((len(new), table_width(-(-PROMPT // block_size))), np.int32)
+        batch = Staging(self.device).put(columns_alike(new, PROMPT, tables))
+        if self.rank.cuda_graphs and not batch.longest_query:
+            graphs = DecodeGraphs(model, pools, longest=spec.max_model_len, most=1)
+            return lambda: graphs.replay(batch)
+        attend = CachedAttention(pools, batch, "paged")
+        return lambda: model.forward(batch.tokens, batch.positions, batch.last, attend)
 
 
-def _timing(seconds: Sequence[float]) -> Timing:
+def _timing(seconds: Sequence[float] | pd.Series[float]) -> Timing:
     """Return a timing of samples by the host's clock, of one round."""
     p20, median, p80 = np.percentile(seconds, (20, 50, 80)).tolist()
     return Timing(median, p20, p80, 0.0, len(seconds), "wall")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-from pathlib import Path
 
 import torch
 
@@ -12,6 +10,7 @@ from pagesim.device.live.cached_attention import KINDS
 from pagesim.errors import CapacityError, PagesimError
 from pagesim.hardware.gpus import GIB
 from pagesim.kernels.cache import HEAD_DIMS
+from pagesim.kernels.machine import available_bytes
 from pagesim.kernels.swap import STRATEGIES
 from pagesim.models import ModelSpec
 from pagesim.setup.engine_config import EngineConfig
@@ -51,11 +50,11 @@ def check_options(
             f"cuda_graphs needs attention paged, not {attention}: how wide the padded batch is changes from "
             "step to step"
         )
-    if system.tensor_parallel_size != 1:
-        raise PagesimError(
-            f"tensor_parallel_size is {system.tensor_parallel_size}; a live run runs on one device, so it "
-            "must be 1"
-        )
+    for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+        if (system.option(name) or 1) != 1:
+            raise PagesimError(
+                f"{name} is {system.option(name)}; a live run runs on one device, so it must be 1"
+            )
     if system.weight_dtype not in (None, "bf16", "fp16"):
         raise PagesimError(
             f"weight_dtype is {system.weight_dtype}; a live run has fp16 or bf16 (and fp32 on a CPU)"
@@ -143,17 +142,6 @@ def check_memory(
             f"cpu_blocks is {host_blocks}: {_gib(host)} of pinned memory; {_gib(pinnable)} are free, "
             f"so set it to at most {pinnable // block}"
         )
-
-
-def available_bytes() -> int:
-    """Return the bytes of host memory that can be taken without pushing anything out."""
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _gib(size: int) -> str:

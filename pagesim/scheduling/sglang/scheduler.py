@@ -283,7 +283,9 @@ class Sglang(Scheduler):
 
     @property
     def has_work(self) -> bool:
-        return bool(self.running or self.queue.waiting or self.waiting_queue.messages)
+        if self.running or self.queue.waiting or self.waiting_queue.messages:
+            return True
+        return not self._is_idle  # a turn takes in the last result
 
     def ran_dry(self) -> None:
         self._is_idle = True

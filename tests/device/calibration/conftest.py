@@ -51,13 +51,16 @@ class FakeDevice:
         self.now += round(seconds * 1e9)
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let live's primitives cost what they cost here, and all clocks show this one."""
+        """Let live's primitives and the bench's cost what they cost here, and all clocks show this one."""
         import torch
 
         from pagesim.device.live import batch, cached_attention, clock, executor
         from pagesim.device.live.model import Model
         from pagesim.device.live.pools import KvPools
         from pagesim.kernels import timing
+        from pagesim.kernels.bench import attention as bench_attention
+        from pagesim.kernels.bench import block_moves, cache_write, swap
+        from pagesim.kernels.bench.session import Session
 
         costs = self.costs
         shown = SimpleNamespace(perf_counter=lambda: self.now / 1e9, perf_counter_ns=lambda: self.now)
@@ -81,24 +84,46 @@ class FakeDevice:
         monkeypatch.setattr(Model, "logits", logits)
         layers = 2  # of the tiny model
 
-        def write(keys: Any, values: Any, cache: Any, slots: Any, **_: Any) -> None:
+        reshape_and_cache = cached_attention.reshape_and_cache
+        paged_attention = cached_attention.paged_attention
+
+        def write(keys: Any, *others: Any, **how: Any) -> None:
+            reshape_and_cache(keys, *others, **how)
             self.take(costs.write(len(keys)) / layers)
 
         def attention(
-            queries: Any, cache: Any, tables: Any, lengths: Any, starts: Any = None, **_: Any
-        ) -> None:
+            queries: Any, cache: Any, tables: Any, lengths: Any, starts: Any = None, **how: Any
+        ) -> Any:
             if starts is None:
                 self.take(costs.decode(len(queries), int(lengths.sum())) / layers)
-                return
-            new = starts.diff()
-            pairs = int((new * (lengths - new) + new * (new + 1) // 2).sum())
-            self.take(costs.prefill(len(queries), pairs) / layers)
+            else:
+                new = starts.diff()
+                pairs = int((new * (lengths - new) + new * (new + 1) // 2).sum())
+                self.take(costs.prefill(len(queries), pairs) / layers)
+            return paged_attention(queries, cache, tables, lengths, starts, **how)
 
-        monkeypatch.setattr(cached_attention, "reshape_and_cache", write)
-        monkeypatch.setattr(cached_attention, "paged_attention", attention)
+        for module in (cached_attention, cache_write):
+            monkeypatch.setattr(module, "reshape_and_cache", write)
+        for module in (cached_attention, bench_attention):
+            monkeypatch.setattr(module, "paged_attention", attention)
         for name in ("copy", "swap_out", "swap_in"):
             cost = getattr(costs, name)
             monkeypatch.setattr(KvPools, name, lambda pools, pairs, cost=cost: self.take(cost(len(pairs))))
+        copy_blocks, start = block_moves.copy_blocks, swap.start
+
+        def copied(pool: Any, pairs: Any) -> None:
+            copy_blocks(pool, pairs)
+            self.take(costs.copy(len(pairs)))
+
+        def swapped(strategy: Any, point: Any, pairs: Any) -> Any:
+            self.take((costs.swap_out if point["direction"] == "out" else costs.swap_in)(len(pairs)))
+            return start(strategy, point, pairs)
+
+        monkeypatch.setattr(block_moves, "copy_blocks", copied)
+        monkeypatch.setattr(swap, "start", swapped)
+        # What this clock does not time takes no time, and would be repeated for ever.
+        monkeypatch.setattr(Session, "reference_gb_per_s", lambda session, reference: 1.0)
+        monkeypatch.setattr(Session, "peak_tflop_per_s", 1.0)
         put = batch.Staging.put
 
         def staged(staging: Any, columns: Any) -> Any:

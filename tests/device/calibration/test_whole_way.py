@@ -15,6 +15,7 @@ import pandas as pd  # noqa: E402
 
 import pagesim as ps  # noqa: E402
 from pagesim.costs.profiles import EVERYWHERE, load_profile  # noqa: E402
+from tests.device.calibration.test_points import LATENT, WINDOWS  # noqa: E402
 
 LOAD = (
     "--model", "tiny", "--num-blocks", "40", "--trace", "fixed:60,20", "--num-requests", "12",
@@ -51,7 +52,7 @@ def whole_way(command, folder: Path, *how: str) -> None:
     assert "overhead" in command("profile", "show", profile)
     command("profile", "check", profile)
 
-    command("run", *LOAD, "--cost", f"profile:{profile}", "--out", folder / "run")
+    command("run", *LOAD, "--cost", f"profile:{profile},max_error=inf", "--out", folder / "run")
     assert ps.load(folder / "run").summary["requests"]["finished"] == 12
 
     shown = command(
@@ -88,6 +89,44 @@ def whole_way(command, folder: Path, *how: str) -> None:
 @pytest.mark.slow
 def test_the_whole_way(command, tmp_path):
     whole_way(command, tmp_path, "--quick")
+
+
+SYSTEMS = {
+    "drafts over two GPUs, an fp8 cache": (
+        "--serve", "vllm serve tiny --tensor-parallel-size 2 --kv-cache-dtype fp8", "--gpu", "h100",
+        "--speculative-method", "ngram", "--speculative-tokens", "3", "--acceptance", "0.5",
+    ),
+    "windows": ("--model", "windows.json"),
+    "latent": ("--model", "latent.json", "--gpu", "h100"),
+}  # fmt: skip
+
+
+@pytest.mark.slow_but("windows")
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_system_is_calibrated_and_run_with_the_same_flags(
+    system, command, succeeds, tmp_path, small_grid, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("windows.json").write_text(json.dumps(WINDOWS))
+    Path("latent.json").write_text(json.dumps(LATENT))
+    flags, profile = SYSTEMS[system], tmp_path / "mine.json"
+    shown = command("calibrate", "--device", "cpu", "--seconds", "0.001", *flags, profile)
+    made = load_profile(profile)
+    assert set(made.ranges) == {sample.term for sample in made.samples} == set(made.errors)
+    assert all(error.median is not None and error.worst >= error.median for error in made.errors.values())
+    assert (made.queries, made.kv_dtype) == ((4, "fp8") if "drafts" in system else (1, "fp16"))
+    datasheet = {term for term, origin in made.origins.items() if origin == "datasheet"}
+    assert datasheet == {"drafts over two GPUs, an fp8 cache": {"all_reduce"}, "windows": set()}.get(
+        system, {"experts"}
+    )
+    for operator in made.errors:
+        assert operator in shown
+    done = succeeds(
+        "run", *flags, "--trace", "fixed:60,20", "--num-requests", "12", "--arrivals", "all-at-once",
+        "--num-blocks", "400", "--cost", f"profile:{profile},max_error=inf", "--json",
+    )  # fmt: skip
+    assert json.loads(done.out)["requests"]["finished"] == 12
+    assert sum("errors on held-out points" in line for line in done.err.splitlines()) == 1
 
 
 @pytest.mark.slow
