@@ -54,6 +54,7 @@ ENGINE_FIELDS = frozenset(
         "language_model_only",
         "skip_mm_profiling",
         "max_pixels",
+        "cpu_offload_gb",
         "max_loras",
         "max_lora_rank",
         "kv_cache_memory_bytes",

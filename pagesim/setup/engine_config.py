@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from pydantic import ValidationError
-
 from pagesim.costs import Affine, CostModel, EngineTime, engine_time, parse_cost
 from pagesim.errors import PagesimError
 from pagesim.hardware import GpuSpec, TierSpec, gpu
+from pagesim.hardware.gpu_spec import GIB
 from pagesim.models import ModelSpec, model
 from pagesim.models.layers import KV_DTYPE_BYTES
 from pagesim.models.parallel import hand_over_bytes_per_token, stages_of
@@ -32,7 +29,7 @@ from pagesim.setup.block_plans import (
     type_plan,
 )
 from pagesim.setup.offload import tier_specs, with_chunks
-from pagesim.setup.options import refuse_unknown, sentence
+from pagesim.setup.options import options_of
 from pagesim.setup.presets import BLOCK_SIZE, PAGE_BYTES, POLICY_PLUGINS, Policy, parts_of
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.system import MOST_BLOCKS, System
@@ -251,6 +248,11 @@ class EngineConfig:
         )
 
     @property
+    def offloaded_bytes(self) -> int:
+        """Bytes of weights that each GPU reads from host memory (vLLM's ``--cpu-offload-gb``)."""
+        return int((self.system.cpu_offload_gb or 0) * GIB)
+
+    @property
     def vllm_memory(self) -> dict[str, Any]:
         """What decides how much memory vLLM's rule gives its cache, as `capacity` and `divide` take it."""
         # A rule that is not the engine's own has defaults of its own.
@@ -269,6 +271,7 @@ class EngineConfig:
                 tried=not self.system.skip_mm_profiling,
                 max_pixels=self.system.max_pixels,
             ),
+            "offloaded": self.offloaded_bytes,
             "adapters": Adapters(self.system.max_loras or 0, self.system.max_lora_rank),
         }
 
@@ -424,7 +427,10 @@ class EngineConfig:
             getattr(self.options, "vllm_version", None),
             asynchronous=self.scheduler.schedules_ahead(self.options),
         )
-        return replace(own, graphs_to=self.scheduler.graphs_to(self.options))
+        read = self.offloaded_bytes / self.gpu.host.bytes_per_s
+        return replace(
+            own, graphs_to=self.scheduler.graphs_to(self.options), iteration_s=own.iteration_s + read
+        )
 
     @cached_property
     def cost(self) -> CostModel:
@@ -442,30 +448,3 @@ class EngineConfig:
             engine=self.engine_time,
             release=f"vllm {release}" if release else "",
         )
-
-
-def options_of(policy: Policy, given: Mapping[str, Any]) -> SchedulerOptions:
-    """Return the options of a policy's scheduler: those that were given, and the policy's own.
-
-    Args:
-        policy: whose.
-        given: options of any scheduler, by name.
-
-    Raises:
-        PagesimError: one contradicts the policy, the scheduler does not have it, or it is out of bounds.
-    """
-    for name, own in policy.options.items():
-        if given.get(name, own) != own:
-            raise PagesimError(
-                f"{name} is {json.dumps(given[name])}; it must be {json.dumps(own)} or left out: this "
-                "policy is about it"
-            )
-    kind = SCHEDULERS.find(policy.scheduler).Options
-    for name in given:
-        if name not in kind.model_fields:
-            refuse_unknown(policy.scheduler, name)
-    try:
-        return kind.model_validate({**given, **policy.options})
-    except ValidationError as error:
-        where = f"under scheduler {policy.scheduler} "
-        raise PagesimError(sentence(str(error.errors()[0]["loc"][0]), error, where)) from None

@@ -17,6 +17,7 @@ from pagesim.setup.serve_vllm_values import (
     kernel_block,
     length,
     limits,
+    offloaded,
     own_length,
     processor,
     retention,
@@ -112,6 +113,7 @@ def _check_state_block(flags: Mapping[str, list[str]], options: Mapping[str, Any
 
 _READERS: dict[str, Reader] = {
     "max-model-len": length,
+    "cpu-offload-gb": offloaded,
     "limit-mm-per-prompt": limits,
     "mm-processor-kwargs": processor,
     "prefix-cache-retention-interval": number("prefix_cache_retention_interval", retention),

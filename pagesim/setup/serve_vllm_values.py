@@ -73,6 +73,12 @@ def adapters(flags: Mapping[str, list[str]]) -> dict[str, Any]:
     return found
 
 
+def offloaded(name: str, text: str) -> dict[str, Any]:
+    """Return the GiB of weights in host memory; nothing for 0."""
+    found = number("cpu_offload_gb", float)(name, text)
+    return found if found["cpu_offload_gb"] else {}
+
+
 def own_length(name: str, flags: Mapping[str, list[str]]) -> int:
     """Return the tokens of the longest request that a model takes, with what overrides its config.json.
 

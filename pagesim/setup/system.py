@@ -95,6 +95,13 @@ class SystemFields(BaseModel):
         ge=1,
         description="Pixels of the largest image, under sizing vllm. Defaults to the preprocessor's own.",
     )
+    cpu_offload_gb: float | None = Field(
+        None,
+        gt=0,
+        le=1 << 20,
+        description="Weights that each GPU reads from host memory in every iteration, in GiB, under sizing "
+        "vllm. None by default.",
+    )
     max_loras: int | None = Field(
         None,
         ge=1,

@@ -43,6 +43,7 @@ def capacity(
     sampler_buffers: bool = False,
     images: Images = USUAL,
     adapters: Adapters = NO_ADAPTERS,
+    offloaded: int = 0,
     mem_fraction_static: float = MEM_FRACTION_STATIC,
     max_total_tokens: int | None = None,
     cache_bytes: int | None = None,
@@ -82,6 +83,7 @@ def capacity(
         sampler_buffers: whether its sampler keeps buffers, for ``vllm``.
         images: how images are treated, for ``vllm``.
         adapters: those that memory is kept for, for ``vllm``.
+        offloaded: bytes of weights that each GPU reads from host memory, for ``vllm``.
         mem_fraction_static: the share of memory for weights and cache, for ``sglang``, in (0, 1].
         max_total_tokens: tokens of the cache at most, for ``sglang``.
         cache_bytes: what is left for the cache on each GPU, where it is known; nothing is then worked out.
@@ -138,6 +140,7 @@ def capacity(
             sampler_buffers=sampler_buffers,
             images=images,
             adapters=adapters,
+            offloaded=offloaded,
             layers=layers,
         )
 

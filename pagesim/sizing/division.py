@@ -89,6 +89,7 @@ def divide(
     sampler_buffers: bool = False,
     images: Images = USUAL,
     adapters: Adapters = NO_ADAPTERS,
+    offloaded: int = 0,
     layers: range | None = None,
 ) -> Division:
     """Divide the memory of each of ``tp`` GPUs as vLLM does.
@@ -107,6 +108,7 @@ def divide(
         sampler_buffers: whether the sampler keeps buffers and masks a copy of the logits, as in 0.33.0.
         images: how images are treated, by a model that has a tower for them.
         adapters: those that memory is kept for.
+        offloaded: bytes of weights that each GPU reads from host memory.
         layers: of the GPUs' stage, in a pipeline; all of them when left out.
     """
     layers = range(model.layers) if layers is None else layers
@@ -118,11 +120,12 @@ def divide(
     other = OTHER_BYTES + (kept_by_sampler(model, max_num_seqs) if sampler_buffers and is_last else 0)
     if tp > 1 and (gpu.capability or 0) >= 90 and gpu.peer.bytes_per_s > gpu.host.bytes_per_s:
         other += LINKED_BYTES
+    padding = expert_padding(model, gpu, tp, layers)
     graphs = GRAPHS if max_num_seqs >= SEQUENCES else FEW_GRAPHS
     return Division(
         memory=gpu.memory_bytes,
         requested=requested_bytes(gpu, gpu_memory_utilization),
-        weights=stage_weight_bytes(model, tp, layers) + expert_padding(model, gpu, tp, layers),
+        weights=max(0, stage_weight_bytes(model, tp, layers) + padding - offloaded),
         activations=peak(
             model,
             tp,

@@ -476,3 +476,20 @@ def test_adapters_are_kept_memory_for_where_the_server_takes_any() -> None:
     taken = options_of(line)
     assert (taken["max_loras"], taken["max_lora_rank"]) == (4, 64)
     assert read_serve(line).notes[0].endswith(": --lora-modules")
+
+
+def test_weights_on_the_host_leave_their_memory_and_are_read_in_every_iteration() -> None:
+    """``UVAOffloader`` (model_executor/offloader/uva.py); an H100's link to its host has 64 GB/s each way."""
+    given = {"gpu": "h100", "max_model_len": 4096}
+
+    def config(flags: str) -> EngineConfig:
+        served = read_serve(f"vllm serve {MODEL} {flags}").merged_with(given)
+        return EngineConfig(checked(System, served))
+
+    whole, part = config("--cpu-offload-gb 0"), config("--cpu-offload-gb 4")
+    moved = 4 * 2**30
+    assert whole.capacity.weight_bytes_per_gpu - part.capacity.weight_bytes_per_gpu == moved
+    more = (part.capacity.num_blocks - whole.capacity.num_blocks) * part.capacity.block_bytes
+    assert moved - part.capacity.block_bytes < more <= moved
+    seconds = part.engine_time.iteration_s - whole.engine_time.iteration_s
+    assert seconds == pytest.approx(moved / whole.gpu.host.bytes_per_s)
