@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
 
@@ -269,7 +270,9 @@ class FlagTable:
             begun = [each for each in self.spellings if head.startswith("--") and each.startswith(head)]
             if len({self.spellings[each] for each in begun}) != 1 or head == "--":
                 wrong = "is the beginning of several flags" if begun and head != "--" else "is no flag"
-                raise PagesimError(f"--serve: {brief(flag, 80)} {wrong} of {self.server}")
+                close = [] if begun else get_close_matches(head, self.spellings, 1, 0.8)
+                hint = f"; did you mean {close[0]}?" if close else ""
+                raise PagesimError(f"--serve: {brief(flag, 80)} {wrong} of {self.server}{hint}")
             head = begun[0]
         return *self.spellings[head], tuple(path)
 

@@ -62,6 +62,12 @@ def test_a_flag_of_an_older_release_is_explained(flags: str, remedy: str) -> Non
     assert remedy in said
 
 
+def test_a_flag_that_is_misspelled_is_named_as_it_is_spelled() -> None:
+    said = refusal(f"vllm serve {MODEL} --tool-cal-parser hermes")
+    assert said.endswith("is no flag of vllm serve 0.33.0; did you mean --tool-call-parser?")
+    assert "did you mean" not in refusal(f"vllm serve {MODEL} --wings")
+
+
 def test_no_flag_of_the_release_is_called_older() -> None:
     older = {name for name, flag in flags_of("vllm").items() if flag.kind == "older"}
     assert not older & set(listed_flags("vllm-0.33.0"))
