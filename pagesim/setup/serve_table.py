@@ -199,6 +199,8 @@ class FlagTable:
 
     def _decided(self, flag: Flag, values: list[str]) -> dict[str, Any]:
         """Return the options that a flag decides by itself."""
+        if flag.kind != "taken":
+            return {}
         if flag.flag in self.readers:
             return self.readers[flag.flag](flag.flag, values[-1])
         if flag.reads == "switch":

@@ -132,13 +132,15 @@ def test_a_flag_decides_or_is_noted_or_refused_as_its_label_asks(release: str, f
         line = f"{line} --{beside}"  # without which nothing reads it
     outcome = read_or_refused(f"{line} --{flag}{value}")
     if isinstance(outcome, str):
-        assert label not in LOOSE
+        assert label in FIRM
         assert outcome.startswith(f"--serve: --{flag}")
         assert "affects scheduling and is not modelled; " in outcome
     elif outcome.options == read_serve(line).options:
         assert label not in FIRM
         assert outcome.notes[0].endswith(f" line without an effect here: --{flag}")
-        if label == "layers":
+        if label not in ("layers", "experts"):
+            assert isinstance(read_or_refused(f"{layered} --{flag}{value}"), ServeLine)
+        elif label == "layers":
             said = refusal(f"{layered} --{flag}{value}")
             assert said.startswith(f"--serve: --{flag} would change what the layers of ")
 
