@@ -172,7 +172,7 @@ class EventClock(Clock):
         _warm_up([flush, *calls])
         calls = calls[:_FLUSHED_CALLS]
         graphs = [_captured([call]) for call in calls]
-        turn = cycle([graph.replay if graph else call for graph, call in zip(graphs, calls, strict=True)])
+        turn = cycle([replay or call for replay, call in zip(graphs, calls, strict=True)])
         start, end = _events()
 
         def sample() -> float:
@@ -197,15 +197,15 @@ class GraphClock(Clock):
 
     def prepare(self, calls: Sequence[Call]) -> Callable[[], float]:
         _warm_up(calls)
-        graph = _captured(calls)
-        if graph is None:
+        replay = _captured(calls)
+        if replay is None:
             raise NotCapturable("a CUDA graph cannot hold these calls")
         start, end = _events()
 
         def replays(times: int) -> float:
             start.record()
             for _ in range(times):
-                graph.replay()
+                replay()
             end.record()
             end.synchronize()
             return float(start.elapsed_time(end)) / 1e3
@@ -281,29 +281,21 @@ def _warm_up(calls: Sequence[Call]) -> None:
     torch.cuda.synchronize()
 
 
-class _Graph:
-    """A captured CUDA graph, with what its calls returned: a later call would get that memory otherwise."""
-
-    def __init__(self, calls: Sequence[Call]) -> None:
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self._kept = [call() for call in calls]
-
-    def replay(self) -> None:
-        self._graph.replay()
-
-
-def _captured(calls: Sequence[Call]) -> _Graph | None:
-    """Return a graph that holds these calls, or None if none can."""
+def _captured(calls: Sequence[Call]) -> Call | None:
+    """Return what replays a CUDA graph of these calls, or None if none can hold them."""
+    graph = torch.cuda.CUDAGraph()
     try:
-        return _Graph(calls)
+        with torch.cuda.graph(graph):
+            kept = [call() for call in calls]
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
         if "captur" not in str(error):
             raise
-    torch.cuda.synchronize()
-    return None
+        torch.cuda.synchronize()
+        return None
+    # What they returned is kept: a later call would get that memory otherwise.
+    return lambda kept=kept: graph.replay()  # type: ignore[misc]
 
 
 def _events() -> tuple[torch.cuda.Event, torch.cuda.Event]:

@@ -100,8 +100,9 @@ class Trace:
             ``prompt_tokens``. None when it is 0 for all; given so, it becomes None.
         think_s: seconds from the end of a session's previous turn until a turn is sent, ``[N]``, 0 to
             ``MAX_THINK_S``, of no meaning for first turns; or None when all requests arrive at ``arrival_s``.
-        priority: what a scheduler that serves by priority goes by, the smallest first, ``[N]``, within
-            ``MAX_PRIORITY`` of 0. None when it is 0 for all; given so, it becomes None.
+        priority: what a scheduler that serves by priority goes by, vLLM's the smallest first, SGLang's the
+            largest, ``[N]``, within ``MAX_PRIORITY`` of 0. None when it is 0 for all; given so, it becomes
+            None.
         notes: what was noticed or assumed while the trace was made (shown to the user, never silent).
 
     Raises:

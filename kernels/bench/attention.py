@@ -34,8 +34,8 @@ def prepare(point: Point, session: Session) -> Case:
 def _ours(point: Point, session: Session) -> Case:
     """Return our kernel over some inputs, with each batch gathered first if the op says so."""
     queries, longest = queries_of(point), point["context"]
-    make = inputs.contiguous if point.op == "contiguous-decode" else inputs.paged
-    given = make(point, session, point["batch"] * queries)
+    contiguous = point.op == "contiguous-decode"
+    given = inputs.paged(point, session, point["batch"] * queries, contiguous=contiguous)
     splits = {"paged-decode-v1": 1, "paged-decode-v2": -(-longest // V2_TOKENS)}
     options: dict[str, Any] = {
         "max_query_len": queries,
@@ -62,7 +62,7 @@ def _ours(point: Point, session: Session) -> Case:
 def _sdpa(point: Point, session: Session) -> Case:
     """Return ``scaled_dot_product_attention`` over contiguous heads, causal for prompts."""
     prompt, rows = Point(point.bench, point.op, {**point.parameters, "layout": "HND"}), queries_of(point)
-    given = inputs.contiguous(prompt, session, point["batch"] * rows)
+    given = inputs.paged(prompt, session, point["batch"] * rows, contiguous=True)
     shared = point["q_heads"] != point["kv_heads"]
     context = point["context"]
 

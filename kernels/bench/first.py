@@ -51,43 +51,31 @@ def steps(out: Path, device: str, quick: bool) -> list[Step]:
         device: ``cpu`` or ``cuda``.
         quick: few points; on a CPU there are few in any case, so that a step takes a minute at most.
     """
-    pagesim, on_gpu = ["-m", "pagesim"], device == "cuda"
+    on_gpu = device == "cuda"
     quick = quick or not on_gpu
-    where = ["--device", device, "--model", "llama-3.1-8b" if on_gpu else "tiny"]
-    fast = ["--quick", "--seconds", "0.001"] if quick else []
+    where = f"--device {device}"
+    model = f"--model {'llama-3.1-8b' if on_gpu else 'tiny'} {'--cuda-graphs' if on_gpu else ''}"
+    fast = "--quick --seconds 0.001" if quick else ""
     tests = ["tests/kernels/ops", "-m", "not slow", "-q", "-W", "ignore", "-p", "no:cacheprovider"]
     if quick:
         tests += ["-k", "blocks_are_copied or any_number_of_splits"]
-    load = ["--trace", "fixed:30,8", "--num-requests", "8", "--num-blocks", "24"]
+    load = "--trace fixed:30,8 --num-requests 8 --num-blocks 24"
     if on_gpu:
-        load = ["--trace", "sharegpt", "--num-blocks", "500", "--rate", "8", "--duration", "20"]
+        load = "--trace sharegpt --num-blocks 500 --rate 8 --duration 20"
     if quick:
-        load += ["--policies", "vllm-v1", "--preemptions", "recompute"]
+        load += " --policies vllm-v1 --preemptions recompute"
+    bench = f"-m pagesim bench all {where} {fast} --time-limit {LIMIT_S - 60} --out".split()
+    calibrate = f"-m pagesim calibrate {where} {model} {fast}".split()
+    validate = f"-m pagesim validate --live {where} {model} {load} --out".split()
     profile = str(out / "profile.json")
     return [
         Step("correctness", "Are the kernels right?", ["-m", "pytest", *tests]),
-        Step(
-            "bench",
-            "How fast are they, beside peers?",
-            [
-                *pagesim,
-                *("bench", "all", *where[:2], *fast),
-                *("--time-limit", str(LIMIT_S - 60), "--out", str(out / "bench")),
-            ],
-        ),
-        Step(
-            "calibration",
-            "What does a model take?",
-            [*pagesim, "calibrate", *where, *fast, *["--cuda-graphs"] * on_gpu, profile],
-        ),
+        Step("bench", "How fast are they, beside peers?", [*bench, str(out / "bench")]),
+        Step("calibration", "What does a model take?", [*calibrate, profile]),
         Step(
             "validation",
             "Does the simulator predict a live run?",
-            [
-                *pagesim,
-                *("validate", "--live", *where, "--profile", profile, *load),
-                *("--out", str(out / "validation")),
-            ],
+            [*validate, str(out / "validation"), "--profile", profile],
         ),
     ]
 

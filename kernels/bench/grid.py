@@ -5,7 +5,7 @@ Nothing here needs torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
@@ -101,8 +101,7 @@ class Grid:
             _among("op", op, tuple(OPS[self.bench]))
         for column, values in self.values.items():
             for value in values:
-                pairs = zip(column, value, strict=True) if isinstance(column, tuple) else [(column, value)]
-                for name, each in pairs:
+                for name, each in _pairs(column, value):
                     check_value(name, each)
 
     def points(self) -> Iterator[Point]:
@@ -111,9 +110,7 @@ class Grid:
         for values in product(*self.values.values()):
             chosen: dict[str, Any] = {}
             for column, value in zip(self.values, values, strict=True):
-                chosen.update(
-                    zip(column, value, strict=True) if isinstance(column, tuple) else [(column, value)]
-                )
+                chosen.update(_pairs(column, value))
             for op in self.ops:
                 columns = OPS[self.bench][op].columns
                 given = {name: chosen[name] for name in columns if name in chosen}
@@ -122,6 +119,10 @@ class Grid:
                 if str(point) not in seen and is_done(point, chosen):
                     seen.add(str(point))
                     yield point
+
+
+def _pairs(column: str | tuple[str, ...], value: Any) -> Iterable[tuple[str, Any]]:
+    return zip(column, value, strict=True) if isinstance(column, tuple) else [(column, value)]
 
 
 def is_done(point: Point, chosen: Mapping[str, Any]) -> bool:

@@ -26,6 +26,10 @@ TOLERANCE = {"fp16": 5e-3, "bf16": 4e-2, "fp32": 5e-3, "fp8": 5e-2}
 """max|error| / max|reference| that still counts as right: it guards against wrong results, no more."""
 
 
+TILE = 128
+"""Tokens, of which a contiguous sequence has a multiple."""
+
+
 def query_dtype(name: str) -> torch.dtype:
     """Return what queries are in where the cache is of this dtype: the same, or fp16 beside FP8."""
     return torch.float16 if name == "fp8" else DTYPES[name]
@@ -59,44 +63,26 @@ class Inputs:
         return keys, values
 
 
-def kv_bytes(point: Point) -> int:
-    """Return the bytes of all keys and values of a batch."""
-    width = point["kv_heads"] * point["head_size"] * DTYPES[point["dtype"]].itemsize
-    return int(2 * point["batch"] * point["context"] * width)
+def paged(point: Point, session: Session, rows: int, *, contiguous: bool = False) -> Inputs:
+    """Return inputs for a point.
 
-
-def paged(point: Point, session: Session, rows: int) -> Inputs:
-    """Return paged inputs for a point, ``rows`` queries a batch, their blocks in random places."""
-    sets, batch = rotations(kv_bytes(point), session.device), point["batch"]
-    width = -(-point["context"] // point["block_size"])
+    Args:
+        point: of which lengths and widths are.
+        session: where they are.
+        rows: queries a batch.
+        contiguous: whether each sequence is one block, as wide as the longest in whole tiles; their blocks
+            are in random places otherwise.
+    """
+    batch, context, heads, dim = (point[name] for name in ("batch", "context", "kv_heads", "head_size"))
+    dtype, layout = DTYPES[point["dtype"]], point.parameters.get("layout", "NHD")
+    sets = rotations(2 * batch * context * heads * dim * dtype.itemsize, session.device)
+    size = -(-context // TILE) * TILE if contiguous else point["block_size"]
+    width = -(-context // size)
     total = sets * batch * width
-    tensors = _tensors(point, session, sets, rows, (total, point["block_size"]))
-    order = torch.randperm(total, generator=session.generator(point), dtype=torch.int32)
-    return _inputs(point, session, tensors, order.view(sets, batch, width))
-
-
-def contiguous(point: Point, session: Session, rows: int) -> Inputs:
-    """Return contiguous inputs for a point: each sequence is one block, as wide as the longest."""
-    sets, batch = rotations(kv_bytes(point), session.device), point["batch"]
-    width = -(-point["context"] // 128) * 128  # whole tiles
-    tensors = _tensors(point, session, sets, rows, (sets * batch, width))
-    return _inputs(point, session, tensors, torch.arange(sets * batch).int().view(sets, batch, 1))
-
-
-Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""Queries, keys and values."""
-
-
-def _tensors(point: Point, session: Session, sets: int, rows: int, blocks: tuple[int, int]) -> Tensors:
-    heads, dim = point["kv_heads"], point["head_size"]
-    shape = Sizes(*blocks, heads, dim).shape(point.parameters.get("layout", "NHD"))
-    keys, values = (session.random(*shape, dtype=DTYPES[point["dtype"]]) for _ in range(2))
-    q_dtype = query_dtype(point["dtype"])
-    return session.random(sets, rows, point["q_heads"], dim, dtype=q_dtype), keys, values
-
-
-def _inputs(point: Point, session: Session, tensors: Tensors, tables: torch.Tensor) -> Inputs:
-    queries, keys, values = tensors
-    cache = Cache(keys, values, layout=point.parameters.get("layout", "NHD"))
-    lengths = torch.full((point["batch"],), point["context"], dtype=torch.int32, device=session.device)
-    return Inputs(queries, cache, tables.to(session.device), lengths)
+    shape = Sizes(total, size, heads, dim).shape(layout)
+    cache = Cache(*(session.random(*shape, dtype=dtype) for _ in range(2)), layout=layout)
+    queries = session.random(sets, rows, point["q_heads"], dim, dtype=query_dtype(point["dtype"]))
+    order = torch.arange(total) if contiguous else torch.randperm(total, generator=session.generator(point))
+    tables = order.int().view(sets, batch, width).to(session.device)
+    lengths = torch.full((batch,), context, dtype=torch.int32, device=session.device)
+    return Inputs(queries, cache, tables, lengths)

@@ -12,8 +12,7 @@ from pagesim.kernels.bench.inputs import DTYPES
 from pagesim.kernels.bench.rows import Point
 from pagesim.kernels.bench.session import Case, Session
 from pagesim.kernels.bench.swap import check_swap, choose_pairs, start
-from pagesim.kernels.swap import LayerSwap, Pools, SwapStrategy, make_strategy
-from pagesim.kernels.swap.base import BlockIds
+from pagesim.kernels.swap import LayerSwap, Pools, make_strategy
 from pagesim.kernels.timing import Call, CpuClock, Timing, WallClock
 
 
@@ -72,7 +71,15 @@ def prepare(point: Point, session: Session) -> Case:
     pairs = choose_pairs(point, session, strategy.pools.device_blocks, blocks)
 
     def by_layer() -> LayerSwap:
-        return _by_layer(strategy, point, pairs, len(iteration.caches))
+        layers = len(iteration.caches)
+        if point["direction"] == "out":
+            return LayerSwap(strategy, layers, out=pairs)
+        return LayerSwap(strategy, layers, back=pairs[:, ::-1])
+
+    def finished() -> None:
+        swap = by_layer()
+        iteration.run(swap)
+        swap.wait()
 
     def in_front() -> None:
         start(strategy, point, pairs).join()
@@ -91,19 +98,8 @@ def prepare(point: Point, session: Session) -> Case:
     return Case(
         [lambda: iteration.run(by_layer())],
         bytes_moved=blocks * strategy.pools.block_bytes,
-        check=check_swap(point, session, strategy.pools, pairs, lambda: _finish(iteration, by_layer())),
+        check=check_swap(point, session, strategy.pools, pairs, finished),
         reference=f"pinned-copy-{point['direction']}",
         by_wall=True,
         measure=measure,
     )
-
-
-def _finish(iteration: Iteration, swap: LayerSwap) -> None:
-    iteration.run(swap)
-    swap.wait()
-
-
-def _by_layer(strategy: SwapStrategy, point: Point, pairs: BlockIds, layers: int) -> LayerSwap:
-    if point["direction"] == "out":
-        return LayerSwap(strategy, layers, out=pairs)
-    return LayerSwap(strategy, layers, back=pairs[:, ::-1])

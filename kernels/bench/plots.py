@@ -1,14 +1,13 @@
-"""Figures of a bench, by ``triton.testing.perf_report``: bandwidth over block size and context, and swaps."""
+"""Figures of a bench: bandwidth over block size and context, and swaps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 from pagesim.kernels.bench.rows import OK, Row, is_plain
-from pagesim.kernels.requirements import installed
 
 DASHES = ("-", "--", ":", "-.")
 
@@ -22,12 +21,9 @@ def save_figures(rows: Iterable[Row], folder: Path, colours: Sequence[str]) -> l
         rows: of a bench.
         folder: where they go.
         colours: of lines, in order.
-
-    Without triton there are none.
     """
-    if not installed("triton"):
-        return []
-    from triton.testing import Benchmark, perf_report
+    import pandas as pd
+    from matplotlib.figure import Figure
 
     good = [row for row in rows if row["status"] == OK]
     decode = [row for row in good if row["op"].endswith("-decode") and row["kv_heads"] and is_plain(row)]
@@ -52,26 +48,19 @@ def save_figures(rows: Iterable[Row], folder: Path, colours: Sequence[str]) -> l
         lines = _lines(chosen, axis, columns)
         if not lines:
             continue
-        places = sorted({place for line in lines.values() for place in line})
-        kinds = {line[0]: dash for line, dash in zip(lines, cycle(DASHES), strict=False)}
-
-        def height(x: Any, line: Line, lines: dict[Line, dict[Any, float]] = lines) -> float:
-            return lines[line].get(x, float("nan"))
-
-        report = Benchmark(
-            x_names=["x"],
-            x_vals=places,
-            line_arg="line",
-            line_vals=list(lines),
-            line_names=[" ".join(map(str, line)) for line in lines],
-            styles=[(each, kinds[line[0]]) for line, each in zip(lines, cycle(colours), strict=False)],
+        table = pd.DataFrame({" ".join(map(str, line)): of for line, of in lines.items()}).sort_index()
+        table.to_csv(folder / f"{name}.csv", index_label=axis)
+        dashes = {line[0]: dash for line, dash in zip(lines, cycle(DASHES), strict=False)}
+        figure = Figure()
+        table.plot(
+            ax=figure.subplots(),
+            color=list(islice(cycle(colours), len(lines))),
+            style=[dashes[line[0]] for line in lines],
+            logx=axis != "number",
             xlabel="batch of the replay, in order of time" if axis == "number" else axis,
             ylabel="% of one pinned copy" if chosen is swaps else "% of the copy bandwidth",
-            x_log=axis != "number",
-            plot_name=name,
-            args={},
         )
-        perf_report(report)(height).run(save_path=str(folder))
+        figure.savefig(folder / f"{name}.png")
         drawn.append(name)
     return drawn
 

@@ -5,7 +5,7 @@ Nothing here needs torch, so that rows can be read anywhere. ``docs/bench.md`` e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -158,15 +158,3 @@ def make_row(point: Point, machine: Machine, measured: Mapping[str, Any]) -> Row
         **measured,
         "machine": machine,
     }
-
-
-def flat(rows: Iterable[Row]) -> dict[str, list[Any]]:
-    """Return rows as columns; what the machine is stands in ``machine_device`` and so on."""
-    columns: dict[str, list[Any]] = {}
-    rows = list(rows)
-    machine = sorted({name for row in rows for name in row.get("machine", {})})
-    for name in ("schema", "key", *PARAMETERS, *MEASURED):
-        columns[name] = [row.get(name) for row in rows]
-    for name in machine:
-        columns[f"machine_{name}"] = [row.get("machine", {}).get(name) for row in rows]
-    return columns

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pagesim.errors import PagesimError
 from pagesim.kernels.bench.defaults import HEADS, MOVES, OURS, default_points, layers_of
 from pagesim.kernels.bench.exported import points as exported
 from pagesim.kernels.bench.grid import Grid, Values, check_value
 from pagesim.kernels.bench.peers import peers_found
-from pagesim.kernels.bench.rows import DIRECTIONS, STRATEGIES, Point
+from pagesim.kernels.bench.rows import DIRECTIONS, PARAMETERS, STRATEGIES, Point
 from pagesim.kernels.requirements import installed, require_device
 from pagesim.models import model as find_model
 
 Asked = Mapping[str, str]
 """A grid's options as they were written; those left out are not there."""
 
+_ATTENTION: dict[str, tuple[Any, ...]] = {
+    "head_size": (128,), "batch": (1, 8), "context": (1024,), "layout": ("NHD",), "block_size": (16,),
+    "queries": (1,), "window": (0,),
+}  # fmt: skip
+_WRITES: dict[str, tuple[Any, ...]] = {
+    "tokens": (1024,), "block_size": (16,), "kv_heads": (8,), "head_size": (128,), "layout": ("NHD",),
+}  # fmt: skip
 _SWAP_SIZES = {"pieces": (2,), "piece_bytes": (64 << 10,), "blocks": (16,)}
 
 
@@ -61,44 +70,38 @@ def _workload(given: Asked, device: str) -> list[Point]:
     folder = Path(given["workload"])
     return [
         point
-        for dtype in _words(given, "dtype", _dtypes(device))
+        for dtype in _values(given, "dtype", _dtypes(device))
         for point in exported(folder, dtype, one_head=device == "cpu")
     ]
 
 
 def _attention(given: Asked, device: str) -> list[Grid]:
-    query = _numbers(given, "query", ())
-    values: dict[str | tuple[str, ...], tuple[object, ...]] = {
+    query = _values(given, "query", ())
+    values: dict[str | tuple[str, ...], tuple[Any, ...]] = {
         HEADS: _heads(given.get("heads", "32/8")),
-        "head_size": _numbers(given, "head_size", (128,)),
-        "dtype": _words(given, "dtype", _dtypes(device)),
-        "batch": _numbers(given, "batch", (1, 8)),
-        "context": (contexts := _numbers(given, "context", (1024,))),
-        "layout": _words(given, "layout", ("NHD",)),
-        "block_size": _numbers(given, "block_size", (16,)),
-        "queries": _numbers(given, "queries", (1,)),
-        "window": _numbers(given, "window", (0,)),
+        **{name: _values(given, name, usual) for name, usual in _ATTENTION.items()},
+        "dtype": _values(given, "dtype", _dtypes(device)),
         "splits": _splits(given.get("splits", "auto")),
         "cores": ("cuda", "tensor"),
     }
     if device == "cpu" and any(values["splits"]):
         raise PagesimError("splits is for device cuda; on a CPU the reference runs, which has none")
     if query:
+        contexts = values.pop("context")
         pairs = tuple((q, c) for c in contexts for q in query if q <= c)
         if not pairs:
             raise PagesimError(f"query is {given['query']}; it must be at most context, {max(contexts)}")
-        del values["context"]
         values["query", "context"] = pairs
     ops = ("paged-prefill", "sdpa-prefill") if query else (*OURS, "gather-decode", *peers_found())
-    return [Grid("attention", _words(given, "ops", ops), values)]
+    return [Grid("attention", _values(given, "ops", ops), values)]
 
 
 def _swap(given: Asked, device: str) -> list[Grid]:
     values: Values = {
-        **{name: _numbers(given, name, usual) for name, usual in _SWAP_SIZES.items()},
-        "strategy": _words(given, "strategy", STRATEGIES if device == "cuda" else STRATEGIES[:2]),
-        "direction": _words(given, "direction", DIRECTIONS),
-        "host_blocks": _words(given, "host_blocks", ("neighbours",)),
+        **{name: _values(given, name, usual) for name, usual in _SWAP_SIZES.items()},
+        "strategy": _values(given, "strategy", STRATEGIES if device == "cuda" else STRATEGIES[:2]),
+        "direction": _values(given, "direction", DIRECTIONS),
+        "host_blocks": _values(given, "host_blocks", ("neighbours",)),
     }
     sizes = {
         p * size * n for p in values["pieces"] for size in values["piece_bytes"] for n in values["blocks"]
@@ -109,35 +112,27 @@ def _swap(given: Asked, device: str) -> list[Grid]:
 
 def _copy(given: Asked, device: str) -> list[Grid]:
     """Return grids of the ops that the given options are about."""
-    dtypes = _words(given, "dtype", _dtypes(device))
-    writes = ("tokens", "block_size", "kv_heads", "head_size", "layout")
+    dtypes = _values(given, "dtype", _dtypes(device))
     grids = []
     if "size" in given:
-        grids.append(Grid("copy", ("device-copy",), {"piece_bytes": _numbers(given, "size", ())}))
-    if set(given) == {"dtype"} or any(name in given for name in writes):
-        values: Values = {
-            "tokens": _numbers(given, "tokens", (1024,)),
-            "block_size": _numbers(given, "block_size", (16,)),
-            "kv_heads": _numbers(given, "kv_heads", (8,)),
-            "head_size": _numbers(given, "head_size", (128,)),
-            "dtype": dtypes,
-            "layout": _words(given, "layout", ("NHD",)),
-        }
-        grids.append(Grid("copy", ("reshape-and-cache",), values))
+        grids.append(Grid("copy", ("device-copy",), {"piece_bytes": _values(given, "size", ())}))
+    if set(given) == {"dtype"} or any(name in given for name in _WRITES):
+        values: Values = {name: _values(given, name, usual) for name, usual in _WRITES.items()}
+        grids.append(Grid("copy", ("reshape-and-cache",), {**values, "dtype": dtypes}))
     if any(name in given for name in _SWAP_SIZES):
-        moved: Values = {name: _numbers(given, name, usual) for name, usual in _SWAP_SIZES.items()}
+        moved: Values = {name: _values(given, name, usual) for name, usual in _SWAP_SIZES.items()}
         grids.append(Grid("copy", MOVES, {**moved, "dtype": dtypes[:1]}))
     return grids
 
 
 def _gemm(given: Asked, device: str) -> list[Grid]:
-    tokens = _numbers(given, "tokens", (1, 64, 1024))
+    tokens = _values(given, "tokens", (1, 64, 1024))
     for each in tokens:
         check_value("tokens", each)
     values: Values = {
         ("n", "k"): layers_of(find_model(given.get("model", "opt-13b"))),
         "m": tokens,
-        "dtype": _words(given, "dtype", _dtypes(device)),
+        "dtype": _values(given, "dtype", _dtypes(device)),
     }
     return [Grid("gemm", ("linear",), values)]
 
@@ -146,36 +141,25 @@ def _dtypes(device: str) -> tuple[str, ...]:
     return ("fp32",) if device == "cpu" else ("fp16",)
 
 
-def _words(given: Asked, name: str, default: tuple[str, ...]) -> tuple[str, ...]:
+def _values(given: Asked, name: str, usual: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the values of a column as they were given, or the usual ones."""
     if name not in given:
-        return default
-    words = tuple(word.strip() for word in given[name].split(","))
-    if not all(words):
-        raise PagesimError(f"{name} is {given[name]!r}; it must be words separated by commas")
-    return words
-
-
-def _numbers(given: Asked, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
-    if name not in given:
-        return default
-    return tuple(_number(name, part, given[name]) for part in given[name].split(","))
-
-
-def _number(name: str, part: str, whole: str) -> int:
-    part = part.strip()
-    if not part.isascii() or not part.isdigit() or len(part) > 18:
-        raise PagesimError(f"{name} is {whole!r}; it must be whole numbers separated by commas")
-    return int(part)
+        return usual
+    parts = [part.strip() for part in given[name].split(",")]
+    if name == "ops" or PARAMETERS.get(name) is str:
+        if not all(parts):
+            raise PagesimError(f"{name} is {given[name]!r}; it must be words separated by commas")
+        return tuple(parts)
+    if not all(re.fullmatch("[0-9]{1,18}", part) for part in parts):
+        raise PagesimError(f"{name} is {given[name]!r}; it must be whole numbers separated by commas")
+    return tuple(map(int, parts))
 
 
 def _heads(text: str) -> tuple[tuple[int, int], ...]:
     pairs = []
     for part in text.split(","):
-        q_heads, slash, kv_heads = part.partition("/")
-        try:
-            pair = _number("heads", q_heads, text), _number("heads", kv_heads if slash else q_heads, text)
-        except PagesimError:
-            pair = (0, 0)
+        found = re.fullmatch("([0-9]{1,18})(?:/([0-9]{1,18}))?", part.strip())
+        pair = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
         if not pair[1] or not pair[0] or pair[0] % pair[1]:
             raise PagesimError(
                 f"heads is {text}; it must be query heads / KV heads, the first a multiple of the second, as"
@@ -186,14 +170,9 @@ def _heads(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def _splits(text: str) -> tuple[int, ...]:
-    numbers = []
-    for part in (part.strip() for part in text.split(",")):
-        if part == "auto":
-            numbers.append(0)
-        elif part.isascii() and part.isdigit() and int(part[:9]) >= 1:
-            numbers.append(int(part[:9]))
-        else:
-            raise PagesimError(
-                f"splits is {text!r}; it must be auto or whole numbers from 1, separated by commas"
-            )
-    return tuple(numbers)
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part == "auto" or re.fullmatch("[1-9][0-9]{0,8}", part) for part in parts):
+        raise PagesimError(
+            f"splits is {text!r}; it must be auto or whole numbers from 1, separated by commas"
+        )
+    return tuple(0 if part == "auto" else int(part) for part in parts)

@@ -195,12 +195,8 @@ class Session:
     def measure(self, point: Point, prepare: Prepare) -> dict[str, Any]:
         """Return what came of a point: what was measured, or why nothing was; see ``lost`` afterwards."""
         torch.manual_seed(int(digest([self.seed, point.row()]), 16) % 2**63)
-        return self.attempt(lambda: self._measured(prepare(point, self)))
-
-    def attempt(self, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return what ``measure`` does, or why it failed, with the date; see ``lost`` afterwards."""
         try:
-            measured = measure()
+            measured = self._measured(prepare(point, self))
         except Unavailable as error:
             measured = {"status": UNAVAILABLE, "error": str(error)}
         except (torch.OutOfMemoryError, MemoryError) as error:

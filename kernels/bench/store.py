@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from pagesim.errors import PagesimError, brief
-from pagesim.kernels.bench.rows import MEASURED, PARAMETERS, SCHEMA, Row, flat
+from pagesim.kernels.bench.rows import MEASURED, PARAMETERS, SCHEMA, Row
 from pagesim.setup.files import put, put_text
 
 JOURNAL = "rows.jsonl"
@@ -124,16 +124,13 @@ def read_rows(folder: Path) -> list[Row]:
 
 def write_parquet(rows: list[Row], file: Path | IO[bytes]) -> None:
     """Write rows as one flat table; a column keeps its type where every row leaves it empty."""
-    import pyarrow as pa
-    from pyarrow import parquet
+    import pandas as pd
 
-    kinds = {str: pa.string(), int: pa.int64(), float: pa.float64()}
+    kinds = {str: "string", int: "Int64", float: "Float64"}
     known = {"schema": int, "key": str, **PARAMETERS, **MEASURED}
-    columns = flat(rows)
-    arrays = [
-        pa.array(values, kinds[known[name]] if name in known else None) for name, values in columns.items()
-    ]
-    parquet.write_table(pa.table(arrays, names=list(columns)), file)
+    table = pd.json_normalize(rows, sep="_")
+    table = table.reindex(columns=list(dict.fromkeys((*known, *table))))
+    table.astype({name: kinds[kind] for name, kind in known.items()}).to_parquet(file, index=False)
 
 
 def _whole_lines(content: bytes) -> bytes:

@@ -38,7 +38,12 @@ def _pinned_copy(point: Point, session: Session) -> Case:
 
 
 def _swap(point: Point, session: Session) -> Case:
-    strategy, pairs = _strategy(point, session)
+    blocks, pieces, size = point["blocks"], point["pieces"], point["piece_bytes"]
+    total = SETS * blocks
+    caches = session.random(pieces, total, size, dtype=torch.uint8)
+    host = session.host_bytes(total * pieces * size).view(total, pieces, size)
+    strategy = make_strategy(point["strategy"], Pools(tuple(caches), host))
+    pairs = choose_pairs(point, session, total, total).reshape(SETS, blocks, 2)
     check = check_swap(
         point, session, strategy.pools, pairs[0], lambda: start(strategy, point, pairs[0]).wait()
     )
@@ -48,7 +53,7 @@ def _swap(point: Point, session: Session) -> Case:
 
     return Case(
         [call(chosen) for chosen in pairs],
-        bytes_moved=point["blocks"] * strategy.pools.block_bytes,
+        bytes_moved=blocks * strategy.pools.block_bytes,
         check=check,
         reference=f"pinned-copy-{point['direction']}",
         by_wall=True,
@@ -77,16 +82,6 @@ def check_swap(
         return float(not torch.equal(there() if out else here(), source))
 
     return check
-
-
-def _strategy(point: Point, session: Session) -> tuple[SwapStrategy, list[BlockIds]]:
-    """Return a strategy over random pools, and sets of pairs (device block, host block) ``[blocks, 2]``."""
-    blocks, pieces, size = point["blocks"], point["pieces"], point["piece_bytes"]
-    total = SETS * blocks
-    caches = session.random(pieces, total, size, dtype=torch.uint8)
-    host = session.host_bytes(total * pieces * size).view(total, pieces, size)
-    strategy = make_strategy(point["strategy"], Pools(tuple(caches), host))
-    return strategy, list(choose_pairs(point, session, total, total).reshape(SETS, blocks, 2))
 
 
 def choose_pairs(point: Point, session: Session, device_blocks: int, host_blocks: int) -> BlockIds:

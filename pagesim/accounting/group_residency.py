@@ -126,7 +126,8 @@ class GroupResidency(Residency):
     def _note_held(self, request: EngineRequest, first: int, last: int, computed: int) -> None:
         memory = self.memory
         length = memory.length(request)
-        row = [first, last, length, computed, request.prompt + request.output]
+        stored = length if self.scheduler.speculation is None else self.scheduler.stored_length(request)
+        row = [first, last, stored, computed, request.prompt + request.output]
         for group, (tokens, blocks) in zip(memory.groups, memory.held_by_group(request), strict=True):
             row += (length - tokens) // group.block_size, blocks
         self._held_stays.fromlist(row)

@@ -252,10 +252,7 @@ class Recorder(Observer):
 
     def finished(self, request: EngineRequest, now: int) -> None:
         row, log = request.row, self.log
-        since, iteration = request.since, self.iterations
-        request.since = iteration
-        if since < iteration:
-            self._residency.note(request, since, iteration - 1)
+        self.interval_ended(request)
         log.finish[row] = now
         log.status[row] = _FINISHED
         if self._decodes_apart:

@@ -61,7 +61,10 @@ class SharedOutOfWindow:
         processed = {}
         for request in self._sharing():
             computed = chunks.get(request, request.tokens_per_step if request.decodes else 0)
-            processed[request] = self._memory.length(request) - computed, 0
+            length = self._memory.length(request)
+            if self._scheduler.speculation is not None:
+                length = self._scheduler.stored_length(request)
+            processed[request] = length - computed, 0
         self._note(iteration, 1, processed)
 
     def fast_forwarded(self, first: int, steps: int) -> None:

@@ -21,10 +21,10 @@ def show_sglang(found: SglangPlan) -> None:
     put_table(title, ("", "GiB", ""), rows, texts=(0, 2))
     show.say("SGLang 0.5.23: " + ", ".join(f"{name} {value}" for name, value in found.settled.items()))
     pools = [
-        (name, f"{tokens:,}", f"{size:,.0f}", f"{tokens * size / GIB:,.2f}")
-        for name, (tokens, size) in found.pools.items()
+        (name, f"{slots:,}", f"{size:,.0f}", f"{slots * size / GIB:,.2f}")
+        for name, (slots, size) in found.pools.items()
     ]
-    put_table("Pools", ("", "tokens", "bytes a token", "GiB"), pools)
+    put_table("Pools", ("", "slots", "bytes a slot", "GiB"), pools)
     for line in found.log:
         show.say(line)
 

@@ -16,7 +16,13 @@ from pagesim.hardware.gpus import GIB
 from pagesim.models import model
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
-from pagesim.setup.block_plans import block_plan, check_cache_bytes, check_graphs, check_longest
+from pagesim.setup.block_plans import (
+    block_plan,
+    check_cache_bytes,
+    check_graphs,
+    check_longest,
+    pipeline_stages,
+)
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.notes import kernel_notes, kv_notes
 from pagesim.setup.system import System
@@ -233,12 +239,13 @@ def plan(
         check_cache_bytes(config, sized)
     if full_graphs and not enforce_eager:
         check_graphs(options, blocks)
-    divisions = [divide(spec, device, **how, layers=each) for each in config.stages] if given is None else []
-    lefts = [each.cache for each in divisions] if given is None else [given] * len(config.stages)
+    ranges = pipeline_stages(config)
+    divisions = [divide(spec, device, **how, layers=each) for each in ranges] if given is None else []
+    lefts = [each.cache for each in divisions] if given is None else [given] * len(ranges)
     stages = tuple(
         [
             StagePlan(len(layers), of.weights if of else None, left, size, left // size if size else 0)
-            for layers, of, left, size in zip_longest(config.stages, divisions, lefts, blocks.stage_bytes)
+            for layers, of, left, size in zip_longest(ranges, divisions, lefts, blocks.stage_bytes)
         ]
     )
     fewest = min(range(len(stages)), key=lambda stage: stages[stage].blocks)

@@ -12,7 +12,7 @@ from pagesim.scheduling.sglang.defaults import most_running, static_fraction
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.notes import kernel_notes, kv_notes
 from pagesim.setup.system import System
-from pagesim.sizing import PoolPlan
+from pagesim.sizing import PoolPlan, StatePlan
 from pagesim.sizing.static_division import divide_statically
 
 
@@ -24,7 +24,7 @@ class SglangPlan:
         system: what serves.
         settled: the options that decide, those left out as the release's server takes them.
         parts: where each GPU's memory goes.
-        pools: the tokens of each pool, and the bytes of a token in it on each GPU.
+        pools: the slots of each pool, for a token or for a state, and the bytes of one on each GPU.
         max_running_requests: of the tokens, as SGLang bounds them.
         notes: what to know of the model's numbers.
     """
@@ -58,8 +58,7 @@ class SglangPlan:
             "options": self.settled,
             "memory": {part.name.lower().replace(" ", "_") + "_bytes": part.bytes for part in self.parts},
             "pools": {
-                name: {"tokens": tokens, "bytes_per_token": size}
-                for name, (tokens, size) in self.pools.items()
+                name: {"slots": slots, "bytes_per_slot": size} for name, (slots, size) in self.pools.items()
             },
             "max_total_num_tokens": self.tokens,
             "max_running_requests": self.max_running_requests,
@@ -79,10 +78,10 @@ def plan_sglang(system: System) -> SglangPlan:
         PagesimError: an option is off, or its layers are not simulated under SGLang.
     """
     config = EngineConfig(system)
-    options = config.options
-    if not isinstance(options, SglangOptions) or config.sizing != "sglang":
+    if not isinstance(config.options, SglangOptions) or config.sizing != "sglang":
         raise PagesimError(f"policy is {system.policy}; a plan of pools is one of SGLang's: choose sglang")
-    sized = config.capacity
+    sized, options = config.capacity, config.sized_options
+    assert isinstance(options, SglangOptions)
     share = static_fraction(options, config.machine)
     division = divide_statically(
         config.model, config.gpu, tp=system.tensor_parallel_size, mem_fraction_static=share
@@ -96,6 +95,12 @@ def plan_sglang(system: System) -> SglangPlan:
             f"window {sized.plan.window + 1:,}": (windows, float(sized.plan.window_bytes)),
         }
         used = slots * sized.plan.full_bytes + windows * sized.plan.window_bytes
+    elif isinstance(sized.plan, StatePlan):
+        pools = {
+            "attention": (slots, float(sized.plan.token_bytes)),
+            "states": (sized.plan.states, float(sized.plan.state_bytes)),
+        }
+        used += (sized.plan.states + 1) * sized.plan.state_bytes
     else:
         pools = {"all layers": (slots, sized.block_bytes / sized.block_size)}
     parts = (

@@ -1,15 +1,40 @@
-"""GPUs by name."""
+"""GPUs by name: the rows of ``gpus.json``, in units of their `GpuSpec`."""
 
 from __future__ import annotations
 
-from pagesim.hardware.gpu_rows import read
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 from pagesim.hardware.gpu_spec import GIB, GpuSpec, Link
 from pagesim.models.names import find
 from pagesim.setup.plugins import Plugins
 
 __all__ = ["GIB", "GPUS", "GpuSpec", "Link", "gpu", "gpus"]
 
-_GPUS = read()
+_SHEETS = json.loads(Path(__file__).with_name("gpus.json").read_text(encoding="utf-8"))
+_LINKS = {
+    row["name"]: Link(round(row["gb_per_s"] * 1e9, 3), row["latency_us"] / 1e6, row["note"])
+    for row in _SHEETS["links"]
+}
+
+
+def _spec(row: Mapping[str, Any]) -> GpuSpec:
+    """Return a row, whose memory is in GiB and whose rates are in TFLOP/s and GB/s, in bytes and seconds."""
+    rates = {f"fp{bits}_flops": row.get(f"fp{bits}_tflops") for bits in (16, 8, 4)}
+    fields: dict[str, Any] = {key: rate and rate * 1e12 for key, rate in rates.items()}
+    fields |= {key: row.get(key) for key in ("name", "nominal_bytes", "source", "listed_mib", "capability")}
+    return GpuSpec(
+        memory_bytes=int(row["memory_gib"] * GIB),
+        hbm_bytes_per_s=row["hbm_gb_per_s"] * 1e9,
+        host=_LINKS[row["host"]],
+        peer=_LINKS[row["peer"]],
+        **fields,
+    )
+
+
+_GPUS = {row["name"]: _spec(row) for row in _SHEETS["gpus"]}
 
 GPUS: Plugins[GpuSpec] = Plugins("gpu", "pagesim.gpus", _GPUS)
 """GPUs by name, and those that others bring."""

@@ -8,6 +8,7 @@ from pagesim.kvcache.hybrid import (
     CountedHybridManager,
     HybridManager,
     can_keep,
+    last_cacheable,
 )
 from pagesim.kvcache.paged import PagedManager
 from pagesim.kvcache.paged_tables import PagedTables
@@ -48,4 +49,5 @@ __all__ = [
     "TwoLevelPages",
     "can_keep",
     "contiguous",
+    "last_cacheable",
 ]

@@ -20,10 +20,16 @@ class StateChunks(NamedTuple):
         block_size: tokens; chunks end where blocks do.
         checkpoint: tokens; within a chunk the kernels can leave a state behind at every multiple of them from
             its start. None where they cannot.
+        alignment: tokens of which a hit is a multiple.
+        hash_lookahead: tokens behind a block that its hash covers.
+        drops_block: whether the last block of a hit is computed again.
     """
 
     block_size: int
     checkpoint: int | None
+    alignment: int
+    hash_lookahead: int = 0
+    drops_block: bool = False
 
 
 class BlockManagerError(Exception):
@@ -371,6 +377,10 @@ class BlockManager:
         if self.grows and self.free_blocks - self.blocks_needed(1) < spare:
             return -1
         return self.allocate_step(1)
+
+    def release_together(self, request: SequenceGroup) -> None:
+        """Take everything back at once, the last block of the last group first."""
+        self.release(request)
 
     @abstractmethod
     def release(self, request: SequenceGroup) -> None:

@@ -47,26 +47,36 @@ class Full(Rule):
 class SlidingWindow(Rule):
     """A token attends to the last ``window`` tokens, itself included.
 
+    Attributes:
+        window: tokens.
+        retained: further tokens before them that are kept, for MTP modules that read behind.
+
     Source: vLLM 0.33.0, ``SlidingWindowManager.get_num_skipped_tokens`` and
     ``SlidingWindowSpec.max_admission_blocks_per_request``.
     """
 
     window: int
+    retained: int = 0
 
     def __post_init__(self) -> None:
         if self.window < 1:
             raise ValueError(f"window is {self.window}; at least 1 token is needed")
 
+    @property
+    def behind(self) -> int:
+        """Tokens before the one at hand that are kept."""
+        return self.window - 1 + self.retained
+
     def skipped(self, processed: int) -> int:
-        return max(0, processed - self.window + 1)
+        return max(0, processed - self.window + 1 - self.retained)
 
     def processed_at(self, skipped: int) -> int:
         """Return after how many tokens at least so many (1 or more) are skipped."""
-        return skipped + self.window - 1
+        return skipped + self.behind
 
     def most_blocks(self, block_size: int, longest: int, in_flight: int) -> int | None:
         # Where a window begins within a block, it reaches into one more.
-        return -(-min(self.window - 1 + in_flight, longest) // block_size) + 1
+        return -(-min(self.behind + in_flight, longest) // block_size) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +118,21 @@ class State(Rule):
         aligned: whether prefixes are cached, so that the state at the end of a block can be found.
         checkpoint: where the kernels can leave a state behind within a chunk of a prompt: at every multiple
             of so many tokens from its start; None where they cannot.
+        drafts: states that a sequence keeps besides, one after each draft, because it is not known yet which
+            of them are accepted.
     """
 
     aligned: bool = False
     checkpoint: int | None = None
+    drafts: int = 0
 
     def skipped(self, processed: int) -> int:
         return max(0, processed - 1)
 
     def most_blocks(self, block_size: int, longest: int, in_flight: int) -> int | None:
         if not self.aligned:
-            return None  # the only one is as long as the longest sequence
-        return 2 if self.checkpoint is None else 3
+            return None  # one is as long as the longest sequence
+        return 2 + self.drafts + (self.checkpoint is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +158,9 @@ class KVGroup:
             matter: then those of the pool's largest block.
         filled_bytes: those of them that the layers fill, the rest is padding; left out, as many as its tokens
             can fill alike, or a byte a token where ``page_bytes`` are left out, too.
+        drops_block: whether the last block of a hit is computed again, because a drafter's KV of it reads
+            the token behind.
+        drafts: whether the KV of such a drafter is in it.
     """
 
     block_size: int
@@ -152,6 +168,8 @@ class KVGroup:
     layers: int = 1
     page_bytes: int | None = None
     filled_bytes: int | None = None
+    drops_block: bool = False
+    drafts: bool = False
 
     def __post_init__(self) -> None:
         for name in ("block_size", "layers", "page_bytes", "filled_bytes"):
@@ -184,8 +202,13 @@ class KVGroup:
 
     @property
     def is_one_block(self) -> bool:
-        """Whether a sequence has one block of this group, however long it is: a state that is not found."""
+        """Whether a sequence has all blocks of this group from the first: of states that are not found."""
         return isinstance(self.rule, State) and not self.rule.aligned
+
+    @property
+    def draft_states(self) -> int:
+        """States that a sequence keeps for drafts, each in a block of its own."""
+        return self.rule.drafts if isinstance(self.rule, State) else 0
 
     @property
     def kind(self) -> str:
@@ -213,7 +236,7 @@ class KVGroup:
             longest: tokens of the longest sequence.
             in_flight: tokens of it that can be scheduled and not be computed yet.
         """
-        blocks = -(-tokens // self.block_size)
+        blocks = -(-tokens // self.block_size) + self.draft_states
         kept = self.rule.most_blocks(self.block_size, longest, in_flight)
         return blocks if kept is None or blocks < kept else kept
 
@@ -239,7 +262,7 @@ def check_groups(groups: tuple[KVGroup, ...], *, equal_blocks: bool = True) -> N
 
 def are_hybrid(groups: tuple[KVGroup, ...]) -> bool:
     """Say whether there are several groups, or one that does not simply keep every token."""
-    return len(groups) > 1 or not isinstance(groups[0].rule, Full | Reserved)
+    return len(groups) > 1 or groups[0].drops_block or not isinstance(groups[0].rule, Full | Reserved)
 
 
 def page_bytes_of(groups: tuple[KVGroup, ...]) -> int:

@@ -22,8 +22,9 @@ class SequenceGroup:
         length_offset: while it decodes, its length less ``tokens_per_step`` times the decode steps taken.
         tokens_per_step: tokens that a step adds to each sample.
         decodes: whether it takes part in ``BlockManager.allocate_step``.
-        uncommitted_tokens: tokens at its end that are not known yet, so that no block of theirs can be found;
-            when it is admitted, tokens that are going to be loaded from another tier.
+        uncommitted_tokens: tokens at its end that are not known yet, so that no block of theirs can be found.
+        external_tokens: when it is admitted, tokens that are going to be loaded from another tier.
+        lookahead_tokens: slots at its end that a drafter fills, for which no state is kept.
         inflight_tokens: while it rests, and until its first decode step, tokens of it that are being computed
             when the next step is planned: what they attend to is not released yet. From then on these are
             the tokens of ``BlockManager.steps_in_flight`` steps, and stay so when the request rests again.
@@ -44,10 +45,12 @@ class SequenceGroup:
         "block_state",
         "content",
         "decodes",
+        "external_tokens",
         "inflight_tokens",
         "junction",
         "length",
         "length_offset",
+        "lookahead_tokens",
         "order",
         "output",
         "prompt",
@@ -69,6 +72,8 @@ class SequenceGroup:
     shared: int
     tail_shared: bool
     uncommitted_tokens: int
+    external_tokens: int
+    lookahead_tokens: int
     inflight_tokens: int
     prompt: int
     length: int
@@ -84,6 +89,8 @@ class SequenceGroup:
         self.tokens_per_step = 1
         self.decodes = False
         self.uncommitted_tokens = 0
+        self.external_tokens = 0
+        self.lookahead_tokens = 0
         self.inflight_tokens = 0
         self.prompt = self.length = tokens
         self.junction = 0

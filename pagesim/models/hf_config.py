@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pagesim.errors import PagesimError, brief
-from pagesim.models.families import BUILT_AS, DEFAULTS, TRAITS
+from pagesim.models.families import BUILT_AS, FAMILIES, OTHER
 
 _ENDS = ("ForConditionalGeneration", "ForCausalLM", "LMHeadModel")
-_BY_CLASS = {family.replace("_", ""): family for family in (*TRAITS, *BUILT_AS)}
+_BY_CLASS = {family.replace("_", ""): family for family in (*FAMILIES, *BUILT_AS)}
 
 
 MOST_REAL = 1e6
@@ -21,13 +21,14 @@ class HfConfig:
 
     A model of images or sound too keeps the numbers of its language model under ``text_config``; these are
     read as if they stood at the top. A key that is missing has the value that the family's code gives it
-    (`families.DEFAULTS`); one that is null is null. Every key that is asked for is noted, so that those that
+    (`Family.defaults`); one that is null is null. Every key that is asked for is noted, so that those that
     are not read can be told (`hf_unread.unread`).
 
     Attributes:
         is_part: whether it is of a model of images or sound too.
         model_type: as the config has it.
         family: the one that the model is built as.
+        rules: what its code fixes.
 
     Args:
         content: of the file.
@@ -54,7 +55,9 @@ class HfConfig:
         self.model_type = "falcon" if family.startswith("RefinedWeb") else family.removesuffix("_text")
         self.family = BUILT_AS.get(self.model_type, self.model_type)
         self.given = content
-        self.content = {**DEFAULTS.get(self.family, {}), **content}
+        self.rules = FAMILIES.get(self.family, OTHER)
+        self.content = {**self.rules.defaults, **content}
+        self.skip(*self.rules.skips)
 
     def _of_class(self, architectures: object) -> str:
         """Return the family of a model whose config has no ``model_type``, by the name of its class."""
@@ -142,44 +145,32 @@ class HfConfig:
         """Return what a key that is true or false holds.
 
         Raises:
-            PagesimError: it is something else.
+            PagesimError: of this and those below, the key holds something else.
         """
-        value = self.get(key)
-        if value is not None and not isinstance(value, bool):
-            raise self.error(key, value, "true or false")
-        return default if value is None else value
+        value = self._of_kind(key, bool, "true or false")
+        return default if value is None else bool(value)
 
     def text(self, key: str) -> str | None:
-        """Return the text at a key, or None if there is none.
-
-        Raises:
-            PagesimError: it is something else.
-        """
-        value = self.get(key)
-        if value is not None and not isinstance(value, str):
-            raise self.error(key, value, "a text")
+        """Return the text at a key, or None if there is none."""
+        value: str | None = self._of_kind(key, str, "a text")
         return value
 
     def entries(self, key: str) -> Sequence[Any] | None:
-        """Return the list at a key, or None if there is none.
-
-        Raises:
-            PagesimError: it is something else.
-        """
-        value = self.get(key)
-        if value is not None and not isinstance(value, list | tuple):
-            raise self.error(key, value, "a list")
+        """Return the list at a key, or None if there is none."""
+        value: Sequence[Any] | None = self._of_kind(key, (list, tuple), "a list")
         return value
 
     def numbers(self, key: str) -> Sequence[int] | None:
-        """Return the list of whole numbers at a key, or None if there is none.
-
-        Raises:
-            PagesimError: it is something else.
-        """
+        """Return the list of whole numbers at a key, or None if there is none."""
         value = self.entries(key)
         if value is not None and any(isinstance(each, bool) or not isinstance(each, int) for each in value):
             raise self.error(key, value, "a list of whole numbers")
+        return value
+
+    def _of_kind(self, key: str, kind: type | tuple[type, ...], wanted: str) -> Any:
+        value = self.get(key)
+        if value is not None and not isinstance(value, kind):
+            raise self.error(key, value, wanted)
         return value
 
     def error(self, key: str, value: object, wanted: str) -> PagesimError:

@@ -57,7 +57,6 @@ def _gemma4(config: HfConfig, layers: int) -> Fields:
             vector("per_layer_norms", hidden, every),
             vector("per_layer_projection_norm", width),
         ]
-    config.skip("vocab_size_per_layer_input", "enable_moe_block")
     if config.get("num_experts"):
         found.append(vector("expert_norms", 3 * hidden, every))
         found.append(vector("router_scales", hidden + config.number("num_experts"), every, counted=0))
@@ -82,7 +81,6 @@ def _glm5_next(config: HfConfig, layers: int) -> Fields:
     attends = [i for i, kind in enumerate(config.entries("layer_types") or ()) if kind != "linear_attention"]
     keys, pool = config.number("index_head_dim"), config.number("index_kpool")
     hidden = config.number("hidden_size")
-    config.skip("linear_conv_kernel_dim", "linear_head_dim", "linear_num_heads", "mhc")
     return {
         "extras": (
             *_streams(config, layers),
@@ -132,7 +130,6 @@ def _deepseek_v4(config: HfConfig, layers: int) -> Fields:
         vector("tid2eid", chosen, range(hashed), wide=True, counted=8),
         vector("correction_bias", config.number("n_routed_experts"), range(hashed, layers), wide=True),
     ]
-    config.skip("expert_dtype", "index_topk")
     return {"extras": tuple(found), "own_attention": True}
 
 
@@ -185,7 +182,6 @@ def _laguna(config: HfConfig, layers: int) -> Fields:
         raise config.error(key, heads, f"a number for each of the {layers} layers")
     gating, sinks = config.get("gating"), config.flag("swa_attention_sink_enabled")
     slides = {i for i, kind in enumerate(kinds) if kind == "sliding_attention"} if sinks else set()
-    config.skip("gating_types", "mlp_only_layers", "decoder_sparse_step")
     gate = {None: 1, True: 1, "per-head": 1, "per-element": dim, False: 0}.get(gating)
     if gate is None:
         raise config.error("gating", gating, "true, false, per-head or per-element")
@@ -207,7 +203,6 @@ def _ling(config: HfConfig, layers: int) -> Fields:
     gate = {None: 0, "head_wise": heads, "element_wise": heads * config.number("v_head_dim")}.get(kind)
     if gate is None:
         raise config.error("gated_attention_proj_granularity_type", kind, "head_wise or element_wise")
-    config.skip("use_qkv_bias", "moe_router_enable_expert_bias", "rope_interleave", "group_norm_size")
     attends = full_attention(config, layers)
     return {"extras": (Tensor("attention", "g_proj", gate, config.number("hidden_size"), attends, ALL),)}
 
@@ -215,7 +210,6 @@ def _ling(config: HfConfig, layers: int) -> Fields:
 def _minimax_m3(config: HfConfig, layers: int) -> Fields:
     """Projections to the indexer's queries and key, with a norm each (models/minimax_m3)."""
     sparse, which = sparse_attention(config, layers)
-    config.skip("use_qk_norm", "qk_norm_type", "shared_intermediate_size")
     at = [i for i, each in enumerate(which) if each]
     heads, width = sparse.number("sparse_num_index_heads"), sparse.number("sparse_index_dim", default=128)
     hidden = config.number("hidden_size")
@@ -251,10 +245,6 @@ def _zamba2(config: HfConfig, layers: int) -> Fields:
     dim = config.number("attention_head_dim", default=2 * hidden // heads)
     kinds = config.entries("layers_block_type") or config.entries("layer_types") or ()
     hybrid = [i for i, kind in enumerate(kinds) if kind == "hybrid"]
-    config.skip(
-        "attention_hidden_size", "hybrid_layer_ids", "use_long_context", "use_mem_eff_path", "use_mem_rope"
-    )
-    config.skip("kv_channels", "num_query_groups", "head_dim")
     at, width = hybrid[:blocks], heads * dim
     found = [
         *[Tensor("attention", f"{each}_proj", width, 2 * hidden, at, ALL) for each in "qkv"],

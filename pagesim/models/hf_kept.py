@@ -30,12 +30,19 @@ LATENT_SCALES = 8
 """Bytes of the scales of a token of DeepSeek V4."""
 
 
+def indexer_bytes(keys: int) -> int:
+    """Return the bytes that an indexer keeps of a token: numbers in fp8, and a scale of each whole 128.
+
+    Source: ``DeepseekV32IndexerCache`` in deepseek_v2.py.
+    """
+    return keys + keys // 128 * 4
+
+
 def _gemma4(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
     """Windows and full attention with heads of their own; the last layers read what others keep.
 
     Source: gemma4.py.
     """
-    config.skip("use_bidirectional_attention", "sliding_window_pattern")
     wide = gemma4_full(config)
     window = WindowLayer(full.kv_heads, full.head_dim, config.number("sliding_window"))
     own = layers - config.number("num_kv_shared_layers", default=0)
@@ -79,7 +86,7 @@ def _deepseek_v4(config: HfConfig, layers: int, *_: object) -> Kept:
     """
     width, rotary = config.number("head_dim"), config.number("qk_rope_head_dim")
     vector, keys = width + rotary + LATENT_SCALES, config.number("index_head_dim", default=128)
-    of_key = keys + 4 * -(-keys // 128)
+    of_key = indexer_bytes(keys)
 
     def window(size: int, block: int, token_bytes: int) -> WindowLayer:
         return WindowLayer(1, width, size, token_bytes, block, ALIGNED)
@@ -118,7 +125,7 @@ def _deltas(
     attends: tuple[Layer, ...] = (latent,)
     if config.get("index_topk") is not None:
         keys, pool = config.number("index_head_dim"), config.number("index_kpool")
-        attends += (IndexerLayer(keys + 4 * -(-keys // 128), pool), RingLayer(pool, 2 * 2 * keys))
+        attends += (IndexerLayer(indexer_bytes(keys), pool), RingLayer(pool, 2 * 2 * keys))
     return [attends if i in full else (state,) for i in range(layers)]
 
 
@@ -150,7 +157,7 @@ def _glm_dsa(config: HfConfig, layers: int, _: FullLayer, latent: LatentLayer | 
     if latent is None:
         raise config.error("kv_lora_rank", None, "a whole number from 1")
     keys = config.number("index_head_dim")
-    indexer = IndexerLayer(keys + 4 * -(-keys // 128))
+    indexer = IndexerLayer(indexer_bytes(keys))
     frequency = config.number("index_topk_freq", default=1)
     offset = config.number("index_skip_topk_offset", default=2)
     pattern = config.text("index_topk_pattern")
@@ -238,7 +245,7 @@ def widest_kv(config: HfConfig, heads: int, layers: int) -> int:
 
 
 def _minicpm3(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
-    """Keys and values of each head, made from the latent vectors before they are cached, both as wide as keys.
+    """Keys and values of each head, made of latent vectors before they are cached, both as wide as keys.
 
     Source: minicpm3.py.
     """
@@ -257,7 +264,6 @@ def _nemotron_nas(config: HfConfig, layers: int, full: FullLayer, *_: object) ->
 
 def _mimo_v2(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
     """Windows with KV heads of their own; keys are wider than values (mimo_v2.py)."""
-    config.skip("swa_num_attention_heads", "attention_chunk_size", "sliding_window_size")
 
     def width(prefix: str) -> int:
         """Return the mean width of a key and a value."""
@@ -289,18 +295,3 @@ KEPT: dict[str, Reader] = {
     "nemotron-nas": _nemotron_nas,
 }
 """The families that are read so, by ``model_type``."""
-
-READS: dict[str, tuple[str, ...]] = {
-    "deepseek_v4": ("compress_ratios", "sliding_window", "index_topk", "index_head_dim"),
-    "gemma4": (
-        *("sliding_window", "num_kv_shared_layers", "global_head_dim", "num_global_key_value_heads"),
-        "use_bidirectional_attention",
-    ),
-    "glm5_next": ("linear_attn_config", "index_topk", "index_head_dim", "index_kpool", "indexer_types"),
-    "glm_moe_dsa": ("index_topk", "index_head_dim", "indexer_types"),
-    "kimi_linear": ("linear_attn_config",),
-    "mimo_v2": ("sliding_window", "sliding_window_size", "attention_chunk_size"),
-    "minimax_m3": ("sparse_attention_config",),
-    "nemotron-nas": ("block_configs",),
-}
-"""The signs of unusual attention (`hf_layers.SIGNS`) that they read."""

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pagesim.errors import PagesimError, brief
-from pagesim.models.families import LATENTS, TRAITS
 from pagesim.models.hf_config import HfConfig
-from pagesim.models.hf_kept import KEPT, READS, Kept
+from pagesim.models.hf_kept import KEPT, Kept, indexer_bytes
 from pagesim.models.hf_unread import LAYER_FILE
 from pagesim.models.layers import (
     ChunkLayer,
@@ -46,43 +45,6 @@ SIGNS = (
 """Keys by which a config says that some layer keeps other than every token's keys and values by head."""
 
 _WINDOWS = ("sliding_window", "sliding_window_pattern")
-_DELTA = ("full_attention_interval", "linear_num_value_heads")
-
-READ: dict[str, tuple[str, ...]] = {
-    "laguna": _WINDOWS,
-    "bamba": ("attn_layer_indices", "mamba_d_state"),
-    "cohere2": _WINDOWS,
-    "deepseek_v32": ("index_topk", "index_head_dim"),
-    "exaone4": _WINDOWS,
-    "falcon_h1": ("mamba_d_state", "mamba_d_ssm"),
-    "gemma2": _WINDOWS,
-    "gemma3": _WINDOWS,
-    "gpt_oss": _WINDOWS,
-    "granitemoehybrid": ("mamba_d_state",),
-    "jamba": ("attn_layer_period", "mamba_d_state"),
-    "lfm2": ("conv_L_cache", "full_attn_idxs"),
-    "lfm2_moe": ("conv_L_cache", "full_attn_idxs"),
-    "llama4": ("attention_chunk_size",),
-    "minimax_m2": ("attn_type_list",),
-    "ministral": _WINDOWS,
-    "ministral3": _WINDOWS,
-    "mistral": _WINDOWS,
-    "mixtral": _WINDOWS,
-    "nemotron_h": ("hybrid_override_pattern", "mamba_num_heads", "ssm_state_size"),
-    "olmo3": _WINDOWS,
-    "phi3": _WINDOWS,
-    "qwen2": _WINDOWS,
-    "qwen2_moe": _WINDOWS,
-    "qwen3": _WINDOWS,
-    "qwen3_moe": _WINDOWS,
-    "qwen3_next": _DELTA,
-    "qwen3_5": _DELTA,
-    "qwen3_5_moe": _DELTA,
-    "starcoder2": _WINDOWS,
-    "zamba2": ("mamba_d_state",),
-}
-"""By family, which of these signs are read; in any family also `ALWAYS`, and others with ``layer_types``."""
-
 ALWAYS = ("kv_lora_rank", "layer_types", "layers_block_type")
 _WITH_TYPES = (*_WINDOWS, "attention_chunk_size")
 
@@ -128,7 +90,7 @@ def kinds(config: HfConfig) -> tuple[str, ...]:
     _refuse_unknown_signs(config, named is not None)
     layers = layer_count(config)
     if named is None:
-        return _PATTERNS.get(config.family, _full)(config, layers)
+        return PATTERNS[config.rules.pattern](config, layers)
     key = "layer_types" if config.get("layer_types") else "layers_block_type"
     for name in named:
         if not isinstance(name, str) or name not in KINDS:
@@ -221,19 +183,14 @@ def _indexed(config: HfConfig, mla: LatentAttention | None) -> tuple[Layer, ...]
             f"{config.model_type} is not known here; {LAYER_FILE}"
         )
     keys = config.number("index_head_dim")
-    return (_vector(mla), IndexerLayer(keys + 4 * -(-keys // 128)))
+    return (_vector(mla), IndexerLayer(indexer_bytes(keys)))
 
 
 def _refuse_unknown_signs(config: HfConfig, named: bool) -> None:
     """Refuse a config that holds a sign which is not read in its family."""
     windows_off = not config.flag("use_sliding_window", True)
-    read = {
-        *READ.get(config.family, ()),
-        *READS.get(config.family, ()),
-        *ALWAYS,
-        *(_WITH_TYPES if named else ()),
-    }
-    if config.family in TRAITS and config.family not in LATENTS:
+    read = {*config.rules.reads, *ALWAYS, *(_WITH_TYPES if named else ())}
+    if not config.rules.latent:
         read -= {"kv_lora_rank"}
     for key in SIGNS:
         value = config.get(key)
@@ -292,7 +249,8 @@ def _every(key: str, kind: str, size: str | None = None) -> Pattern:
     return pattern
 
 
-_WINDOWED = _every("sliding_window_pattern", "window", "sliding_window")
+def _of_all(kind: str) -> Pattern:
+    return lambda config, layers: (kind,) * layers
 
 
 def _llama4(config: HfConfig, layers: int) -> tuple[str, ...]:
@@ -340,39 +298,19 @@ def _minimax_m2(config: HfConfig, layers: int) -> tuple[str, ...]:
     return _full(config, layers)
 
 
-def _of_all(kind: str) -> Pattern:
-    return lambda config, layers: (kind,) * layers
-
-
-_PATTERNS: dict[str, Pattern] = {
+PATTERNS: dict[str, Pattern] = {
+    **{f"all_{kind}": _of_all(kind) for kind in ("both", "indexed", "state")},
+    "all_windows": _all_windows,
     "bamba": _bamba,
-    "cohere2": _WINDOWED,
-    "deepseek_v32": _of_all("indexed"),
-    "exaone4": _WINDOWED,
-    "falcon_h1": _of_all("both"),
-    "gemma2": _WINDOWED,
-    "gemma3": _WINDOWED,
-    "gpt_oss": _WINDOWED,
-    "granitemoehybrid": _of_all("state"),
+    "delta": _every("full_attention_interval", "state"),
+    "even_windows": _even_windows,
+    "full": _full,
     "jamba": _jamba,
+    "last_windows": _last_windows,
     "lfm2": _lfm2,
-    "lfm2_moe": _lfm2,
     "llama4": _llama4,
     "minimax_m2": _minimax_m2,
-    "ministral": _all_windows,
-    "ministral3": _all_windows,
-    "mistral": _all_windows,
-    "mixtral": _all_windows,
     "nemotron_h": _nemotron_h,
-    "olmo3": _WINDOWED,
-    "phi3": _all_windows,
-    "qwen2": _last_windows,
-    "qwen2_moe": _even_windows,
-    "qwen3": _last_windows,
-    "qwen3_moe": _all_windows,
-    "qwen3_next": _every("full_attention_interval", "state"),
-    "qwen3_5": _every("full_attention_interval", "state"),
-    "qwen3_5_moe": _every("full_attention_interval", "state"),
-    "starcoder2": _all_windows,
+    "windows": _every("sliding_window_pattern", "window", "sliding_window"),
 }
-"""How a family lays its layers out where ``layer_types`` does not say so. Others keep every token."""
+"""How families lay their layers out, by `Family.pattern`."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 
 from pagesim.errors import PagesimError
-from pagesim.models.families import LATENTS, MIXTURES, TRAITS
 from pagesim.models.hf_config import HfConfig
 from pagesim.models.hf_unread import LAYER_FILE
 from pagesim.models.parts import LatentAttention, MixtureOfExperts
@@ -16,7 +16,7 @@ _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 def latent(config: HfConfig) -> LatentAttention | None:
     """Return latent attention, if the family may have it and the config has a rank for it."""
-    if (config.family in TRAITS and config.family not in LATENTS) or config.get("kv_lora_rank") is None:
+    if not config.rules.latent or config.get("kv_lora_rank") is None:
         return None
     config.skip("num_key_value_heads", "num_kv_heads", "head_dim", "qk_head_dim")
     indexed = config.get("index_topk") is not None
@@ -34,7 +34,8 @@ def latent(config: HfConfig) -> LatentAttention | None:
 
 def experts(config: HfConfig, layers: int) -> MixtureOfExperts | None:
     """Return the experts of a model's layers, if its family may have some and it has at least two."""
-    if config.family in TRAITS and config.family not in MIXTURES:
+    rules = config.rules
+    if rules.experts is None:
         return None
     number = config.number(
         *("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts"), default=0
@@ -42,64 +43,27 @@ def experts(config: HfConfig, layers: int) -> MixtureOfExperts | None:
     if number < 2 or (config.family == "nemotron_h" and not _letters(config, "E", "moe")):
         _skip_experts(config)
         return None
-    of_any = () if config.family in TRAITS else _SHARED_FFN["qwen2_moe"] + _SHARED_FFN["nemotron_h"]
-    widths = _SHARED_FFN.get(config.family, of_any)
-    shared = config.number(*widths, default=0) if widths else 0
+    shared = config.number(*rules.shared_ffn, default=0) if rules.shared_ffn else 0
     latent = {"nemotron_h": "moe_latent_size", "kimi_linear": "routed_expert_hidden_size"}.get(config.family)
-    return MixtureOfExperts(
+    found = MixtureOfExperts(
         experts=number,
         experts_per_token=config.number(
             *("num_experts_per_tok", "moe_k", "num_experts_per_token", "experts_per_token", "top_k_experts")
         ),
         # A key that is missing where the family's experts have a width of their own is no plain MLP's width.
-        expert_ffn=config.number(
-            *(() if config.family in _PLAIN_WIDTH else ("moe_intermediate_size",)),
-            *(() if config.family in _OWN_WIDTH else ("intermediate_size",)),
-        ),
+        expert_ffn=config.number(*rules.expert_ffn),
         shared_experts=config.number(
             *("n_shared_experts", "moe_num_shared_experts", "num_shared_experts"),
             default=1 if shared or config.family == "llama4" else 0,
         ),
         shared_ffn=shared,
-        shared_gate=config.family in ("qwen2_moe", "qwen3_next", "qwen3_5_moe"),
         dense_layers=len(plain_layers(config, layers)),
-        correction_bias=(config.text("topk_method") == "noaux_tc" and config.family != "deepseek_v4")
-        or config.family in ("bailing_hybrid", "ernie4_5_moe", "kimi_linear", "laguna", "nemotron_h")
+        correction_bias=config.text("topk_method") == "noaux_tc"
         or config.flag("use_routing_bias")
-        or config.flag("use_expert_bias", config.family == "lfm2_moe"),
-        biases=config.family == "gpt_oss",
-        wide_router=config.family in WIDE_ROUTERS,
-        exact_router=config.family == "nemotron_h",
+        or config.flag("use_expert_bias"),
         latent=config.number(latent, default=0) if latent else 0,
-        beside=config.family == "gemma4",
     )
-
-
-WIDE_ROUTERS = (
-    *("bailing_hybrid", "ernie4_5_moe", "glm4_moe", "glm4_moe_lite", "mimo_v2", "minimax_m2", "minimax_m3"),
-)
-"""The families whose routers have weights of 32 bits in vLLM."""
-
-_OWN_WIDTH = (
-    *LATENTS,
-    *("ernie4_5_moe", "laguna", "nemotron_h", "qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_moe"),
-)
-"""The families whose experts are as wide as ``moe_intermediate_size`` says, and as nothing else does."""
-
-_PLAIN_WIDTH = ("granitemoe", "mixtral", "olmoe", "phimoe")
-"""Likewise those whose experts are as wide as ``intermediate_size`` says."""
-
-_SHARED_FFN: dict[str, tuple[str, ...]] = {
-    "bailing_hybrid": ("moe_shared_expert_intermediate_size",),
-    "gemma4": ("intermediate_size",),
-    "granitemoehybrid": ("shared_intermediate_size",),
-    "laguna": ("shared_expert_intermediate_size",),
-    "nemotron_h": ("moe_shared_expert_intermediate_size",),
-    "qwen2_moe": ("shared_expert_intermediate_size",),
-    "qwen3_next": ("shared_expert_intermediate_size",),
-    "qwen3_5_moe": ("shared_expert_intermediate_size",),
-}
-"""By family, the width of all shared experts together; others give their number alone."""
+    return replace(found, **rules.experts)
 
 
 def _skip_experts(config: HfConfig) -> None:
@@ -208,7 +172,6 @@ def recurrence(config: HfConfig) -> tuple[Recurrence, str] | None:
                 out_bias=config.flag("add_bias_linear"),
             ), "bf16"
         case "nemotron_h":
-            config.skip("expand")
             return Mamba2(
                 heads=config.number("mamba_num_heads"),
                 head_dim=config.number("mamba_head_dim"),
@@ -236,7 +199,6 @@ def recurrence(config: HfConfig) -> tuple[Recurrence, str] | None:
                     f"{config.where}: no_kda_lora is not true, as it is of Ling 3: what layers of other "
                     f"models of model_type {config.model_type} keep is not known here; {LAYER_FILE}"
                 )
-            config.skip("kda_safe_gate", "kda_lower_bound")
             return KimiDelta(
                 heads=config.number("num_attention_heads"),
                 head_dim=config.number("head_dim"),

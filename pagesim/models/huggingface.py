@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pagesim.errors import PagesimError, reason
 from pagesim.models.encoder import encoder
-from pagesim.models.families import ATTENTION_BIAS, MLP_BIAS, QKV_BIAS, TIED_AROUND, TRAITS
+from pagesim.models.families import OTHER
 from pagesim.models.hf_config import HfConfig
 from pagesim.models.hf_extras import extras
 from pagesim.models.hf_kept import widest_kv
@@ -19,29 +19,20 @@ from pagesim.models.hf_parts import experts, latent, mlp_layers, plain_layers, r
 from pagesim.models.hf_quantization import cache_dtype, weights, with_file
 from pagesim.models.hf_unread import unread
 from pagesim.models.hf_vision import Tower, parts
-from pagesim.models.layers import FullLayer, LatentLayer, StateLayer
+from pagesim.models.layers import FullLayer, LatentLayer, Layer, StateLayer, WindowLayer
 from pagesim.models.model_spec import ModelSpec
 from pagesim.models.parameters import tensors
 from pagesim.models.parts import MixtureOfExperts
 from pagesim.setup.reading import parse_json, read_text
 
-_FFN: dict[str, tuple[str, ...]] = {
-    "falcon": ("ffn_hidden_size",),
-    "gpt2": ("n_inner",),
-    "gpt_bigcode": ("n_inner",),
-    "granitemoehybrid": ("shared_intermediate_size",),
-    "llama4": ("intermediate_size_mlp", "intermediate_size"),
-    "minimax_m3": ("dense_intermediate_size",),
-    "opt": ("ffn_dim",),
-}
-_FFN_OF_ANY = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "moe_intermediate_size")
-_BIASES = ("qkv_bias", "out_bias", "mlp_bias")
+_TIED_AROUND = ("gemma3", "gemma4", "kimi_k25", "mistral3")
+"""Models of images whose token table serves as the LM head unless the config says otherwise at its top."""
 
 
 def from_hf_config(config: str | Path | Mapping[str, Any], name: str | None = None) -> ModelSpec:
     """Read a model's shape from a ``config.json``, its folder, or its content as a mapping.
 
-    The families of `families.TRAITS` are counted as their code builds them; any other model is taken to be
+    The families of ``families.json`` are counted as their code builds them; any other model is taken to be
     built like LLaMA, and is ``approximate``. What each layer keeps is read from ``layer_types`` or from the
     family's own keys. Of a model of images or sound too, the language model is read, and the tower for images
     where its family is known (`hf_vision`); other parts are ``left_out``. Keys that may carry a size and are
@@ -117,16 +108,30 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
         "attending": having(False),
         "recurring": having(True),
         **_places(config, layers, moe),
-        "approximate": config.family not in TRAITS,
+        "approximate": config.rules is OTHER,
         "left_out": left_out,
         **(_of_tower(config, tower) if tower else {}),
         **_traits(config, hidden),
         **extras(config, layers),
+        "mtp": _mtp(config, kept),
     }
     of_tower = tuple(f"vision_config.{key}" for key in unread(tower.config)) if tower else ()
     spec = ModelSpec(**shape, unread=(*unread(config), *of_tower))
     weighed = weights(config, modules(tensors(spec)))
     return replace(spec, weights=weighed, kv_dtype=cache_dtype(config))
+
+
+def _mtp(config: HfConfig, kept: Sequence[Layer]) -> tuple[Layer, ...] | None:
+    """Return what MTP modules keep of a family where that is no layer of full attention like its own.
+
+    Sources: vLLM 0.33.0, step3p5_mtp.py and gemma4_mtp.py (model_executor/models).
+    """
+    if config.family.startswith("gemma4"):
+        return ()
+    if config.family.startswith("step3p"):
+        window = next(layer for layer in kept if isinstance(layer, WindowLayer))
+        return (window,) * config.number("num_nextn_predict_layers", default=1)
+    return None
 
 
 def _of_tower(config: HfConfig, tower: Tower) -> dict[str, Any]:
@@ -148,8 +153,6 @@ def _places(config: HfConfig, layers: int, moe: MixtureOfExperts | None) -> dict
 
 def _ffn(config: HfConfig, hidden: int) -> int:
     """Return the inner width of a plain MLP; of a model without one, that of an expert."""
-    if config.family == "granitemoehybrid":
-        config.skip("intermediate_size")
     if config.family == "nemotron-nas":
         return hidden  # each layer has a width of its own
     if config.family == "lfm2" and config.flag("block_auto_adjust_ff_dim", True):
@@ -158,7 +161,7 @@ def _ffn(config: HfConfig, hidden: int) -> int:
         width = int(factor * (2 * config.number("block_ff_dim", "intermediate_size") // 3))
         return -(-width // step) * step
     inner = 4 * hidden if config.family in ("gpt2", "gpt_bigcode", "falcon") else None
-    return config.number(*_FFN.get(config.family, _FFN_OF_ANY), default=inner)
+    return config.number(*config.rules.ffn, default=inner)
 
 
 def _max_model_len(config: HfConfig) -> int:
@@ -169,8 +172,6 @@ def _max_model_len(config: HfConfig) -> int:
 
 
 def _kv_heads(config: HfConfig, heads: int) -> int:
-    if config.family in ("falcon", "gpt_bigcode"):
-        config.skip("num_key_value_heads", "num_kv_heads")
     if config.flag("multi_query") and not config.flag("new_decoder_architecture"):
         return 1
     if config.family == "falcon" and not config.flag("new_decoder_architecture"):
@@ -191,7 +192,7 @@ def _tied(config: HfConfig, default: bool) -> bool:
         return inside
     around = config.whole.get("tie_word_embeddings")
     if around is None:
-        return inside or config.whole.get("model_type") in TIED_AROUND
+        return inside or config.whole.get("model_type") in _TIED_AROUND
     if not isinstance(around, bool):
         raise config.error("tie_word_embeddings", around, "true or false")
     return around
@@ -199,54 +200,27 @@ def _tied(config: HfConfig, default: bool) -> bool:
 
 def _traits(config: HfConfig, hidden: int) -> dict[str, Any]:
     """Biases, norms, position table and tying: the family's, changed by what the config says."""
-    traits: dict[str, Any] = dict(TRAITS.get(config.family, {}))
-    if config.family != "nemotron_h":  # whose code ties nothing
+    family, rules = config.family, config.rules
+    traits: dict[str, Any] = {
+        **rules.traits,
+        **{name: config.flag(key, default) for name, (key, default) in rules.flags.items()},
+    }
+    if family != "nemotron_h":  # whose code ties nothing
         traits["tied"] = _tied(config, traits.get("tied", False))
-    if config.family == "qwen2_moe":
-        traits["qkv_bias"] = config.flag("qkv_bias", True)
-    if "output_gate" in traits:
-        traits["output_gate"] = config.flag("attn_output_gate", True)
-    if config.family == "minimax_m2":
-        traits["wide_qk_norm"] = config.flag("use_qk_norm", True)
-        if config.text("qk_norm_type") not in (None, "per_layer"):
-            raise config.error("qk_norm_type", config.get("qk_norm_type"), "per_layer")
-    if config.family == "llama4":
-        config.skip("use_qk_norm")  # which has no weights
-    if config.family == "apertus":
-        config.skip("qk_norm")  # which its code always has
-    if config.family == "olmoe":
-        config.skip("moe_intermediate_size")  # which its code does not look at
-    if config.family == "mimo":
-        config.skip("attention_bias")  # which its code does not look at
-    if config.family == "opt":
+    if family == "minimax_m2" and config.text("qk_norm_type") not in (None, "per_layer"):
+        raise config.error("qk_norm_type", config.get("qk_norm_type"), "per_layer")
+    if family == "opt":
         if not config.flag("layer_norm_elementwise_affine", True):
             raise config.error("layer_norm_elementwise_affine", False, "true: its norms are counted here")
-        traits |= dict.fromkeys(_BIASES, config.flag("enable_bias", True))
         traits["position_rows"] = config.number("max_position_embeddings") + 2
         removed = config.flag("_remove_final_layer_norm")
         traits["final_norm"] = config.flag("do_layer_norm_before", True) and not removed
         width = config.number("word_embed_proj_dim", default=hidden)
         traits["embedding"] = 0 if width == hidden else width
-    elif config.family in ("gpt2", "gpt_bigcode"):
+    elif family in ("gpt2", "gpt_bigcode"):
         traits["position_rows"] = _max_model_len(config)
-    elif config.family == "falcon":
-        traits |= dict.fromkeys(_BIASES, config.flag("bias"))
+    elif family == "falcon":
         parallel, new = config.flag("parallel_attn", True), config.flag("new_decoder_architecture")
         two = config.number("num_ln_in_parallel_attn", default=2) == 2 if new else False
         traits["norms_per_layer"] = 2 if two or not parallel else 1
-    elif config.family == "starcoder2":
-        traits |= dict.fromkeys(_BIASES, config.flag("use_bias", True))
-    known = config.family in TRAITS
-    if config.family in ATTENTION_BIAS or not known:
-        traits["qkv_bias"] = traits["out_bias"] = config.flag("attention_bias", traits.get("out_bias", False))
-    if config.family in QKV_BIAS:
-        traits["qkv_bias"] = config.flag("attention_bias", QKV_BIAS[config.family])
-    if config.family == "seed_oss":
-        traits["out_bias"] = config.flag("attention_out_bias")
-    if config.family in ("cohere", "glm4_moe"):
-        traits["wide_qk_norm" if config.family == "cohere" else "qk_norm"] = config.flag("use_qk_norm")
-    if config.family == "ernie4_5":
-        traits |= dict.fromkeys(_BIASES, config.flag("use_bias"))
-    if config.family in MLP_BIAS or not known:
-        traits["mlp_bias"] = config.flag("mlp_bias")
     return traits

@@ -23,15 +23,8 @@ from pagesim.models.parts import LatentAttention, MixtureOfExperts
 from pagesim.models.weights import GROUPS, Weights, weight_dtype
 from pagesim.setup.reading import parse_json, parse_toml, read_text
 
-KINDS: dict[str, type[Layer]] = {
-    "full": FullLayer,
-    "window": WindowLayer,
-    "chunk": ChunkLayer,
-    "latent": LatentLayer,
-    "indexer": IndexerLayer,
-    "state": StateLayer,
-    "ring": RingLayer,
-}
+_LAYERS = (FullLayer, WindowLayer, ChunkLayer, LatentLayer, IndexerLayer, StateLayer, RingLayer)
+KINDS: dict[str, type[Layer]] = {each.kind: each for each in _LAYERS}
 """The kinds of layers by name."""
 
 DEEPEST = 8
@@ -67,6 +60,9 @@ def from_layers(path: str | Path) -> ModelSpec:
     fields of its class (`pagesim.models.layers`), or has such a list under ``of``. With ``repeat`` it
     stands for so many of itself.
 
+    ``mtp``, such a list, has the layers of its MTP modules, where these are not like its own that attend to
+    all; it is empty where they keep nothing.
+
     ``max_model_len`` is needed; ``name`` is the file's when left out. Further fields of `ModelSpec` may be
     given: ``heads``, where GPUs outnumber KV heads; ``hidden``, ``ffn`` and ``vocab`` and whatever else its
     weights and a roofline follow from, with ``depth`` for the number of transformer layers, where one of
@@ -95,6 +91,8 @@ def from_layers(path: str | Path) -> ModelSpec:
     cached = tuple(_layers(given.pop("layers"), f"{path}: layers", 1))
     if not cached:
         raise PagesimError(f"{path}: layers is empty; a model has at least one")
+    if "mtp" in given:
+        given["mtp"] = tuple(_layers(given["mtp"], f"{path}: mtp", 1))
     listed = [layer for layer in cached if not isinstance(layer, IndexerLayer | RingLayer)]
     widest = max(
         (layer for layer in cached if isinstance(layer, FullLayer)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import ClassVar
 
@@ -252,6 +252,16 @@ class StateLayer:
             raise PagesimError(
                 f"state layer: whole is {self.whole}; it must be at most the {self.conv[1]} channels of conv"
             )
+
+    def speculating(self, drafts: int) -> StateLayer:
+        """Return the layer where so many drafts are verified: a row more of the convolution for each.
+
+        Mamba-1's code keeps none of them (vLLM 0.33.0, ``MambaStateShapeCalculator``).
+        """
+        tokens, channels = self.conv
+        if not channels:  # a convolution alone, whose rows are its state
+            return replace(self, state=(*self.state[:-1], self.state[-1] + drafts))
+        return replace(self, conv=(tokens + drafts, channels)) if len(self.state) == 3 else self
 
     def state_bytes(self, tp: int = 1) -> int:
         """Return the bytes of both on each of ``tp`` GPUs.

@@ -96,6 +96,8 @@ class ModelSpec:
         ffns: inner width of each layer's plain MLP where they differ, 0 of a layer without one.
         extras: tensors that no other number here tells of.
         own_attention: those of attention are all among them.
+        mtp: what each of its MTP modules keeps of the tokens before, where that is no layer of full attention
+            like its own; empty where they read the model's own KV.
 
     ``hidden``, ``ffn`` and ``vocab`` are 0 where only ``cached`` is known: the model then has neither weights
     nor a roofline, and serves where the blocks or the bytes of the cache are given.
@@ -155,6 +157,7 @@ class ModelSpec:
     ffns: tuple[int, ...] = ()
     extras: tuple[Tensor, ...] = ()
     own_attention: bool = False
+    mtp: tuple[Layer, ...] | None = None
 
     def __post_init__(self) -> None:
         self._check(self)

@@ -95,7 +95,7 @@ class Arrivals:
         )
 
     def priority_of(self, index: int) -> int:
-        """Return a request's priority; the smallest is served first, where a scheduler goes by it."""
+        """Return a request's priority, as its trace has it; a scheduler says which comes first."""
         return 0 if self._priority is None else self._priority[index]
 
     def draw_seed(self, index: int) -> int:

@@ -39,6 +39,7 @@ class Share(NamedTuple):
         tokens: that it computes now, drafts included.
         drafts: how many of them are.
         outputs: tokens that it is going to have from this iteration; no decision looks at it.
+        accepted: drafts that are accepted, those behind its last token included; likewise.
     """
 
     request: EngineRequest
@@ -47,6 +48,7 @@ class Share(NamedTuple):
     tokens: int
     drafts: int
     outputs: int
+    accepted: int
 
 
 class Batch:

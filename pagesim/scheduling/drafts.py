@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from random import Random
 
 Drafting = dict[str, int | float | None]
@@ -15,12 +15,14 @@ class Speculation:
         drafted: drafts that an iteration computed.
         accepted: those of them that became output.
         verifications: how often a request had drafts in an iteration.
+        verified: drafts that were accepted, those behind a request's last token included.
+        outputs: tokens that requests got.
     """
 
-    __slots__ = ("accepted", "drafted", "verifications")
+    __slots__ = ("accepted", "drafted", "outputs", "verifications", "verified")
 
     def __init__(self) -> None:
-        self.drafted = self.accepted = self.verifications = 0
+        self.drafted = self.accepted = self.verifications = self.verified = self.outputs = 0
 
     def note(self, drafts: int, accepted: int) -> None:
         """Count the drafts of one request in one iteration."""
@@ -51,10 +53,17 @@ class Speculation:
         }
 
 
-def accepted_of(drafts: int, acceptance: float, seed: int) -> int:
-    """Draw how many drafts are accepted: each with the probability ``acceptance`` if all before it are."""
+def accepted_of(drafts: int, rates: Sequence[float], seed: int) -> int:
+    """Draw how many drafts are accepted.
+
+    Args:
+        drafts: that are verified.
+        rates: the probability of each to be accepted if all before it are, by position; the last holds for
+            all further ones.
+        seed: of the draw.
+    """
     draw = Random(seed).random
-    accepted = 0
-    while accepted < drafts and draw() < acceptance:
+    accepted, last = 0, len(rates) - 1
+    while accepted < drafts and draw() < rates[min(accepted, last)]:
         accepted += 1
     return accepted

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from pagesim.kvcache import BlockManager
+from pagesim.kvcache import BlockManager, State
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.request import EngineRequest
 from pagesim.setup.compiled import mypyc_attr
@@ -37,8 +37,8 @@ class KVConnector:
         loading: requests that hold blocks into which something is copied.
         loaded: those whose KV is there and that were not looked at since.
         leaving: requests that were aborted while they were loaded.
-        deferred: requests that were aborted and keep their blocks, each until the outcome of so many plans is
-            known.
+        deferred: requests that were aborted, or ended on drafts, and keep their blocks, each until the
+            outcome of so many plans is known.
         computed: of requests with a chunk in the plan at hand the tokens that were computed before.
     """
 
@@ -119,18 +119,26 @@ class KVConnector:
         """Learn that a plan begins."""
         self.computed = {}
 
-    def blocks_to_reserve(self, chunked: Iterable[EngineRequest]) -> int:
+    def blocks_to_reserve(self, chunked: Iterable[EngineRequest], ahead: int = 0) -> int:
         """Return the blocks that prompts in chunks and requests that are loaded still miss for their length.
 
         They are not given to a request that is loaded, because such a one cannot make room.
+
+        Args:
+            chunked: requests whose prompt has not run whole.
+            ahead: tokens of the step after their prompts, its drafts and the slots of the drafter included,
+                where there are drafts.
         """
-        computed, blocks_to_extend = self.computed, self.memory.blocks_to_extend
-        return sum(
-            [
-                blocks_to_extend(each, each.length - each.tokens, computed.get(each, each.tokens))
-                for each in (*chunked, *self.loading)
-            ]
-        )
+        computed, memory = self.computed, self.memory
+        blocks = 0
+        for each in (*chunked, *self.loading):
+            each.lookahead_tokens = ahead
+            start = computed.get(each, each.tokens)
+            blocks += memory.blocks_to_extend(each, each.length + ahead - each.tokens, start)
+        if ahead:
+            kept = [group.block_size for group in memory.groups if not isinstance(group.rule, State)]
+            blocks += sum([-(-ahead // size) for size in kept])
+        return blocks
 
     def is_ready(self, request: EngineRequest) -> bool:
         """Say whether nothing is copied any more into what a request holds; then it can be found, too."""
@@ -164,7 +172,7 @@ class KVConnector:
             self.memory.release(request)
 
     def defer_free(self, request: EngineRequest) -> None:
-        """Let a request that was aborted keep its blocks until the batch in flight is over."""
+        """Let a request that is over keep its blocks until the batch in flight is over."""
         if request.decodes:
             self.memory.stop_decoding(request)
         self.memory.cache_full_blocks(request)
@@ -184,4 +192,4 @@ class KVConnector:
         """Count the outcome of a plan, and free the blocks that waited for it."""
         self._finishes += 1
         while self.deferred and self.deferred[0][0] <= self._finishes:
-            self.memory.release(self.deferred.popleft()[1])
+            self.memory.release_together(self.deferred.popleft()[1])

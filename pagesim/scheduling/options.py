@@ -69,6 +69,7 @@ class Machine(NamedTuple):
         listed_mib: memory of one GPU as its driver lists it, in MiB; 0 where only ``memory_bytes`` is known.
         model: the model's name.
         latent: whether it caches latent vectors (MLA).
+        mtp_modules: MTP modules of its checkpoint that draft; 0 where that is not known.
     """
 
     gpu: str
@@ -78,3 +79,4 @@ class Machine(NamedTuple):
     listed_mib: int = 0
     model: str = ""
     latent: bool = False
+    mtp_modules: int = 0

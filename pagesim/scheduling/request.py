@@ -107,6 +107,8 @@ class EngineRequest(SequenceGroup):
         self.tokens_per_step = 1
         self.decodes = False
         self.uncommitted_tokens = 0
+        self.external_tokens = 0
+        self.lookahead_tokens = 0
         self.inflight_tokens = 0
         self.junction = 0
         self.order = 0

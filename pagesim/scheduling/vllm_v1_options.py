@@ -8,6 +8,7 @@ from pydantic import Field
 
 from pagesim.errors import PagesimError
 from pagesim.scheduling.options import MOST, Machine, SchedulerOptions
+from pagesim.scheduling.speculative_config import DraftRules, SpeculativeConfig, read_speculative_config
 from pagesim.scheduling.vllm_releases import RELEASES, Release
 
 _AS_SERVED = "Defaults to what the release's server takes on this GPU."
@@ -96,14 +97,22 @@ class VllmV1Options(SchedulerOptions):
         description="Maximum number of tokens of an iteration that is launched as a CUDA graph. "
         "Defaults to the server's.",
     )
-    speculative_method: Literal["ngram", "eagle3"] | None = Field(
-        None, description="Source of drafts: n-grams of the request, or an EAGLE-like draft model."
+    speculative_config: str | None = Field(
+        None, description="The JSON object of vLLM's --speculative-config."
     )
+    speculative_method: (
+        Literal["ngram", "ngram_gpu", "suffix", "mtp", "eagle", "eagle3", "draft_model", "dflash", "dspark"]
+        | None
+    ) = Field(None, description="Source of drafts (--spec-method), without --speculative-config.")
     speculative_tokens: int | None = Field(
         None, ge=1, le=MOST, description="Maximum number of drafts that a step verifies per request."
     )
     acceptance: float | None = Field(
-        None, ge=0, le=1, description="Probability that a draft is accepted if all before it are."
+        None,
+        ge=0,
+        le=1,
+        description="Probability that a draft is accepted if all before it are. Defaults to the method's "
+        "preset.",
     )
     kv_offloading_size: float | None = Field(
         None,
@@ -152,6 +161,29 @@ class VllmV1Options(SchedulerOptions):
         description="Add a tier behind the device, the nearest first, instead of kv_offloading_size: "
         "NAME:CAPACITY[:BANDWIDTH…], such as host:64GiB:25GB/s. Repeatable.",
     )
+
+    @property
+    def speculation(self) -> SpeculativeConfig | None:
+        """What drafts, and how; None where nothing does."""
+        if self.speculative_config is not None:
+            return read_speculative_config(self.speculative_config)
+        if self.speculative_method is None:
+            return None
+        return SpeculativeConfig.model_validate(
+            {"method": self.speculative_method, "num_speculative_tokens": self.speculative_tokens}
+        )
+
+    @property
+    def draft_rules(self) -> DraftRules | None:
+        """What its drafts mean for scheduling and memory; None without any. Of `resolved` options."""
+        speculation = self.speculation
+        if speculation is None:
+            return None
+        return speculation.rules(
+            caches=self.enable_prefix_caching,
+            connects=self.offloads,
+            max_num_batched_tokens=self.max_num_batched_tokens or 0,
+        )
 
     @property
     def offloads(self) -> bool:
@@ -214,6 +246,13 @@ def resolved(options: Own, machine: Machine) -> Own:
         "async_scheduling": release.async_scheduling,
         "max_cudagraph_capture_size": min(2 * sequences, LARGEST_GRAPH),
     }
+    speculation = _drafting(options, release, machine, tokens)
+    given: dict[str, Any] = {}
+    if speculation is not None:
+        if speculation.drafter == "suffix":
+            defaults["async_scheduling"] = False  # it has the V1 model runner, which waits for each step
+        if speculation.modules > 1:
+            given["speculative_config"] = speculation.model_dump_json(exclude_defaults=True)
     if options.offloads:
         defaults |= {
             "kv_offloading_chunk_blocks": 1,
@@ -229,7 +268,7 @@ def resolved(options: Own, machine: Machine) -> Own:
         if name not in release.lacks and getattr(options, name) is None
     }
     _check(options, release, machine.max_model_len, tokens, sequences)
-    return options.model_copy(update=taken)
+    return options.model_copy(update={**taken, **given})
 
 
 def _limits(options: VllmV1Options, release: Release, machine: Machine) -> tuple[int, int]:
@@ -270,7 +309,6 @@ def _check(options: VllmV1Options, release: Release, longest: int, tokens: int, 
             f"max_num_batched_tokens is {tokens}, less than the {longest} of max_model_len; without "
             "enable_chunked_prefill vLLM does not start so: raise it, or lower max_model_len"
         )
-    _check_speculation(options, release, tokens)
     if options.performance_mode is not None and options.vllm_version != "0.33.0":
         raise PagesimError(
             f"performance_mode is {options.performance_mode}; it is for vLLM 0.33.0, not "
@@ -299,7 +337,7 @@ def _check_parallel(options: VllmV1Options, name: str) -> None:
     beside = {
         f"vLLM {options.vllm_version}": options.vllm_version != "0.33.0",
         options.tier_option: options.offloads,
-        "speculative_tokens": options.speculative_tokens is not None,
+        "speculative_tokens": options.speculation is not None,
     }
     for what, is_there in beside.items():
         if is_there:
@@ -328,8 +366,6 @@ def _check_offloading(options: VllmV1Options) -> None:
             f"{asked} is for vLLM 0.33.0, not {options.vllm_version}: what that release decides "
             "with a tier on the host is not checked by any log"
         )
-    if options.speculative_tokens is not None:
-        raise PagesimError(f"{asked} with speculative_tokens is in no log of vLLM's decisions; leave one out")
     if options.prefix_cache_retention_interval:
         raise PagesimError(
             f"{asked} with prefix_cache_retention_interval "
@@ -354,23 +390,68 @@ def _check_connector(options: VllmV1Options) -> None:
             )
 
 
-def _check_speculation(options: VllmV1Options, release: Release, tokens: int) -> None:
-    """Refuse drafts whose options are incomplete, and what no log of the release shows."""
-    together = ("speculative_method", "speculative_tokens", "acceptance")
-    missing = [name for name in together if getattr(options, name) is None]
-    if len(missing) == len(together):
-        return
-    if missing:
-        given = next(name for name in together if name not in missing)
-        raise PagesimError(f"{given} goes with {' and '.join(missing)}: give all of {', '.join(together)}")
+def _drafting(
+    options: VllmV1Options, release: Release, machine: Machine, tokens: int
+) -> SpeculativeConfig | None:
+    """Return what drafts, with the model's own MTP modules; None where nothing does.
+
+    Args:
+        options: as given.
+        release: its server's.
+        machine: what it knows of the model.
+        tokens: the token budget of a step.
+
+    Raises:
+        PagesimError: what says so is incomplete, or contradicts itself; or the server does not start so.
+    """
+    if options.speculative_config is None:
+        together = ("speculative_method", "speculative_tokens")
+        given = [name for name in (*together, "acceptance") if getattr(options, name) is not None]
+        missing = [name for name in together if name not in given]
+        if not given:
+            return None
+        if missing:
+            raise PagesimError(
+                f"{given[0]} goes with {' and '.join(missing)}: give {' and '.join(together)}, or "
+                "speculative_config"
+            )
+    speculation = options.speculation
+    assert speculation is not None
     if not release.speculates:
         raise PagesimError(
             f"speculative_tokens is for vLLM 0.33.0, not {options.vllm_version}: what that release decides "
             "with drafts is not checked by any log"
         )
-    drafts = options.speculative_tokens or 0
-    if tokens <= drafts:
+    if speculation.num_speculative_tokens is None and speculation.n_predict is None:
+        raise PagesimError(
+            "speculative_config has no num_speculative_tokens, and vLLM does not start without: give it"
+        )
+    for name, said in (("method", speculation.drafter), ("tokens", speculation.tokens)):
+        asked = getattr(options, f"speculative_{name}")
+        if asked not in (None, said):
+            raise PagesimError(
+                f"speculative_{name} is {asked}, and speculative_config says {said}: leave one of them out"
+            )
+    modules = speculation.n_predict or machine.mtp_modules or 1
+    if speculation.drafter == "mtp":
+        speculation = speculation.model_copy(update={"n_predict": modules})
+    drafts, used = speculation.tokens, speculation.modules
+    if used > 1 and drafts > modules and drafts % modules:
+        raise PagesimError(
+            f"num_speculative_tokens is {drafts}; with {modules} MTP modules it must be a multiple of them, "
+            "or vLLM does not start: change it"
+        )
+    if speculation.drafter == "suffix" and options.async_scheduling:
+        raise PagesimError(
+            "async_scheduling is on, and vLLM drafts with suffix in its V1 model runner, which does not "
+            "schedule ahead: leave one of them out"
+        )
+    lookahead = max(
+        drafts, speculation.rules(caches=False, connects=False, max_num_batched_tokens=0).lookahead
+    )
+    if tokens <= lookahead:
         raise PagesimError(
             f"max_num_batched_tokens is {tokens}, and a step with speculative_tokens {drafts} has "
-            f"{drafts + 1}: raise it, or lower speculative_tokens"
+            f"{lookahead + 1}: raise it, or lower speculative_tokens"
         )
+    return speculation

@@ -17,13 +17,26 @@ from pagesim.models.layers import (
     StateLayer,
     WindowLayer,
 )
-from pagesim.models.parallel import cached_by_stage
+from pagesim.models.parallel import cached_by_stage, stages_of
 from pagesim.scheduling.sglang import SglangOptions
+from pagesim.scheduling.sglang.defaults import states_of_a_request
+from pagesim.scheduling.speculative_config import DraftRules
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options, batches_in_flight
 from pagesim.setup.presets import BLOCK_SIZE
 from pagesim.setup.system import System
-from pagesim.sizing import BlockPlan, Capacity, PoolPlan, TypePlan, plan_blocks, plan_pools, plan_types
+from pagesim.sizing import (
+    BlockGroup,
+    BlockPlan,
+    Capacity,
+    PoolPlan,
+    StatePlan,
+    TypePlan,
+    plan_blocks,
+    plan_pools,
+    plan_states,
+    plan_types,
+)
 from pagesim.sizing.type_plan import Layout
 
 if TYPE_CHECKING:
@@ -61,11 +74,7 @@ def block_plan(config: EngineConfig, max_model_len: int | None = None) -> BlockP
             f"layers of {model.name} differ in what they keep, and the blocks that vLLM {version} makes of "
             "them are in no log of its decisions; choose vllm_version 0.33.0"
         )
-    if options.speculative_tokens and not model.keeps_all:
-        raise PagesimError(
-            f"layers of {model.name} differ in what they keep, and what drafts take of them is in no log of "
-            "vLLM's decisions; leave speculative_tokens out"
-        )
+    drafts = options.draft_rules
     plan = plan_blocks(
         model.cache_layers,
         max_model_len=max_model_len or config.max_model_len,
@@ -81,7 +90,10 @@ def block_plan(config: EngineConfig, max_model_len: int | None = None) -> BlockP
         state_dtype=options.mamba_ssm_cache_dtype and STATE_DTYPES[options.mamba_ssm_cache_dtype],
         prefix_match_unit=options.prefix_match_unit,
         dcp=divided_over(config),
-        stages=cached_by_stage(model, config.stages),
+        drafters=config.draft_layers,
+        drafts=drafts.num_speculative_tokens if drafts else 0,
+        retained=max(0, drafts.prefill_lookahead - 1) if drafts else 0,
+        stages=cached_by_stage(model, pipeline_stages(config)),
     )
     plan.check_retention(options.prefix_cache_retention_interval or 0)
     return plan
@@ -96,11 +108,11 @@ def divided_over(config: EngineConfig) -> int:
     return _of_own_blocks(config, "decode_context_parallel_size")
 
 
-def number_of_stages(config: EngineConfig) -> int:
-    """Return over how many stages of a pipeline layers are divided.
+def pipeline_stages(config: EngineConfig) -> tuple[range, ...]:
+    """Return the layers of each stage of a pipeline, from 0; one has all of them where there is none.
 
     Raises:
-        PagesimError: over several, and blocks are not vLLM's own, or another rule counts them.
+        PagesimError: there are several, and blocks are not vLLM's own, or another rule counts them.
     """
     stages = _of_own_blocks(config, "pipeline_parallel_size")
     if stages > 1 and config.sizing != "vllm" and config.system.num_blocks is None:
@@ -108,7 +120,7 @@ def number_of_stages(config: EngineConfig) -> int:
             f"pipeline_parallel_size is {stages}, and sizing is {config.sizing}; it is for sizing vllm: "
             "leave one of them out, or give num_blocks"
         )
-    return stages
+    return stages_of(config.model, stages)
 
 
 def _of_own_blocks(config: EngineConfig, name: str) -> int:
@@ -186,7 +198,7 @@ def type_plan(config: EngineConfig, layout: Layout) -> TypePlan:
     """
     options = config.options
     assert isinstance(options, VllmV1Options)
-    if options.speculative_tokens:
+    if options.speculation is not None:
         raise PagesimError(
             "speculative_tokens is not for memory of layer types, of which it is not known what drafts take; "
             "leave it out"
@@ -202,43 +214,60 @@ def type_plan(config: EngineConfig, layout: Layout) -> TypePlan:
     )
 
 
-def pool_plan(config: EngineConfig, options: SglangOptions) -> PoolPlan | None:
+def pool_plan(config: EngineConfig, options: SglangOptions) -> PoolPlan | StatePlan | None:
     """Plan the two pools of a system of policy ``sglang``; None where it has one, of layers that keep all.
 
     Raises:
-        PagesimError: its layers keep a state, or something else that is not simulated.
+        PagesimError: its layers keep something that is not simulated.
     """
-    model = config.model
+    model, page = config.model, config.granularity[0]
+    tp, kv_dtype = config.system.tensor_parallel_size, config.kv_dtype
     if any(isinstance(layer, StateLayer) for layer in model.cache_layers):
-        raise PagesimError(
-            f"layers of {model.name} keep a state; scheduler sglang is simulated for layers that attend: "
-            "choose another model, or policy vllm-v1"
+        given = options.max_running_requests if options.disable_radix_cache else None
+        count = states_of_a_request(options, page)
+        return plan_states(
+            model, block_size=page, of_a_request=count, states=given or 0, kv_dtype=kv_dtype, tp=tp
         )
     if options.disable_hybrid_swa_memory:
         return None
-    return plan_pools(
-        model,
-        block_size=config.granularity[0],
-        ratio=options.swa_full_tokens_ratio,
-        kv_dtype=config.kv_dtype,
-        tp=config.system.tensor_parallel_size,
-    )
+    ratio = options.swa_full_tokens_ratio
+    return plan_pools(model, block_size=page, ratio=ratio, kv_dtype=kv_dtype, tp=tp)
 
 
-def kv_groups(plan: BlockPlan) -> tuple[KVGroup, ...]:
-    """Return the KV groups of a block plan, in its order."""
-    return tuple(
-        [
+def kv_groups(plan: BlockPlan, drafts: DraftRules | None = None) -> tuple[KVGroup, ...]:
+    """Return the KV groups of a block plan, in its order.
+
+    Where the last block of a hit is computed again, it is in all groups alike one that has the drafter's KV,
+    or in all groups where a drafter has none.
+
+    Args:
+        plan: whose.
+        drafts: what drafts mean for memory; None without any.
+    """
+    reads_behind = drafts is not None and drafts.reads_behind
+    drops_block = drafts is not None and drafts.drops_block
+
+    def kept(group: BlockGroup) -> tuple[object, ...]:
+        return group.rule, group.block_size, group.pages[0], group.real_pages[0]
+
+    drafting = {kept(group) for group in plan.groups if plan.drafting(group)} or set(map(kept, plan.groups))
+    groups = []
+    for group in plan.groups:
+        rule = _rule(group.rule, State(plan.state_mode == "align", group.checkpoint, plan.drafts))
+        if isinstance(rule, SlidingWindow):
+            rule = SlidingWindow(rule.window, plan.retained)
+        groups.append(
             KVGroup(
                 group.block_size,
-                _rule(group.rule, State(plan.state_mode == "align", group.checkpoint)),
+                rule,
                 len(group.layers),
                 plan.bytes_per_block,
                 group.filled_bytes,
+                drops_block and kept(group) in drafting,
+                reads_behind and plan.drafting(group) > 0,
             )
-            for group in plan.groups
-        ]
-    )
+        )
+    return tuple(groups)
 
 
 def type_groups(plan: TypePlan) -> tuple[KVGroup, ...]:

@@ -6,28 +6,31 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from pagesim.costs import CostModel, PreemptionPrices, ReadsSpans
+from pagesim.costs import Affine, CostModel, PreemptionPrices, ReadsSpans
 from pagesim.errors import PagesimError
 from pagesim.kvcache import (
     RESERVATIONS,
     BlockManager,
     CountedHybridManager,
-    Full,
     HybridManager,
     NumberedPrefixManager,
     Pool,
     PrefixManager,
 )
+from pagesim.kvcache.groups import are_hybrid
 from pagesim.kvcache.radix import WindowPool
+from pagesim.models.parallel import hand_over_bytes_per_token
 from pagesim.scheduling.attention_spans import AttentionSpans, LastTokens, SinceChunk
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.traits import Pool as ReplicaPool
-from pagesim.setup.block_plans import kv_groups, type_groups
+from pagesim.scheduling.vllm_v1_options import VllmV1Options
+from pagesim.setup.block_plans import kv_groups, pipeline_stages, type_groups
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.offload import chain_of, load_time
 from pagesim.setup.presets import check_preemption
 from pagesim.setup.registry import ALLOCATORS, SCHEDULERS, memory_of
-from pagesim.sizing import PoolPlan, TypePlan
+from pagesim.sim.pipeline import Pipeline
+from pagesim.sizing import PoolPlan, StatePlan, TypePlan
 
 
 def new_scheduler(
@@ -68,6 +71,20 @@ def new_scheduler(
     return scheduler
 
 
+def new_pipeline(config: EngineConfig) -> Pipeline | None:
+    """Return the stages through which batches pass, all of them free; None where one has all layers."""
+    stages = pipeline_stages(config)
+    if len(stages) == 1:
+        return None
+    prices = not isinstance(config.cost, Affine)  # which says all that an iteration takes
+    return Pipeline(
+        [len(layers) for layers in stages],
+        waits_for_tokens=config.scheduler.schedules_ahead(config.options),
+        link=config.gpu.peer if prices else None,
+        token_bytes=hand_over_bytes_per_token(config.model, config.system.tensor_parallel_size),
+    )
+
+
 def new_memory(config: EngineConfig, *, tables: bool = False) -> BlockManager:
     """Return empty memory.
 
@@ -94,16 +111,35 @@ def new_memory(config: EngineConfig, *, tables: bool = False) -> BlockManager:
     if isinstance(plan, PoolPlan):
         pools, plan = plan.holding(num_blocks), None
         windows = WindowPool(pools.window, pools.window_blocks)
+    if isinstance(plan, StatePlan):
+        if caches:
+            raise PagesimError(
+                f"layers of {config.model.name} keep a state, and which states a tree of SGLang's holds is "
+                "not simulated: give disable_radix_cache, or policy vllm-v1"
+            )
+        plan = None
     own = scheduler.memory_for(options, num_blocks, block_size, windows)
     if own is not None:
         return own
-    groups = () if plan is None else kv_groups(plan)
-    if plan is not None and not (len(groups) == 1 and groups[0].rule == Full()):
+    drafts = options.draft_rules if isinstance(options, VllmV1Options) else None
+    groups = () if plan is None else kv_groups(plan, drafts)
+    if plan is not None and are_hybrid(groups):
         retention = getattr(options, "prefix_cache_retention_interval", None) or 0
-        how = {"longest": max_model_len, "in_flight": plan.in_flight_tokens}
-        if not (caches or tables):
-            return CountedHybridManager(num_blocks, groups, **how)
-        return HybridManager(num_blocks, groups, caches=caches, retention=retention, **how)
+        if not (caches or tables or drafts is not None):
+            return CountedHybridManager(
+                num_blocks, groups, longest=max_model_len, in_flight=plan.in_flight_tokens
+            )
+        return HybridManager(
+            num_blocks,
+            groups,
+            longest=max_model_len,
+            in_flight=plan.in_flight_tokens,
+            caches=caches,
+            retention=retention,
+            hash_block=plan.hash_block,
+            hash_lookahead=0 if drafts is None else drafts.hash_lookahead,
+            prefill_lookahead=0 if drafts is None else drafts.prefill_lookahead,
+        )
     if caches:
         kind = NumberedPrefixManager if tables else PrefixManager
         first = scheduler.reuses_unhashed_first(options)

@@ -6,16 +6,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from pagesim.costs import Affine, CostModel, EngineTime, engine_time, parse_cost
+from pagesim.costs import CostModel, EngineTime, engine_time, parse_cost
 from pagesim.errors import PagesimError
 from pagesim.hardware import GpuSpec, TierSpec, gpu
 from pagesim.hardware.gpu_spec import GIB
 from pagesim.models import ModelSpec, model
-from pagesim.models.layers import KV_DTYPE_BYTES
-from pagesim.models.parallel import hand_over_bytes_per_token, stages_of
+from pagesim.models.catalogue import is_config, known_as
+from pagesim.models.drafters import draft_layers
+from pagesim.models.layers import KV_DTYPE_BYTES, Layer
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.options import Machine, SchedulerOptions
-from pagesim.scheduling.sglang import SglangOptions, static_fraction
+from pagesim.scheduling.sglang import SglangOptions, most_running, static_fraction
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.block_plans import (
@@ -24,7 +25,7 @@ from pagesim.setup.block_plans import (
     check_kv_dtype,
     divided_over,
     fitting_length,
-    number_of_stages,
+    pipeline_stages,
     pool_plan,
     type_plan,
 )
@@ -33,11 +34,10 @@ from pagesim.setup.options import options_of
 from pagesim.setup.presets import BLOCK_SIZE, PAGE_BYTES, POLICY_PLUGINS, Policy, parts_of
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.system import MOST_BLOCKS, System
-from pagesim.sim.pipeline import Pipeline
-from pagesim.sizing import BlockPlan, Capacity, PoolPlan, TypePlan, capacity
+from pagesim.sizing import Capacity, PoolPlan, StatePlan, TypePlan, capacity
 from pagesim.sizing.activations import Images
 from pagesim.sizing.adapters import Adapters
-from pagesim.sizing.kv_blocks import KVBlock, Sizing, cache_of, kv_block
+from pagesim.sizing.kv_blocks import KVBlock, Plan, Sizing, cache_of, kv_block
 
 DEFAULT_KV_DTYPE = "fp16"
 """Where neither a user nor a checkpoint says one: 16 bits, as the model has."""
@@ -134,6 +134,7 @@ class EngineConfig:
             listed_mib=self.gpu.listed_mib or 0,
             model=self.system.model,
             latent=self.model.mla is not None,
+            mtp_modules=len(self.model.mtp or ()),
         )
 
     @cached_property
@@ -155,8 +156,12 @@ class EngineConfig:
 
     @cached_property
     def sized_options(self) -> SchedulerOptions:
-        """Its options once memory is divided: with a tier's chunks in place of its size."""
-        return with_chunks(self.options, self.capacity) if self.offloads else self.options
+        """Its options once memory is divided: a tier's chunks in place of its size, no more than it holds."""
+        options = self.options
+        if isinstance(options, SglangOptions) and isinstance(plan := self.capacity.plan, StatePlan):
+            most = most_running(options, self.capacity.slots, self.max_model_len)
+            return options.model_copy(update={"max_running_requests": min(most, plan.most_running)})
+        return with_chunks(options, self.capacity) if self.offloads else options
 
     @property
     def offloads(self) -> bool:
@@ -215,12 +220,13 @@ class EngineConfig:
         return size or policy.block_size or policy.default_block_size or BLOCK_SIZE, None
 
     @cached_property
-    def blocks(self) -> BlockPlan | PoolPlan | TypePlan | None:
+    def blocks(self) -> Plan | None:
         """The plan of its blocks, of a cache that is empty yet; None where all layers keep alike."""
         layout, options, spec = self.policy.layout, self.options, self.model
         if KV_DTYPE_BYTES[self.kv_dtype] < KV_DTYPE_BYTES[DEFAULT_KV_DTYPE]:
             check_kv_dtype(self)
-        if spec.is_plain and layout is None and divided_over(self) == len(self.stages) == 1:
+        plain = spec.is_plain and not self.draft_layers
+        if plain and layout is None and divided_over(self) == len(pipeline_stages(self)) == 1:
             return None
         if isinstance(options, SglangOptions):
             return pool_plan(self, options)
@@ -232,6 +238,27 @@ class EngineConfig:
                 "simulated for layers that keep all: choose another model, or policy vllm-v1"
             )
         return None
+
+    @cached_property
+    def draft_layers(self) -> tuple[Layer, ...]:
+        """What the layers keep that draft for its model; none where nothing drafts.
+
+        Raises:
+            PagesimError: what drafts is not known.
+        """
+        speculation = self.options.speculation if isinstance(self.options, VllmV1Options) else None
+        if speculation is None:
+            return ()
+        return draft_layers(speculation.drafter, self.model, self.drafter, speculation.n_predict or 1)
+
+    @cached_property
+    def drafter(self) -> ModelSpec | None:
+        """The model that drafts; None where nothing does, or it is not known."""
+        speculation = self.options.speculation if isinstance(self.options, VllmV1Options) else None
+        name = None if speculation is None else speculation.model
+        if name is None or not (is_config(name) or known_as(name)):
+            return None
+        return model(name)
 
     @cached_property
     def block(self) -> KVBlock:
@@ -326,9 +353,7 @@ class EngineConfig:
         check_cache_bytes(self, sized)
         return sized
 
-    def capacity_of(
-        self, blocks: BlockPlan | PoolPlan | TypePlan | None, max_model_len: int | None
-    ) -> Capacity:
+    def capacity_of(self, blocks: Plan | None, max_model_len: int | None) -> Capacity:
         """Return the memory that fits beside the weights, with the null block.
 
         Args:
@@ -350,7 +375,7 @@ class EngineConfig:
             max_model_len=max_model_len,
             num_blocks=self.system.num_blocks,
             blocks=blocks,
-            stages=self.stages,
+            stages=pipeline_stages(self),
         )
 
     @cached_property
@@ -365,8 +390,8 @@ class EngineConfig:
         else:
             tp = system.tensor_parallel_size
             sized = cache_of(system.num_blocks, self.block, tp=tp, has_swap=not has_pages, plan=blocks)
-        if isinstance(blocks, PoolPlan):
-            blocks.holding(sized.num_blocks).check_start()
+        if isinstance(sized.plan, PoolPlan | StatePlan):
+            sized.plan.check_start()
         if has_pages and system.cpu_blocks:
             raise PagesimError(
                 f"cpu_blocks is {system.cpu_blocks}; allocator virtual has no swap space: its pages are "
@@ -396,23 +421,6 @@ class EngineConfig:
                 f"chunked_prefill_size is {chunk}; it must be a multiple of a page's {block_size} tokens: "
                 "SGLang does not start so"
             )
-
-    @cached_property
-    def stages(self) -> tuple[range, ...]:
-        """The layers of each stage of its pipeline, from 0; one stage has them all where there is none."""
-        return stages_of(self.model, number_of_stages(self))
-
-    def new_pipeline(self) -> Pipeline | None:
-        """Return the stages through which its batches pass, all of them free; None where there is one."""
-        if len(self.stages) == 1:
-            return None
-        prices = not isinstance(self.cost, Affine)  # which says all that an iteration takes
-        return Pipeline(
-            [len(layers) for layers in self.stages],
-            waits_for_tokens=self.scheduler.schedules_ahead(self.options),
-            link=self.gpu.peer if prices else None,
-            token_bytes=hand_over_bytes_per_token(self.model, self.system.tensor_parallel_size),
-        )
 
     @cached_property
     def tiers(self) -> tuple[TierSpec, ...]:

@@ -30,12 +30,10 @@ def resolved_options(config: EngineConfig) -> dict[str, dict[str, Any]]:
             values["kv_cache_memory_bytes"] = system.kv_cache_memory_bytes
         elif config.sizing == "vllm":
             values["gpu_memory_utilization"] = config.gpu_memory_utilization
-    if isinstance(config.options, SglangOptions):
+    if isinstance(options := config.sized_options, SglangOptions):
         values |= {name: value for name, value in config.sglang_memory.items() if value is not None}
         values["block_size" if system.page_size is None else "page_size"] = config.capacity.block_size
-        values["max_running_requests"] = most_running(
-            config.options, config.capacity.slots, config.max_model_len
-        )
+        values["max_running_requests"] = most_running(options, config.capacity.slots, config.max_model_len)
     given = {name for name in values if system.option(name) is not None}
     return {
         "given": {name: value for name, value in values.items() if name in given},
@@ -55,6 +53,7 @@ def system_notes(config: EngineConfig) -> tuple[str, ...]:
         *(cost.notes if isinstance(cost, Assuming) else ()),
         *_span_notes(config),
         *_context_parallel_notes(config),
+        *_draft_notes(config),
         *[
             f"cost {config.system.cost} is extrapolated beyond what was measured of "
             f"{axis.replace(':', f', to {size:,}', 1)}"
@@ -134,6 +133,32 @@ def _context_parallel_notes(config: EngineConfig) -> tuple[str, ...]:
         f"decode_context_parallel_size {size} decides on blocks here; what an iteration takes is charged as "
         "if each GPU read all tokens of its heads",
     )
+
+
+def _draft_notes(config: EngineConfig) -> tuple[str, ...]:
+    """Return what is assumed of drafts: how many are accepted, and what a drafter keeps."""
+    options = config.options
+    speculation = options.speculation if isinstance(options, VllmV1Options) else None
+    if not isinstance(options, VllmV1Options) or speculation is None:
+        return ()
+    notes = []
+    if options.acceptance is None:
+        rates = ", then ".join(f"{rate:.0%}" for rate in speculation.acceptance(None))
+        preset = not (speculation.synthetic_acceptance_rates or speculation.synthetic_acceptance_length)
+        source = f"a preset of {speculation.drafter}" if preset else "as speculative_config says"
+        notes.append(
+            f"drafts whose predecessors are accepted are accepted with {rates} ({source}): acceptance"
+        )
+    if speculation.model is not None and config.drafter is None and config.draft_layers:
+        notes.append(
+            f"what {speculation.model} keeps is not known: it is taken to have {len(config.draft_layers)} "
+            f"layers like the last of {config.system.model} that attends to all tokens"
+        )
+    if speculation.drafter == "suffix":
+        notes.append(
+            f"every step of suffix is taken to have {speculation.tokens} drafts, the most it may have"
+        )
+    return tuple(notes)
 
 
 def _default_notes(config: EngineConfig) -> tuple[str, ...]:

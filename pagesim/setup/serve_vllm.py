@@ -6,10 +6,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from pagesim.errors import PagesimError
 from pagesim.models import model
 from pagesim.models.layers import KV_SCALE_BYTES
+from pagesim.scheduling.speculative_config import read_speculative_config
 from pagesim.setup.block_plans import STATE_DTYPES
 from pagesim.setup.serve_flags import flags_of
+from pagesim.setup.serve_parts import object_of
 from pagesim.setup.serve_table import QUANTIZED, FlagTable
 from pagesim.setup.serve_vllm_transfer import transfers
 from pagesim.setup.serve_vllm_values import (
@@ -48,6 +51,7 @@ def read(variables: list[str], words: list[str]) -> tuple[dict[str, Any], tuple[
         PagesimError: a flag is unknown or not modelled, or a value is off; the sentence names it.
     """
     options, flags, notes = TABLE.options(variables, words)
+    options |= _speculation(flags)
     options |= _graphs(flags)
     options |= kernel_block(flags, options)
     options |= transfers(flags, options)
@@ -66,6 +70,27 @@ def _graph_mode(flags: Mapping[str, list[str]]) -> str:
     level = flags.get("optimization-level", ["2"])[-1]
     mode = flags.get("compilation-config.cudagraph_mode", [level if level in ("0", "1") else "full"])[-1]
     return {"0": "none", "1": "piecewise"}.get(mode, mode.lower())
+
+
+def _speculation(flags: Mapping[str, list[str]]) -> dict[str, str]:
+    """Return ``speculative_config`` with the keys that have flags of their own; nothing without any."""
+    keys = {"spec-method": "method", "spec-model": "model", "spec-tokens": "num_speculative_tokens"}
+    short = {key: flags[name][-1] for name, key in keys.items() if name in flags}
+    whole = flags.get("speculative-config")
+    if not short:
+        if not whole:
+            return {}
+        try:
+            read_speculative_config(whole[-1])
+        except PagesimError as wrong:
+            raise FlagRefused("speculative-config", str(wrong)) from None
+        return {"speculative_config": whole[-1]}
+    given = object_of(whole[-1]) if whole else {}
+    if twice := sorted(short.keys() & given.keys()):
+        raise PagesimError(
+            f"--serve: --speculative-config has {twice[0]}, which is a flag, too: give it once"
+        )
+    return {"speculative_config": json.dumps({**given, **short})}
 
 
 def _graphs(flags: Mapping[str, list[str]]) -> dict[str, int]:

@@ -16,6 +16,7 @@ from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.failure_modes import FailureMode
 from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.request import EngineRequest, Status
+from pagesim.setup.build import new_pipeline
 from pagesim.setup.offload import traffic_of
 from pagesim.setup.prepare import PreparedSystem
 from pagesim.sim.clock import to_ticks
@@ -128,7 +129,7 @@ class Server:
             aborts=aborts,
             strict_compat=system.strict_compat,
             copies=copies,
-            pipeline=config.new_pipeline(),
+            pipeline=new_pipeline(config),
         )
 
     def replay(self) -> None:

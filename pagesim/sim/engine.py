@@ -41,10 +41,9 @@ class Engine:
 
     One turn schedules a batch, and then waits for the oldest one in flight if there are as many as there may
     be, or if there is nothing else to do. With one, an iteration is decided when the one before it is over;
-    with two, when the one before the one before it is, and it begins when the one before it is over. There a
-    schedule may be empty; that is an iteration of no length, which is in flight as any other.
-
-    With more, it begins when the first stage of a pipeline is free.
+    with two, when the one before the one before it is, and it begins when the one before it is over; with
+    more, when the first stage of a pipeline is free. There a schedule may be empty; that is an iteration of
+    no length, which is in flight as any other.
 
     Source: vLLM 0.33.0, v1/engine/core.py, ``EngineCore.step`` and ``step_with_batch_queue``.
 
@@ -70,7 +69,6 @@ class Engine:
         "_ahead",
         "_due",
         "_first_at",
-        "_forwards",
         "_in_flight",
         "_is_settled",
         "_looks",
@@ -115,8 +113,6 @@ class Engine:
         # When each batch in flight is over, and the jobs that were over when it was launched.
         self._in_flight: deque[tuple[int, Sequence[Job]]] = deque()
         self._ahead = scheduler.in_flight - 1
-        # Where more than two are in flight each iteration is planned.
-        self._forwards = fast_forward and self._ahead < 2
         self._first_at = 0  # when the first step of the fast-forward at hand is decided
         self._waits = False  # whether the turn at hand waits for the oldest batch in flight
         self._naps = False  # whether it computes nothing
@@ -168,7 +164,7 @@ class Engine:
         if copies is not None:
             copies.advance(now)  # what moves from tier to tier goes on beside the engine
         run.steps, run.decided = 0, now
-        if self._forwards and self._fast_forwards(now):
+        if self.fast_forward and self._fast_forwards(now):
             return True
         batch = self._plan(now)
         if batch is None:
@@ -187,7 +183,6 @@ class Engine:
         end = start + ticks
         if self.pipeline is not None:
             start, end = self.pipeline.run(batch, launched, ticks)
-            batch.waited = end - start - ticks
         self.events.planned(batch, now, start, end - start)
         arrived: Sequence[Job] = ()
         if copies is not None and transfers is not None:
@@ -200,7 +195,7 @@ class Engine:
         else:
             self._waits, self._naps = False, naps
             self.over_at = launched
-        if self._forwards and not self._ahead:
+        if self.fast_forward and not self._ahead:
             # What follows this batch may be known: both are taken in one decision.
             steps = scheduler.steps_until_next_decision()
             if steps > 0:
@@ -271,10 +266,7 @@ class Engine:
         Returns:
             Whether any client went away.
         """
-        before = self._next_abort
-        if self.scheduler.queue.next_arrival <= now or self.aborts:
-            self._let_in(now)
-        return self._next_abort > before
+        return self._let_in(now)
 
     @property
     def next_abort(self) -> int:
@@ -283,18 +275,20 @@ class Engine:
 
     # Inside
 
-    def _let_in(self, now: int) -> None:
-        """Let arrivals into the queue, and then clients go away."""
+    def _let_in(self, now: int) -> bool:
+        """Let arrivals into the queue, and then clients go away; say whether any did."""
         queue = self.scheduler.queue
         if queue.next_arrival <= now:
             if self.scheduler.arrival_matters():
                 self._is_settled = False
             queue.arrive(now)
+        before = self._next_abort
         if self.aborts:
-            before = self._next_abort
             self._abort_until(now)
-            if self._next_abort > before:
-                self._is_settled = False
+        if self._next_abort == before:
+            return False
+        self._is_settled = False
+        return True
 
     def _plan(self, now: int) -> Batch | None:
         """Return the batch that is scheduled next; None where there is nothing to do."""
@@ -415,9 +409,7 @@ class Engine:
         run.draining = draining
         run.end = end
         self._first_at = now
-        self.over_at = end
-        if ahead:
-            self._end_run()
+        self._end_run()
 
     def _end_run(self) -> None:
         """Let the turn at hand end when what follows the fast-forward is decided."""

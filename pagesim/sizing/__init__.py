@@ -6,7 +6,7 @@ from pagesim.sizing.block_plan import BlockGroup, BlockPlan, plan_blocks
 from pagesim.sizing.blocks import capacity
 from pagesim.sizing.division import Division, divide
 from pagesim.sizing.kv_blocks import Capacity, paged_block
-from pagesim.sizing.pool_plan import PoolPlan, plan_pools
+from pagesim.sizing.pool_plan import PoolPlan, StatePlan, plan_pools, plan_states
 from pagesim.sizing.static_division import divide_statically
 from pagesim.sizing.type_plan import LayerType, TypePlan, plan_types
 
@@ -17,6 +17,7 @@ __all__ = [
     "Division",
     "LayerType",
     "PoolPlan",
+    "StatePlan",
     "TypePlan",
     "capacity",
     "divide",
@@ -24,5 +25,6 @@ __all__ = [
     "paged_block",
     "plan_blocks",
     "plan_pools",
+    "plan_states",
     "plan_types",
 ]

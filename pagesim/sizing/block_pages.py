@@ -83,15 +83,34 @@ def _beside_states(
     return max(block_size, KERNEL_BLOCK * -(-tokens // KERNEL_BLOCK))
 
 
-def most_blocks(rule: Layer, block_size: int, tokens: int, in_flight: int, mode: StateMode) -> int:
-    """Return the blocks that a request of so many tokens takes at most, a checkpoint's left out."""
+def most_blocks(
+    rule: Layer,
+    block_size: int,
+    tokens: int,
+    in_flight: int,
+    mode: StateMode,
+    *,
+    drafts: int = 0,
+    retained: int = 0,
+) -> int:
+    """Return the blocks that a request of so many tokens takes at most, a checkpoint's left out.
+
+    Args:
+        rule: the layer by whose rule blocks are kept.
+        block_size: tokens of a block.
+        tokens: of the request.
+        in_flight: tokens that are scheduled and not yet computed at most.
+        mode: what is kept of states.
+        drafts: states that are kept besides, one after each draft.
+        retained: tokens before a window that are kept.
+    """
     match rule:
         case WindowLayer(window=window):
-            return -(-min(window - 1 + in_flight, tokens) // block_size) + 1
+            return -(-min(window - 1 + retained + in_flight, tokens) // block_size) + 1
         case ChunkLayer(chunk=chunk):
             return -(-min(chunk + in_flight, tokens) // block_size)
         case StateLayer():
-            return 2 if mode == "align" else 1
+            return (2 if mode == "align" else 1) + drafts
         case RingLayer():
             return 1
         case _:

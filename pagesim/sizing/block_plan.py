@@ -111,6 +111,9 @@ class BlockPlan:
         max_model_len: tokens of the longest request.
         in_flight_tokens: tokens that are scheduled and not yet computed at most.
         host_copies: GPUs of which a tier on the host keeps a block: see `host_copies`.
+        drafters: layers of ``groups`` that draft, the last ones of the model.
+        drafts: states that a request keeps in each group of states besides, one after each draft.
+        retained: tokens before a window that are kept, for MTP modules that read behind.
         stage_bytes: of a block on each GPU of each stage of a pipeline: they sum to ``bytes_per_block``.
     """
 
@@ -123,6 +126,15 @@ class BlockPlan:
     max_model_len: int
     in_flight_tokens: int
     host_copies: int = 1
+    drafters: int = 0
+    drafts: int = 0
+    retained: int = 0
+
+    def drafting(self, group: BlockGroup) -> int:
+        """Return how many layers of a group draft."""
+        first = sum(len(each.places) for each in self.groups) - self.drafters
+        return sum(place >= first for place in group.places)
+
     stage_bytes: tuple[int, ...] = ()
 
     @property
@@ -176,7 +188,11 @@ class BlockPlan:
 
         def takes(tokens: int) -> int:
             return sum(
-                most_blocks(group.rule, group.block_size, tokens, self.in_flight_tokens, self.state_mode)
+                most_blocks(
+                    *(group.rule, group.block_size, tokens, self.in_flight_tokens, self.state_mode),
+                    drafts=self.drafts,
+                    retained=self.retained,
+                )
                 + (group.checkpoint is not None)
                 for group in self.groups
             )
@@ -259,6 +275,9 @@ def plan_blocks(
     state_dtype: str | None = None,
     prefix_match_unit: int | None = None,
     dcp: int = 1,
+    drafters: Sequence[Layer] = (),
+    drafts: int = 0,
+    retained: int = 0,
     stages: Sequence[Collection[int]] = (),
 ) -> BlockPlan:
     """Plan the blocks of a cache, as vLLM 0.33.0 does.
@@ -281,6 +300,9 @@ def plan_blocks(
         prefix_match_unit: tokens of a hash; the largest that all groups take when left out.
         dcp: GPUs of the ``tp`` over which the tokens of a block are divided: a block has so many times
             ``block_size`` tokens, and takes as many bytes on each GPU as without.
+        drafters: what layers keep that draft for the model, in order (`draft_layers`).
+        drafts: that a step verifies per request; 0 without any.
+        retained: tokens before a window that are kept, for MTP modules that read behind.
         stages: of a pipeline, which layers each has, from 0; one has all of them when left out.
 
     Raises:
@@ -307,6 +329,10 @@ def plan_blocks(
             replace(layer, state_dtype=state_dtype) if isinstance(layer, StateLayer) else layer
             for layer in layers
         ]
+    layers = [
+        *[layer.speculating(drafts) if isinstance(layer, StateLayer) else layer for layer in layers],
+        *as_kept(drafters, capability),
+    ]
     states = [layer for layer in layers if isinstance(layer, StateLayer)]
     mode: StateMode = "align" if states and prefix_caching else "none"
     block_size = block_size or kernels_block(layers, kv_dtype, capability, image_prefixes=image_prefixes)
@@ -328,7 +354,9 @@ def plan_blocks(
             elif leave_states:
                 checkpoint = page.block_size
         tokens = page.block_size * dcp
-        most = most_blocks(page.rule, tokens, max_model_len, in_flight_tokens, mode)
+        most = most_blocks(
+            *(page.rule, tokens, max_model_len, in_flight_tokens, mode), drafts=drafts, retained=retained
+        )
         groups.append(
             BlockGroup(
                 rule=page.rule,
@@ -341,6 +369,8 @@ def plan_blocks(
                 checkpoint=checkpoint,
             )
         )
+    if drafters and stages:  # the last one drafts
+        stages = [*stages[:-1], {*stages[-1], *range(len(layers))[-len(drafters) :]}]
     stage_bytes = [max(group.bytes_in(stage) for group in groups) for stage in stages or [range(len(layers))]]
     if packed:
         step = lcm(*[stride(layer, kv_dtype, capability) for layer in layers])
@@ -370,6 +400,9 @@ def plan_blocks(
         max_model_len=max_model_len,
         in_flight_tokens=in_flight_tokens,
         host_copies=tp if capability == OTHER_VENDOR else host_copies(layers, tp),
+        drafters=len(drafters),
+        drafts=drafts,
+        retained=retained,
         stage_bytes=tuple(stage_bytes),
     )
 

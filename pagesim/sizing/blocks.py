@@ -15,7 +15,7 @@ from pagesim.sizing.adapters import NO_ADAPTERS, Adapters
 from pagesim.sizing.block_plan import BlockPlan
 from pagesim.sizing.division import BATCHED_TOKENS, SEQUENCES, Division, divide, layer_bytes
 from pagesim.sizing.kv_blocks import SWAP_GIB, Capacity, Plan, Sizing, at_least_one, kv_block
-from pagesim.sizing.pool_plan import PoolPlan
+from pagesim.sizing.pool_plan import PoolPlan, StatePlan
 from pagesim.sizing.static_division import divide_statically
 
 MEM_FRACTION_STATIC = 0.83
@@ -144,12 +144,15 @@ def capacity(
             layers=layers,
         )
 
+    def rests(tp: int) -> list[int]:
+        """Return the bytes for the cache on each GPU of every stage."""
+        return [divided(tp, layers).cache if cache_bytes is None else cache_bytes for layers in own]
+
     def fitting(tp: int) -> int:
         """Return how many blocks fit on the GPUs of every stage."""
-        rests = [divided(tp, layers).cache if cache_bytes is None else cache_bytes for layers in own]
-        if isinstance(blocks, PoolPlan):
-            return blocks.blocks_in(rests[0])
-        return blocks.blocks_in(rests) if isinstance(blocks, BlockPlan) else block.fitting(rests[0])
+        if isinstance(blocks, PoolPlan | StatePlan):
+            return blocks.within(rests(tp)[0]).num_blocks
+        return blocks.blocks_in(rests(tp)) if isinstance(blocks, BlockPlan) else block.fitting(rests(tp)[0])
 
     known = model.has_weights or (num_blocks is None and cache_bytes is None)
     divisions = [divided(tp, layers) for layers in own] if known else []
@@ -159,6 +162,8 @@ def capacity(
     if num_blocks is not None:
         gpu_blocks = num_blocks
     else:
+        if isinstance(blocks, StatePlan):
+            blocks = blocks.within(rests(tp)[0])
         gpu_blocks = fitting(tp)
         if sizing == "sglang" and max_total_tokens is not None:
             gpu_blocks = min(gpu_blocks, max_total_tokens // block.tokens)

@@ -10,12 +10,12 @@ from pagesim.hardware.gpu_spec import GIB
 from pagesim.models.layers import KV_SCALE_BYTES, StateLayer
 from pagesim.models.model_spec import ModelSpec
 from pagesim.sizing.block_plan import BlockPlan
-from pagesim.sizing.pool_plan import PoolPlan
+from pagesim.sizing.pool_plan import PoolPlan, StatePlan
 from pagesim.sizing.type_plan import TypePlan
 
 Sizing = Literal["paper", "vllm", "sglang"]
 
-Plan = BlockPlan | PoolPlan | TypePlan
+Plan = BlockPlan | PoolPlan | StatePlan | TypePlan
 
 PAPER_BLOCK = 16
 
@@ -48,7 +48,7 @@ class Capacity:
     weight_bytes_per_gpu: int
     activation_bytes: int
     tp: int
-    plan: BlockPlan | PoolPlan | TypePlan | None = None
+    plan: Plan | None = None
 
     @property
     def slots(self) -> int:

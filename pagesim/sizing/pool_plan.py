@@ -1,8 +1,10 @@
-"""Pool plan: two pools of token slots, one for layers that attend to all tokens, one for those with a window.
+"""Pool plans: a pool of token slots for layers that attend to all tokens, and another beside it.
 
-Source: SGLang 0.5.23, ``srt/configs/model_config.py`` (which models),
+The other one has slots for tokens of layers with a window, or for states.
+
+Source: SGLang 0.5.23, ``srt/configs/model_config.py`` (which models have a pool for windows),
 ``srt/model_executor/pool_configurator.py`` (their sizes), ``get_attention_sliding_window_size`` of its models
-(the window).
+(the window), ``srt/mem_cache/kv_cache_configurator.py`` (states).
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from pagesim.errors import CapacityError, PagesimError
-from pagesim.models.layers import ChunkLayer, FullLayer, WindowLayer
+from pagesim.models.layers import ChunkLayer, FullLayer, LatentLayer, StateLayer, WindowLayer
 from pagesim.models.model_spec import ModelSpec
 
 TWO_POOLS = ("gpt-oss", "llama-4", "llama4", "gemma-4", "gemma4")
@@ -50,9 +52,9 @@ class PoolPlan:
     def _token_bytes(self) -> float:
         return self.full_bytes + self.ratio * self.window_bytes
 
-    def blocks_in(self, cache_bytes: int) -> int:
-        """Return the pages of the first pool where both pools have so many bytes on each GPU."""
-        return int(cache_bytes // self._token_bytes) // self.block_size
+    def within(self, cache_bytes: int) -> PoolPlan:
+        """Return the plan where both pools have so many bytes on each GPU."""
+        return self.holding(int(cache_bytes // self._token_bytes) // self.block_size)
 
     def holding(self, num_blocks: int) -> PoolPlan:
         """Return the plan with so many pages in the first pool."""
@@ -71,6 +73,112 @@ class PoolPlan:
                 f"{slots} tokens; it needs more than {least}, the window and a page: increase it, or "
                 "num_blocks"
             )
+
+
+STATE_RATIO = 0.9
+"""Memory for states as a share of that for tokens: ``--mamba-full-memory-ratio``, left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatePlan:
+    """A pool of tokens and one of states, of a model whose layers keep one or the other.
+
+    Attributes:
+        token_bytes: of a token in all layers that attend, on each GPU.
+        state_bytes: of a state in all layers that keep one, on each GPU.
+        block_size: tokens of a page.
+        of_a_request: states for which a running request is counted, those that a tree holds of it among them.
+        states: slots of the pool of states; 0 where they are not known yet.
+        num_blocks: pages of the first pool.
+    """
+
+    token_bytes: int
+    state_bytes: int
+    block_size: int
+    of_a_request: int
+    states: int = 0
+    num_blocks: int = 0
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Bytes of a page on each GPU."""
+        return self.token_bytes * self.block_size
+
+    @property
+    def most_running(self) -> int:
+        """Requests that run at once at most."""
+        return self.states // self.of_a_request
+
+    def within(self, cache_bytes: int) -> StatePlan:
+        """Return the plan where both pools have so many bytes on each GPU, and a state for padding."""
+        share = cache_bytes * STATE_RATIO / (1 + STATE_RATIO) - self.state_bytes
+        states = self.states or max(0, int(share // self.state_bytes))
+        rest = max(0, cache_bytes - (states + 1) * self.state_bytes)
+        return replace(self, states=states, num_blocks=rest // self.token_bytes // self.block_size)
+
+    def holding(self, num_blocks: int) -> StatePlan:
+        """Return the plan with so many pages in the first pool."""
+        return replace(self, num_blocks=num_blocks)
+
+    def check_start(self) -> None:
+        """Refuse a pool of states in which no request ever fits, or of which it is not known what it holds.
+
+        Raises:
+            CapacityError: it is too small.
+            PagesimError: the number of pages was given, and that of states follows from memory.
+        """
+        if not self.states:
+            raise PagesimError(
+                "num_blocks is given, and how many states there is room for beside them is not known: leave "
+                "it out or, with disable_radix_cache, give max_running_requests"
+            )
+        if not self.most_running:
+            raise CapacityError(
+                f"the cache has room for {self.states} states; a request needs {self.of_a_request}: give "
+                "it more memory"
+            )
+
+
+def plan_states(
+    model: ModelSpec,
+    *,
+    block_size: int,
+    of_a_request: int,
+    states: int = 0,
+    kv_dtype: str = "fp16",
+    tp: int = 1,
+) -> StatePlan:
+    """Plan the pools of a model some of whose layers keep a state.
+
+    Convolutions' states have 16 bits and recurrent ones 32, as SGLang takes them, whatever vLLM does.
+
+    Args:
+        model: its layers say what each pool keeps.
+        block_size: tokens of a page.
+        of_a_request: states for which a running request is counted.
+        states: slots of the pool of states; 0 if they follow from memory.
+        kv_dtype: of the cache.
+        tp: GPUs over which heads are divided.
+
+    Raises:
+        PagesimError: its other layers do not keep all tokens.
+    """
+    layers = model.cache_layers
+    keep = [layer for layer in layers if isinstance(layer, StateLayer)]
+    attend = [layer for layer in layers if type(layer) is FullLayer or isinstance(layer, LatentLayer)]
+    if not attend or len(attend) + len(keep) < len(layers):
+        raise PagesimError(
+            f"layers of {model.name} are {model.layers_in_words}; beside states SGLang is simulated for "
+            "layers that attend to all tokens: choose another model, or policy vllm-v1"
+        )
+    wide = [replace(each, conv_dtype="bf16", state_dtype="fp32" if each.conv[1] else "bf16") for each in keep]
+    return StatePlan(
+        token_bytes=sum(layer.bytes_per_token(kv_dtype, tp) for layer in attend),
+        state_bytes=sum(layer.state_bytes(tp) for layer in wide),
+        block_size=block_size,
+        of_a_request=of_a_request,
+        states=states,
+    )
 
 
 def plan_pools(

@@ -11,10 +11,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from pagesim.kernels.bench import iteration  # noqa: E402
 from pagesim.kernels.bench import session as session_module  # noqa: E402
 from pagesim.kernels.bench.grid import Grid  # noqa: E402
-from pagesim.kernels.bench.rows import (
-    STRATEGIES,
-    Point,
-)
+from pagesim.kernels.bench.rows import STRATEGIES, Point  # noqa: E402
 from pagesim.kernels.bench.run import run_points  # noqa: E402
 from pagesim.kernels.swap import CopyEach, LayerSwap  # noqa: E402
 from pagesim.kernels.timing import Timing  # noqa: E402

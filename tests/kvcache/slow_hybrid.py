@@ -7,7 +7,7 @@ Written from vLLM 0.33.0's rules alone (``block_pool.py``, ``single_type_kv_cach
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import lcm
+from math import gcd, lcm
 
 from pagesim.allocators import OutOfBlocks
 from pagesim.kvcache import BlockManager, ChunkedLocal, Full, KVGroup, SequenceGroup, SlidingWindow
@@ -15,11 +15,11 @@ from tests.kvcache.text import Reader
 
 
 class Block:
-    """A block of memory, by number; ``key`` is its hash and group once it has one."""
+    """A block of memory, by number; ``keys`` are its hashes with its group, and the tokens of each."""
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.key: tuple[int, int] | None = None
+        self.keys: dict[tuple[int, int], int] = {}
         self.tables = 0
 
 
@@ -50,6 +50,7 @@ class SlowHybridPrefixManager(BlockManager):
         self.tables: dict[Reader, list[Table]] = {}
         self.hashed: dict[Reader, list[int]] = {}  # of each group, leading positions that were decided
         self.alignment = lcm(*[group.block_size for group in groups])
+        self.unit = gcd(*[group.block_size for group in groups])  # tokens of a hash
         self.hits: dict[Reader, tuple[int, list[Table]]] = {}
         self.fresh = -1  # the step of which some request's is the first
         self.changes: list[tuple[int, ...]] = []
@@ -60,7 +61,7 @@ class SlowHybridPrefixManager(BlockManager):
 
     def count(self) -> None:
         self.free_blocks = len(self.queue)
-        self._cached = sum(block.key is not None for block in self.queue)
+        self._cached = sum(bool(block.keys) for block in self.queue)
         held = [block for tables in self.tables.values() for table in tables for block in table if block]
         self.shared_blocks = len(held) - len(set(held))
 
@@ -76,11 +77,20 @@ class SlowHybridPrefixManager(BlockManager):
         return block
 
     def evict(self, block: Block) -> None:
-        if block.key is not None:
-            self.cache[block.key].remove(block)
-            if not self.cache[block.key]:
-                del self.cache[block.key]
-            block.key = None
+        for key in block.keys:
+            self.cache[key].remove(block)
+            if not self.cache[key]:
+                del self.cache[key]
+        block.keys = {}
+
+    def hash_block(self, block: Block, key: tuple[int, int], tokens: int) -> None:
+        """Give a block a hash of so many tokens; it loses those of fewer."""
+        if key in block.keys:
+            return
+        if max(block.keys.values(), default=tokens) < tokens:
+            self.evict(block)
+        block.keys[key] = tokens
+        self.cache.setdefault(key, []).append(block)
 
     def reserve_free(self) -> None:
         for block in self.queue:
@@ -92,7 +102,7 @@ class SlowHybridPrefixManager(BlockManager):
         for block in blocks:
             block.tables -= 1
         free = [block for block in blocks if not block.tables]
-        first = [block for block in free if block.key is None and self.reuses_unhashed_first]
+        first = [block for block in free if not block.keys and self.reuses_unhashed_first]
         self.queue[self.reserved : self.reserved] = first
         self.queue += [block for block in free if block not in first]
 
@@ -196,7 +206,7 @@ class SlowHybridPrefixManager(BlockManager):
             self.hashed[request][number] = max(first, last)
             for place in range(first, last):
                 block = table[place]
-                if block is None or block.key is not None:
+                if block is None or (place + 1) * size in block.keys.values():
                     continue
                 if isinstance(group.rule, SlidingWindow):
                     needed = -(-(group.rule.window - 1) // size)
@@ -204,8 +214,14 @@ class SlowHybridPrefixManager(BlockManager):
                     ends = [boundary // self.alignment * self.alignment // size for boundary in boundaries]
                     if not any(end - needed <= place < end for end in ends):
                         continue
-                block.key = request.content.key_at((place + 1) * size), number
-                self.cache.setdefault(block.key, []).append(block)
+                key = request.content.key_at((place + 1) * size), number
+                self.hash_block(block, key, (place + 1) * size)
+            # In a block of several hash units the one in which the prompt ends has a hash, too.
+            end = (request.prompt - 1) // self.unit * self.unit
+            if group.rule == Full() and end % size and 0 < end <= tokens and end // size < len(table):
+                block = table[end // size]
+                assert block is not None
+                self.hash_block(block, (request.content.key_at(end), number), end)
 
     # Questions
 

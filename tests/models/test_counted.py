@@ -12,7 +12,7 @@ import pytest
 
 from pagesim.errors import PagesimError
 from pagesim.models import ModelSpec, from_hf_config
-from pagesim.models.families import BUILT_AS, TRAITS
+from pagesim.models.families import BUILT_AS, FAMILIES
 
 COUNTED = [
     (int(row["parameters"]), json.loads(row["config"]))
@@ -70,15 +70,15 @@ def test_what_is_called_exact_has_the_parameters_of_the_familys_own_code() -> No
 def test_a_config_that_holds_every_key_of_its_family_is_exact() -> None:
     """The first config of each is its family's own, with the keys that its class fills in itself."""
     first = {family(config): config for _, config in reversed(COUNTED)}
-    assert set(TRAITS) - set(first) == ELSEWHERE
+    assert set(FAMILIES) - set(first) == ELSEWHERE
     assert {
-        name: spec.unread for name in TRAITS if name in first and (spec := from_hf_config(first[name]))
-    } == (dict.fromkeys(set(TRAITS) - ELSEWHERE, ()))
-    assert all(from_hf_config(first[name]).weights_are == "exact" for name in TRAITS if name in first)
+        name: spec.unread for name in FAMILIES if name in first and (spec := from_hf_config(first[name]))
+    } == (dict.fromkeys(set(FAMILIES) - ELSEWHERE, ()))
+    assert all(from_hf_config(first[name]).weights_are == "exact" for name in FAMILIES if name in first)
 
 
 def test_a_family_whose_code_is_not_known_is_never_exact() -> None:
-    others = [config for _, config in COUNTED if family(config) not in {*TRAITS, *BUILT_AS}]
+    others = [config for _, config in COUNTED if family(config) not in {*FAMILIES, *BUILT_AS}]
     assert len({family(config) for config in others}) >= 20
     assert [
         family(config) for config in others if (spec := read(config)) and spec.weights_are == "exact"

@@ -119,13 +119,6 @@ def test_the_gpu_decides_what_a_block_is_and_one_without_a_capability_is_noted(m
     assert not any(noted in note for note in plan(plain, cache_bytes=20 << 30).notes)
 
 
-def test_drafts_are_refused_where_layers_differ():
-    drafts = {"speculative_method": "ngram", "speculative_tokens": 3, "acceptance": 0.5}
-    assert planned("llama3.1-8b", **drafts).block_size == 16
-    with pytest.raises(PagesimError, match="what drafts take of them is in no log of vLLM's decisions"):
-        planned("gpt-oss-20b", **drafts)
-
-
 def test_a_retention_interval_is_a_multiple_of_a_block_and_for_windows_and_states():
     for interval in (None, -1, 0, 576, 5760):
         planned("qwen3-next-80b", prefix_cache_retention_interval=interval)

@@ -62,6 +62,7 @@ VALUES = {
         "mamba-ssm-cache-dtype": "float32",
         "attention-backend": "B12X",
         "optimization-level": "0",
+        "speculative-config": """'{"method": "ngram", "num_speculative_tokens": 4}'""",
         "performance-mode": "throughput",
         "kv-transfer-config": """'{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'""",
     },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -170,7 +171,47 @@ def make_memory(case: HybridCase, *, counted: bool = False) -> BlockManager:
     how = {"longest": LONGEST, "in_flight": in_flight(case)}
     if counted:
         return CountedHybridManager(case.blocks, case.groups, **how)
+    if (rules := case.options.draft_rules) is not None:
+        how |= {"hash_lookahead": rules.hash_lookahead, "prefill_lookahead": rules.prefill_lookahead}
     return HybridManager(case.blocks, case.groups, caches=case.caches, retention=case.retention, **how)
+
+
+def drafting_case(seed: int) -> HybridCase:
+    """Return a case whose decoding requests verify drafts."""
+    case, rnd = random_case(seed), Random(seed + 0.5)
+    drafts = rnd.choice((1, 2, 3, 7))
+    method = rnd.choice(("ngram", "eagle3", "mtp", "mtp", "draft_model", "dflash", "suffix"))
+    config: dict[str, Any] = {"method": method, "num_speculative_tokens": drafts}
+    has_states = any(isinstance(group.rule, State) for group in case.groups)
+    if method == "mtp" and not has_states and rnd.random() < 0.5:
+        config["n_predict"] = drafts  # beside states several modules wait for ever in vLLM, too
+    if rnd.random() < 0.3:
+        config["disable_lookahead_block_hashes"] = True
+    elif rnd.random() < 0.2:
+        config["disable_eagle_block_drop"] = True
+    if rnd.random() < 0.2:
+        config["num_speculative_tokens_per_batch_size"] = [(1, 2, drafts), (3, 60, drafts // 2)]
+    given = {
+        "speculative_config": json.dumps(config),
+        "acceptance": rnd.choice((None, 0.0, 0.6, 0.9, 1.0)),
+        "async_scheduling": method != "suffix" and case.options.async_scheduling,
+        "long_prefill_token_threshold": 0,
+    }
+    options = case.options.model_copy(update=given)
+    rules = options.draft_rules
+    assert rules is not None
+    drops = [rules.drops_block and rnd.random() < 0.7 for _ in case.groups]
+    groups = []
+    for group, drops_block in zip(case.groups, drops, strict=True):
+        rule = group.rule
+        if isinstance(rule, State):
+            rule = replace(rule, drafts=drafts)
+        elif isinstance(rule, SlidingWindow):
+            rule = replace(rule, retained=max(0, rules.prefill_lookahead - 1))
+        groups.append(replace(group, rule=rule, drops_block=drops_block))
+    more = sum(group.draft_states or -(-3 * drafts // group.block_size) for group in groups)
+    blocks = min(case.blocks, case.blocks * rnd.choice((1, 1, 2)) // 2 + 40) + more
+    return replace(case, groups=groups, options=options, blocks=blocks)
 
 
 def window_case(seed: int) -> HybridCase:
@@ -230,7 +271,10 @@ def replay(
         for row in rows
         if not scheduler.refusal(int(trace.prompt_tokens[row]), int(trace.output_tokens[row]), 1)
     ]
-    contents = Contents(trace, rows, min(group.block_size for group in case.groups)) if case.caches else None
+    contents = None
+    if case.caches:
+        ahead = scheduler.hash_lookahead(case.options)
+        contents = Contents(trace, rows, min(group.block_size for group in case.groups), lookahead=ahead)
     columns, _ = drive(
         scheduler,
         trace,

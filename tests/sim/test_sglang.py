@@ -181,7 +181,7 @@ def test_a_stored_result_has_its_tree(tmp_path: Path) -> None:
     ("requests", "options", "sentence"),
     [
         (trace((0, 5, 5), n=np.array([2])), {}, "request 0: n is 2; under scheduler sglang it must be 1"),
-        (trace((0, 5, 5)), {"model": "qwen3-next-80b"}, "layers of qwen3-next-80b keep a state"),
+        (trace((0, 5, 5)), {"model": "nemotron-h-8b"}, "how many states there is room for beside them"),
         (trace((0, 5, 5)), {"chunked_prefill_size": 0}, "chunked_prefill_size is 0; it must be at least 1"),
         (trace((0, 5, 5)), {"reservation": "max"}, "scheduler sglang needs reservation on-demand"),
     ],
@@ -220,3 +220,15 @@ def test_where_lengths_are_known_and_nothing_is_cached_whole_pages_have_to_fit(
     result = serve(trace((0, 100, 5), (1, prompt, 5), (2, 100, 5)), **options)
     assert result.summary["requests"]["unfinished"] == unfinished
     assert bool([note for note in result.notes if "never fit" in note]) == (unfinished > 0)
+
+
+def test_without_a_tree_as_many_requests_run_at_once_as_there_are_states() -> None:
+    """Each holds one, and admission looks at nothing else than their number."""
+    options = {"num_blocks": None, "disable_radix_cache": True, "gpu": "h100", "mem_fraction_static": 0.3}
+    requests = trace(*[(0, 100, 50)] * 100)
+    result = serve(requests, model="nemotron-h-8b", **options)
+    states = 41
+    assert result.steps is not None
+    assert result.steps["num_running"].max() == states
+    told = next(note for note in result.notes if "takes by default" in note)
+    assert f"max_running_requests {states}," in told

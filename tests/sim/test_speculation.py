@@ -181,9 +181,21 @@ def test_a_clusters_drafts_are_those_of_its_replicas() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"acceptance": None}, "speculative_method goes with acceptance: give all of"),
-        ({"speculative_tokens": None}, "speculative_method goes with speculative_tokens: give all of"),
-        ({"speculative_method": None}, "speculative_tokens goes with speculative_method: give all of"),
+        ({"speculative_tokens": None}, "speculative_method goes with speculative_tokens: give"),
+        ({"speculative_method": None}, "speculative_tokens goes with speculative_method: give"),
+        ({"speculative_config": '{"method": "mtp"}'}, "speculative_config has no num_speculative_tokens"),
+        ({"speculative_config": "ngram"}, "speculative_config is no JSON"),
+        ({"speculative_config": "[]"}, "it must be a JSON object"),
+        ({"speculative_config": '{"method": "medusa"}'}, "method is medusa; it must be one of ngram"),
+        ({"speculative_config": '{"top_k": 3}'}, "speculative_config: top_k is 3: Extra inputs"),
+        (
+            {"speculative_config": '{"method": "ngram", "num_speculative_tokens": 4}'},
+            "speculative_tokens is 3, and speculative_config says 4",
+        ),
+        (
+            {"speculative_config": '{"model": "what/ever", "num_speculative_tokens": 3}'},
+            "speculative_method is ngram, and speculative_config says draft_model",
+        ),
         ({"acceptance": 1.5}, "acceptance is 1.5"),
         ({"acceptance": -0.1}, "acceptance is -0.1"),
         ({"speculative_tokens": 0}, "speculative_tokens is 0"),

@@ -6,8 +6,8 @@ from pagesim.kvcache import StateChunks
 from pagesim.scheduling.chunks import cut
 from pagesim.scheduling.request import EngineRequest
 
-PLAIN = StateChunks(100, None)
-LEAVES_STATES = StateChunks(100, 1)
+PLAIN = StateChunks(100, None, 100)
+LEAVES_STATES = StateChunks(100, 1, 100)
 
 
 def request(prompt: int, *, length: int | None = None, junction: int = 0) -> EngineRequest:
@@ -44,8 +44,8 @@ def test_kernels_that_leave_a_state_behind_need_no_short_chunk():
 
 
 def test_they_leave_one_only_at_a_multiple_of_their_own_tiles():
-    assert chunk(request(150), 0, 150, StateChunks(100, 64)) == 100
-    assert chunk(request(150), 0, 150, StateChunks(100, 50)) == 150
+    assert chunk(request(150), 0, 150, StateChunks(100, 64, 100)) == 100
+    assert chunk(request(150), 0, 150, StateChunks(100, 50, 100)) == 150
 
 
 def test_a_chunk_stops_where_another_request_parted_from_this_one():

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from pagesim.errors import PagesimError
-from pagesim.kernels.swap import STRATEGIES
+from pagesim.kernels.bench.rows import STRATEGIES
 from pagesim.models import ModelSpec
 from pagesim.models.layers import FullLayer, LatentLayer, WindowLayer, kv_heads_per_gpu
 from pagesim.setup.engine_config import EngineConfig
@@ -194,7 +194,8 @@ def rank_of(config: EngineConfig, *, device: str, cuda_graphs: bool, swap: str) 
             f"model {spec.name} has weights in {spec.weights_in_words}; calibrate times products of 16 bits: "
             "give --weight-dtype bf16"
         )
-    drafts = getattr(config.given_options, "speculative_tokens", None) or 0
+    speculation = getattr(config.given_options, "speculation", None)
+    drafts = 0 if speculation is None else speculation.tokens
     dtype = "fp32" if device == "cpu" else "fp16" if kv_dtype == "fp8" else kv_dtype
     cache = "fp8" if kv_dtype == "fp8" else dtype
     rank = Rank(spec, tp, dtype, cache, drafts + 1, swap, cuda_graphs)

@@ -62,7 +62,7 @@ def check_options(
     kv_dtype = EngineConfig(system).kv_dtype
     if kv_dtype not in ("fp16", "bf16"):
         raise PagesimError(f"kv_cache_dtype is {kv_dtype}; a live run keeps fp16 or bf16 (and fp32 on a CPU)")
-    if system.option("speculative_tokens") is not None:
+    if system.option("speculative_tokens") is not None or system.option("speculative_config") is not None:
         raise PagesimError("a live run has no drafts to verify: leave speculative_tokens out")
     if policy.allocator == "virtual":
         raise PagesimError(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pagesim.api import run
 from pagesim.errors import CapacityError
-from pagesim.kernels.requirements import require_device
+from pagesim.kernels.bench import selection
 from pagesim.models import model
 from pagesim.results.kept_frames import KeptFrames
 from pagesim.results.result import Result
@@ -71,8 +71,7 @@ def run_live(
         PagesimError: torch or the device is missing, the model cannot be run or does not fit, or an option is
             off; the sentence says what to do.
     """
-    device = device or _best_device()
-    require_device(device)
+    device = selection.device(device)
     import torch
 
     from pagesim.device.live.preflight import check_block_size, check_options, dtype_on
@@ -249,11 +248,3 @@ def _parts(executor: MeasuredExecutor) -> dict[str, list[Any]]:
     """Return the columns that a live run adds to the table of steps."""
     names = ("prepare_s", "move_s", "compute_s", "prompt_tokens", "decode_sequences", "decode_context")
     return {name: [getattr(record, name) for record in executor.records] for name in names}
-
-
-def _best_device() -> str:
-    try:
-        import torch
-    except ImportError:
-        return "cpu"  # which is refused with a sentence
-    return "cuda" if torch.cuda.is_available() else "cpu"

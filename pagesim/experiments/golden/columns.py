@@ -75,7 +75,7 @@ def alike(
 
 
 def _refused(ours: pd.DataFrame, theirs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return both tables of SGLang with one word for prompts that were too long or turned away.
+    """Return both tables of SGLang with one word for prompts that were too long, or met a full queue.
 
     A token answers the former, nothing the latter.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from zlib import crc32
 
 import numpy as np
@@ -18,6 +18,7 @@ from pagesim.kvcache import (
     PagedManager,
     PrefixManager,
 )
+from pagesim.kvcache.hybrid.blocks import NULL
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
@@ -50,6 +51,9 @@ class Details(Observer):
         self._preempted: list[str] = []
         self._resumed: set[EngineRequest] = set()  # those that were preempted at any time
         self._steps: list[dict[str, Any]] = []
+        self._verified = self._outputs = 0  # of drafts and of tokens, until the last iteration
+        self._drafted: dict[int, int] = {}  # drafts by row of the trace
+        self._accepted: dict[int, int] = {}
 
     def begun(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -72,6 +76,10 @@ class Details(Observer):
         for share in batch.shares or ():
             scheduled[share.request] = share.tokens
             prefill += share.tokens if share.computed < share.request.prompt else 0
+            if share.outputs and share.drafts:
+                row = share.request.row
+                self._drafted[row] = self._drafted.get(row, 0) + share.drafts
+                self._accepted[row] = self._accepted.get(row, 0) + share.accepted
         for request in self.scheduler.running.values() if batch.shares is None else ():
             length, before = memory.length(request), self._computed[request]
             self._computed[request] = length
@@ -92,6 +100,7 @@ class Details(Observer):
                 "cached_hashes": self._cached(),
                 "tables_crc": self._tables_crc(scheduled),
                 **self._offloaded(batch.transfers),
+                **self._verified_before(batch),
             }
         )
         self._preempted = []
@@ -121,6 +130,12 @@ class Details(Observer):
         for request in decoding:
             self._computed[request] += run.steps
 
+    def add_to_requests(self, requests: pd.DataFrame) -> pd.DataFrame:
+        """Return pagesim's table of requests with the drafts of each, and those that were accepted."""
+        counts = {"drafted": self._drafted, "accepted": self._accepted}
+        rows = range(len(requests))
+        return requests.assign(**{name: [of.get(row, 0) for row in rows] for name, of in counts.items()})
+
     def add_to(self, steps: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
         """Return pagesim's table of steps with these columns; what was not looked at is as in the log.
 
@@ -147,6 +162,20 @@ class Details(Observer):
         text = self._text(scheduled)
         return {"scheduled": text, "scheduled_crc": crc32(text.encode())}
 
+    def _verified_before(self, batch: Batch) -> dict[str, Any]:
+        """Return the drafts of an iteration, and what became known since the one before was planned."""
+        counts = self.scheduler.speculation
+        if counts is None:
+            return {}
+        drafts = {share.request: share.drafts for share in batch.shares or () if share.drafts}
+        found = {
+            "drafts": self._text(drafts) if drafts else "",
+            "accepted_before": counts.verified - self._verified,
+            "output_before": counts.outputs - self._outputs,
+        }
+        self._verified, self._outputs = counts.verified, counts.outputs
+        return found
+
     def _hits(self, found: dict[EngineRequest, int], loading: Sequence[EngineRequest]) -> str:
         loaded = {request: request.loaded for request in loading}
         found = dict(sorted(found.items(), key=lambda each: each[0] in self._resumed))  # the others first
@@ -164,6 +193,7 @@ class Details(Observer):
         store = connector.tiers()[0].store
         return {
             "num_waiting_remote": len(connector.loading),
+            "deferred_free": self._deferred_free(),
             "ext_hit_tokens": sum([job.tracked.request.loaded for job in transfers.loads]),
             "cpu_used": store.used,
             "cpu_evictable": store.evictable,
@@ -181,13 +211,39 @@ class Details(Observer):
         memory = self.scheduler.memory
         sizes = [group.block_size for group in memory.groups]
         blocks, entries = [0] * len(sizes), [0] * len(sizes)
+        fenced = self._fenced()
         for request in chain(self.scheduler.running.values(), *self.scheduler.held_without_running()):
-            if not (at_rest and request.decodes):
+            if request in fenced:
+                continue
+            if at_rest and request.decodes:
+                continue
+            if isinstance(memory, HybridManager):  # drafts have blocks besides those for its length
+                for group in range(len(sizes)):
+                    table = memory.block_table(request, group=group)
+                    nulls = table.count(NULL)
+                    blocks[group] += len(table) - nulls
+                    entries[group] += len(table)
+            else:
                 length = memory.length(request)
                 for group, (_, of_group) in enumerate(memory.held_by_group(request)):
                     blocks[group] += of_group
                     entries[group] += -(-length // sizes[group])
         return np.array([blocks, np.subtract(entries, blocks)]).T
+
+    def _fenced(self) -> set[EngineRequest]:
+        """Return the requests that are over, and whose blocks wait for a batch in flight."""
+        connector = offloading_of(self.scheduler)
+        return set() if connector is None else {request for _, request in connector.deferred}
+
+    def _deferred_free(self) -> int:
+        """Return the blocks of these, null entries behind a table's first block counted."""
+        memory, blocks = self.scheduler.memory, 0
+        for request in self._fenced():
+            for group in range(len(memory.groups)):
+                table = cast(HybridManager, memory).block_table(request, group=group)
+                leading = next((at for at, block in enumerate(table) if block != NULL), len(table))
+                blocks += len(table) - leading
+        return blocks
 
     def _cached(self) -> int | None:
         """Return how many hashes find a block."""

@@ -31,6 +31,8 @@ class Blocks:
         keys: of each block, its hash; None of an unhashed one.
         found: of each hash the block that it finds: the one hashed first.
         duplicates: of each hash the blocks hashed later, in order, where there are any.
+        within: of each block whose hash is of a prefix that ends inside it, the tokens of that prefix.
+        further: the other hashes of blocks that have several, of such prefixes.
         version: counts the changes of what can be found.
     """
 
@@ -39,10 +41,12 @@ class Blocks:
         "duplicates",
         "extra_references",
         "found",
+        "further",
         "keys",
         "references",
         "unhashed_free",
         "version",
+        "within",
     )
 
     def __init__(self, count: int) -> None:
@@ -53,6 +57,8 @@ class Blocks:
         self.keys: list[int | None] = [None] * count
         self.found: dict[int, int] = {}
         self.duplicates: dict[int, list[int]] = {}
+        self.within: dict[int, int] = {}
+        self.further: dict[int, list[int]] = {}
         self.version = 0
 
     @property
@@ -74,13 +80,13 @@ class Blocks:
     def _evict(self, count: int) -> list[int]:
         """Take so many cached blocks, which are not found any more."""
         cached, keys, references = self.cached, self.keys, self.references
-        found, duplicates = self.found, self.duplicates
+        found, duplicates, within, further = self.found, self.duplicates, self.within, self.further
         blocks: list[int] = []
         for _ in range(count):
             block = cached.popitem(last=False)[0]
             key = keys[block]
             assert key is not None, "a cached block has a hash"
-            if key in duplicates:
+            if key in duplicates or block in within or block in further:
                 self.forget(block)
             else:
                 del found[key]
@@ -120,24 +126,59 @@ class Blocks:
         return held
 
     def register(self, rows: Iterable[tuple[int, Sequence[int]]]) -> None:
-        """Give the blocks of each row the hashes that count up from the row's, unless they have one."""
-        keys, found = self.keys, self.found
+        """Give the blocks of each row the hashes that count up from the row's, unless they have one.
+
+        One that a block has of a prefix that ends inside it is replaced.
+        """
+        keys, within = self.keys, self.within
         for key, blocks in rows:
             for block in blocks:
+                if block in within:
+                    self.forget(block)
                 if keys[block] is None:
                     keys[block] = key
-                    if found.setdefault(key, block) != block:
-                        self.duplicates.setdefault(key, []).append(block)
+                    self._let_find(key, block)
                 key += 1
         self.version += 1
 
+    def register_within(self, key: int, blocks: Sequence[int], tokens: int) -> None:
+        """Give blocks one more hash each, that of a prefix of so many tokens which ends inside them.
+
+        The hashes count up from the first block's. A hash of a shorter prefix is replaced.
+        """
+        for block in blocks:
+            has = self.keys[block]
+            if has != key and key not in self.further.get(block, ()):
+                if self.within.get(block, tokens) < tokens:
+                    self.forget(block)
+                    has = None
+                if has is None:
+                    self.keys[block] = key
+                    self.within[block] = tokens
+                else:
+                    self.further.setdefault(block, []).append(key)
+                self._let_find(key, block)
+                self.version += 1
+            key += 1
+
+    def _let_find(self, key: int, block: int) -> None:
+        """Let a hash find a block, unless it finds another."""
+        if self.found.setdefault(key, block) != block:
+            self.duplicates.setdefault(key, []).append(block)
+
     def forget(self, block: int) -> None:
-        """Take the hash of a block away that is not free or is about to be taken, if it has one."""
+        """Take the hashes of a block away that is not free or is about to be taken, if it has any."""
         key = self.keys[block]
         if key is None:
             return
         self.keys[block] = None
         self.version += 1
+        self.within.pop(block, None)
+        for each in (key, *self.further.pop(block, ())):
+            self._find_no_longer(each, block)
+
+    def _find_no_longer(self, key: int, block: int) -> None:
+        """Let a hash find a block no longer, but the one hashed next, if any."""
         others = self.duplicates.get(key)
         if others is None:
             del self.found[key]
@@ -174,7 +215,8 @@ class Blocks:
         assert all(self.keys[block] is not None for block in self.cached), "a cached block has no hash"
         by_key: dict[int, set[int]] = {}
         for block, key in enumerate(self.keys):
-            if key is not None:
-                by_key.setdefault(key, set()).add(block)
+            for each in () if key is None else (key, *self.further.get(block, ())):
+                by_key.setdefault(each, set()).add(block)
+        assert all(self.keys[block] is not None for block in (*self.within, *self.further)), "a hash is lost"
         finds = {key: {block, *self.duplicates.get(key, ())} for key, block in self.found.items()}
         assert finds == by_key, "a hash finds blocks that do not have it, or misses one"

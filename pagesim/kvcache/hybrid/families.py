@@ -37,12 +37,24 @@ class Setting:
         alignment: a hit is a multiple of it: the least common multiple of the groups' block sizes.
         retention: interval at which windows and states stay findable besides those that a prompt's end needs:
             0 for none, or `DENSE`.
+        hash_block: of a hash.
+        hash_lookahead: tokens behind a block that its hash covers.
+        read_ahead: tokens behind the next one that a drafter reads, for which a block's KV must wait.
+        drops_block: whether the last block of a hit is computed again, in some groups.
     """
 
     longest: int
     in_flight: int
     alignment: int
     retention: int = 0
+    hash_block: int = 0
+    hash_lookahead: int = 0
+    read_ahead: int = 0
+    drops_block: bool = False
+
+    def last_cacheable(self, tokens: int, size: int) -> int:
+        """Return after how many of so many tokens a state is found again, where a block of a size ends."""
+        return last_cacheable(tokens, size, self.hash_lookahead, drops_block=self.drops_block)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -88,9 +100,23 @@ class FullFamily:
         size: tokens a block.
         rows: blocks in the tables of each group, shared ones once for each table.
         shared: of each group, references to its blocks beyond the first.
+        extra: blocks of a sequence besides those for its tokens: states for drafts.
+        drops_block: whether the last block of a hit is computed again.
     """
 
-    __slots__ = ("blocks", "first", "group", "of", "rows", "setting", "shared", "size", "width")
+    __slots__ = (
+        "blocks",
+        "drops_block",
+        "extra",
+        "first",
+        "group",
+        "of",
+        "rows",
+        "setting",
+        "shared",
+        "size",
+        "width",
+    )
 
     def __init__(self, numbers: range, of: int, group: KVGroup, blocks: Blocks, setting: Setting) -> None:
         self.first = numbers.start
@@ -102,6 +128,8 @@ class FullFamily:
         self.setting = setting
         self.rows = 0
         self.shared = [0] * self.width
+        self.extra = group.draft_states
+        self.drops_block = group.drops_block
 
     def most(self, tokens: int) -> int:
         """Return the blocks that a sequence of so many tokens ever holds at once in a group."""
@@ -127,7 +155,7 @@ class FullFamily:
             tokens: to be computed or found, all together.
             whole: whether what it gives back on the way to them is counted, and not only its next step.
         """
-        required = self.most(tokens) if whole else -(-tokens // self.size)
+        required = self.most(tokens) if whole else -(-tokens // self.size) + self.extra
         if not found:
             return required * self.width
         gone, width = self.group.released(found), self.width
@@ -144,7 +172,7 @@ class FullFamily:
 
         With ``computed``, the tokens that were before the step at hand, what it gives back is counted.
         """
-        required = -(-tokens // self.size) if computed is None else self.most(tokens)
+        required = -(-tokens // self.size) + self.extra if computed is None else self.most(tokens)
         return max(required - table.places, 0) * self.width
 
     # Changes
@@ -167,17 +195,26 @@ class FullFamily:
 
     def allocate_step(self, request: SequenceGroup, table: Table, tokens: int) -> None:
         """Take blocks for a sequence of so many tokens."""
-        size, width = self.size, self.width
-        missing = -(-tokens // size) - table.places
-        if missing <= 0:
-            return
+        missing = -(-tokens // self.size) + self.extra - table.places
+        if missing > 0:
+            self._append(table, missing)
+
+    def allocate_external(self, table: Table, tokens: int) -> None:
+        """Take the blocks into which so many tokens are loaded, before any for drafts."""
+        missing = -(-tokens // self.size) - table.places
+        if missing > 0:
+            self._append(table, missing)
+
+    def _append(self, table: Table, missing: int) -> None:
+        """Take the blocks of so many further positions, at least one."""
+        width = self.width
         blocks = self.blocks.take(missing * width)
         if missing > 1 and width > 1:
             # All of the first group were taken first.
             blocks = [blocks[at] for row in range(missing) for at in range(row, missing * width, missing)]
         table.blocks += blocks
         table.places += missing
-        table.tokens += missing * size
+        table.tokens = (table.places - self.extra) * self.size
         self.rows += missing
 
     def release(self, table: Table, processed: int) -> None:
@@ -209,6 +246,14 @@ class FullFamily:
             self.shared[at] -= self.blocks.give_back(maybe_hashed)
             self.blocks.unhashed_free += blocks[hashed - gone :]
 
+    def leave(self, table: Table) -> None:
+        """Count a table no more whose blocks are about to be given back."""
+        self.rows -= table.held
+        references, width = self.blocks.references, self.width
+        for at, block in enumerate(table.blocks):
+            if block != NULL and references[block] > 1:
+                self.shared[at % width] -= 1
+
     def _give_back(self, rows: Sequence[int]) -> None:
         """Give the blocks of some positions back: of one group after the other, the last one first."""
         width = self.width
@@ -223,9 +268,36 @@ class FullFamily:
 
     def register(self, request: SequenceGroup, content: Content, table: Table, tokens: int) -> None:
         """Hash the blocks of the first so many tokens that are to be found."""
-        start, end = table.passed, tokens // self.size
-        if start >= end:
-            return
+        known, ahead = tokens, self.setting.hash_lookahead
+        if ahead:
+            known = min(tokens, self._hashed_of(request.length - ahead))
+        start, end = table.passed, known // self.size
+        if start < end:
+            self._register(request, content, table, end)
+        if self.size != self.setting.hash_block and type(self) is FullFamily and not self.group.is_one_block:
+            self._register_prompt_end(request, content, table, tokens)
+
+    def _register_prompt_end(
+        self, request: SequenceGroup, content: Content, table: Table, tokens: int
+    ) -> None:
+        """Give the block in which a prompt's last hash ends that hash, too, if it is computed so far."""
+        prompt = request.prompt if self.drops_block else request.prompt - 1
+        if self.setting.hash_lookahead:
+            prompt = min(prompt, request.length - self.setting.hash_lookahead)
+        end = self._hashed_of(prompt)
+        place, width = end // self.size, self.width
+        if 0 < end <= tokens and end % self.size and place < table.places:
+            blocks = table.blocks[place * width : (place + 1) * width]
+            self.blocks.register_within(content.key_at(end) * self.of + self.first, blocks, end)
+            table.hashed = max(table.hashed, place + 1)
+
+    def _hashed_of(self, tokens: int) -> int:
+        """Return for how many of so many known tokens there are hashes."""
+        return tokens // self.setting.hash_block * self.setting.hash_block
+
+    def _register(self, request: SequenceGroup, content: Content, table: Table, end: int) -> None:
+        """Hash the blocks up to a position that are to be found, where none was looked at before."""
+        start = table.passed
         table.passed = end
         blocks, width, size, of, first = table.blocks, self.width, self.size, self.of, self.first
         rows: list[tuple[int, list[int]]] = []
@@ -240,14 +312,25 @@ class FullFamily:
         """Return which positions from one to another (not included) are to be found, in order."""
         return range(start, end)
 
-    def find(self, content: Content, tokens: int, alike: Sequence[FullFamily]) -> Hits:
-        """Return what is cached of the first so many tokens in all groups of some families like this."""
+    def find(
+        self, content: Content, tokens: int, alike: Sequence[FullFamily], *, drops_block: bool = False
+    ) -> Hits:
+        """Return what is cached of the first so many tokens in all groups of some families like this.
+
+        Args:
+            content: of the request.
+            tokens: of it that are looked for.
+            alike: the families.
+            drops_block: whether the last block that is found is left out.
+        """
         hits: Hits = []
         for place in range(tokens // self.size):
             blocks = self.cached(content, place, alike)
             if blocks is None:
                 break
             hits.append(blocks)
+        if drops_block and hits:
+            hits.pop()
         return hits[: self.aligned(len(hits))]
 
     def cached(self, content: Content, place: int, alike: Sequence[FullFamily]) -> list[int] | None:
@@ -291,34 +374,41 @@ class WindowFamily(FullFamily):
 
     def findable(self, request: SequenceGroup, start: int, end: int) -> Sequence[int]:
         size, alignment, retention = self.size, self.setting.alignment, self.setting.retention
+        contiguous, further = self.contiguous + self.drops_block, int(self.drops_block)
         places: set[int] = set()
         if retention:
             segment = (alignment if retention == DENSE else retention) // size
-            if self.contiguous >= segment:
+            if contiguous >= segment:
                 return range(start, end)
             places.update(
-                place for place in range(start, end) if place % segment >= segment - self.contiguous
+                place
+                for place in range(max(start, further), end)
+                if (place - further) % segment >= segment - contiguous
             )
         if retention != DENSE:
-            for tokens in replay_boundaries(request):
-                last = tokens // alignment * alignment // size
-                places.update(range(max(start, last - self.contiguous), min(end, last)))
+            for tokens in replay_boundaries(request, self):
+                last = tokens // alignment * alignment // size + further
+                places.update(range(max(start, last - contiguous), min(end, last)))
         return sorted(places)
 
-    def find(self, content: Content, tokens: int, alike: Sequence[FullFamily]) -> Hits:
+    def find(
+        self, content: Content, tokens: int, alike: Sequence[FullFamily], *, drops_block: bool = False
+    ) -> Hits:
         most = tokens // self.size
+        contiguous, further = self.contiguous + drops_block, int(drops_block)
         hits: Hits = [None] * most
         run = 0
         for place in range(most - 1, -1, -1):
             blocks = self.cached(content, place, alike)
             if blocks is None:
                 run = 0
-            elif run or self.aligned(place + 1) == place + 1:
+            elif run or self.aligned(place + 1 - further) == place + 1 - further:
                 hits[place] = blocks
                 run += 1
-                if run >= self.contiguous:
-                    return hits[: place + run]
-        return hits[: self.aligned(run)]
+                if run >= contiguous:
+                    return hits[: self.aligned(place + run - further)] if further else hits[: place + run]
+        run = self.aligned(run)
+        return hits[: self.aligned(run - 1)] if further and run else hits[:run]
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -332,7 +422,9 @@ class ChunkFamily(FullFamily):
         assert isinstance(rule, ChunkedLocal)
         table.releases_at = rule.processed_at((table.gone + 1) * self.size)
 
-    def find(self, content: Content, tokens: int, alike: Sequence[FullFamily]) -> Hits:
+    def find(
+        self, content: Content, tokens: int, alike: Sequence[FullFamily], *, drops_block: bool = False
+    ) -> Hits:
         gone = self.group.released(tokens)
         hits: Hits = [None] * gone
         for place in range(gone, tokens // self.size):
@@ -343,6 +435,30 @@ class ChunkFamily(FullFamily):
         return hits
 
 
-def replay_boundaries(request: SequenceGroup) -> tuple[int, ...]:
-    """Return after which tokens others may go on: before a prompt's last token, and where requests part."""
-    return (request.prompt - 1, request.junction) if request.junction else (request.prompt - 1,)
+def replay_boundaries(request: SequenceGroup, family: FullFamily) -> list[int]:
+    """Return after which tokens others may go on: before a prompt's last token, and where requests part.
+
+    Where a hit drops its last block, they are a block behind these.
+    """
+    setting, prompt, junction = family.setting, request.prompt, request.junction
+    boundaries = [prompt - 1]
+    if setting.drops_block:
+        step = setting.alignment
+        boundaries = [max(0, tokens // step * step - step) for tokens in (prompt - 1, prompt)]
+    if junction:
+        boundaries += [junction, junction - family.size] if family.drops_block else [junction]
+    return boundaries
+
+
+def last_cacheable(tokens: int, size: int, hash_lookahead: int, *, drops_block: bool) -> int:
+    """Return after how many of so many tokens a state is found again, where a block ends.
+
+    Args:
+        tokens: of a prompt, say, of which the last one is always computed.
+        size: of a block.
+        hash_lookahead: tokens behind a block that its hash covers.
+        drops_block: whether the last block of a hit is computed again.
+    """
+    if drops_block:
+        return max(0, tokens // size * size - size)
+    return max(0, tokens - max(1, hash_lookahead)) // size * size

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from pagesim.kvcache.hybrid.blocks import NULL
 from pagesim.kvcache.hybrid.families import FullFamily, Hits
+from pagesim.kvcache.hybrid.state import StateFamily
 from pagesim.kvcache.runs import Content
 from pagesim.setup.compiled import mypyc_attr
 
@@ -40,15 +41,20 @@ class LookUp:
         self._families = families
         alike: dict[object, list[FullFamily]] = {}
         for family in families:
-            alike.setdefault((type(family), family.group.rule, family.size), []).append(family)
+            like = (type(family), family.group.rule, family.size, family.drops_block)
+            alike.setdefault(like, []).append(family)
         self._alike = sorted(alike.values(), key=lambda families: not _is_full(families))
 
     def look_up(self, content: Content, tokens: int) -> Found:
-        """Return the longest hit of at most so many tokens.
+        """Return the longest hit in so many tokens of which the last one is computed in any case.
 
         Each kind in turn takes the length that those before it found, or makes it shorter; they begin again
-        until none does. What full attention finds is there for every shorter length.
+        until none does. What full attention finds is there for every shorter length. A kind that drops a
+        block looks for one more, once at each length.
         """
+        known, tokens = tokens, tokens - 1
+        single = len(self._families) == 1 and self._families[0].width == 1
+        dropped: set[int] = set()
         kinds = self._alike
         hits: list[Hits] = [[] for _ in kinds]
         length, longest = tokens, 0
@@ -60,8 +66,16 @@ class LookUp:
                 if looked_up and _is_full(alike):
                     found = min(found, len(hits[number]) * size)
                     continue
-                hits[number] = alike[0].find(content, found, alike)
-                found = len(hits[number]) * size
+                drops_block = alike[0].drops_block and number not in dropped
+                most = found
+                if drops_block and not single and not isinstance(alike[0], StateFamily):
+                    most = min(found + size, known)
+                hits[number] = alike[0].find(content, most, alike, drops_block=drops_block)
+                before, found = found, len(hits[number]) * size
+                if drops_block:
+                    dropped.add(number)
+                elif found < before:
+                    dropped.clear()
                 longest = max(longest, found)
             looked_up = True
             if found >= length:

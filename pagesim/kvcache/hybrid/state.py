@@ -27,17 +27,24 @@ from pagesim.setup.compiled import mypyc_attr
 class StateTable(Table):
     """A sequence's states: `NULL` but for the last, the one before, and a checkpoint between them.
 
+    Behind the last one are those after each draft. What was a draft's becomes the last one as the sequence
+    grows by a block.
+
     Attributes:
+        computed: tokens up to which the last step computed, its drafts included.
+        drafts: how many of the last positions are for drafts: none while there are only blocks of a hit.
         source: the position of the state that the one at hand was computed from; -1 for none.
         checkpoint: of the last chunk, the tokens after which its kernels leave a state behind; 0 for none.
         kept_at: the position of that state.
     """
 
-    __slots__ = ("checkpoint", "kept_at", "source", "width")
+    __slots__ = ("checkpoint", "computed", "drafts", "kept_at", "source", "width")
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.width = width
+        self.computed = 0
+        self.drafts = 0
         self.source = -1
         self.checkpoint = 0
         self.kept_at = 0
@@ -81,53 +88,77 @@ class StateFamily(FullFamily):
         width, keys = self.width, self.blocks.keys
         if hits and any(keys[block] in self.new_keys for block in hits[-width:]):
             return NEVER
-        missing = -(-tokens // self.size) - len(hits) // width
+        if not whole:
+            tokens -= request.lookahead_tokens
+        missing = -(-tokens // self.size) + self.extra - len(hits) // width
         keeps = self._keeps(request, None, found, tokens)
-        wanted = min(missing, 1 + keeps) if missing > 0 else 0
+        wanted = min(missing, 1 + keeps + self.extra) if missing > 0 else 0
         return wanted * width + self._free_among(hits)
 
     def needed(self, request: SequenceGroup, table: Table, tokens: int, computed: int | None) -> int:
-        missing = -(-tokens // self.size) - table.places
-        if missing <= 0:
-            return 0
-        start = request.tokens if computed is None else computed
+        assert isinstance(table, StateTable)
+        start, tokens = table.computed if computed is None else computed, tokens - request.lookahead_tokens
+        missing = -(-tokens // self.size) + self.extra - table.places
+        if (
+            missing <= 0
+        ):  # where rejected drafts had reached into a further block, vLLM counts less than nothing
+            return missing * self.width
         return min(missing, 1 + self._keeps(request, table, start, tokens)) * self.width
 
-    def _keeps(self, request: SequenceGroup, table: Table | None, start: int, end: int) -> bool:
+    def _keeps(self, request: SequenceGroup, table: StateTable | None, start: int, end: int) -> bool:
         """Say whether a chunk leaves a state behind where its last full block ends, in a block of its own."""
         if self._checkpoint is None:
             return False
-        size = self.size
+        size, setting = self.size, self.setting
         place = -(-end // size) - 2
-        spans = self.setting.retention != 0 or end >= prompt_end(request)
+        spans = setting.retention != 0 or end >= prompt_end(request)
         return (
             spans
             and place >= 0
-            and can_keep(start, end, (end - 1) // size * size, size, self._checkpoint)
-            and (table is None or place >= table.places or table.blocks[place * self.width] == NULL)
+            and can_keep(start, end, setting.last_cacheable(end, setting.alignment), size, self._checkpoint)
+            and (
+                table is None
+                or place >= table.places - table.drafts
+                or table.blocks[place * self.width] == NULL
+            )
         )
 
     # Changes
 
     def add_hit(self, table: Table, found: int, hits: Sequence[int]) -> None:
+        assert isinstance(table, StateTable)
         super().add_hit(table, found, hits)
         table.gone = table.releases_at = 0
+        table.computed = found
 
     def allocate_step(self, request: SequenceGroup, table: Table, tokens: int) -> None:
         assert isinstance(table, StateTable)
-        required = -(-tokens // self.size)
-        keeps = self._keeps(request, table, request.tokens, tokens)
+        tokens -= request.lookahead_tokens
+        size, width, extra = self.size, self.width, self.extra
+        last = -(-tokens // size) - 1  # the place of the state at hand
+        keeps = self._keeps(request, table, table.computed, tokens)
         table.checkpoint, table.kept_at = (
-            ((tokens - 1) // self.size * self.size, required - 2) if keeps else (0, 0)
+            (self.setting.last_cacheable(tokens, self.setting.alignment), last - 1) if keeps else (0, 0)
         )
-        if required > table.places or keeps:
-            if table.places:
-                table.source = table.places - 1
-            gap = required - 1 - keeps - table.places
-            if gap > 0:
-                table.blocks += [NULL] * (gap * self.width)
-                table.places += gap
-            super().allocate_step(request, table, tokens)
+        table.computed = tokens
+        places, drafts = table.places, table.drafts
+        if last + 1 + extra <= places and not keeps:
+            return
+        if places:
+            table.source = places - 1 - drafts
+        blocks = table.blocks
+        gap = last - keeps - places
+        if gap > 0:
+            blocks += [NULL] * (gap * width)
+        for place in range(places - drafts, min(places, last - keeps)):  # drafts' states move to the end
+            at = place * width
+            blocks += blocks[at : at + width]
+            blocks[at : at + width] = [NULL] * width
+        table.drafts = extra
+        table.places = len(blocks) // width
+        missing = last + 1 + extra - table.places
+        if missing > 0:
+            self._append(table, missing)
 
     def release(self, table: Table, processed: int) -> None:
         assert isinstance(table, StateTable)
@@ -169,10 +200,8 @@ class StateFamily(FullFamily):
         assert isinstance(table, StateTable)
         start, width = table.passed, self.width
         super().register(request, content, table, tokens)
-        if table.checkpoint and not self._stays(request, table.checkpoint):
-            for block in table.blocks[table.kept_at * width : (table.kept_at + 1) * width]:
-                if block != NULL:
-                    self.blocks.forget(block)
+        if table.checkpoint:
+            self._register_checkpoint(request, content, table)
         keys = self.blocks.keys
         for place in range(start, table.passed):
             for at, block in enumerate(table.blocks[place * width : (place + 1) * width]):
@@ -180,13 +209,36 @@ class StateFamily(FullFamily):
                 if key is not None:
                     self.new_keys.add(key)
                     if self.left is not None:
-                        self.left.append((request, self.first + at, block, (place + 1) * self.size))
+                        ends = table.checkpoint if place == table.kept_at and table.checkpoint else 0
+                        tokens = ends or (place + 1) * self.size
+                        self.left.append((request, self.first + at, block, tokens))
+
+    def _register_checkpoint(self, request: SequenceGroup, content: Content, table: StateTable) -> None:
+        """Let a state that a chunk left behind be found after its own tokens, or not at all.
+
+        Where hits drop a block it is from a block before the end of that in which it is kept.
+        """
+        position, width, size = table.checkpoint, self.width, self.size
+        blocks = table.blocks[table.kept_at * width : (table.kept_at + 1) * width]
+        if not self._stays(request, position):
+            for block in blocks:
+                if block != NULL:
+                    self.blocks.forget(block)
+            return
+        key = content.key_at(position) * self.of + self.first
+        if position != (table.kept_at + 1) * size and blocks[0] not in (NULL, self.blocks.found.get(key)):
+            for block in blocks:
+                self.blocks.forget(block)
+            self.blocks.register([(key, blocks)])
+            self.new_keys.update(range(key, key + width))
+            table.hashed = max(table.hashed, table.kept_at + 1)
 
     def findable(self, request: SequenceGroup, start: int, end: int) -> Sequence[int]:
         retention, alignment = self.setting.retention, self.setting.alignment
         if retention == DENSE:
             return range(start, end)
-        places = {tokens // alignment * alignment // self.size - 1 for tokens in replay_boundaries(request)}
+        boundaries = replay_boundaries(request, self)
+        places = {tokens // alignment * alignment // self.size - 1 for tokens in boundaries}
         if retention:
             segment = retention // self.size
             places.update(range((start + segment) // segment * segment - 1, end, segment))
@@ -195,11 +247,14 @@ class StateFamily(FullFamily):
     def _stays(self, request: SequenceGroup, position: int) -> bool:
         """Say whether the state that a chunk leaves behind after so many tokens can be found later."""
         retention = self.setting.retention
-        if position == (request.prompt - 1) // self.size * self.size or position == request.junction:
+        last = self.setting.last_cacheable(request.prompt, self.setting.alignment)
+        if position in (last, request.junction):
             return True
         return retention == DENSE or (retention > 0 and position % retention == 0)
 
-    def find(self, content: Content, tokens: int, alike: Sequence[FullFamily]) -> Hits:
+    def find(
+        self, content: Content, tokens: int, alike: Sequence[FullFamily], *, drops_block: bool = False
+    ) -> Hits:
         for place in range(tokens // self.size - 1, -1, -1):
             if self.aligned(place + 1) == place + 1:
                 blocks = self.cached(content, place, alike)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from math import gcd
 from typing import Any
 
 from pagesim.allocators.extents import Extent, join_extents
@@ -55,6 +56,9 @@ class HybridManager(InTurnManager):
         caches: whether prefixes are cached.
         retention: interval in tokens at which windows and states stay findable besides those that a prompt's
             end needs: 0 for none, or `DENSE`.
+        hash_block: tokens of a hash; those that all groups' blocks are multiples of when left out.
+        hash_lookahead: tokens behind a block that its hash covers.
+        prefill_lookahead: tokens behind a chunk of a prompt that a drafter reads in its step.
 
     Attributes:
         window_groups: numbers of the groups with windows or chunks.
@@ -72,6 +76,9 @@ class HybridManager(InTurnManager):
         in_flight: int,
         caches: bool = False,
         retention: int = 0,
+        hash_block: int | None = None,
+        hash_lookahead: int = 0,
+        prefill_lookahead: int = 0,
     ) -> None:
         # Whether blocks must be registered as they are filled, since they may be given back before the end.
         self._registers_early = caches and (
@@ -83,7 +90,16 @@ class HybridManager(InTurnManager):
         super().__init__(num_blocks, groups, registers=self._registers_early or self._registers_at_once)
         self._caches = caches
         self._blocks = Blocks(num_blocks)
-        setting = Setting(longest, in_flight, self._turns.alignment, retention)
+        setting = Setting(
+            longest,
+            in_flight,
+            self._turns.alignment,
+            retention,
+            hash_block or gcd(*(group.block_size for group in self.groups)),
+            hash_lookahead,
+            max(0, prefill_lookahead - 1),
+            any(group.drops_block for group in self.groups),
+        )
         self._families = make_families(self.groups, self._blocks, setting)
         self._places = [
             (number, at) for number, family in enumerate(self._families) for at in range(family.width)
@@ -93,7 +109,10 @@ class HybridManager(InTurnManager):
             state = self._states[0].group.rule
             assert isinstance(state, State)
             block_size = min([family.size for family in self._families])
-            self.state_chunks = StateChunks(block_size, state.checkpoint)
+            self.state_chunks = StateChunks(
+                block_size, state.checkpoint, setting.alignment, hash_lookahead, setting.drops_block
+            )
+        self._read_ahead = setting.read_ahead
         self._look_up = LookUp(self._families)
         self._match: tuple[SequenceGroup | None, int, int, Found | None] = (None, 0, 0, None)
         self.requests: dict[SequenceGroup, None] = {}
@@ -161,7 +180,7 @@ class HybridManager(InTurnManager):
             return 0
         last, most, version, found = self._match
         if found is None or last is not request or most != tokens or version != self._blocks.version:
-            found = self._look_up.look_up(content, tokens - 1)
+            found = self._look_up.look_up(content, tokens)
             self._match = request, tokens, self._blocks.version, found
         request.junction = found.junction
         return found.tokens
@@ -178,8 +197,8 @@ class HybridManager(InTurnManager):
         if not length:
             return True
         found, hits = self._hit_of(request, tokens)
-        all_tokens, families = max(tokens, length), zip(self._families, hits, strict=True)
-        whole = [family.needed_first(request, found, hit, all_tokens, whole=True) for family, hit in families]
+        families = zip(self._families, hits, strict=True)
+        whole = [family.needed_first(request, found, hit, length, whole=True) for family, hit in families]
         return sum(whole) <= room
 
     def could_admit(self, request: SequenceGroup, tokens: int, spare: int = 0) -> bool:
@@ -201,6 +220,9 @@ class HybridManager(InTurnManager):
         if found:
             for (family, table), hit in zip(tables, hits, strict=True):
                 family.add_hit(table, found, hit)
+        if request.external_tokens:
+            for family, table in tables:
+                family.allocate_external(table, tokens)
         request.tokens = found
         self._take_for(request, tokens)
         self.requests[request] = None
@@ -214,6 +236,18 @@ class HybridManager(InTurnManager):
             self.stop_decoding(request)
         for family, table in request.block_state.of:
             family.drop(table)
+        self._forget(request)
+
+    def release_together(self, request: SequenceGroup) -> None:
+        self._register(request, self.length(request) - request.uncommitted_tokens)
+        blocks = self.blocks_of(request)
+        blocks.reverse()
+        for family, table in request.block_state.of:
+            family.leave(table)
+        self._blocks.give_back(blocks)
+        self._forget(request)
+
+    def _forget(self, request: SequenceGroup) -> None:
         for state in self._states:
             if state.left:
                 state.left = [each for each in state.left if each[0] is not request]
@@ -300,8 +334,8 @@ class HybridManager(InTurnManager):
         """
         found = self._match[3] if self._match[0] is request else None
         if found is None or not found.tokens:
-            return tokens if request.uncommitted_tokens else 0, [()] * len(self._families)
-        return tokens if request.uncommitted_tokens else found.tokens, found.blocks
+            return tokens if request.external_tokens else 0, [()] * len(self._families)
+        return tokens if request.external_tokens else found.tokens, found.blocks
 
     def _take_for(self, request: SequenceGroup, length: int) -> None:
         """Take blocks for a resting request of that length, which there are, and register those it fills."""
@@ -330,15 +364,25 @@ class HybridManager(InTurnManager):
         content = request.block_state.content
         if content is None:
             return
-        if len(self.groups) > 1:
-            tokens = tokens // self._turns.alignment * self._turns.alignment
+        step = self._turns.alignment if len(self.groups) > 1 else 1
+        known = (
+            tokens - self._read_ahead if step > 1 else tokens
+        )  # of a single group they are left out before
+        tokens = tokens // step * step
         for family, table in request.block_state.of:
-            family.register(request, content, table, tokens)
+            if family.drops_block and tokens:
+                family.register(request, content, table, min(known, known // step * step + family.size))
+            else:
+                family.register(request, content, table, tokens)
 
     def _count(self) -> None:
         blocks = self._blocks
         self.free_blocks = blocks.free
         self.shared_blocks = blocks.extra_references
+
+
+def _are_alike(one: KVGroup, other: KVGroup) -> bool:
+    return (one.rule, one.block_size, one.drops_block) == (other.rule, other.block_size, other.drops_block)
 
 
 def make_families(groups: Sequence[KVGroup], blocks: Blocks, setting: Setting) -> list[FullFamily]:
@@ -347,7 +391,7 @@ def make_families(groups: Sequence[KVGroup], blocks: Blocks, setting: Setting) -
     start = 0
     for end in range(1, len(groups) + 1):
         first = groups[start]
-        if end < len(groups) and (groups[end].rule, groups[end].block_size) == (first.rule, first.block_size):
+        if end < len(groups) and _are_alike(groups[end], first):
             continue
         kind: type[FullFamily] = FullFamily
         if isinstance(first.rule, SlidingWindow):

@@ -10,8 +10,7 @@ from pathlib import Path
 from pagesim.errors import PagesimError, brief
 from pagesim.models.catalogue.rows import ids, names
 
-_OUT_OF_SCOPE = Path(__file__).with_name("out_of_scope.json")
-_NOT_SIZED = Path(__file__).with_name("not_sized.json")
+_ROWS = Path(__file__).with_name("not_known.json")
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 """ORG/NAME, as Hugging Face has it."""
@@ -24,24 +23,19 @@ def unknown(name: str, most: int = 1000) -> PagesimError:
 
 def out_of_scope(name: str) -> str | None:
     """Return what a model does that is no language model with a KV cache, by its name; None of any other."""
-    for kind in json.loads(_OUT_OF_SCOPE.read_text(encoding="utf-8")):
-        if re.search(kind["pattern"], name[:200].lower()):
-            return str(kind["what"])
-    return None
+    return _row_of(name).get("what")
 
 
-def not_sized(name: str) -> str | None:
-    """Return why a release, by its name, is in no row of the catalogue; None of any other."""
-    for kind in json.loads(_NOT_SIZED.read_text(encoding="utf-8")):
-        if re.search(kind["pattern"], name[:200].lower()):
-            return str(kind["why"])
-    return None
+def _row_of(name: str) -> dict[str, str]:
+    """Return the row of what is in no row of the catalogue, and why (``why``); an empty one of any other."""
+    rows: list[dict[str, str]] = json.loads(_ROWS.read_text(encoding="utf-8"))
+    return next((row for row in rows if re.search(row["pattern"], name[:200].lower())), {})
 
 
 def _advice(name: str) -> str:
     if (what := out_of_scope(name)) is not None:
         return f"by its name it {what}: pagesim is about models that write text from a KV cache"
-    if (why := not_sized(name)) is not None:
+    if why := _row_of(name).get("why"):
         return (
             f"{why}: put its config.json and its hf_quant_config.json into a folder, and name that folder in "
             "its place"

@@ -28,10 +28,10 @@ def check_options(options: VllmV1Options) -> None:
             f"{options.tiers_asked}; prefill apart from decode is without a "
             "tier beside the device: leave it out"
         )
-    if options.speculative_tokens is not None:
+    if (speculation := options.speculation) is not None:
         raise PagesimError(
-            f"speculative_tokens is {options.speculative_tokens}; prefill apart from decode is without "
-            "drafts: leave it out"
+            f"speculative_tokens is {speculation.tokens}; prefill apart from decode is without drafts: leave "
+            "it out"
         )
 
 

@@ -278,10 +278,13 @@ class Connector:
                 if group.keeps_all and known <= before + 1 and before % group.group.block_size:
                     continue  # its token is in the block of the one before
                 table = memory.block_table(request, group=group.number)
-                if tracked is not None and not group.keeps_all:
-                    own = tracked.tables[group.number]
-                    own += table[len(own) :]
-                    taken.update(table[ends[request][group.number] :])
+                # States for drafts are at its end, however many tokens were computed before.
+                noted = self._tracked[request] if group.group.draft_states else tracked
+                if noted is not None and not group.keeps_all:
+                    own = noted.tables[group.number]
+                    new = table[len(own) :]
+                    own += new
+                    taken.update(new)
                 else:
                     taken.update(table[-(-before // group.group.block_size) :])
         taken.discard(NULL)
@@ -316,6 +319,8 @@ class Connector:
         for group in self._groups:
             number = group.number
             end = most // group.tokens
+            if group.group.drafts and most > request.prompt and not tracked.is_over:
+                end -= 1  # of the last one the drafter's KV is not whole
             if tracked.is_over or not group.keeps_all:
                 end = min(end, len(tracked.tables[number]) // group.blocks)
             start = tracked.following[number]
@@ -390,10 +395,11 @@ class Connector:
         if self._ends_at is None or self._ends_at % size:
             wanted.update(blocks)  # a load may end within a block: any may be needed
         else:
-            contiguous = -(-(rule.window - 1) // size)
+            further = int(group.group.drafts)
+            contiguous = -(-rule.behind // size) + further
             for tokens in (request.prompt - 1, request.junction):
                 if tokens > 0:
-                    last = tokens // self._ends_at * self._ends_at // size
+                    last = tokens // self._ends_at * self._ends_at // size + further
                     wanted.update(range(max(first, last - contiguous), min(last, end * group.blocks)))
         if table[blocks[-1]] == NULL or not any(block in wanted for block in blocks):
             return False

@@ -15,7 +15,8 @@ class LookUp:
     """Looks requests up in a tier.
 
     Groups that keep all tokens bound the length first. Then each of the others makes it shorter in turn, the
-    one with the largest window first, until none does.
+    one with the largest window first, until none does. A group with a drafter's KV is looked up for one chunk
+    more, which is then left out, until one without makes the length shorter.
 
     Source: vLLM 0.33.0, v1/kv_connector/v1/offloading/scheduler.py, ``get_num_new_matched_tokens``.
 
@@ -52,6 +53,7 @@ class LookUp:
                 most = most // self._state_chunk * self._state_chunk
         gained, waits = 0, False
         due = [*self._whole, *self._others]
+        dropped: set[int] = set()
         while due:
             passed_other = False
             groups, due = due, []
@@ -61,7 +63,8 @@ class LookUp:
                 most = min(most, chunks * size)
                 if most - local < size:
                     return 0
-                end = min(-(-most // size), chunks)
+                further = int(group.group.drafts and group.number not in dropped)
+                end = min(-(-most // size) + further, chunks)
                 start = local // size
                 if group.keeps_all:
                     if self._chunks.readers_of(tracked.segment(group, start), start) is None:
@@ -69,17 +72,23 @@ class LookUp:
                     found = self._leading(tracked.runs(group, start, end))
                 else:
                     runs = tracked.runs(group, start, end)
-                    found = self._window(runs, group, group.window_before(min(most, end * size)))
+                    needed = group.window_before(min(most, (end - further) * size)) + further
+                    found = self._window(runs, needed, group.window + further)
                 if found == 0:
                     return 0
                 if found is None:
                     waits = True
                 else:
+                    if further:
+                        found -= 1
+                        dropped.add(group.number)
                     most = min(most, size * (start + found))
                 new = most - local
                 if new < size:
                     return 0
                 if new < gained:
+                    if not group.group.drafts:
+                        dropped.clear()
                     if waits:
                         waits, due = False, [*self._whole, *self._others]
                     elif passed_other and not due:
@@ -101,19 +110,19 @@ class LookUp:
                 writing = writing or readers == WRITING
         return None if writing else found
 
-    def _window(self, runs: Sequence[ChunkRun], group: OffloadGroup, needed: int) -> int | None:
+    def _window(self, runs: Sequence[ChunkRun], needed: int, elsewhere: int) -> int | None:
         """Return where the last row of as many chunks ends as a window needs, or how many lead.
 
         Args:
             runs: of the chunks, which follow one another.
-            group: of which they are.
             needed: chunks that a window needs which ends with the last of them.
+            elsewhere: those that another one needs.
         """
         row, writing = 0, False
         for run in reversed(runs):
             for first, end, readers in reversed(self._chunks.cut(run)):
                 if readers is None:
-                    row, writing, needed = 0, False, group.window
+                    row, writing, needed = 0, False, elsewhere
                     continue
                 writing = writing or readers == WRITING
                 if row + end - first >= needed:

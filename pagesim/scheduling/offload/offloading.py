@@ -131,7 +131,6 @@ class OffloadingConnector(KVConnector):
         if not is_aborted:
             if request.decodes:
                 self.memory.stop_decoding(request)
-            request.inflight_tokens = 0
             self.memory.free_skipped_blocks(request)
         return False
 
@@ -157,6 +156,12 @@ class OffloadingConnector(KVConnector):
     ) -> list[tuple[EngineRequest, int, int]]:
         """Return the requests that get tokens in the plan at hand: request, tokens before, tokens known."""
         memory, computed = self.memory, self.computed
+        if batch.shares is not None:
+            return [
+                (each.request, each.computed, min(each.computed + each.tokens, each.request.length))
+                for each in batch.shares
+                if among is None or each.request in among
+            ]
         served: list[tuple[EngineRequest, int, int]] = []
         if among is None:
             requests = list(running.values())

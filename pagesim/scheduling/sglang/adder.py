@@ -258,7 +258,7 @@ class PrefillAdder:
     # Preemption
 
     def preempt_to_schedule(self, req: SglangRequest, release: Callable[[SglangRequest], None]) -> bool:
-        """Let running requests make way for a more important one, if enough of them can; say whether they did.
+        """Let running requests make way for a more important one, if enough can; say whether they did.
 
         The least important ones go first, of these the newest. What the request needs is as of when it was
         last tried: nothing of its prompt if it never was.

@@ -160,6 +160,20 @@ def most_running(options: SglangOptions, capacity: int, context: int) -> int:
     return max(1, min(most, capacity // 2))
 
 
+def states_of_a_request(options: SglangOptions, page: int) -> int:
+    """Return how many states of layers that keep one a running request is counted for.
+
+    Args:
+        options: resolved or not.
+        page: tokens of a page.
+    """
+    if options.disable_radix_cache:
+        return 1
+    if not options.disable_overlap_schedule:
+        return 5
+    return 4 if page > 1 else 3
+
+
 def resolved(options: SglangOptions, machine: Machine) -> SglangOptions:
     """Return the options with what SGLang takes by default on a machine, but for those that memory decides.
 
@@ -171,7 +185,8 @@ def resolved(options: SglangOptions, machine: Machine) -> SglangOptions:
         raise PagesimError("chunked_prefill_size is 0; it must be at least 1, or -1 for no chunks")
     if options.enable_priority_scheduling and options.schedule_policy not in ("fcfs", "lof"):
         raise PagesimError(
-            f"schedule_policy is {options.schedule_policy}; with enable_priority_scheduling it must be fcfs or lof"
+            f"schedule_policy is {options.schedule_policy}; it must be fcfs or lof with "
+            "enable_priority_scheduling"
         )
     if options.enable_prefill_delayer and options.disable_overlap_schedule:
         raise PagesimError("enable_prefill_delayer needs overlap: leave disable_overlap_schedule out")

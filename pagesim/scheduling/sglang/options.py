@@ -109,14 +109,12 @@ class SglangOptions(SchedulerOptions):
         None,
         ge=0,
         le=MOST,
-        description="Milliseconds for which prompts are held back at most by that fraction. Defaults to 5000.",
+        description="Maximum milliseconds for which that fraction holds prompts back. Defaults to 5000.",
     )
     enable_priority_scheduling: bool = Field(
         False, description="Serve requests by the priority column of the trace, the largest number first."
     )
-    schedule_low_priority_values_first: bool = Field(
-        False, description="Serve the smallest number first."
-    )
+    schedule_low_priority_values_first: bool = Field(False, description="Serve the smallest number first.")
     disable_priority_preemption: bool = Field(
         False, description="Preempt no running request for a more important one."
     )
@@ -132,7 +130,7 @@ class SglangOptions(SchedulerOptions):
         "important of them. No log of SGLang's checks priority.",
     )
     max_queued_requests: int | None = Field(
-        None, ge=1, le=MOST, description="Maximum number of waiting requests; others are turned away."
+        None, ge=1, le=MOST, description="Maximum number of waiting requests; others are rejected."
     )
     min_free_slots_delay: int | None = Field(
         None,

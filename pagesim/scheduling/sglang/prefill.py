@@ -61,9 +61,7 @@ def _add_requests(scheduler: Sglang) -> PrefillAdder:
     mixed = len(running.reqs) if scheduler.mixes else 0
     ratio = 1.0 if options.ignore_eos else scheduler.new_token_ratio.current
     to_come = scheduler.results.tokens_to_come(running.reqs)
-    adder = PrefillAdder(
-        scheduler.pool, options, running.reqs, to_come, ratio, mixed, scheduler.delayer
-    )
+    adder = PrefillAdder(scheduler.pool, options, running.reqs, to_come, ratio, mixed, scheduler.delayer)
     admitted, chunked = adder.can_run_list, scheduler.chunked_req
     if chunked is not None:
         assert adder.rem_chunk_tokens is not None

@@ -194,17 +194,17 @@ class Sglang(Scheduler):
     # An iteration
 
     def plan(self, now: int) -> Batch:
-        """Decide the next iteration; turns of an idle engine, which take no time, until there is one."""
+        """Decide the next iteration, in one turn, or in two if the engine is idle: its turns take no time."""
         batch, queue = Batch(), self.waiting_queue
         self.preempted = []
         if self.recv_skipper.handle():
             queue.receive()
         self._get_next_batch_to_run(batch, now)
-        if not batch.tokens and (self._is_idle or not self.overlaps):
-            if self.interval.is_on or queue.messages:
-                self.ran_dry()
-                queue.receive()
-                self._get_next_batch_to_run(batch, now)
+        is_idle = not batch.tokens and (self._is_idle or not self.overlaps)
+        if is_idle and (self.interval.is_on or queue.messages):
+            self.ran_dry()
+            queue.receive()
+            self._get_next_batch_to_run(batch, now)
         self._is_idle = not batch.tokens
         self.recv_skipper.weight = PREFILL_WEIGHT if batch.chunks else 1
         self.results.decodes = self.overlaps and batch.decoding > 0

@@ -52,16 +52,18 @@ class KVCacheManager:
             Whether there were enough; if not, nothing has changed.
         """
         memory, slots, uncommitted = self.memory, num_tokens, external
-        if self._drafts is not None:
+        if self._drafts is not None and not external:  # what is loaded takes none ahead
             slots = self._drafts.slots(num_tokens)
             uncommitted = self._drafts.uncommitted(request, num_tokens, slots)
-        request.uncommitted_tokens = uncommitted
+        request.lookahead_tokens = slots - num_tokens
+        request.uncommitted_tokens, request.external_tokens = uncommitted, external
         if not self.can_admit(request, slots, spare) or (
             external and not memory.can_admit(request, slots, spare + reserved)
         ):
-            request.uncommitted_tokens = 0
+            request.uncommitted_tokens = request.external_tokens = 0
             return False
         memory.admit(request, slots)
+        request.external_tokens = 0
         return True
 
     def allocate_slots(
@@ -82,13 +84,14 @@ class KVCacheManager:
         """
         memory, slots = self.memory, num_tokens
         if is_waiting and self._full_isl:
+            request.lookahead_tokens = 0
             whole = memory.blocks_to_extend(request, request.length - request.tokens, request.tokens)
             if whole + spare > memory.free_blocks:
                 return False
         if self._drafts is not None:
-            slots = max(
-                request.tokens, self._drafts.slots(num_tokens)
-            )  # those of rejected drafts stay its own
+            # Slots of rejected drafts stay its own.
+            slots = max(request.tokens, self._drafts.slots(num_tokens))
+            request.lookahead_tokens = slots - num_tokens
         memory.free_skipped_blocks(request)
         if memory.blocks_to_extend(request, slots - request.tokens) + spare > memory.free_blocks:
             return False

@@ -20,6 +20,7 @@ from pagesim.scheduling.options import Machine, Prices
 from pagesim.scheduling.priority_queue import PriorityQueue
 from pagesim.scheduling.queue import WaitingQueue
 from pagesim.scheduling.request import EngineRequest, Status
+from pagesim.scheduling.speculative_config import DraftRules
 from pagesim.scheduling.traits import Pool
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1.cadence import PrefillCadence
@@ -105,7 +106,8 @@ class VllmV1Base(DrainingScheduler):
 
     @classmethod
     def hash_lookahead(cls, options: VllmV1Options) -> int:
-        return int(options.enable_prefix_caching and options.speculative_method == "eagle3")
+        rules = options.draft_rules
+        return 0 if rules is None else rules.hash_lookahead
 
     @classmethod
     def kind_in_pool(cls, options: VllmV1Options, pool: Pool) -> Callable[..., Scheduler]:
@@ -176,17 +178,21 @@ class VllmV1Base(DrainingScheduler):
         interval = options.prefill_schedule_interval or 1
         self.cadence = PrefillCadence(interval) if interval > 1 else None
         self.drafts: Drafts | None = None
-        if options.speculative_tokens is not None or stages > 1:
+        speculation, rules = options.speculation, options.draft_rules
+        if speculation is not None or stages > 1:
             self.drafts = Drafts(
-                options,
+                rules or DraftRules(0),
+                () if speculation is None else speculation.acceptance(options.acceptance),
                 memory,
                 max_model_len=max_model_len,
                 in_flight=self.in_flight,
-                hash_ahead=self.hash_lookahead(options),
+                stages=stages,
+                is_async=bool(options.async_scheduling),
             )
             self.decodes_apart = True
-        if options.speculative_tokens is not None and self.drafts is not None:
+        if rules is not None and self.drafts is not None:
             self.speculation = self.drafts.counts
+            self.max_num_seqs = min(sequences, rules.max_concurrency)
         if pool is not None:
             kind = PrefillConnector if pool == "prefill" else PullConnector
             self.connector = kind(memory, self.in_flight)
@@ -242,6 +248,8 @@ class VllmV1Base(DrainingScheduler):
         """Say whether a running request gets tokens from a batch that is in flight when one is planned."""
         if self.in_flight == 1:
             return False
+        if self.drafts is not None:
+            return self.drafts.of[request.row].num_inflight_tokens > 0
         if request.order in self._in_chunks:
             return request.inflight_tokens > 0
         return request.order not in self._skipped
@@ -256,21 +264,22 @@ class VllmV1Base(DrainingScheduler):
             batch: the step at hand.
             given: tokens that it was given in this step, and does not compute now.
         """
-        num_tokens = request.length
-        if request.order not in self._in_chunks:
-            num_tokens = self.memory.length(request) + 1 - given
+        length = request.length
+        if self.drafts is None and request.order not in self._in_chunks:
+            length = self.memory.length(request) + 1 - given
         if request.order in self._draining:
             self._stale.append(request)
         if self.connector is not None:
             self.connector.preempted(request)
         super().preempt(request, batch)
+        request.length = length
         request.uncommitted_tokens = request.inflight_tokens = request.loaded = 0
         if self.drafts is not None:
-            progress = self.drafts.of[request.row]
-            progress.lose()
-            num_tokens = progress.num_tokens
-        request.length = num_tokens
+            self.drafts.of[request.row].lose()
         self._forget(request)
+
+    def length_known(self, request: EngineRequest, held: int) -> int:
+        return held + 1 if self.drafts is None else request.length
 
     def abort(self, row: int, now: int) -> int:
         self.unreported = True
@@ -291,7 +300,7 @@ class VllmV1Base(DrainingScheduler):
         generated = super()._abort_running(request)
         self._forget(request)
         if self.drafts is not None:
-            return self.drafts.of[request.row].num_tokens - request.prompt
+            return request.length - request.prompt
         return request.length - request.prompt if chunked else generated
 
     def _drop(self, request: EngineRequest) -> None:
@@ -306,11 +315,18 @@ class VllmV1Base(DrainingScheduler):
     def _let_go(self, request: EngineRequest) -> None:
         self.unreported = True
         self.kv_cache_manager.runs_no_longer(request)
-        if self.drafts is not None:
+        in_flight = False  # once more, where it ended on drafts
+        if self.drafts is None:
+            request.inflight_tokens = 0
+        else:
+            in_flight = self._defers_frees and self._is_in_flight(request)
             del self.drafts.of[request.row]
-        if self.connector is not None and self.connector.request_finished(request, is_aborted=False):
+        connector = self.connector
+        if connector is not None and connector.request_finished(request, is_aborted=False):
             if request.decodes:
                 self.memory.stop_decoding(request)
+        elif in_flight and connector is not None:
+            connector.defer_free(request)
         else:
             self.memory.release(request)
 
@@ -345,7 +361,7 @@ class VllmV1Base(DrainingScheduler):
             runs = request.order == share.order and request.order in self.running
             if not drafts.update_from_output(share, runs=runs):
                 continue
-            if drafts.of[request.row].num_tokens >= request.final_length:
+            if request.length >= request.final_length:
                 over.append(request)
                 if runs:
                     self._over(request, now)

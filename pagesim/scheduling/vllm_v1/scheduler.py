@@ -43,7 +43,9 @@ class VllmV1(VllmV1Base):
         self.must_replan = False
         if self.in_flight > 1:
             self.start_draining()
-        cadence, budget = self.cadence, self.max_num_batched_tokens
+        cadence, drafts, budget = self.cadence, self.drafts, self.max_num_batched_tokens
+        if drafts is not None:
+            budget -= drafts.rules.draft_slots
         if cadence is not None:
             cadence.begin(self.memory.steps, decodes=len(self.running) > len(self._in_chunks))
         if not self._schedule_together(batch, budget):
@@ -52,7 +54,8 @@ class VllmV1(VllmV1Base):
             overtakes = self.release.overtakes and not self.chunked_prefill
             self.must_replan = bool(self.queue.waiting) if overtakes else self._head_fits()
         elif self.queue.waiting:
-            self._schedule_waiting(batch, budget - batch.batched_tokens)
+            taken = batch.batched_tokens + (0 if drafts is None else drafts.slots_taken)
+            self._schedule_waiting(batch, budget - taken)
         elif cadence is not None:
             cadence.looked_at_waiting(0)
         if cadence is not None:
@@ -64,8 +67,8 @@ class VllmV1(VllmV1Base):
         batch.sequences = self.running_sequences
         if self.spans is not None:
             batch.reached, batch.reached_pairs, batch.computed_prompts = self.spans.close()
-        if self.drafts is not None:
-            self.drafts.close(batch)
+        if drafts is not None:
+            drafts.close(batch)
         if connector is not None:
             if batch.tokens or not batch.unschedulable:
                 connector.count_plan()  # else another plan is made at once
@@ -133,6 +136,7 @@ class VllmV1(VllmV1Base):
         Source: vLLM 0.33.0, v1/core/sched/scheduler.py, ``schedule``, 793 to 1004.
         """
         drafts, allocate_slots = self.drafts, self.kv_cache_manager.allocate_slots
+        draft_slots = 0 if drafts is None else drafts.rules.draft_slots
         self._stop_decoding()
         running = list(self.running.values())
         scheduled: dict[EngineRequest, int] = {}
@@ -143,6 +147,8 @@ class VllmV1(VllmV1Base):
             if drafts is not None:
                 computed = drafts.of[request.row].num_computed_tokens
             num_new_tokens = self._num_new_tokens(request, computed, self._num_due(request), token_budget)
+            if drafts is not None:
+                num_new_tokens = drafts.within_chunk(request, computed, num_new_tokens)
             if num_new_tokens <= 0:
                 index += 1
                 continue
@@ -156,14 +162,14 @@ class VllmV1(VllmV1Base):
                 if place < index:
                     index -= 1
                 given = scheduled.pop(victim, 0)
-                token_budget += given
+                token_budget += given + (draft_slots if given else 0)
                 self.preempt(victim, batch, given)
                 if victim is request:
                     break
             if is_allocated:
                 self.context += request.tokens - held
                 scheduled[request] = num_new_tokens
-                token_budget -= num_new_tokens
+                token_budget -= num_new_tokens + draft_slots
                 index += 1
             elif request.order in self.running:
                 break  # no request can make room: the others get nothing either
@@ -295,7 +301,7 @@ class VllmV1(VllmV1Base):
         queue, connector, drafts, manager = self.queue, self.connector, self.drafts, self.kv_cache_manager
         # Of the requests that were admitted before: whether any computes something, and a chunk of a prompt.
         any_runs, chunk_runs = batch.batched_tokens > 0, batch.query_key_pairs > 0
-        cadence = self.cadence
+        cadence, draft_slots = self.cadence, 0 if drafts is None else drafts.rules.draft_slots
         holding: list[EngineRequest] = []  # those that are passed over and hold blocks
         others: list[EngineRequest] = []  # those that hold none
         overtaken: list[EngineRequest] = []  # those that exceed the budget
@@ -321,7 +327,11 @@ class VllmV1(VllmV1Base):
                 continue
             if external:
                 assert connector is not None
-                tokens, reserved = 0, connector.blocks_to_reserve(self._in_chunks.values())
+                ahead = 0
+                if drafts is not None:
+                    ahead = 1 + drafts.rules.num_speculative_tokens + drafts.rules.lookahead
+                    drafts.note_computed(self._in_chunks.values(), connector.computed)
+                tokens, reserved = 0, connector.blocks_to_reserve(self._in_chunks.values(), ahead)
                 is_allocated = manager.admit(request, found + external, spare, external, reserved)
             else:
                 tokens = request.length - found
@@ -336,6 +346,12 @@ class VllmV1(VllmV1Base):
                 if not tokens:
                     self.must_replan = True
                     break
+                if drafts is not None:
+                    tokens = drafts.within_chunk(request, found, drafts.clipped(tokens))
+                    if not tokens:
+                        queue.pop(request)
+                        (holding if holds else others).append(request)
+                        continue
                 if tokens > token_budget:
                     is_allocated = False
                 elif holds:
@@ -352,7 +368,7 @@ class VllmV1(VllmV1Base):
                     batch.loading += (request,)
                 else:
                     self._join(request, found, tokens, batch, holds=holds)
-                    token_budget -= tokens
+                    token_budget -= tokens + draft_slots
             elif tokens > token_budget and self.release.overtakes:
                 queue.pop(request)
                 overtaken.append(request)
@@ -397,9 +413,10 @@ class VllmV1(VllmV1Base):
         request = self.queue.head()
         if request is None or self.queue.holding:
             return request is not None
-        slots = 1 + (0 if request.content is None else self._num_cached(request))
+        tokens = slots = 1 + (0 if request.content is None else self._num_cached(request))
         if self.drafts is not None:
-            slots = self.drafts.slots(slots)
+            slots = self.drafts.slots(tokens)
+            request.lookahead_tokens = slots - tokens
         return self.kv_cache_manager.can_admit(request, slots, self.watermark_blocks if self.running else 0)
 
     def _join(self, request: EngineRequest, found: int, tokens: int, batch: Batch, *, holds: bool) -> None:

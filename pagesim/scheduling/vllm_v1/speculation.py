@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Sequence
 
-from pagesim.errors import PagesimError
 from pagesim.kvcache import BlockManager
 from pagesim.scheduling.batch import Batch, Share
 from pagesim.scheduling.drafts import Speculation, accepted_of
 from pagesim.scheduling.request import EngineRequest
-from pagesim.scheduling.vllm_v1_options import VllmV1Options
+from pagesim.scheduling.speculative_config import DraftRules
 from pagesim.setup.compiled import mypyc_attr
 
 
@@ -18,7 +18,6 @@ class Progress:
     """How far a request is that has run, in tokens.
 
     Attributes:
-        num_tokens: its prompt and the output that is there.
         num_computed_tokens: those for which a batch was made, drafts counted as if all were accepted until it
             is known.
         num_output_placeholders: output and drafts of the batches in flight that give it tokens.
@@ -39,13 +38,12 @@ class Progress:
         "num_inflight_tokens",
         "num_output_placeholders",
         "num_stale_tokens",
-        "num_tokens",
         "seed",
         "stored",
     )
 
     def __init__(self, num_tokens: int, seed: int) -> None:
-        self.num_tokens = self.future = num_tokens
+        self.future = num_tokens
         self.seed = seed
         self.next_decode_eligible_step = self.num_inflight_tokens = 0
         self.lose()
@@ -72,48 +70,48 @@ class Drafts:
     Source: vLLM 0.33.0, v1/core/sched/scheduler.py and async_scheduler.py.
 
     Args:
-        options: with ``speculative_tokens``, ``acceptance`` and ``speculative_method``; and with
-            ``pipeline_parallel_size`` and ``async_scheduling``.
-        memory: under drafts of one KV group of full attention.
+        rules: the numbers of the method; those of none in a pipeline.
+        rates: the probability of each draft to be accepted if all before it are, by position.
+        memory: empty.
+        stages: of the pipeline.
+        is_async: whether batches are scheduled before the output of those before is known.
         max_model_len: tokens; no sequence is longer.
         in_flight: batches that are scheduled before the outcome of the first of them is known.
-        hash_ahead: tokens behind a block that its hash covers.
-
-    Raises:
-        PagesimError: the model has other layers.
 
     Attributes:
+        rules: the numbers of the method.
         counts: what became of the drafts.
         of: the progress of requests that have run and are not over, by row.
     """
 
     def __init__(
         self,
-        options: VllmV1Options,
+        rules: DraftRules,
+        rates: Sequence[float],
         memory: BlockManager,
         *,
         max_model_len: int,
         in_flight: int,
-        hash_ahead: int,
+        stages: int,
+        is_async: bool,
     ) -> None:
-        self._num_speculative_tokens = drafts = options.speculative_tokens or 0
-        if drafts and not memory.is_plain:
-            raise PagesimError("speculative_tokens needs a model of full attention only")
-        self._acceptance = options.acceptance or 0.0
-        self._is_async = bool(options.async_scheduling)
-        self._releases = memory.releases
-        stages = options.pipeline_parallel_size or 1
-        self._decode_interval = stages if stages > 1 and self._is_async else 0
+        self.rules = rules
+        self._rates = rates
+        self._is_async = is_async
+        self._notes_chunks = memory.releases and not rules.num_speculative_tokens
+        self._decode_interval = stages if stages > 1 and is_async else 0
         self._steps = 0  # that were planned
-        self._lookahead = drafts if options.speculative_method == "eagle3" else 0  # slots of the draft model
         self._in_flight = in_flight
-        self._ahead = in_flight * drafts + self._lookahead
-        self._hash_ahead = hash_ahead
+        # Of several groups, memory knows itself for how many tokens there are hashes.
+        groups = len(memory.groups)
+        self._hash_ahead = rules.hash_lookahead if groups == 1 else 0
+        self._read_ahead = max(0, rules.prefill_lookahead - 1) if groups == 1 else 0
         self._max_model_len = max_model_len
         self.counts = Speculation()
         self.of: dict[int, Progress] = {}
         self._flights: deque[list[Share]] = deque()  # of each batch in flight what it computes
         self._shares: list[Share] = []  # what the batch at hand computes
+        self._sampling: list[Progress] = []  # who of them gets a token
         self._scheduled_context = 0  # tokens that its requests have computed once it has run
         self._padding = 0  # drafts of the waiting request at hand
 
@@ -121,11 +119,22 @@ class Drafts:
 
     def most_slots(self, tokens: int) -> int:
         """Return the slots that a sequence takes at most that is so long in the end."""
-        return min(tokens + self._ahead, self._max_model_len)
+        ahead = self._in_flight * self.rules.num_speculative_tokens + self.rules.lookahead
+        return min(tokens + ahead, self._max_model_len)
 
     def slots(self, tokens: int) -> int:
         """Return the slots that a request takes which has computed so many tokens."""
-        return min(tokens + self._lookahead, self._max_model_len)
+        return min(tokens + self.rules.lookahead, self._max_model_len)
+
+    @property
+    def slots_taken(self) -> int:
+        """Tokens of the step's budget that the batch at hand takes for its drafter."""
+        return self.rules.draft_slots * len(self._shares)
+
+    def within_chunk(self, request: EngineRequest, num_computed_tokens: int, tokens: int) -> int:
+        """Return so many tokens, or fewer: a chunk leaves what the drafter reads behind it, or nothing."""
+        ahead, left = self.rules.prefill_lookahead, request.length - num_computed_tokens - tokens
+        return max(0, tokens - (ahead - left)) if 0 < left < ahead else tokens
 
     def num_due(self, request: EngineRequest) -> int:
         """Return the tokens of a running request's next step; 0 or fewer where its last one is in flight."""
@@ -135,7 +144,7 @@ class Drafts:
         computed, placeholders = progress.num_computed_tokens, progress.num_output_placeholders
         if placeholders and computed + 2 - placeholders >= request.final_length:
             return 0
-        tokens = progress.num_tokens + progress.num_drafts + placeholders - computed
+        tokens = request.length + progress.num_drafts + placeholders - computed
         return min(tokens, self._max_model_len - computed - 1)
 
     def is_stale(self, request: EngineRequest) -> bool:
@@ -158,20 +167,28 @@ class Drafts:
         Returns:
             The tokens; 0 where the budget does not suffice for the drafts.
         """
-        drafts = self._num_speculative_tokens
+        drafts = self.rules.num_speculative_tokens
         self._padding = 0
         if tokens > 1 or not is_padded or num_computed_tokens + 2 + drafts > self._max_model_len:
+            return tokens
+        if self.rules.by_batch:
             return tokens
         if 1 + drafts > token_budget:
             return 0
         self._padding = drafts
         return 1 + drafts
 
+    def clipped(self, tokens: int) -> int:
+        """Return the tokens of the waiting request of `padded`, of which so many are left of a chunk."""
+        if self._padding and 0 < tokens <= self._padding:
+            self._padding = 0
+            return 1
+        return tokens
+
     def uncommitted(self, request: EngineRequest, num_computed_tokens: int, slots: int) -> int:
         """Return how many of a request's slots no hash covers, once it has computed so many tokens."""
-        progress = self.of.get(request.row)
-        known = request.length if progress is None else progress.num_tokens
-        return slots - min(num_computed_tokens, known - self._hash_ahead)
+        committed = min(num_computed_tokens, request.length) - self._read_ahead
+        return slots - max(0, min(committed, request.length - self._hash_ahead))
 
     # What becomes of requests
 
@@ -196,18 +213,18 @@ class Drafts:
             Whether its prompt has run whole with this step.
         """
         progress = self.of[request.row]
-        before, known = progress.num_computed_tokens, progress.num_tokens + progress.num_output_placeholders
+        before, known = progress.num_computed_tokens, request.length + progress.num_output_placeholders
         drafts = min(max(0, before + tokens - known), progress.num_drafts)
         progress.num_computed_tokens += tokens
         progress.num_inflight_tokens += tokens
-        request.inflight_tokens = progress.num_inflight_tokens
-        if self._releases:
+        self._note_in_flight(request, progress)
+        if self._notes_chunks:
             batch.chunks += ((request, tokens),)
-        progress.num_drafts = outputs = 0
+        progress.num_drafts = outputs = accepted = 0
         is_whole = progress.num_computed_tokens >= known
         if is_whole:
-            outputs = self._draw(request, progress, drafts)
-            progress.num_drafts = self._num_speculative_tokens
+            outputs, accepted = self._draw(request, progress, drafts)
+            self._sampling.append(progress)
             progress.next_decode_eligible_step = self._steps + self._decode_interval
             if self._is_async:
                 progress.num_output_placeholders += 1 + drafts
@@ -222,12 +239,21 @@ class Drafts:
         else:
             own = tokens - drafts
             batch.query_key_pairs += own * before + own * (own + 1) // 2
-        self._shares.append(Share(request, request.order, before, tokens, drafts, outputs))
+        self._shares.append(Share(request, request.order, before, tokens, drafts, outputs, accepted))
         return is_whole
+
+    def note_computed(self, requests: Iterable[EngineRequest], computed: dict[EngineRequest, int]) -> None:
+        """Note of requests how many of their tokens are computed before the step at hand."""
+        computed.update({request: self.of[request.row].num_computed_tokens for request in requests})
+        computed.update({share.request: share.computed for share in self._shares})
 
     def close(self, batch: Batch) -> None:
         """End a plan: note what each request computes in it."""
         self._steps += 1
+        drafts = self.rules.drafts_after(len(self._shares))
+        for progress in self._sampling:
+            progress.num_drafts = drafts
+        self._sampling = []
         batch.context_tokens, self._scheduled_context = self._scheduled_context, 0
         batch.shares, self._shares = self._shares, []
         if self._in_flight == 1:
@@ -253,31 +279,43 @@ class Drafts:
         self.counts.note(share.drafts, 0 if progress is None else max(0, outputs - 1))
         if progress is None:
             return False
-        progress.num_tokens += outputs
+        self.counts.outputs += outputs
+        if outputs:
+            self.counts.verified += share.accepted
+        request.length += outputs
         if not runs:
             progress.num_stale_tokens -= share.tokens
-            request.length = progress.num_tokens
             return outputs > 0
         progress.num_inflight_tokens -= share.tokens
-        request.inflight_tokens = progress.num_inflight_tokens
+        self._note_in_flight(request, progress)
         if not outputs:
             return False
         progress.num_computed_tokens -= 1 + share.drafts - outputs
         if self._is_async:
             progress.num_output_placeholders -= 1 + share.drafts
-        request.uncommitted_tokens = request.tokens - (
-            progress.num_computed_tokens - progress.num_inflight_tokens
-        )
+        self._note_in_flight(request, progress)
+        processed = request.tokens - request.inflight_tokens
+        request.uncommitted_tokens = self.uncommitted(request, processed, request.tokens)
         return True
 
-    def _draw(self, request: EngineRequest, progress: Progress, drafts: int) -> int:
-        """Draw the tokens that a step is going to give; none where the request is over before."""
+    def _note_in_flight(self, request: EngineRequest, progress: Progress) -> None:
+        """Note how many of a request's slots are not computed yet."""
+        request.inflight_tokens = request.tokens - (
+            progress.num_computed_tokens - progress.num_inflight_tokens
+        )
+
+    def _draw(self, request: EngineRequest, progress: Progress, drafts: int) -> tuple[int, int]:
+        """Draw the tokens that a step is going to give, and the drafts that are accepted.
+
+        Returns:
+            The tokens, none where the request is over before; and the drafts, those included that come after
+            its last token.
+        """
         future, missing = progress.future, request.final_length - progress.future
-        outputs = 1
-        if drafts and missing > 1:
-            outputs += accepted_of(drafts, self._acceptance, progress.seed + future - request.prompt)
-        outputs = min(outputs, missing)
-        if outputs:
-            progress.future = future + outputs
-            progress.stored = progress.future - 1
-        return outputs
+        if missing <= 0:
+            return 0, 0
+        accepted = accepted_of(drafts, self._rates, progress.seed + future - request.prompt) if drafts else 0
+        outputs = min(1 + accepted, missing)
+        progress.future = future + outputs
+        progress.stored = progress.future - 1
+        return outputs, accepted

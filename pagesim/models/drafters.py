@@ -1,0 +1,51 @@
+"""Drafters: what the layers keep that draft for a model."""
+
+from __future__ import annotations
+
+from pagesim.errors import PagesimError
+from pagesim.models.layers import FullLayer, IndexerLayer, LatentLayer, Layer
+from pagesim.models.model_spec import ModelSpec
+
+_DFLASH_LAYERS = 5
+
+
+def draft_layers(
+    method: str, target: ModelSpec, drafter: ModelSpec | None, modules: int
+) -> tuple[Layer, ...]:
+    """Return what the layers that draft keep of the tokens before, in order.
+
+    Where the drafter is not known, a head of EAGLE has one layer and DFlash five, each with the heads of the
+    target's full attention.
+
+    Args:
+        method: of `speculative_config.METHODS`.
+        target: the model for which they draft.
+        drafter: the model of their own; None where it is the target's checkpoint, or not known.
+        modules: MTP modules of the target's checkpoint.
+
+    Raises:
+        PagesimError: a whole model drafts, and it is not known.
+    """
+    if method in ("ngram", "ngram_gpu", "suffix"):
+        return ()
+    if method == "mtp":
+        return target.mtp if target.mtp is not None else _like_full(target) * modules
+    if drafter is not None:
+        return drafter.cache_layers
+    if method == "draft_model":
+        raise PagesimError(
+            "the model that drafts is not known, and with it what it keeps: as model of speculative_config "
+            "name one of `pagesim list models`, a config.json or a file of layers"
+        )
+    return _like_full(target) * (1 if method in ("eagle", "eagle3") else _DFLASH_LAYERS)
+
+
+def _like_full(target: ModelSpec) -> tuple[Layer, ...]:
+    """Return what the target's last layer keeps that attends to all tokens, an indexer with it."""
+    layers = target.cache_layers
+    attending = [at for at, layer in enumerate(layers) if type(layer) in (FullLayer, LatentLayer)]
+    if not attending:
+        return (FullLayer(target.kv_heads, target.head_dim),)
+    last = attending[-1]
+    indexers = [layer for layer in layers[last + 1 : last + 2] if isinstance(layer, IndexerLayer)]
+    return (layers[last], *indexers)
