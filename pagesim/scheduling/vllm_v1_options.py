@@ -181,7 +181,7 @@ class VllmV1Options(SchedulerOptions):
             return None
         return speculation.rules(
             caches=self.enable_prefix_caching,
-            connects=self.offloads,
+            connects=self.offloads or self.kv_connector is not None,
             max_num_batched_tokens=self.max_num_batched_tokens or 0,
         )
 
@@ -380,7 +380,6 @@ def _check_connector(options: VllmV1Options) -> None:
     beside = {
         f"vLLM {options.vllm_version}": options.vllm_version != "0.33.0",
         options.tier_option: options.offloads,
-        "speculative_tokens": options.speculative_tokens is not None,
     }
     for what, is_there in beside.items():
         if is_there:

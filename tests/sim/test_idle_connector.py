@@ -34,7 +34,7 @@ def trace_of(seed: int) -> Trace:
 
 
 def served(trace: Trace, **options: Any) -> Any:
-    return ps.simulate(trace, "vllm-v1", **SYSTEM, num_blocks=120, **options)
+    return ps.simulate(trace, "vllm-v1", **{**SYSTEM, "num_blocks": 120, **options})
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -46,6 +46,17 @@ def test_it_decides_as_a_connector_does_to_a_store_that_holds_nothing(seed: int)
     assert set(with_store.columns) - set(with_nixl.columns) <= {"loaded_tokens"}
     assert with_nixl.equals(with_store[with_nixl.columns])
     assert with_nixl["recomputes"].sum() > 0
+
+
+@pytest.mark.parametrize("method", ["ngram", "eagle3"])
+def test_drafts_hash_as_beside_any_connector(method: str) -> None:
+    """config/vllm.py 688: with a ``kv_transfer_config`` blocks keep the hashes that look ahead at nothing."""
+    drafts = {"speculative_method": method, "speculative_tokens": 3, "acceptance": 0.7}
+    options = {**drafts, "enable_prefix_caching": True}
+    trace = trace_of(1)
+    with_nixl = served(trace, kv_connector="nixl", **options).requests
+    with_store = served(trace, kv_offloading_chunks=0, **options).requests
+    assert with_nixl.equals(with_store[with_nixl.columns])
 
 
 def test_without_batches_in_flight_it_changes_nothing() -> None:

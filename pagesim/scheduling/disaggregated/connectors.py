@@ -33,13 +33,15 @@ class IdleConnector(KVConnector):
     router gives requests ``kv_transfer_params``.
 
     Args:
-        memory: the device's, of layers that keep every token alike.
+        memory: the device's, of one group; of several this connector's prefixes may differ by group
+            (``supports_divergent_local_hybrid_hits``).
     """
 
     parks = ("landing", "fenced")
 
     def __init__(self, memory: BlockManager) -> None:
-        check_memory(memory)
+        if len(memory.groups) > 1:
+            check_memory(memory)
         super().__init__(memory)
 
 
