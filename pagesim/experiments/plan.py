@@ -119,6 +119,7 @@ class Plan:
             rest,
             MemoryPart("weights", of.weights, self.weights_are),
             *([MemoryPart("adapters", of.adapters, "exact")] if of.adapters else []),
+            *([MemoryPart("drafter", of.drafter, "estimated")] if of.drafter else []),
             MemoryPart("activations", of.activations, "estimated"),
             MemoryPart("CUDA graphs", of.graphs, "estimated" if of.graphs else "none counted"),
             MemoryPart("other", of.other, "estimated"),
@@ -248,6 +249,7 @@ def plan(
             for layers, of, left, size in zip_longest(ranges, divisions, lefts, blocks.stage_bytes)
         ]
     )
+    speculation = options.speculation
     fewest = min(range(len(stages)), key=lambda stage: stages[stage].blocks)
     settled = {
         "tensor_parallel_size": system.tensor_parallel_size,
@@ -261,6 +263,7 @@ def plan(
         ),
         "max_model_len": blocks.max_model_len,
         **options.model_dump(include={"vllm_version", "max_num_batched_tokens", "max_num_seqs"}),
+        **({} if speculation is None else {"drafts": f"{speculation.tokens} by {speculation.drafter}"}),
         "enforce_eager": enforce_eager,
         **({} if system.flashinfer_sampler else {"flashinfer_sampler": False}),
     }

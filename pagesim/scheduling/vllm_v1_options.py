@@ -297,8 +297,10 @@ def _check(options: VllmV1Options, release: Release, longest: int, tokens: int, 
             f"scheduling_policy priority of vLLM {options.vllm_version} is in no log of its decisions; leave "
             "it out, or choose vllm_version 0.33.0"
         )
-    _check_parallel(options, "decode_context_parallel_size")
-    _check_parallel(options, "pipeline_parallel_size")
+    _check_beside(options, "decode_context_parallel_size", "offloads", "speculation")
+    _check_beside(options, "pipeline_parallel_size", "offloads", "speculation")
+    _check_beside(options, "kv_connector", "offloads")
+    _check_beside(options, "performance_mode")
     if tokens < sequences:
         raise PagesimError(
             f"max_num_seqs is {sequences}, more than the {tokens} of max_num_batched_tokens; vLLM does not "
@@ -309,13 +311,7 @@ def _check(options: VllmV1Options, release: Release, longest: int, tokens: int, 
             f"max_num_batched_tokens is {tokens}, less than the {longest} of max_model_len; without "
             "enable_chunked_prefill vLLM does not start so: raise it, or lower max_model_len"
         )
-    if options.performance_mode is not None and options.vllm_version != "0.33.0":
-        raise PagesimError(
-            f"performance_mode is {options.performance_mode}; it is for vLLM 0.33.0, not "
-            f"{options.vllm_version}: leave it out"
-        )
     _check_offloading(options)
-    _check_connector(options)
     threshold = options.long_prefill_token_threshold
     if release.bounds_threshold and threshold > longest:
         raise PagesimError(
@@ -324,25 +320,26 @@ def _check(options: VllmV1Options, release: Release, longest: int, tokens: int, 
         )
 
 
-def _check_parallel(options: VllmV1Options, name: str) -> None:
-    """Refuse a way of dividing a model over GPUs beside what no log shows with it.
+def _check_beside(options: VllmV1Options, name: str, *others: str) -> None:
+    """Refuse an option beside another release than 0.33.0, and beside others with which no log shows it.
 
     Args:
         options: as they were given.
-        name: of the option that says over how many.
+        name: of the option; nothing is looked at where it is left out, or is of one GPU.
+        others: ``offloads``, where it is in no log beside a tier; ``speculation``, beside drafts.
     """
-    size = getattr(options, name) or 1
-    if size == 1:
+    value = getattr(options, name)
+    if value in (None, 1):
         return
     beside = {
         f"vLLM {options.vllm_version}": options.vllm_version != "0.33.0",
-        options.tier_option: options.offloads,
-        "speculative_tokens": options.speculation is not None,
+        options.tier_option: "offloads" in others and options.offloads,
+        "speculative_tokens": "speculation" in others and options.speculation is not None,
     }
     for what, is_there in beside.items():
         if is_there:
             raise PagesimError(
-                f"{name} is {size}, and what {what} does beside it is in no log of vLLM's decisions: leave "
+                f"{name} is {value}, and what {what} does beside it is in no log of vLLM's decisions: leave "
                 "one of them out"
             )
 
@@ -371,22 +368,6 @@ def _check_offloading(options: VllmV1Options) -> None:
             f"{asked} with prefix_cache_retention_interval "
             f"{options.prefix_cache_retention_interval} is in no log of vLLM's decisions; leave that out"
         )
-
-
-def _check_connector(options: VllmV1Options) -> None:
-    """Refuse a connector that nothing is transferred by beside what no log shows with one."""
-    if options.kv_connector is None:
-        return
-    beside = {
-        f"vLLM {options.vllm_version}": options.vllm_version != "0.33.0",
-        options.tier_option: options.offloads,
-    }
-    for what, is_there in beside.items():
-        if is_there:
-            raise PagesimError(
-                f"kv_connector is {options.kv_connector}, and what {what} does beside it is in no log of "
-                "vLLM's decisions: leave one of them out"
-            )
 
 
 def _drafting(

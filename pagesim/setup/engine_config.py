@@ -12,7 +12,7 @@ from pagesim.hardware import GpuSpec, TierSpec, gpu
 from pagesim.hardware.gpu_spec import GIB
 from pagesim.models import ModelSpec, model
 from pagesim.models.catalogue import is_config, known_as
-from pagesim.models.drafters import draft_layers
+from pagesim.models.drafters import draft_bytes, draft_layers
 from pagesim.models.layers import KV_DTYPE_BYTES, Layer
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.options import Machine, SchedulerOptions
@@ -251,6 +251,15 @@ class EngineConfig:
             return ()
         return draft_layers(speculation.drafter, self.model, self.drafter, speculation.n_predict or 1)
 
+    @property
+    def drafter_bytes(self) -> int:
+        """Weights on each GPU of what drafts, as far as they are known; estimated."""
+        speculation = self.options.speculation if isinstance(self.options, VllmV1Options) else None
+        if speculation is None:
+            return 0
+        modules, gpus = speculation.n_predict or 1, self.system.tensor_parallel_size
+        return draft_bytes(speculation.drafter, self.model, self.drafter, modules, gpus)
+
     @cached_property
     def drafter(self) -> ModelSpec | None:
         """The model that drafts; None where nothing does, or it is not known."""
@@ -293,6 +302,7 @@ class EngineConfig:
             "cuda_graphs": self.scheduler.counts_cuda_graphs(self.given_options),
             "flashinfer_sampler": self.system.flashinfer_sampler,
             "sampler_buffers": self.scheduler.keeps_sampler_buffers(self.given_options),
+            "drafter_bytes": self.drafter_bytes,
             "images": Images(
                 tower=not self.system.language_model_only,
                 tried=not self.system.skip_mm_profiling,

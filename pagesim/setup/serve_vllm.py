@@ -6,10 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pagesim.errors import PagesimError
+from pagesim.errors import PagesimError, brief
 from pagesim.models import model
 from pagesim.models.layers import KV_SCALE_BYTES
-from pagesim.scheduling.speculative_config import read_speculative_config
 from pagesim.setup.block_plans import STATE_DTYPES
 from pagesim.setup.serve_flags import flags_of
 from pagesim.setup.serve_parts import object_of
@@ -73,24 +72,26 @@ def _graph_mode(flags: Mapping[str, list[str]]) -> str:
 
 
 def _speculation(flags: Mapping[str, list[str]]) -> dict[str, str]:
-    """Return ``speculative_config`` with the keys that have flags of their own; nothing without any."""
-    keys = {"spec-method": "method", "spec-model": "model", "spec-tokens": "num_speculative_tokens"}
-    short = {key: flags[name][-1] for name, key in keys.items() if name in flags}
-    whole = flags.get("speculative-config")
-    if not short:
-        if not whole:
-            return {}
-        try:
-            read_speculative_config(whole[-1])
-        except PagesimError as wrong:
-            raise FlagRefused("speculative-config", str(wrong)) from None
-        return {"speculative_config": whole[-1]}
-    given = object_of(whole[-1]) if whole else {}
+    """Return ``speculative_config`` with the keys that have flags of their own; nothing without any.
+
+    Raises:
+        FlagRefused: it is no JSON object.
+        PagesimError: it has a key that is a flag, too.
+    """
+    name, keys = "speculative-config", {"spec-method": "method", "spec-model": "model"}
+    short: dict[str, Any] = {key: flags[flag][-1] for flag, key in keys.items() if flag in flags}
+    if "spec-tokens" in flags:
+        short |= number("num_speculative_tokens", int)("spec-tokens", flags["spec-tokens"][-1])
+    given: dict[str, Any] = {}
+    if name in flags:
+        given = object_of(flags[name][-1])
+        if not given:
+            raise FlagRefused(
+                name, f"--{name} is {brief(flags[name][-1], 80)}; it must be a JSON object with a method"
+            )
     if twice := sorted(short.keys() & given.keys()):
-        raise PagesimError(
-            f"--serve: --speculative-config has {twice[0]}, which is a flag, too: give it once"
-        )
-    return {"speculative_config": json.dumps({**given, **short})}
+        raise PagesimError(f"--serve: --{name} has {twice[0]}, which is a flag, too: give it once")
+    return {"speculative_config": json.dumps({**given, **short})} if given or short else {}
 
 
 def _graphs(flags: Mapping[str, list[str]]) -> dict[str, int]:

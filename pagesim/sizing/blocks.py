@@ -44,6 +44,7 @@ def capacity(
     images: Images = USUAL,
     adapters: Adapters = NO_ADAPTERS,
     offloaded: int = 0,
+    drafter_bytes: int = 0,
     mem_fraction_static: float = MEM_FRACTION_STATIC,
     max_total_tokens: int | None = None,
     cache_bytes: int | None = None,
@@ -84,6 +85,7 @@ def capacity(
         images: how images are treated, for ``vllm``.
         adapters: those that memory is kept for, for ``vllm``.
         offloaded: bytes of weights that each GPU reads from host memory, for ``vllm``.
+        drafter_bytes: weights of what drafts, on each GPU of the last stage, for ``vllm``.
         mem_fraction_static: the share of memory for weights and cache, for ``sglang``, in (0, 1].
         max_total_tokens: tokens of the cache at most, for ``sglang``.
         cache_bytes: what is left for the cache on each GPU, where it is known; nothing is then worked out.
@@ -141,6 +143,7 @@ def capacity(
             images=images,
             adapters=adapters,
             offloaded=offloaded,
+            drafter_bytes=drafter_bytes,
             layers=layers,
         )
 

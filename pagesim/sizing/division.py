@@ -59,6 +59,7 @@ class Division:
         graphs: CUDA graphs; estimated, 0 where none are captured or the engine does not count them.
         other: all else; estimated.
         adapters: what is kept for adapters (LoRA).
+        drafter: weights of what drafts, besides; estimated.
     """
 
     memory: int
@@ -68,11 +69,12 @@ class Division:
     graphs: int
     other: int
     adapters: int = 0
+    drafter: int = 0
 
     @property
     def cache(self) -> int:
         """What is left for the cache; negative where the rest alone is too much."""
-        used = self.weights + self.adapters + self.activations + self.graphs + self.other
+        used = self.weights + self.drafter + self.adapters + self.activations + self.graphs + self.other
         return self.requested - used
 
 
@@ -91,6 +93,7 @@ def divide(
     adapters: Adapters = NO_ADAPTERS,
     offloaded: int = 0,
     layers: range | None = None,
+    drafter_bytes: int = 0,
 ) -> Division:
     """Divide the memory of each of ``tp`` GPUs as vLLM does.
 
@@ -110,6 +113,7 @@ def divide(
         adapters: those that memory is kept for.
         offloaded: bytes of weights that each GPU reads from host memory.
         layers: of the GPUs' stage, in a pipeline; all of them when left out.
+        drafter_bytes: weights of what drafts, on each GPU of the last stage.
     """
     layers = range(model.layers) if layers is None else layers
     is_first, is_last = layers.start == 0, layers.stop == model.layers
@@ -139,6 +143,7 @@ def divide(
         graphs=graphs if cuda_graphs else 0,
         other=other,
         adapters=adapter_bytes(model, adapters, tp, layers),
+        drafter=drafter_bytes if is_last else 0,
     )
 
 

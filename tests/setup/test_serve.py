@@ -272,7 +272,7 @@ def test_what_has_no_effect_here_is_named_in_a_note() -> None:
         ("vllm serve opt-13b -q awq", "--serve: --quantization awq affects scheduling and is not"),
         (
             "vllm serve opt-13b --speculative-config ngram",
-            "--serve: speculative_config is no JSON",
+            "--serve: --speculative-config is 'ngram'; it must be a JSON object with a method",
         ),
         (
             "VLLM_USE_V2_MODEL_RUNNER=0 vllm serve opt-13b",
