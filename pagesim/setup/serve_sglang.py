@@ -128,6 +128,7 @@ TABLE = FlagTable(
     own_length=lambda name, given: model(name).max_model_len,
     kernels=("moe-runner-backend",),
     experts="ep-size",
+    online={"fp8": "fp8"},
     checkpoints={**QUANTIZED, "modelopt_fp8": ("fp8", "fp8_block"), "mxfp8": ("mxfp8",)},
 )
 

@@ -60,6 +60,7 @@ class FlagTable:
         experts: the flag that gives GPUs whole experts.
         checkpoints: by method of quantization, the weight dtypes of checkpoints for which it says nothing
             new.
+        online: the weight dtype that a method makes of a checkpoint of 16 bits when it is loaded.
     """
 
     server: str
@@ -77,6 +78,7 @@ class FlagTable:
     kernels: tuple[str, ...]
     experts: str
     checkpoints: Mapping[str, tuple[str, ...]]
+    online: Mapping[str, str]
 
     @cached_property
     def spellings(self) -> dict[str, tuple[str, bool]]:
@@ -350,8 +352,8 @@ class FlagTable:
         own = {dtype.name for group in GROUPS if (dtype := spec.weights.of(group)) and dtype.quantized}
         if method.lower() == "none" or own & set(self.checkpoints.get(method, ())):
             return {}
-        if method == "fp8" and not own:
-            return {"weight_dtype": "fp8"}
+        if method in self.online and not own:
+            return {"weight_dtype": self.online[method]}
         remedy = "it may be none or fp8, or name a quantized config.json as the model"
         raise FlagRefused(
             "quantization",

@@ -159,6 +159,18 @@ _READERS: dict[str, Reader] = {
     ),
 }
 
+CHECKPOINTS: dict[str, tuple[str, ...]] = {
+    **QUANTIZED,
+    "auto_awq": QUANTIZED["awq"],
+    "auto_gptq": QUANTIZED["gptq"],
+    "moe_wna16": ("int4", "int8"),
+    **dict.fromkeys(("fbgemm_fp8", "deepseek_v4_fp8"), ("fp8", "fp8_block")),
+    **dict.fromkeys(("modelopt_mxfp8", "mxfp8"), ("mxfp8",)),
+    "gpt_oss_mxfp4": ("mxfp4", "mxfp4_mxfp8"),
+    "quark": ("fp8", "mxfp4", "int8"),
+}
+"""Methods of quantization of 0.33.0 (model_executor/layers/quantization), with weight dtypes as there."""
+
 TABLE = FlagTable(
     server=f"vllm serve {RELEASE}",
     engine="vLLM",
@@ -174,5 +186,6 @@ TABLE = FlagTable(
     own_length=own_length,
     kernels=("moe-backend", "kernel-config.moe_backend"),
     experts="enable-expert-parallel",
-    checkpoints={**QUANTIZED, "fbgemm_fp8": ("fp8",)},
+    checkpoints=CHECKPOINTS,
+    online={"fp8": "fp8", "fp8_per_tensor": "fp8", "fp8_per_block": "fp8_block"},
 )

@@ -353,10 +353,19 @@ def test_what_is_given_beside_a_line_must_not_contradict_it() -> None:
 
 def test_fp8_quantizes_a_checkpoint_of_16_bits_when_it_is_loaded() -> None:
     assert options_of(f"vllm serve {MODEL} --quantization fp8")["weight_dtype"] == "fp8"
+    assert options_of(f"vllm serve {MODEL} --quantization fp8_per_block")["weight_dtype"] == "fp8_block"
     assert "weight_dtype" not in options_of(f"vllm serve {MODEL} -q none")
 
 
-@pytest.mark.parametrize(("name", "method"), [("deepseek-v3", "fp8"), ("gpt-oss-20b", "mxfp4")])
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("deepseek-v3", "fp8"),
+        ("deepseek-v3", "deepseek_v4_fp8"),
+        ("gpt-oss-20b", "mxfp4"),
+        ("gpt-oss-20b", "gpt_oss_mxfp4"),
+    ],
+)
 def test_a_method_that_a_checkpoint_has_already_changes_nothing(name, method) -> None:
     assert "weight_dtype" not in options_of(f"vllm serve {name} -q {method}")
 
