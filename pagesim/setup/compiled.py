@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 MODULES = (
     "accounting.group_residency",
     "accounting.held_without_running",
+    "accounting.pass_recorder",
     "accounting.records",
     "accounting.request_log",
     "accounting.residency",
+    "accounting.shared_tails",
     "costs.affine",
     "costs.lines",
     "costs.profiled",

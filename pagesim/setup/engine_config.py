@@ -29,6 +29,7 @@ from pagesim.setup.block_plans import (
     pool_plan,
     type_plan,
 )
+from pagesim.setup.data_parallel import divided_experts
 from pagesim.setup.offload import tier_specs, with_chunks
 from pagesim.setup.options import options_of
 from pagesim.setup.presets import BLOCK_SIZE, PAGE_BYTES, POLICY_PLUGINS, Policy, parts_of
@@ -50,6 +51,7 @@ class EngineConfig:
     Args:
         system: the options as the user gave them.
         other_cost: what iterations take, in place of the cost model that the system names.
+        rank: of the engine among data-parallel ones.
 
     Raises:
         CapacityError: by any part: the model or its longest request does not fit.
@@ -58,6 +60,7 @@ class EngineConfig:
 
     system: System
     other_cost: CostModel | None = None
+    rank: int = 0
 
     @cached_property
     def policy(self) -> Policy:
@@ -73,9 +76,9 @@ class EngineConfig:
     @cached_property
     def model(self) -> ModelSpec:
         """Its model: with the weights that were released, or in the ``weight_dtype`` that was given."""
-        spec = model(self.system.model)
-        dtype = self.system.weight_dtype
-        return spec if dtype is None else spec.with_weights(dtype)
+        spec, dtype = model(self.system.model), self.system.weight_dtype
+        spec = spec if dtype is None else spec.with_weights(dtype)
+        return divided_experts(spec, self.system, self.rank)
 
     @cached_property
     def gpu(self) -> GpuSpec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from pagesim.errors import PagesimError, brief
@@ -11,7 +11,7 @@ from pagesim.models import model
 from pagesim.scheduling.sglang.defaults import PAGE, PAGED_GPUS
 from pagesim.setup.serve_flags import flags_of
 from pagesim.setup.serve_table import QUANTIZED, FlagTable
-from pagesim.setup.serve_words import Reader, choice
+from pagesim.setup.serve_words import FlagRefused, Reader, choice
 
 RELEASE = "0.5.23"
 """Whose flags a line is read with."""
@@ -113,6 +113,27 @@ _READERS: dict[str, Reader] = {
 }
 
 
+def _experts(given: Mapping[str, list[str]], options: dict[str, Any]) -> tuple[Collection[str], list[str]]:
+    """Refuse whole experts on GPUs that cannot be dealt out evenly; else they change no decision.
+
+    Each GPU then holds as many bytes of experts as when every expert is cut.
+    """
+    asked = int(given.get("ep-size", ["1"])[-1])
+    if asked == 1:
+        return (), []
+    name, gpus = options["model"], options.get("tensor_parallel_size", 1)
+    moe = model(name).moe
+    if moe is None:
+        return (), [f"SGLang has no use for --ep-size here: {brief(name, 80)} has no experts"]
+    if asked < 1 or gpus % asked or moe.experts % asked:
+        raise FlagRefused(
+            "ep-size",
+            f"--ep-size would deal the {moe.experts} experts of {brief(name, 80)} unevenly over {asked} of "
+            f"{gpus} GPUs, and is not modelled; leave it out",
+        )
+    return (), []
+
+
 TABLE = FlagTable(
     server=f"SGLang {RELEASE}",
     engine="SGLang",
@@ -127,7 +148,7 @@ TABLE = FlagTable(
     length="context-length",
     own_length=lambda name, given: model(name).max_model_len,
     kernels=("moe-runner-backend",),
-    experts="ep-size",
+    settle=_experts,
     online={"fp8": "fp8"},
     checkpoints={**QUANTIZED, "modelopt_fp8": ("fp8", "fp8_block"), "mxfp8": ("mxfp8",)},
 )

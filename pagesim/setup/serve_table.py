@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -33,6 +33,8 @@ QUANTIZED: dict[str, tuple[str, ...]] = {
 new. With ``fp8`` a checkpoint of 16 bits is quantized when it is loaded."""
 
 
+Settle = Callable[[Mapping[str, list[str]], dict[str, Any]], tuple[Collection[str], list[str]]]
+
 _OPPOSITE = {"enable": "disable", "disable": "enable"}
 
 
@@ -57,7 +59,8 @@ class FlagTable:
         length: the flag that says the tokens of the longest request.
         own_length: tokens of the longest request that a model takes, by its name and a line's flags.
         kernels: the flags that choose kernels of experts.
-        experts: the flag that gives GPUs whole experts.
+        settle: puts what flags say together into options; returns the taken ones that have no effect, and
+            further notes.
         checkpoints: by method of quantization, the weight dtypes of checkpoints for which it says nothing
             new.
         online: the weight dtype that a method makes of a checkpoint of 16 bits when it is loaded.
@@ -76,7 +79,7 @@ class FlagTable:
     length: str
     own_length: Callable[[str, Mapping[str, list[str]]], int]
     kernels: tuple[str, ...]
-    experts: str
+    settle: Settle
     checkpoints: Mapping[str, tuple[str, ...]]
     online: Mapping[str, str]
 
@@ -129,8 +132,8 @@ class FlagTable:
             options |= self._quantized(known, given["quantization"][-1])
         self._check_length(known, given, options)
         self._check_layers(known, given)
-        without += [f"--{name}" for name in given if self.flags[name].kind != "taken"]
-        notes = self._check_experts(known, given, options.get("tensor_parallel_size", 1))
+        idle, notes = self.settle(given, options)
+        without += [f"--{name}" for name in given if self.flags[name].kind != "taken" or name in idle]
         if without:
             notes.insert(0, f"of the {self.server} line without an effect here: {', '.join(without)}")
         return options, given, tuple(notes)
@@ -325,26 +328,6 @@ class FlagTable:
                     f"--{flag} {escaped(chosen)[:80]} would change how far the MXFP4 experts of "
                     f"{brief(name, 80)} are padded, and is not modelled; leave it out",
                 )
-
-    def _check_experts(self, name: str, given: Mapping[str, list[str]], gpus: int) -> list[str]:
-        """Return what is said of whole experts on GPUs: within one replica they change no decision.
-
-        Each GPU holds as many bytes of experts as when every expert is cut, if they are dealt out evenly.
-        """
-        asked = given.get(self.experts, ["false"])
-        if asked in (["false"], ["1"]):
-            return []
-        moe = model(name).moe
-        if moe is None:
-            return [f"{self.engine} has no use for --{self.experts} here: {brief(name, 80)} has no experts"]
-        ranks = int(asked[-1]) if asked else gpus
-        if ranks < 1 or gpus % ranks or moe.experts % ranks:
-            raise FlagRefused(
-                self.experts,
-                f"--{self.experts} would deal the {moe.experts} experts of {brief(name, 80)} "
-                f"unevenly over {ranks} of {gpus} GPUs, and is not modelled; leave it out",
-            )
-        return []
 
     def _quantized(self, name: str, method: str) -> dict[str, str]:
         """Return the weight dtype that a method of quantization gives a model, if it is not the model's."""

@@ -13,6 +13,7 @@ from pagesim.setup.block_plans import STATE_DTYPES
 from pagesim.setup.serve_flags import flags_of
 from pagesim.setup.serve_parts import object_of
 from pagesim.setup.serve_table import QUANTIZED, FlagTable
+from pagesim.setup.serve_vllm_ranks import ranks
 from pagesim.setup.serve_vllm_transfer import transfers
 from pagesim.setup.serve_vllm_values import (
     adapters,
@@ -185,7 +186,7 @@ TABLE = FlagTable(
     length="max-model-len",
     own_length=own_length,
     kernels=("moe-backend", "kernel-config.moe_backend"),
-    experts="enable-expert-parallel",
+    settle=ranks,
     checkpoints=CHECKPOINTS,
     online={"fp8": "fp8", "fp8_per_tensor": "fp8", "fp8_per_block": "fp8_block"},
 )

@@ -155,7 +155,8 @@ class BlockPlan:
     @property
     def least_blocks(self) -> int:
         """Blocks that a request holds at least when its last of ``max_model_len`` tokens is sampled."""
-        return max(1, sum(_least_blocks(group, self.max_model_len - 1) for group in self.groups))
+        drafts = self.drafts * sum(isinstance(group.rule, StateLayer) for group in self.groups)
+        return max(1, drafts + sum(_least_blocks(group, self.max_model_len - 1) for group in self.groups))
 
     @property
     def starts(self) -> bool:
