@@ -20,7 +20,7 @@ KNOWN = "meta-llama/Llama-3.1-8B-Instruct"
 MODEL = re.compile(r"(?:vllm serve|--model-path|--model)[ =](\S+)")
 
 FLOORS = {
-    ("vllm recipes", "vllm"): 57,
+    ("vllm recipes", "vllm"): 62,
     ("InferenceX", "vllm"): 7,
     ("club-3090", "vllm"): 15,
     ("sglang cookbook", "sglang"): 59,
