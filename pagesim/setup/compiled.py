@@ -28,6 +28,7 @@ MODULES = (
     "kvcache.hybrid.state",
     "kvcache.hybrid.tabled",
     "kvcache.hybrid.turns",
+    "kvcache.hybrid.windows",
     "kvcache.paged",
     "kvcache.paged_tables",
     "kvcache.prefix",

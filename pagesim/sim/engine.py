@@ -329,8 +329,7 @@ class Engine:
     def _wait(self, now: int, *, naps: bool) -> None:
         """Let the turn at hand end with the oldest batch in flight."""
         self.waits, self._naps = True, naps
-        over_at = self._in_flight[0][0]
-        self.over_at = over_at if over_at > now else now
+        self.over_at = max(self._in_flight[0][0], now)
 
     def _learned(self, copies: TierCopies) -> Sequence[Job]:
         """Return the jobs of whose end the last iteration of the fast-forward at hand learns."""
