@@ -22,11 +22,17 @@ class PagesimError(ValueError):
 
     What cannot be printed on a line is escaped, and the middle of what is endless is left out: names in files
     may hold anything.
+
+    Args:
+        sentence: the message.
+        remedy: what to write in place of the user's input, ready to be pasted; the command line prints it
+            below the message. Empty where there is none.
     """
 
-    def __init__(self, sentence: str) -> None:
+    def __init__(self, sentence: str, remedy: str = "") -> None:
         text = escaped(sentence)
         super().__init__(text if len(text) <= _MOST else f"{text[: _MOST // 2]} … {text[-_MOST // 2 + 3 :]}")
+        self.remedy = remedy
 
 
 class TraceError(PagesimError):

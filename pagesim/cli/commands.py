@@ -27,7 +27,7 @@ TABLE = (
     Entry("calibrate", "Measure what a model's iterations cost; write a profile."),
     Entry("bench", "Time the kernels on a GPU or the reference path on a CPU."),
     Entry("profile", "Show, compare, check, import and rescale cost profiles."),
-    Entry("list", "List policies, options, models, GPUs, workloads or profiles.", module="listing"),
+    Entry("list", "List policies, options, flags, models, GPUs, workloads or profiles.", module="listing"),
     Entry("doctor", "Show what is installed and usable, and how to get the rest."),
     Entry("reproduce", "Reproduce figures of the PagedAttention paper."),
     Entry("golden", "Replay the golden logs and compare every iteration."),

@@ -1,4 +1,4 @@
-"""``pagesim list policies|options|models|gpus|workloads|profiles``: what there is, with a sentence each."""
+"""``pagesim list policies|options|flags|models|gpus|workloads|profiles``: what there is, in sentences."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pagesim.cli.flags import JSON
+from pagesim.errors import PagesimError, brief
 
 if TYPE_CHECKING:
     from pagesim.models import ModelSpec
@@ -20,8 +21,14 @@ SCHEDULER = Annotated[
     typer.Argument(metavar="SCHEDULER", help="Scheduler of the options. Defaults to all."),
 ]
 
+FLAG = Annotated[
+    str | None,
+    typer.Argument(metavar="PATTERN", help="Part of a flag or a variable. Defaults to all."),
+]
+
 cli = typer.Typer(
-    help="List policies, options, models, GPUs, workloads or profiles.\n\nExample: pagesim list policies",
+    help="List policies, options, flags, models, GPUs, workloads or profiles.\n\n"
+    "Example: pagesim list policies",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -72,6 +79,45 @@ def options(scheduler: SCHEDULER = None) -> None:
             for name, field in having
         ],
         texts=range(4),
+    )
+
+
+@cli.command("flags")
+def flags(pattern: FLAG = None) -> None:
+    """List the flags and variables of vLLM's and SGLang's servers, and what --serve makes of each.
+
+    Taken are those that decide what an option does; others have no effect here, or are refused unless they
+    have one of the values behind 'but for'.
+
+    Example: pagesim list flags kv-cache
+    """
+    from pagesim.cli.printing import put_table
+    from pagesim.setup.serve_flags import flags_of
+
+    wanted = (pattern or "").lstrip("-").replace("_", "-").lower()
+    found = [
+        flag
+        for engine in ("vllm", "sglang")
+        for flag in flags_of(engine).values()
+        if wanted in flag.flag.replace("_", "-").lower()
+    ]
+    if not found:
+        raise PagesimError(f"no flag of vLLM or SGLang has {brief(pattern, 80)} in its name")
+    put_table(
+        "",
+        ("flag", "of", "", "option, but for", "", "read in"),
+        [
+            (
+                flag.flag if flag.is_variable else f"--{flag.flag}",
+                flag.engine,
+                flag.kind,
+                flag.option or ", ".join(flag.values),
+                flag.does,
+                flag.source,
+            )
+            for flag in found
+        ],
+        texts=range(6),
     )
 
 

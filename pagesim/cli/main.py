@@ -30,7 +30,7 @@ def app() -> None:
             if sys.stdout is not None:  # it is None where the caller closed it
                 sys.stdout.flush()  # a full disk is noticed here, and not while Python shuts down
     except PagesimError as error:
-        _refuse(str(error))
+        _refuse(str(error), error.remedy)
     except MemoryError:
         _refuse(
             "memory is exhausted: this needs more than is free, or than this process may take (ulimit -v); "
@@ -62,10 +62,11 @@ _NO_TEXT = (
 )
 
 
-def _refuse(sentence: str) -> NoReturn:
-    """End with a sentence; where nothing can be said any more, with the exit code alone."""
+def _refuse(sentence: str, remedy: str = "") -> NoReturn:
+    """End with a sentence, and below it what to write instead; at worst with the exit code alone."""
+    below = f"\nThe nearest that is taken:\n{escaped(remedy)}" if remedy else ""
     with suppress(OSError, ValueError):
-        print(f"pagesim: {escaped(sentence)}", file=sys.stderr, flush=True)
+        print(f"pagesim: {escaped(sentence)}{below}", file=sys.stderr, flush=True)
     sys.exit(2)
 
 

@@ -33,6 +33,7 @@ FIELDS = (
     *("enable_chunked_prefill", "enable_prefix_caching", "async_scheduling"),
     *("disable_hybrid_kv_cache_manager", "flashinfer_sampler"),
     *("language_model_only", "skip_mm_profiling", "max_pixels"),
+    *("max_loras", "max_lora_rank", "cpu_offload_gb"),
     *("speculative_config", "speculative_method", "speculative_tokens"),
 )
 """The fields of a system on which its memory depends."""

@@ -134,6 +134,7 @@ class Plan:
         return (
             rest,
             MemoryPart("weights", of.weights, self.weights_are),
+            *([MemoryPart("adapters", of.adapters, "exact")] if of.adapters else []),
             *([MemoryPart("drafter", of.drafter, "estimated")] if of.drafter else []),
             MemoryPart("activations", of.activations, "estimated"),
             MemoryPart("CUDA graphs", of.graphs, "estimated" if of.graphs else "none counted"),

@@ -147,6 +147,16 @@ class VllmV1Options(DataParallelOptions):
         "faster than recomputed. Defaults to always.",
     )
 
+    kv_connector: Literal["nixl"] | None = Field(
+        None,
+        description="Connector to other engines that no request uses: nixl, which keeps the blocks of "
+        "requests in flight until their batch is over. 0.33.0 only.",
+    )
+    performance_mode: Literal["balanced", "interactivity", "throughput"] | None = Field(
+        None,
+        description="With throughput, double the defaults of max_num_seqs and max_num_batched_tokens. "
+        "0.33.0 only.",
+    )
     tiers: tuple[str, ...] | None = Field(
         None,
         description="Add a tier behind the device, the nearest first, instead of kv_offloading_size: "
@@ -172,7 +182,7 @@ class VllmV1Options(DataParallelOptions):
             return None
         return speculation.rules(
             caches=self.enable_prefix_caching,
-            connects=self.offloads,
+            connects=self.offloads or self.kv_connector is not None,
             max_num_batched_tokens=self.max_num_batched_tokens or 0,
         )
 
@@ -265,10 +275,11 @@ def resolved(options: Own, machine: Machine) -> Own:
 def _limits(options: VllmV1Options, release: Release, machine: Machine) -> tuple[int, int]:
     """Return the tokens and the requests of an iteration; the default of each depends on the other."""
     tier, longest = release.tier(machine), machine.max_model_len
-    sequences = options.max_num_seqs or tier.max_num_seqs
+    times = 2 if options.performance_mode == "throughput" else 1
+    sequences = options.max_num_seqs or times * tier.max_num_seqs
     tokens = options.max_num_batched_tokens
     if tokens is None:
-        tokens = tier.max_num_batched_tokens
+        tokens = times * tier.max_num_batched_tokens
         if not options.enable_chunked_prefill:
             tokens = max(longest, tokens)
         tokens = min(sequences * longest, tokens)
@@ -287,8 +298,10 @@ def _check(options: VllmV1Options, release: Release, longest: int, tokens: int, 
             f"scheduling_policy priority of vLLM {options.vllm_version} is in no log of its decisions; leave "
             "it out, or choose vllm_version 0.33.0"
         )
-    _check_parallel(options, "decode_context_parallel_size")
-    _check_parallel(options, "pipeline_parallel_size")
+    _check_beside(options, "decode_context_parallel_size", "offloads", "speculation")
+    _check_beside(options, "pipeline_parallel_size", "offloads", "speculation")
+    _check_beside(options, "kv_connector", "offloads")
+    _check_beside(options, "performance_mode")
     check_data_parallel(options, options.vllm_version)
     if tokens < sequences:
         raise PagesimError(
@@ -309,25 +322,26 @@ def _check(options: VllmV1Options, release: Release, longest: int, tokens: int, 
         )
 
 
-def _check_parallel(options: VllmV1Options, name: str) -> None:
-    """Refuse a way of dividing a model over GPUs beside what no log shows with it.
+def _check_beside(options: VllmV1Options, name: str, *others: str) -> None:
+    """Refuse an option beside another release than 0.33.0, and beside others with which no log shows it.
 
     Args:
         options: as they were given.
-        name: of the option that says over how many.
+        name: of the option; nothing is looked at where it is left out, or is of one GPU.
+        others: ``offloads``, where it is in no log beside a tier; ``speculation``, beside drafts.
     """
-    size = getattr(options, name) or 1
-    if size == 1:
+    value = getattr(options, name)
+    if value in (None, 1):
         return
     beside = {
         f"vLLM {options.vllm_version}": options.vllm_version != "0.33.0",
-        options.tier_option: options.offloads,
-        "speculative_tokens": options.speculation is not None,
+        options.tier_option: "offloads" in others and options.offloads,
+        "speculative_tokens": "speculation" in others and options.speculation is not None,
     }
     for what, is_there in beside.items():
         if is_there:
             raise PagesimError(
-                f"{name} is {size}, and what {what} does beside it is in no log of vLLM's decisions: leave "
+                f"{name} is {value}, and what {what} does beside it is in no log of vLLM's decisions: leave "
                 "one of them out"
             )
 

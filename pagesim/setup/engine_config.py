@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from pydantic import ValidationError
-
 from pagesim.costs import CostModel, EngineTime, engine_time, parse_cost
 from pagesim.errors import PagesimError
 from pagesim.hardware import GpuSpec, TierSpec, gpu
+from pagesim.hardware.gpu_spec import GIB
 from pagesim.models import ModelSpec, model
 from pagesim.models.catalogue import is_config, known_as
 from pagesim.models.drafters import draft_bytes, draft_layers
@@ -34,12 +31,13 @@ from pagesim.setup.block_plans import (
 )
 from pagesim.setup.data_parallel import divided_experts
 from pagesim.setup.offload import tier_specs, with_chunks
-from pagesim.setup.options import refuse_unknown, sentence
+from pagesim.setup.options import options_of
 from pagesim.setup.presets import BLOCK_SIZE, PAGE_BYTES, POLICY_PLUGINS, Policy, parts_of
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.system import MOST_BLOCKS, System
 from pagesim.sizing import Capacity, PoolPlan, StatePlan, TypePlan, capacity
 from pagesim.sizing.activations import Images
+from pagesim.sizing.adapters import Adapters
 from pagesim.sizing.kv_blocks import KVBlock, Plan, Sizing, cache_of, kv_block
 
 DEFAULT_KV_DTYPE = "fp16"
@@ -289,6 +287,11 @@ class EngineConfig:
         )
 
     @property
+    def offloaded_bytes(self) -> int:
+        """Bytes of weights that each GPU reads from host memory (vLLM's ``--cpu-offload-gb``)."""
+        return int((self.system.cpu_offload_gb or 0) * GIB)
+
+    @property
     def vllm_memory(self) -> dict[str, Any]:
         """What decides how much memory vLLM's rule gives its cache, as `capacity` and `divide` take it."""
         # A rule that is not the engine's own has defaults of its own.
@@ -308,6 +311,8 @@ class EngineConfig:
                 tried=not self.system.skip_mm_profiling,
                 max_pixels=self.system.max_pixels,
             ),
+            "offloaded": self.offloaded_bytes,
+            "adapters": Adapters(self.system.max_loras or 0, self.system.max_lora_rank),
         }
 
     @property
@@ -443,7 +448,10 @@ class EngineConfig:
             getattr(self.options, "vllm_version", None),
             asynchronous=self.scheduler.schedules_ahead(self.options),
         )
-        return replace(own, graphs_to=self.scheduler.graphs_to(self.options))
+        read = self.offloaded_bytes / self.gpu.host.bytes_per_s
+        return replace(
+            own, graphs_to=self.scheduler.graphs_to(self.options), iteration_s=own.iteration_s + read
+        )
 
     @cached_property
     def cost(self) -> CostModel:
@@ -461,30 +469,3 @@ class EngineConfig:
             engine=self.engine_time,
             release=f"vllm {release}" if release else "",
         )
-
-
-def options_of(policy: Policy, given: Mapping[str, Any]) -> SchedulerOptions:
-    """Return the options of a policy's scheduler: those that were given, and the policy's own.
-
-    Args:
-        policy: whose.
-        given: options of any scheduler, by name.
-
-    Raises:
-        PagesimError: one contradicts the policy, the scheduler does not have it, or it is out of bounds.
-    """
-    for name, own in policy.options.items():
-        if given.get(name, own) != own:
-            raise PagesimError(
-                f"{name} is {json.dumps(given[name])}; it must be {json.dumps(own)} or left out: this "
-                "policy is about it"
-            )
-    kind = SCHEDULERS.find(policy.scheduler).Options
-    for name in given:
-        if name not in kind.model_fields:
-            refuse_unknown(policy.scheduler, name)
-    try:
-        return kind.model_validate({**given, **policy.options})
-    except ValidationError as error:
-        where = f"under scheduler {policy.scheduler} "
-        raise PagesimError(sentence(str(error.errors()[0]["loc"][0]), error, where)) from None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from types import ModuleType
 from typing import Any
 
 from pagesim.errors import PagesimError, brief
 from pagesim.setup import serve_sglang, serve_vllm
-from pagesim.setup.serve_words import words_of
+from pagesim.setup.serve_words import FlagRefused, words_of
 
 FOREIGN = ("scheduler", "reservation", "allocator", "page_size")
 """Options that put something else in the place of the engine's parts."""
@@ -67,20 +69,52 @@ def read_serve(line: str) -> ServeLine:
 
     Raises:
         PagesimError: it is no such line, a flag is unknown or not modelled, or a value is off; the sentence
-            names it.
+            names it, and its remedy is the nearest line that is read.
     """
-    variables, words = words_of(line)
+    assignments, words = words_of(line)
+    try:
+        return _read(assignments, words)
+    except FlagRefused as refused:
+        raise PagesimError(str(refused), _nearest(assignments, words)) from None
+
+
+def _read(assignments: list[str], words: list[str]) -> ServeLine:
+    server, begin = _server(words)
+    if server is serve_vllm:
+        options, notes, full_graphs = serve_vllm.read(assignments, words[begin:])
+        return ServeLine(options, notes, full_graphs=full_graphs)
+    options, notes, refuses = serve_sglang.read(assignments, words[begin:], first_is_model=begin == 2)
+    return ServeLine(options, notes, "SGLang", refuses)
+
+
+def _server(words: list[str]) -> tuple[ModuleType, int]:
+    """Return the module that reads a server's flags, and the first of the words that follow its command."""
     command = PurePosixPath(words[0]).name if words else ""
     module = words[2] if re.fullmatch(r"python[\d.]*", command) and words[1:2] == ["-m"] and words[2:] else ""
-    if (command == "vllm" and words[1:2] == ["serve"]) or module == serve_vllm.MODULE:
-        options, notes, full_graphs = serve_vllm.read(variables, words[3 if module else 2 :])
-        return ServeLine(options, notes, full_graphs=full_graphs)
-    if (command == "sglang" and words[1:2] == ["serve"]) or module == serve_sglang.MODULE:
-        options, notes, refuses = serve_sglang.read(
-            variables, words[3 if module else 2 :], first_is_model=not module
-        )
-        return ServeLine(options, notes, "SGLang", refuses)
+    for server, name in ((serve_vllm, "vllm"), (serve_sglang, "sglang")):
+        if module == server.MODULE:
+            return server, 3
+        if command == name and words[1:2] == ["serve"]:
+            return server, 2
     raise PagesimError(
         f"--serve is {brief(' '.join(words), 80)}; it must begin with vllm serve, sglang serve, or python -m "
         f"{serve_vllm.MODULE} or {serve_sglang.MODULE}"
     )
+
+
+def _nearest(assignments: list[str], words: list[str]) -> str:
+    """Return the line without the flags that are refused, or with others in their place; '' for none."""
+    server, begin = _server(words)
+    for _ in words:
+        try:
+            _read(assignments, words)
+        except FlagRefused as refused:
+            assignments = [each for each in assignments if each.partition("=")[0] != refused.name]
+            own = server.TABLE.replaced(words[begin:], refused.name, refused.instead)
+            words = [*words[:begin], *own]
+        except PagesimError:
+            return ""
+        else:
+            parted = (each.split("=", 1) for each in assignments)
+            return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in parted), shlex.join(words)])
+    return ""

@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from pagesim.errors import PagesimError, brief
 from pagesim.models import model
 from pagesim.scheduling.sglang.defaults import PAGE, PAGED_GPUS
-from pagesim.setup.serve_sglang_flags import (
-    ALIASES,
-    EVICTIONS,
-    FLAGS,
-    HARMLESS,
-    HARMLESS_VARIABLES,
-    LAYERED,
-    NOTED,
-    ORDERS,
-    PAGES,
-    QUANTIZATIONS,
-    REFUSED,
-    RETRACTIONS,
-    SWITCHES,
-    TAKEN,
-    TOKEN_WISE,
-)
-from pagesim.setup.serve_words import FlagTable, Reader, choice, number
+from pagesim.setup.serve_flags import flags_of
+from pagesim.setup.serve_table import QUANTIZED, FlagTable
+from pagesim.setup.serve_words import FlagRefused, Reader, choice
 
 RELEASE = "0.5.23"
 """Whose flags a line is read with."""
@@ -37,20 +22,28 @@ FIXED = {"policy": "sglang"}
 MODULE = "sglang.launch_server"
 """The module that ``python -m`` runs."""
 
+PAGES: dict[str, tuple[int, ...]] = {
+    "trtllm_mha": (16, 32, 64, 128),
+    **dict.fromkeys(("trtllm_mla", "cutedsl_mla"), (32, 64)),
+    "flashmla": (64,),
+}
+"""Values of ``--attention-backend`` whose kernels take pages of these tokens only, and 64 for any other."""
+
+TOKEN_WISE = ("fa3", "flashinfer", "triton")
+"""Values of it whose kernels take any page, and single tokens where none is given."""
+
+ORDERS = ("fcfs", "lof", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first")
+"""Values of ``--schedule-policy`` that are modelled."""
+
+EVICTIONS = ("lru", "lfu")
+"""Values of ``--radix-eviction-policy`` that are modelled; the flag knows no fifo, mru and filo."""
+
+RETRACTIONS = ("length", "priority")
+"""Values of ``--retraction-policy``."""
+
 Refuses = Callable[[Mapping[str, Any]], str | None]
 
 _READABLE = re.compile(r"(\d+)(?:Ki|Mi|Gi|Ti)|(\d+(?:\.\d+)?)[kMGT]")
-
-
-def _spelled() -> Iterator[tuple[str, tuple[str, bool]]]:
-    """Yield the spellings of flags, and which each stands for and whether it turns it on."""
-    for name in FLAGS:
-        yield name, (name, True)
-        if name in SWITCHES:
-            yield f"no-{name}", (name, False)
-    for alias, name in ALIASES.items():
-        if not alias.startswith("-"):
-            yield alias, (name, True)
 
 
 def read(
@@ -59,14 +52,14 @@ def read(
     """Return the options that a line decides, the notes of what has no effect here, and what it refuses.
 
     Args:
-        variables: that are set in front of the command, by name.
+        variables: assignments in front of the command.
         words: that follow the command.
         first_is_model: whether the first of them may be the model, as behind ``sglang serve``.
 
     Raises:
         PagesimError: a flag is unknown or not modelled, or a value is off; the sentence names it.
     """
-    options, flags, notes = _TABLE.options(variables, _with_flag(words) if first_is_model else words)
+    options, flags, notes = TABLE.options(variables, _with_flag(words) if first_is_model else words)
     if "attention-backend" in flags:
         options["block_size"] = _page(flags["attention-backend"][-1], options.get("block_size"))
     return {**FIXED, **options}, notes, _refuses(options, "attention-backend" in flags)
@@ -105,28 +98,6 @@ def _with_flag(words: list[str]) -> list[str]:
 
 
 _READERS: dict[str, Reader] = {
-    "context-length": number("max_model_len", int),
-    "tp-size": number("tensor_parallel_size", int),
-    "mem-fraction-static": number("mem_fraction_static", float),
-    "max-running-requests": number("max_running_requests", int),
-    "max-total-tokens": number("max_total_tokens", readable),
-    "chunked-prefill-size": number("chunked_prefill_size", int),
-    "max-prefill-tokens": number("max_prefill_tokens", readable),
-    "prefill-max-requests": number("prefill_max_requests", int),
-    "schedule-conservativeness": number("schedule_conservativeness", float),
-    "scheduler-recv-interval": number("scheduler_recv_interval", int),
-    "prefill-delayer-max-delay-passes": number("prefill_delayer_max_delay_passes", int),
-    "prefill-delayer-max-delay-ms": number("prefill_delayer_max_delay_ms", float),
-    "prefill-delayer-queue-min-ratio": number("prefill_delayer_queue_min_ratio", float),
-    "prefill-delayer-token-usage-low-watermark": number("prefill_delayer_token_usage_low_watermark", float),
-    "priority-scheduling-preemption-threshold": number("priority_scheduling_preemption_threshold", int),
-    "max-queued-requests": number("max_queued_requests", int),
-    "min-free-slots-delay": number("min_free_slots_delay", int),
-    "prefill-decode-interval": number("prefill_decode_interval", int),
-    "prefill-decode-interval-min-bs": number("prefill_decode_interval_min_bs", int),
-    "page-size": number("block_size", int),
-    "cuda-graph-max-bs-decode": number("cuda_graph_max_bs_decode", int),
-    "cuda-graph-max-bs-prefill": number("cuda_graph_max_bs_prefill", int),
     "schedule-policy": choice("schedule_policy", {name: name for name in ORDERS}),
     "retraction-policy": choice("retraction_policy", {name: name for name in RETRACTIONS}),
     "radix-eviction-policy": choice("radix_eviction_policy", {name: name for name in EVICTIONS}),
@@ -155,34 +126,31 @@ def _experts(given: Mapping[str, list[str]], options: dict[str, Any]) -> tuple[C
     if moe is None:
         return (), [f"SGLang has no use for --ep-size here: {brief(name, 80)} has no experts"]
     if asked < 1 or gpus % asked or moe.experts % asked:
-        raise PagesimError(
-            f"--serve: --ep-size would deal the {moe.experts} experts of {brief(name, 80)} unevenly over "
-            f"{asked} of {gpus} GPUs, and is not modelled; leave it out"
+        raise FlagRefused(
+            "ep-size",
+            f"--ep-size would deal the {moe.experts} experts of {brief(name, 80)} unevenly over {asked} of "
+            f"{gpus} GPUs, and is not modelled; leave it out",
         )
     return (), []
 
 
-_TABLE = FlagTable(
+TABLE = FlagTable(
     server=f"SGLang {RELEASE}",
     engine="SGLang",
     command="sglang serve",
-    taken=TAKEN,
-    noted=NOTED,
-    layered=LAYERED,
-    refused=REFUSED,
-    harmless=HARMLESS,
-    spellings=dict(_spelled()),
-    aliases={alias: name for alias, name in ALIASES.items() if alias.startswith("-")},
-    older={},
+    flags=flags_of("sglang"),
     relaxed=False,
     prefixes=("SGLANG_", "SGL_"),
-    harmless_variables=HARMLESS_VARIABLES,
+    skips_unknown=False,
+    size=readable,
     readers=_READERS,
     model="model-path",
     length="context-length",
+    own_length=lambda name, given: model(name).max_model_len,
     kernels=("moe-runner-backend",),
     settle=_experts,
-    checkpoints=QUANTIZATIONS,
+    online={"fp8": "fp8"},
+    checkpoints={**QUANTIZED, "modelopt_fp8": ("fp8", "fp8_block"), "mxfp8": ("mxfp8",)},
 )
 
 

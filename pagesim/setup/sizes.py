@@ -6,7 +6,7 @@ import re
 
 from pagesim.hardware.tier_spec import parse_capacity
 
-GIB_OPTIONS = frozenset({"kv_offloading_size"})
+GIB_OPTIONS = frozenset({"cpu_offload_gb", "kv_offloading_size"})
 """Options whose number is GiB."""
 
 BYTE_OPTIONS = frozenset({"kv_cache_memory_bytes"})

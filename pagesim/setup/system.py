@@ -95,6 +95,20 @@ class SystemFields(BaseModel):
         ge=1,
         description="Pixels of the largest image, under sizing vllm. Defaults to the preprocessor's own.",
     )
+    cpu_offload_gb: float | None = Field(
+        None,
+        gt=0,
+        le=1 << 20,
+        description="Weights that each GPU reads from host memory in every iteration, in GiB, under sizing "
+        "vllm. None by default.",
+    )
+    max_loras: int | None = Field(
+        None,
+        ge=1,
+        le=MOST,
+        description="Adapters (LoRA) of a batch that memory is kept for, under sizing vllm. None by default.",
+    )
+    max_lora_rank: int = Field(16, ge=1, le=4096, description="Largest rank of an adapter.")
     block_size: int | None = Field(
         None, ge=1, le=65536, description="Tokens per block. Defaults to 16, or to the policy's own."
     )

@@ -11,6 +11,7 @@ from pagesim.models.model_spec import ModelSpec
 from pagesim.models.parameters import tensors
 from pagesim.models.weights import ALL_BF16
 from pagesim.sizing.activations import USUAL, Images
+from pagesim.sizing.adapters import NO_ADAPTERS, Adapters
 from pagesim.sizing.block_plan import BlockPlan
 from pagesim.sizing.division import BATCHED_TOKENS, SEQUENCES, Division, divide, layer_bytes
 from pagesim.sizing.kv_blocks import SWAP_GIB, Capacity, Plan, Sizing, at_least_one, kv_block
@@ -41,6 +42,8 @@ def capacity(
     flashinfer_sampler: bool = True,
     sampler_buffers: bool = False,
     images: Images = USUAL,
+    adapters: Adapters = NO_ADAPTERS,
+    offloaded: int = 0,
     drafter_bytes: int = 0,
     mem_fraction_static: float = MEM_FRACTION_STATIC,
     max_total_tokens: int | None = None,
@@ -80,6 +83,8 @@ def capacity(
         flashinfer_sampler: whether FlashInfer samples, for ``vllm`` (see `divide`).
         sampler_buffers: whether its sampler keeps buffers, for ``vllm``.
         images: how images are treated, for ``vllm``.
+        adapters: those that memory is kept for, for ``vllm``.
+        offloaded: bytes of weights that each GPU reads from host memory, for ``vllm``.
         drafter_bytes: weights of what drafts, on each GPU of the last stage, for ``vllm``.
         mem_fraction_static: the share of memory for weights and cache, for ``sglang``, in (0, 1].
         max_total_tokens: tokens of the cache at most, for ``sglang``.
@@ -136,6 +141,8 @@ def capacity(
             flashinfer_sampler=flashinfer_sampler,
             sampler_buffers=sampler_buffers,
             images=images,
+            adapters=adapters,
+            offloaded=offloaded,
             drafter_bytes=drafter_bytes,
             layers=layers,
         )

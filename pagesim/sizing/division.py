@@ -21,6 +21,7 @@ from pagesim.sizing.activations import (
     peak,
 )
 from pagesim.sizing.activations import sampler_buffers as kept_by_sampler
+from pagesim.sizing.adapters import NO_ADAPTERS, Adapters, adapter_bytes
 
 BATCHED_TOKENS = 2048
 SEQUENCES = 256
@@ -57,6 +58,7 @@ class Division:
         activations: the most alive at once in the largest iteration; estimated.
         graphs: CUDA graphs; estimated, 0 where none are captured or the engine does not count them.
         other: all else; estimated.
+        adapters: what is kept for adapters (LoRA).
         drafter: weights of what drafts, besides; estimated.
     """
 
@@ -66,12 +68,13 @@ class Division:
     activations: int
     graphs: int
     other: int
+    adapters: int = 0
     drafter: int = 0
 
     @property
     def cache(self) -> int:
         """What is left for the cache; negative where the rest alone is too much."""
-        used = self.weights + self.drafter + self.activations + self.graphs + self.other
+        used = self.weights + self.drafter + self.adapters + self.activations + self.graphs + self.other
         return self.requested - used
 
 
@@ -87,6 +90,8 @@ def divide(
     flashinfer_sampler: bool = True,
     sampler_buffers: bool = False,
     images: Images = USUAL,
+    adapters: Adapters = NO_ADAPTERS,
+    offloaded: int = 0,
     layers: range | None = None,
     drafter_bytes: int = 0,
 ) -> Division:
@@ -105,6 +110,8 @@ def divide(
         flashinfer_sampler: whether FlashInfer samples; else PyTorch sorts, which takes 26 bytes a logit.
         sampler_buffers: whether the sampler keeps buffers and masks a copy of the logits, as in 0.33.0.
         images: how images are treated, by a model that has a tower for them.
+        adapters: those that memory is kept for.
+        offloaded: bytes of weights that each GPU reads from host memory.
         layers: of the GPUs' stage, in a pipeline; all of them when left out.
         drafter_bytes: weights of what drafts, on each GPU of the last stage.
     """
@@ -117,11 +124,12 @@ def divide(
     other = OTHER_BYTES + (kept_by_sampler(model, max_num_seqs) if sampler_buffers and is_last else 0)
     if tp > 1 and (gpu.capability or 0) >= 90 and gpu.peer.bytes_per_s > gpu.host.bytes_per_s:
         other += LINKED_BYTES
+    padding = expert_padding(model, gpu, tp, layers)
     graphs = GRAPHS if max_num_seqs >= SEQUENCES else FEW_GRAPHS
     return Division(
         memory=gpu.memory_bytes,
         requested=requested_bytes(gpu, gpu_memory_utilization),
-        weights=stage_weight_bytes(model, tp, layers) + expert_padding(model, gpu, tp, layers),
+        weights=max(0, stage_weight_bytes(model, tp, layers) + padding - offloaded),
         activations=peak(
             model,
             tp,
@@ -134,6 +142,7 @@ def divide(
         ),
         graphs=graphs if cuda_graphs else 0,
         other=other,
+        adapters=adapter_bytes(model, adapters, tp, layers),
         drafter=drafter_bytes if is_last else 0,
     )
 

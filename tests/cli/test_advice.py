@@ -13,7 +13,7 @@ import typer.main
 
 from pagesim.cli.commands import cli as app
 from pagesim.cli.flags import ENGINE_FIELDS
-from pagesim.setup import serve_sglang_flags, serve_vllm_flags
+from pagesim.setup.serve_flags import flags_of
 
 ROOT = Path(__file__).parents[2]
 COMMAND = re.compile(r"\bpagesim ((?:[a-z][a-z-]*(?: |\b))+)")
@@ -117,7 +117,7 @@ def test_every_option_that_a_text_names_is_a_commands_or_an_engines():
         for param in command.params
         for spelling in (*param.opts, *param.secondary_opts)
     }
-    served = {*serve_vllm_flags.FLAGS, *serve_sglang_flags.FLAGS}
+    served = {*flags_of("vllm"), *flags_of("sglang")}
     engines = {name.replace("_", "-") for name in (*ENGINE_FIELDS, *(f"no-{each}" for each in ENGINE_FIELDS))}
     wrong = [
         f"{place}: --{found[1]}"

@@ -99,3 +99,11 @@ def test_the_list_of_models_marks_those_that_are_unverified(succeeds, monkeypatc
     monkeypatch.setenv("COLUMNS", "200")
     marked = {line.split()[0] for line in succeeds("list", "models").out.splitlines() if "unverified" in line}
     assert marked == {model.name for model in models() if model.unverified}
+
+
+def test_flags_of_servers_are_found_by_a_part_of_their_names(succeeds, refused):
+    listed = succeeds("list", "flags", "kv_transfer").out
+    assert "--kv-transfer-config" in listed
+    assert "config/kv_transfer.py" in listed
+    assert "VLLM_KV_CACHE_LAYOUT" in succeeds("list", "flags", "kv_cache_layout").out
+    assert "no flag of vLLM or SGLang has 'wings' in its name" in refused("list", "flags", "wings")

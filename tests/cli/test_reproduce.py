@@ -168,6 +168,7 @@ def test_every_field_of_a_scenario_is_a_flag_or_an_option_of_an_engine(succeeds)
     listed = re.findall(r"^ *--([a-z][a-z-]*)", succeeds("list", "options").out, re.MULTILINE)
     # A server's line stands for the flags that it holds; these are of engines and of no scheduler.
     unlisted = {"flashinfer_sampler", "kv_offloading_link", "page_size"}
+    unlisted |= {"max_loras", "max_lora_rank", "cpu_offload_gb"}
     unlisted |= {"language_model_only", "skip_mm_profiling", "max_pixels", "kv_cache_memory_bytes"}
     fields_of = {"num-samples": "n", "frontend-latency": "frontend"}
     flags = {fields_of.get(flag, flag.replace("-", "_")) for flag in (*shown, *listed)} | unlisted

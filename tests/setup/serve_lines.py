@@ -8,6 +8,7 @@ import pytest
 
 import pagesim as ps
 from pagesim.setup.serve import read_serve
+from pagesim.setup.serve_flags import Engine, flags_of
 
 _SIGNS = {"*": "several", "?": "perhaps", "!": "none"}
 
@@ -23,3 +24,10 @@ def listed_flags(release: str) -> dict[str, str]:
     """Return the flags of a release, and the values that each takes, as its own parser prints them."""
     listed = Path(__file__).with_name(f"{release}-flags.txt").read_text(encoding="utf-8").splitlines()[1:]
     return {line.rstrip("*?!"): _SIGNS.get(line[-1], "one") for line in listed}
+
+
+def rows_of(engine: Engine) -> dict[str, str]:
+    """Return the flags of a server's own release that the product's table has, and what each takes."""
+    rows = [flag for flag in flags_of(engine).values() if flag.kind != "older" and not flag.is_part]
+    takes = {"switch": "none"}
+    return {flag.flag: takes.get(flag.takes, flag.takes) for flag in rows if not flag.is_variable}

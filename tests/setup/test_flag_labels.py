@@ -1,8 +1,8 @@
 """The classes of servers' flags beside what the servers' own code does with each.
 
-``<release>-labels.csv`` has a row a flag: its label, the flag without which it is not read, and where it is
-read: the file and line in the release's wheel, under ``vllm/`` or ``sglang/srt/``. The labels were given from
-that code and from the parser's own help, and say:
+``<release>-labels.csv`` has a row a flag: its label, the flag without which it is not read, and the values
+with which it changes nothing. The labels were given from the release's code, at the file and line that the
+product's own row names, and from the parser's help. They say:
 
 | label | changes |
 |---|---|
@@ -35,10 +35,13 @@ from serve_lines import listed_flags, refusal
 import pagesim as ps
 from pagesim.experiments.plan import plan
 from pagesim.setup.serve import ServeLine, read_serve
+from pagesim.setup.serve_flags import Engine, flags_of
 from pagesim.setup.system import System, checked
+from tests.pages import module_of
 
 FIRM = ("decides", "memory", "feature", "unknown", "mode")
 LOOSE = ("replicas", "experts", "graphs", "images", "device", "text", "seconds", "none")
+ENGINES: dict[str, Engine] = {"vllm-0.33.0": "vllm", "sglang-0.5.23": "sglang"}
 LAYOUTS = Path(__file__).parents[1] / "golden" / "layouts"
 LINES = {
     "vllm-0.33.0": ("vllm serve llama-3.1-8b", f"vllm serve {LAYOUTS / 'qwen3-next-80b.toml'}"),
@@ -48,7 +51,6 @@ LINES = {
 
 VALUES = {
     "vllm-0.33.0": {
-        "speculative-config": """'{"method": "ngram", "num_speculative_tokens": 4}'""",
         "max-model-len": "4096",
         "kv-cache-dtype": "fp8",
         "gpu-memory-utilization": "0.5",
@@ -58,6 +60,11 @@ VALUES = {
         "limit-mm-per-prompt": """'{"image": 0, "video": 0}'""",
         "mm-processor-kwargs": """'{"max_pixels": 1000000}'""",
         "mamba-ssm-cache-dtype": "float32",
+        "attention-backend": "B12X",
+        "optimization-level": "0",
+        "speculative-config": """'{"method": "ngram", "num_speculative_tokens": 4}'""",
+        "performance-mode": "throughput",
+        "kv-transfer-config": """'{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'""",
     },
     "sglang-0.5.23": {
         "model-path": "opt-13b",
@@ -74,6 +81,10 @@ VALUES = {
     },
 }
 """Values of flags that do not take 32."""
+
+
+VARIABLES = Path(__file__).with_name("vllm-0.33.0-variables.csv")
+"""The variables of vLLM's envs.py with labels as above, and the values with which each changes nothing."""
 
 
 @cache
@@ -95,10 +106,17 @@ def test_every_flag_has_a_label_and_a_place_where_it_is_read(release: str) -> No
     assert set(rows) == set(listed_flags(release))
     for row in rows.values():
         assert row["label"] in (*FIRM, "layers", *LOOSE)
-        assert row["read"]
+        assert flags_of(ENGINES[release])[row["flag"]].source
         assert (row["label"] == "feature") == bool(row["with"])
         # What a feature is turned on by is itself refused, so that its parts never count alone.
         assert not row["with"] or rows[row["with"]]["label"] in (*FIRM, "replicas")
+
+
+@pytest.mark.parametrize("release", LINES)
+def test_no_value_of_a_refused_flag_passes_that_changes_something(release: str) -> None:
+    flags = [flag for name, flag in flags_of(ENGINES[release]).items() if name in listed_flags(release)]
+    passing = {flag.flag: " ".join(flag.values) for flag in flags if flag.values}
+    assert passing == {name: row["but"] for name, row in labels(release).items() if row["but"]}
 
 
 EVERY = [(release, flag) for release in LINES for flag in labels(release) if flag != "model"]
@@ -109,15 +127,21 @@ def test_a_flag_decides_or_is_noted_or_refused_as_its_label_asks(release: str, f
     line, layered = LINES[release]
     label, arity = labels(release)[flag]["label"], listed_flags(release)[flag]
     value = {"none": "", "perhaps": "", "several": " 32 33"}.get(arity, f" {VALUES[release].get(flag, '32')}")
+    beside = labels(release)[flag]["with"]
+    is_switch = listed_flags(release).get(beside) == "none"
+    if is_switch and flags_of(ENGINES[release])[beside].kind == "taken":
+        line = f"{line} --{beside}"  # without which nothing reads it
     outcome = read_or_refused(f"{line} --{flag}{value}")
     if isinstance(outcome, str):
-        assert label not in LOOSE
+        assert label in FIRM
         assert outcome.startswith(f"--serve: --{flag}")
         assert "affects scheduling and is not modelled; " in outcome
     elif outcome.options == read_serve(line).options:
         assert label not in FIRM
         assert outcome.notes[0].endswith(f" line without an effect here: --{flag}")
-        if label == "layers":
+        if label not in ("layers", "experts"):
+            assert isinstance(read_or_refused(f"{layered} --{flag}{value}"), ServeLine)
+        elif label == "layers":
             said = refusal(f"{layered} --{flag}{value}")
             assert said.startswith(f"--serve: --{flag} would change what the layers of ")
 
@@ -139,16 +163,15 @@ def test_some_values_of_what_is_refused_change_nothing(flag: str, passed: list[s
     for value in passed:
         assert read_serve(f"{flag} {value}").notes[0].endswith(f": {name}")
         assert read_serve(f"{flag} {value}").options == read_serve(line).options
-    assert refusal(f"{flag} 77") == (
-        f"--serve: {name} 77 affects scheduling and is not modelled; it may be {' or '.join(passed)}"
-    )
+    said = f"--serve: {name} 77 affects scheduling and is not modelled; it may be {' or '.join(passed)}. The "
+    assert refusal(f"{flag} 77").startswith(said)
 
 
 @pytest.mark.parametrize(
     ("line", "flag"),
     [
         ("vllm serve {} --moe-backend triton", "--moe-backend triton"),
-        ("vllm serve {} --kernel-config.moe_backend=triton", "--kernel-config triton"),
+        ("vllm serve {} --kernel-config.moe_backend=triton", "--kernel-config.moe_backend triton"),
         ("sglang serve {} --moe-runner-backend triton_kernel", "--moe-runner-backend triton_kernel"),
     ],
 )
@@ -192,3 +215,39 @@ def test_a_server_without_graphs_leaves_no_memory_for_them() -> None:
 
     assert graphs("vllm serve llama-3.1-8b") > 0
     assert graphs("vllm serve llama-3.1-8b --enforce-eager") == 0
+
+
+def test_every_variable_of_the_release_is_noted_or_refused_as_its_label_asks() -> None:
+    with VARIABLES.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["variable"] for row in rows} == {
+        name for name, flag in flags_of("vllm").items() if flag.is_variable
+    }
+    plain = read_serve("vllm serve opt-13b").options
+    for row in rows:
+        line = f"{row['variable']}={{}} vllm serve opt-13b"
+        assert " ".join(flags_of("vllm")[row["variable"]].values) == row["but"]
+        outcome = read_or_refused(line.format("77"))
+        if row["label"] in LOOSE:
+            assert isinstance(outcome, ServeLine)
+            assert outcome.options == plain
+            assert outcome.notes[0].endswith(f" an effect here: {row['variable']}")
+        elif isinstance(outcome, str):
+            assert outcome.startswith(f"--serve: {row['variable']} may affect scheduling")
+            for value in row["but"].split():
+                assert read_serve(line.format(value)).options == plain
+        else:
+            assert outcome.options != plain
+
+
+def test_a_variable_may_decide_an_option_or_be_none_of_the_releases() -> None:
+    torch = read_serve("VLLM_USE_FLASHINFER_SAMPLER=0 vllm serve opt-13b")
+    assert torch.options["flashinfer_sampler"] is False
+    assert torch.notes == ()
+    # vLLM warns of a variable that it does not know, and goes on.
+    assert "VLLM_USE_V1" in read_serve("VLLM_USE_V1=1 vllm serve opt-13b").notes[0]
+
+
+def test_the_page_of_flags_is_the_table_as_it_is() -> None:
+    made = module_of("docs/make_flags.py")
+    assert made.PAGE.read_text(encoding="utf-8") == made.page(), "run: python docs/make_flags.py"

@@ -8,22 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serve_lines import listed_flags, refusal
+from serve_lines import listed_flags, refusal, rows_of
 
 import pagesim as ps
+from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.serve import ServeLine, read_serve
+from pagesim.setup.serve_flags import flags_of
 from pagesim.setup.serve_vllm import readable
-from pagesim.setup.serve_vllm_flags import (
-    ALIASES,
-    FLAGS,
-    HARMLESS,
-    LAYERED,
-    NOTED,
-    OLDER,
-    REFUSED,
-    TAKEN,
-    WITHIN_A_REPLICA,
-)
+from pagesim.setup.system import System, checked
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 
@@ -36,11 +28,8 @@ def options_of(line: str) -> dict[str, Any]:
     return options
 
 
-def test_every_flag_of_the_release_is_in_exactly_one_class_and_takes_what_it_takes_there() -> None:
-    assert listed_flags("vllm-0.33.0") == FLAGS
-    classes = (TAKEN, NOTED, WITHIN_A_REPLICA, LAYERED, REFUSED, HARMLESS)
-    assert sum(map(len, classes)) == len(FLAGS)
-    assert {*ALIASES.values(), *LAYERED} <= set(FLAGS)
+def test_every_flag_of_the_release_has_a_row_and_takes_what_it_takes_there() -> None:
+    assert listed_flags("vllm-0.33.0") == rows_of("vllm")
 
 
 def test_whole_experts_change_no_decision_within_a_replica() -> None:
@@ -116,8 +105,15 @@ def test_a_flag_of_an_older_release_is_explained(flags: str, remedy: str) -> Non
     assert remedy in said
 
 
+def test_a_flag_that_is_misspelled_is_named_as_it_is_spelled() -> None:
+    said = refusal(f"vllm serve {MODEL} --tool-cal-parser hermes")
+    assert said.endswith("is no flag of vllm serve 0.33.0; did you mean --tool-call-parser?")
+    assert "did you mean" not in refusal(f"vllm serve {MODEL} --wings")
+
+
 def test_no_flag_of_the_release_is_called_older() -> None:
-    assert not set(OLDER) & set(FLAGS)
+    older = {name for name, flag in flags_of("vllm").items() if flag.kind == "older"}
+    assert not older & set(listed_flags("vllm-0.33.0"))
 
 
 def test_the_cadence_of_prompts_is_taken() -> None:
@@ -263,10 +259,10 @@ def test_numbers_are_read_as_vllm_reads_them(text: str, number: int) -> None:
 
 
 def test_what_has_no_effect_here_is_named_in_a_note() -> None:
-    line = f"CUDA_VISIBLE_DEVICES=0 vllm serve {MODEL} --port 8000 --trust-remote-code -dp 1 --no-enable-lora"
+    line = f"CUDA_VISIBLE_DEVICES=0 vllm serve {MODEL} --port 8000 --trust-remote-code -dp 1 --no-enable-eplb"
     assert read_serve(line).notes == (
         "of the vllm serve 0.33.0 line without an effect here: CUDA_VISIBLE_DEVICES, --port, "
-        "--trust-remote-code, --data-parallel-size, --enable-lora",
+        "--trust-remote-code, --data-parallel-size, --enable-eplb",
     )
     assert read_serve(f"vllm serve {MODEL} -tp 2").notes == ()
 
@@ -313,8 +309,8 @@ def test_what_has_no_effect_here_is_named_in_a_note() -> None:
         ("vllm serve opt-13b --kv-cache-dtype fp4", "--serve: --kv-cache-dtype 'fp4' is not modelled"),
         ("vllm serve opt-13b -pp x", "--serve: --pipeline-parallel-size is 'x'; it must be a whole number"),
         (
-            "vllm serve opt-13b --enable-lora",
-            "--serve: --enable-lora affects scheduling and is not",
+            "vllm serve opt-13b --fully-sharded-loras",
+            "--serve: --fully-sharded-loras affects scheduling and is not",
         ),
         ("vllm serve opt-13b -q awq", "--serve: --quantization awq affects scheduling and is not"),
         (
@@ -400,10 +396,19 @@ def test_what_is_given_beside_a_line_must_not_contradict_it() -> None:
 
 def test_fp8_quantizes_a_checkpoint_of_16_bits_when_it_is_loaded() -> None:
     assert options_of(f"vllm serve {MODEL} --quantization fp8")["weight_dtype"] == "fp8"
+    assert options_of(f"vllm serve {MODEL} --quantization fp8_per_block")["weight_dtype"] == "fp8_block"
     assert "weight_dtype" not in options_of(f"vllm serve {MODEL} -q none")
 
 
-@pytest.mark.parametrize(("name", "method"), [("deepseek-v3", "fp8"), ("gpt-oss-20b", "mxfp4")])
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("deepseek-v3", "fp8"),
+        ("deepseek-v3", "deepseek_v4_fp8"),
+        ("gpt-oss-20b", "mxfp4"),
+        ("gpt-oss-20b", "gpt_oss_mxfp4"),
+    ],
+)
 def test_a_method_that_a_checkpoint_has_already_changes_nothing(name, method) -> None:
     assert "weight_dtype" not in options_of(f"vllm serve {name} -q {method}")
 
@@ -413,3 +418,136 @@ def test_a_method_that_a_checkpoint_has_already_changes_nothing(name, method) ->
 )
 def test_a_method_that_a_checkpoint_does_not_have_is_refused(name, method) -> None:
     assert f"--quantization {method} affects scheduling" in refusal(f"vllm serve {name} -q {method}")
+
+
+@pytest.mark.parametrize(
+    ("model", "kernels", "block"),
+    [
+        # ``get_preferred_block_size`` of each, as run.
+        ("llama-3.1-8b", "FLASH_ATTN", None),
+        ("llama-3.1-8b", "flashinfer", 16),
+        ("llama-3.1-8b", "TRITON_ATTN", 16),
+        ("llama-3.1-8b", "ROCM_AITER_FA", 16),
+        ("llama-3.1-8b", "ROCM_AITER_UNIFIED_ATTN", 64),
+        ("llama-3.1-8b", "B12X", 128),
+        ("llama-3.1-8b", "auto", None),
+        ("deepseek-v3", "FLASH_ATTN_MLA", 16),
+        ("deepseek-v3", "FLASHINFER_MLA", 32),
+        ("deepseek-v3", "FLASHMLA", 64),
+        ("deepseek-v3", "CUTLASS_MLA", 128),
+    ],
+)
+def test_named_kernels_of_attention_decide_on_the_block(model: str, kernels: str, block: int | None) -> None:
+    for flag in ("--attention-backend", "-ac.backend", "--attention-config.backend"):
+        line = f"vllm serve {model} {flag} {kernels}"
+        assert options_of(line).get("block_size") == block
+        assert options_of(f"{line} --block-size 256")["block_size"] == 256
+    assert options_of(f"""vllm serve {model} -ac '{{"backend": "{kernels}"}}'""").get("block_size") == block
+
+
+@pytest.mark.parametrize(("model", "kernels"), [("llama-3.1-8b", "FLASHMLA"), ("deepseek-v3", "FLASHINFER")])
+def test_kernels_that_do_not_run_a_model_are_refused(model: str, kernels: str) -> None:
+    said = refusal(f"vllm serve {model} --attention-backend {kernels}")
+    assert said.startswith(f"--serve: --attention-backend '{kernels}' is not modelled for {model}")
+
+
+@pytest.mark.parametrize(
+    ("flags", "largest", "whole"),
+    [
+        # OPTIMIZATION_LEVEL_TO_CONFIG and _set_cudagraph_sizes (config/vllm.py).
+        ("-O0", 0, False),
+        ("-O1", None, False),
+        ("-O2", None, True),
+        ("-O0 -cc.cudagraph_mode FULL", None, True),
+        ("-cc.cudagraph_mode=NONE", 0, False),
+        ("-cc.cudagraph_mode PIECEWISE", None, False),
+        ("""-cc '{"cudagraph_mode": "FULL_AND_PIECEWISE", "mode": 3}'""", None, True),
+        ("""-cc '{"cudagraph_capture_sizes": [1, 8, 64]}'""", 64, True),
+        ("-cc.cudagraph_capture_sizes+ 1,8 -cc.cudagraph_capture_sizes+ 96", 96, True),
+        ("--compilation-config.max_cudagraph_capture_size 128", 128, True),
+        # The parts are put behind the line's end, and the last of several objects wins.
+        ("""-cc.max_cudagraph_capture_size 32 -cc '{"max_cudagraph_capture_size": 8}'""", 32, True),
+    ],
+)
+def test_a_compilation_config_says_what_is_captured(flags: str, largest: int | None, whole: bool) -> None:
+    served = read_serve(f"vllm serve {MODEL} {flags}")
+    assert served.options.get("max_cudagraph_capture_size") == largest
+    assert served.full_graphs is whole
+
+
+def test_parts_of_an_object_are_joined_and_judged_one_by_one() -> None:
+    off = "--limit-mm-per-prompt.image 0 --limit-mm-per-prompt.video 0"
+    assert options_of(f"vllm serve {MODEL} {off}")["language_model_only"] is True
+    config = """'{"use_prefill_query_quantization": true, "mla_prefill_backend": "FLASHINFER"}'"""
+    (note,) = read_serve(f"vllm serve {MODEL} --attention-config {config}").notes
+    assert "--attention-config.use_prefill_query_quantization, --attention-config.mla" in note
+    said = refusal(f"vllm serve {MODEL} -ac.flash_attn_version 2 -ac.use_trtllm_attention true")
+    assert said.startswith("--serve: --attention-config.flash_attn_version 2 affects scheduling and is not")
+
+
+@pytest.mark.parametrize(
+    ("config", "tokens"),
+    [
+        # _get_and_verify_max_len (config/model.py): YaRN's factor is in max_position_embeddings already.
+        ('{"max_position_embeddings": 8192}', 8192),
+        ('{"rope_scaling": {"rope_type": "yarn", "factor": 4.0}, "max_position_embeddings": 8192}', 8192),
+        ('{"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}', None),
+        ('{"rope_parameters": {"rope_type": "linear", "factor": 2}}', 4096),
+        ('{"text_config": {"max_position_embeddings": 4096, "index_topk_freq": 4}}', 4096),
+        ("{}", None),
+    ],
+)
+def test_overrides_of_the_config_say_how_long_requests_may_be(config: str, tokens: int | None) -> None:
+    line = f"vllm serve opt-13b --hf-overrides '{config}'"
+    assert options_of(line).get("max_model_len") == tokens
+    longest = tokens or 2048
+    assert options_of(f"{line} --max-model-len {longest}")["max_model_len"] == longest
+    assert "vLLM does not start so" in refusal(f"{line} --max-model-len {longest + 1}")
+
+
+def test_other_overrides_are_refused_one_by_one() -> None:
+    line = """vllm serve opt-13b --hf-overrides '{"max_position_embeddings": 9000, "num_hidden_layers": 2}'"""
+    said = refusal(line)
+    assert said.startswith("""--serve: --hf-overrides {"num_hidden_layers": 2} affects scheduling""")
+    sparse = "vllm serve deepseek-v3.2 -tp 8 --hf-overrides.index_topk_freq 4"
+    assert "would change what the layers of 'deepseek-v3.2' keep" in refusal(sparse)
+
+
+def test_a_mode_of_performance_doubles_the_defaults() -> None:
+    """``_set_default_max_num_seqs_and_batched_tokens_args`` (engine/arg_utils.py): H100 has 1024 and 8192."""
+    given = {"gpu": "h100", "max_model_len": 4096}
+
+    def limits(flags: str) -> tuple[int, int]:
+        served = read_serve(f"vllm serve {MODEL} {flags}").merged_with(given)
+        options: Any = EngineConfig(checked(System, served)).options
+        return options.max_num_seqs, options.max_num_batched_tokens
+
+    assert limits("--performance-mode interactivity") == limits("") == (1024, 8192)
+    assert limits("--performance-mode throughput") == (2048, 16384)
+    assert limits("--performance-mode throughput --max-num-seqs 64") == (64, 16384)
+
+
+def test_adapters_are_kept_memory_for_where_the_server_takes_any() -> None:
+    assert "max_loras" not in options_of(f"vllm serve {MODEL} --max-loras 4 --max-lora-rank 64")
+    assert options_of(f"vllm serve {MODEL} --enable-lora")["max_loras"] == 1
+    line = f"vllm serve {MODEL} --enable-lora --max-loras 4 --max-lora-rank 64 --lora-modules a=/a b=/b"
+    taken = options_of(line)
+    assert (taken["max_loras"], taken["max_lora_rank"]) == (4, 64)
+    assert read_serve(line).notes[0].endswith(": --lora-modules")
+
+
+def test_weights_on_the_host_leave_their_memory_and_are_read_in_every_iteration() -> None:
+    """``UVAOffloader`` (model_executor/offloader/uva.py); an H100's link to its host has 64 GB/s each way."""
+    given = {"gpu": "h100", "max_model_len": 4096}
+
+    def config(flags: str) -> EngineConfig:
+        served = read_serve(f"vllm serve {MODEL} {flags}").merged_with(given)
+        return EngineConfig(checked(System, served))
+
+    whole, part = config("--cpu-offload-gb 0"), config("--cpu-offload-gb 4")
+    moved = 4 * 2**30
+    assert whole.capacity.weight_bytes_per_gpu - part.capacity.weight_bytes_per_gpu == moved
+    more = (part.capacity.num_blocks - whole.capacity.num_blocks) * part.capacity.block_bytes
+    assert moved - part.capacity.block_bytes < more <= moved
+    seconds = part.engine_time.iteration_s - whole.engine_time.iteration_s
+    assert seconds == pytest.approx(moved / whole.gpu.host.bytes_per_s)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from serve_lines import refusal
 
@@ -58,12 +60,12 @@ def test_a_line_may_have_any_number_of_words(words: int) -> None:
         (["-tp", "2"], [("tensor-parallel-size", ["2"])]),
         (["-ep"], [("enable-expert-parallel", [])]),
         (["--no-enable-expert-parallel"], [("enable-expert-parallel", ["false"])]),
-        (["-sc.method", "ngram"], [("speculative-config", ['{"method": "ngram"}'])]),
+        (["-sc.method", "ngram"], [("speculative-config", ["ngram"])]),
         (
             ["-sc.method", "ngram", "-sc.num_speculative_tokens=3"],
             [
-                ("speculative-config", ['{"method": "ngram"}']),
-                ("speculative-config", ['{"method": "ngram", "num_speculative_tokens": 3}']),
+                ("speculative-config", ["ngram"]),
+                ("speculative-config", ["3"]),
             ],
         ),
         (["--hf-token", "--port", "-1"], [("hf-token", []), ("port", ["-1"])]),
@@ -72,7 +74,15 @@ def test_a_line_may_have_any_number_of_words(words: int) -> None:
     ],
 )
 def test_words_are_read_as_flags_and_values(words: list[str], read: list[tuple[str, list[str]]]) -> None:
-    assert list(serve_vllm._TABLE.read(words)) == read
+    found = list(serve_vllm.TABLE.read(words))
+    assert [(each.name, each.values) for each in found] == read
+    assert [word for each in found for word in each.words] == words
+
+
+def test_parts_behind_dots_are_joined_to_one_object() -> None:
+    line = "vllm serve llama-3.1-8b -sc.method ngram -sc.num_speculative_tokens=3"
+    joined = json.loads(read_serve(line).options["speculative_config"])
+    assert joined == {"method": "ngram", "num_speculative_tokens": 3}
 
 
 def test_a_switch_by_its_short_form_is_on() -> None:

@@ -26,6 +26,25 @@ def _at_once(request: EngineRequest, blocks: int, now: int) -> int:
     return now
 
 
+class IdleConnector(KVConnector):
+    """The connector of an engine that could take prompts from others, and serves all requests by itself.
+
+    It is a consumer of KV, so that blocks of requests in flight are fenced. Nothing is transferred where no
+    router gives requests ``kv_transfer_params``.
+
+    Args:
+        memory: the device's, of one group; of several this connector's prefixes may differ by group
+            (``supports_divergent_local_hybrid_hits``).
+    """
+
+    parks = ("landing", "fenced")
+
+    def __init__(self, memory: BlockManager) -> None:
+        if len(memory.groups) > 1:
+            check_memory(memory)
+        super().__init__(memory)
+
+
 class PolledConnector(KVConnector):
     """A connector whose worker polls transfers with each batch, and reports them with its tokens.
 

@@ -12,7 +12,7 @@ from pagesim.kvcache import BlockManager
 from pagesim.kvcache.tiers import TierChain
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
-from pagesim.scheduling.disaggregated import PrefillConnector, PullConnector
+from pagesim.scheduling.disaggregated import IdleConnector, PrefillConnector, PullConnector
 from pagesim.scheduling.disaggregated.refusals import check_options
 from pagesim.scheduling.draining import DrainingScheduler
 from pagesim.scheduling.failure_modes import no_room
@@ -199,6 +199,8 @@ class VllmV1Base(DrainingScheduler):
             self.connector = kind(memory, self.in_flight)
         elif options.offloads:
             self.connector = OffloadingConnector(memory, options, chain=chain, prices=prices)
+        elif options.kv_connector is not None:
+            self.connector = IdleConnector(memory)
         if self.connector is not None:
             self.parks = self.connector.parks
         full_isl = bool(options.scheduler_reserve_full_isl)

@@ -1,0 +1,81 @@
+"""The flags of servers, and what becomes of each: the rows of ``serve_flags.csv``."""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+from importlib import resources
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+Engine = Literal["vllm", "sglang"]
+
+Arity = Literal["one", "several", "perhaps", "none", "switch"]
+"""Values that a flag takes: perhaps one; a switch takes none and is turned off by its ``--no-`` form."""
+
+Kind = Literal["taken", "no effect", "replica", "layers", "refused", "older"]
+"""What becomes of a flag.
+
+``taken``: it decides on memory or scheduling, as an option of pagesim's does. ``no effect``: it changes
+neither here. ``replica``: it changes neither where one replica serves. ``layers``: it changes neither where
+all layers keep every token alike, and is refused elsewhere. ``refused``: it affects scheduling and is not
+modelled. ``older``: a flag of earlier releases, which this one does not know.
+"""
+
+Reads = Literal["", "own", "switch", "whole", "size", "number", "text"]
+"""How the option's value is read: by code of the flag's own, or as a switch, a whole number, one with a
+suffix such as 8k, a number, or text. Nothing where a flag decides no option."""
+
+Words = Annotated[tuple[str, ...], BeforeValidator(lambda text: tuple(str(text).split()))]
+
+
+class Flag(BaseModel):
+    """A flag of a server, or a variable of its environment."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    engine: Engine
+    flag: str = Field(
+        pattern=r"^[a-z0-9-]+(\.\w+)*$|^[A-Z0-9_]+$",
+        description="Without its dashes; of a part of an object, behind a dot as on a command line.",
+    )
+    aliases: Words = Field(description="Other spellings, with their dashes.")
+    takes: Arity
+    kind: Kind
+    option: str = Field(description="Option of a system that a taken flag decides.")
+    reads: Reads
+    values: Words = Field(description="Values of a refused flag that change nothing.")
+    instead: str = Field(description="What does the same as an older flag; nothing where it is left out.")
+    does: str = Field(min_length=10, description="What it does to memory and scheduling, in a sentence.")
+    source: str = Field(description="File and line of the release where it is read.")
+
+    @property
+    def is_variable(self) -> bool:
+        """Whether it is a variable that stands in front of the command."""
+        return self.flag.isupper()
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is a part of another flag's value, which is a JSON object."""
+        return "." in self.flag
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it takes no value."""
+        return self.takes in ("none", "switch")
+
+    def spellings(self) -> dict[str, bool]:
+        """Return how it is written, with its dashes, and whether each spelling turns it on."""
+        found = dict.fromkeys((f"--{self.flag}", *self.aliases), True)
+        if self.takes == "switch":
+            found[f"--no-{self.flag}"] = False
+        return found
+
+
+@cache
+def flags_of(engine: Engine) -> dict[str, Flag]:
+    """Return the flags and variables of a server, by name."""
+    text = resources.files("pagesim.setup").joinpath("serve_flags.csv").read_text(encoding="utf-8")
+    rows: list[dict[str, Any]] = list(csv.DictReader(text.splitlines()))
+    return {row["flag"]: Flag(**row) for row in rows if row["engine"] == engine}

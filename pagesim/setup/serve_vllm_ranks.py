@@ -1,0 +1,70 @@
+"""What a line of vLLM's says of data parallelism and of experts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pagesim.models import model
+from pagesim.setup.serve_words import FlagRefused
+
+EXPERTS = "enable-expert-parallel"
+
+OF_RANKS = (
+    *("data-parallel-size-local", "data-parallel-hybrid-lb", "data-parallel-external-lb"),
+    "dp-sync-interval",
+)
+"""Flags that several ranks alone have a use for, of which one has at most the value 1."""
+
+TWO_BATCHES = ("enable-dbo", "ubatch-size", "dbo-decode-token-threshold", "dbo-prefill-token-threshold")
+
+BATCHED_EXPERTS = ("deepep_low_latency", "nixl_ep")
+"""Backends with which iterations of ranks with whole experts have 256 tokens at most where that is left open
+(``use_batched_dp_moe``, config/scheduler.py 42)."""
+
+
+def ranks(given: Mapping[str, list[str]], options: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Put what a line says of several engines and of experts into options, as `FlagTable.settle`.
+
+    Raises:
+        FlagRefused: it is not modelled, or vLLM does not start so.
+    """
+    idle, notes = [], []
+    moe, size = model(options["model"]).moe, options.get("data_parallel_size", 1)
+    if options.get("enable_expert_parallel"):
+        if moe is None:
+            notes.append(f"vLLM has no use for --{EXPERTS} here: {options['model']} has no experts")
+        if moe is None or (size == 1 and moe.experts % options.get("tensor_parallel_size", 1) == 0):
+            del options["enable_expert_parallel"]
+            idle.append(EXPERTS)
+    hybrid, external = (options.pop(f"data_parallel_{name}_lb", False) for name in ("hybrid", "external"))
+    if hybrid and external:
+        raise FlagRefused(
+            "data-parallel-external-lb",
+            "--data-parallel-hybrid-lb and --data-parallel-external-lb; vLLM does not start so: leave one of "
+            "them out",
+        )
+    if size == 1:
+        for name in OF_RANKS:
+            if given.get(name, ["false"]) not in (["false"], ["1"]):
+                raise FlagRefused(
+                    name,
+                    f"--{' '.join((name, *given[name]))} affects scheduling and is not modelled; it goes "
+                    "with --data-parallel-size",
+                )
+        for name in (*OF_RANKS, "data-parallel-size", "api-server-count"):
+            options.pop(name.replace("-", "_"), None)
+            idle.append(name)
+        return idle, notes
+    if hybrid or external:
+        options["data_parallel_lb"] = "hybrid" if hybrid else "external"
+    for name in TWO_BATCHES:
+        if given.get(name, ["false"]) != ["false"]:
+            raise FlagRefused(
+                name,
+                f"--{name} beside --data-parallel-size affects scheduling and is not modelled; leave it out",
+            )
+    backend = given.get("all2all-backend", [""])[-1]
+    if options.get("enable_expert_parallel") and backend in BATCHED_EXPERTS:
+        options.setdefault("max_num_batched_tokens", 256)
+    return idle, notes
