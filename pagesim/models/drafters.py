@@ -5,6 +5,7 @@ from __future__ import annotations
 from pagesim.errors import PagesimError
 from pagesim.models.layers import FullLayer, IndexerLayer, LatentLayer, Layer
 from pagesim.models.model_spec import ModelSpec
+from pagesim.models.parallel import stage_weight_bytes
 
 _DFLASH_LAYERS = 5
 
@@ -38,6 +39,29 @@ def draft_layers(
             "name one of `pagesim list models`, a config.json or a file of layers"
         )
     return _like_full(target) * (1 if method in ("eagle", "eagle3") else _DFLASH_LAYERS)
+
+
+def draft_bytes(method: str, target: ModelSpec, drafter: ModelSpec | None, modules: int, tp: int) -> int:
+    """Return the bytes of weights on each of ``tp`` GPUs that draft; those of MTP modules are estimated.
+
+    An MTP module is taken to be as large as the target's last layer but one that attends, with a projection
+    of the hidden state and the token beside it. A drafter that is not known counts as nothing.
+
+    Args:
+        method: as `draft_layers` takes it, and so are the model, its drafter and its modules.
+        target: the model for which it drafts.
+        drafter: the model of its own.
+        modules: MTP modules.
+        tp: GPUs that share the target.
+    """
+    if method == "mtp" and target.has_weights:
+        attending = target.attending or tuple(range(target.layers))
+        layer = attending[-2:][0]
+        one = stage_weight_bytes(target, tp, range(layer, layer + 1)) if target.layers > 1 else 0
+        return modules * (one + 2 * 2 * target.hidden * target.hidden)
+    if drafter is not None and drafter.has_weights and method not in ("mtp", "ngram", "ngram_gpu", "suffix"):
+        return drafter.weight_bytes_per_gpu(tp if drafter.heads % tp == 0 else 1)
+    return 0
 
 
 def _like_full(target: ModelSpec) -> tuple[Layer, ...]:

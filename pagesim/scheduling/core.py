@@ -168,14 +168,6 @@ class Scheduler(SchedulerTraits):
         """Whether the engine takes such a prompt in, never has room for it, and serves none behind it."""
         return False
 
-    def no_room(self) -> str:
-        """Return the sentence for a request that needs more blocks than there are."""
-        memory = self.memory
-        return (
-            f"it needs more than the {memory.num_blocks} blocks of {memory.block_size} tokens that the KV "
-            "cache has for it: see num_blocks"
-        )
-
     def expect(self, arrivals: Arrivals) -> None:
         """Say, once and before anything else happens, which requests are going to arrive.
 

@@ -7,7 +7,8 @@ from typing import Any, Literal, TypeVar
 from pydantic import Field
 
 from pagesim.errors import PagesimError
-from pagesim.scheduling.options import MOST, Machine, SchedulerOptions
+from pagesim.scheduling.data_parallel_options import DataParallelOptions, check_data_parallel
+from pagesim.scheduling.options import MOST, Machine
 from pagesim.scheduling.speculative_config import DraftRules, SpeculativeConfig, read_speculative_config
 from pagesim.scheduling.vllm_releases import RELEASES, Release
 
@@ -18,7 +19,7 @@ LARGEST_GRAPH = 512
 """Tokens of the largest iteration that the server captures as a CUDA graph, however many may run."""
 
 
-class VllmV1Options(SchedulerOptions):
+class VllmV1Options(DataParallelOptions):
     """Options of vLLM v1. What depends on the release or the GPU is None until `resolved` has replaced it."""
 
     vllm_version: Literal["0.11.2", "0.19.0", "0.33.0"] = Field(
@@ -105,7 +106,7 @@ class VllmV1Options(SchedulerOptions):
         | None
     ) = Field(None, description="Source of drafts (--spec-method), without --speculative-config.")
     speculative_tokens: int | None = Field(
-        None, ge=1, le=MOST, description="Maximum number of drafts that a step verifies per request."
+        None, ge=0, le=1024, description="Number of drafts that a step verifies per request; 0 for none."
     )
     acceptance: float | None = Field(
         None,
@@ -157,7 +158,7 @@ class VllmV1Options(SchedulerOptions):
         """What drafts, and how; None where nothing does."""
         if self.speculative_config is not None:
             return read_speculative_config(self.speculative_config)
-        if self.speculative_method is None:
+        if self.speculative_method is None or self.speculative_tokens == 0:
             return None
         return SpeculativeConfig.model_validate(
             {"method": self.speculative_method, "num_speculative_tokens": self.speculative_tokens}
@@ -288,6 +289,7 @@ def _check(options: VllmV1Options, release: Release, longest: int, tokens: int, 
         )
     _check_parallel(options, "decode_context_parallel_size")
     _check_parallel(options, "pipeline_parallel_size")
+    check_data_parallel(options, options.vllm_version)
     if tokens < sequences:
         raise PagesimError(
             f"max_num_seqs is {sequences}, more than the {tokens} of max_num_batched_tokens; vLLM does not "
@@ -382,7 +384,8 @@ def _drafting(
                 "speculative_config"
             )
     speculation = options.speculation
-    assert speculation is not None
+    if speculation is None:
+        return None
     if not release.speculates:
         raise PagesimError(
             f"speculative_tokens is for vLLM 0.33.0, not {options.vllm_version}: what that release decides "

@@ -15,7 +15,7 @@ from pagesim.errors import PagesimError
 from pagesim.hardware import GpuSpec, TierSpec, gpu
 from pagesim.models import ModelSpec, model
 from pagesim.models.catalogue import is_config, known_as
-from pagesim.models.drafters import draft_layers
+from pagesim.models.drafters import draft_bytes, draft_layers
 from pagesim.models.layers import KV_DTYPE_BYTES, Layer
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.options import Machine, SchedulerOptions
@@ -32,6 +32,7 @@ from pagesim.setup.block_plans import (
     pool_plan,
     type_plan,
 )
+from pagesim.setup.data_parallel import divided_experts
 from pagesim.setup.offload import tier_specs, with_chunks
 from pagesim.setup.options import refuse_unknown, sentence
 from pagesim.setup.presets import BLOCK_SIZE, PAGE_BYTES, POLICY_PLUGINS, Policy, parts_of
@@ -52,6 +53,7 @@ class EngineConfig:
     Args:
         system: the options as the user gave them.
         other_cost: what iterations take, in place of the cost model that the system names.
+        rank: of the engine among data-parallel ones.
 
     Raises:
         CapacityError: by any part: the model or its longest request does not fit.
@@ -60,6 +62,7 @@ class EngineConfig:
 
     system: System
     other_cost: CostModel | None = None
+    rank: int = 0
 
     @cached_property
     def policy(self) -> Policy:
@@ -75,9 +78,9 @@ class EngineConfig:
     @cached_property
     def model(self) -> ModelSpec:
         """Its model: with the weights that were released, or in the ``weight_dtype`` that was given."""
-        spec = model(self.system.model)
-        dtype = self.system.weight_dtype
-        return spec if dtype is None else spec.with_weights(dtype)
+        spec, dtype = model(self.system.model), self.system.weight_dtype
+        spec = spec if dtype is None else spec.with_weights(dtype)
+        return divided_experts(spec, self.system, self.rank)
 
     @cached_property
     def gpu(self) -> GpuSpec:
@@ -253,6 +256,15 @@ class EngineConfig:
             return ()
         return draft_layers(speculation.drafter, self.model, self.drafter, speculation.n_predict or 1)
 
+    @property
+    def drafter_bytes(self) -> int:
+        """Weights on each GPU of what drafts, as far as they are known; estimated."""
+        speculation = self.options.speculation if isinstance(self.options, VllmV1Options) else None
+        if speculation is None:
+            return 0
+        modules, gpus = speculation.n_predict or 1, self.system.tensor_parallel_size
+        return draft_bytes(speculation.drafter, self.model, self.drafter, modules, gpus)
+
     @cached_property
     def drafter(self) -> ModelSpec | None:
         """The model that drafts; None where nothing does, or it is not known."""
@@ -290,6 +302,7 @@ class EngineConfig:
             "cuda_graphs": self.scheduler.counts_cuda_graphs(self.given_options),
             "flashinfer_sampler": self.system.flashinfer_sampler,
             "sampler_buffers": self.scheduler.keeps_sampler_buffers(self.given_options),
+            "drafter_bytes": self.drafter_bytes,
             "images": Images(
                 tower=not self.system.language_model_only,
                 tried=not self.system.skip_mm_profiling,

@@ -63,6 +63,7 @@ class Engine:
         failure_modes: how often a request met one, and which.
         run: the fast-forward at hand; it has no steps if the next iteration is planned.
         over_at: when what was decided last is over, in ticks.
+        waits: whether that ends with the oldest batch in flight.
     """
 
     __slots__ = (
@@ -75,7 +76,6 @@ class Engine:
         "_naps",
         "_next_abort",
         "_tells_growth",
-        "_waits",
         "aborted_tokens",
         "aborts",
         "copies",
@@ -91,6 +91,7 @@ class Engine:
         "scheduler",
         "strict_compat",
         "until",
+        "waits",
     )
 
     def __init__(
@@ -114,7 +115,7 @@ class Engine:
         self._in_flight: deque[tuple[int, Sequence[Job]]] = deque()
         self._ahead = scheduler.in_flight - 1
         self._first_at = 0  # when the first step of the fast-forward at hand is decided
-        self._waits = False  # whether the turn at hand waits for the oldest batch in flight
+        self.waits = False
         self._naps = False  # whether it computes nothing
         # Whether the next iteration can only do what the last one does: requests that wait were looked at,
         # and none has arrived or gone since that could change what became of them.
@@ -193,7 +194,7 @@ class Engine:
         if len(in_flight) == scheduler.in_flight or not (batch.tokens or scheduler.has_work):
             self._wait(launched, naps=naps)
         else:
-            self._waits, self._naps = False, naps
+            self.waits, self._naps = False, naps
             self.over_at = launched
         if self.fast_forward and not self._ahead:
             # What follows this batch may be known: both are taken in one decision.
@@ -219,7 +220,7 @@ class Engine:
                 in_flight.append((run.end, learned))
                 if not run.draining:
                     return now
-        elif self._waits:
+        elif self.waits:
             arrived = in_flight.popleft()[1]
         else:
             return now + NAP if self._naps and scheduler.has_work else now
@@ -234,11 +235,12 @@ class Engine:
                 self._due = copies.due  # of those that are left
         return now + NAP if self._naps and scheduler.has_work else now
 
-    def end(self) -> None:
-        """Decide nothing more, and hand over what was recorded."""
-        for over_at, _ in self._in_flight:
+    def end(self, ends: Sequence[int] = ()) -> None:
+        """Decide nothing more, and hand over what was recorded; ``ends`` are those of batches in flight."""
+        for over_at in ends or [own for own, _ in self._in_flight]:
             self.scheduler.start_draining()
             self.scheduler.finish(over_at)
+        self._in_flight.clear()
         self.recorder.flush()
         # The observers would keep the engine, and all arrivals, until a garbage collection.
         self.scheduler.events = self.events = Observer()
@@ -326,9 +328,8 @@ class Engine:
 
     def _wait(self, now: int, *, naps: bool) -> None:
         """Let the turn at hand end with the oldest batch in flight."""
-        self._waits, self._naps = True, naps
-        over_at = self._in_flight[0][0]
-        self.over_at = over_at if over_at > now else now
+        self.waits, self._naps = True, naps
+        self.over_at = max(self._in_flight[0][0], now)
 
     def _learned(self, copies: TierCopies) -> Sequence[Job]:
         """Return the jobs of whose end the last iteration of the fast-forward at hand learns."""

@@ -41,6 +41,7 @@ def capacity(
     flashinfer_sampler: bool = True,
     sampler_buffers: bool = False,
     images: Images = USUAL,
+    drafter_bytes: int = 0,
     mem_fraction_static: float = MEM_FRACTION_STATIC,
     max_total_tokens: int | None = None,
     cache_bytes: int | None = None,
@@ -79,6 +80,7 @@ def capacity(
         flashinfer_sampler: whether FlashInfer samples, for ``vllm`` (see `divide`).
         sampler_buffers: whether its sampler keeps buffers, for ``vllm``.
         images: how images are treated, for ``vllm``.
+        drafter_bytes: weights of what drafts, on each GPU of the last stage, for ``vllm``.
         mem_fraction_static: the share of memory for weights and cache, for ``sglang``, in (0, 1].
         max_total_tokens: tokens of the cache at most, for ``sglang``.
         cache_bytes: what is left for the cache on each GPU, where it is known; nothing is then worked out.
@@ -134,6 +136,7 @@ def capacity(
             flashinfer_sampler=flashinfer_sampler,
             sampler_buffers=sampler_buffers,
             images=images,
+            drafter_bytes=drafter_bytes,
             layers=layers,
         )
 

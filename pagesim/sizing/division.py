@@ -57,6 +57,7 @@ class Division:
         activations: the most alive at once in the largest iteration; estimated.
         graphs: CUDA graphs; estimated, 0 where none are captured or the engine does not count them.
         other: all else; estimated.
+        drafter: weights of what drafts, besides; estimated.
     """
 
     memory: int
@@ -65,11 +66,13 @@ class Division:
     activations: int
     graphs: int
     other: int
+    drafter: int = 0
 
     @property
     def cache(self) -> int:
         """What is left for the cache; negative where the rest alone is too much."""
-        return self.requested - self.weights - self.activations - self.graphs - self.other
+        used = self.weights + self.drafter + self.activations + self.graphs + self.other
+        return self.requested - used
 
 
 def divide(
@@ -85,6 +88,7 @@ def divide(
     sampler_buffers: bool = False,
     images: Images = USUAL,
     layers: range | None = None,
+    drafter_bytes: int = 0,
 ) -> Division:
     """Divide the memory of each of ``tp`` GPUs as vLLM does.
 
@@ -102,6 +106,7 @@ def divide(
         sampler_buffers: whether the sampler keeps buffers and masks a copy of the logits, as in 0.33.0.
         images: how images are treated, by a model that has a tower for them.
         layers: of the GPUs' stage, in a pipeline; all of them when left out.
+        drafter_bytes: weights of what drafts, on each GPU of the last stage.
     """
     layers = range(model.layers) if layers is None else layers
     is_first, is_last = layers.start == 0, layers.stop == model.layers
@@ -129,6 +134,7 @@ def divide(
         ),
         graphs=graphs if cuda_graphs else 0,
         other=other,
+        drafter=drafter_bytes if is_last else 0,
     )
 
 
@@ -154,7 +160,8 @@ def expert_padding(model: ModelSpec, gpu: GpuSpec, tp: int, stage: range) -> int
             sides = (1, 64)
     elif dtype.quantized:
         sides = (1, 1)
-    takes, inner = moe.latent or model.hidden, -(-moe.expert_ffn // tp)
+    shards, experts = model.expert_shares(tp)
+    takes, inner = moe.latent or model.hidden, -(-moe.expert_ffn // shards)
     hidden, width = (-(-size // side) * side for size, side in zip((takes, inner), sides, strict=True))
     matrices = 3 if model.gated else 2
     one = matrices * (hidden * width - takes * inner) * dtype.bits / 8
@@ -163,7 +170,7 @@ def expert_padding(model: ModelSpec, gpu: GpuSpec, tp: int, stage: range) -> int
     if moe.exact_router and gpu.capability and gpu.capability != 90 and family != 10:
         one += 2 * model.hidden
     sparse = model.sparse or range(model.mlp_layers or model.layers)[moe.dense_layers :]
-    return ceil(sum(layer in stage for layer in sparse) * moe.experts * one)
+    return ceil(sum(layer in stage for layer in sparse) * experts * one)
 
 
 def requested_bytes(gpu: GpuSpec, gpu_memory_utilization: float) -> int:

@@ -48,6 +48,7 @@ LINES = {
 
 VALUES = {
     "vllm-0.33.0": {
+        "speculative-config": """'{"method": "ngram", "num_speculative_tokens": 4}'""",
         "max-model-len": "4096",
         "kv-cache-dtype": "fp8",
         "gpu-memory-utilization": "0.5",

@@ -186,10 +186,6 @@ def test_every_slot_has_an_entry_where_clients_go_away_in_the_middle_of_loads_an
         ({"vllm_version": "0.19.0"}, r"kv_offloading_size is for vLLM 0\.33\.0, not 0\.19\.0"),
         ({"prefix_cache_retention_interval": 512}, "prefix_cache_retention_interval 512 is in no log"),
         (
-            {"speculative_method": "ngram", "speculative_tokens": 3, "acceptance": 0.5},
-            "kv_offloading_size with speculative_tokens is in no log",
-        ),
-        (
             {"model": "llama4-scout", "gpu": "h200"},
             "chunk-8192 is in no log of vLLM's decisions; leave it out, or give disable_hybrid_kv_cache_m",
         ),

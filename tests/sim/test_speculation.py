@@ -83,6 +83,12 @@ def test_every_draft_is_accepted_or_wasted(method: str, async_scheduling: bool, 
     assert (result.summary["preemptions"]["recompute"] > 0) == (num_blocks == 40)
 
 
+def test_no_drafts_are_as_without_a_method() -> None:
+    none, without = run(crowd(), speculative_tokens=0), ps.simulate(crowd(), "vllm-v1", **OPTIONS)
+    assert none.steps.equals(without.steps)
+    assert none.requests.equals(without.requests)
+
+
 def test_what_is_accepted_of_a_request_does_not_depend_on_what_runs_beside_it() -> None:
     alone, together = (run(crowd(), max_num_seqs=seqs) for seqs in (1, 30))
     assert alone.summary["iterations"] > together.summary["iterations"]
@@ -198,7 +204,7 @@ def test_a_clusters_drafts_are_those_of_its_replicas() -> None:
         ),
         ({"acceptance": 1.5}, "acceptance is 1.5"),
         ({"acceptance": -0.1}, "acceptance is -0.1"),
-        ({"speculative_tokens": 0}, "speculative_tokens is 0"),
+        ({"speculative_tokens": -1}, "speculative_tokens is -1"),
         ({"speculative_method": "eagle7"}, "speculative_method is .?eagle7"),
         ({"vllm_version": "0.19.0"}, "speculative_tokens is for vLLM 0.33.0, not 0.19.0"),
         ({"vllm_version": "0.11.2"}, "speculative_tokens is for vLLM 0.33.0, not 0.11.2"),

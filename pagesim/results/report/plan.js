@@ -17,7 +17,7 @@ function drawPlans(data) {
   }));
   for (const plan of plans) {
     byId("logs").append(...(plans.length > 1 ? [make("h3", {}, plan.name)] : []), make("pre", {}, plan.log.join("\n")),
-      make("p", {}, `Found by replaying them: ${count(plan.at_once)} requests of ${count(plan.scenario.max_model_len)} tokens at once, none preempted.`),
+      make("p", {}, `${plan.is_bound ? "By what each holds in the end, at most" : "Found by replaying them:"} ${count(plan.at_once)} requests of ${count(plan.scenario.max_model_len)} tokens at once${plan.is_bound ? "" : ", none preempted"}.`),
       ...plan.notes.map((note) => make("p", { className: "muted small" }, note)));
   }
   table(byId("groups"), ["plan", "rule", "groups", "layers", "tokens\na block", "bytes\na page", "padding,\n%", "blocks of a\nrequest, at most"],

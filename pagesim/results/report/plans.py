@@ -43,6 +43,7 @@ def _plan(name: str, plan: Plan) -> dict[str, Any]:
         "parts": [part._asdict() for part in (*plan.parts[1:], plan.parts[0])],
         "log": list(plan.log),
         "at_once": plan.at_once,
+        "is_bound": plan.is_bound,
         "notes": list(plan.notes),
         "groups": [
             {
