@@ -18,17 +18,20 @@ def steps_until_next_decision(scheduler: Sglang) -> int:
     scheduler.must_replan = True
     if not finishing or scheduler.chunked_req is not None or results.computed:
         return 0
-    queue, preempts = scheduler.waiting_queue, scheduler.options.preempts
+    queue, preempts = scheduler.waiting_queue, scheduler.preempts
     if queue.waiting and (not running.batch_is_full or pool.is_hybrid_swa or preempts):
         return 0
     if queue.turned_away or (preempts and running.batch_is_full):
         return 0
-    looks_in = scheduler.recv_skipper.turns_until_look if queue.messages else finishing[0][0]
-    if not looks_in:
-        return 0
     if len(results.ending) > scheduler.draining:
         return 0
-    steps = min(finishing[0][0] - memory.steps, looks_in)
+    steps = finishing[0][0] - memory.steps
+    if queue.messages:
+        assert scheduler.recv_skipper is not None
+        looks_in = scheduler.recv_skipper.turns_until_look
+        if not looks_in:
+            return 0
+        steps = min(steps, looks_in)
     joins = bool(results.launched) or scheduler.last_batch is not None
     if joins and (steps <= 0 or not _joins_quietly(scheduler)):
         return 0
@@ -51,9 +54,11 @@ def advance(scheduler: Sglang, steps: int) -> None:
         if steps > 1 or not scheduler.overlaps:
             results.cache_computed()
     Scheduler.advance(scheduler, steps)
-    scheduler.recv_skipper.advance(steps)
+    if scheduler.recv_skipper is not None:
+        scheduler.recv_skipper.advance(steps)
     running = len(scheduler.running_batch.reqs) + scheduler.draining
-    if scheduler.interval.advance(steps, running) and scheduler.delayer is not None:
+    tried = scheduler.interval is None or scheduler.interval.advance(steps, running)
+    if tried and scheduler.delayer is not None:
         scheduler.delayer.clear()
     scheduler.new_token_ratio.decay(steps)
     scheduler.waiting_queue.processed += scheduler.running_batch.extend_num_tokens * steps

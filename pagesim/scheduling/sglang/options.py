@@ -160,11 +160,6 @@ class SglangOptions(SchedulerOptions):
         return not self.disable_radix_cache
 
     @property
-    def preempts(self) -> bool:
-        """Whether a running request makes way for a more important one."""
-        return self.enable_priority_scheduling and not self.disable_priority_preemption
-
-    @property
     def graphs_decodes(self) -> bool:
         """Whether decodes are launched by CUDA graphs."""
         return not (self.disable_cuda_graph or self.disable_decode_cuda_graph)

@@ -30,7 +30,7 @@ def get_new_batch_prefill(scheduler: Sglang, batch: Batch, now: int) -> bool:
 
 
 def _get_new_batch_prefill(scheduler: Sglang, batch: Batch) -> bool:
-    running, preempts = scheduler.running_batch, scheduler.options.preempts
+    running, preempts = scheduler.running_batch, scheduler.preempts
     if not running.reqs or scheduler.pool.is_hybrid_swa or preempts:
         running.batch_is_full = False
     if scheduler.chunked_req is None:
@@ -45,10 +45,11 @@ def _get_new_batch_prefill(scheduler: Sglang, batch: Batch) -> bool:
             return False
     scheduler.policy.calc_priority()
     adder = _add_requests(scheduler)
-    scheduler.preempted += adder.preempt_list
-    for req in adder.preempt_list:
-        scheduler.queue.requeue(req)
-    batch.recomputed += tuple(adder.preempt_list)
+    if adder.preempt_list:
+        scheduler.preempted += adder.preempt_list
+        for req in adder.preempt_list:
+            scheduler.queue.requeue(req)
+        batch.recomputed += tuple(adder.preempt_list)
     if not adder.can_run_list:
         return False
     _run_prompts(scheduler, adder.can_run_list, batch)
@@ -73,7 +74,7 @@ def _add_requests(scheduler: Sglang) -> PrefillAdder:
         if len(admitted) - goes_on >= scheduler.max_running_requests - len(scheduler.running):
             running.batch_is_full = True
         if running.batch_is_full:
-            if not options.preempts or not adder.preempt_to_schedule(req, scheduler.release_req):
+            if not scheduler.preempts or not adder.preempt_to_schedule(req, scheduler.release_req):
                 break
             running.reqs = [each for each in running.reqs if each.order in scheduler.running]
         req.fill_len = req.length

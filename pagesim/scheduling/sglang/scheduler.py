@@ -55,14 +55,16 @@ class Sglang(Scheduler):
         last_batch: those whose prompts ran in the iteration before, and join; None where none ran.
         chunked_req: the request whose prompt runs in chunks, and goes on.
         overlaps: whether an iteration is decided while the one before it runs.
-        recv_skipper: says in which turns the loop looks at what has arrived.
-        interval: turns behind prompts in which no prompts run.
+        recv_skipper: says in which turns the loop looks at what has arrived; None where in each.
+        interval: turns behind prompts in which no prompts run; None where there are none.
+        preempts: whether a running request makes way for a more important one.
         delayer: holds prompts back while few find a place; None where nothing does.
         preempted: requests that made way for more important ones in the last turn.
         min_free_slots: places that must be free for prompts to run beside others.
     """
 
     __slots__ = (
+        "_heeds_arrivals",
         "_is_idle",
         "chunked_req",
         "delayer",
@@ -78,6 +80,7 @@ class Sglang(Scheduler):
         "policy",
         "pool",
         "preempted",
+        "preempts",
         "recv_skipper",
         "results",
         "running_batch",
@@ -164,10 +167,12 @@ class Sglang(Scheduler):
         self.running_batch = ScheduleBatch()
         self.last_batch: ScheduleBatch | None = None
         self.chunked_req: SglangRequest | None = None
-        self.recv_skipper = SchedulerRecvSkipper(options.scheduler_recv_interval)
-        self.interval = PrefillDecodeInterval(
-            options.prefill_decode_interval, options.prefill_decode_interval_min_bs
-        )
+        every, turns = options.scheduler_recv_interval, options.prefill_decode_interval
+        self.recv_skipper = SchedulerRecvSkipper(every) if every > 1 else None
+        least = options.prefill_decode_interval_min_bs
+        self.interval = PrefillDecodeInterval(turns, least) if turns else None
+        self.preempts = options.enable_priority_scheduling and not options.disable_priority_preemption
+        self._heeds_arrivals = self.preempts or every > 1 or options.max_queued_requests is not None
         delays = options.enable_prefill_delayer
         self.delayer = PrefillDelayer(options, self.max_running_requests) if delays else None
         slots = min(options.min_free_slots_delay or 1, self.max_running_requests)
@@ -197,18 +202,20 @@ class Sglang(Scheduler):
         """Decide the next iteration, in one turn, or in two if the engine is idle: its turns take no time."""
         batch, queue = Batch(), self.waiting_queue
         self.preempted = []
-        if self.recv_skipper.handle():
+        if self.recv_skipper is not None and self.recv_skipper.handle():
             queue.receive()
-        may_change = self.interval.is_on or bool(queue.messages)
+        may_change = bool(queue.messages) or (self.interval is not None and self.interval.is_on)
         self._get_next_batch_to_run(batch, now)
         if not batch.tokens and (self._is_idle or not self.overlaps) and may_change:
             self.ran_dry()
             queue.receive()
             self._get_next_batch_to_run(batch, now)
         self._is_idle = not batch.tokens
-        self.recv_skipper.weight = PREFILL_WEIGHT if batch.chunks else 1
+        if self.recv_skipper is not None:
+            self.recv_skipper.weight = PREFILL_WEIGHT if batch.chunks else 1
         self.results.decodes = self.overlaps and batch.decoding > 0
-        batch.ignored, queue.turned_away = tuple(queue.turned_away), []
+        if queue.turned_away:
+            batch.ignored, queue.turned_away = tuple(queue.turned_away), []
         batch.batched_tokens = batch.tokens
         batch.sequences = self.running_sequences
         return batch
@@ -221,9 +228,11 @@ class Sglang(Scheduler):
         if self.overlaps:
             self._note_ending()
         self.merge_last_batch()
-        deferred = self.interval.defers(len(self.running_batch.reqs))
+        interval = self.interval
+        deferred = interval is not None and interval.defers(len(self.running_batch.reqs))
         if not deferred and prefill.get_new_batch_prefill(self, batch, now):
-            self.interval.begin()
+            if interval is not None:
+                interval.begin()
         elif self.running_batch.reqs and not self.running_batch.is_prefill_only:
             decode.update_running_batch(self, batch)
 
@@ -289,8 +298,10 @@ class Sglang(Scheduler):
 
     def ran_dry(self) -> None:
         self._is_idle = True
-        self.recv_skipper.reset()
-        self.interval.end()
+        if self.recv_skipper is not None:
+            self.recv_skipper.reset()
+        if self.interval is not None:
+            self.interval.end()
         if not (self.running or self.queue.waiting):
             self.new_token_ratio.reset()
 
@@ -320,7 +331,6 @@ class Sglang(Scheduler):
         fast_forward.advance(self, steps)
 
     def arrival_matters(self) -> bool:
-        is_full, options = self.running_batch.batch_is_full, self.options
-        if options.preempts or options.max_queued_requests is not None or self.recv_skipper.interval > 1:
+        if self._heeds_arrivals or self.pool.is_hybrid_swa or self.policy.name == "hrrn":
             return True
-        return not is_full or self.pool.is_hybrid_swa or self.policy.name == "hrrn"
+        return not self.running_batch.batch_is_full
