@@ -23,8 +23,16 @@ def divided_experts(spec: ModelSpec, system: System, rank: int) -> ModelSpec:
         spec: the model.
         system: whose options decide.
         rank: of the engine among data-parallel ones.
+
+    Raises:
+        PagesimError: whole experts are asked for, and the model has none.
     """
     ranks, whole = ranks_of(system), bool(system.option("enable_expert_parallel"))
+    if whole and spec.moe is None:
+        raise PagesimError(
+            f"enable_expert_parallel is on, and {spec.name} has no experts; vLLM does not start so: leave it "
+            "out"
+        )
     if spec.moe is None or (ranks == 1 and not whole):
         return spec
     return replace(spec, expert_division=ExpertDivision(ranks, whole, rank))

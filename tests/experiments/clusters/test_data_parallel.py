@@ -114,6 +114,7 @@ def test_under_hybrid_balancing_a_node_sends_requests_to_its_own_ranks_only() ->
             {"model": SPARSE, "data_parallel_size": 2, "kv_offloading_chunks": 50},
             "where engines step together is in no log",
         ),
+        ({"data_parallel_size": 2, "enable_expert_parallel": True}, "opt-13b has no experts; vLLM does not"),
         ({"data_parallel_size": 2, "router": "least-loaded"}, "vLLM balances its ranks itself"),
         ({"data_parallel_size": 2, "replicas": 3}, "the replicas of a deployment are its ranks"),
         ({"data_parallel_size": 2, "policy": "sglang"}, "data_parallel_size is for scheduler vllm-v1"),
