@@ -44,7 +44,8 @@ FloatColumn = npt.NDArray[np.float64]
 class Request:
     """One request as a client sends it, with the output length that the model will turn out to produce.
 
-    The fields are those of a ``Trace``; ``sample_tokens`` is empty where all samples are alike.
+    The fields are those of a ``Trace``, and its ``row`` there; ``sample_tokens`` is empty where all samples
+    are alike.
     """
 
     request_id: int | str
@@ -60,6 +61,7 @@ class Request:
     prefix_tokens: int = 0
     think_s: float | None = None
     priority: int = 0
+    row: int = 0
 
 
 @dataclass(frozen=True)
@@ -239,6 +241,7 @@ class Trace:
             prefix_tokens=0 if self.prefix_tokens is None else int(self.prefix_tokens[row]),
             think_s=None if self.think_s is None else float(self.think_s[row]),
             priority=0 if self.priority is None else int(self.priority[row]),
+            row=row,
         )
 
     def __iter__(self) -> Iterator[Request]:

@@ -19,6 +19,7 @@ from pagesim.accounting.held_without_running import HeldWithoutRunning
 from pagesim.accounting.ledger import HELD_WITHOUT_RUNNING, LedgerError
 from pagesim.accounting.request_log import Move, RequestLog
 from pagesim.accounting.residency import PlainResidency, Residency
+from pagesim.accounting.shared_tails import shared_tails
 from pagesim.accounting.sums import Column
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
@@ -130,44 +131,7 @@ class Recorder(Observer):
     # Iterations
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
-        scheduler, memory = self.scheduler, self.memory
-        end, noted = start + ticks, len(self._late)
-        continuing = 0 if self._decodes_apart else batch.decoding
-        if batch.discarded:
-            continuing -= len(batch.discarded)
-            for request in batch.discarded:
-                self._joined_at.pop(request.row, None)
-        self._stalls = not batch.decodes
-        if batch.prompts:
-            self._admitted(batch, now, end)
-        if batch.completed:
-            for request in batch.completed:
-                self._answer(request, end)
-        if batch.resumed or batch.skipped or batch.served_again:
-            continuing -= self._return(batch, start, end)
-        if batch.decodes:
-            if self._joined_at or (continuing and start != self._answered):
-                self._go_on(continuing, end)
-                continuing = 0
-            if batch.tokens:
-                self._answered = end
-                if self._last_gaps is not None:
-                    self._note_last_gaps(noted, ticks, continuing)
-        shared, rare = memory.shared_blocks, NOTHING_RARE
-        if self._notes_rare:
-            blocked = not memory.grows and scheduler.blocked_externally()
-            self._external = memory.free_blocks if blocked else 0
-            further, rare = self._rare(batch.sequences, self._external, end, batch)
-            shared -= further
-        # fmt: off
-        self._rows.frombytes(_pack_row(
-            1, now, start, ticks, 0, 1, memory.steps, batch.sequences, scheduler.queue.waiting,
-            memory.free_blocks, batch.batched_tokens, batch.tokens, batch.context_tokens, continuing,
-            len(batch.recomputed) + len(batch.swapped_out), shared, memory.cached_blocks, *rare,
-        ))
-        # fmt: on
-        self._residency.planned(batch, self.iterations)
-        self.iterations += 1
+        self._add_row(batch, now, start, ticks, self._note_tokens(batch, now, start, ticks))
 
     def held_up(self, end: int, until: int) -> None:
         first_token = self.log.first_token
@@ -252,10 +216,7 @@ class Recorder(Observer):
 
     def finished(self, request: EngineRequest, now: int) -> None:
         row, log = request.row, self.log
-        since, iteration = request.since, self.iterations
-        request.since = iteration
-        if since < iteration:
-            self._residency.note(request, since, iteration - 1)
+        self.interval_ended(request)
         log.finish[row] = now
         log.status[row] = _FINISHED
         if self._decodes_apart:
@@ -304,12 +265,58 @@ class Recorder(Observer):
 
     # Inside
 
+    def _note_tokens(self, batch: Batch, now: int, start: int, ticks: int) -> int:
+        """Note when requests have a planned iteration's tokens; return how many had one just before, too."""
+        end, noted = start + ticks, len(self._late)
+        continuing = 0 if self._decodes_apart else batch.decoding
+        if batch.discarded:
+            continuing -= len(batch.discarded)
+            for request in batch.discarded:
+                self._joined_at.pop(request.row, None)
+        self._stalls = not batch.decodes
+        if batch.prompts:
+            self._admitted(batch, now, end)
+        if batch.completed:
+            for request in batch.completed:
+                self._answer(request, end)
+        if batch.resumed or batch.skipped or batch.served_again:
+            continuing -= self._return(batch, start, end)
+        if batch.decodes:
+            if self._joined_at or (continuing and start != self._answered):
+                self._go_on(continuing, end)
+                continuing = 0
+            if batch.tokens:
+                self._answered = end
+                if self._last_gaps is not None:
+                    self._note_last_gaps(noted, ticks, continuing)
+        return continuing
+
+    def _add_row(self, batch: Batch, now: int, start: int, ticks: int, continuing: int) -> None:
+        """Add the row of a planned iteration, whose memory is as it is now."""
+        scheduler, memory = self.scheduler, self.memory
+        for request in batch.prompts:
+            request.since = self.iterations
+        shared, rare = memory.shared_blocks, NOTHING_RARE
+        if self._notes_rare:
+            blocked = not memory.grows and scheduler.blocked_externally()
+            self._external = memory.free_blocks if blocked else 0
+            further, rare = self._rare(batch.sequences, self._external, start + ticks, batch)
+            shared -= further
+        # fmt: off
+        self._rows.frombytes(_pack_row(
+            1, now, start, ticks, 0, 1, memory.steps, batch.sequences, scheduler.queue.waiting,
+            memory.free_blocks, batch.batched_tokens, batch.tokens, batch.context_tokens, continuing,
+            len(batch.recomputed) + len(batch.swapped_out), shared, memory.cached_blocks, *rare,
+        ))
+        # fmt: on
+        self._residency.planned(batch, self.iterations)
+        self.iterations += 1
+
     def _admitted(self, batch: Batch, now: int, end: int) -> None:
-        log, iteration, incomplete = self.log, self.iterations, batch.incomplete
+        log, incomplete = self.log, batch.incomplete
         first_scheduled, first_token = log.first_scheduled, log.first_token
         for request in batch.prompts:
             row = request.row
-            request.since = iteration
             if request.loaded:
                 assert log.loaded_tokens is not None
                 log.loaded_tokens[row] = request.loaded
@@ -408,24 +415,9 @@ class Recorder(Observer):
             memory.cpu_blocks - memory.free_cpu_blocks,
             *((0, 0, 0) if batch is None else (batch.blocks_in, batch.blocks_out, batch.blocks_copied)),
             external,
-            *(self._shared_tails() if shares_tails else (0, 0)),
+            *(shared_tails(scheduler) if shares_tails else (0, 0)),
             *parked.values(),
         ]
-
-    def _shared_tails(self) -> tuple[int, int]:
-        """Return slots of last blocks that several samples share: those not filled yet, and never to be."""
-        memory, size = self.memory, self.memory.block_size
-        slack = rounding = 0
-        for request in self.scheduler.running.values():
-            copies = memory.copies_due(request)
-            if copies:
-                held = memory.length(request)
-                end = held + -held % size
-                slack += copies * (end - held)
-                lost = sorted([max(0, end - final) for final in request.finals])
-                # Samples of different lengths all share one block, which the longest fills most.
-                rounding += sum(lost[-copies:])
-        return slack, rounding
 
     def _expand(self, rows: Rows, begin: int, late: Column, gaps: Column) -> Chunk:
         firsts, spread = rows.firsts, rows.spread

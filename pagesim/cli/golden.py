@@ -105,7 +105,7 @@ def _show(log: GoldenLog) -> None:
 
 def _counts(found: LogComparison) -> str:
     unit = {"steps": "iterations", "batches": "batches   ", "requests": "requests"}
-    return "  ".join(f"{rows:>6,} {unit[table]}" for table, rows in found.rows.items())
+    return "  ".join(f"{rows:>6,} {unit.get(table, table)}" for table, rows in found.rows.items())
 
 
 def _seconds(found: list[LogComparison]) -> str:

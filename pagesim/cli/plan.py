@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,15 +26,8 @@ if TYPE_CHECKING:
     from pagesim.sizing import BlockPlan
 
 FIELDS = (
-    *(
-        "model",
-        "gpu",
-        "tensor_parallel_size",
-        "pipeline_parallel_size",
-        "max_model_len",
-        "vllm_version",
-        "gpu_memory_utilization",
-    ),
+    *("model", "gpu", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
+    *("enable_expert_parallel", "max_model_len", "vllm_version", "gpu_memory_utilization"),
     "kv_cache_memory_bytes",
     *("weight_dtype", "kv_cache_dtype", "block_size", "max_num_batched_tokens", "max_num_seqs"),
     *("enable_chunked_prefill", "enable_prefix_caching", "async_scheduling"),
@@ -354,6 +348,15 @@ def _show(found: Plan, available_gib: float | None) -> None:
     show.say("")
     for line in found.log:
         show.say(line)
+    if len(found.blocks_of_ranks) > 1:
+        show.say(
+            f"This is the first of {len(found.blocks_of_ranks)} ranks, which together hold "
+            f"{found.tokens_of_ranks:,} tokens"
+        )
+    if found.experts:
+        alike = [f"{len(list(gpus))} with {number}" for number, gpus in groupby(found.experts)]
+        how = "experts each" if settled.get("enable_expert_parallel") else "experts each, a part of every one"
+        show.say(f"GPUs of all ranks: {', '.join(alike)} {how}")
     if available_gib is not None:
         behind = blocks_behind(available_gib, max(found.blocks.stage_bytes))
         least, most = (found.tokens_in(blocks) for blocks in behind)
@@ -385,8 +388,6 @@ def _show_stages(found: Plan) -> None:
 
 def _show_groups(plan: BlockPlan) -> None:
     """Print the groups of layers that take blocks, like ones side by side in one row."""
-    from itertools import groupby
-
     from pagesim.experiments.plan import rule_of
 
     each = [

@@ -48,7 +48,8 @@ def command(
 ) -> None:
     """Replay a trace: memory and latency of one system, of several, or of a cluster.
 
-    --policies compares policies, --replicas makes a cluster, --device runs every iteration on this machine.
+    --policies compares policies, --replicas and --data-parallel-size make a cluster, --device runs every
+    iteration on this machine.
 
     Example: pagesim run --trace sharegpt --rate 2 --duration 900 --policy vllm-sosp
     """
@@ -62,7 +63,8 @@ def command(
         from pagesim.setup.serve import read_serve
 
         served = read_serve(serve)
-    kind = _kind({*flags, *_written(scenario)}, live=bool(live))
+    told = {**_written(scenario), **({} if served is None else served.options), **flags}
+    kind = _kind(told, live=bool(live))
     chosen = scenario_from(kind, scenario, flags, served)
     target = {Comparison: "comparison", Cluster: "cluster"}.get(kind, "run")
     if out is not None:
@@ -96,9 +98,11 @@ def _written(scenario: Path | None) -> dict[str, Any]:
     return read_toml(scenario)
 
 
-def _kind(given: set[str], *, live: bool) -> type[Scenario]:
+def _kind(given: dict[str, Any], *, live: bool) -> type[Scenario]:
     """Return what kind of scenario these options make: a comparison, a cluster or one system."""
     of_cluster = [name for name in ("replicas", "router", *APART) if name in given]
+    if given.get("data_parallel_size", 1) not in (1, "1", None):
+        of_cluster.append("data_parallel_size")
     kinds: dict[str, type[Scenario]] = {
         **({"policies": Comparison} if "policies" in given else {}),
         **({of_cluster[0]: Cluster} if of_cluster else {}),

@@ -76,6 +76,14 @@ def cluster(result: ClusterResult) -> None:
     rows = _over_replicas(result.replicas, _OF_REPLICAS)
     title = f"{summary['cluster']['replicas']} replicas behind {summary['cluster']['router']}"
     put_table(title, ("", "least", "mean", "most"), rows)
+    together = summary["cluster"].get("lock_step")
+    if together and together["passes"]:
+        share = together["dummy_batches"] / (together["passes"] * summary["cluster"]["replicas"])
+        waves = "a wave" if together["waves"] == 1 else f"{together['waves']:,} waves"
+        say(
+            f"{together['passes']:,} forward passes of all replicas in {waves}; {100 * share:.1f} % of their "
+            "batches were dummies, of replicas that had nothing to compute"
+        )
 
 
 _OF_REPLICAS = (

@@ -87,6 +87,8 @@ class Roofline:
         self._sequence = to_ticks(engine.sequence_s)
         self._fixed: dict[int, int] = {}
         self._moe = model.moe
+        # The experts of a GPU compute the tokens of all data-parallel ranks, which are taken to be alike.
+        self._ranks = 1 if model.expert_division is None else model.expert_division.ranks
         experts = model.expert_bytes_per_gpu(tp)
         # A tower for images is not read where there are none.
         tower = model.weight_bytes_by_group(tp).get(TOWER, 0)
@@ -191,5 +193,5 @@ class Roofline:
         """Seconds of the linear layers, experts included."""
         memory = self._weights_s + self._activations_s * tokens
         if self._moe is not None:
-            memory += self._experts_s * self._moe.touched(tokens)
+            memory += self._experts_s * self._moe.touched(tokens * self._ranks)
         return max(memory, self._linear_s * tokens)

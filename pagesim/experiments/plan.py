@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -14,9 +14,17 @@ from pagesim.api import run
 from pagesim.errors import PagesimError
 from pagesim.hardware.gpus import GIB
 from pagesim.models import model
+from pagesim.scheduling.data_parallel_options import OF_RANKS
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
-from pagesim.setup.block_plans import block_plan, check_cache_bytes, check_graphs, check_longest
+from pagesim.setup.block_plans import (
+    block_plan,
+    check_cache_bytes,
+    check_graphs,
+    check_longest,
+    pipeline_stages,
+)
+from pagesim.setup.data_parallel import experts_on_each_gpu, ranks_of
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.notes import kernel_notes, kv_notes
 from pagesim.setup.system import System
@@ -70,6 +78,9 @@ class Plan:
         keeps_all: whether all layers keep every token, and all of them alike.
         notes: what to know of the model's numbers.
         weights_are: how far to trust the bytes of the weights (`ModelSpec.weights_are`).
+        blocks_of_ranks: the blocks of each data-parallel rank, the null block included, ``[R]``; all else is
+            of the first one, which has the most experts.
+        experts: on each GPU, rank after rank, where they are divided otherwise than all else; else empty.
         stages: those of a pipeline, or the only one.
     """
 
@@ -84,6 +95,8 @@ class Plan:
     keeps_all: bool
     notes: tuple[str, ...] = ()
     weights_are: str = "exact"
+    blocks_of_ranks: tuple[int, ...] = ()
+    experts: tuple[int, ...] = ()
     stages: tuple[StagePlan, ...] = ()
 
     @cached_property
@@ -152,6 +165,11 @@ class Plan:
         return POSTED[bool(model(self.system.model).tower) and not self.system.language_model_only]
 
     @property
+    def tokens_of_ranks(self) -> int:
+        """The tokens that the caches of all data-parallel ranks hold together."""
+        return sum(self.tokens_in(blocks) for blocks in self.blocks_of_ranks)
+
+    @property
     def log(self) -> tuple[str, ...]:
         """The lines of the engine's log that say the same."""
         longest = self.settled["max_model_len"]
@@ -183,9 +201,19 @@ class Plan:
             "max_concurrency": self.concurrency,
             "at_once": self.at_once,
             "log": list(self.log),
+            **self._of_ranks(),
             "off_by_gib_on_posted_logs": self.off_by
             and dict(zip(("logs", "median", "most"), self.off_by, strict=True)),
             "notes": list(self.notes),
+        }
+
+    def _of_ranks(self) -> dict[str, Any]:
+        """Return what is of several engines, and of experts that are divided otherwise than all else."""
+        several = len(self.blocks_of_ranks) > 1
+        return {
+            **({"blocks_of_ranks": list(self.blocks_of_ranks)} if several else {}),
+            **({"tokens_of_ranks": self.tokens_of_ranks} if several else {}),
+            **({"experts_on_each_gpu": list(self.experts)} if self.experts else {}),
         }
 
     def _of_group(self, group: BlockGroup) -> dict[str, Any]:
@@ -242,18 +270,20 @@ def plan(
         check_cache_bytes(config, sized)
     if full_graphs and not enforce_eager:
         check_graphs(options, blocks)
-    divisions = [divide(spec, device, **how, layers=each) for each in config.stages] if given is None else []
-    lefts = [each.cache for each in divisions] if given is None else [given] * len(config.stages)
+    ranges = pipeline_stages(config)
+    divisions = [divide(spec, device, **how, layers=each) for each in ranges] if given is None else []
+    lefts = [each.cache for each in divisions] if given is None else [given] * len(ranges)
     stages = tuple(
         [
             StagePlan(len(layers), of.weights if of else None, left, size, left // size if size else 0)
-            for layers, of, left, size in zip_longest(config.stages, divisions, lefts, blocks.stage_bytes)
+            for layers, of, left, size in zip_longest(ranges, divisions, lefts, blocks.stage_bytes)
         ]
     )
     speculation = options.speculation
     fewest = min(range(len(stages)), key=lambda stage: stages[stage].blocks)
     settled = {
         "tensor_parallel_size": system.tensor_parallel_size,
+        **options.model_dump(include={"data_parallel_size", "enable_expert_parallel"}, exclude_none=True),
         **({"pipeline_parallel_size": len(stages)} if len(stages) > 1 else {}),
         **({"weight_dtype": spec.weights_in_words} if spec.has_weights else {}),
         "kv_cache_dtype": config.kv_dtype,
@@ -285,8 +315,23 @@ def plan(
         keeps_all=spec.keeps_all,
         notes=(*spec.notes, *kv_notes(config), *kernel_notes(config)),
         weights_are=spec.weights_are,
+        blocks_of_ranks=tuple(_blocks_of_ranks(config, blocks)),
+        experts=tuple(experts_on_each_gpu(spec, system.tensor_parallel_size)),
         stages=stages,
     )
+
+
+def _blocks_of_ranks(config: EngineConfig, blocks: BlockPlan) -> list[int]:
+    """Return the blocks of each data-parallel rank; those whose GPUs have fewer experts have more."""
+    found: dict[tuple[int, int], int] = {}
+    each = []
+    for rank in range(ranks_of(config.system)):
+        of_rank = replace(config, rank=rank)
+        held = of_rank.model.expert_shares(config.system.tensor_parallel_size)
+        if held not in found:
+            found[held] = of_rank.capacity_of(blocks, None).num_blocks
+        each.append(found[held])
+    return each
 
 
 def blocks_behind(available_gib: float, block_bytes: int) -> tuple[int, int]:
@@ -308,7 +353,8 @@ def _at_once(system: System, blocks: BlockPlan, most: int) -> int:
     They are replayed: all arrive at once with a prompt of one token, so that all grow in step, and together
     hold the most that they ever can. What an iteration takes does not matter.
     """
-    memory = system.model_copy(update={"num_blocks": blocks.num_blocks, "cost": "affine:0.01,0,0"})
+    alone = dict.fromkeys(("data_parallel_size", *OF_RANKS))
+    memory = system.model_copy(update={**alone, "num_blocks": blocks.num_blocks, "cost": "affine:0.01,0,0"})
 
     def preempts(number: int) -> bool:
         requests = Trace(

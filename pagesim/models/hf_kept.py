@@ -30,6 +30,14 @@ LATENT_SCALES = 8
 """Bytes of the scales of a token of DeepSeek V4."""
 
 
+def indexer_bytes(keys: int) -> int:
+    """Return the bytes that an indexer keeps of a token: numbers in fp8, and a scale of each whole 128.
+
+    Source: ``DeepseekV32IndexerCache`` in deepseek_v2.py.
+    """
+    return keys + keys // 128 * 4
+
+
 def _gemma4(config: HfConfig, layers: int, full: FullLayer, *_: object) -> Kept:
     """Windows and full attention with heads of their own; the last layers read what others keep.
 
@@ -78,7 +86,7 @@ def _deepseek_v4(config: HfConfig, layers: int, *_: object) -> Kept:
     """
     width, rotary = config.number("head_dim"), config.number("qk_rope_head_dim")
     vector, keys = width + rotary + LATENT_SCALES, config.number("index_head_dim", default=128)
-    of_key = keys + 4 * -(-keys // 128)
+    of_key = indexer_bytes(keys)
 
     def window(size: int, block: int, token_bytes: int) -> WindowLayer:
         return WindowLayer(1, width, size, token_bytes, block, ALIGNED)
@@ -117,7 +125,7 @@ def _deltas(
     attends: tuple[Layer, ...] = (latent,)
     if config.get("index_topk") is not None:
         keys, pool = config.number("index_head_dim"), config.number("index_kpool")
-        attends += (IndexerLayer(keys + 4 * -(-keys // 128), pool), RingLayer(pool, 2 * 2 * keys))
+        attends += (IndexerLayer(indexer_bytes(keys), pool), RingLayer(pool, 2 * 2 * keys))
     return [attends if i in full else (state,) for i in range(layers)]
 
 
@@ -149,7 +157,7 @@ def _glm_dsa(config: HfConfig, layers: int, _: FullLayer, latent: LatentLayer | 
     if latent is None:
         raise config.error("kv_lora_rank", None, "a whole number from 1")
     keys = config.number("index_head_dim")
-    indexer = IndexerLayer(keys + 4 * -(-keys // 128))
+    indexer = IndexerLayer(indexer_bytes(keys))
     frequency = config.number("index_topk_freq", default=1)
     offset = config.number("index_skip_topk_offset", default=2)
     pattern = config.text("index_topk_pattern")

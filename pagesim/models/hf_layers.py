@@ -12,7 +12,7 @@ from typing import Any
 
 from pagesim.errors import PagesimError, brief
 from pagesim.models.hf_config import HfConfig
-from pagesim.models.hf_kept import KEPT, Kept
+from pagesim.models.hf_kept import KEPT, Kept, indexer_bytes
 from pagesim.models.hf_unread import LAYER_FILE
 from pagesim.models.layers import (
     ChunkLayer,
@@ -183,7 +183,7 @@ def _indexed(config: HfConfig, mla: LatentAttention | None) -> tuple[Layer, ...]
             f"{config.model_type} is not known here; {LAYER_FILE}"
         )
     keys = config.number("index_head_dim")
-    return (_vector(mla), IndexerLayer(keys + 4 * -(-keys // 128)))
+    return (_vector(mla), IndexerLayer(indexer_bytes(keys)))
 
 
 def _refuse_unknown_signs(config: HfConfig, named: bool) -> None:

@@ -9,8 +9,10 @@ from math import ceil
 from pagesim.errors import PagesimError, brief
 from pagesim.models.encoder import Encoder
 from pagesim.models.exactness import Trust, is_estimate, notes, trust
+from pagesim.models.experts import ExpertDivision
 from pagesim.models.layers import (
     MOST,
+    ChunkLayer,
     FullLayer,
     LatentLayer,
     Layer,
@@ -96,6 +98,7 @@ class ModelSpec:
         ffns: inner width of each layer's plain MLP where they differ, 0 of a layer without one.
         extras: tensors that no other number here tells of.
         own_attention: those of attention are all among them.
+        expert_division: of the experts over GPUs, where it is another one than that of all else.
         mtp: what each of its MTP modules keeps of the tokens before, where that is no layer of full attention
             like its own; empty where they read the model's own KV.
 
@@ -157,6 +160,7 @@ class ModelSpec:
     ffns: tuple[int, ...] = ()
     extras: tuple[Tensor, ...] = ()
     own_attention: bool = False
+    expert_division: ExpertDivision | None = None
     mtp: tuple[Layer, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -319,9 +323,31 @@ class ModelSpec:
         self.kv_heads_per_gpu(tp)
         found: dict[str, float] = {REST: 0, "head": 0}
         for tensor in tensors(self):
-            found[tensor.group] = found.get(tensor.group, 0) + self.weights.bytes(tensor, tp)
+            found[tensor.group] = found.get(tensor.group, 0) + self.bytes_on_gpu(tensor, tp)
         found[REST] += self.weights.cache_scales * self.attention_layers
         return {group: round(size) for group, size in found.items()}
+
+    def bytes_on_gpu(self, tensor: Tensor, tp: int) -> float:
+        """Return the bytes of one of its tensors, in all its layers, on the fullest GPU of ``tp``."""
+        if tensor.copies == 1:
+            return self.weights.bytes(tensor, 1 if self._is_whole(tensor, tp) else tp)
+        shards, held = self.expert_shares(tp)
+        return self.weights.bytes(tensor, shards) * held / tensor.copies
+
+    def expert_shares(self, tp: int) -> tuple[int, int]:
+        """Return how many GPUs divide a routed expert, and the experts on the fullest; 1 and 0 of none."""
+        if self.moe is None:
+            return 1, 0
+        if self.expert_division is None:
+            return tp, self.moe.experts
+        return self.expert_division.shares(self.moe.experts, tp)
+
+    def _is_whole(self, tensor: Tensor, tp: int) -> bool:
+        """Say whether every GPU has a tensor of shared experts whole that GPUs divide otherwise."""
+        if self.expert_division is None or tensor.group != "shared":
+            return False
+        divides_tokens = self.mla is not None or any(isinstance(each, ChunkLayer) for each in self.cached)
+        return divides_tokens and self.expert_division.has_whole_shared(tp)
 
     def expert_bytes_per_gpu(self, tp: int) -> int:
         """Return of these the bytes of experts that are not shared."""

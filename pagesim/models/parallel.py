@@ -124,11 +124,11 @@ def stage_weight_bytes(model: ModelSpec, tp: int, layers: range) -> int:
             is_head = tensor.name in ("lm_head", "final_norm")
             is_here = is_last if is_head else is_first
             is_here |= model.tied and is_last and tensor.name == "embed_tokens"
-            found += model.weights.bytes(tensor, tp) if is_here else 0
+            found += model.bytes_on_gpu(tensor, tp) if is_here else 0
         else:
             # Layers behind the last one, that predict further tokens, are the last stage's.
             own = [each for each in tensor.layers if each in layers or (is_last and each >= layers.stop)]
-            found += model.weights.bytes(tensor._replace(layers=own), tp)
+            found += model.bytes_on_gpu(tensor._replace(layers=own), tp)
     attending = model.attending or range(model.attention_layers)
     found += model.weights.cache_scales * sum(each in layers for each in attending)
     return round(found)

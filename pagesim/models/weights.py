@@ -85,6 +85,8 @@ class WeightDtype:
             if is_expert and (inner % high or inner % wide):  # vLLM then makes blocks that fit
                 high = wide = gcd(high, wide, inner)
             bits = 8 * rows * columns + self.scale * -(-rows // high) * -(-columns // wide)
+        if self.name == "nvfp4":  # vLLM makes no scale for what is left over behind the last group of 16
+            bits -= 8 * rows * (columns % 16 / 16)
         of_matrix, of_module = beside.expert if is_expert else beside.matrix, beside.module
         of_module = beside.expert_module if is_expert else of_module
         return tensor.copies * (bits / 8 + of_matrix * tensor.scales + of_module * tensor.modules)

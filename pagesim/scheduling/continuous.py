@@ -14,7 +14,7 @@ from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.continuous_options import OrcaOptions, SospOptions
 from pagesim.scheduling.core import Scheduler
-from pagesim.scheduling.failure_modes import FailureMode
+from pagesim.scheduling.failure_modes import FailureMode, no_room
 from pagesim.scheduling.growth import keep_running
 from pagesim.scheduling.options import Prices
 from pagesim.scheduling.queue import WaitingQueue
@@ -82,13 +82,13 @@ class ContinuousBatching(Scheduler):
         probe = self._probe
         probe.output, probe.samples = output_tokens, samples
         if not memory.could_admit(probe, prompt_tokens, self.watermark_blocks):
-            return self.no_room()
+            return no_room(self.memory)
         if not memory.grows:
             return ""
         # The last token's KV is never stored.
         shared = prompt_tokens // memory.block_size if memory.shares else 0
         longest = memory.blocks_for(prompt_tokens + output_tokens - 1)
-        return "" if shared + samples * (longest - shared) <= memory.num_blocks else self.no_room()
+        return "" if shared + samples * (longest - shared) <= memory.num_blocks else no_room(self.memory)
 
     def blocked_externally(self) -> bool:
         if self.memory.grows:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:  # both are of requests, too
     from pagesim.scheduling.kv_connector import KVConnector
     from pagesim.scheduling.offload.jobs import Job
 
-_NONE: list[EngineRequest] = []
 _ORDER = attrgetter("order")
 
 
@@ -169,14 +168,6 @@ class Scheduler(SchedulerTraits):
         """Whether the engine takes such a prompt in, never has room for it, and serves none behind it."""
         return False
 
-    def no_room(self) -> str:
-        """Return the sentence for a request that needs more blocks than there are."""
-        memory = self.memory
-        return (
-            f"it needs more than the {memory.num_blocks} blocks of {memory.block_size} tokens that the KV "
-            "cache has for it: see num_blocks"
-        )
-
     def expect(self, arrivals: Arrivals) -> None:
         """Say, once and before anything else happens, which requests are going to arrive.
 
@@ -251,29 +242,26 @@ class Scheduler(SchedulerTraits):
         if self.in_flight > 1 or self.decodes_apart:
             return self.end_in_flight(now)
         finishing, step = self._finishing, self.memory.steps
-        done = _NONE
-        if finishing and finishing[0][0] <= step:
-            done = [finishing.pop(0)[2]]
-            while finishing and finishing[0][0] <= step:
-                done.append(finishing.pop(0)[2])
-            if len(done) > 1:
-                if self._out_of_order:
-                    over = {request.order for request in done}
-                    done = [request for order, request in self.running.items() if order in over]
-                else:
-                    done.sort(key=_ORDER)
-            for request in done:
-                if request.family is None or request.family.alike:
-                    self._over(request, now)
-                else:
-                    self._end_some(request, now)
+        done: list[EngineRequest] = []
+        while finishing and finishing[0][0] <= step:
+            done.append(finishing.pop(0)[2])
+        if self._out_of_order and len(done) > 1:
+            over = {request.order for request in done}
+            done = [request for order, request in self.running.items() if order in over]
+        else:
+            done.sort(key=_ORDER)
+        for request in done:
+            if request.family is None or request.family.alike:
+                self._over(request, now)
+            else:
+                self._end_some(request, now)
         if self.forks.heap:
             self.forks.fork(step, self.memory, self.events)
         return done
 
     def end_in_flight(self, now: int) -> list[EngineRequest]:
         """Finish the oldest batch in flight, where several are: let requests go whose last token is known."""
-        return _NONE
+        return []
 
     def abort(self, row: int, now: int) -> int:
         """Free what a request holds whose client went away, and forget it, wherever it is.

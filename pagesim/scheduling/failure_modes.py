@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+from pagesim.kvcache import BlockManager
+
 
 class FailureMode(Enum):
     """What happened, and what the real engine does then."""
@@ -51,3 +53,11 @@ class StrictCompatError(Exception):
         self.failure_mode = failure_mode
         self.row = row
         self.now = now
+
+
+def no_room(memory: BlockManager) -> str:
+    """Return the sentence for a request that needs more blocks than there are."""
+    return (
+        f"it needs more than the {memory.num_blocks} blocks of {memory.block_size} tokens that the KV "
+        "cache has for it: see num_blocks"
+    )

@@ -14,6 +14,7 @@ from pagesim.kvcache import BlockManager
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.continuous import ContinuousBatching
 from pagesim.scheduling.continuous_options import OrcaOptions
+from pagesim.scheduling.failure_modes import no_room
 from pagesim.scheduling.options import MOST, Prices, SchedulerOptions
 from pagesim.scheduling.request import EngineRequest
 
@@ -105,7 +106,7 @@ class Lightllm(ContinuousBatching):
     def refusal(self, prompt_tokens: int, output_tokens: int, samples: int) -> str:
         refusal = super().refusal(prompt_tokens, output_tokens, samples)
         longest = prompt_tokens + self._asked(prompt_tokens, output_tokens)
-        return refusal or ("" if longest + ADDED_OUTPUT < self.memory.num_blocks else self.no_room())
+        return refusal or ("" if longest + ADDED_OUTPUT < self.memory.num_blocks else no_room(self.memory))
 
     def plan(self, now: int) -> Batch:
         batch = super().plan(now)

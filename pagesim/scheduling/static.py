@@ -8,6 +8,7 @@ from pagesim.errors import PagesimError
 from pagesim.kvcache import BlockManager, SequenceGroup
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
+from pagesim.scheduling.failure_modes import no_room
 from pagesim.scheduling.growth import keep_running
 from pagesim.scheduling.options import MOST, Prices, SchedulerOptions
 from pagesim.scheduling.queue import WaitingQueue
@@ -79,7 +80,7 @@ class StaticBatching(Scheduler):
                 f"max_model_len, {self.max_model_len}"
             )
         needed = self.memory.blocks_to_admit(SequenceGroup(1, output_tokens, samples), prompt_tokens)
-        return "" if needed <= self.memory.num_blocks else self.no_room()
+        return "" if needed <= self.memory.num_blocks else no_room(self.memory)
 
     def arrival_matters(self) -> bool:
         return not self.running

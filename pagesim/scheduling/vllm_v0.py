@@ -9,7 +9,7 @@ from pagesim.kvcache import BlockManager, SequenceGroup
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
-from pagesim.scheduling.failure_modes import FailureMode
+from pagesim.scheduling.failure_modes import FailureMode, no_room
 from pagesim.scheduling.growth import keep_running
 from pagesim.scheduling.options import Prices
 from pagesim.scheduling.queue import WaitingQueue
@@ -95,7 +95,7 @@ class VllmV0(Scheduler):
             if length > self.prompt_limit:
                 return f"{what} {option}, {self.prompt_limit} tokens"
             if self.release.gives_up and not self.memory.could_admit(probe, length, self.watermark_blocks):
-                return self.no_room()
+                return no_room(self.memory)
         return ""
 
     def plan(self, now: int) -> Batch:

@@ -7,7 +7,8 @@ from typing import Any, Literal, TypeVar
 from pydantic import Field
 
 from pagesim.errors import PagesimError
-from pagesim.scheduling.options import MOST, Machine, SchedulerOptions
+from pagesim.scheduling.data_parallel_options import DataParallelOptions, check_data_parallel
+from pagesim.scheduling.options import MOST, Machine
 from pagesim.scheduling.speculative_config import DraftRules, SpeculativeConfig, read_speculative_config
 from pagesim.scheduling.vllm_releases import RELEASES, Release
 
@@ -18,7 +19,7 @@ LARGEST_GRAPH = 512
 """Tokens of the largest iteration that the server captures as a CUDA graph, however many may run."""
 
 
-class VllmV1Options(SchedulerOptions):
+class VllmV1Options(DataParallelOptions):
     """Options of vLLM v1. What depends on the release or the GPU is None until `resolved` has replaced it."""
 
     vllm_version: Literal["0.11.2", "0.19.0", "0.33.0"] = Field(
@@ -288,6 +289,7 @@ def _check(options: VllmV1Options, release: Release, longest: int, tokens: int, 
         )
     _check_parallel(options, "decode_context_parallel_size")
     _check_parallel(options, "pipeline_parallel_size")
+    check_data_parallel(options, options.vllm_version)
     if tokens < sequences:
         raise PagesimError(
             f"max_num_seqs is {sequences}, more than the {tokens} of max_num_batched_tokens; vLLM does not "

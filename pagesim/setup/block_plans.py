@@ -17,7 +17,7 @@ from pagesim.models.layers import (
     StateLayer,
     WindowLayer,
 )
-from pagesim.models.parallel import cached_by_stage
+from pagesim.models.parallel import cached_by_stage, stages_of
 from pagesim.scheduling.sglang import SglangOptions
 from pagesim.scheduling.sglang.defaults import states_of_a_request
 from pagesim.scheduling.speculative_config import DraftRules
@@ -93,7 +93,7 @@ def block_plan(config: EngineConfig, max_model_len: int | None = None) -> BlockP
         drafters=config.draft_layers,
         drafts=drafts.num_speculative_tokens if drafts else 0,
         retained=max(0, drafts.prefill_lookahead - 1) if drafts else 0,
-        stages=cached_by_stage(model, config.stages),
+        stages=cached_by_stage(model, pipeline_stages(config)),
     )
     plan.check_retention(options.prefix_cache_retention_interval or 0)
     return plan
@@ -108,11 +108,11 @@ def divided_over(config: EngineConfig) -> int:
     return _of_own_blocks(config, "decode_context_parallel_size")
 
 
-def number_of_stages(config: EngineConfig) -> int:
-    """Return over how many stages of a pipeline layers are divided.
+def pipeline_stages(config: EngineConfig) -> tuple[range, ...]:
+    """Return the layers of each stage of a pipeline, from 0; one has all of them where there is none.
 
     Raises:
-        PagesimError: over several, and blocks are not vLLM's own, or another rule counts them.
+        PagesimError: there are several, and blocks are not vLLM's own, or another rule counts them.
     """
     stages = _of_own_blocks(config, "pipeline_parallel_size")
     if stages > 1 and config.sizing != "vllm" and config.system.num_blocks is None:
@@ -120,7 +120,7 @@ def number_of_stages(config: EngineConfig) -> int:
             f"pipeline_parallel_size is {stages}, and sizing is {config.sizing}; it is for sizing vllm: "
             "leave one of them out, or give num_blocks"
         )
-    return stages
+    return stages_of(config.model, stages)
 
 
 def _of_own_blocks(config: EngineConfig, name: str) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from pagesim.costs import CostModel, PreemptionPrices, ReadsSpans
+from pagesim.costs import Affine, CostModel, PreemptionPrices, ReadsSpans
 from pagesim.errors import PagesimError
 from pagesim.kvcache import (
     RESERVATIONS,
@@ -19,15 +19,17 @@ from pagesim.kvcache import (
 )
 from pagesim.kvcache.groups import are_hybrid
 from pagesim.kvcache.radix import WindowPool
+from pagesim.models.parallel import hand_over_bytes_per_token
 from pagesim.scheduling.attention_spans import AttentionSpans, LastTokens, SinceChunk
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.traits import Pool as ReplicaPool
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
-from pagesim.setup.block_plans import kv_groups, type_groups
+from pagesim.setup.block_plans import kv_groups, pipeline_stages, type_groups
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.offload import chain_of, load_time
 from pagesim.setup.presets import check_preemption
 from pagesim.setup.registry import ALLOCATORS, SCHEDULERS, memory_of
+from pagesim.sim.pipeline import Pipeline
 from pagesim.sizing import PoolPlan, StatePlan, TypePlan
 
 
@@ -67,6 +69,20 @@ def new_scheduler(
     scheduler = SCHEDULERS.make(config.policy.scheduler, made)
     count_spans(scheduler, config.cost)
     return scheduler
+
+
+def new_pipeline(config: EngineConfig) -> Pipeline | None:
+    """Return the stages through which batches pass, all of them free; None where one has all layers."""
+    stages = pipeline_stages(config)
+    if len(stages) == 1:
+        return None
+    prices = not isinstance(config.cost, Affine)  # which says all that an iteration takes
+    return Pipeline(
+        [len(layers) for layers in stages],
+        waits_for_tokens=config.scheduler.schedules_ahead(config.options),
+        link=config.gpu.peer if prices else None,
+        token_bytes=hand_over_bytes_per_token(config.model, config.system.tensor_parallel_size),
+    )
 
 
 def new_memory(config: EngineConfig, *, tables: bool = False) -> BlockManager:

@@ -10,14 +10,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pagesim.costs import Affine, CostModel, EngineTime, engine_time, parse_cost
+from pagesim.costs import CostModel, EngineTime, engine_time, parse_cost
 from pagesim.errors import PagesimError
 from pagesim.hardware import GpuSpec, TierSpec, gpu
 from pagesim.models import ModelSpec, model
 from pagesim.models.catalogue import is_config, known_as
 from pagesim.models.drafters import draft_bytes, draft_layers
 from pagesim.models.layers import KV_DTYPE_BYTES, Layer
-from pagesim.models.parallel import hand_over_bytes_per_token, stages_of
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.options import Machine, SchedulerOptions
 from pagesim.scheduling.sglang import SglangOptions, most_running, static_fraction
@@ -29,16 +28,16 @@ from pagesim.setup.block_plans import (
     check_kv_dtype,
     divided_over,
     fitting_length,
-    number_of_stages,
+    pipeline_stages,
     pool_plan,
     type_plan,
 )
+from pagesim.setup.data_parallel import divided_experts
 from pagesim.setup.offload import tier_specs, with_chunks
 from pagesim.setup.options import refuse_unknown, sentence
 from pagesim.setup.presets import BLOCK_SIZE, PAGE_BYTES, POLICY_PLUGINS, Policy, parts_of
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.system import MOST_BLOCKS, System
-from pagesim.sim.pipeline import Pipeline
 from pagesim.sizing import Capacity, PoolPlan, StatePlan, TypePlan, capacity
 from pagesim.sizing.activations import Images
 from pagesim.sizing.kv_blocks import KVBlock, Plan, Sizing, cache_of, kv_block
@@ -54,6 +53,7 @@ class EngineConfig:
     Args:
         system: the options as the user gave them.
         other_cost: what iterations take, in place of the cost model that the system names.
+        rank: of the engine among data-parallel ones.
 
     Raises:
         CapacityError: by any part: the model or its longest request does not fit.
@@ -62,6 +62,7 @@ class EngineConfig:
 
     system: System
     other_cost: CostModel | None = None
+    rank: int = 0
 
     @cached_property
     def policy(self) -> Policy:
@@ -77,9 +78,9 @@ class EngineConfig:
     @cached_property
     def model(self) -> ModelSpec:
         """Its model: with the weights that were released, or in the ``weight_dtype`` that was given."""
-        spec = model(self.system.model)
-        dtype = self.system.weight_dtype
-        return spec if dtype is None else spec.with_weights(dtype)
+        spec, dtype = model(self.system.model), self.system.weight_dtype
+        spec = spec if dtype is None else spec.with_weights(dtype)
+        return divided_experts(spec, self.system, self.rank)
 
     @cached_property
     def gpu(self) -> GpuSpec:
@@ -230,7 +231,7 @@ class EngineConfig:
         if KV_DTYPE_BYTES[self.kv_dtype] < KV_DTYPE_BYTES[DEFAULT_KV_DTYPE]:
             check_kv_dtype(self)
         plain = spec.is_plain and not self.draft_layers
-        if plain and layout is None and divided_over(self) == len(self.stages) == 1:
+        if plain and layout is None and divided_over(self) == len(pipeline_stages(self)) == 1:
             return None
         if isinstance(options, SglangOptions):
             return pool_plan(self, options)
@@ -382,7 +383,7 @@ class EngineConfig:
             max_model_len=max_model_len,
             num_blocks=self.system.num_blocks,
             blocks=blocks,
-            stages=self.stages,
+            stages=pipeline_stages(self),
         )
 
     @cached_property
@@ -428,23 +429,6 @@ class EngineConfig:
                 f"chunked_prefill_size is {chunk}; it must be a multiple of a page's {block_size} tokens: "
                 "SGLang does not start so"
             )
-
-    @cached_property
-    def stages(self) -> tuple[range, ...]:
-        """The layers of each stage of its pipeline, from 0; one stage has them all where there is none."""
-        return stages_of(self.model, number_of_stages(self))
-
-    def new_pipeline(self) -> Pipeline | None:
-        """Return the stages through which its batches pass, all of them free; None where there is one."""
-        if len(self.stages) == 1:
-            return None
-        prices = not isinstance(self.cost, Affine)  # which says all that an iteration takes
-        return Pipeline(
-            [len(layers) for layers in self.stages],
-            waits_for_tokens=self.scheduler.schedules_ahead(self.options),
-            link=self.gpu.peer if prices else None,
-            token_bytes=hand_over_bytes_per_token(self.model, self.system.tensor_parallel_size),
-        )
 
     @cached_property
     def tiers(self) -> tuple[TierSpec, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pagesim.costs import Assuming, ReadsSpans
+from pagesim.costs.roofline import Roofline
 from pagesim.errors import CapacityError
 from pagesim.hardware.gpus import GIB
 from pagesim.models.layers import LatentLayer, StateLayer
@@ -53,6 +54,7 @@ def system_notes(config: EngineConfig) -> tuple[str, ...]:
         *(cost.notes if isinstance(cost, Assuming) else ()),
         *_span_notes(config),
         *_context_parallel_notes(config),
+        *_expert_notes(config),
         *_draft_notes(config),
         *[
             f"cost {config.system.cost} is extrapolated beyond what was measured of "
@@ -133,6 +135,18 @@ def _context_parallel_notes(config: EngineConfig) -> tuple[str, ...]:
         f"decode_context_parallel_size {size} decides on blocks here; what an iteration takes is charged as "
         "if each GPU read all tokens of its heads",
     )
+
+
+def _expert_notes(config: EngineConfig) -> tuple[str, ...]:
+    """Return what is not charged of experts that are divided over the GPUs of several ranks, or are whole."""
+    division = config.model.expert_division
+    if division is None:
+        return ()
+    over = f"data_parallel_size {division.ranks}" if division.ranks > 1 else "enable_expert_parallel"
+    said = f"{over}: what GPUs send each other for experts is not charged"
+    if not isinstance(config.cost, Roofline):
+        said += f", and cost {config.system.cost} takes all experts to be on the GPUs of each rank"
+    return (said,)
 
 
 def _draft_notes(config: EngineConfig) -> tuple[str, ...]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from pagesim.errors import PagesimError, brief
+from pagesim.models import model
 from pagesim.scheduling.sglang.defaults import PAGE, PAGED_GPUS
 from pagesim.setup.serve_sglang_flags import (
     ALIASES,
@@ -141,6 +142,26 @@ _READERS: dict[str, Reader] = {
 }
 
 
+def _experts(given: Mapping[str, list[str]], options: dict[str, Any]) -> tuple[Collection[str], list[str]]:
+    """Refuse whole experts on GPUs that cannot be dealt out evenly; else they change no decision.
+
+    Each GPU then holds as many bytes of experts as when every expert is cut.
+    """
+    asked = int(given.get("ep-size", ["1"])[-1])
+    if asked == 1:
+        return (), []
+    name, gpus = options["model"], options.get("tensor_parallel_size", 1)
+    moe = model(name).moe
+    if moe is None:
+        return (), [f"SGLang has no use for --ep-size here: {brief(name, 80)} has no experts"]
+    if asked < 1 or gpus % asked or moe.experts % asked:
+        raise PagesimError(
+            f"--serve: --ep-size would deal the {moe.experts} experts of {brief(name, 80)} unevenly over "
+            f"{asked} of {gpus} GPUs, and is not modelled; leave it out"
+        )
+    return (), []
+
+
 _TABLE = FlagTable(
     server=f"SGLang {RELEASE}",
     engine="SGLang",
@@ -160,7 +181,7 @@ _TABLE = FlagTable(
     model="model-path",
     length="context-length",
     kernels=("moe-runner-backend",),
-    experts="ep-size",
+    settle=_experts,
     checkpoints=QUANTIZATIONS,
 )
 

@@ -14,15 +14,19 @@ from pagesim.setup.block_plans import STATE_DTYPES
 from pagesim.setup.reading import parse_json
 from pagesim.setup.serve_vllm_flags import (
     ALIASES,
+    BATCHED_EXPERTS,
+    EXPERTS,
     FLAGS,
     HARMLESS,
     HARMLESS_VARIABLES,
     LAYERED,
     NOTED,
+    OF_RANKS,
     OLDER,
     QUANTIZATIONS,
     REFUSED,
     TAKEN,
+    TWO_BATCHES,
     WITHIN_A_REPLICA,
 )
 from pagesim.setup.serve_words import FlagTable, Reader, choice, number
@@ -116,6 +120,51 @@ def _graphs(flags: Mapping[str, list[str]], eager: bool) -> dict[str, int]:
     return {"max_cudagraph_capture_size": max(sizes)}
 
 
+def _ranks(given: Mapping[str, list[str]], options: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Put what a line says of several engines and of experts into options, as `FlagTable.settle`.
+
+    Raises:
+        PagesimError: it is not modelled, or vLLM does not start so.
+    """
+    idle, notes = [], []
+    moe, size = model(options["model"]).moe, options.get("data_parallel_size", 1)
+    if options.get("enable_expert_parallel"):
+        if moe is None:
+            notes.append(f"vLLM has no use for --{EXPERTS} here: {options['model']} has no experts")
+        if moe is None or (size == 1 and moe.experts % options.get("tensor_parallel_size", 1) == 0):
+            del options["enable_expert_parallel"]
+            idle.append(EXPERTS)
+    hybrid, external = (options.pop(f"data_parallel_{name}_lb", False) for name in ("hybrid", "external"))
+    if hybrid and external:
+        raise PagesimError(
+            "--serve: --data-parallel-hybrid-lb and --data-parallel-external-lb; vLLM does not start so: "
+            "leave one of them out"
+        )
+    if size == 1:
+        for name in OF_RANKS:
+            if given.get(name, ["false"]) not in (["false"], ["1"]):
+                raise PagesimError(
+                    f"--serve: --{' '.join((name, *given[name]))} affects scheduling and is not modelled; it "
+                    "goes with --data-parallel-size"
+                )
+        for name in (*OF_RANKS, "data-parallel-size", "api-server-count"):
+            options.pop(name.replace("-", "_"), None)
+            idle.append(name)
+        return idle, notes
+    if hybrid or external:
+        options["data_parallel_lb"] = "hybrid" if hybrid else "external"
+    for name in TWO_BATCHES:
+        if given.get(name, ["false"]) != ["false"]:
+            raise PagesimError(
+                f"--serve: --{name} beside --data-parallel-size affects scheduling and is not modelled; "
+                "leave it out"
+            )
+    backend = given.get("all2all-backend", [""])[-1]
+    if options.get("enable_expert_parallel") and backend in BATCHED_EXPERTS:
+        options.setdefault("max_num_batched_tokens", 256)
+    return idle, notes
+
+
 def _check_state_block(flags: Mapping[str, list[str]], options: Mapping[str, Any]) -> None:
     """Refuse a ``--mamba-block-size`` that the server does not start with (config/vllm.py).
 
@@ -177,6 +226,10 @@ _READERS: dict[str, Reader] = {
     "tensor-parallel-size": number("tensor_parallel_size", int),
     "pipeline-parallel-size": number("pipeline_parallel_size", int),
     "decode-context-parallel-size": number("decode_context_parallel_size", int),
+    "data-parallel-size": number("data_parallel_size", int),
+    "data-parallel-size-local": number("data_parallel_size_local", int),
+    "api-server-count": number("api_server_count", int),
+    "dp-sync-interval": number("dp_sync_interval", int),
     "gpu-memory-utilization": number("gpu_memory_utilization", float),
     "block-size": number("block_size", int),
     "kv-cache-memory-bytes": number("kv_cache_memory_bytes", readable),
@@ -228,6 +281,6 @@ _TABLE = FlagTable(
     model="model",
     length="max-model-len",
     kernels=("moe-backend", "kernel-config"),
-    experts="enable-expert-parallel",
+    settle=_ranks,
     checkpoints=QUANTIZATIONS,
 )

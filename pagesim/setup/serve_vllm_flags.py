@@ -20,6 +20,8 @@ TAKEN = _flags("""
     prefix-match-unit mamba-ssm-cache-dtype
     kv-offloading-size max-cudagraph-capture-size cudagraph-capture-sizes* enforce-eager!
     language-model-only! limit-mm-per-prompt mm-processor-kwargs skip-mm-profiling!
+    data-parallel-size data-parallel-size-local data-parallel-hybrid-lb! data-parallel-external-lb!
+    api-server-count dp-sync-interval enable-expert-parallel!
     speculative-config spec-method spec-model spec-tokens
 """)
 """Flags that decide on memory or scheduling, and that pagesim has, too."""
@@ -27,10 +29,11 @@ TAKEN = _flags("""
 NOTED = _flags("""
     aggregate-engine-logging! allow-credentials! allow-deprecated-quantization! allowed-headers
     allowed-local-media-path allowed-media-domains* allowed-methods allowed-origins
-    anthropic-disabled-thinking-effort api-key* api-server-count chat-template
+    anthropic-disabled-thinking-effort api-key* chat-template
     chat-template-content-format code-revision cohere-format cohere-is-reasoning-model!
     collect-detailed-traces* compilation-config config-format cpu-distributed-timeout-seconds
-    cudagraph-metrics! custom-histogram-buckets default-chat-template-kwargs device-ids
+    cudagraph-metrics! custom-histogram-buckets data-parallel-address data-parallel-backend
+    data-parallel-rpc-port default-chat-template-kwargs device-ids
     disable-access-log-for-endpoints disable-cascade-attn! disable-chunked-mm-input!
     disable-custom-all-reduce! disable-fastapi-docs! disable-log-stats! disable-uvicorn-access-log!
     distributed-timeout-seconds download-dir ec-manager-config enable-auto-tool-choice!
@@ -81,12 +84,11 @@ LAYERED = _flags("""
 
 REFUSED = _flags("""
     additional-config attention-config aux-output-config config cp-kv-cache-interleave-size
-    cpu-offload-params* data-parallel-address data-parallel-backend data-parallel-external-lb!
-    data-parallel-hybrid-lb! data-parallel-multi-port-external-lb! data-parallel-rank
-    data-parallel-rpc-port data-parallel-start-rank data-parallel-supervisor-port dcp-comm-backend
+    cpu-offload-params* data-parallel-multi-port-external-lb! data-parallel-rank
+    data-parallel-start-rank data-parallel-supervisor-port dcp-comm-backend
     dcp-kv-cache-interleave-size dcp-q-replicate! default-mm-loras diffusion-config
     disable-nccl-for-dp-synchronization! dp-supervisor-probe-failure-threshold
-    dp-supervisor-probe-interval-s dp-supervisor-probe-timeout-s dp-sync-interval ec-transfer-config
+    dp-supervisor-probe-interval-s dp-supervisor-probe-timeout-s ec-transfer-config
     elastic-ep-max-dp-size enable-batch-sharded-sampling! enable-elastic-ep! enable-eplb! enable-lora!
     enable-mixed-moe-lora-format! enable-moe-shared-loras! enable-prompt-embeds!
     enable-return-routed-experts! enable-tower-connector-lora! engram-config eplb-config
@@ -107,12 +109,27 @@ QUANTIZATIONS: dict[str, tuple[str, ...]] = {**QUANTIZED, "fbgemm_fp8": ("fp8",)
 
 WITHIN_A_REPLICA = _flags("""
     all2all-backend dbo-decode-token-threshold dbo-prefill-token-threshold enable-dbo!
-    enable-ep-weight-filter! enable-expert-parallel! expert-placement-strategy ubatch-size
+    enable-ep-weight-filter! expert-placement-strategy ubatch-size
 """)
 """Flags of experts that change neither memory nor scheduling where one replica serves (``-dp 1``).
 
-Nothing in v1/core reads them; which experts a GPU holds changes, and not their bytes.
+Nothing in v1/core reads them. Beside several ranks ``--all2all-backend`` decides on a default, and two
+batches at once (``--enable-dbo``, ``--ubatch-size``) are refused.
 """
+
+EXPERTS = "enable-expert-parallel"
+
+OF_RANKS = (
+    *("data-parallel-size-local", "data-parallel-hybrid-lb", "data-parallel-external-lb"),
+    "dp-sync-interval",
+)
+"""Flags that several ranks alone have a use for, of which one has at most the value 1."""
+
+TWO_BATCHES = ("enable-dbo", "ubatch-size", "dbo-decode-token-threshold", "dbo-prefill-token-threshold")
+
+BATCHED_EXPERTS = ("deepep_low_latency", "nixl_ep")
+"""Backends with which iterations of ranks with whole experts have 256 tokens at most where that is left open
+(``use_batched_dp_moe``, config/scheduler.py 42)."""
 
 HARMLESS: dict[str, tuple[str, ...]] = {
     "kv-offloading-backend": ("native",),
@@ -121,8 +138,6 @@ HARMLESS: dict[str, tuple[str, ...]] = {
     "cpu-offload-gb": ("0", "0.0"),
     "offload-backend": ("auto",),
     "offload-group-size": ("0",),
-    "data-parallel-size": ("1",),
-    "data-parallel-size-local": ("1",),
     "prefill-context-parallel-size": ("1",),
     "nnodes": ("1",),
     "node-rank": ("0",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -33,6 +33,8 @@ new. With ``fp8`` a checkpoint of 16 bits is quantized when it is loaded."""
 
 Reader = Callable[[str, str], dict[str, Any]]
 """What makes options of a flag's name and its value; PagesimError where the value is off."""
+
+Settle = Callable[[Mapping[str, list[str]], dict[str, Any]], tuple[Collection[str], list[str]]]
 
 _ARITIES: dict[str, Arity] = {"*": "several", "?": "perhaps", "!": "none"}
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
@@ -106,7 +108,8 @@ class FlagTable:
         model: the flag that names the model.
         length: the flag that says the tokens of the longest request.
         kernels: the flags that choose kernels of experts.
-        experts: the flag that gives GPUs whole experts.
+        settle: puts what flags say together into options; returns those of ``taken`` that have no effect, and
+            further notes.
         checkpoints: by method of quantization, the weight dtypes of checkpoints for which it says nothing
             new.
     """
@@ -129,7 +132,7 @@ class FlagTable:
     model: str
     length: str
     kernels: tuple[str, ...]
-    experts: str
+    settle: Settle
     checkpoints: Mapping[str, tuple[str, ...]]
 
     def options(
@@ -177,8 +180,8 @@ class FlagTable:
             options |= self._quantized(known, given["quantization"][-1])
         self._check_length(options)
         self._check_layers(known, given)
-        without = [*variables, *(f"--{name}" for name in given if name not in self.taken)]
-        notes = self._check_experts(known, given, options.get("tensor_parallel_size", 1))
+        idle, notes = self.settle(given, options)
+        without = [*variables, *(f"--{name}" for name in given if name not in self.taken or name in idle)]
         if without:
             notes.insert(0, f"of the {self.server} line without an effect here: {', '.join(without)}")
         return options, given, tuple(notes)
@@ -284,25 +287,6 @@ class FlagTable:
                     f"--serve: --{flag} {escaped(chosen)[:80]} would change how far the MXFP4 experts of "
                     f"{brief(name, 80)} are padded, and is not modelled; leave it out"
                 )
-
-    def _check_experts(self, name: str, given: Mapping[str, list[str]], gpus: int) -> list[str]:
-        """Return what is said of whole experts on GPUs: within one replica they change no decision.
-
-        Each GPU holds as many bytes of experts as when every expert is cut, if they are dealt out evenly.
-        """
-        asked = given.get(self.experts, ["false"])
-        if asked in (["false"], ["1"]):
-            return []
-        moe = model(name).moe
-        if moe is None:
-            return [f"{self.engine} has no use for --{self.experts} here: {brief(name, 80)} has no experts"]
-        ranks = int(asked[-1]) if asked else gpus
-        if ranks < 1 or gpus % ranks or moe.experts % ranks:
-            raise PagesimError(
-                f"--serve: --{self.experts} would deal the {moe.experts} experts of {brief(name, 80)} "
-                f"unevenly over {ranks} of {gpus} GPUs, and is not modelled; leave it out"
-            )
-        return []
 
     def _quantized(self, name: str, method: str) -> dict[str, str]:
         """Return the weight dtype that a method of quantization gives a model, if it is not the model's."""

@@ -8,6 +8,7 @@ from typing import Any
 from pagesim.accounting.chunks import Chunk
 from pagesim.accounting.ledger import LedgerShape
 from pagesim.accounting.metrics import MemoryMeans, TokenGaps
+from pagesim.accounting.pass_recorder import PassRecorder
 from pagesim.accounting.records import Recorder
 from pagesim.accounting.request_log import RequestLog
 from pagesim.accounting.tier_history import TierHistory
@@ -16,6 +17,7 @@ from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.failure_modes import FailureMode
 from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.request import EngineRequest, Status
+from pagesim.setup.build import new_pipeline
 from pagesim.setup.offload import traffic_of
 from pagesim.setup.prepare import PreparedSystem
 from pagesim.sim.clock import to_ticks
@@ -67,6 +69,7 @@ class Server:
             is an `Observer` is one of them.
         observers: further ones, called after the recorder.
         tables: whether blocks must have numbers, because an observer reads them.
+        lock_step: whether it is known only later when an iteration is carried out, and each is planned.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Server:
         executor: MakeExecutor | None = None,
         observers: Sequence[Observer] = (),
         tables: bool = False,
+        lock_step: bool = False,
     ) -> None:
         config, system = setting.config, setting.config.system
         self.setting = setting
@@ -101,7 +105,7 @@ class Server:
             for account in accounts:
                 account(chunk)
 
-        self.recorder = Recorder(self.scheduler, log, account_for)
+        self.recorder = (PassRecorder if lock_step else Recorder)(self.scheduler, log, account_for)
         spans = self.scheduler.spans
         carrying_out: Executor = PredictedExecutor(config.cost, None if spans is None else spans.ahead)
         if executor is not None:
@@ -123,12 +127,12 @@ class Server:
             carrying_out,
             self.recorder,
             observers=observers,
-            fast_forward=system.fast_forward,
+            fast_forward=system.fast_forward and not lock_step,
             until=None if system.until is None else to_ticks(system.until),
             aborts=aborts,
             strict_compat=system.strict_compat,
             copies=copies,
-            pipeline=config.new_pipeline(),
+            pipeline=new_pipeline(config),
         )
 
     def replay(self) -> None:

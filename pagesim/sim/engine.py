@@ -41,10 +41,9 @@ class Engine:
 
     One turn schedules a batch, and then waits for the oldest one in flight if there are as many as there may
     be, or if there is nothing else to do. With one, an iteration is decided when the one before it is over;
-    with two, when the one before the one before it is, and it begins when the one before it is over. There a
-    schedule may be empty; that is an iteration of no length, which is in flight as any other.
-
-    With more, it begins when the first stage of a pipeline is free.
+    with two, when the one before the one before it is, and it begins when the one before it is over; with
+    more, when the first stage of a pipeline is free. There a schedule may be empty; that is an iteration of
+    no length, which is in flight as any other.
 
     Source: vLLM 0.33.0, v1/engine/core.py, ``EngineCore.step`` and ``step_with_batch_queue``.
 
@@ -64,20 +63,19 @@ class Engine:
         failure_modes: how often a request met one, and which.
         run: the fast-forward at hand; it has no steps if the next iteration is planned.
         over_at: when what was decided last is over, in ticks.
+        waits: whether that ends with the oldest batch in flight.
     """
 
     __slots__ = (
         "_ahead",
         "_due",
         "_first_at",
-        "_forwards",
         "_in_flight",
         "_is_settled",
         "_looks",
         "_naps",
         "_next_abort",
         "_tells_growth",
-        "_waits",
         "aborted_tokens",
         "aborts",
         "copies",
@@ -93,6 +91,7 @@ class Engine:
         "scheduler",
         "strict_compat",
         "until",
+        "waits",
     )
 
     def __init__(
@@ -115,10 +114,8 @@ class Engine:
         # When each batch in flight is over, and the jobs that were over when it was launched.
         self._in_flight: deque[tuple[int, Sequence[Job]]] = deque()
         self._ahead = scheduler.in_flight - 1
-        # Where more than two are in flight each iteration is planned.
-        self._forwards = fast_forward and self._ahead < 2
         self._first_at = 0  # when the first step of the fast-forward at hand is decided
-        self._waits = False  # whether the turn at hand waits for the oldest batch in flight
+        self.waits = False
         self._naps = False  # whether it computes nothing
         # Whether the next iteration can only do what the last one does: requests that wait were looked at,
         # and none has arrived or gone since that could change what became of them.
@@ -168,7 +165,7 @@ class Engine:
         if copies is not None:
             copies.advance(now)  # what moves from tier to tier goes on beside the engine
         run.steps, run.decided = 0, now
-        if self._forwards and self._fast_forwards(now):
+        if self.fast_forward and self._fast_forwards(now):
             return True
         batch = self._plan(now)
         if batch is None:
@@ -187,7 +184,6 @@ class Engine:
         end = start + ticks
         if self.pipeline is not None:
             start, end = self.pipeline.run(batch, launched, ticks)
-            batch.waited = end - start - ticks
         self.events.planned(batch, now, start, end - start)
         arrived: Sequence[Job] = ()
         if copies is not None and transfers is not None:
@@ -198,9 +194,9 @@ class Engine:
         if len(in_flight) == scheduler.in_flight or not (batch.tokens or scheduler.has_work):
             self._wait(launched, naps=naps)
         else:
-            self._waits, self._naps = False, naps
+            self.waits, self._naps = False, naps
             self.over_at = launched
-        if self._forwards and not self._ahead:
+        if self.fast_forward and not self._ahead:
             # What follows this batch may be known: both are taken in one decision.
             steps = scheduler.steps_until_next_decision()
             if steps > 0:
@@ -224,7 +220,7 @@ class Engine:
                 in_flight.append((run.end, learned))
                 if not run.draining:
                     return now
-        elif self._waits:
+        elif self.waits:
             arrived = in_flight.popleft()[1]
         else:
             return now + NAP if self._naps and scheduler.has_work else now
@@ -239,11 +235,12 @@ class Engine:
                 self._due = copies.due  # of those that are left
         return now + NAP if self._naps and scheduler.has_work else now
 
-    def end(self) -> None:
-        """Decide nothing more, and hand over what was recorded."""
-        for over_at, _ in self._in_flight:
+    def end(self, ends: Sequence[int] = ()) -> None:
+        """Decide nothing more, and hand over what was recorded; ``ends`` are those of batches in flight."""
+        for over_at in ends or [own for own, _ in self._in_flight]:
             self.scheduler.start_draining()
             self.scheduler.finish(over_at)
+        self._in_flight.clear()
         self.recorder.flush()
         # The observers would keep the engine, and all arrivals, until a garbage collection.
         self.scheduler.events = self.events = Observer()
@@ -271,10 +268,7 @@ class Engine:
         Returns:
             Whether any client went away.
         """
-        before = self._next_abort
-        if self.scheduler.queue.next_arrival <= now or self.aborts:
-            self._let_in(now)
-        return self._next_abort > before
+        return self._let_in(now)
 
     @property
     def next_abort(self) -> int:
@@ -283,18 +277,20 @@ class Engine:
 
     # Inside
 
-    def _let_in(self, now: int) -> None:
-        """Let arrivals into the queue, and then clients go away."""
+    def _let_in(self, now: int) -> bool:
+        """Let arrivals into the queue, and then clients go away; say whether any did."""
         queue = self.scheduler.queue
         if queue.next_arrival <= now:
             if self.scheduler.arrival_matters():
                 self._is_settled = False
             queue.arrive(now)
+        before = self._next_abort
         if self.aborts:
-            before = self._next_abort
             self._abort_until(now)
-            if self._next_abort > before:
-                self._is_settled = False
+        if self._next_abort == before:
+            return False
+        self._is_settled = False
+        return True
 
     def _plan(self, now: int) -> Batch | None:
         """Return the batch that is scheduled next; None where there is nothing to do."""
@@ -332,9 +328,8 @@ class Engine:
 
     def _wait(self, now: int, *, naps: bool) -> None:
         """Let the turn at hand end with the oldest batch in flight."""
-        self._waits, self._naps = True, naps
-        over_at = self._in_flight[0][0]
-        self.over_at = over_at if over_at > now else now
+        self.waits, self._naps = True, naps
+        self.over_at = max(self._in_flight[0][0], now)
 
     def _learned(self, copies: TierCopies) -> Sequence[Job]:
         """Return the jobs of whose end the last iteration of the fast-forward at hand learns."""
@@ -415,9 +410,7 @@ class Engine:
         run.draining = draining
         run.end = end
         self._first_at = now
-        self.over_at = end
-        if ahead:
-            self._end_run()
+        self._end_run()
 
     def _end_run(self) -> None:
         """Let the turn at hand end when what follows the fast-forward is decided."""

@@ -77,6 +77,8 @@ class Pipeline:
     def run(self, batch: Batch, launched: int, ticks: int) -> tuple[int, int]:
         """Let a batch pass through all stages; return when the first begins, and when the last is over.
 
+        What it waited in between is noted with it.
+
         Args:
             batch: an empty one passes through none.
             launched: when it is handed to the first stage, in ticks.
@@ -102,4 +104,5 @@ class Pipeline:
             self._free_at[stage] = end
             self._busy[stage] += share
         self._ends.append(end if batch.sampled else 0)
+        batch.waited = end - start - ticks
         return start, end

@@ -95,8 +95,8 @@ class EngineProcess(Observer):
     when it happens interrupts the fast-forward. That is carried out when its time has passed, so cutting it
     short costs nothing.
 
-    A subclass may change `_decided`, `_wait` and `_rest`. One that tells clients what is over is among the
-    engine's observers.
+    A subclass may change `_decided`, `_wait`, `_rest` and `_replans_at`. One that tells clients what is over
+    is among the engine's observers.
 
     Args:
         routed: where a request is added that is submitted; None where the engine knows what will arrive.
@@ -176,6 +176,10 @@ class EngineProcess(Observer):
     def _decided(self) -> None:
         """Learn that the engine does something else from now on."""
 
+    def _replans_at(self, now: int) -> list[int]:
+        """Return the instants at which an iteration must be planned because a request arrives now."""
+        return [now] if self.engine.scheduler.arrival_matters() else []
+
     def _rest(self, now: int, again_at: int) -> Events:
         """Wait until the engine decides again at this instant."""
         yield from self._await_turn(again_at)
@@ -223,14 +227,13 @@ class EngineProcess(Observer):
             abort: when its client goes away, if it does.
         """
         engine = self.engine
-        matters = engine.scheduler.arrival_matters()
+        instants = self._replans_at(now)
         assert self.routed is not None
         self.routed.add(index, now)
         engine.scheduler.queue.announce()
         if abort is not None:
             engine.abort_at(abort, row)
         if self._busy:
-            instants = [now] if matters else []
             self._replan_at(*instants, *([] if abort is None else [abort]))
         else:
             self._wake()

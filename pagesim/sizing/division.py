@@ -160,7 +160,8 @@ def expert_padding(model: ModelSpec, gpu: GpuSpec, tp: int, stage: range) -> int
             sides = (1, 64)
     elif dtype.quantized:
         sides = (1, 1)
-    takes, inner = moe.latent or model.hidden, -(-moe.expert_ffn // tp)
+    shards, experts = model.expert_shares(tp)
+    takes, inner = moe.latent or model.hidden, -(-moe.expert_ffn // shards)
     hidden, width = (-(-size // side) * side for size, side in zip((takes, inner), sides, strict=True))
     matrices = 3 if model.gated else 2
     one = matrices * (hidden * width - takes * inner) * dtype.bits / 8
@@ -169,7 +170,7 @@ def expert_padding(model: ModelSpec, gpu: GpuSpec, tp: int, stage: range) -> int
     if moe.exact_router and gpu.capability and gpu.capability != 90 and family != 10:
         one += 2 * model.hidden
     sparse = model.sparse or range(model.mlp_layers or model.layers)[moe.dense_layers :]
-    return ceil(sum(layer in stage for layer in sparse) * moe.experts * one)
+    return ceil(sum(layer in stage for layer in sparse) * experts * one)
 
 
 def requested_bytes(gpu: GpuSpec, gpu_memory_utilization: float) -> int:

@@ -67,3 +67,25 @@ def test_options_of_one_pool_and_of_two_do_not_go_together(refused):
         "--decode-router",
         "psychic",
     )
+
+
+def test_ranks_of_one_deployment_are_a_cluster_behind_vllms_own_balancer(succeeds, refused, tmp_path):
+    sparse = ("--model", "mixtral-8x7b", "--cost", "affine:0.01,1e-5,1e-7", "--max-model-len", "4096")
+    ranks = ("--data-parallel-size", "2")
+    outcome = succeeds("run", *LOAD, *sparse, *ranks, "--out", tmp_path / "c")
+    assert "2 replicas behind vLLM's internal load balancing" in outcome.out
+    assert "forward passes of all replicas in" in outcome.out
+    assert "data_parallel_size 2: what GPUs send each other for experts is not charged" in outcome.err
+    again = succeeds("run", tmp_path / "c" / "scenario.toml", "--json").json
+    assert again["cluster"]["lock_step"]["passes"] > again["iterations"] / 2
+    assert again["requests"]["finished"] == 60
+    assert "vLLM balances its ranks itself" in refused("run", *LOAD, *ranks, "--router", "least-loaded")
+    both = refused("run", *LOAD, *ranks, "--policies", "vllm-v1,vllm-v0")
+    assert both.startswith("policies and data_parallel_size do not go together")
+
+
+def test_a_served_line_of_several_ranks_makes_a_cluster(succeeds):
+    line = "vllm serve mistralai/Mixtral-8x7B-v0.1 -dp 2 -ep --max-model-len 4096"
+    outcome = succeeds("run", *LOAD[:-2], "--serve", line, "--gpu", "h200", "--json").json
+    assert outcome["cluster"]["router"] == "vLLM's internal load balancing"
+    assert outcome["options"]["given"]["enable_expert_parallel"] is True

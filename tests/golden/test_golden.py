@@ -49,6 +49,8 @@ QUICK = {
     "now_interval_slots",
     "now_priority",
     "one_token",
+    "p_dp2_moe_short",
+    "p_dp4_hybrid",
     "r3_8",
     "sglang_chunk1024_p4_reject",
     "sglang_noradix_ignore_eos",

@@ -130,3 +130,19 @@ MAMBA = StateLayer((3, 6144), (64, 64, 128), checkpoint=1, always=True)
 def test_flags_of_the_cache_make_of_blocks_what_they_make_in_the_engine(layers, how, found) -> None:
     plan = of(layers, **ON_B200, **how)
     assert (plan.bytes_per_block, plan.num_blocks, plan.scheduler_block, plan.hash_block) == found
+
+
+def test_minicpm3_keeps_keys_and_values_of_its_heads_both_as_wide_as_keys() -> None:
+    ranks = {"kv_lora_rank": 256, "q_lora_rank": 768, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32}
+    heads = {"num_attention_heads": 40, "num_key_value_heads": 40, "v_head_dim": 64, "hidden_size": 2560}
+    plan = planned({"model_type": "minicpm3", "num_hidden_layers": 62, **ranks, **heads})
+    assert plan.bytes_per_block == 62 * 245_760  # of transformers' own config, which is that of the 4B
+
+
+def test_an_indexer_has_a_scale_of_each_whole_128_numbers() -> None:
+    latent = {"kv_lora_rank": 64, "q_lora_rank": 96, "qk_nope_head_dim": 48, "qk_rope_head_dim": 16}
+    index = {"index_head_dim": 32, "index_n_heads": 4, "index_topk": 64, "v_head_dim": 64}
+    experts = {"n_routed_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 192}
+    config = {"model_type": "deepseek_v32", "num_hidden_layers": 6, **latent, **index, **experts}
+    plan = planned({**config, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 2})
+    assert plan.bytes_per_block == 73_728

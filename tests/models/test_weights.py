@@ -12,6 +12,7 @@ from pagesim.errors import PagesimError
 from pagesim.hardware import gpu
 from pagesim.hardware.gpus import GIB
 from pagesim.models import from_hf_config, model
+from pagesim.models.parameters import Tensor
 from pagesim.models.weights import DTYPES, GROUPS
 from pagesim.sizing import divide
 
@@ -408,3 +409,9 @@ def test_a_name_that_modelopt_excludes_may_be_the_beginning_of_one(method: str, 
     algorithm = {"quant_algo": "FP8"} if method == "modelopt" else {}
     spec = read({"quant_method": method, "ignored_layers": names, **algorithm})
     assert spec.weights.mlp.bits == pytest.approx(8 + 8 * kept / 32)
+
+
+def test_numbers_behind_the_last_whole_group_have_no_scale_in_nvfp4() -> None:
+    # Gemma 4 26B A4B on 8 GPUs: a GPU has 88 of the 704 inner numbers of an expert, five groups and a half.
+    down = Tensor("experts", "down_proj", 2816, 704, (0,), shards=8, by_columns=True)
+    assert DTYPES["nvfp4"].bytes(down, 8) == 2816 * (88 / 2 + 5)

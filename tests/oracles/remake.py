@@ -61,6 +61,7 @@ def main() -> int:
 def has_driver(log: GoldenLog) -> bool:
     """Say whether a log can be remade: of a released engine, without what its driver does not set."""
     others = {
+        "data_parallel_size",
         "decode_context_parallel_size",
         "kv_offloading_chunks",
         "model",

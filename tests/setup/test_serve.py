@@ -49,8 +49,51 @@ def test_whole_experts_change_no_decision_within_a_replica() -> None:
     for line in (f"vllm serve {moe} -tp 2 -ep", f"sglang serve {moe} --tp-size 4 --ep-size 2"):
         (note,) = read_serve(line).notes
         assert re.search(r"without an effect here: --(enable-expert-parallel|ep-size)$", note)
-    for line in (f"vllm serve {moe} -tp 3 -ep", f"sglang serve {moe} --tp-size 2 --ep-size 3"):
-        assert "would deal the 8 experts of 'mixtral-8x7b' unevenly over 3 of" in refusal(line)
+    line = f"sglang serve {moe} --tp-size 2 --ep-size 3"
+    assert "would deal the 8 experts of 'mixtral-8x7b' unevenly over 3 of" in refusal(line)
+    assert options_of(f"vllm serve {moe} -tp 3 -ep")["enable_expert_parallel"] is True
+
+
+@pytest.mark.parametrize(
+    ("flags", "options"),
+    [
+        ("-dp 8 -ep", {"data_parallel_size": 8, "enable_expert_parallel": True}),
+        (
+            "--data-parallel-size 4 --data-parallel-size-local 2 -dph --api-server-count 3",
+            {
+                "data_parallel_size": 4,
+                "data_parallel_size_local": 2,
+                "data_parallel_lb": "hybrid",
+                "api_server_count": 3,
+            },
+        ),
+        ("-dp 2 -dpe", {"data_parallel_size": 2, "data_parallel_lb": "external"}),
+        (
+            "-dp 2 --data-parallel-address 10.0.0.1 -dpp 13345 -dpb ray --dp-sync-interval 4",
+            {"data_parallel_size": 2, "dp_sync_interval": 4},
+        ),
+        (
+            "-dp 2 -ep --all2all-backend deepep_low_latency",
+            {"data_parallel_size": 2, "enable_expert_parallel": True, "max_num_batched_tokens": 256},
+        ),
+        ("-dp 2 --all2all-backend deepep_low_latency", {"data_parallel_size": 2}),
+    ],
+)
+def test_flags_of_several_ranks_are_taken(flags: str, options: dict[str, Any]) -> None:
+    assert options_of(f"vllm serve mixtral-8x7b {flags}") == {"model": "mixtral-8x7b", **options}
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("-dp 2 -dph -dpe", "vLLM does not start so"),
+        ("-dp 2 --enable-dbo", "--enable-dbo beside --data-parallel-size affects scheduling"),
+        ("-dp 2 --data-parallel-rank 1", "--data-parallel-rank 1 affects scheduling"),
+        ("-dpl 4", "--data-parallel-size-local 4 affects scheduling and is not modelled; it goes with"),
+    ],
+)
+def test_flags_of_ranks_that_are_not_modelled_are_refused(flags: str, said: str) -> None:
+    assert said in refusal(f"vllm serve mixtral-8x7b {flags}")
 
 
 def test_whole_experts_of_a_model_without_any_are_said_to_be_of_no_use() -> None:

@@ -80,6 +80,7 @@ def random_case(seed: int, *, in_stages: bool = False) -> Case:
     options |= _tier_options(Random(seed + 0.5), options)
     options |= _model_options(Random(seed + 0.625), options)
     options |= _cadence(Random(seed + 0.375), options)
+    options |= _delays_and_priorities(Random(seed + 0.4375), options)
     if in_stages:
         options = _in_stages(Random(seed + 0.875), options)
     if rnd.random() < 0.1:
@@ -90,6 +91,11 @@ def random_case(seed: int, *, in_stages: bool = False) -> Case:
             options["client_timeout"] = rnd.choice((0.1, 0.5, 3.0))
     capacity = blocks * size
     trace = _random_trace(rnd, policy, capacity)
+    if "enable_priority_scheduling" in options:
+        draw = Random(seed + 0.4375)
+        trace = trace.with_columns(
+            {"priority": np.array([draw.choice((0, 0, 5, 40)) for _ in range(len(trace))])}
+        )
     if "speculative_method" in options and (short := Random(seed + 0.75)).random() < 0.5:
         trace = _with_short_prompts(short, trace)
     return Case(options, trace)
@@ -99,6 +105,29 @@ def _cadence(rnd: Random, options: dict[str, Any]) -> dict[str, Any]:
     if options["policy"] != "vllm-v1" or options.get("vllm_version", "0.33.0") != "0.33.0":
         return {}
     return {"prefill_schedule_interval": rnd.choice((2, 3, 8, 30))} if rnd.random() < 0.3 else {}
+
+
+def _delays_and_priorities(rnd: Random, options: dict[str, Any]) -> dict[str, Any]:
+    """Return what holds prompts back under SGLang, priorities and limits of its queue."""
+    if options["policy"] != "sglang" or rnd.random() < 0.4:
+        return {}
+    some: dict[str, Any] = {}
+
+    def perhaps(name: str, *values: Any) -> None:
+        if rnd.random() < 0.3:
+            some[name] = rnd.choice(values)
+
+    perhaps("scheduler_recv_interval", 2, 5, 30, 1500)
+    perhaps("max_queued_requests", 1, 3)
+    perhaps("min_free_slots_delay", 2, 5)
+    perhaps("prefill_decode_interval", 1, 4, 20)
+    perhaps("prefill_decode_interval_min_bs", 2, 3)
+    if "disable_overlap_schedule" not in options:
+        perhaps("enable_prefill_delayer", True)
+        perhaps("prefill_delayer_queue_min_ratio", 0.5, 2.0)
+    if options.get("schedule_policy", "fcfs") in ("fcfs", "lof"):
+        perhaps("enable_priority_scheduling", True)
+    return some
 
 
 def _in_stages(rnd: Random, options: dict[str, Any]) -> dict[str, Any]:

@@ -232,3 +232,106 @@ def test_without_a_tree_as_many_requests_run_at_once_as_there_are_states() -> No
     assert result.steps["num_running"].max() == states
     told = next(note for note in result.notes if "takes by default" in note)
     assert f"max_running_requests {states}," in told
+
+
+# Delays, priorities, limits
+
+
+def test_the_loop_looks_at_what_has_arrived_in_every_so_many_decodes() -> None:
+    requests = trace((0, 100, 90), (0.035, 100, 5))
+    seen = [
+        serve(requests, scheduler_recv_interval=every, disable_overlap_schedule=True).requests[
+            "first_scheduled_s"
+        ][1]
+        for every in (1, 10, 60)
+    ]
+    steps = serve(requests, disable_overlap_schedule=True).steps
+    assert steps is not None
+    # A prompt makes the next turn look; from there on the count begins anew.
+    looks = [steps["clock"].iloc[at] for at in (4, 11, 61)]
+    assert seen == pytest.approx(looks, abs=0.02)
+    assert seen[0] < seen[1] < seen[2]
+
+
+def test_an_idle_engine_looks_all_the_time() -> None:
+    requests = trace((0, 100, 5), (3.0, 100, 5))
+    for overlapped in (False, True):
+        options = {"scheduler_recv_interval": 2000, "disable_overlap_schedule": not overlapped}
+        assert serve(requests, **options).requests["first_scheduled_s"].tolist() == [0.0, 3.0]
+
+
+def test_prompts_wait_until_as_many_find_a_place_as_ran_together() -> None:
+    requests = trace(*[(0.0, 60, 20 + 5 * k) for k in range(6)], *[(0.1, 60, 20)] * 6)
+    together = {"max_running_requests": 6, "num_blocks": 10_000}
+    plain, delayed = (
+        serve(requests, enable_prefill_delayer=on, prefill_delayer_max_delay_passes=most, **together).requests
+        for on, most in ((False, 30), (True, 1000))
+    )
+    assert plain["first_scheduled_s"].nunique() > delayed["first_scheduled_s"].nunique()
+    assert (delayed["status"] == "finished").all()
+
+
+def test_the_more_important_are_served_first_and_others_make_way() -> None:
+    requests = trace((0, 60, 200), (0.3, 60, 20), (0.3, 60, 20), priority=np.array([0, 5, 30]))
+    alone = {"max_running_requests": 1, "enable_priority_scheduling": True, "num_blocks": 10_000}
+    preempting = serve(requests, **alone).requests
+    assert preempting["recomputes"].tolist() == [1, 0, 0]
+    assert preempting["finish_s"].argsort().tolist() == [2, 1, 0], "5 is more than 0, but not by more than 10"
+    by_order = serve(requests, disable_priority_preemption=True, **alone).requests
+    assert by_order["finish_s"].argsort().tolist() == [0, 2, 1]
+    smallest = serve(requests, schedule_low_priority_values_first=True, **alone).requests
+    assert smallest["finish_s"].argsort().tolist() == [0, 1, 2]
+
+
+def test_a_full_queue_rejects_the_newest_or_the_least_important() -> None:
+    requests = trace(*[(0.0, 60, 20)] * 4, priority=np.array([0, 0, 0, 9]))
+    full = {"max_running_requests": 1, "max_queued_requests": 2}
+    result = serve(requests, **full)
+    assert result.requests["status"].tolist() == ["finished", "finished", "ignored", "ignored"]
+    assert result.summary["rejections"] == {"max_queued_requests is 2; so many waited already": 2}
+    important = serve(requests, enable_priority_scheduling=True, **full).requests
+    assert important["status"].tolist() == ["finished", "ignored", "ignored", "finished"]
+
+
+def test_a_client_may_go_away_when_the_queue_has_no_place_for_its_request() -> None:
+    requests = trace(*[(0.0, 60, 20)] * 3, abort_s=np.array([9.0, 9.0, 0.0]))
+    table = serve(requests, max_running_requests=1, max_queued_requests=2).requests
+    assert table["status"].tolist() == ["finished", "finished", "aborted"]
+
+
+@pytest.mark.parametrize("overlapped", [True, False])
+def test_a_chunk_that_is_held_back_runs_where_nothing_else_does(overlapped: bool) -> None:
+    options = {"chunked_prefill_size": 50, "prefill_decode_interval": 3}
+    result = serve(trace((0, 180, 5)), disable_overlap_schedule=not overlapped, **options)
+    assert result.requests["finish_s"][0] == pytest.approx(4 * 0.01 + 4 * 0.01 + 184 * 1e-5)
+
+
+def test_decodes_have_iterations_to_themselves_behind_prompts() -> None:
+    requests = trace((0, 60, 100), *[(0.2 + k / 1000, 60, 100) for k in range(4)])
+    options = {"prefill_max_requests": 1, "disable_overlap_schedule": True}
+    apart = serve(requests, prefill_decode_interval=5, **options).requests["first_scheduled_s"]
+    assert apart.diff().iloc[2:].min() == pytest.approx(0.06, rel=0.1)
+    # The first interval is over at once: one request runs, not three.
+    bound = {"prefill_decode_interval": 5, "prefill_decode_interval_min_bs": 3}
+    least = serve(requests, **bound, **options).requests["first_scheduled_s"]
+    assert least.diff().iloc[2] < 0.03 < least.diff().iloc[4]
+
+
+def test_prompts_wait_for_places_while_others_run() -> None:
+    requests = trace(*[(0.0, 60, 20 + 30 * k) for k in range(4)], (0.05, 60, 20))
+    most = {"max_running_requests": 4, "disable_overlap_schedule": True}
+    for places in (1, 2):
+        table = serve(requests, min_free_slots_delay=places, **most).requests
+        assert table["first_scheduled_s"][4] == table["finish_s"][places - 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"enable_prefill_delayer": True, "disable_overlap_schedule": True}, "needs overlap"),
+        ({"enable_priority_scheduling": True, "schedule_policy": "lpm"}, "must be fcfs or lof"),
+    ],
+)
+def test_what_sglang_does_not_start_with_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(PagesimError, match=said):
+        serve(trace((0, 60, 20)), **options)

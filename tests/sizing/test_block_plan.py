@@ -18,7 +18,8 @@ from pagesim.models.layers import (
     StateLayer,
     WindowLayer,
 )
-from pagesim.sizing.block_plan import BlockPlan, plan_blocks
+from pagesim.sizing.block_plan import BlockPlan
+from pagesim.sizing.planning import plan_blocks
 
 FULL = FullLayer(8, 128)
 WINDOW = WindowLayer(8, 128, window=1024)

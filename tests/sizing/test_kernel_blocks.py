@@ -8,7 +8,8 @@ from pagesim.errors import PagesimError
 from pagesim.hardware import gpu, gpus
 from pagesim.hardware.gpus import GIB
 from pagesim.models.layers import FullLayer, IndexerLayer, LatentLayer, Layer, StateLayer
-from pagesim.sizing.block_plan import BlockPlan, plan_blocks
+from pagesim.sizing.block_plan import BlockPlan
+from pagesim.sizing.planning import plan_blocks
 
 DELTA = StateLayer((3, 8192), (32, 128, 128), state_dtype="fp32", checkpoint=64)
 QWEN_35B = [*[DELTA] * 3, FullLayer(2, 256)] * 10

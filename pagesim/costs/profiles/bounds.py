@@ -23,6 +23,8 @@ class Bounds:
         )
         self._head_s = head / tp / gpu.flops(model.lm_head_compute)
         self._moe = model.moe
+        # The experts of a GPU compute the tokens of all data-parallel ranks, which are taken to be alike.
+        self._ranks = 1 if model.expert_division is None else model.expert_division.ranks
         self._weights_s = model.layer_weight_bytes / tp / gpu.hbm_bytes_per_s
         self._experts_s = model.expert_bytes_per_gpu(1) / tp / gpu.hbm_bytes_per_s
         compute = model.weights.experts.compute
@@ -49,7 +51,7 @@ class Bounds:
         """Everything before the LM head, for so many tokens; experts as `MixtureOfExperts.touched` says."""
         memory = self._weights_s + self._activations_s * tokens
         if self._moe is not None:
-            memory += self._experts_s * self._moe.touched(tokens)
+            memory += self._experts_s * self._moe.touched(tokens * self._ranks)
         return max(memory, self._linear_s * tokens)
 
     def experts(self, tokens: int) -> float:

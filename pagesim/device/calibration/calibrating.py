@@ -19,7 +19,7 @@ from pagesim.kernels.machine import available_bytes, digest
 from pagesim.kernels.requirements import require_device
 from pagesim.models import ModelSpec
 from pagesim.setup.engine_config import EngineConfig
-from pagesim.setup.system import System
+from pagesim.setup.system import System, checked
 
 TURNS = 3
 """On a CPU every point is measured so often, once in each of several rounds over all of them."""
@@ -43,7 +43,7 @@ class Calibration:
 
 
 def calibrate(
-    system: System,
+    system: System | str,
     *,
     device: str,
     name: str,
@@ -59,8 +59,9 @@ def calibrate(
 
     Args:
         system: whose ``model``, ``weight_dtype``, ``tensor_parallel_size``, ``kv_cache_dtype``,
-            ``speculative_tokens`` and ``seed`` count; the datasheet of its ``gpu`` where this machine's is
-            not known. One GPU of a tensor parallel group is measured; on a CPU all is fp32 but an fp8 cache.
+            ``speculative_tokens`` and ``seed`` count, and the datasheet of its ``gpu`` where this machine's
+            is not known; or a model's name, or the path of its config. One GPU of a tensor parallel group is
+            measured; on a CPU all is fp32 but an fp8 cache.
         device: ``cpu`` or ``cuda``.
         name: of the profile.
         quick: fewer points, each for a shorter time.
@@ -81,6 +82,8 @@ def calibrate(
     from pagesim.device.calibration.cases import ModelCases
     from pagesim.device.live.preflight import check_block_size
 
+    if isinstance(system, str):
+        system = checked(System, {"model": system})
     config, on_gpu = EngineConfig(system), device == "cuda"
     rank = rank_of(config, device=device, cuda_graphs=cuda_graphs, swap=swap)
     block_sizes = tuple(block_sizes) or (system.block_size or BLOCK_SIZE,)

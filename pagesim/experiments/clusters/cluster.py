@@ -16,11 +16,13 @@ import numpy.typing as npt
 from pagesim.accounting.metrics import TokenGaps, latencies, throughput
 from pagesim.api import as_trace, peak_rss_mb
 from pagesim.errors import PagesimError
+from pagesim.experiments.clusters.data_parallel import DataParallel, check_router
 from pagesim.experiments.clusters.fleet import MOST_REPLICAS, replay_together
 from pagesim.experiments.clusters.routers import Router, find_router
 from pagesim.results.result import Stored
 from pagesim.scheduling.drafts import Speculation
 from pagesim.scheduling.failure_modes import FailureMode
+from pagesim.setup.data_parallel import ranks_of
 from pagesim.setup.offload import total_traffic
 from pagesim.setup.prepare import PreparedSystem, prepare
 from pagesim.setup.server import ProgressCallback, Server
@@ -69,17 +71,20 @@ def simulate_cluster(
     trace: Trace | pd.DataFrame | str | PathLike[str],
     policy: str = "vllm-v1",
     *,
-    replicas: int,
-    router: str | Router = "round-robin",
+    replicas: int | None = None,
+    router: str | Router | None = None,
     **options: Any,
 ) -> ClusterResult:
     """Replay a trace on several replicas of a system behind a router.
 
+    With ``data_parallel_size`` the replicas are the ranks of one deployment, behind vLLM's own load balancer.
+
     Args:
         trace: as for `simulate`.
         policy: a name of `POLICIES`.
-        replicas: how many, from 1 to 4096.
-        router: a name of ``ROUTERS`` or of an installed package's entry point, or a `Router`.
+        replicas: how many, from 1 to 4096; left out with ``data_parallel_size``.
+        router: a name of ``ROUTERS`` or of an installed package's entry point, or a `Router`; round-robin
+            when left out. With ``data_parallel_size`` it needs ``data_parallel_lb="external"``.
         **options: the fields of `System`, of each replica.
 
     Raises:
@@ -93,8 +98,8 @@ def run_cluster(
     system: System,
     trace: Trace,
     *,
-    replicas: int,
-    router: str | Router = "round-robin",
+    replicas: int | None = None,
+    router: str | Router | None = None,
     progress: ProgressCallback | None = None,
 ) -> ClusterResult:
     """Replay a trace on several replicas of a system.
@@ -102,19 +107,35 @@ def run_cluster(
     Args:
         system: what each replica is.
         trace: the requests, which arrive at the router.
-        replicas: how many, from 1.
-        router: a name of ``ROUTERS`` or of an installed package's, or a router.
+        replicas: see `simulate_cluster`.
+        router: likewise.
         progress: for a progress bar.
 
     Raises:
         PagesimError: an option, the trace or their combination is off; or a router answers nonsense.
     """
     started = time.perf_counter()
-    if not 1 <= replicas <= MOST_REPLICAS:
+    ranks = ranks_of(system)
+    if ranks > 1 and replicas is not None:
+        raise PagesimError(
+            f"replicas is {replicas}, and data_parallel_size {ranks}; the replicas of a deployment are its "
+            "ranks: leave one of them out"
+        )
+    replicas = ranks if ranks > 1 else replicas
+    if replicas is None or not 1 <= replicas <= MOST_REPLICAS:
         raise PagesimError(f"replicas is {replicas}; it must be from 1 to {MOST_REPLICAS}")
     setting = prepare(system, trace)
     log = setting.new_log()
-    servers, replica_of = replay_together(setting, log, find_router(router), replicas, progress)
+    chosen = find_router(router or "round-robin")
+    of_ranks: dict[str, Any] = {}
+    if ranks > 1:
+        balanced = check_router(setting, router)
+        deployment = DataParallel(setting, log, chosen, progress=progress)
+        deployment.replay()
+        servers, replica_of = deployment.servers, deployment.went_to
+        router, of_ranks = balanced or router, deployment.summary()
+    else:
+        servers, replica_of = replay_together(setting, log, chosen, replicas, progress)
     of_requests, columns = setting.summary(log)
     columns = {**columns, "replica": replica_of}
     table = replica_table(servers, columns, replica_of)
@@ -122,8 +143,9 @@ def run_cluster(
         "policy": system.policy,
         "cluster": {
             "replicas": replicas,
-            "router": name_of(router),
+            "router": name_of(router or "round-robin"),
             "imbalance": imbalances(table),
+            **of_ranks,
         },
         **together(setting, servers, of_requests, started),
     }

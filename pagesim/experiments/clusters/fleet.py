@@ -68,6 +68,8 @@ class Fleet:
         *,
         observers: Sequence[Observer] = (),
         consume: Sequence[Consume] = (),
+        tables: bool = False,
+        lock_step: bool = False,
     ) -> Server:
         """Start an engine; return it.
 
@@ -77,8 +79,18 @@ class Fleet:
             log: where its requests' times go.
             observers: further ones.
             consume: what takes in its records.
+            tables: as `Server`.
+            lock_step: as `Server`.
         """
-        server = Server(setting, log, replica.routed, observers=[replica, *observers], consume=consume)
+        server = Server(
+            setting,
+            log,
+            replica.routed,
+            observers=[replica, *observers],
+            consume=consume,
+            tables=tables,
+            lock_step=lock_step,
+        )
         replica.start(self.environment, server.engine)
         self._replicas.append(replica)
         return server
@@ -164,15 +176,15 @@ def replay_together(
     fleet = Fleet(setting, log)
     pool = ReplicaPool(fleet, router, replicas)
     servers = []
-    for number, counting in enumerate(_progress(progress, replicas)):
+    for number, counted in enumerate(counting(progress, replicas)):
         replica = Replica(number, pool.states, AddedArrivals(fleet.whole), fleet.prompts, fleet.tell)
         pool.replicas.append(replica)
-        servers.append(fleet.add(replica, setting, log, observers=counting))
+        servers.append(fleet.add(replica, setting, log, observers=counted))
     fleet.run(pool)
     return servers, pool.went_to
 
 
-def _progress(progress: ProgressCallback | None, replicas: int) -> list[list[ProgressObserver]]:
+def counting(progress: ProgressCallback | None, replicas: int) -> list[list[ProgressObserver]]:
     """Return observers of each replica that together call ``progress`` with the number of ended requests."""
     if progress is None:
         return [[]] * replicas

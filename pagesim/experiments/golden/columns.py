@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pagesim.errors import PagesimError
+from pagesim.experiments.golden.data_parallel import plain
 from pagesim.experiments.golden.manifest import GoldenLog
 from pagesim.experiments.golden.sglang_details import as_text, is_of_sglang
 
@@ -35,7 +36,7 @@ def alike(
 
     Args:
         log: what the tables belong to.
-        table: ``steps``, ``batches`` or ``requests``.
+        table: ``steps``, ``batches``, ``requests``, or one of `tables_of_ranks`.
         ours: pagesim's table, ``[M]`` rows.
         theirs: the log's, ``[N]`` rows.
 
@@ -49,6 +50,8 @@ def alike(
     theirs = theirs.drop(columns=left_out).copy()
     for name in theirs.columns.intersection(["blocks_by_group", "nulls_by_group"]):
         theirs[name] = [str(list(map(int, counts))) for counts in theirs[name]]  # a list a row
+    if table in ("coordinator", "passes", "routes"):
+        theirs = plain(theirs)
     if table == "steps" and is_of_sglang(theirs):
         theirs = as_text(theirs)
     if table == "requests" and "retractions" in theirs:

@@ -16,6 +16,7 @@ from pagesim.api import run
 from pagesim.errors import PagesimError, reason
 from pagesim.experiments.golden.columns import alike
 from pagesim.experiments.golden.compare import Difference, first_difference
+from pagesim.experiments.golden.data_parallel import tables_of_ranks
 from pagesim.experiments.golden.details import Details
 from pagesim.experiments.golden.manifest import GoldenLog
 from pagesim.experiments.golden.sglang_details import SglangDetails, is_of_sglang
@@ -87,6 +88,10 @@ def side_by_side(
     """
     trace = trace_of(log)
     logged = {table: _read(file) for table, file in log.tables.items()}
+    if log.options.get("data_parallel_size"):
+        system = _system(log, stepping=stepping)
+        of_ranks = tables_of_ranks(system, trace, _names(trace), logged["steps"], tables=tables)
+        return {table: alike(log, table, of_ranks[table], theirs) for table, theirs in logged.items()}
     of_sglang = "steps" in logged and is_of_sglang(logged["steps"])
     details = SglangDetails() if of_sglang else Details(_names(trace))
     result = replay(log, trace, stepping=stepping, tables=tables, observers=[details])
@@ -126,9 +131,13 @@ def replay(
     Raises:
         PagesimError: as `pagesim.make_trace` and `pagesim.simulate`.
     """
-    options = {"policy": log.policy, **log.options, "fast_forward": not stepping}
-    system = checked(System, options)
+    system = _system(log, stepping=stepping)
     return run(system, trace, steps="iterations", tables=tables, observers=observers)
+
+
+def _system(log: GoldenLog, *, stepping: bool) -> System:
+    """Return what decides as the engine of a log."""
+    return checked(System, {"policy": log.policy, **log.options, "fast_forward": not stepping})
 
 
 def trace_of(log: GoldenLog) -> Trace:

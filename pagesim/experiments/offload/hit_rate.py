@@ -21,7 +21,7 @@ from pagesim.kvcache.tiers import (
 )
 from pagesim.models import ModelSpec
 from pagesim.scheduling.content import Contents
-from pagesim.sizing.block_plan import host_copies
+from pagesim.sizing.planning import host_copies
 from pagesim.workloads.trace import Trace
 
 __all__ = [

@@ -23,6 +23,11 @@ def check_options(options: VllmV1Options) -> None:
             f"scheduling_policy is {options.scheduling_policy}; prefill apart from decode serves first what "
             "came first, so it must be fcfs"
         )
+    if options.ranks > 1:
+        raise PagesimError(
+            f"data_parallel_size is {options.ranks}; prefill apart from decode is of engines of their own: "
+            "leave it out"
+        )
     if options.offloads:
         raise PagesimError(
             f"{options.tiers_asked}; prefill apart from decode is without a "

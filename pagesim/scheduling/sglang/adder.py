@@ -294,7 +294,7 @@ class PrefillAdder:
         pairs = zip(self._running, self._to_come, strict=True)
         stay = [(each, tokens) for each, tokens in pairs if each not in victims]
         self._running, self._to_come = [each for each, _ in stay], [tokens for _, tokens in stay]
-        self.preempt_list += victims
+        self.preempt_list.extend(victims)
         return True
 
     # The window pool

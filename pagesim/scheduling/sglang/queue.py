@@ -108,10 +108,11 @@ class SglangQueue(WaitingQueue):
         self._requests.append(request)
 
     def abort(self, row: int) -> EngineRequest | None:
-        for place, message in enumerate(self.messages):
-            if message.row == row:
-                return self.messages.pop(place)
+        for apart in (self.messages, self.turned_away):
+            for place, request in enumerate(apart):
+                if request.row == row:
+                    return apart.pop(place)
         self.waiting -= 1
-        request = next(each for each in self._requests if each.row == row)
-        self._requests.remove(request)
-        return request
+        found = next(each for each in self._requests if each.row == row)
+        self._requests.remove(found)
+        return found

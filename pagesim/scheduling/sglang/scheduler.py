@@ -199,9 +199,9 @@ class Sglang(Scheduler):
         self.preempted = []
         if self.recv_skipper.handle():
             queue.receive()
+        may_change = self.interval.is_on or bool(queue.messages)
         self._get_next_batch_to_run(batch, now)
-        is_idle = not batch.tokens and (self._is_idle or not self.overlaps)
-        if is_idle and (self.interval.is_on or queue.messages):
+        if not batch.tokens and (self._is_idle or not self.overlaps) and may_change:
             self.ran_dry()
             queue.receive()
             self._get_next_batch_to_run(batch, now)

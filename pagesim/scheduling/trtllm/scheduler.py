@@ -9,7 +9,7 @@ from pagesim.errors import PagesimError
 from pagesim.kvcache import BlockManager
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.draining import DrainingScheduler
-from pagesim.scheduling.failure_modes import FailureMode
+from pagesim.scheduling.failure_modes import FailureMode, no_room
 from pagesim.scheduling.options import Machine, Prices
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.trtllm.chunking import share_out
@@ -88,7 +88,7 @@ class Trtllm(DrainingScheduler):
         if prompt_tokens + output_tokens > self.max_model_len:
             return f"prompt and output exceed max_model_len, {self.max_model_len} tokens"
         if prompt_tokens + output_tokens > self.longest:
-            return self.no_room()
+            return no_room(self.memory)
         if self.options.enable_chunked_prefill or prompt_tokens <= self.options.max_num_tokens:
             return ""
         return (

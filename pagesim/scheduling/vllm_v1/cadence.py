@@ -9,7 +9,8 @@ from pagesim.setup.compiled import mypyc_attr
 class PrefillCadence:
     """Says in which steps prompts are held back.
 
-    Source: vLLM 0.33.0, v1/core/sched/scheduler.py, 389 to 425, 748 to 793 and 1606 to 1629.
+    Source: vLLM 0.33.0, v1/core/sched/scheduler.py, 389 to 425, 748 to 793 and 1606 to 1629, and
+    v1/engine/core.py, 2455 to 2463.
 
     Args:
         interval: steps from one that computes prompts to the next one that may.
@@ -17,13 +18,25 @@ class PrefillCadence:
     Attributes:
         holds: whether the step at hand holds prompts back.
         prefills: whether it computes some of a prompt, other than the last token of one.
+        shared_step: the step that engines take together, by which they let prompts in at once; None where
+            each engine goes by its own.
         deferred: waiting requests, by row of the trace, that were passed over and not admitted since.
     """
 
-    __slots__ = ("_empty", "_interval", "_is_bound", "_last_prefill", "deferred", "holds", "prefills")
+    __slots__ = (
+        "_empty",
+        "_interval",
+        "_is_bound",
+        "_last_prefill",
+        "deferred",
+        "holds",
+        "prefills",
+        "shared_step",
+    )
 
     def __init__(self, interval: int) -> None:
         self.holds = self.prefills = False
+        self.shared_step: int | None = None
         self.deferred: set[int] = set()
         self._interval = interval
         self._last_prefill = -interval
@@ -32,8 +45,11 @@ class PrefillCadence:
 
     def begin(self, steps: int, *, decodes: bool) -> None:
         """Begin a step behind so many others; ``decodes`` says if a running request computes no prompt."""
-        since = steps - self._empty + 1 - self._last_prefill
-        self.holds = decodes and not self._is_bound and since < self._interval
+        if self.shared_step is None:
+            is_early = steps - self._empty + 1 - self._last_prefill < self._interval
+        else:
+            is_early = self.shared_step % self._interval != 0
+        self.holds = decodes and not self._is_bound and is_early
         self.prefills = False
 
     def looked_at_waiting(self, waiting: int) -> None:

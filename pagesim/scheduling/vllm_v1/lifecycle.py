@@ -15,6 +15,7 @@ from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.disaggregated import PrefillConnector, PullConnector
 from pagesim.scheduling.disaggregated.refusals import check_options
 from pagesim.scheduling.draining import DrainingScheduler
+from pagesim.scheduling.failure_modes import no_room
 from pagesim.scheduling.offload.offloading import OffloadingConnector
 from pagesim.scheduling.options import Machine, Prices
 from pagesim.scheduling.priority_queue import PriorityQueue
@@ -230,7 +231,7 @@ class VllmV1Base(DrainingScheduler):
         slots = prompt_tokens + output_tokens - 1
         if self.drafts is not None:
             slots = self.drafts.most_slots(slots)
-        return "" if self.memory.blocks_for(slots) <= self.memory.num_blocks else self.no_room()
+        return "" if self.memory.blocks_for(slots) <= self.memory.num_blocks else no_room(self.memory)
 
     def stored_length(self, request: EngineRequest) -> int:
         if self.drafts is not None:

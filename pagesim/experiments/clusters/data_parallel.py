@@ -1,0 +1,173 @@
+"""vLLM's data parallelism: ranks of one deployment behind its own load balancer, on one clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pagesim.accounting.request_log import RequestLog
+from pagesim.errors import PagesimError
+from pagesim.experiments.clusters.balancer import LoadBalancer, WholeRequests
+from pagesim.experiments.clusters.coordinator import Coordinator
+from pagesim.experiments.clusters.fleet import Fleet, ReplicaPool, counting
+from pagesim.experiments.clusters.lock_step import LockStep, LockStepRank
+from pagesim.experiments.clusters.messages import Messages
+from pagesim.experiments.clusters.ranks import Rank, RankGroup
+from pagesim.experiments.clusters.routers import RoundRobin, Router
+from pagesim.scheduling.added import AddedArrivals
+from pagesim.scheduling.observer import Observer
+from pagesim.scheduling.vllm_v1_options import VllmV1Options
+from pagesim.setup.data_parallel import steps_together
+from pagesim.setup.prepare import PreparedSystem
+from pagesim.setup.server import Consume, ProgressCallback, Server
+from pagesim.sim.clock import to_ticks
+from pagesim.workloads.trace import IntColumn
+
+SYNC_INTERVAL = 16
+"""Steps after which ranks in lock-step agree on whether to go on, where that is left open."""
+
+Watch = Callable[[int, AddedArrivals], tuple[Sequence[Observer], Sequence[Consume]]]
+"""Returns what observes a rank, and takes in its records, by its number and its requests."""
+
+
+@dataclass
+class DataParallel:
+    """Ranks of one deployment, to be replayed once.
+
+    Args:
+        setting: what they have in common.
+        log: where requests' times go.
+        router: that is in front of them, where they are balanced from outside.
+        watch: as `Watch`.
+        tables: whether blocks must have numbers.
+        progress: for a progress bar.
+
+    Attributes:
+        servers: the ranks' engines with their accounts.
+        ranks: what runs them.
+        coordinator: publishes what ranks have to do.
+        balancer: vLLM's; None where a router takes its place.
+        lock_step: of ranks of a model with experts; None of any other.
+
+    Raises:
+        PagesimError: options do not go together.
+    """
+
+    setting: PreparedSystem
+    log: RequestLog
+    router: Router | None = None
+    watch: Watch = field(default=lambda number, routed: ((), ()))
+    tables: bool = False
+    progress: ProgressCallback | None = None
+
+    def __post_init__(self) -> None:
+        setting, options = self.setting, self.setting.config.options
+        assert isinstance(options, VllmV1Options)
+        size, together = options.ranks, steps_together(setting.config.model, options)
+        self._fleet = Fleet(setting, self.log)
+        environment = self._fleet.environment
+        messages = Messages(environment, to_ticks(options.data_parallel_latency or 0.0))
+        self.coordinator = Coordinator(messages, size, lock_step=together)
+        self.coordinator.start_wave = self._start_wave
+        self.lock_step: LockStep | None = None
+        if together:
+            self.lock_step = LockStep(environment, size, options.dp_sync_interval or SYNC_INTERVAL)
+        self.balancer: LoadBalancer | None = None
+        router: Router = WholeRequests(self.router or RoundRobin(), setting.request_of)
+        if options.balancing != "external":
+            self.balancer = router = balancer_of(setting)
+            self.coordinator.publish = self.balancer.publish
+        self._pool = ReplicaPool(self._fleet, router, size)
+        self._group = RankGroup(messages, self.coordinator, self.balancer)
+        self.servers: list[Server] = []
+        self.ranks: list[Rank] = []
+        self._counting = counting(self.progress, size)
+        settings: dict[tuple[int, int], PreparedSystem] = {}
+        for number in range(size):
+            # Ranks differ where experts cannot be dealt out evenly.
+            of_rank = replace(setting.config, other_cost=setting.config.cost, rank=number)
+            held = of_rank.model.expert_shares(setting.config.system.tensor_parallel_size)
+            if not settings:
+                settings[held] = setting
+            elif held not in settings:
+                settings[held] = replace(setting, config=of_rank)
+            self._add(number, settings[held])
+
+    def _add(self, number: int, setting: PreparedSystem) -> None:
+        fleet, states = self._fleet, self._pool.states
+        known = number, states, AddedArrivals(fleet.whole), fleet.prompts, fleet.tell
+        if self.lock_step is None:
+            rank = Rank(*known, group=self._group)
+        else:
+            rank = LockStepRank(*known, group=self._group, lock_step=self.lock_step)
+        self._pool.replicas.append(rank)
+        self.ranks.append(rank)
+        observers, consume = self.watch(number, rank.routed)
+        self.servers.append(
+            fleet.add(
+                rank,
+                setting,
+                self.log,
+                observers=[*observers, *self._counting[number]],
+                consume=consume,
+                tables=self.tables,
+                lock_step=self.lock_step is not None,
+            )
+        )
+
+    @property
+    def went_to(self) -> IntColumn:
+        """The rank that each row went to, ``[N]``; -1 for none."""
+        return self._pool.went_to
+
+    def replay(self) -> None:
+        """Replay everything.
+
+        Raises:
+            PagesimError: as `Fleet.run`.
+        """
+        self._fleet.run(self._pool)
+
+    def summary(self) -> dict[str, Any]:
+        """Return how often ranks in lock-step ran, together and without any request; empty of others."""
+        if self.lock_step is None:
+            return {}
+        passes = self.lock_step.passes
+        dummies = sum([sum(each.dummies) for each in passes])
+        waves = len({each.wave for each in passes})
+        return {"lock_step": {"passes": len(passes), "dummy_batches": dummies, "waves": waves}}
+
+    def _start_wave(self, wave: int, exclude: int) -> None:
+        for rank in self.ranks:
+            assert isinstance(rank, LockStepRank)
+            rank.start_wave(wave, exclude)
+
+
+def balancer_of(setting: PreparedSystem) -> LoadBalancer:
+    """Return the load balancer of a deployment, as its options say."""
+    options = setting.config.options
+    assert isinstance(options, VllmV1Options)
+    local = options.ranks
+    if options.balancing == "hybrid":
+        local = options.data_parallel_size_local or local
+    servers = options.api_server_count or local
+    return LoadBalancer(options.ranks, servers, options.ranks // local, setting.request_of)
+
+
+def check_router(setting: PreparedSystem, router: str | Router | None) -> str:
+    """Return what vLLM's balancer is called in a summary; empty where a router takes its place.
+
+    Raises:
+        PagesimError: a router is given beside it.
+    """
+    options = setting.config.options
+    assert isinstance(options, VllmV1Options)
+    if options.balancing == "external":
+        return ""
+    if router is not None:
+        raise PagesimError(
+            f"router is {router}, and data_parallel_size {options.ranks}: vLLM balances its ranks itself; "
+            "leave it out, or give data_parallel_lb external"
+        )
+    return f"vLLM's {options.balancing} load balancing"

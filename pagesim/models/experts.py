@@ -1,0 +1,47 @@
+"""Experts on the GPUs of a deployment with data or expert parallelism."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class ExpertDivision(NamedTuple):
+    """How the experts that are not shared are divided over the GPUs of all data-parallel ranks.
+
+    Source: vLLM 0.33.0, model_executor/layers/fused_moe/config.py, 1116 to 1240, and
+    expert_map_manager.py, 66 to 69.
+
+    Attributes:
+        ranks: data-parallel ranks, each of as many GPUs as tensor parallelism has.
+        whole: whether each GPU has whole experts (expert parallelism); if not, a part of each.
+        rank: whose GPUs are looked at.
+    """
+
+    ranks: int = 1
+    whole: bool = False
+    rank: int = 0
+
+    def on_each_gpu(self, experts: int, tp: int) -> list[int]:
+        """Return the experts on each GPU, rank after rank, ``[ranks · tp]``; of each a part unless whole.
+
+        Args:
+            experts: of a layer.
+            tp: GPUs of a rank.
+        """
+        gpus = self.ranks * tp
+        if not self.whole:
+            return [experts] * gpus
+        each, rest = divmod(experts, gpus)
+        return [each + (gpu < rest) for gpu in range(gpus)]
+
+    def shares(self, experts: int, tp: int) -> tuple[int, int]:
+        """Return how many GPUs divide an expert, and the experts on the fullest GPU of the rank."""
+        held = self.on_each_gpu(experts, tp)[self.rank * tp]
+        return (1 if self.whole else self.ranks * tp), held
+
+    def has_whole_shared(self, tp: int) -> bool:
+        """Whether GPUs of a rank divide its tokens among them before experts (``use_sequence_parallel_moe``).
+
+        Of models whose class does so (DeepSeek's and Llama 4's) each GPU then has the shared experts whole.
+        """
+        return self.whole and tp > 1 and self.ranks > 1
