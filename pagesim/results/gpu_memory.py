@@ -67,6 +67,7 @@ def plan_bars(
 IN_A_PLAN = (
     "weights",
     "weights and all else",
+    "drafter",
     "activations",
     "CUDA graphs",
     "other",
