@@ -11,9 +11,7 @@ from pagesim.errors import PagesimError
 from pagesim.hardware import GpuSpec, TierSpec, gpu
 from pagesim.hardware.gpu_spec import GIB
 from pagesim.models import ModelSpec, model
-from pagesim.models.catalogue import is_config, known_as
-from pagesim.models.drafters import draft_bytes, draft_layers
-from pagesim.models.layers import KV_DTYPE_BYTES, Layer
+from pagesim.models.layers import KV_DTYPE_BYTES
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.options import Machine, SchedulerOptions
 from pagesim.scheduling.sglang import SglangOptions, most_running, static_fraction
@@ -30,6 +28,7 @@ from pagesim.setup.block_plans import (
     type_plan,
 )
 from pagesim.setup.data_parallel import divided_experts
+from pagesim.setup.drafting import Drafting, drafting_of
 from pagesim.setup.offload import tier_specs, with_chunks
 from pagesim.setup.options import options_of
 from pagesim.setup.presets import BLOCK_SIZE, PAGE_BYTES, POLICY_PLUGINS, Policy, parts_of
@@ -228,7 +227,7 @@ class EngineConfig:
         layout, options, spec = self.policy.layout, self.options, self.model
         if KV_DTYPE_BYTES[self.kv_dtype] < KV_DTYPE_BYTES[DEFAULT_KV_DTYPE]:
             check_kv_dtype(self)
-        plain = spec.is_plain and not self.draft_layers
+        plain = spec.is_plain and not self.drafting.layers
         if plain and layout is None and divided_over(self) == len(pipeline_stages(self)) == 1:
             return None
         if isinstance(options, SglangOptions):
@@ -243,34 +242,9 @@ class EngineConfig:
         return None
 
     @cached_property
-    def draft_layers(self) -> tuple[Layer, ...]:
-        """What the layers keep that draft for its model; none where nothing drafts.
-
-        Raises:
-            PagesimError: what drafts is not known.
-        """
-        speculation = self.options.speculation if isinstance(self.options, VllmV1Options) else None
-        if speculation is None:
-            return ()
-        return draft_layers(speculation.drafter, self.model, self.drafter, speculation.n_predict or 1)
-
-    @property
-    def drafter_bytes(self) -> int:
-        """Weights on each GPU of what drafts, as far as they are known; estimated."""
-        speculation = self.options.speculation if isinstance(self.options, VllmV1Options) else None
-        if speculation is None:
-            return 0
-        modules, gpus = speculation.n_predict or 1, self.system.tensor_parallel_size
-        return draft_bytes(speculation.drafter, self.model, self.drafter, modules, gpus)
-
-    @cached_property
-    def drafter(self) -> ModelSpec | None:
-        """The model that drafts; None where nothing does, or it is not known."""
-        speculation = self.options.speculation if isinstance(self.options, VllmV1Options) else None
-        name = None if speculation is None else speculation.model
-        if name is None or not (is_config(name) or known_as(name)):
-            return None
-        return model(name)
+    def drafting(self) -> Drafting:
+        """What drafts for its model."""
+        return drafting_of(self)
 
     @cached_property
     def block(self) -> KVBlock:
@@ -305,7 +279,7 @@ class EngineConfig:
             "cuda_graphs": self.scheduler.counts_cuda_graphs(self.given_options),
             "flashinfer_sampler": self.system.flashinfer_sampler,
             "sampler_buffers": self.scheduler.keeps_sampler_buffers(self.given_options),
-            "drafter_bytes": self.drafter_bytes,
+            "drafter_bytes": self.drafting.weights,
             "images": Images(
                 tower=not self.system.language_model_only,
                 tried=not self.system.skip_mm_profiling,

@@ -163,9 +163,9 @@ def _draft_notes(config: EngineConfig) -> tuple[str, ...]:
         notes.append(
             f"drafts whose predecessors are accepted are accepted with {rates} ({source}): acceptance"
         )
-    if speculation.model is not None and config.drafter is None and config.draft_layers:
+    if speculation.model is not None and config.drafting.drafter is None and config.drafting.layers:
         notes.append(
-            f"what {speculation.model} keeps is not known: it is taken to have {len(config.draft_layers)} "
+            f"what {speculation.model} keeps is not known: it is taken to have {len(config.drafting.layers)} "
             f"layers like the last of {config.system.model} that attends to all tokens"
         )
     if speculation.drafter == "suffix":

@@ -174,7 +174,7 @@ def test_a_drafters_layers_are_its_models_or_like_the_targets_last() -> None:
             f"{layer.kind} {layer.kv_heads}×{layer.head_dim}" if layer.kind != "latent" else "latent"
             for layer in EngineConfig(
                 System(policy="vllm-v1", model=target, speculative_config=given)
-            ).draft_layers
+            ).drafting.layers
         ]
 
     assert layers("llama-3.1-8b", method="ngram") == []
