@@ -34,6 +34,7 @@ from serve_lines import listed_flags, refusal
 
 import pagesim as ps
 from pagesim.experiments.plan import plan
+from pagesim.setup import serve_flags
 from pagesim.setup.serve import ServeLine, read_serve
 from pagesim.setup.serve_flags import Engine, flags_of
 from pagesim.setup.system import System, checked
@@ -251,3 +252,13 @@ def test_a_variable_may_decide_an_option_or_be_none_of_the_releases() -> None:
 def test_the_page_of_flags_is_the_table_as_it_is() -> None:
     made = module_of("docs/make_flags.py")
     assert made.PAGE.read_text(encoding="utf-8") == made.page(), "run: python docs/make_flags.py"
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_no_flag_has_two_rows_and_no_spelling_two_flags(engine: Engine) -> None:
+    file = Path(serve_flags.__file__).with_name("serve_flags.csv")
+    with file.open(encoding="utf-8") as opened:
+        names = [row["flag"] for row in csv.DictReader(opened) if row["engine"] == engine]
+    assert len(names) == len(set(names)) == len(flags_of(engine))
+    spelled = [each for flag in flags_of(engine).values() for each in flag.spellings()]
+    assert len(spelled) == len(set(spelled))
