@@ -27,6 +27,7 @@ def profile(tmp_path):
     ("flags", "said"),
     [
         (("--tensor-parallel-size", 3), "tensor_parallel_size is 3; it must divide the 4 heads of tiny"),
+        (("--pipeline-parallel-size", 2), "calibrate times one stage, so it must be 1"),
         (("--device", "tpu"), "device is 'tpu'; it must be one of cpu, cuda"),
         (("--kv-cache-dtype", "nvfp4"), "kv_cache_dtype is nvfp4; calibrate times caches in fp16, bf16, fp8"),
         (("--model", "falcon-h1-7b"), "are 44 full, 44 state; calibrate has kernels of full"),

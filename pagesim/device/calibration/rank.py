@@ -183,6 +183,8 @@ def rank_of(config: EngineConfig, *, device: str, cuda_graphs: bool, swap: str) 
         raise PagesimError(f"swap is {swap!r}; it must be one of {', '.join(STRATEGIES)}")
     if cuda_graphs and device != "cuda":
         raise PagesimError("cuda_graphs needs device cuda: on a CPU there is nothing to capture")
+    if (stages := config.system.option("pipeline_parallel_size") or 1) > 1:
+        raise PagesimError(f"pipeline_parallel_size is {stages}; calibrate times one stage, so it must be 1")
     if spec.heads % tp:
         raise PagesimError(
             f"tensor_parallel_size is {tp}; it must divide the {spec.heads} heads of {spec.name}"
