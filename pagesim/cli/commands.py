@@ -24,7 +24,7 @@ TABLE = (
     Entry("trace", "Describe, convert, fit and make traces."),
     Entry("fit", "Fit a profile to the logs of a server's requests.", module="fit_command"),
     Entry("validate", "Compare simulated runs with recorded or live ones."),
-    Entry("calibrate", "Measure what a model's iterations cost; write a profile."),
+    Entry("calibrate", "Measure what the operators cost that a system asks for; write a profile."),
     Entry("bench", "Time the kernels on a GPU or the reference path on a CPU."),
     Entry("profile", "Show, compare, check, import and rescale cost profiles."),
     Entry("list", "List policies, options, flags, models, GPUs, workloads or profiles.", module="listing"),

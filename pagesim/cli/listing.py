@@ -67,18 +67,17 @@ def options(scheduler: SCHEDULER = None) -> None:
     names = SCHEDULERS.names() if scheduler is None else (scheduler,)
     put_table(
         "",
-        ("option", "scheduler", "default", ""),
+        ("option", "scheduler", ""),
         [
             (
                 "--" + option.replace("_", "-"),
                 name,
-                "" if field.default is None else str(field.default),
-                field.description or "",
+                (field.description or "") + ("" if field.default is None else f" [default: {field.default}]"),
             )
             for option, having in declared(names).items()
             for name, field in having
         ],
-        texts=range(4),
+        texts=range(3),
     )
 
 

@@ -85,6 +85,7 @@ PARTS: dict[str, Part] = {
     "KV cache": Part("KV cache", BLUE),
     "weights": Part("weights", "#B9B2A6"),
     "weights and all else": Part("weights and all else", "#B9B2A6"),
+    "adapters": Part("adapters", "#C6B8D2"),
     "drafter": Part("drafter", "#6F7F6A"),
     "activations": Part("activations", "#8C8373"),
     "CUDA graphs": Part("CUDA graphs", "#A9BFB7"),

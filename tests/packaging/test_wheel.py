@@ -67,6 +67,7 @@ def test_the_wheel_holds_the_bundled_data_and_the_mark_of_typed_code(contents):
     assert {"sections.html", "style.css", "main.js"} <= parts
     data |= {f"pagesim/results/report/{name}" for name in parts}
     data |= {f"pagesim/experiments/paper/{name}" for name in ("figures.toml", "published.csv")}
+    data |= {"pagesim/setup/serve_flags.csv"}
     families = (ROOT / "pagesim" / "models" / "catalogue" / "families").glob("*.json")
     data |= {f"pagesim/models/catalogue/families/{path.name}" for path in families}
     data |= {"pagesim/hardware/gpus.json", "pagesim/models/families.json"}
