@@ -37,7 +37,7 @@ class How(BaseModel):
 
 @with_fields({**{name: System.model_fields[name] for name in ASKED}, **How.model_fields}, engine=True)
 def command(*, target: TARGET, serve: SERVE = None, flags: dict[str, Any]) -> None:
-    """Measure what the operators cost that a system asks for; write a profile.
+    """Measure what a system's operators cost; write a profile.
 
     The system is given as to pagesim run. What is measured is kept beside OUT.json at once: the same command
     goes on where a killed one was.

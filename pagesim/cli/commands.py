@@ -11,23 +11,23 @@ from pagesim.cli.groups import Entry, LazyCommands
 from pagesim.errors import PagesimError
 
 TABLE = (
-    Entry("demo", "Compare five memory systems on a load like ShareGPT, and play three side by side."),
+    Entry("demo", "Compare five memory systems on a load like ShareGPT."),
     Entry(
         "run",
-        "Replay a trace: memory and latency of one system, of several, or of a cluster.",
+        "Replay a trace on one system, on several, or on a cluster.",
         module="run_command",
     ),
     Entry("plan", "Plan a GPU's memory under vLLM, and how many requests fit."),
-    Entry("sweep", "Replay a scenario at every point of a grid, or find the highest load that it bears."),
+    Entry("sweep", "Replay a scenario over a grid, or find its highest load."),
     Entry("ablate", "Ablate the block size, preemption, a tier or the engine."),
     Entry("report", "Write one HTML page about one or several results."),
     Entry("trace", "Describe, convert, fit and make traces."),
     Entry("fit", "Fit a profile to the logs of a server's requests.", module="fit_command"),
     Entry("validate", "Compare simulated runs with recorded or live ones."),
-    Entry("calibrate", "Measure what the operators cost that a system asks for; write a profile."),
+    Entry("calibrate", "Measure what a system's operators cost; write a profile."),
     Entry("bench", "Time the kernels on a GPU or the reference path on a CPU."),
     Entry("profile", "Show, compare, check, import and rescale cost profiles."),
-    Entry("list", "List policies, options, flags, models, GPUs, workloads or profiles.", module="listing"),
+    Entry("list", "List policies, options, flags, models, GPUs and more.", module="listing"),
     Entry("doctor", "Show what is installed and usable, and how to get the rest."),
     Entry("reproduce", "Reproduce figures of the PagedAttention paper."),
     Entry("golden", "Replay the golden logs and compare every iteration."),

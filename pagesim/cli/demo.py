@@ -33,7 +33,7 @@ OUT = Annotated[
 
 
 def command(*, out: OUT = Path("out/demo")) -> None:
-    """Compare five memory systems on a load like ShareGPT, and play three side by side.
+    """Compare five memory systems on a load like ShareGPT.
 
     It shows where the KV cache goes, and what that does to latency. DIR.html plays the memory of contiguous
     max-length, buddy and paged allocation over the same seconds, slot by slot.

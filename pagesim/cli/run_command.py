@@ -46,7 +46,7 @@ def command(
     trace_events: TRACE_EVENTS = False,
     flags: dict[str, Any],
 ) -> None:
-    """Replay a trace: memory and latency of one system, of several, or of a cluster.
+    """Replay a trace on one system, on several, or on a cluster.
 
     --policies compares policies, --replicas and --data-parallel-size make a cluster, --device runs every
     iteration on this machine.

@@ -87,7 +87,7 @@ def command(
     hue: HUE = None,
     flags: dict[str, Any],
 ) -> None:
-    """Replay a scenario at every point of a grid, or find the highest load that it bears.
+    """Replay a scenario over a grid, or find its highest load.
 
     Several seeds run at each point, on all cores or on a Ray cluster. With --out each run is kept as soon as
     it is over, and no run is ever repeated.
