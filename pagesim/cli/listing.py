@@ -27,8 +27,7 @@ FLAG = Annotated[
 ]
 
 cli = typer.Typer(
-    help="List policies, options, flags, models, GPUs and more.\n\n"
-    "Example: pagesim list policies",
+    help="List policies, options, flags, models, GPUs and more.\n\nExample: pagesim list policies",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
