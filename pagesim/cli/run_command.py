@@ -48,8 +48,8 @@ def command(
 ) -> None:
     """Replay a trace on one system, on several, or on a cluster.
 
-    Compare policies with --policies, make a cluster with --replicas or --data-parallel-size, or run every
-    iteration on this machine with --device.
+    Compare policies with --policies, make a cluster with --replicas, or run every iteration on this machine
+    with --device.
 
     Example: pagesim run --trace sharegpt --rate 2 --duration 900 --policy vllm-sosp
     """
