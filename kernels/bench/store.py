@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from pagesim.errors import PagesimError, brief
 from pagesim.kernels.bench.rows import MEASURED, PARAMETERS, SCHEMA, Row
-from pagesim.setup.files import put, put_text
+from pagesim.setup.files import DRAFT, put, put_text
 
 JOURNAL = "rows.jsonl"
 """One row a line, in the order of measuring. A later row of a key replaces an earlier one."""
@@ -87,7 +87,7 @@ class RowStore:
         journal = folder / JOURNAL
         if folder.exists() and not folder.is_dir():
             raise PagesimError(f"{folder}: exists and is no folder; choose another")
-        if folder.is_dir() and any(folder.iterdir()) and not journal.is_file():
+        if folder.is_dir() and not all(map(_is_draft, folder.iterdir())) and not journal.is_file():
             raise PagesimError(f"{folder}: is not empty and holds no rows of a bench; choose another folder")
         folder.mkdir(parents=True, exist_ok=True)
         opened = journal.open("ab+")
@@ -99,6 +99,8 @@ class RowStore:
             self._rows = {row["key"]: row for row in _parse(whole, journal)}
             if len(whole) < len(content):
                 opened.truncate(len(whole))
+            for left in filter(_is_draft, folder.iterdir()):  # by one that was killed
+                left.unlink()
         except BlockingIOError:
             opened.close()
             raise PagesimError(f"{folder}: another bench is writing there; wait for it or stop it") from None
@@ -131,6 +133,10 @@ def write_parquet(rows: list[Row], file: Path | IO[bytes]) -> None:
     table = pd.json_normalize(rows, sep="_")
     table = table.reindex(columns=list(dict.fromkeys((*known, *table))))
     table.astype({name: kinds[kind] for name, kind in known.items()}).to_parquet(file, index=False)
+
+
+def _is_draft(file: Path) -> bool:
+    return file.name.startswith(DRAFT)
 
 
 def _whole_lines(content: bytes) -> bytes:

@@ -307,9 +307,13 @@ def put_text(file: Path, text: str) -> None:
     put(file, lambda out: out.write(text.encode("utf-8")))
 
 
+DRAFT = ".pagesim."
+"""How the names of temporary files begin, which a process that is killed leaves behind."""
+
+
 def _draft(target: Path) -> Path:
     """Return a name beside the target that cannot be foreseen, so that no link lies there already."""
-    return target.parent / f".pagesim.{secrets.token_hex(8)}"
+    return target.parent / f"{DRAFT}{secrets.token_hex(8)}"
 
 
 def _flush(path: Path) -> None:
