@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 from pagesim.errors import PagesimError, brief
@@ -45,9 +44,7 @@ class RowStore:
     def __enter__(self) -> RowStore:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._journal is not None:
             self._journal.close()
 
@@ -87,7 +84,8 @@ class RowStore:
         journal = folder / JOURNAL
         if folder.exists() and not folder.is_dir():
             raise PagesimError(f"{folder}: exists and is no folder; choose another")
-        if folder.is_dir() and not all(map(_is_draft, folder.iterdir())) and not journal.is_file():
+        others = folder.is_dir() and any(not file.name.startswith(DRAFT) for file in folder.iterdir())
+        if others and not journal.is_file():
             raise PagesimError(f"{folder}: is not empty and holds no rows of a bench; choose another folder")
         folder.mkdir(parents=True, exist_ok=True)
         opened = journal.open("ab+")
@@ -99,7 +97,7 @@ class RowStore:
             self._rows = {row["key"]: row for row in _parse(whole, journal)}
             if len(whole) < len(content):
                 opened.truncate(len(whole))
-            for left in filter(_is_draft, folder.iterdir()):  # by one that was killed
+            for left in folder.glob(f"{DRAFT}*"):  # by one that was killed
                 left.unlink()
         except BlockingIOError:
             opened.close()
@@ -133,10 +131,6 @@ def write_parquet(rows: list[Row], file: Path | IO[bytes]) -> None:
     table = pd.json_normalize(rows, sep="_")
     table = table.reindex(columns=list(dict.fromkeys((*known, *table))))
     table.astype({name: kinds[kind] for name, kind in known.items()}).to_parquet(file, index=False)
-
-
-def _is_draft(file: Path) -> bool:
-    return file.name.startswith(DRAFT)
 
 
 def _whole_lines(content: bytes) -> bytes:
