@@ -11,8 +11,8 @@ from tests.sim.random_systems import check
 PART = 70
 
 
-STAGED = 300
-"""Seeds of a part of systems of several stages: one in eight may have any."""
+STAGED = 400
+"""Seeds of a part of systems of several stages: one in eleven may have any."""
 
 
 def check_part(part: int) -> Counter[str]:
@@ -41,7 +41,7 @@ def test_many_random_systems_decide_the_same_in_four_ways(part: int) -> None:
 
 def test_random_systems_of_several_stages_decide_the_same_in_four_ways() -> None:
     found = check_staged(0)
-    assert found["in several stages"] == found["cases"] > STAGED / 10
+    assert found["in several stages"] == found["cases"] > 30
     what = ("a preemption", "prefix hits", "aborts", "windows in larger blocks", "two batches in flight")
     assert min(found[f"with {each}"] for each in what) > 0, found
 
@@ -49,7 +49,7 @@ def test_random_systems_of_several_stages_decide_the_same_in_four_ways() -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(1, 13))
 def test_many_random_systems_of_several_stages_decide_the_same_in_four_ways(part: int) -> None:
-    assert check_staged(part)["cases"] > STAGED / 15
+    assert check_staged(part)["cases"] > 30
 
 
 @pytest.mark.parametrize(
