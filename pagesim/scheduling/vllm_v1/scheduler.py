@@ -325,6 +325,7 @@ class VllmV1(VllmV1Base):
                 queue.pop(request)
                 (holding if holds else others).append(request)
                 continue
+            is_short = False  # of tokens, whatever memory has
             if external:
                 assert connector is not None
                 ahead = 0
@@ -343,16 +344,14 @@ class VllmV1(VllmV1Base):
                     tokens = drafts.padded(tokens, found, token_budget, is_padded=is_padded)
                 most = token_budget if self.chunked_prefill else UNLIMITED
                 tokens = self._num_new_tokens(request, found, tokens, most)
-                if not tokens:
-                    self.must_replan = True
-                    break
-                if drafts is not None:
+                if drafts is not None and tokens:
                     tokens = drafts.within_chunk(request, found, drafts.clipped(tokens))
                     if not tokens:
                         queue.pop(request)
                         (holding if holds else others).append(request)
                         continue
-                if tokens > token_budget:
+                is_short = not tokens or tokens > token_budget
+                if is_short:
                     is_allocated = False
                 elif holds:
                     is_allocated = manager.allocate_slots(request, found + tokens, spare, is_waiting=True)
@@ -373,7 +372,7 @@ class VllmV1(VllmV1Base):
                 queue.pop(request)
                 overtaken.append(request)
             elif self.running or holding or others or self.awaits:
-                self.must_replan = self.must_replan or tokens > token_budget
+                self.must_replan = self.must_replan or is_short
                 break
             else:  # no request will ever make room: the real one waits for ever
                 queue.pop(request)
