@@ -43,8 +43,8 @@ def check(seeds: Iterable[int]) -> Counter[str]:
 
 
 def test_every_byte_of_drafts_on_hybrid_models_is_classified_in_every_iteration() -> None:
-    # 1041: a hit has a window, and not what MTP modules read behind it. 1074: no step has tokens for a block.
-    seen = check([*range(40), 1041, 1074])
+    # 1041: a hit has a window, and not what MTP modules read behind it. 553, 1074: vLLM would never go on.
+    seen = check([*range(40), 553, 1041, 1074])
     assert min(seen.values()) > 0, seen
 
 
@@ -54,17 +54,26 @@ def test_it_is_on_many_more(part: int) -> None:
     check(range(40 * part, 40 * (part + 1)))
 
 
-def test_a_prompt_for_which_no_step_has_the_tokens_of_a_block_is_given_up() -> None:
-    # Of 16 tokens a step the drafter takes one, and 15 are no block of states: vLLM would wait for ever.
+@pytest.mark.parametrize(
+    ("config", "prompts"),
+    [
+        # Of 16 tokens a step the drafter takes one, and 15 are no block of states.
+        ('{"method": "draft_model", "num_speculative_tokens": 3}', (15, 40, 15)),
+        # A chunk must stop at token 32, and 2 tokens are too few for 3 modules: 31 run, and then none.
+        (
+            '{"method": "mtp", "n_predict": 3, "disable_eagle_block_drop": true}',
+            (15, 34, 15),
+        ),
+    ],
+)
+def test_a_prompt_that_vllm_never_gives_its_next_tokens_is_given_up(
+    config: str, prompts: tuple[int, int, int]
+) -> None:
     options = VllmV1Options(
-        max_num_batched_tokens=16,
-        max_num_seqs=4,
-        enable_prefix_caching=True,
-        speculative_config='{"method": "draft_model", "num_speculative_tokens": 2}',
+        max_num_batched_tokens=16, max_num_seqs=4, enable_prefix_caching=True, speculative_config=config
     )
-    groups = [KVGroup(16, rule, page_bytes=24) for rule in (Full(), State(aligned=True, drafts=2))]
-    trace = Trace(np.zeros(3), np.array([15, 40, 15]), np.array([3, 3, 3]))
+    groups = [KVGroup(16, rule, page_bytes=24) for rule in (Full(), State(aligned=True, drafts=3))]
+    trace = Trace(np.zeros(3), np.array(prompts), np.array([3, 3, 3]))
     case = HybridCase(groups, 100, caches=True, retention=0, options=options, trace=trace)
     columns = replay(case, fast_forward=True).columns
-    assert (columns["first_scheduled"] >= 0).tolist() == [True, False, True]
     assert (columns["first_token"] >= 0).tolist() == [True, False, True]

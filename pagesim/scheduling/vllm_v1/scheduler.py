@@ -60,6 +60,8 @@ class VllmV1(VllmV1Base):
             cadence.looked_at_waiting(0)
         if cadence is not None:
             cadence.end(self.memory.steps, batch.batched_tokens)
+        if drafts is not None and drafts.may_starve and not batch.batched_tokens:
+            self._give_up_starved(drafts, batch, now)
         if self._in_chunks or self._skipped or self.running_sequences > budget:
             self.must_replan = True
         batch.tokens = batch.batched_tokens

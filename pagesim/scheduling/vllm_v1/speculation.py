@@ -127,6 +127,16 @@ class Drafts:
         return min(tokens + self.rules.lookahead, self._max_model_len)
 
     @property
+    def may_starve(self) -> bool:
+        """Whether a chunk of a prompt may have no token left, as no module may read past the prompt."""
+        return self.rules.prefill_lookahead > 1
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether the output of any request's tokens is to come."""
+        return any(self._flights)
+
+    @property
     def slots_taken(self) -> int:
         """Tokens of the step's budget that the batch at hand takes for its drafter."""
         return self.rules.draft_slots * len(self._shares)
