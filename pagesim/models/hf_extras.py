@@ -174,17 +174,43 @@ def _laguna(config: HfConfig, layers: int) -> Fields:
 
     Source: laguna.py.
     """
-    hidden, kv_heads = config.number("hidden_size"), config.number("num_key_value_heads")
     dim, kinds = config.number("head_dim"), config.entries("layer_types") or ()
     key = "num_attention_heads_per_layer"
     heads = config.numbers(key) or (config.number("num_attention_heads"),) * layers
     if len(heads) != layers or min(heads) < 1:
         raise config.error(key, heads, f"a number for each of the {layers} layers")
     gating, sinks = config.get("gating"), config.flag("swa_attention_sink_enabled")
-    slides = {i for i, kind in enumerate(kinds) if kind == "sliding_attention"} if sinks else set()
     gate = {None: 1, True: 1, "per-head": 1, "per-element": dim, False: 0}.get(gating)
     if gate is None:
         raise config.error("gating", gating, "true, false, per-head or per-element")
+    slides = [i for i, kind in enumerate(kinds) if kind == "sliding_attention"] if sinks else []
+    return _gated_heads(config, heads, config.number("num_key_value_heads"), gate, slides)
+
+
+def _step3p5(config: HfConfig, layers: int) -> Fields:
+    """Attention with a number of heads of its own where there is a window, and a gate a head (step3p5.py)."""
+    kinds, heads = config.entries("layer_types") or (), config.number("num_attention_heads")
+    other = config.part("attention_other_setting")
+    own = other.number("num_attention_heads") if other else heads
+    kind = other.text("attention_type") if other else None
+    of_layers = [own if each == kind else heads for each in kinds[:layers]] or [heads] * layers
+    groups = config.number("num_attention_groups", "num_key_value_heads")
+    return _gated_heads(config, of_layers, groups, int(config.flag("use_head_wise_attn_gate")))
+
+
+def _gated_heads(
+    config: HfConfig, heads: Sequence[int], kv_heads: int, gate: int, sinks: Sequence[int] = ()
+) -> Fields:
+    """Attention of layers with so many heads each, and with so many numbers a head that gate what it gives.
+
+    Args:
+        config: a model's.
+        heads: of queries, a layer.
+        kv_heads: of keys and values.
+        gate: numbers of a head's gate; 0 without one.
+        sinks: layers with a learned weight a head for attending to nothing.
+    """
+    hidden, dim = config.number("hidden_size"), config.number("head_dim")
     found: list[Tensor] = []
     for number in sorted(set(heads)):
         at = [i for i, each in enumerate(heads) if each == number]
@@ -192,7 +218,7 @@ def _laguna(config: HfConfig, layers: int) -> Fields:
             *projections(hidden, number, kv_heads, (dim, dim), at),
             Tensor("attention", "g_proj", number * gate, hidden, at, ALL),
             vector("qk_norm", 2 * dim, at),
-            vector("sinks", number, [i for i in at if i in slides], shards=ALL),
+            vector("sinks", number, [i for i in at if i in sinks], shards=ALL),
         ]
     return {"extras": tuple(found), "own_attention": True}
 
@@ -272,5 +298,6 @@ _EXTRAS: dict[str, Callable[[HfConfig, int], Fields]] = {
     "mimo_v2": _mimo_v2,
     "minimax_m3": _minimax_m3,
     "nemotron-nas": _nemotron_nas,
+    "step3p5": _step3p5,
     "zamba2": _zamba2,
 }

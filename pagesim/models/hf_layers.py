@@ -98,6 +98,8 @@ def kinds(config: HfConfig) -> tuple[str, ...]:
                 f"{config.where}: {key} names {brief(name)}, which is none of {', '.join(KINDS)}: what such "
                 f"layers keep is not known here; {LAYER_FILE}"
             )
+    if config.family == "step3p5":  # which lists its MTP modules, too
+        named = named[:layers]
     if len(named) != layers:
         raise config.error(key, named, f"one entry for each of the {layers} layers; it has {len(named)}")
     return tuple(KINDS[name] for name in named)
@@ -301,6 +303,7 @@ def _minimax_m2(config: HfConfig, layers: int) -> tuple[str, ...]:
 PATTERNS: dict[str, Pattern] = {
     **{f"all_{kind}": _of_all(kind) for kind in ("both", "indexed", "state")},
     "all_windows": _all_windows,
+    "afmoe": _every("global_attn_every_n_layers", "window"),
     "bamba": _bamba,
     "delta": _every("full_attention_interval", "state"),
     "even_windows": _even_windows,

@@ -48,7 +48,8 @@ def experts(config: HfConfig, layers: int) -> MixtureOfExperts | None:
     found = MixtureOfExperts(
         experts=number,
         experts_per_token=config.number(
-            *("num_experts_per_tok", "moe_k", "num_experts_per_token", "experts_per_token", "top_k_experts")
+            *("num_experts_per_tok", "moe_k", "num_experts_per_token", "experts_per_token", "top_k_experts"),
+            "moe_top_k",
         ),
         # A key that is missing where the family's experts have a width of their own is no plain MLP's width.
         expert_ffn=config.number(*rules.expert_ffn),
@@ -101,6 +102,15 @@ def plain_layers(config: HfConfig, layers: int) -> list[int]:
             return [i for i in every if i in dense or (i + 1) % step != 0]
         case "nemotron_h":
             return _letters(config, "-", "mlp")
+        case "step3p5" if config.get("mlp_layer_types") is None:
+            listed = config.text("moe_layers_enum")
+            if listed is None:
+                return [0]
+            numbers = listed.split(",")
+            if not all(each.strip().isdecimal() for each in numbers):
+                raise config.error("moe_layers_enum", listed, "numbers of layers with commas between")
+            sparse = [int(each) for each in numbers]
+            return [i for i in every if i not in sparse]
     first = config.number("first_k_dense_replace", "num_dense_layers", default=0)
     kinds = config.entries("mlp_layer_types")
     if kinds is not None:
