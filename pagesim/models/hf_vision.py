@@ -270,7 +270,9 @@ def _kimi_k3(tower: HfConfig, model: HfConfig) -> Shares:
 
 def _muse_glimmer(tower: HfConfig, model: HfConfig) -> Shares:
     """A tower of which attention alone is divided, with an adapter and a projection that every GPU has."""
-    tower.skip("num_attention_heads", "layer_types", "merge_size", "patch_temporal", "max_position_embeddings")
+    tower.skip(
+        "num_attention_heads", "layer_types", "merge_size", "patch_temporal", "max_position_embeddings"
+    )
     hidden, ffn = tower.number("hidden_size"), tower.number("intermediate_size")
     adapted, positions = model.number("projector_hidden_size"), tower.number("pos_emb_height")
     layer = _sum(
