@@ -233,6 +233,13 @@ def _ling(config: HfConfig, layers: int) -> Fields:
     return {"extras": (Tensor("attention", "g_proj", gate, config.number("hidden_size"), attends, ALL),)}
 
 
+def _longcat(config: HfConfig, layers: int) -> Fields:
+    """Routes to experts that give what they take (longcat_flash.py)."""
+    zero, at = config.number("zero_expert_num", default=0), range(0, layers, 2)
+    routes = Tensor(REST, "router.zero_experts", zero, config.number("hidden_size"), at, wide=True)
+    return {"extras": (routes, vector("correction_bias.zero_experts", zero, at, wide=True))}
+
+
 def _minimax_m3(config: HfConfig, layers: int) -> Fields:
     """Projections to the indexer's queries and key, with a norm each (models/minimax_m3)."""
     sparse, which = sparse_attention(config, layers)
@@ -295,6 +302,7 @@ _EXTRAS: dict[str, Callable[[HfConfig, int], Fields]] = {
     "glm5_next": _glm5_next,
     "kimi_linear": _kimi,
     "laguna": _laguna,
+    "longcat_flash": _longcat,
     "mimo_v2": _mimo_v2,
     "minimax_m3": _minimax_m3,
     "nemotron-nas": _nemotron_nas,

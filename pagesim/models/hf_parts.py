@@ -5,11 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil
 
-from pagesim.errors import PagesimError
 from pagesim.models.hf_config import HfConfig
-from pagesim.models.hf_unread import LAYER_FILE
 from pagesim.models.parts import LatentAttention, MixtureOfExperts
-from pagesim.models.recurrent import GatedDeltaNet, KimiDelta, Mamba1, Mamba2, Recurrence, ShortConv
+from pagesim.models.recurrent import (
+    GatedDeltaNet,
+    KimiDelta,
+    LightningAttention,
+    Mamba1,
+    Mamba2,
+    Recurrence,
+    ShortConv,
+)
 
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
@@ -49,7 +55,7 @@ def experts(config: HfConfig, layers: int) -> MixtureOfExperts | None:
         experts=number,
         experts_per_token=config.number(
             *("num_experts_per_tok", "moe_k", "num_experts_per_token", "experts_per_token", "top_k_experts"),
-            "moe_top_k",
+            *("moe_top_k", "moe_topk"),
         ),
         # A key that is missing where the family's experts have a width of their own is no plain MLP's width.
         expert_ffn=config.number(*rules.expert_ffn),
@@ -80,6 +86,8 @@ def plain_layers(config: HfConfig, layers: int) -> list[int]:
     match config.family:
         case "deepseek_v4":
             return []
+        case "longcat_flash":
+            return list(every)
         case "jamba":
             period = config.number("expert_layer_period")
             offset = config.number("expert_layer_offset", default=0)
@@ -132,6 +140,8 @@ def sparse_layers(config: HfConfig, layers: int) -> list[int]:
     """Return the layers that have experts, from 0, of a model that has some."""
     if config.family == "nemotron_h":
         return _letters(config, "E", "moe")
+    if config.family == "longcat_flash":  # beside the first of each layer's two MLPs
+        return list(range(0, layers, 2))
     plain = plain_layers(config, layers)
     return [i for i in range(layers) if i not in plain]
 
@@ -203,12 +213,9 @@ def recurrence(config: HfConfig) -> tuple[Recurrence, str] | None:
         case "lfm2" | "lfm2_moe":
             width, tokens = config.number("hidden_size"), config.number("conv_L_cache")
             return ShortConv(width, tokens, config.flag("conv_bias")), "bf16"
-        case "bailing_hybrid":
+        case "bailing_hybrid" if config.get("short_conv_kernel_size"):
             if not config.flag("no_kda_lora"):
-                raise PagesimError(
-                    f"{config.where}: no_kda_lora is not true, as it is of Ling 3: what layers of other "
-                    f"models of model_type {config.model_type} keep is not known here; {LAYER_FILE}"
-                )
+                raise config.error("no_kda_lora", config.get("no_kda_lora"), "true, as vLLM's code needs it")
             return KimiDelta(
                 heads=config.number("num_attention_heads"),
                 head_dim=config.number("head_dim"),
@@ -216,6 +223,12 @@ def recurrence(config: HfConfig) -> tuple[Recurrence, str] | None:
                 full_gate=True,
                 full_decay=True,
             ), "fp32"
+        case "bailing_hybrid":
+            return LightningAttention(
+                heads=config.number("num_attention_heads"),
+                head_dim=config.number("head_dim"),
+                qk_norm=config.flag("use_qk_norm"),
+            ), "bf16"
         case "kimi_linear" | "glm5_next":
             of_delta = config.part("linear_attn_config")
             if of_delta is None:
