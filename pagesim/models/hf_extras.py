@@ -65,15 +65,46 @@ def _gemma4(config: HfConfig, layers: int) -> Fields:
     return {"extras": tuple(found), "ffns": ffns}
 
 
-def _streams(config: HfConfig, layers: int) -> list[Tensor]:
-    """What mixes several residual streams before and after attention and MLP (hyper-connections)."""
+def _streams(config: HfConfig, layers: int, each: int = 0, parts: int = 3) -> list[Tensor]:
+    """What mixes several residual streams before and after attention and MLP (hyper-connections).
+
+    Args:
+        config: a model's.
+        layers: that have it.
+        each: rows of its matrix a stream; two and one for every stream when left out.
+        parts: of its matrix, with a learned scale each.
+    """
     streams = config.number("hc_mult", default=1)
-    rows, columns = streams * (2 + streams), streams * config.number("hidden_size")
+    rows, columns = streams * (each or 2 + streams), streams * config.number("hidden_size")
     return [
         Tensor(REST, "hc_fn", 2 * rows, columns, range(layers), wide=True),
         vector("hc_base", 2 * rows, range(layers), wide=True),
-        vector("hc_scale", 2 * 3, range(layers), wide=True, counted=0),
+        vector("hc_scale", 2 * parts, range(layers), wide=True, counted=0),
     ]
+
+
+def _streams_head(config: HfConfig) -> list[Tensor]:
+    """What makes one residual stream of several before the LM head."""
+    streams = config.number("hc_mult", default=1)
+    return [
+        Tensor(REST, "hc_head_fn", streams, streams * config.number("hidden_size"), wide=True),
+        vector("hc_head_base", streams, wide=True),
+        vector("hc_head_scale", 1, wide=True, counted=0),
+    ]
+
+
+def _hy_v4(config: HfConfig, layers: int) -> Fields:
+    """Several residual streams, and a gate and a sink of latent attention (models/hy_v4)."""
+    heads, every = config.number("num_attention_heads"), range(layers)
+    gate = heads * config.number("v_head_dim")
+    return {
+        "extras": (
+            *_streams(config, layers, 2, 2),
+            *_streams_head(config),
+            Tensor("attention", "linear_gate", gate, config.number("hidden_size"), every, ALL),
+            vector("sinks", heads, every, shards=ALL, wide=True),
+        )
+    }
 
 
 def _glm5_next(config: HfConfig, layers: int) -> Fields:
@@ -95,7 +126,7 @@ def _deepseek_v4(config: HfConfig, layers: int) -> Fields:
     hidden, heads, width = (config.number(key) for key in ("hidden_size", "num_attention_heads", "head_dim"))
     rank, groups, out = (config.number(key) for key in ("q_lora_rank", "o_groups", "o_lora_rank"))
     keys, index_heads = config.number("index_head_dim"), config.number("index_n_heads")
-    streams, every = config.number("hc_mult", default=1), range(layers)
+    every = range(layers)
     chosen = config.number("vocab_size") * config.number("num_experts_per_tok")
     ratios = (config.numbers("compress_ratios") or ())[:layers]
 
@@ -123,9 +154,7 @@ def _deepseek_v4(config: HfConfig, layers: int) -> Fields:
         *compressor(4, keys, picks),
         *compressor(128, width, thins),
         *_streams(config, layers),
-        Tensor(REST, "hc_head_fn", streams, streams * hidden, wide=True),
-        vector("hc_head_base", streams, wide=True),
-        vector("hc_head_scale", 1, wide=True, counted=0),
+        *_streams_head(config),
         # Layers that choose experts by the token itself have a table in place of the bias.
         vector("tid2eid", chosen, range(hashed), wide=True, counted=8),
         vector("correction_bias", config.number("n_routed_experts"), range(hashed, layers), wide=True),
@@ -300,6 +329,7 @@ _EXTRAS: dict[str, Callable[[HfConfig, int], Fields]] = {
     "deepseek_v4": _deepseek_v4,
     "gemma4": _gemma4,
     "glm5_next": _glm5_next,
+    "hy_v4": _hy_v4,
     "kimi_linear": _kimi,
     "laguna": _laguna,
     "longcat_flash": _longcat,

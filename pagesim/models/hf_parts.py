@@ -146,11 +146,11 @@ def sparse_layers(config: HfConfig, layers: int) -> list[int]:
     return [i for i in range(layers) if i not in plain]
 
 
-def mlp_layers(config: HfConfig) -> int:
-    """Return how many layers have an MLP or experts, 0 if all have."""
-    if config.family != "nemotron_h":
+def mlp_layers(config: HfConfig, layers: int) -> int:
+    """Return how many layers have an MLP or experts, 0 if all have one of them."""
+    if config.family not in ("nemotron_h", "longcat_flash"):
         return 0
-    return len(_letters(config, "-", "mlp")) + len(_letters(config, "E", "moe"))
+    return len(plain_layers(config, layers)) + len(sparse_layers(config, layers))
 
 
 def _letters(config: HfConfig, letter: str, name: str) -> list[int]:

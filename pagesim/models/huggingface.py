@@ -101,7 +101,7 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
         "mla": mla,
         "moe": moe,
         "recurrence": recurrent[0] if recurrent and state in kept else None,
-        "mlp_layers": mlp_layers(config),
+        "mlp_layers": mlp_layers(config, layers),
         "fp8_on_sm10x": config.family in ("glm_moe_dsa", "glm5_next"),
         "image_prefixes": config.family in ("gemma3", "gemma4") and config.is_part,
         "cached": () if alike else kept,

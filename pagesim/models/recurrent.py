@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pagesim.models.layers import StateLayer
 from pagesim.models.parameters import ALL, REST, Tensor, vector
@@ -252,10 +253,12 @@ class LightningAttention:
     """Linear attention with a decay a head (arXiv 2401.04658), as in Ling 2.5: it has no convolution.
 
     Attributes:
+        conv: width of a convolution, 0 as there is none.
         heads, head_dim: of queries, keys and values alike.
         qk_norm: queries and keys are normed.
     """
 
+    conv: ClassVar[int] = 0
     heads: int
     head_dim: int
     qk_norm: bool = False
