@@ -8,7 +8,8 @@ from statistics import fmean, median
 from zlib import crc32
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+
+from pagesim.costs.table import Strict
 
 EVERY = 5
 """One point in so many is held out."""
@@ -17,7 +18,7 @@ Point = tuple[float, ...]
 """A size on each axis."""
 
 
-class TermError(BaseModel):
+class TermError(Strict):
     """How wrong a term is on measurements held out of it: relative errors, in absolute value.
 
     Attributes:
@@ -25,8 +26,6 @@ class TermError(BaseModel):
         points: how many were held out.
         median: over the points; None where it was not kept.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     mean: float
     worst: float
@@ -47,19 +46,20 @@ class TermError(BaseModel):
 
 
 def held_out(points: Sequence[Point], salt: str = "", fifth: int = 0) -> list[int]:
-    """Return the indices of the points that are held out: a fifth of the inner ones, by a hash of each.
+    """Return the indices of the points that are held out: every fifth of the inner ones, ordered by a hash.
 
     A point is inner if there are points before and after it along an axis, the other sizes the same, or a
     point that is smaller in every size and one that is larger in every size. At the others a term would be
-    extrapolated, and that is another question.
+    extrapolated, and that is another question. Of fewer than five points none is held out.
 
     Args:
         points: as many sizes of each; of a point that is there more than once all are held out or none.
         salt: what was measured, so that not the same sizes are held out everywhere.
         fifth: which, from 0 to 4.
     """
-    inner = _inner(points)
-    return [index for index, point in enumerate(points) if point in inner and _fifth(point, salt) == fifth]
+    inner = sorted(_inner(points), key=lambda point: (_hash(point, salt), point))
+    chosen = set(inner[fifth::EVERY]) if len(set(points)) >= EVERY else set()
+    return [index for index, point in enumerate(points) if point in chosen]
 
 
 def error_of(
@@ -81,8 +81,8 @@ def error_of(
     return TermError.of([abs(made(*points[at][0]) / points[at][1] - 1) for at in sorted(unseen)])
 
 
-def _fifth(point: Point, salt: str) -> int:
-    return crc32(f"{salt}:{','.join(f'{size:g}' for size in point)}".encode()) % EVERY
+def _hash(point: Point, salt: str) -> int:
+    return crc32(f"{salt}:{','.join(f'{size:.12g}' for size in point)}".encode())
 
 
 def _inner(points: Sequence[Point]) -> set[Point]:

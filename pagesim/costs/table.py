@@ -26,6 +26,12 @@ MOST_SECONDS = 1e6
 Knots = Annotated[tuple[Annotated[int | float, Field(ge=0)], ...], Field(min_length=1, strict=False)]
 
 
+class Strict(BaseModel):
+    """Data from a file: every field checked, none too many, nothing changed afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
 class Line(NamedTuple):
     """Seconds along the last axis of a table: so many at 0, and so many more a unit.
 
@@ -37,7 +43,7 @@ class Line(NamedTuple):
     until: int | None
 
 
-class Table(BaseModel):
+class Table(Strict):
     """Seconds as a function of one to three sizes, linear between the knots of every axis.
 
     Below the first knot of an axis a size costs what the first does; beyond the last the line through the
@@ -49,8 +55,6 @@ class Table(BaseModel):
         seconds: at each combination of knots, nested as the axes are.
         powers: of axes along which seconds are straight over a power of the size, that power.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     axes: Annotated[dict[str, Knots], Field(min_length=1, max_length=3)]
     seconds: Any
@@ -99,49 +103,41 @@ class Table(BaseModel):
         points: Iterable[tuple[Sizes, float]],
         *,
         rising: Collection[str] = (),
-        knots: Mapping[str, Iterable[float]] | None = None,
-        **powers: float,
+        most: int = 64,
     ) -> Table:
         """Return the table of what was measured; of a point that was measured more than once, the median.
 
-        Combinations of knots that were not measured are a thin-plate spline through those that were, over
-        the logarithms of sizes and seconds, and no less than the least that was measured.
+        Combinations of knots that were not measured are a thin-plate spline through the points, over the
+        logarithms of sizes and seconds, and no less than the least that was measured.
 
         Args:
             axes: names of the sizes of a point.
             points: sizes and the seconds that they took, above 0.
-            rising: axes along which seconds never fall: where a smaller size took longer than a larger one,
-                both take their geometric mean (isotonic regression).
-            knots: of axes whose knots shall not be the sizes that were measured.
-            powers: see `Table`.
+            rising: axes along which seconds never fall (see the method of that name).
+            most: knots of an axis, both ends among them; where more sizes were measured, these are some of
+                them, evenly by ratio.
 
         Raises:
             PagesimError: there is no point, or one that took no time.
         """
         measured: dict[Sizes, list[float]] = defaultdict(list)
-        for sizes, seconds in points:
-            measured[sizes].append(seconds)
+        for sizes, taken in points:
+            measured[sizes].append(taken)
         if not measured:
             raise PagesimError(f"nothing was measured over {' and '.join(axes)}")
         if not min(map(min, measured.values())) > 0:
             raise PagesimError(f"a measurement over {' and '.join(axes)} took no time; all must take some")
         at = np.array(list(measured), np.float64)
-        values = np.array([median(each) for each in measured.values()])
-        chosen = {
-            name: tuple(knots[name] if knots and name in knots else _numbers(at[:, axis]))
-            for axis, name in enumerate(axes)
-        }
-        grid = np.array(list(product(*chosen.values())), np.float64)
-        known = dict(zip(measured, values, strict=True))
+        seconds = np.array([median(each) for each in measured.values()])
+        knots = {name: _some(at[:, axis], most) for axis, name in enumerate(axes)}
+        grid = np.array(list(product(*knots.values())), np.float64)
+        known = dict(zip(measured, seconds.tolist(), strict=True))
         found = np.array([known.get(tuple(point), np.nan) for point in grid.tolist()])
         missing = ~np.isfinite(found)
         if missing.any():
-            found[missing] = np.maximum(values.min(), _spline(at, values, grid[missing]))
-        shaped = found.reshape([len(each) for each in chosen.values()])
-        for axis, name in enumerate(axes):
-            if name in rising:
-                shaped = np.apply_along_axis(_isotonic, axis, shaped)
-        return cls(axes=chosen, seconds=shaped.tolist(), powers=powers).rounded()
+            found[missing] = np.maximum(seconds.min(), _spline(at, seconds, grid[missing]))
+        shaped = found.reshape([len(each) for each in knots.values()])
+        return cls(axes=knots, seconds=shaped.tolist()).rising(*rising).rounded()
 
     def __call__(self, *sizes: float) -> float:
         """Return the seconds that sizes take, one of each axis."""
@@ -214,6 +210,17 @@ class Table(BaseModel):
         """Return whether seconds never fall along an axis."""
         return bool((np.diff(self.array, axis=list(self.axes).index(axis)) >= 0).all())
 
+    def rising(self, *axes: str) -> Table:
+        """Return the table with seconds that never fall along these axes.
+
+        Where a smaller size takes longer than a larger one, both take their geometric mean (isotonic
+        regression of the logarithms).
+        """
+        seconds = self.array
+        for axis in (list(self.axes).index(name) for name in axes if not self.rises(name)):
+            seconds = np.apply_along_axis(_isotonic, axis, seconds)
+        return self._with(seconds)
+
     def simplified(self, tolerance: float = 0.002) -> Table:
         """Return the table without knots that it can do without.
 
@@ -255,9 +262,14 @@ def _shaped(values: Sequence[float], knots: Mapping[str, Sizes]) -> Any:
     return np.array(values).reshape([len(each) for each in knots.values()]).tolist()
 
 
-def _numbers(sizes: Floats) -> Sizes:
-    """Return distinct sizes, rising, whole ones as whole numbers."""
-    return tuple(int(each) if each.is_integer() else each for each in np.unique(sizes).tolist())
+def _some(sizes: Floats, most: int) -> Sizes:
+    """Return at most so many of the distinct sizes, evenly by ratio, both ends among them."""
+    distinct = np.unique(sizes)
+    if len(distinct) > most:
+        logs = np.log(distinct + 1)
+        wanted = np.linspace(logs[0], logs[-1], most)
+        distinct = np.unique(distinct[np.abs(logs[None, :] - wanted[:, None]).argmin(1)])
+    return tuple(int(each) if each.is_integer() else each for each in distinct.tolist())
 
 
 def _before(knot: float) -> int:
