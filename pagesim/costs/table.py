@@ -20,6 +20,9 @@ Floats = npt.NDArray[np.float64]
 Sizes = tuple[float, ...]
 """A point: a size on each axis."""
 
+MOST_NEIGHBOURS = 200
+"""Points that are looked at for one that was not measured."""
+
 MOST_SECONDS = 1e6
 """A longer time is taken for a mistake."""
 
@@ -107,8 +110,10 @@ class Table(Strict):
     ) -> Table:
         """Return the table of what was measured; of a point that was measured more than once, the median.
 
-        Combinations of knots that were not measured are a thin-plate spline through the points, over the
-        logarithms of sizes and seconds, and no less than the least that was measured.
+        Combinations of knots that were not measured take what a formula gives (a launch, so much a unit of
+        each size and of their products, none negative, by least squares of relative errors) times what the
+        points near by differ from it (a radial basis function over the logarithms), and no less than the
+        least that was measured.
 
         Args:
             axes: names of the sizes of a point.
@@ -135,7 +140,7 @@ class Table(Strict):
         found = np.array([known.get(tuple(point), np.nan) for point in grid.tolist()])
         missing = ~np.isfinite(found)
         if missing.any():
-            found[missing] = np.maximum(seconds.min(), _spline(at, seconds, grid[missing]))
+            found[missing] = np.maximum(seconds.min(), _unmeasured(at, seconds, grid[missing]))
         shaped = found.reshape([len(each) for each in knots.values()])
         return cls(axes=knots, seconds=shaped.tolist()).rising(*rising).rounded()
 
@@ -277,18 +282,32 @@ def _before(knot: float) -> int:
     return -int(-knot // 1) - 1
 
 
-def _spline(at: Floats, seconds: Floats, wanted: Floats) -> Floats:
-    """Return seconds of points that were not measured: a spline over the logarithms."""
-    from scipy.interpolate import RBFInterpolator
+def _unmeasured(at: Floats, seconds: Floats, wanted: Floats) -> Floats:
+    """Return seconds of points that were not measured.
 
-    axes = [axis for axis in range(at.shape[1]) if np.ptp(at[:, axis])]
-    # Nothing to go by: as few points as these, or all on a line.
-    logs = np.log(at[:, axes] + 1)
-    if not axes or np.linalg.matrix_rank(np.column_stack([np.ones(len(at)), logs])) <= len(axes):
-        nearest = np.abs(np.log(wanted[:, None, :] + 1) - np.log(at[None, :, :] + 1)).sum(2).argmin(1)
-        return np.asarray(seconds[nearest])
-    spline = RBFInterpolator(logs, np.log(seconds), neighbors=min(len(at), 200), degree=1)
-    return np.asarray(np.exp(spline(np.log(wanted[:, axes] + 1))))
+    Args:
+        at: points that were, ``[N, axes]``.
+        seconds: that they took, ``[N]``.
+        wanted: points, ``[W, axes]``.
+    """
+    from scipy.interpolate import RBFInterpolator
+    from scipy.optimize import nnls
+
+    # Columns of like size: what a sequence costs and what a token costs differ by many orders.
+    weighted = _products(at) / seconds[:, None]
+    scale = np.maximum(weighted.max(0), 1e-300)
+    coefficients = nnls(weighted / scale, np.ones(len(at)))[0] / scale
+    ratio = np.log(seconds / (_products(at) @ coefficients))
+    spline = RBFInterpolator(
+        np.log(at + 1), ratio, kernel="linear", degree=0, neighbors=min(len(at), MOST_NEIGHBOURS)
+    )
+    return np.asarray(_products(wanted) @ coefficients * np.exp(spline(np.log(wanted + 1))))
+
+
+def _products(points: Floats) -> Floats:
+    """Return the products of sizes of each choice of axes, 1 for none, ``[N, 2**axes]``."""
+    choices = product((False, True), repeat=points.shape[1])
+    return np.stack([np.where(choice, points, 1.0).prod(1) for choice in choices], 1)
 
 
 def _isotonic(seconds: Floats) -> Floats:

@@ -14,7 +14,7 @@ from pagesim.costs.table import Table
 MOST_KNOTS = 16
 """Of each size of attention: more than enough for anything that a machine does."""
 
-NEAR = 0.003
+NEAR = 0.001
 """A knot is left out where the line between others comes as near to it, relatively."""
 
 

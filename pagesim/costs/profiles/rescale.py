@@ -91,7 +91,7 @@ def rescale(
             # No less is left than what bounds the term.
             counted = min(own, max(0.0, taken - least))
             kept = counted * alone(term, model, gpu, sizes[0]) / own if own else 0.0
-            return kept + (taken - counted) * new / least
+            return kept + (taken - counted) * (new / least)
 
         return Table.of(table.axes, seconds).rising(*table.axes)
 
