@@ -49,6 +49,12 @@ DATASHEETS = {
     "rtx-a6000": (0.768, 309.7, None, None, 2),
     "v100": (0.900, 125, None, None, 1),
     "r9700": (0.645, 191, 383, None, 1),
+    "h100-pcie": (2.0, 1513, 3026, None, 2),
+    "h100-nvl": (3.9, 1671, 3341, None, 2),
+    "gh200": (4.0, 1979, 3958, None, 2),
+    "h20-3e": (4.8, 148, 296, None, 1),
+    "rtx-4090-d": (1.008, 147.1, 294.2, None, 1),
+    "gb300": (576 / 72, 360_000 / 72, 720_000 / 72, 2 * 1_080_000 / 72, 2),
 }
 
 
@@ -74,14 +80,20 @@ HOSTS = {
     "b300": "PCIe 6.0",
     **dict.fromkeys(("l40", "rtx-3060", "rtx-3080", "rtx-a5000", "rtx-a6000"), "PCIe 4.0"),
     **dict.fromkeys(("rtx-5070-ti", "r9700"), "PCIe 5.0"),
+    **dict.fromkeys(("h100-pcie", "h100-nvl", "h20-3e"), "PCIe 5.0"),
+    "rtx-4090-d": "PCIe 4.0",
     "rtx-5060-ti": "PCIe 5.0 x8",
     "v100": "PCIe 3.0",
 }
+GRACE = {"gb200": 2, "gb300": 2, "gh200": 1}
+"""GPUs beside a Grace CPU, by the name of one."""
+
 # GB/s of a GPU as printed, both ways together.
 PEERS = {
     **dict.fromkeys(("a100-40gb", "a100-80gb"), 600),
-    **dict.fromkeys(("h100", "h200", "h20"), 900),
-    **dict.fromkeys(("b200", "gb200", "b300"), 1800),
+    **dict.fromkeys(("h100", "h200", "h20", "h20-3e", "gh200"), 900),
+    "h100-nvl": 600,
+    **dict.fromkeys(("b200", "gb200", "b300", "gb300"), 1800),
     "mi300x": 7 * 128,
     "mi355x": 7 * 153.6,
     "v100": 300,
@@ -95,9 +107,9 @@ def test_links_carry_what_their_standards_and_datasheets_say(name: str) -> None:
         # Memory that is the host's, too, read and written at 273 GB/s together; a port of 200 Gb/s.
         assert (spec.host.bytes_per_s, spec.peer.bytes_per_s) == (273e9 / 2, 200e9 / 8)
         return
-    if name == "gb200":
-        # NVLink-C2C of a Grace CPU: 900 GB/s both ways together, for the two GPUs beside it.
-        assert spec.host.bytes_per_s == 900e9 / 2 / 2
+    if name in GRACE:
+        # NVLink-C2C of a Grace CPU: 900 GB/s both ways together, for the GPUs beside it.
+        assert spec.host.bytes_per_s == 900e9 / 2 / GRACE[name]
     else:
         # Large copies from pinned memory reach some four fifths of the wire.
         assert spec.host.bytes_per_s == pytest.approx(0.8 * WIRES[HOSTS[name]] * 1e9, rel=0.02)
@@ -108,7 +120,7 @@ def test_links_carry_what_their_standards_and_datasheets_say(name: str) -> None:
     else:
         assert spec.peer.bytes_per_s == spec.host.bytes_per_s
         assert spec.peer.latency_s == 20e-6
-    assert spec.host.latency_s == (5e-6 if name == "gb200" else 10e-6)
+    assert spec.host.latency_s == (5e-6 if name in GRACE else 10e-6)
 
 
 def test_tiers_are_as_fast_as_announced() -> None:
