@@ -198,4 +198,5 @@ def test_launches_of_kernels_take_the_microseconds_of_their_sources(
 
 
 def test_a_roofline_reaches_the_shares_that_its_page_gives() -> None:
-    assert Efficiency() == Efficiency(flops=0.80, hbm=0.80, kv=0.65, link=1.0)
+    shares = Efficiency(flops=0.50, hbm=0.90, kv=0.88, link=1, prompts=0.16, experts=0.19, experts_hbm=0.78)
+    assert shares == Efficiency()
