@@ -178,7 +178,7 @@ def test_experts_are_read_as_far_as_tokens_are_expected_to_visit_them():
     spec = of_layers(FULL, moe=MixtureOfExperts(64, 2, 128))
     cost = Roofline(spec, H100, efficiency=IDEAL, engine=FREE)
     expert = 2 * 3 * 256 * 128  # three matrices in bf16
-    # The table of tokens, padded to 1024 rows, is looked up in, and the head's 24 rows of padding are not read.
+    # The table of tokens, padded to 1024 rows, is looked up in; the head's 24 rows of padding are not read.
     dense = spec.weight_bytes - 64 * expert - 2 * (1024 + 24) * 256
     activations = 8 * 256 * 2
     for tokens, touched in ((1, 2), (2, 2 + 2 * 62 / 64)):
