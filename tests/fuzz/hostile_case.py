@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 Content = bytes | Callable[[Path], object]
 """What a file holds, or what makes it under the name that it gets: a pipe, a link, a folder."""
-
-LOG, HOME = "log", "home"
 
 
 @dataclass(frozen=True)
@@ -31,7 +28,6 @@ class Case:
         stdout: where it is sent.
         closed: 1 or 2, if that stream is closed.
         may_change: files whose content the command may change.
-        jobs: whether the command starts workers, whose waiting for a core cannot be told from a hang.
     """
 
     kind: str
@@ -45,7 +41,6 @@ class Case:
     stdout: str | None = None
     closed: int = 0
     may_change: tuple[str, ...] = ()
-    jobs: bool = False
 
     def put(self, folder: Path) -> None:
         """Make the files in a folder."""
@@ -75,16 +70,6 @@ def link(target: str) -> Callable[[Path], object]:
 def folder(file: Path) -> None:
     """Make an empty folder."""
     file.mkdir(parents=True, exist_ok=True)
-
-
-def copy_of(source: Path) -> Callable[[Path], object]:
-    """Return what copies a folder."""
-    return lambda file: shutil.copytree(source, file, dirs_exist_ok=True)
-
-
-def of(name: str) -> str:
-    """Return a name's file inside the case's folder, as an argument."""
-    return "{}/" + name
 
 
 def canary(name: str) -> dict[str, Content]:
