@@ -10,22 +10,19 @@ import multiprocessing
 import os
 import random
 import resource
-import subprocess
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import hostile_configs
 import hostile_lines
-import hostile_places
 import hostile_traces
 from hostile_case import Case
 
 MAKERS = {
-    "configs": hostile_configs.MAKERS, "lines": hostile_lines.MAKERS, "traces": hostile_traces.MAKERS,
-    "environment": hostile_places.MAKERS,
+    "configs": hostile_configs.MAKERS, "lines": hostile_lines.MAKERS, "traces": hostile_traces.MAKERS
 }  # fmt: skip
 LONGEST_S = 10
 """Of a processor's time."""
@@ -35,7 +32,6 @@ ASLEEP_S = 200.0
 
 MOST_ADDRESSES, MOST_RESIDENT = 4 << 30, 2 << 30
 MOST_SENTENCE = 3000
-STARTS = "import sys; from pagesim.cli.main import app; sys.argv[0] = 'pagesim'; sys.exit(app())"
 WARM = [
     *(f"pagesim.cli.{name}" for name in ("main", "commands", "plan", "run", "report", "sweep", "trace")),
     "pagesim.api", "pagesim.experiments.plan", "pagesim.setup.serve", "pagesim.models.huggingface",
@@ -69,8 +65,8 @@ def run(case: Case, folder: Path) -> Ended:
     case.put(inside)
     before = _contents(inside, case.may_change)
     try:
-        code = _fresh(case, inside, log) if case.fresh else _forked(case, inside, log)
-    except (subprocess.TimeoutExpired, TimeoutError):
+        code = _forked(case, inside, log)
+    except TimeoutError:
         return Ended(asleep=True)
     after = _contents(inside, case.may_change)
     resident = log / "resident"
@@ -87,8 +83,7 @@ def _forked(case: Case, folder: Path, log: Path) -> int:
     """Fork a process that has the command imported."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(WARM)
-    arguments = (case.arguments(folder), folder / case.cwd, log, _filled(case.env, folder))
-    process = context.Process(target=_command, args=arguments)
+    process = context.Process(target=_command, args=(case.arguments(folder), folder, log, LONGEST_S))
     process.start()
     process.join(ASLEEP_S)
     if process.is_alive():
@@ -99,17 +94,18 @@ def _forked(case: Case, folder: Path, log: Path) -> int:
     return process.exitcode
 
 
-def _command(argv: Sequence[str], cwd: Path, log: Path, env: Mapping[str, str]) -> None:
+def _command(argv: Sequence[str], folder: Path, log: Path, longest_s: int) -> None:
     """Be the command: this never returns."""
-    _limit()
+    limits = (resource.RLIMIT_AS, MOST_ADDRESSES), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_CPU, longest_s)
+    for kind, most in limits:
+        resource.setrlimit(kind, (most, resource.getrlimit(kind)[1]))
     for number, file in ((1, log / "out"), (2, log / "err")):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
     sys.stdout, sys.stderr = (
         open(number, "w", encoding="utf-8", errors=errors)  # noqa: PTH123, SIM115
         for number, errors in ((1, "strict"), (2, "backslashreplace"))
     )
-    os.chdir(cwd)
-    os.environ.update(env)
+    os.chdir(folder)
     sys.argv = ["pagesim", *argv]
     from pagesim.cli.main import app
 
@@ -125,47 +121,6 @@ def _command(argv: Sequence[str], cwd: Path, log: Path, env: Mapping[str, str]) 
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def _fresh(case: Case, folder: Path, log: Path) -> int:
-    """Start Python anew, with the environment of the input."""
-
-    def before() -> None:
-        _limit()
-        if case.closed:
-            os.close(case.closed)
-
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "MPL", "COLUMNS"))}
-    own = {"PYTHONPATH": os.pathsep.join(sys.path), **_filled(case.env, folder)}
-    gone = [name for name, value in case.env.items() if value is None]
-    out = Path(case.stdout) if case.stdout else log / "out"
-    with out.open("wb") as stdout, (log / "err").open("wb") as stderr:
-        return subprocess.run(
-            [sys.executable, "-c", STARTS, *map(os.fsencode, case.arguments(folder))],
-            cwd=os.fsencode(folder / case.cwd),
-            env={name: value for name, value in {**inherited, **own}.items() if name not in gone},
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
-            preexec_fn=before,
-            timeout=ASLEEP_S,
-            check=False,
-        ).returncode
-
-
-def _limit() -> None:
-    limits = (resource.RLIMIT_AS, MOST_ADDRESSES), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_CPU, LONGEST_S)
-    for kind, most in limits:
-        resource.setrlimit(kind, (most, resource.getrlimit(kind)[1]))
-
-
-def _filled(env: Mapping[str, str | None], folder: Path) -> dict[str, str]:
-    """Return the variables that are set, the folder's name and the place of pagesim put in."""
-    path = os.pathsep.join(sys.path)
-    set_ = {name: value for name, value in env.items() if value is not None}
-    return {
-        name: value.replace("{PYTHONPATH}", path).replace("{}", str(folder)) for name, value in set_.items()
-    }
 
 
 def _contents(folder: Path, may_change: tuple[str, ...]) -> dict[str, object]:
@@ -207,13 +162,13 @@ def judged(case: Case, ended: Ended) -> str | None:
         return f"memory: {ended.resident >> 20} MiB"
     if ended.lost:
         return f"lost or changed: {ended.lost[0]!r}"
-    if code not in (0, 1, 2, 130):  # the last where a plug-in says that the user has interrupted it
+    if code not in (0, 1, 2):
         return f"exit code {code}"
-    if code not in (0, 130) and not ended.complained.strip() and case.closed != 2:
+    if code and not ended.complained.strip():
         return f"exit code {code} without a sentence"
     if code == 2 and len(ended.complained) > MOST_SENTENCE and "note:" not in ended.complained:
         return "an endless sentence"
-    if case.expects == "refused" and code not in (2, 130):
+    if case.expects == "refused" and code != 2:
         return f"taken as good: exit code {code}"
     if case.expects == "done" and code != 0:
         return f"refused without need: exit code {code}"

@@ -1,4 +1,4 @@
-"""An input that means harm: files, arguments and an environment for one run of ``pagesim``."""
+"""An input that means harm: files and arguments for one run of ``pagesim``."""
 
 from __future__ import annotations
 
@@ -22,11 +22,6 @@ class Case:
         files: by their path in it.
         expects: ``any`` way to end that is no crash; ``refused``: exit code 2; ``done``: exit code 0;
             ``says:WORD``: refused, or the word is printed.
-        env: variables; None takes one away.
-        cwd: where the command runs, in the folder.
-        fresh: whether Python is started anew, as where an environment is the point.
-        stdout: where it is sent.
-        closed: 1 or 2, if that stream is closed.
         may_change: files whose content the command may change.
     """
 
@@ -35,11 +30,6 @@ class Case:
     argv: tuple[str, ...]
     files: Mapping[str, Content] = field(default_factory=dict)
     expects: str = "any"
-    env: Mapping[str, str | None] = field(default_factory=dict)
-    cwd: str = "."
-    fresh: bool = False
-    stdout: str | None = None
-    closed: int = 0
     may_change: tuple[str, ...] = ()
 
     def put(self, folder: Path) -> None:
