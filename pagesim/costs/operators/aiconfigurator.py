@@ -11,8 +11,16 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from pagesim.costs.operators.experts import KERNELS, ROUTINGS
 from pagesim.costs.operators.scores import held_out
-from pagesim.costs.operators.tables import Floats, OperatorTable, OperatorTables, packed, version_of
+from pagesim.costs.operators.tables import (
+    Floats,
+    OperatorTable,
+    OperatorTables,
+    bundled_tables,
+    packed,
+    version_of,
+)
 from pagesim.errors import PagesimError
 from pagesim.setup.reading import read_parquet
 
@@ -25,17 +33,6 @@ SYSTEMS = {
     "rtx_pro_6000_server": "rtx-pro-6000",
 }
 """What the package's systems are called in the catalogue of GPUs: those with a whole set of vLLM's tables."""
-
-ROUTINGS = ("power_law_1.2", "power_law_1.01", "balanced")
-"""How tokens were dealt out to experts; a table of experts has the place in this list in its keys."""
-
-KERNELS = {
-    "triton": ("fused_moe", "triton"),
-    "flashinfer_trtllm": ("flashinfer_trtllm",),
-    "flashinfer_cutlass": ("flashinfer_cutlass",),
-    "marlin": ("marlin",),
-}
-"""Kernels of experts as vLLM's ``--moe-backend`` calls them, and what is in the tables' names of each."""
 
 SHARED = ("flashinfer_trtllm", "flashinfer_cutlass")
 """Kernels of a library that several engines call: SGLang's table of them fills gaps in vLLM's."""
@@ -117,12 +114,37 @@ def tables_folder(tables: Path | None = None) -> Path:
     raise PagesimError(f"tables is {tables}; it must be a folder that holds systems/data, or data")
 
 
-def read_system(system: str, engine: str = "vllm", tables: Path | None = None) -> OperatorTables:
-    """Return the tables of one system and engine, of every release that was timed.
+def tables_of(
+    system: str, engine: str = "vllm", version: str | None = None, tables: Path | None = None
+) -> OperatorTables:
+    """Return the bundled tables of a system, or read others where those of another kind are asked for.
+
+    Args:
+        system: as the package calls it, e.g. ``h100_sxm``, or the GPU's name, e.g. ``h100``.
+        engine: see `read_system`.
+        version: see `read_system`.
+        tables: see `tables_folder`.
+
+    Raises:
+        PagesimError: see `read_system`.
+    """
+    bundled = bundled_tables(SYSTEMS.get(system, system))
+    if bundled is not None and engine == "vllm" and version is None and tables is None:
+        return bundled
+    names = {gpu: name for name, gpu in SYSTEMS.items()}
+    return read_system(names.get(system, system), engine, version, tables)
+
+
+def read_system(
+    system: str, engine: str = "vllm", version: str | None = None, tables: Path | None = None
+) -> OperatorTables:
+    """Return the tables of one system and engine.
 
     Args:
         system: as the package calls it, e.g. ``h100_sxm``.
         engine: ``vllm``, ``sglang`` or ``trtllm``.
+        version: of the engine: each table is that release's, else the newest older one's, else the oldest
+            newer one's. Every release's when left out.
         tables: see `tables_folder`.
 
     Raises:
@@ -137,7 +159,7 @@ def read_system(system: str, engine: str = "vllm", tables: Path | None = None) -
     )
     if engine not in engines:
         raise PagesimError(f"backend is {engine!r}; {system} has tables of {', '.join(engines)}")
-    found = [table for layout in LAYOUTS for table in _tables(data / system, engine, layout)]
+    found = [table for layout in LAYOUTS for table in _tables(data / system, engine, version, layout)]
     if engine == "vllm" and (peers := _versions(data / system / "moe" / "sglang", "moe_perf")):
         found += _peers(_experts_of(peers[-1], "sglang"), found)
     if nccl := _versions(data / system / "comm" / "nccl", NCCL.file):
@@ -145,15 +167,26 @@ def read_system(system: str, engine: str = "vllm", tables: Path | None = None) -
     return OperatorTables(SYSTEMS.get(system, system), packed([held_out(table) for table in found]))
 
 
-def _versions(folder: Path, name: str) -> list[Path]:
-    """Return the files of releases, the oldest first; drops of single operators are not looked at."""
+def _versions(folder: Path, name: str, version: str | None = None) -> list[Path]:
+    """Return the files of releases, the oldest first; drops of single operators are not looked at.
+
+    Args:
+        folder: of a folder of each release.
+        name: of the files, without their suffix.
+        version: where it is given, the one file that stands for it (see `read_system`).
+    """
     files = [each for each in folder.glob(f"*/{name}.parquet") if _VERSION.match(each.parent.name)]
     files = [each for each in files if ".dev" not in each.parent.name]
-    return sorted(files, key=lambda file: (version_of(file.parent.name), file.parent.name))
+    files.sort(key=lambda file: (version_of(file.parent.name), file.parent.name))
+    if version is None or not files:
+        return files
+    older = [file for file in files if version_of(file.parent.name) <= version_of(version)]
+    asked = [file for file in files if file.parent.name == version]
+    return (asked or older or files[:1])[-1:]
 
 
-def _tables(data: Path, engine: str, layout: Layout) -> Iterator[OperatorTable]:
-    for file in _versions(data / layout.folder / engine, layout.file):
+def _tables(data: Path, engine: str, version: str | None, layout: Layout) -> Iterator[OperatorTable]:
+    for file in _versions(data / layout.folder / engine, layout.file, version):
         if layout.family == "experts":
             yield from _experts_of(file, engine)
         else:
