@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pagesim.costs.engines import BY_HAND
 from pagesim.costs.operators import Chip, chip_of, operator_profile
+from pagesim.costs.operators.experts import check_kernel
 from pagesim.costs.profiled import Profiled
 from pagesim.costs.profiles import Profile, bundled_names, bundled_profile
 from pagesim.costs.roofline import Roofline
@@ -29,7 +31,7 @@ ERROR_OF_OPERATORS = {
 """What is known of the error of sums of operators, by the kind of run (docs/accuracy.md)."""
 
 
-def best_cost(target: Target) -> Profiled | Roofline:
+def best_cost(target: Target, moe_backend: str | None = None) -> Profiled | Roofline:
     """Return the costs of a target by the best bundled measurements of it, else by the roofline.
 
     A bundled profile of the model comes first, then a sum of operators that were timed on the GPU or on one
@@ -37,19 +39,27 @@ def best_cost(target: Target) -> Profiled | Roofline:
 
     Args:
         target: the model, the GPU, and how it is divided, kept and served.
+        moe_backend: the kernel of experts; the first that was timed when left out.
+
+    Raises:
+        PagesimError: there is no such kernel.
     """
+    if moe_backend is not None:
+        check_kernel(moe_backend)
     for profile, cost in sorted(_fitting(target), key=lambda each: RANK.index(each[0].kind)):
         cost.notes = (*cost.notes, f"using profile {profile.name}: {_said(profile, target.release)}")
         return cost
     chip, why = chip_of(target.gpu, target.release), f"no operators were timed on {target.gpu.name}"
     if chip is not None:
         try:
-            profile = operator_profile(chip, target.model, tp=target.tp, kv_dtype=target.kv_dtype)
+            profile = operator_profile(
+                chip, target.model, tp=target.tp, kv_dtype=target.kv_dtype, moe_backend=moe_backend
+            )
             cost = _profiled(profile, target)
         except PagesimError as error:
             why = str(error)
         else:
-            cost.notes = (*cost.notes, _of_operators(profile, chip, target), *profile.notes[1:])
+            cost.notes = (*cost.notes, _of_operators(profile, chip, target), *profile.notes)
             return cost
     roofline = Roofline(
         target.model,
@@ -75,6 +85,10 @@ def _fitting(target: Target) -> Iterator[tuple[Profile, Profiled]]:
         profile = bundled_profile(name)
         if profile.kind not in RANK or profile.gpu != target.gpu.name:
             continue
+        if target.engine.source == BY_HAND:
+            profile = profile.model_copy(
+                update={"terms": profile.terms.model_copy(update={"overhead": None})}
+            )
         try:
             cost = _profiled(profile, target)
         except PagesimError:  # of another division, type or block size
@@ -104,7 +118,7 @@ def _said(profile: Profile, release: str) -> str:
 
 def _of_operators(profile: Profile, chip: Chip, target: Target) -> str:
     """Return which operators are summed up, of which releases, and what error such sums have."""
-    releases = dict.fromkeys(source.rpartition(" ")[2] for source in profile.sources.values())
+    releases = dict.fromkeys(source.rpartition(", ")[2] for source in profile.sources.values())
     of = f"operators of {' and '.join(releases)} timed on {chip.measured.name}"
     said = f"using {of}, for {target.release}" if target.release else f"using {of}"
     return f"{said}: {ERROR_OF_OPERATORS[_kind(target.model, chip)]}"

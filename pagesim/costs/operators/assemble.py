@@ -401,7 +401,6 @@ def operator_profile(
         origins["write"] = "imported"
     release = max((table.release for table in used.values() if table.release.startswith("vllm")), default="")
     notes = [
-        "copies, swaps and the engine's own time were not timed: copies and swaps are the datasheet's",
         *(f"{term}: {why}; it is the datasheet's" for term, why in found.missing.items()),
         *dict.fromkeys(found.notes),
     ]
@@ -415,7 +414,7 @@ def operator_profile(
         tp=tp,
         dtype=of_types,
         kv_dtype=kv_dtype,
-        sources={term: f"{' '.join(table.name)} {table.release}" for term, table in used.items()},
+        sources={term: f"{' '.join(table.name)}, {table.release}" for term, table in used.items()},
         gpu=chip.gpu.name,
         terms=terms,
         origins=origins,

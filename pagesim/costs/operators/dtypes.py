@@ -53,8 +53,17 @@ def dtypes(model: ModelSpec, kv: str = "bf16") -> Dtypes:
     """
     weights = model.weights
     of_groups = (weights.attention, weights.recurrent, weights.mlp, weights.shared, weights.experts)
-    attention, recurrent, mlp, shared, experts = (WEIGHTS[each.name] for each in of_groups)
+    attention, recurrent, mlp, shared, experts = map(_name, of_groups)
     return Dtypes(attention, recurrent, mlp, shared, experts, BF16 if kv in ("bf16", "fp16") else "fp8")
+
+
+def _name(dtype: WeightDtype) -> str:
+    """Return what the tables call a weight type, or the most like it of those that they know."""
+    if dtype.name in WEIGHTS:
+        return WEIGHTS[dtype.name]
+    if dtype.compute != "fp16":
+        return {"fp8": "fp8", "fp4": "nvfp4"}[dtype.compute]
+    return BF16 if dtype.bits > 12 else "int8_wo" if dtype.bits > 6 else "int4_wo"
 
 
 def weights_of(dtype: str) -> WeightDtype:

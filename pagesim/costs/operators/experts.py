@@ -77,8 +77,8 @@ def experts(
     Raises:
         PagesimError: there is no such kernel.
     """
-    if kernel is not None and kernel not in KERNELS:
-        raise PagesimError(f"moe_backend is {brief(kernel, 80)}; it must be one of {', '.join(KERNELS)}")
+    if kernel is not None:
+        check_kernel(kernel)
     routings = (1, 0, 2) if balanced else (0, 1, 2)
     key = (*shape, moe_tp, moe_ep)
     for table in _tables(chip, dtype, kernel):
@@ -87,6 +87,16 @@ def experts(
             if row is not None:
                 return _found(chip, table, row, ROUTINGS[routing], shape, dtype, moe_tp, moe_ep)
     return _nearest(chip, key, dtype, kernel, routings)
+
+
+def check_kernel(kernel: str) -> None:
+    """Refuse a kernel of experts that is none of `KERNELS`.
+
+    Raises:
+        PagesimError: it is none.
+    """
+    if kernel not in KERNELS:
+        raise PagesimError(f"moe_backend is {brief(kernel, 80)}; it must be one of {', '.join(KERNELS)}")
 
 
 def _tables(chip: Chip, dtype: str, kernel: str | None) -> list[OperatorTable]:

@@ -109,5 +109,10 @@ def _ratio(one: OperatorTable, other: OperatorTable, gpus: int) -> float:
     return float(np.exp(np.nanmean(np.log(ours[at] / theirs[beside]))))
 
 
-def _apart(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(abs(a - b) for a, b in zip((*one, 0, 0, 0), (*other, 0, 0, 0), strict=False))
+def _apart(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """Return how far two versions are apart: a minor version counts as a hundred patches."""
+    first, second = (
+        10_000 * major + 100 * minor + patch
+        for major, minor, patch, *_ in ((*each, 0, 0, 0) for each in (one, other))
+    )
+    return abs(first - second)
