@@ -13,9 +13,6 @@ from pagesim.costs.operators.gemm import shape_seconds
 from pagesim.costs.operators.heads import Stand, stands_for
 from pagesim.costs.operators.interpolation import gapless, line
 from pagesim.costs.operators.planes import Plane
-from pagesim.costs.profiles import DecodeTable, PrefillTable
-from pagesim.costs.profiles.attention_tables import ChunkTable
-from pagesim.costs.profiles.curves import Curve
 
 
 def ints(*values: int) -> np.ndarray:
@@ -69,13 +66,6 @@ def test_a_line_beyond_the_last_size_does_not_fall() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "seconds"), [(0, 0.0), (3, 1.0), (12, 1.2), (25, 3.0), (40, 6.0), (50, 8.0)]
-)
-def test_a_curve_is_straight_between_its_knots(size: int, seconds: float) -> None:
-    assert Curve(at=(10, 20, 40), seconds=(1.0, 2.0, 6.0))(size) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize(
     ("n", "k", "seconds"),
     [
         (12, 100, 1.8),  # 0.8·1 + 0.2·5
@@ -102,58 +92,22 @@ def test_heads_between_two_that_were_measured_take_of_each_what_is_near() -> Non
     assert list(stands_for(28, 4, {(16, 4), (32, 4)})) == [Stand(16, 4, 1, 0.25), Stand(32, 4, 1, 0.75)]
 
 
-DECODE = DecodeTable(batches=(1, 5), contexts=(10, 30), seconds=((1.0, 3.0), (5.0, 17.0)))
+PROMPTS = Plane(ints(1, 5), ints(10, 30), np.array([[1.0, 4.0], [3.0, 8.0]]))
 
 
 @pytest.mark.parametrize(
-    ("batch", "context", "seconds"),
+    ("tokens", "keys", "seconds"),
     [
-        (1, 15, 1.5),  # 1 + 0.25·2
-        (2, 30, 3.125),  # of 2 and 6.5 at a quarter of the way to 5 sequences, a quarter of the way to 30
-        (2, 10, 2.0),  # before the first context
-        (2, 100, 11.0),  # 2 + 2·4.5, along the last two
-        (9, 90, 9.0),  # 1 + 2·4
-        (0, 0, 0.0),
+        (20, 5.5, 1.5),  # two prompts of ten: 1 + 0.25·2
+        (30, 5.5, 2.0),  # three prompts of ten
+        (30, 15.5, 4.0),  # one of thirty
+        (30, 8.0, 2.5),  # a quarter of the way in the length, from 2 to 4
+        (5, 5.5, 1.0),  # no less than the shortest prompt
+        (10, 15.5, 4 / 3),  # a third of a prompt of thirty, which is more than one of ten
+        (90, 5.5, 5.0),  # nine prompts of ten: 1 + 2·2, beyond the last number
     ],
 )
-def test_a_table_of_decoding_lies_between_batches_and_contexts(
-    batch: int, context: int, seconds: float
+def test_prompts_are_a_table_of_tokens_and_of_what_they_attend_to(
+    tokens: int, keys: float, seconds: float
 ) -> None:
-    assert DECODE(batch, context) == pytest.approx(seconds)
-
-
-PROMPTS = PrefillTable(lengths=(10, 30), batches=(1, 5), seconds=((1.0, 3.0), (4.0, 8.0)), launch_s=0.2)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "pairs", "seconds"),
-    [
-        (20, 110, 1.5),  # two prompts of ten: 1 + 0.25·2
-        (30, 165, 2.0),  # three prompts of ten
-        (30, 465, 4.0),  # one of thirty
-        (30, 240, 2.5),  # a quarter of the way in the length, from 2 to 4
-        (5, 15, 0.5),  # half a prompt of ten
-        (90, 495, 5.0),  # nine prompts of ten: 1 + 2·2, beyond the last number
-        (1, 1, 0.2),  # no less than a launch
-        (0, 0, 0.0),
-    ],
-)
-def test_a_table_of_prompts_lies_between_lengths_and_numbers(tokens: int, pairs: int, seconds: float) -> None:
-    assert PROMPTS(tokens, pairs) == pytest.approx(seconds)
-
-
-CHUNKS = ChunkTable(tokens=(10, 30), histories=(0, 100), seconds=((1.0, 3.0), (2.0, 10.0)), launch_s=0.5)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "pairs", "seconds"),
-    [
-        (10, 305, 1.5),  # behind 25 tokens: 1 + 0.25·2
-        (30, 915, 3.2),  # behind 15: 2 + 0.15·8
-        (14, 427, 1.84),  # a fifth of the way from 1.5 to 3.2
-        (10, 33, 0.8),  # fewer keys than without a history: 0.5 + 0.5·3.3/5.5
-        (0, 0, 0.0),
-    ],
-)
-def test_a_table_of_chunks_lies_between_chunks_and_histories(tokens: int, pairs: int, seconds: float) -> None:
-    assert CHUNKS(tokens, pairs) == pytest.approx(seconds)
+    assert PROMPTS.prefill_table()(tokens, keys) == pytest.approx(seconds, rel=1e-3)

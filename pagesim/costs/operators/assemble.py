@@ -8,6 +8,7 @@ import numpy as np
 
 from pagesim.costs.attended import Attended, attended, states
 from pagesim.costs.base import AttentionSpan
+from pagesim.costs.held_out import TermError
 from pagesim.costs.mixed import STATE_FLOPS
 from pagesim.costs.operators.attention import Attention, Heads
 from pagesim.costs.operators.chip import Chip
@@ -21,22 +22,18 @@ from pagesim.costs.operators.products import LatentShape, Product, elementwise, 
 from pagesim.costs.operators.reduces import reduces
 from pagesim.costs.operators.states import delta_net
 from pagesim.costs.operators.tables import NOTICE, Floats, HeldOut, Ints, OperatorTable, OperatorTables
-from pagesim.costs.profiles.analytic import FLOPS, HBM, KV, analytic_profile
-from pagesim.costs.profiles.attention_terms import DecodeAttention, PrefillAttention
-from pagesim.costs.profiles.curves import Curve, risen
+from pagesim.costs.profiles.analytic import FLOPS, HBM, KV, LONG, analytic_profile
 from pagesim.costs.profiles.profile import (
     ANY_BLOCK,
-    Decode,
     Origin,
-    Prefill,
     Profile,
     Range,
     Reached,
     Shape,
     States,
-    TermError,
     Terms,
 )
+from pagesim.costs.table import Table, constant
 from pagesim.errors import PagesimError
 from pagesim.hardware import gpu as gpu_of
 from pagesim.models import ALL_REDUCES_PER_LAYER, ModelSpec
@@ -127,7 +124,7 @@ class Operators:
         return Terms(
             linear=linear,
             head=self._head() or rest.head,
-            write=Curve(at=(1,), seconds=(0.0,)) if "decode" in self.used else rest.write,
+            write=constant("tokens", 0.0) if "decode" in self.used else rest.write,
             decode={ANY_BLOCK: decode.get(None, _NO_DECODE)},
             prefill={ANY_BLOCK: prefill.get(None, _NO_PROMPTS)},
             # Of blocks of one token, the datasheet's copies and swaps are over tokens.
@@ -146,7 +143,7 @@ class Operators:
             launching=launching(model),
         )
 
-    def _linear(self) -> Curve | None:
+    def _linear(self) -> Table | None:
         dtype, timed = self._types.attention, self._latent_timed
         wanted = products(self._model, self._tp, self._types, latent=timed is None)
         seconds = self._products.seconds(wanted, TOKENS)
@@ -167,7 +164,7 @@ class Operators:
         self.ranges["linear"] = Range(least=1, most=int(TOKENS[-1]))
         return _curve(TOKENS, seconds + self._elementwise(TOKENS))
 
-    def _head(self) -> Curve | None:
+    def _head(self) -> Table | None:
         model, tp = self._model, self._tp
         head = Product("LM head", model.vocab // tp, model.embedding or model.hidden, BF16, 1)
         seconds = self._products.seconds([head], SEQUENCES)
@@ -176,7 +173,7 @@ class Operators:
             return None
         self.used["head"] = self._products.used[BF16]
         self.ranges["head"] = Range(least=1, most=int(SEQUENCES[-1]))
-        return _curve(SEQUENCES, seconds)
+        return _curve(SEQUENCES, seconds, "sequences")
 
     def _elementwise(self, tokens: Ints) -> Floats:
         """Return seconds of norms, activations and embedding: launches, and bytes over the bandwidth."""
@@ -194,7 +191,7 @@ class Operators:
         token_s = elements * ELEMENT_BYTES / bandwidth
         return launches * ELEMENTWISE_LAUNCH_S + tokens.astype(np.float64) * token_s
 
-    def _experts(self) -> Curve | None:
+    def _experts(self) -> Table | None:
         model, moe, tp = self._model, self._model.moe, self._tp
         if moe is None:
             return None
@@ -228,7 +225,7 @@ class Operators:
         own = sizes[sizes % ranks == 0] // ranks
         return _curve(own, layers * found.at(own * ranks))
 
-    def _attention(self) -> tuple[dict[AttentionSpan | None, Decode], dict[AttentionSpan | None, Prefill]]:
+    def _attention(self) -> tuple[dict[AttentionSpan | None, Table], dict[AttentionSpan | None, Table]]:
         """Return decode and prompts' attention by span; None stands for layers that look back on all."""
         kinds: Counter[Heads] = Counter()
         for layer in self._model.cache_layers:
@@ -253,12 +250,8 @@ class Operators:
         self.notes += table.notes
         self._latent(decoding, prompting)
         self._note_ranges(decoding, prompting)
-        decode: dict[AttentionSpan | None, Decode] = {
-            span: plane.decode_table() for span, plane in decoding.items()
-        }
-        prefill: dict[AttentionSpan | None, Prefill] = {
-            span: plane.prefill_table() for span, plane in prompting.items()
-        }
+        decode = {span: plane.decode_table() for span, plane in decoding.items()}
+        prefill = {span: plane.prefill_table() for span, plane in prompting.items()}
         for span, each in attended(self._model, self._kv_dtype, self._tp).items():
             if (each.bytes or span is not None) and (span not in decode or span not in prefill):
                 decode[span], prefill[span] = self._by_datasheet(each)
@@ -282,15 +275,14 @@ class Operators:
         self._latent_timed = TIMED._replace(heads=found.heads)
         self.notes += found.notes
 
-    def _by_datasheet(self, layers: Attended) -> tuple[DecodeAttention, PrefillAttention]:
+    def _by_datasheet(self, layers: Attended) -> tuple[Table, Table]:
         """Return attention of layers by the bytes and the operations of a token that is looked back on."""
         gpu, tp = self._chip.gpu, self._tp
         reading = layers.bytes / (KV * gpu.hbm_bytes_per_s)
         computing = layers.flops / tp / (FLOPS * gpu.fp16_flops)
         pair_s = layers.prompt_flops / tp / (FLOPS * gpu.fp16_flops)
-        return (
-            DecodeAttention(launch_s=0.0, sequence_s=0.0, context_s=max(reading, computing)),
-            PrefillAttention(launch_s=0.0, token_s=0.0, pair_s=pair_s, key_s=0.0),
+        return _in_proportion("sequences", "context", max(reading, computing)), _in_proportion(
+            "tokens", "keys", pair_s
         )
 
     def _note_ranges(
@@ -318,7 +310,7 @@ class Operators:
             sequence_s = 2 * kept.bytes / (HBM * gpu.hbm_bytes_per_s)
             token_s = STATE_FLOPS * kept.elements / (FLOPS * gpu.fp16_flops)
             return States(
-                decode=_curve(SEQUENCES, sequence_s * SEQUENCES.astype(np.float64)),
+                decode=_curve(SEQUENCES, sequence_s * SEQUENCES.astype(np.float64), "sequences"),
                 prefill=_curve(TOKENS, token_s * TOKENS.astype(np.float64)),
             )
         self.used["states"] = found.table
@@ -333,9 +325,11 @@ class Operators:
                 for each in TOKENS.tolist()
             ]
         )
-        return States(decode=_curve(SEQUENCES, layers * decode), prefill=_curve(TOKENS, layers * prompts))
+        return States(
+            decode=_curve(SEQUENCES, layers * decode, "sequences"), prefill=_curve(TOKENS, layers * prompts)
+        )
 
-    def _all_reduces(self) -> tuple[Curve | None, Curve | None]:
+    def _all_reduces(self) -> tuple[Table | None, Table | None]:
         model, tp = self._model, self._tp
         if tp == 1:
             return None, None
@@ -350,7 +344,7 @@ class Operators:
         norms = model.layers if model.wide_qk_norm else 0
         count, tokens = ALL_REDUCES_PER_LAYER * model.layers, TOKENS.astype(np.float64)
 
-        def curve(graph: bool) -> Curve:
+        def curve(graph: bool) -> Table:
             seconds = count * found.seconds(tokens * model.hidden, graph=graph)
             if norms:
                 seconds = seconds + norms * found.seconds(tokens * SQUARES, graph=graph)
@@ -359,8 +353,13 @@ class Operators:
         return curve(True), curve(False)
 
 
-_NO_DECODE = DecodeAttention(launch_s=0.0, sequence_s=0.0, context_s=0.0)
-_NO_PROMPTS = PrefillAttention(launch_s=0.0, token_s=0.0, pair_s=0.0, key_s=0.0)
+def _in_proportion(first: str, second: str, each_s: float) -> Table:
+    """Return the table of what takes so many seconds for each of one size and each of another."""
+    ends = (1, LONG)
+    return Table.of({first: ends, second: ends}, lambda one, other: each_s * one * other)
+
+
+_NO_DECODE, _NO_PROMPTS = _in_proportion("sequences", "context", 0.0), _in_proportion("tokens", "keys", 0.0)
 
 
 def operator_profile(
@@ -483,14 +482,15 @@ def _add(planes: dict[AttentionSpan | None, Plane], span: AttentionSpan | None, 
     planes[span] = planes[span].plus(plane) if span in planes else plane
 
 
-def _curve(sizes: Ints, seconds: Floats) -> Curve:
-    return Curve(at=tuple(sizes.tolist()), seconds=tuple(float(f"{each:.5g}") for each in risen(seconds)))
+def _curve(sizes: Ints, seconds: Floats, axis: str = "tokens") -> Table:
+    """Return seconds over sizes as a table that never falls."""
+    return Table(axes={axis: tuple(sizes.tolist())}, seconds=seconds.tolist()).rising(axis).rounded(5)
 
 
-def _ends(curve: Curve) -> Curve:
-    """Return a curve that is a line by its two ends."""
-    ends = (curve.at[0], curve.at[-1])
-    return Curve(at=ends, seconds=tuple(float(f"{curve(size):.5g}") for size in ends))
+def _ends(table: Table) -> Table:
+    """Return a table that is a line by its two ends."""
+    (axis, knots), *_ = table.axes.items()
+    return Table.of({axis: (knots[0], knots[-1])}, table).rounded(5)
 
 
 def _error(held_out: HeldOut) -> TermError:

@@ -8,8 +8,7 @@ import numpy as np
 
 from pagesim.costs.operators.interpolation import gapless, line
 from pagesim.costs.operators.tables import Axes, Floats, Ints
-from pagesim.costs.profiles.attention_tables import DecodeTable, PrefillTable
-from pagesim.costs.profiles.curves import risen
+from pagesim.costs.table import Table
 
 BENT = 1.5
 """Prompts' seconds are nearly straight over their length to this power, between what goes with tokens and
@@ -67,23 +66,33 @@ class Plane(NamedTuple):
         seconds = self.at(batch, length) + other.at(batch, length)
         return Plane(batch, length, seconds, self.power, min(self.most, other.most))
 
-    def decode_table(self) -> DecodeTable:
-        """Return the plane as a profile has it in decoding, never falling with the length."""
-        return DecodeTable(
-            batches=tuple(self.batch.tolist()),
-            contexts=tuple(self.length.tolist()),
-            seconds=_rounded(risen(self.seconds)),
-        )
+    def decode_table(self) -> Table:
+        """Return the plane as a profile has it in decoding, never falling with the context."""
+        axes = {"sequences": tuple(self.batch.tolist()), "context": tuple(self.length.tolist())}
+        return Table(axes=axes, seconds=self.seconds.tolist()).rising("context").rounded(4)
 
-    def prefill_table(self) -> PrefillTable:
-        """Return the plane as a profile has it of prompts; the least is what the shortest takes."""
-        seconds = risen(self.seconds)
-        return PrefillTable(
-            lengths=tuple(self.length.tolist()),
-            batches=tuple(self.batch.tolist()),
-            seconds=_rounded(seconds.T),
-            launch_s=float(f"{seconds[0, 0]:.4g}"),
-        )
+    def prefill_table(self) -> Table:
+        """Return the plane as a profile has it of prompts: over new tokens and the keys of each in the mean.
+
+        Tokens of which each attends to more keys are a part of a longer prompt; they take no less than as
+        many tokens of whole prompts, and no less than the shortest prompt.
+        """
+        axes = {"prompts": tuple(self.batch.tolist()), "length": tuple(self.length.tolist())}
+        prompts = Table(axes=axes, seconds=self.seconds.tolist()).rising("length").array
+        sizes = np.unique(np.concatenate([[1], np.multiply.outer(self.length, self.batch).ravel()]))
+        found = np.empty((len(sizes), len(self.length)))
+        for column, length in enumerate(self.length.tolist()):
+            part = sizes / length
+            found[:, column] = line(self.batch, prompts[:, column], part) * np.minimum(
+                1, part / self.batch[0]
+            )
+        for row, whole in enumerate(np.searchsorted(self.length, sizes, "right") - 1):
+            longer = found[row, max(0, whole) :]
+            np.maximum.accumulate(longer, out=longer)
+        found = np.maximum(found, prompts[0, 0])
+        keys = tuple(((self.length + 1) / 2).tolist())
+        axes = {"tokens": tuple(sizes.tolist()), "keys": keys}
+        return Table(axes=axes, seconds=found.tolist()).rounded(4)
 
 
 def _measured(axes: Axes, seconds: Floats) -> tuple[Ints, Ints, Floats]:
@@ -91,7 +100,3 @@ def _measured(axes: Axes, seconds: Floats) -> tuple[Ints, Ints, Floats]:
     known = np.isfinite(seconds)
     rows, columns = known.any(1), known.any(0)
     return axes[0][rows], axes[1][columns], seconds[rows][:, columns]
-
-
-def _rounded(seconds: Floats) -> tuple[tuple[float, ...], ...]:
-    return tuple(tuple(float(f"{each:.4g}") for each in row) for row in seconds.tolist())
