@@ -18,7 +18,6 @@ from pagesim.kvcache.tiers import (
     singles,
 )
 
-
 POLICIES = ("lru-chunk", "arc-textbook", "fifo", "lfu", "sieve", "s3fifo")
 
 
