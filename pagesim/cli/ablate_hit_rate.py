@@ -20,14 +20,11 @@ from pagesim.experiments.offload.hit_rate import (
     hit_rates,
     prompt_chunks,
 )
+from pagesim.hardware.gpus import GIB
 from pagesim.hardware.tier_spec import parse_capacity
 from pagesim.models import model
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.scenario import Scenario
-
-GIB = 1 << 30
-
-CSV = "hit_rate.csv"
 
 
 class Capacities(BaseModel):
@@ -65,8 +62,6 @@ def hit_rate(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any
     """
     asked = taken(Capacities, flags)
     chosen = scenario_from(Scenario, scenario, flags)
-    import pandas as pd
-
     from pagesim.results.drawing import load_of
     from pagesim.results.tier_plots import hit_rate_over_capacity
 
@@ -121,18 +116,18 @@ def hit_rate(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any
         f"working set: {working_set / GIB:,.1f} GiB, {future.working_set:,} chunks: an eviction that knew "
         "the future would have all of these hits from there on"
     )
-    if out is not None:
-        frame = pd.DataFrame(rows).assign(
-            model=chosen.model,
-            chunk_tokens=prompts.tokens,
-            chunk_bytes=chunk,
-            possible_pct=possible,
-            working_set_gib=working_set / GIB,
-        )
-        load = load_of(chosen, ("rate", "gpu"))
-        figure = hit_rate_over_capacity(lines, possible=possible, working_set=working_set, load=load)
-        show.put_figure(figure, out, "hit_rate")
-        show.write_text(out / CSV, frame.to_csv(index=False))
+    load = load_of(chosen, ("rate", "gpu"))
+    show.put_study(
+        out,
+        "hit_rate",
+        rows,
+        lambda: hit_rate_over_capacity(lines, possible=possible, working_set=working_set, load=load),
+        model=chosen.model,
+        chunk_tokens=prompts.tokens,
+        chunk_bytes=chunk,
+        possible_pct=possible,
+        working_set_gib=working_set / GIB,
+    )
     show.stored(out)
 
 
