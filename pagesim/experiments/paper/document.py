@@ -1,4 +1,4 @@
-"""The document: what misses first, then the paper's numbers of every figure beside ours, and on what they rest."""
+"""The document: what misses first, then each figure's numbers of the paper beside ours."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ COSTS = {
     "pagesim's authors measured nothing",
     "analytic": "datasheets and rules of thumb. Nothing was measured",
 }
+
 
 def document(
     made: Sequence[Reproduced],
@@ -74,7 +75,7 @@ def _made_with(setting: PaperSetting, beside: Sequence[Column]) -> list[str]:
     sure = "; ".join(f"{letter}: {text}" for letter, text in CERTAINTIES.items() if letter)
     lines.append(
         f"**Certainty of the paper's numbers** (*sure*). {sure}. A range is the text's, or what the artifact "
-        "leaves open. *Error* is ours minus the paper's, 0 inside a range. *Bar* is the tolerance that was set "
+        "leaves open. *Error* is ours minus the paper's, 0 inside a range. *Bar* is the tolerance set "
         "before the run. The CSV files hold the numbers that the paper does not give."
     )
     return lines
