@@ -335,7 +335,7 @@ class Operators:
             return None, None
         found = reduces(self._chip, tp)
         if found is None:
-            self.missing["all_reduce"] = f"all-reduces among {tp} GPUs of this link were not timed"
+            self.missing["all_reduce"] = f"all-reduces among {tp} {self._chip.gpu.name} were not timed"
             return None, None
         self.used["all_reduce"] = self.used["all_reduce_eager"] = found.table
         self.notes += found.notes
