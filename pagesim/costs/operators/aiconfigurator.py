@@ -40,8 +40,8 @@ SHARED = ("flashinfer_trtllm", "flashinfer_cutlass")
 FEWEST = 8
 """Sizes at which experts of a shape must have been timed for them to count."""
 
-COVERED = 0.5
-"""Share of a grid of matrix products that must have been measured for it to count."""
+COVERED, FEWEST_WIDTHS = 0.5, 8
+"""Share of a grid of matrix products that must have been measured for it to count, and its least n and k."""
 
 HOST_LAUNCH_S, SMALL = 20e-6, 512
 """A kernel whose products with n and k up to `SMALL` and m up to 64 take longer than this, where the device
@@ -283,7 +283,7 @@ def _products(tables: list[OperatorTable], rows: pd.DataFrame) -> Iterator[Opera
     whole = {
         table.name[1]: table._replace(seconds=_filled(table))
         for table in tables
-        if np.isfinite(table.seconds).mean() >= COVERED
+        if np.isfinite(table.seconds).mean() >= COVERED and min(map(len, table.axes[:2])) >= FEWEST_WIDTHS
     }
     for dtype, table in whole.items():
         other = whole.get("fp8")
