@@ -72,6 +72,11 @@ def test_it_is_the_default_and_a_run_says_what_it_took():
     assert any("using profile qwen3-8b-h100-tp1" in note for note in result.notes)
 
 
-def test_it_takes_nothing_more():
-    with pytest.raises(PagesimError, match="auto takes nothing more"):
+def test_it_takes_the_engines_own_time_and_nothing_else():
+    for on in ("h100", "l4"):
+        own, by_hand = (
+            auto("llama-3.1-8b", on, text).decode(8, 9000)[0] for text in ("auto", "auto:overhead_s=0.003")
+        )
+        assert by_hand - own == 2_000_000_000, "3 ms in place of 1 ms"
+    with pytest.raises(PagesimError, match="auto takes overhead_s, sequence_s, not 'fast'"):
         auto("llama-3.1-8b", "h100", "auto:fast")
