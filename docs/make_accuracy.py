@@ -118,10 +118,10 @@ GPUS = {"H100-PCIe": "h100-pcie", "GeForce-RTX-4090": "rtx-4090"}
 
 
 def consumer(file: Path, cost: str) -> Iterator[dict[str, Any]]:
-    """Yield a row for each run of vLLM 0.8.5 on few GPUs, ShareGPT's lengths being exponential here."""
+    """Yield a row for each run of vLLM 0.8.5 on few GPUs, all requests as long as the mean."""
     for row in pd.read_csv(file).itertuples():
         name, weights = MODELS[row.model]
-        lengths = f"exponential:{row.mean_input_tokens:.0f},{row.mean_output_tokens:.0f}"
+        lengths = f"fixed:{row.mean_input_tokens:.0f},{row.mean_output_tokens:.0f}"
         trace = ps.make_trace(lengths, num_requests=row.completed, rate=row.request_rate)
         options: dict[str, Any] = {"weight_dtype": weights, "kv_cache_dtype": "bf16", "cost": cost}
         options |= {"max_model_len": 4096, "max_num_batched_tokens": 2048, "vllm_version": "0.11.2"}
@@ -130,9 +130,13 @@ def consumer(file: Path, cost: str) -> Iterator[dict[str, Any]]:
         )
         error = 1e3 * result.summary["tpot"]["mean"] / row.mean_tpot_ms - 1
         first = 1e3 * result.summary["ttft"]["mean"] / row.mean_ttft_ms - 1
-        yield {"gpu": row.gpu, "gpus": row.gpus, "model": name, "rate": row.request_rate, "tpot_error": error} | {
-            "ttft_error": first
-        }
+        yield {
+            "gpu": row.gpu,
+            "gpus": row.gpus,
+            "model": name,
+            "rate": row.request_rate,
+            "tpot_error": error,
+        } | {"ttft_error": first}
 
 
 def main() -> None:

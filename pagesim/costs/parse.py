@@ -72,7 +72,8 @@ def parse_cost(
         others = "".join(f", {name}[:…]" for name in COST_MODELS.foreign())
         raise PagesimError(
             f"cost is {text!r}; it must be auto[:name=value,…], roofline[:name=value,…], "
-            f"affine:a,b,c[,d]{others} or profile:NAME or PATH[,overhead_s=seconds][,sequence_s=seconds][,max_error=share]"
+            f"affine:a,b,c[,d]{others} or "
+            "profile:NAME or PATH[,overhead_s=seconds][,sequence_s=seconds][,max_error=share]"
         )
     target = Target(model, gpu, tp, block_size, kv_dtype, engine, release)
     return COST_MODELS.make(kind, lambda make: make(rest, target))
