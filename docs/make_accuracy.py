@@ -22,6 +22,7 @@ from scipy.optimize import least_squares
 
 import pagesim as ps
 from pagesim.errors import PagesimError
+from pagesim.experiments.recorded.catalogue import known
 from pagesim.experiments.recorded.find import read
 from pagesim.experiments.recorded.recording import RecordedRun
 from pagesim.experiments.recorded.simulate import simulate_recorded
@@ -139,6 +140,45 @@ def consumer(file: Path, cost: str) -> Iterator[dict[str, Any]]:
         } | {"ttft_error": first}
 
 
+RELEASES = {"vLLM 0.9 or so (2025-07)": "0.11.2", "vLLM 0.11": "0.11.2", "vLLM": "0.19.0", "SGLang": None}
+"""The modelled release that is nearest to each of these; 0.33.0 to others."""
+
+
+def single_points(file: Path, cost: str) -> Iterator[dict[str, Any]]:
+    """Yield a row for each public number: of a server with so many clients, or requests all at once."""
+    for row in pd.read_csv(file).itertuples():
+        told = re.search(r"(\d+) (client|requests at once).*?(\d+)/(\d+)", row.load)
+        assert told is not None
+        count, closed = int(told[1]), told[2] == "client"
+        name = row.model.split()[0].removesuffix("-v0.3")
+        release = RELEASES.get(row.engine, "0.33.0")
+        options: dict[str, Any] = {"model": name, "tensor_parallel_size": row.gpus, "cost": cost}
+        options |= {"gpu": known({"gpu": row.gpu})["gpu"], "max_model_len": 16384}
+        options |= {"max_concurrency": count} if closed else {}
+        options |= {"mem_fraction_static": 0.85} if release is None else {"vllm_version": release}
+        trace = ps.make_trace(
+            f"fixed:{told[3]},{told[4]}",
+            num_requests=max(10, 10 * count) if closed else count,
+            arrivals="all-at-once",
+        )
+        summary = ps.simulate(trace, "sglang" if release is None else "vllm-v1", **options).summary
+        tokens = summary["throughput"]["tokens_per_s"]
+        found = {f"{name} ms": 1e3 * summary[name.lower()]["mean"] for name in ("TPOT", "TTFT")}
+        found |= {"output tokens/s": tokens, "total output tokens/s": tokens}
+        for metric, measured in zip(row.metric.split("; "), str(row.measured).split("; "), strict=True):
+            error = 100 * (found[metric] / float(measured) - 1)
+            yield {
+                "model": name,
+                "gpu": row.gpu,
+                "gpus": row.gpus,
+                "metric": metric,
+                "measured": measured,
+            } | {
+                "simulated": round(found[metric], 2),
+                "error": round(error, 1),
+            }
+
+
 def main() -> None:
     """Simulate, and print errors in percent."""
     parser = argparse.ArgumentParser(description="How far pagesim is off on runs that others recorded.")
@@ -161,6 +201,8 @@ def main() -> None:
             rows = pd.DataFrame(consumer(file, asked.cost))
             for by in (["gpu", "gpus"], ["gpu", "gpus", "model"]):
                 print(summed(rows, by).to_string(), end="\n\n")
+        else:
+            print(pd.DataFrame(single_points(file, asked.cost)).to_string(index=False), end="\n\n")
 
 
 def summed(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
