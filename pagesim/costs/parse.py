@@ -72,17 +72,21 @@ def parse_cost(
         others = "".join(f", {name}[:…]" for name in COST_MODELS.foreign())
         raise PagesimError(
             f"cost is {text!r}; it must be auto[:name=value,…], roofline[:name=value,…], "
-            f"affine:a,b,c[,d]{others} or "
-            "profile:NAME or PATH[,overhead_s=seconds][,sequence_s=seconds][,max_error=share]"
+            f"affine:a,b,c[,d]{others} or profile:NAME or PATH[,overhead_s=seconds][,sequence_s=seconds]"
+            "[,max_error=share]"
         )
     target = Target(model, gpu, tp, block_size, kv_dtype, engine, release)
     return COST_MODELS.make(kind, lambda make: make(rest, target))
 
 
 def _auto(rest: str, target: Target) -> CostModel:
-    values = _numbers("auto", rest, rest, (*_OF_ENGINE,))
-    engine = _by_hand(target.engine, {_OF_ENGINE[name]: value for name, value in values.items()})
-    return best_cost(replace(target, engine=engine))
+    others = [part for part in rest.split(",") if part]
+    kernels = [part.partition("=")[2] for part in others if part.startswith("moe_backend=")]
+    numbers = ",".join(part for part in others if not part.startswith("moe_backend="))
+    values = _numbers("auto", rest, numbers, (*_OF_ENGINE, "moe_backend"))
+    engine = {_OF_ENGINE[name]: value for name, value in values.items()}
+    target = replace(target, engine=_by_hand(target.engine, engine))
+    return best_cost(target, kernels[-1] if kernels else None)
 
 
 def _roofline(rest: str, target: Target) -> Roofline:
