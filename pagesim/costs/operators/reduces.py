@@ -51,15 +51,13 @@ class Reduces(NamedTuple):
 
 
 def reduces(chip: Chip, gpus: int) -> Reduces | None:
-    """Return the all-reduces among some GPUs; None if none was timed over the GPU's link.
+    """Return the all-reduces among some GPUs; None if none was timed.
 
     Args:
         chip: the GPU and its measurements.
         gpus: that take part.
     """
     tables = chip.tables
-    if chip.gpu.peer != chip.measured.peer:
-        return None
     timed = [table for table in tables.find(FAMILY) if table.name[1].endswith(GRAPH)]
     timed = [table for table in timed if table.row(gpus) is not None]
     if not timed:

@@ -218,7 +218,7 @@ def test_where_nothing_was_timed_it_is_the_datasheets_and_said(store: Path):
         for file in (store / "data" / SYSTEM / folder).rglob("*.parquet"):
             if folder != "gemm":
                 file.unlink()
-    bare = Chip(gpu("h100"), gpu("h100"), read_system(SYSTEM, tables=store))
+    bare = Chip(gpu("h100"), read_system(SYSTEM, tables=store))
     spec = model("qwen3-30b-a3b")
     profile = operator_profile(bare, spec, tp=2)
     # Without a table of experts the datasheet has them among the linear layers, once.

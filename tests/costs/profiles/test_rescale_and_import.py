@@ -20,21 +20,24 @@ def decode(sequences: int, mean: int) -> IterationShape:
     return step_shape(sequences, sequences * mean)
 
 
+PLAIN = Efficiency(flops=0.8, hbm=0.8, kv=0.65, prompts=0.8, launch_s=0)
+"""Rules of thumb, without what launches take: as an analytic profile has them."""
+
+
 @pytest.mark.parametrize("shape", [decode(1, 300), decode(32, 500), decode(200, 800)])
-def test_an_analytic_profile_decodes_as_the_roofline_does(shape) -> None:
+def test_an_analytic_profile_decodes_as_a_roofline_without_launches_does(shape) -> None:
     profile = Profiled(analytic_profile(A40, OPT), OPT)
-    assert profile.iteration(shape) == pytest.approx(Roofline(OPT, A40).iteration(shape), rel=0.01)
+    roofline = Roofline(OPT, A40, efficiency=PLAIN)
+    assert profile.iteration(shape) == pytest.approx(roofline.iteration(shape), rel=0.01)
 
 
 def test_an_analytic_profile_knows_that_only_the_last_token_of_a_prompt_needs_the_head() -> None:
-    profile, roofline = Profiled(analytic_profile(A40, OPT), OPT), Roofline(OPT, A40, efficiency=Efficiency())
-    head = 2048 * OPT.lm_head_flops_per_token / (0.8 * A40.fp16_flops)
+    profile, roofline = Profiled(analytic_profile(A40, OPT), OPT), Roofline(OPT, A40, efficiency=PLAIN)
     terms = analytic_profile(A40, OPT).terms
-    saved = (
-        roofline.iteration(step_shape(0, 0, prompt=2048)) - profile.iteration(step_shape(0, 0, prompt=2048))
-    ) / 1e12
+    shape = step_shape(0, 0, prompt=2048)
+    more = (profile.iteration(shape) - roofline.iteration(shape)) / 1e12
     # The roofline does not count writes to the cache.
-    assert saved == pytest.approx(head - terms.head(1) - terms.write(2048), rel=0.02)
+    assert more == pytest.approx(terms.write(2048), rel=0.02)
 
 
 def test_an_analytic_profile_says_so(analytic: Profile) -> None:
