@@ -38,6 +38,7 @@ def best_cost(target: Target) -> Profiled | Roofline:
         block_size=target.block_size,
         kv_dtype=target.kv_dtype,
         engine=target.engine,
+        drafter=target.drafter,
     )
     roofline.notes = (
         *roofline.notes,
