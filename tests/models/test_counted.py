@@ -38,7 +38,7 @@ ELSEWHERE = {
     # vLLM's classes read other keys than transformers' do, or transformers has none.
     *{"deepseek_v4", "glm5_next", "kimi_linear", "mimo", "mimo_v2", "minimax_m3", "nemotron-nas", "zamba2"},
     *{"afmoe", "bailing_hybrid", "bailing_moe", "glm4_moe_lite", "hy_v3", "hy_v4", "laguna", "mellum"},
-    *{"longcat_flash", "muse_glimmer", "step3p5"},
+    *{"longcat_flash", "muse_glimmer", "plamo3", "step3p5"},
 }
 """Families that are held against vLLM's own classes (test_engine_plans.py, test_open_models.py) or against
 the files of a release (test_catalogue.py)."""
