@@ -24,6 +24,7 @@ from pagesim.sizing.activations import (
 )
 from pagesim.sizing.adapters import NO_ADAPTERS, Adapters, adapter_bytes
 from pagesim.sizing.block_pages import at_least_one
+from pagesim.sizing.kernel_blocks import HOPPER, OTHER_VENDOR
 
 BATCHED_TOKENS = 2048
 SEQUENCES = 256
@@ -40,9 +41,6 @@ LINKED_BYTES = int(0.9 * GIB)
 """Besides, where Hopper or Blackwell GPUs share a model over NVLink: NCCL, symmetric memory, custom
 all-reduce. Logs show 0.95 and 1.38 GiB, and nothing on Ampere."""
 
-
-HOPPER = ("h100", "h200", "h20")
-"""The GPUs here on which vLLM's experts of gpt-oss in MXFP4 run in Triton's kernel."""
 
 POSTED = {False: (21, 0.06, 0.79), True: (5, 1.36, 0.24)}
 """Posted start-up logs that the estimate was held against, without and with a tower for images: how many, the
@@ -184,9 +182,9 @@ def expert_padding(model: ModelSpec, gpu: GpuSpec, tp: int, stage: range) -> int
     # No such kernel is for biases or for the activation of Gemma 4.
     sides = (1, 128 if family == 10 and not moe.beside and not moe.biases else 1)
     if dtype.name.startswith("mxfp4"):
-        sides = (256, 256) if gpu.name.startswith("mi") else (256, 128)
+        sides = (256, 256) if gpu.capability == OTHER_VENDOR else (256, 128)
         # Of models with experts in MXFP4, gpt-oss alone has biases.
-        if moe.biases and gpu.name in HOPPER:
+        if moe.biases and gpu.capability == HOPPER:
             sides = (1, 64)
     elif dtype.quantized:
         sides = (1, 1)
@@ -197,7 +195,7 @@ def expert_padding(model: ModelSpec, gpu: GpuSpec, tp: int, stage: range) -> int
     one = matrices * (hidden * width - takes * inner) * dtype.bits / 8
     if moe.biases:
         one += 2 * ((matrices - 1) * (width - inner) + hidden - takes)
-    if moe.exact_router and gpu.capability and gpu.capability != 90 and family != 10:
+    if moe.exact_router and gpu.capability and gpu.capability != HOPPER and family != 10:
         one += 2 * model.hidden
     sparse = model.sparse or range(model.mlp_layers or model.layers)[moe.dense_layers :]
     return ceil(sum(layer in stage for layer in sparse) * experts * one)
