@@ -23,6 +23,9 @@ Sizes = tuple[float, ...]
 MOST_NEIGHBOURS = 200
 """Points that are looked at for one that was not measured."""
 
+FAR = 1 << 14
+"""What goes with two sizes is told by its seconds at 1 and at so many of each."""
+
 MOST_SECONDS = 1e6
 """A longer time is taken for a mistake."""
 
@@ -249,6 +252,78 @@ def constant(axis: str, seconds: float) -> Table:
     return Table(axes={axis: (1,)}, seconds=(seconds,))
 
 
+def line(
+    sizes: npt.ArrayLike, seconds: Floats, wanted: npt.ArrayLike, *, power: float = 1.0, log: bool = False
+) -> Floats:
+    """Return seconds at other sizes of the last axis, as a `Table` gives them, of whole arrays: ``[..., W]``.
+
+    Beyond the last size the line through the last two does not fall.
+
+    Args:
+        sizes: measured, rising, ``[S]``.
+        seconds: of each, ``[..., S]``.
+        wanted: any sizes, ``[W]``.
+        power: of sizes, over which seconds are straight.
+        log: whether they are straight in the logarithms of both instead.
+    """
+    if log:
+        return np.exp(line(np.log(sizes), np.log(seconds), np.log(wanted)))
+    at, asked = np.asarray(sizes, np.float64), np.asarray(wanted, np.float64)
+    if len(at) == 1:
+        return np.repeat(seconds, len(asked), -1)
+    asked = np.maximum(asked, at[0])
+    right = np.clip(np.searchsorted(at, asked), 1, len(at) - 1)
+    beyond = asked > at[-1]
+    at, asked = at**power, asked**power
+    share = (asked - at[right - 1]) / (at[right] - at[right - 1])
+    first, last = seconds[..., right - 1], seconds[..., right]
+    rise = np.where(beyond, np.maximum(last - first, 0), last - first)
+    start = np.where(beyond, last - rise, first)
+    found: Floats = start + share * rise
+    return found
+
+
+def bilinear(
+    first: str,
+    second: str,
+    *,
+    launch_s: float = 0.0,
+    first_s: float = 0.0,
+    second_s: float = 0.0,
+    each_s: float = 0.0,
+) -> Table:
+    """Return the table of what goes with two sizes, from 1 of each on.
+
+    Args:
+        first: name of an axis.
+        second: name of the other.
+        launch_s: seconds whatever the sizes.
+        first_s: seconds a unit of the first.
+        second_s: seconds a unit of the second.
+        each_s: seconds a unit of the first for each unit of the second.
+    """
+    return Table.of(
+        {first: (1, FAR), second: (1, FAR)},
+        lambda a, b: launch_s + first_s * a + second_s * b + each_s * a * b,
+    )
+
+
+def non_negative(features: Floats, wanted: Floats) -> Floats:
+    """Return the coefficients, none negative, by which features come nearest to what is wanted.
+
+    Args:
+        features: ``[N, F]``.
+        wanted: ``[N]``; least squares.
+    """
+    from scipy.optimize import nnls
+
+    # Columns of like size: what a sequence costs and what a token costs differ by many orders.
+    scale = np.abs(features).max(0)
+    scale[scale == 0] = 1
+    found: Floats = nnls(features / scale, wanted)[0] / scale
+    return found
+
+
 def _between(seconds: Any, places: Sequence[tuple[int, float]], axis: int) -> float:
     """Return seconds at places of this axis and the next ones."""
     left, share = places[axis]
@@ -291,12 +366,8 @@ def _unmeasured(at: Floats, seconds: Floats, wanted: Floats) -> Floats:
         wanted: points, ``[W, axes]``.
     """
     from scipy.interpolate import RBFInterpolator
-    from scipy.optimize import nnls
 
-    # Columns of like size: what a sequence costs and what a token costs differ by many orders.
-    weighted = _products(at) / seconds[:, None]
-    scale = np.maximum(weighted.max(0), 1e-300)
-    coefficients = nnls(weighted / scale, np.ones(len(at)))[0] / scale
+    coefficients = non_negative(_products(at) / seconds[:, None], np.ones(len(at)))
     ratio = np.log(seconds / (_products(at) @ coefficients))
     spline = RBFInterpolator(
         np.log(at + 1), ratio, kernel="linear", degree=0, neighbors=min(len(at), MOST_NEIGHBOURS)
