@@ -59,12 +59,10 @@ class Table(Strict):
     Attributes:
         axes: knots of each axis by its name, such as ``tokens``, rising.
         seconds: at each combination of knots, nested as the axes are.
-        powers: of axes along which seconds are straight over a power of the size, that power.
     """
 
     axes: Annotated[dict[str, Knots], Field(min_length=1, max_length=3)]
     seconds: Any
-    powers: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
 
     @field_validator("seconds")
     @classmethod
@@ -79,28 +77,25 @@ class Table(Strict):
         wanted = tuple(map(len, self.axes.values()))
         try:
             given = np.array(self.seconds, np.float64)
-        except (ValueError, TypeError):
+        except ValueError:
             raise ValueError(f"its seconds must be {' by '.join(map(str, wanted))} numbers") from None
         if given.shape != wanted:
             raise ValueError(f"has {given.shape} seconds, and {wanted} sizes")
         if not ((given >= 0) & (given < MOST_SECONDS)).all():
             raise ValueError(f"its seconds must be from 0 to {MOST_SECONDS:g}")
-        if unknown := set(self.powers) - set(self.axes):
-            raise ValueError(f"has no axis {min(unknown)}")
         return self
 
     @classmethod
-    def of(cls, axes: Mapping[str, Iterable[float]], seconds: Callable[..., float], **powers: float) -> Table:
+    def of(cls, axes: Mapping[str, Iterable[float]], seconds: Callable[..., float]) -> Table:
         """Return a table of what a function gives at all combinations of knots.
 
         Args:
             axes: knots of each axis by its name.
             seconds: takes a size of each axis, in this order.
-            powers: see `Table`.
         """
         knots = {name: tuple(each) for name, each in axes.items()}
         values = [float(seconds(*point)) for point in product(*knots.values())]
-        return cls(axes=knots, seconds=_shaped(values, knots), powers=powers)
+        return cls(axes=knots, seconds=_shaped(values, knots))
 
     @classmethod
     def of_points(
@@ -184,21 +179,13 @@ class Table(Strict):
         """Knots of each axis."""
         return tuple(self.axes.values())
 
-    @cached_property
-    def _powers(self) -> tuple[float, ...]:
-        return tuple(self.powers.get(name, 1.0) for name in self.axes)
-
     def _place(self, axis: int, size: float) -> tuple[int, float]:
         """Return the knot to the left, and how far towards the next: from 0 up, above 1 beyond the last."""
         knots = self.knots[axis]
         if size <= knots[0] or len(knots) == 1:
             return 0, 0.0
         left = min(bisect_right(knots, size), len(knots) - 1) - 1
-        power = self._powers[axis]
-        if power == 1:
-            return left, (size - knots[left]) / (knots[left + 1] - knots[left])
-        low = knots[left] ** power
-        return left, (size**power - low) / (knots[left + 1] ** power - low)
+        return left, (size - knots[left]) / (knots[left + 1] - knots[left])
 
     @property
     def array(self) -> Floats:
@@ -236,15 +223,15 @@ class Table(Strict):
             tolerance: a knot is left out where lines between its neighbours are as near, relatively.
         """
         seconds, axes = self.array, dict(self.axes)
-        for axis, (name, power) in enumerate(zip(self.axes, self._powers, strict=True)):
+        for axis, name in enumerate(self.axes):
             rows = np.moveaxis(seconds, axis, 0)
-            kept = _needed(np.array(axes[name], np.float64) ** power, rows, tolerance)
+            kept = _needed(np.array(axes[name], np.float64), rows, tolerance)
             axes[name] = tuple(axes[name][at] for at in kept)
             seconds = np.moveaxis(rows[kept], 0, axis)
-        return Table(axes=axes, seconds=seconds.tolist(), powers=self.powers)
+        return Table(axes=axes, seconds=seconds.tolist())
 
     def _with(self, seconds: Floats) -> Table:
-        return Table(axes=self.axes, seconds=seconds.tolist(), powers=self.powers)
+        return Table(axes=self.axes, seconds=seconds.tolist())
 
 
 def constant(axis: str, seconds: float) -> Table:
@@ -335,7 +322,11 @@ def _between(seconds: Any, places: Sequence[tuple[int, float]], axis: int) -> fl
 
 
 def _tuples(seconds: Any) -> Any:
-    return tuple(map(_tuples, seconds)) if isinstance(seconds, list | tuple) else seconds
+    if isinstance(seconds, list | tuple):
+        return tuple(map(_tuples, seconds))
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise ValueError(f"must be numbers, not {type(seconds).__name__}")
+    return float(seconds)
 
 
 def _shaped(values: Sequence[float], knots: Mapping[str, Sizes]) -> Any:

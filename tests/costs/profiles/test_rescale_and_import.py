@@ -38,7 +38,7 @@ def test_an_analytic_profile_knows_that_only_the_last_token_of_a_prompt_needs_th
     assert profile.parts(prompt)["LM head"] == pytest.approx(
         1e12 * OPT.lm_head_bytes / (0.8 * A40.hbm_bytes_per_s), rel=1e-6
     )
-    # The roofline does not count writes to the cache: keys and values are read and written at 0.8 of the rate.
+    # The roofline does not count writes to the cache, which read keys and values once.
     written = 2 * 2048 * OPT.kv_bytes_per_token("fp16", 1) / (0.8 * A40.hbm_bytes_per_s)
     assert profile.iteration(prompt) - roofline.iteration(prompt) == pytest.approx(1e12 * written, rel=0.02)
 
