@@ -8,7 +8,6 @@ import numpy as np
 
 from pagesim.costs.attended import Attended, attended, states
 from pagesim.costs.base import AttentionSpan
-from pagesim.costs.held_out import TermError
 from pagesim.costs.mixed import STATE_FLOPS
 from pagesim.costs.operators.attention import Attention, Heads
 from pagesim.costs.operators.chip import Chip
@@ -21,7 +20,7 @@ from pagesim.costs.operators.planes import Plane
 from pagesim.costs.operators.products import LatentShape, Product, elementwise, products
 from pagesim.costs.operators.reduces import reduces
 from pagesim.costs.operators.states import delta_net
-from pagesim.costs.operators.tables import NOTICE, Floats, HeldOut, Ints, OperatorTable, OperatorTables
+from pagesim.costs.operators.tables import NOTICE, Floats, Ints, OperatorTable, OperatorTables
 from pagesim.costs.profiles.analytic import FLOPS, HBM, KV, analytic_profile
 from pagesim.costs.profiles.profile import (
     ANY_BLOCK,
@@ -411,7 +410,7 @@ def operator_profile(
         terms=terms,
         origins=origins,
         ranges=found.ranges,
-        errors={term: _error(table.held_out) for term, table in used.items() if term in _WITH_ERRORS},
+        errors={term: table.held_out for term, table in used.items() if term in _WITH_ERRORS},
         machine={"gpu": chip.measured.name, "release": release, "source": NOTICE},
         notes=tuple(notes),
     )
@@ -484,7 +483,3 @@ def _ends(table: Table) -> Table:
     """Return a table that is a line by its two ends."""
     (axis, knots), *_ = table.axes.items()
     return Table.of({axis: (knots[0], knots[-1])}, table).rounded(5)
-
-
-def _error(held_out: HeldOut) -> TermError:
-    return TermError(mean=round(held_out.mean, 4), worst=round(held_out.worst, 4), points=held_out.points)
