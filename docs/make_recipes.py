@@ -1,4 +1,4 @@
-"""Write the table of docs/plan.md of served lines beside the capacity that their authors publish.
+"""Write the table of docs/reference/plan.md of served lines beside the capacity that their authors publish.
 
 Run it from the root of the repository after a change of the plans: python docs/make_recipes.py
 """
@@ -15,7 +15,7 @@ from pagesim.setup.serve import read_serve
 from pagesim.setup.system import System
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "plan.md"
+PAGE = ROOT / "docs" / "reference" / "plan.md"
 RECIPES = ROOT / "docs" / "plan" / "recipes.csv"
 BEGIN, END = "<!-- made by docs/make_recipes.py -->\n", "<!-- end of recipes -->\n"
 
