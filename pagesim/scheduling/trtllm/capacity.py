@@ -1,6 +1,7 @@
 """TensorRT-LLM's two capacity policies: who fits, and who is paused.
 
-Source: TensorRT-LLM, ``GuaranteedNoEvictPolicy`` and ``MaxUtilizationPolicy``; see docs/trtllm.md.
+Source: TensorRT-LLM, ``GuaranteedNoEvictPolicy`` and ``MaxUtilizationPolicy``
+(docs/explanation/trtllm.md).
 """
 
 from __future__ import annotations
