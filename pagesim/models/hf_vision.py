@@ -102,6 +102,21 @@ def _qwen2_5_vl(tower: HfConfig, model: HfConfig) -> Shares:
     )
 
 
+def _qwen2_vl(tower: HfConfig, model: HfConfig) -> Shares:
+    """Layers with biases and LayerNorms, whose ``hidden_size`` is what the merger gives."""
+    tower.skip("num_heads", "spatial_patch_size")
+    hidden = tower.number("embed_dim", default=1280)
+    ffn = int(hidden * tower.real("mlp_ratio", default=4))
+    merged = hidden * tower.number("spatial_merge_size", default=2) ** 2
+    return _sum(
+        _whole(_patch(tower, 14, "in_channels", "in_chans") * hidden),
+        _layer(hidden, ffn, norm=2 * hidden).times(tower.number("depth", default=32)),
+        _whole(2 * hidden),
+        _divided(merged, merged),
+        _summed(merged, tower.number("hidden_size", default=3584)),
+    )
+
+
 def _qwen3_vl(tower: HfConfig, model: HfConfig) -> Shares:
     """Qwen3-VL, Qwen3.5: one merger, and one more for each layer whose output goes deeper into the model."""
     tower.skip("num_heads")
@@ -294,6 +309,7 @@ _TOWERS: dict[str, Callable[[HfConfig, HfConfig], Shares]] = {
     "minimax_m3_vl": _minimax_m3,
     "mistral3": _mistral3,
     "muse_glimmer": _muse_glimmer,
+    "qwen2_vl": _qwen2_vl,
     "qwen2_5_vl": _qwen2_5_vl,
     "qwen3_5": _qwen3_vl,
     "qwen3_5_moe": _qwen3_vl,
