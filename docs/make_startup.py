@@ -1,4 +1,4 @@
-"""Write the table of docs/plan.md of what is left for KV: the estimate beside posted start-up logs.
+"""Write into docs/reference/plan.md how far the estimated KV cache is off start-up logs; print each log.
 
 Run it from the root of the repository after a change of the estimate: python docs/make_startup.py
 """
@@ -14,10 +14,10 @@ from typing import NamedTuple
 from pagesim.hardware import gpu
 from pagesim.hardware.gpus import GIB
 from pagesim.models import model
-from pagesim.sizing import divide
+from pagesim.sizing import MemoryOptions, divide
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "plan.md"
+PAGE = ROOT / "docs" / "reference" / "plan.md"
 LOGS = ROOT / "docs" / "plan" / "startup.csv"
 BEGIN, END = "<!-- made by docs/make_startup.py -->\n", "<!-- end of start-up logs -->\n"
 
@@ -40,14 +40,16 @@ class Log(NamedTuple):
         found = divide(
             model(row["model"]),
             gpu(row["gpu"]),
+            MemoryOptions(
+                gpu_memory_utilization=float(row["gpu_memory_utilization"]),
+                max_num_batched_tokens=int(row["max_num_batched_tokens"]),
+                max_num_seqs=int(row["max_num_seqs"]),
+                cuda_graphs=release >= (0, 21) and row["enforce_eager"] == "0",
+                # FlashInfer's sampler and the V2 model runner became the defaults in these releases.
+                flashinfer_sampler=not (0, 8) <= release < (0, 10),
+                sampler_buffers=release >= (0, 26),
+            ),
             tp=int(row["tensor_parallel_size"]),
-            gpu_memory_utilization=float(row["gpu_memory_utilization"]),
-            max_num_batched_tokens=int(row["max_num_batched_tokens"]),
-            max_num_seqs=int(row["max_num_seqs"]),
-            cuda_graphs=release >= (0, 21) and row["enforce_eager"] == "0",
-            # FlashInfer's sampler and the V2 model runner became the defaults in these releases.
-            flashinfer_sampler=not (0, 8) <= release < (0, 10),
-            sampler_buffers=release >= (0, 26),
         )
         if row["weights_gib"]:
             found = replace(found, weights=int(float(row["weights_gib"]) * GIB))
@@ -57,12 +59,6 @@ class Log(NamedTuple):
     def error(self) -> float:
         """GiB by which the estimate is above the log."""
         return self.estimate_gib - float(self.row["available_gib"])
-
-    @property
-    def before(self) -> float | None:
-        """The same of the estimate before the trial run's terms were counted one by one."""
-        text = self.row["before_gib"]
-        return float(text) - float(self.row["available_gib"]) if text else None
 
 
 def logs(images: bool) -> list[Log]:
@@ -79,39 +75,38 @@ def errors(images: bool) -> tuple[int, float, float]:
 
 
 def table(images: bool) -> str:
-    """Return the table of one kind of model, and the sentence below it."""
+    """Return the table of one kind of model."""
     lines = [
-        "| log | vLLM | GPU | model | tp | share | GiB, log | error before | error | cause |",
-        "|---|---|---|---|--:|--:|--:|--:|--:|---|",
+        "| log | vLLM | GPU | model | tp | share | GiB, log | error | cause |",
+        "|---|---|---|---|--:|--:|--:|--:|---|",
     ]
     for log in logs(images):
-        row, before = log.row, log.before
+        row = log.row
         source = f"[{row['source']}]({row['link']})" if row["link"] else row["source"]
         cells = [
             *(source, row["release"], row["gpu"], row["model"], row["tensor_parallel_size"]),
             *(row["gpu_memory_utilization"], row["available_gib"]),
-            *("–" if before is None else f"{before:+.2f}", f"{log.error:+.2f}", row["cause"]),
+            *(f"{log.error:+.2f}", row["cause"]),
         ]
         lines.append("| " + " | ".join(cells) + " |")
-    befores = [abs(log.before) for log in logs(images) if log.before is not None]
+    return "\n".join(lines)
+
+
+def summary(images: bool) -> str:
+    """Return the sentence about one kind of model."""
     number, middle, most = errors(images)
-    kind = "with a tower for images" if images else "of text"
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"Over {number} logs of models {kind} the estimate is off by {middle:.2f} GiB in the median "
-            f"({median(befores):.2f} before), and by at most {most:.2f} GiB where no cause is named.",
-            "",
-        ]
+    kind = "with a vision tower" if images else "of text"
+    return (
+        f"- {number} logs of models {kind}: {middle:.2f} GiB in the median, at most {most:.2f} GiB where no "
+        "cause is known.\n"
     )
 
 
 def page() -> str:
-    """Return the page with the tables as they are now."""
+    """Return the page with the sentences as they are now."""
     text = PAGE.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)
-    return before + BEGIN + table(images=False) + "\n" + table(images=True) + END + rest.split(END)[1]
+    return before + BEGIN + summary(images=False) + summary(images=True) + END + rest.split(END)[1]
 
 
 if __name__ == "__main__":

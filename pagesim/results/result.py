@@ -16,6 +16,7 @@ from pagesim.accounting.fragmentation import fragmentation_of
 from pagesim.accounting.request_log import RequestLog
 from pagesim.accounting.tier_history import TierHistory
 from pagesim.accounting.tree_history import COUNTS, TreeHistory
+from pagesim.costs.engines import FrontEnd
 from pagesim.errors import PagesimError, reason
 from pagesim.results.checks import check_summary, check_table, check_total
 from pagesim.results.kept_frames import KeptFrames
@@ -72,7 +73,7 @@ class Stored:
 
     Attributes:
         scenario: what was run; a bare `System` where the trace was given as an object.
-        summary: every metric of ``docs/metrics.md``, as ``summary.json`` holds it.
+        summary: every metric of ``docs/reference/metrics.md``, as ``summary.json`` holds it.
         request_columns: the columns of ``requests``, ``[N]`` each.
     """
 
@@ -82,7 +83,7 @@ class Stored:
 
     @cached_property
     def requests(self) -> pd.DataFrame:
-        """One row a request, ``docs/metrics.md`` names the columns; times in seconds."""
+        """One row a request, ``docs/reference/metrics.md`` names the columns; times in seconds."""
         import pandas as pd
 
         return pd.DataFrame(self.request_columns)
@@ -111,7 +112,7 @@ class Result(Stored):
 
     Attributes:
         scenario: what was run; a bare `System` where the trace was given as an object.
-        summary: every metric of ``docs/metrics.md``, as ``summary.json`` holds it.
+        summary: every metric of ``docs/reference/metrics.md``, as ``summary.json`` holds it.
         request_columns: the columns of ``requests``, ``[N]`` each.
         requests: one row a request, as a DataFrame; times in seconds.
         kept_steps: what ``steps`` is made of; None if they were not kept.
@@ -152,7 +153,7 @@ class Result(Stored):
         The rows are ``used``, ``reserved``, ``internal fragmentation`` and its parts ``unused reservation``
         and ``rounding``, ``external fragmentation``, ``cached`` and ``free``. A hybrid cache has ``recurrent
         states``, ``padding`` (a part) and ``out of window``, too; blocks of requests that do not run have
-        rows of their own. ``docs/metrics.md`` defines them all.
+        rows of their own. ``docs/reference/metrics.md`` defines them all.
 
         Returns:
             Shares of the capacity from 0 to 1, 8 rows or more by 3 columns: ``mean over iterations`` (each
@@ -265,15 +266,22 @@ def to_json(value: Any) -> str:
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
+_NO_FRONT_END = FrontEnd()
+
+
 def request_columns(
-    trace: Trace, log: RequestLog, frontend_s: tuple[float, float] = (0.0, 0.0)
+    trace: Trace,
+    log: RequestLog,
+    front_end: FrontEnd = _NO_FRONT_END,
+    served_by: npt.NDArray[np.int64] | None = None,
 ) -> dict[str, npt.NDArray[Any]]:
     """Return the columns of the requests table, ``[N]`` each; NaN where something never happened.
 
     Args:
         trace: the requests.
         log: what became of them.
-        frontend_s: seconds that a client waits beside the engine, a request and a token of its prompt.
+        front_end: what clients wait beside the engine; nothing when left out.
+        served_by: which of several front ends each request goes through, ``[N]``.
     """
 
     def seconds(ticks: Iterable[int]) -> npt.NDArray[np.float64]:
@@ -300,9 +308,13 @@ def request_columns(
     if log.loaded_tokens:
         loaded[list(log.loaded_tokens)] = list(log.loaded_tokens.values())
     names = np.array([STATUS_NAMES[status] for status in Status], dtype=object)
+    sent = trace.arrival_s if log.sent is None else seconds(log.sent)
+    waits = {}
+    if front_end.request_s or front_end.token_s:
+        waits = {"frontend_s": front_end.waits_s(sent, trace.prompt_tokens, served_by)}
     return {
         "request_id": trace.request_id,
-        "arrival_s": trace.arrival_s if log.sent is None else seconds(log.sent),
+        "arrival_s": sent,
         "prompt_tokens": trace.prompt_tokens,
         "output_tokens": trace.output_tokens,
         "n": trace.n,
@@ -316,7 +328,7 @@ def request_columns(
         "status": names[np.frombuffer(log.status, np.uint8)],
         **each_sample(),
         **({} if log.due is None else {"due_s": seconds(log.due)}),
-        **({"frontend_s": frontend_s[0] + frontend_s[1] * trace.prompt_tokens} if any(frontend_s) else {}),
+        **waits,
     }
 
 

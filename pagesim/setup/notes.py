@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pagesim.costs import Assuming, ReadsSpans
+from pagesim.costs import Assuming, Profiled, ReadsSpans
+from pagesim.costs.engines import NOT_MEASURED
 from pagesim.costs.roofline import Roofline
 from pagesim.errors import CapacityError
 from pagesim.hardware.gpus import GIB
@@ -65,7 +66,28 @@ def system_notes(config: EngineConfig) -> tuple[str, ...]:
         *_static_notes(config),
         *([f"{config.system.policy}: {config.policy.note}"] if config.policy.note and plan else []),
         *_link_notes(config),
+        *_engine_notes(config),
     )
+
+
+def _engine_notes(config: EngineConfig) -> tuple[str, ...]:
+    """Return whose the engine's own time is where it was not measured, and what a front end adds."""
+    time, front, given = config.engine_time, config.front_end, config.system.frontend is not None
+    notes = []
+    charged = isinstance(config.cost, Roofline) or (
+        isinstance(config.cost, Profiled) and config.cost.profile.terms.overhead is None
+    )
+    if charged and "overhead_s=" not in config.system.cost and time.source.startswith(NOT_MEASURED):
+        notes.append(
+            f"the engine's own time, {1e3 * time.iteration_s:.2g} ms an iteration and "
+            f"{1e6 * time.sequence_s:.2g} us a sequence, was {time.source}"
+        )
+    if not given and (front.request_s or front.token_s):
+        notes.append(
+            f"latencies contain a front end (HTTP, tokenizer) of {1e3 * front.request_s:g} ms a request and "
+            f"{1e6 * front.token_s:g} us a prompt token, {front.source}: --frontend-latency 0 leaves it out"
+        )
+    return tuple(notes)
 
 
 def kv_notes(config: EngineConfig) -> tuple[str, ...]:
@@ -138,15 +160,20 @@ def _context_parallel_notes(config: EngineConfig) -> tuple[str, ...]:
 
 
 def _expert_notes(config: EngineConfig) -> tuple[str, ...]:
-    """Return what is not charged of experts that are divided over the GPUs of several ranks, or are whole."""
+    """Return how experts are charged that are divided over the GPUs of several ranks, or are whole."""
     division = config.model.expert_division
     if division is None:
         return ()
     over = f"data_parallel_size {division.ranks}" if division.ranks > 1 else "enable_expert_parallel"
-    said = f"{over}: what GPUs send each other for experts is not charged"
-    if not isinstance(config.cost, Roofline):
-        said += f", and cost {config.system.cost} takes all experts to be on the GPUs of each rank"
-    return (said,)
+    if isinstance(config.cost, Roofline):
+        return (
+            f"{over}: what GPUs send each other for experts is charged as an all-gather and a reduce-scatter "
+            "within a server, and tokens as if they chose experts at random",
+        )
+    return (
+        f"{over}: what GPUs send each other for experts is not charged, and cost {config.system.cost} takes "
+        "all experts to be on the GPUs of each rank",
+    )
 
 
 def _draft_notes(config: EngineConfig) -> tuple[str, ...]:
@@ -168,6 +195,8 @@ def _draft_notes(config: EngineConfig) -> tuple[str, ...]:
             f"what {speculation.model} keeps is not known: it is taken to have {len(config.drafting.layers)} "
             f"layers like the last of {config.system.model} that attends to all tokens"
         )
+    if config.drafting.forwards is not None and not isinstance(config.cost, Roofline):
+        notes.append(f"cost {config.system.cost} does not charge what drafts: cost roofline does")
     if speculation.drafter == "suffix":
         notes.append(
             f"every step of suffix is taken to have {speculation.tokens} drafts, the most it may have"

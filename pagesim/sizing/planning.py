@@ -19,7 +19,7 @@ from pagesim.models.layers import (
     RingLayer,
     StateLayer,
 )
-from pagesim.sizing.block_pages import StateMode, block_pages, most_blocks
+from pagesim.sizing.block_pages import StateMode, at_least_one, block_pages, most_blocks
 from pagesim.sizing.block_plan import BlockGroup, BlockPlan
 from pagesim.sizing.kernel_blocks import (
     HOPPER,
@@ -70,7 +70,8 @@ def plan_blocks(
         hybrid: whether windows and chunks get groups of their own.
         capability: of the GPU (`GpuSpec.capability`), which decides what kernels run; Hopper's when left out.
         image_prefixes: whether tokens of an image attend to one another both ways.
-        state_dtype: of recurrent states (``mamba_ssm_cache_dtype``); each layer's own when left out.
+        state_dtype: of recurrent states (``mamba_ssm_cache_dtype``) beside a convolution's; each layer's own
+            when left out.
         prefix_match_unit: tokens of a hash; the largest that all groups take when left out.
         dcp: GPUs of the ``tp`` over which the tokens of a block are divided: a block has so many times
             ``block_size`` tokens, and takes as many bytes on each GPU as without.
@@ -83,7 +84,7 @@ def plan_blocks(
         CapacityError: ``cache_bytes`` is less than a block.
         PagesimError: an argument is off, or vLLM does not start with such layers.
     """
-    _check(
+    at_least_one(
         layers=len(layers),
         max_model_len=max_model_len,
         in_flight_tokens=in_flight_tokens,
@@ -100,7 +101,9 @@ def plan_blocks(
     layers = as_kept(layers, capability)
     if state_dtype is not None:
         layers = [
-            replace(layer, state_dtype=state_dtype) if isinstance(layer, StateLayer) else layer
+            replace(layer, state_dtype=state_dtype)
+            if isinstance(layer, StateLayer) and layer.conv[1]
+            else layer
             for layer in layers
         ]
     layers = [
@@ -233,9 +236,3 @@ def host_copies(layers: Sequence[Layer], tp: int) -> int:
         tp: GPUs that share the model.
     """
     return 1 if all(isinstance(layer, LatentLayer | IndexerLayer) for layer in layers) else tp
-
-
-def _check(**counts: int | None) -> None:
-    for name, value in counts.items():
-        if value is not None and value < 1:
-            raise PagesimError(f"{name} is {value}; it must be at least 1")

@@ -29,8 +29,8 @@ METRICS = (
     "mean_batch",
     *(f"{name}.{statistic}" for name in LATENCIES for statistic in STATISTICS),
 )
-"""What is compared end to end; ``docs/metrics.md`` defines it, but for ``total_s``: from the first arrival to
-the last token."""
+"""What is compared end to end; ``docs/reference/metrics.md`` defines it, but for ``total_s``: from the first
+arrival to the last token."""
 
 Errors = dict[str, float]
 

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pagesim.costs.profiles import (
-    BLOCK_CURVES,
-    Curve,
-    DecodeAttention,
-    PrefillAttention,
-    Profile,
-    Shape,
-    Terms,
-)
+from pagesim.costs.profiles import BLOCK_CURVES, Profile, Shape, Terms
+from pagesim.costs.table import Table, bilinear, constant
 from pagesim.models import ModelSpec
 
-NOTHING = Curve(at=(1,), seconds=(0.0,))
+NOTHING = constant("tokens", 0.0)
 
 
 class Coefficients(NamedTuple):
@@ -45,7 +38,7 @@ def profile_of(
     tp: int,
     kv_dtype: str,
     block_size: int,
-    tokens: Curve = NOTHING,
+    tokens: Table = NOTHING,
     moves: Terms | None = None,
 ) -> Profile:
     """Return the profile of these coefficients, without operators, and without what it is called.
@@ -60,24 +53,28 @@ def profile_of(
         moves: of which copies and swaps are taken, which no log shows; they take no time when left out.
     """
     each = coefficients
-    nothing = {block_size: NOTHING}
+    nothing = {block_size: constant("blocks", 0.0)}
     copy, swap_out, swap_in = (
         (nothing,) * 3 if moves is None else (moves.copy_, moves.swap_out, moves.swap_in)
     )
     terms = Terms(
         linear=tokens,
-        head=NOTHING,
+        head=constant("sequences", 0.0),
         write=NOTHING,
-        decode={block_size: DecodeAttention(launch_s=0.0, sequence_s=0.0, context_s=each.context_s)},
+        decode={block_size: bilinear("sequences", "context", each_s=each.context_s)},
         prefill={
-            block_size: PrefillAttention(
-                launch_s=each.prompts_s, token_s=each.prompt_token_s, pair_s=each.pair_s, key_s=0.0
+            block_size: bilinear(
+                "tokens",
+                "keys",
+                launch_s=each.prompts_s,
+                first_s=each.prompt_token_s,
+                each_s=each.pair_s,
             )
         },
         copy=copy,
         swap_out=swap_out,
         swap_in=swap_in,
-        overhead=Curve(at=(1,), seconds=(each.iteration_s,)),
+        overhead=constant("sequences", each.iteration_s),
     )
     made = Profile(
         name="fitted",

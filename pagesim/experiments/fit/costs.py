@@ -9,7 +9,8 @@ from functools import cached_property
 import numpy as np
 
 from pagesim.costs import CostModel, EngineTime, Profiled, Roofline
-from pagesim.costs.profiles import Curve, Profile, Terms, analytic_profile
+from pagesim.costs.profiles import Profile, Terms, analytic_profile
+from pagesim.costs.table import Table
 from pagesim.experiments.fit.coefficients import NOTHING, Coefficients, profile_of
 from pagesim.experiments.fit.equations import COLUMNS
 from pagesim.experiments.fit.iterations import AFFINE, PAIRS, RISES, SIZES, prepared
@@ -75,7 +76,7 @@ class Costs:
             tp=self.system.tensor_parallel_size,
             kv_dtype=self.config.kv_dtype,
             block_size=self.block_size,
-            tokens=tokens_curve([named[name] for name in RISES]),
+            tokens=tokens_table([named[name] for name in RISES]),
             moves=self._moves(),
         )
 
@@ -130,10 +131,10 @@ class Costs:
         )
 
 
-def tokens_curve(rises: Sequence[float]) -> Curve:
-    """Return the curve over tokens of these rises over the intervals of ``SIZES``; the last one goes on."""
+def tokens_table(rises: Sequence[float]) -> Table:
+    """Return the table over tokens of these rises over the intervals of ``SIZES``; the last one goes on."""
     last = max((place for place, rise in enumerate(rises, 1) if rise > 0), default=0)
     if not last:
         return NOTHING
     seconds = np.cumsum([0.0, *rises[:last]])
-    return Curve(at=SIZES[: last + 1], seconds=tuple(seconds.tolist()))
+    return Table(axes={"tokens": SIZES[: last + 1]}, seconds=seconds.tolist())

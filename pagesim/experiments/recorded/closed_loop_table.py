@@ -21,8 +21,6 @@ COLUMNS = ("model", "system", "dtype", "release", "isl", "osl", "concurrency", "
 OF_A_CLIENT = 10
 """Requests for each client."""
 
-_ASYNCHRONOUS = "asynchronous scheduling of vLLM 0.10.2 is in no log of its decisions, and is not simulated"
-
 
 def fits(text: str) -> bool:
     """Return whether a text may be such a table."""
@@ -57,8 +55,6 @@ def _run(file: Path, line: int, row: Mapping[str, str]) -> RecordedRun:
     notes: tuple[str, ...] = (f"{file}: line {line}: {row['note']}",) if row.get("note") else ()
     nothing: Floats = np.empty(0)
     server = _settings(file, line, row, model, clients)
-    if model == "Llama-3.1-70B" and row["release"] == "0.10.2":
-        notes += (_ASYNCHRONOUS,)
     return RecordedRun(
         f"{line}: {model} {row['dtype']} {row['system']} {row['release'] or '?'} tp{row['tp']} "
         f"{isl}/{osl} c{clients}",

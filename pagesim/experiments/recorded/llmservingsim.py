@@ -102,6 +102,8 @@ def _settings(meta: Mapping[str, Any]) -> dict[str, Any]:
         "gpu": hardware.get("device_name"),
         "vllm_version": meta.get("vllm_version"),
         "tensor_parallel_size": given.get("tensor_parallel_size"),
+        "data_parallel_size": given.get("data_parallel_size"),
+        "enable_expert_parallel": given.get("enable_expert_parallel") or None,
         "max_model_len": given.get("max_model_len"),
         "max_num_seqs": scheduling.get("max_num_seqs", given.get("max_num_seqs")),
         "max_num_batched_tokens": scheduling.get(

@@ -9,6 +9,8 @@ import numpy as np
 
 from pagesim.api import run as replay
 from pagesim.errors import PagesimError
+from pagesim.experiments.clusters import ClusterResult
+from pagesim.experiments.clusters.cluster import run_cluster
 from pagesim.experiments.recorded.errors import (
     STATISTICS,
     OverTime,
@@ -21,6 +23,7 @@ from pagesim.experiments.recorded.errors import (
 )
 from pagesim.experiments.recorded.recording import Floats, RecordedRun, Series
 from pagesim.results.result import Result
+from pagesim.setup.data_parallel import ranks_of
 from pagesim.setup.system import System, checked
 
 NEEDED = (
@@ -69,9 +72,12 @@ def simulate_recorded(run: RecordedRun, **system: Any) -> RecordedComparison:
         PagesimError: an option is missing, or the run and the system do not go together.
     """
     chosen = system_of(run, system)
-    result = replay(
-        chosen, run.trace(chosen.block_size or 16), steps="none" if run.series is None else "iterations"
-    )
+    trace, ranks = run.trace(chosen.block_size or 16), ranks_of(chosen)
+    result: Result | ClusterResult
+    if ranks > 1:
+        result = run_cluster(chosen, trace)
+    else:
+        result = replay(chosen, trace, steps="none" if run.series is None else "iterations")
     columns = result.request_columns
     answered = np.isfinite(columns["finish_s"]) & (columns["finish_s"] >= 0)
     if not answered.any():
@@ -81,6 +87,8 @@ def simulate_recorded(run: RecordedRun, **system: Any) -> RecordedComparison:
     notes = (*run.notes, *result.notes, *_assumed(run, chosen))
     if lost := int((~answered).sum()):
         notes += (f"{run.name}: {lost} requests were not answered in the simulation and are left out",)
+    if ranks > 1 and run.series is not None:
+        notes += (f"{run.name}: what the server said over time is not compared: it had {ranks} ranks",)
     front = columns.get("frontend_s", 0.0)
     ttft = columns["first_token_s"] - columns["arrival_s"] + front
     e2e = columns["finish_s"] - columns["arrival_s"] + front
@@ -91,7 +99,7 @@ def simulate_recorded(run: RecordedRun, **system: Any) -> RecordedComparison:
         requests=len(run),
         pairs=pairs,
         residuals=_residuals(run, pairs, result),
-        curve=None if run.series is None else _curve(run.series, result),
+        curve=None if run.series is None or ranks > 1 else _curve(run.series, result),
         preemptions=sum(result.summary["preemptions"].values()),
         recorded_preemptions=run.preemptions,
         notes=notes,
@@ -111,7 +119,9 @@ def _assumed(run: RecordedRun, system: System) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _residuals(run: RecordedRun, pairs: Mapping[str, Pair], result: Result) -> dict[str, dict[str, Residual]]:
+def _residuals(
+    run: RecordedRun, pairs: Mapping[str, Pair], result: Result | ClusterResult
+) -> dict[str, dict[str, Residual]]:
     """Return by metric and statistic what was measured and what was simulated."""
     if run.means:
         return {
@@ -127,7 +137,7 @@ def _residuals(run: RecordedRun, pairs: Mapping[str, Pair], result: Result) -> d
     return found
 
 
-def _curve(series: Series, result: Result) -> OverTime:
+def _curve(series: Series, result: Result | ClusterResult) -> OverTime:
     """Return what the server said over time beside what the simulated one had at the same instants."""
     steps = result.steps
     assert steps is not None

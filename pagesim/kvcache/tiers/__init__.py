@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pagesim.kvcache.tiers.arc import Arc
-from pagesim.kvcache.tiers.belady import Future
 from pagesim.kvcache.tiers.chain import Tier, TierChain
 from pagesim.kvcache.tiers.chain_backing import ChainBacking, Copy
 from pagesim.kvcache.tiers.chunks import ChunkRun, count, group_of, joined, segment, singles, within
 from pagesim.kvcache.tiers.counts import ENTRIES, UNLIMITED, TierCounts
 from pagesim.kvcache.tiers.eviction import Eviction, RequestUse
 from pagesim.kvcache.tiers.lru import LruByRequest
-from pagesim.kvcache.tiers.lru_by_chunk import LruByChunk
 from pagesim.kvcache.tiers.moves import DEVICE, ChainUse, Move
-from pagesim.kvcache.tiers.names import EVICTIONS
+from pagesim.kvcache.tiers.names import EVICTIONS, new_eviction
 from pagesim.kvcache.tiers.never import Never
 from pagesim.kvcache.tiers.spans import Spans
 from pagesim.kvcache.tiers.store import WRITING, ChunkStore
@@ -31,8 +29,6 @@ __all__ = [
     "ChunkStore",
     "Copy",
     "Eviction",
-    "Future",
-    "LruByChunk",
     "LruByRequest",
     "Move",
     "Never",
@@ -45,6 +41,7 @@ __all__ = [
     "count",
     "group_of",
     "joined",
+    "new_eviction",
     "segment",
     "singles",
     "within",

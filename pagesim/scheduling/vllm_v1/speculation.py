@@ -63,14 +63,14 @@ class Drafts:
     drawn for each request and each of its steps, whatever runs beside it. Slots of drafts that are rejected
     stay its own. Two batches in flight assume that all drafts of the first are accepted.
 
-    In a pipeline of P stages there are no drafts, and more batches are in flight. Of a request several may
-    compute a chunk of its prompt. It decodes in every P-th step at most, under asynchronous scheduling;
-    without, when its last token is known.
+    In a pipeline of P stages more batches are in flight. Of a request several may compute a chunk of its
+    prompt. It decodes in every P-th step at most, under asynchronous scheduling; without, when its last token
+    is known.
 
     Source: vLLM 0.33.0, v1/core/sched/scheduler.py and async_scheduler.py.
 
     Args:
-        rules: the numbers of the method; those of none in a pipeline.
+        rules: the numbers of the method; those of none where nothing drafts.
         rates: the probability of each draft to be accepted if all before it are, by position.
         memory: empty.
         stages: of the pipeline.
@@ -98,7 +98,7 @@ class Drafts:
         self.rules = rules
         self._rates = rates
         self._is_async = is_async
-        self._notes_chunks = memory.releases and not rules.num_speculative_tokens
+        self._notes_chunks = memory.releases
         self._decode_interval = stages if stages > 1 and is_async else 0
         self._steps = 0  # that were planned
         self._in_flight = in_flight
@@ -125,6 +125,16 @@ class Drafts:
     def slots(self, tokens: int) -> int:
         """Return the slots that a request takes which has computed so many tokens."""
         return min(tokens + self.rules.lookahead, self._max_model_len)
+
+    @property
+    def may_starve(self) -> bool:
+        """Whether a chunk of a prompt may have no token left, as no module may read past the prompt."""
+        return self.rules.prefill_lookahead > 1
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether the output of any request's tokens is to come."""
+        return any(self._flights)
 
     @property
     def slots_taken(self) -> int:
@@ -214,12 +224,11 @@ class Drafts:
         """
         progress = self.of[request.row]
         before, known = progress.num_computed_tokens, request.length + progress.num_output_placeholders
+        stored = progress.stored
         drafts = min(max(0, before + tokens - known), progress.num_drafts)
         progress.num_computed_tokens += tokens
         progress.num_inflight_tokens += tokens
         self._note_in_flight(request, progress)
-        if self._notes_chunks:
-            batch.chunks += ((request, tokens),)
         progress.num_drafts = outputs = accepted = 0
         is_whole = progress.num_computed_tokens >= known
         if is_whole:
@@ -230,6 +239,8 @@ class Drafts:
                 progress.num_output_placeholders += 1 + drafts
         else:
             progress.stored += tokens
+        if self._notes_chunks:
+            batch.chunks += ((request, progress.stored - stored),)
         batch.batched_tokens += tokens
         batch.drafts += drafts
         self._scheduled_context += progress.num_computed_tokens

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from pagesim.errors import PagesimError
+from pagesim.experiments.recorded.catalogue import known, of_another_gpu
 from pagesim.experiments.recorded.find import read, read_all
 
 from .samples import (
@@ -206,3 +207,42 @@ def test_what_a_client_did_not_keep_is_named(tmp_path: Path) -> None:
     del short["itls"]
     with pytest.raises(PagesimError, match="--output-details"):
         read(written(tmp_path, short))
+
+
+@pytest.mark.parametrize(
+    ("device", "name", "another"),
+    [
+        ("NVIDIA L40", "l40", False),
+        ("NVIDIA L40S", "l40s", False),
+        ("NVIDIA H100 80GB HBM3", "h100", False),
+        ("NVIDIA H100 PCIe", "h100-pcie", False),
+        ("NVIDIA H100 NVL", "h100-nvl", False),
+        ("NVIDIA GH200 480GB", "gh200", False),
+        ("NVIDIA H20-3e", "h20-3e", False),
+        ("NVIDIA GeForce RTX 4090 D", "rtx-4090-d", False),
+        ("NVIDIA GB300", "gb300", False),
+        ("NVIDIA A100-SXM4-40GB", "a100-40gb", False),
+        ("RTX4090", "rtx-4090", False),
+        ("NVIDIA A100 80GB PCIe", "a100-80gb", True),
+        ("NVIDIA H200 NVL", "h200", True),
+        ("Tesla V100-SXM2-32GB", "v100", True),
+    ],
+)
+def test_a_device_is_the_gpu_of_its_name_or_a_note_says_that_it_is_another(device, name, another):
+    assert known({"gpu": device})["gpu"] == name
+    assert bool(of_another_gpu(device, name)) is another
+    if another:
+        assert f"simulated as {name}" in of_another_gpu(device, name)
+
+
+def test_what_no_log_of_a_release_shows_is_simulated_as_a_release_of_which_one_does(tmp_path):
+    head = "model,system,dtype,release,isl,osl,concurrency,tp,ep,ttft_ms,tpot_ms,note\n"
+    file = tmp_path / "runs.csv"
+    file.write_text(head + "meta-llama/Llama-3.1-70B,h100_sxm,fp8,0.10.2,1000,50,4,2,1,250,10.4,\n")
+    (run,) = read(file)
+    assert run.server["async_scheduling"]
+    assert run.server["vllm_version"] == "0.19.0"
+    assert any("vLLM '0.10.2', which is simulated as 0.19.0" in note for note in run.notes)
+    file.write_text(head + "MiniMaxAI/MiniMax-M2.5,b200_sxm,fp8,0.19.0,1000,50,4,2,1,250,10.4,\n")
+    (run,) = read(file)
+    assert "weight_dtype" not in run.server, "the checkpoint has its scales by block"
