@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pagesim.costs.profiles import BLOCK_CURVES, Profile, Shape, Terms
-from pagesim.costs.profiles.analytic import LONG
-from pagesim.costs.table import Table, constant
+from pagesim.costs.table import Table, bilinear, constant
 from pagesim.models import ModelSpec
 
 NOTHING = constant("tokens", 0.0)
@@ -62,16 +61,14 @@ def profile_of(
         linear=tokens,
         head=constant("sequences", 0.0),
         write=NOTHING,
-        decode={
-            block_size: Table.of(
-                {"sequences": (1, LONG), "context": (1, LONG)},
-                lambda batch, mean: each.context_s * batch * mean,
-            )
-        },
+        decode={block_size: bilinear("sequences", "context", each_s=each.context_s)},
         prefill={
-            block_size: Table.of(
-                {"tokens": (1, LONG), "keys": (1, LONG)},
-                lambda new, keys: each.prompts_s + each.prompt_token_s * new + each.pair_s * new * keys,
+            block_size: bilinear(
+                "tokens",
+                "keys",
+                launch_s=each.prompts_s,
+                first_s=each.prompt_token_s,
+                each_s=each.pair_s,
             )
         },
         copy=copy,
