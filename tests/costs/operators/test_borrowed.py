@@ -67,11 +67,9 @@ def test_another_gpu_of_the_generation_goes_by_the_ratio_of_bounds(chip: Chip):
     # Decoding reads: 3.35 TB/s to 4.
     ratio = terms.decode[0](256, 16_000) / own.decode[0](256, 16_000)
     assert ratio == pytest.approx(3.35 / 4, rel=0.02)
-    bundled = chip_of(gpu("h20"))
-    assert bundled is not None
-    assert (bundled.measured.name, bundled.is_measured) == ("h100", False)
-    assert chip_of(gpu("mi300x")) is None
-    assert chip_of(gpu("v100")) is None
+    assert chip_of(gpu("h100")) is not None
+    for other in ("h20", "h100-pcie", "mi300x", "v100"):
+        assert chip_of(gpu(other)) is None, "the roofline is nearer"
 
 
 def test_attention_over_a_cache_in_fp8_goes_by_its_bytes(chip: Chip):
@@ -169,19 +167,6 @@ def test_all_reduces_are_straight_between_sizes_and_nccls_beyond(store: Path, pu
     assert those.seconds(elements, graph=True) == pytest.approx([0.007e-3, 9e-3], **NEAR)
     assert those.seconds(elements, graph=False) == pytest.approx([0.023e-3 + EAGER_S, 9e-3 + EAGER_S], **NEAR)
     assert reduces(Chip(H100, H100, read_system(SYSTEM, tables=store)), 8) is None
-
-
-def test_cards_without_a_table_have_the_all_reduces_of_their_link():
-    measured = chip_of(gpu("rtx-4090"))
-    assert measured is not None
-    those = reduces(measured, 4)
-    own = chip_of(gpu("l40s"))
-    assert own is not None
-    theirs = reduces(own, 4)
-    assert those is not None
-    assert theirs is not None
-    elements = np.array([4096.0, 4096 * 512])
-    assert those.seconds(elements, graph=True).tolist() == theirs.seconds(elements, graph=True).tolist()
 
 
 def test_the_kernel_of_experts_can_be_chosen(store: Path, put_table):
