@@ -170,7 +170,7 @@ def check(load: RecordedRun) -> None:
         PagesimError: it is known by means alone, has too few requests, or none whose tokens came one after
             the other.
     """
-    if load.means:
+    if load.known:
         raise PagesimError(f"{load.name}: is known by its means; a fit needs the times of single requests")
     if len(load) < FEWEST:
         raise PagesimError(

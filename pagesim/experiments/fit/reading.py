@@ -13,7 +13,7 @@ from pagesim.experiments.recorded import find
 from pagesim.experiments.recorded.recording import RecordedRun
 from pagesim.setup.system import System, checked
 
-OF_ALL = ("model", "gpu", "tensor_parallel_size", "vllm_version", "kv_cache_dtype", "block_size")
+OF_ALL = ("policy", "model", "gpu", "tensor_parallel_size", "vllm_version", "kv_cache_dtype", "block_size")
 """What must be the same in all logs; the other options may differ from load to load."""
 
 

@@ -71,14 +71,22 @@ def pairs_of(run: RecordedRun, ttft: Floats, e2e: Floats, rows: Rows) -> dict[st
     }
 
 
+def apart(measured: Mapping[str, float], simulated: Mapping[str, float]) -> dict[str, Residual]:
+    """Return the statistics of a metric that both have, measured and simulated, by name."""
+    return {
+        name: Residual(measured[name], simulated[name])
+        for name in STATISTICS
+        if name in measured and name in simulated
+    }
+
+
 def residuals_of(pairs: Mapping[str, Pair]) -> dict[str, dict[str, Residual]]:
     """Return by metric and statistic what was measured and what was simulated."""
-    found = {}
-    for metric, both in pairs.items():
-        if len(both.measured):
-            measured, simulated = (statistics_of(each) for each in both)
-            found[metric] = {name: Residual(measured[name], simulated[name]) for name in STATISTICS}
-    return found
+    return {
+        metric: apart(statistics_of(both.measured), statistics_of(both.simulated))
+        for metric, both in pairs.items()
+        if len(both.measured)
+    }
 
 
 def as_json(residuals: Mapping[str, Mapping[str, Residual]]) -> dict[str, Any]:

@@ -8,8 +8,10 @@ from pathlib import Path
 
 from pagesim.errors import PagesimError, brief
 from pagesim.experiments.recorded import (
+    aiperf,
+    aiperf_records,
+    bench_summary,
     closed_loop_table,
-    fields,
     guidellm,
     inference_perf,
     llmservingsim,
@@ -18,14 +20,21 @@ from pagesim.experiments.recorded import (
     vllm_bench,
 )
 from pagesim.experiments.recorded.catalogue import known
+from pagesim.experiments.recorded.layout import json_of, text_of
 from pagesim.experiments.recorded.recording import RecordedRun
 from pagesim.experiments.recorded.server_files import ServerFacts
 
 FORMATS = (
-    "the JSON of vllm bench serve --save-result --save-detailed, SGLang's bench --output-details, "
+    "the JSON of vllm bench serve --save-result, SGLang's bench, AIPerf's profile_export, "
     "GuideLLM's benchmarks.json, inference-perf's per_request_lifecycle_metrics.json, LLMServingSim's "
     "requests.jsonl, or a table of closed-loop runs"
 )
+
+OF_LINES = (sglang_bench, vllm_bench, bench_summary)
+"""Readers of what clients append to a file, a run a line."""
+
+READERS = (*OF_LINES, guidellm, inference_perf, llmservingsim, aiperf, aiperf_records)
+"""Each has ``fits(data)``, and ``read(name, data)`` that returns runs; the first that fits reads a file."""
 
 
 def read(file: Path) -> tuple[RecordedRun, ...]:
@@ -82,7 +91,7 @@ def split(files: Sequence[Path]) -> tuple[list[Path], ServerFacts]:
 
 def about_server(file: Path) -> ServerFacts | None:
     """Return what a server's log, or a dump of its metrics, says; None if the file is neither."""
-    text = fields.text_of(file)
+    text = text_of(file)
     if text.lstrip()[:1] in ("{", "["):
         return None
     if server_files.is_metrics(text):
@@ -91,24 +100,21 @@ def about_server(file: Path) -> ServerFacts | None:
 
 
 def _read(file: Path) -> tuple[RecordedRun, ...]:
-    name = str(file)
-    text = fields.text_of(file)
+    name, text = str(file), text_of(file)
     if not text.strip():
         raise PagesimError(f"{file}: is empty, and so is no log that pagesim reads: {FORMATS}")
     if closed_loop_table.fits(text):
         return closed_loop_table.read(file)
-    data = fields.json_of(file)
-    if guidellm.fits(data):
-        return guidellm.read(name, data)
-    if sglang_bench.fits(data):
-        return (sglang_bench.read(name, data),)
-    if vllm_bench.fits(data):
-        return (vllm_bench.read(name, data),)
-    if inference_perf.fits(data):
-        return (inference_perf.read(name, data),)
-    if isinstance(data, list) and llmservingsim.fits(data):
-        return (llmservingsim.read(file, data),)
-    for each_line in (sglang_bench, vllm_bench):  # both clients append a run to a file, a line each
-        if isinstance(data, list) and data and all(map(each_line.fits, data)):
-            return tuple(each_line.read(f"{name}#{line}", each) for line, each in enumerate(data, 1))
+    if text.startswith("Metric,"):
+        beside = file.with_suffix(".json")
+        return _read(beside) if beside.is_file() else aiperf.read(name, aiperf.of_csv(text))
+    data = json_of(file, text)
+    for reader in READERS:
+        if reader.fits(data):
+            runs: tuple[RecordedRun, ...] = reader.read(name, data)
+            return runs
+    for reader in OF_LINES:
+        if isinstance(data, list) and data and all(map(reader.fits, data)):
+            lines = enumerate(data, 1)
+            return tuple(run for line, each in lines for run in reader.read(f"{name}#{line}", each))
     raise PagesimError(f"{file}: is no log that pagesim reads: {FORMATS}")

@@ -8,95 +8,103 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import PlainValidator
 
-from pagesim.errors import PagesimError, brief
-from pagesim.experiments.recorded import fields
-from pagesim.experiments.recorded.recording import Floats, RecordedRun, Series
+from pagesim.errors import PagesimError
+from pagesim.experiments.recorded.layout import (
+    Instant,
+    Layout,
+    Tokens,
+    at,
+    csv_of,
+    json_of,
+    number,
+    parsed,
+    table,
+    text_of,
+)
+from pagesim.experiments.recorded.recording import RecordedRun, Series
 
-TIMES = ("queued_ts", "first_token_ts", "last_token_ts")
-LENGTHS = ("input_toks", "output_toks")
+_Cell = Annotated[float, PlainValidator(number(0, 1e9, cell=True))]
 
 
-def fits(rows: Sequence[Any]) -> bool:
-    """Return whether the rows of a file may be such requests."""
-    return bool(rows) and isinstance(rows[0], Mapping) and "first_token_ts" in rows[0]
+class _Request(Layout):
+    start: Instant = at("queued_ts")
+    first: Instant = at("first_token_ts")
+    last: Instant = at("last_token_ts")
+    prompt: Tokens = at("input_toks")
+    output: Tokens = at("output_toks")
+    gaps: None = None
 
 
-def read(file: Path, rows: Sequence[Mapping[str, Any]]) -> RecordedRun:
+class _Instant(Layout):
+    t: _Cell
+    running: _Cell
+    waiting: _Cell
+    kv_cache_pct: _Cell
+
+
+class _Cache(Layout):
+    block_size: Annotated[float, PlainValidator(number(1, 1 << 16, whole=True))]
+
+
+def fits(rows: object) -> bool:
+    """Return whether a file's data may be such requests."""
+    return isinstance(rows, list) and bool(rows) and "first_token_ts" in table(rows[0])
+
+
+def read(name: str, rows: Sequence[Any]) -> tuple[RecordedRun, ...]:
     """Return the run, with what ``meta.json`` says of the server and ``timeseries.csv`` of its queue.
 
     Args:
-        file: of the rows.
+        name: of the file.
         rows: a request each.
 
     Raises:
         PagesimError: a field is missing or no number, or a file beside it is broken.
     """
-    columns = _columns(file, rows)
-    meta = fields.table(fields.json_of(beside) if (beside := file.with_name("meta.json")).is_file() else None)
+    file = Path(name)
+    found = [parsed(_Request, name, row, row=at) for at, row in enumerate(rows)]
+    beside = file.with_name("meta.json")
+    meta = table(json_of(beside, text_of(beside)) if beside.is_file() else None)
     settings = _settings(meta)
-    block_size: Any = settings.get("block_size", 16)
-    if not fields.is_number(block_size, 1 << 16, 1) or block_size % 1:
-        raise PagesimError(f"{beside}: block_size is {brief(block_size)}; a whole number from 1 is needed")
+    if "block_size" in settings:
+        settings["block_size"] = int(parsed(_Cache, str(beside), settings).block_size)
     prompts = _prompts(file, meta, len(rows))
     notes: tuple[str, ...] = ()
     if prompts is None and settings.get("enable_prefix_caching"):
         notes = (
             f"{file}: the server caches prefixes, and prompts' tokens are not known: no hit is simulated",
         )
-    order = np.argsort(columns["queued_ts"], kind="stable")
-    start = columns["queued_ts"].min()
-    queued, first, last = (columns[name][order] - start for name in TIMES)
     series = file.with_name("timeseries.csv")
-    return RecordedRun(
-        str(file),
-        queued,
-        columns["input_toks"][order].astype(np.int64),
-        columns["output_toks"][order].astype(np.int64),
-        first - queued,
-        last - queued,
-        prompt_ids=None if prompts is None else [prompts[row] for row in order],
+    run = RecordedRun.of(
+        name,
+        found,
+        prompt_ids=prompts,
         series=_series(series) if series.is_file() else None,
         server=settings,
         notes=notes,
-    ).check()
+    )
+    return (run,)
 
 
 def _series(file: Path) -> Series:
     """Return what the server said each second."""
-    names = ("t", "running", "waiting", "kv_cache_pct")
-    rows = fields.csv_of(file, names)
-    t, running, waiting, use = (
-        np.array([fields.number(file, at, name, row[name]) for at, row in enumerate(rows, 2)])
-        for name in names
-    )
+    cells = csv_of(file, text_of(file), tuple(_Instant.model_fields))
+    rows = [parsed(_Instant, f"{file}: line {line}", each) for line, each in enumerate(cells, 2)]
+    t, running, waiting, use = np.array([list(row.model_dump().values()) for row in rows]).T
     if (np.diff(t) <= 0).any():
         raise PagesimError(f"{file}: t does not rise; times of a clock that never runs backwards are needed")
     return Series(t, running, waiting, use / 100)
 
 
-def _columns(file: Path, rows: Sequence[Any]) -> dict[str, Floats]:
-    """Return times and lengths by name, ``[N]`` each."""
-    for number, row in enumerate(rows, 1):
-        for name in (*TIMES, *LENGTHS):
-            if name not in fields.table(row):
-                raise PagesimError(f"{file}: line {number}: has no {name}, which each request must have")
-    where = str(file)
-    return {
-        **{name: fields.seconds(where, name, [row[name] for row in rows], fields.INSTANT) for name in TIMES},
-        **{name: fields.tokens(where, name, [row[name] for row in rows], 1) for name in LENGTHS},
-    }
-
-
 def _settings(meta: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is known of the server, by the names of options."""
-    given, cache, hardware = (
-        fields.table(meta.get(name)) for name in ("engine_kwargs", "kv_cache", "hardware")
-    )
-    scheduling = fields.table(fields.table(meta.get("resolved_config")).get("scheduler_config"))
+    given, cache, hardware = (table(meta.get(name)) for name in ("engine_kwargs", "kv_cache", "hardware"))
+    scheduling = table(table(meta.get("resolved_config")).get("scheduler_config"))
     found = {
         "model": meta.get("model"),
         "gpu": hardware.get("device_name"),
@@ -125,8 +133,9 @@ def _prompts(file: Path, meta: Mapping[str, Any], size: int) -> list[list[int]] 
     found = next((each for each in beside if each.is_file()), None)
     if found is None:
         return None
-    rows = fields.lines_of(found, fields.text_of(found))
-    prompts: list[Any] = [fields.table(row).get("input_tok_ids") for row in rows]
+    rows = json_of(found, text_of(found))
+    rows = rows if isinstance(rows, list) else [rows]
+    prompts: list[Any] = [table(row).get("input_tok_ids") for row in rows]
     # Names of blocks are made of tokens.
     if not all(isinstance(each, list) and set(map(type, each)) <= {int} for each in prompts):
         return None

@@ -1,4 +1,4 @@
-"""Reads what SGLang's bench appends with ``--output-details``: a line of JSON a run.
+"""Reads what SGLang's bench appends: a line of JSON a run, of single requests with ``--output-details``.
 
 Its lists are those of ``vllm bench serve``; when requests were sent is not among them.
 Source: sglang 0.5.23, benchmark/serving.py.
@@ -7,12 +7,31 @@ Source: sglang 0.5.23, benchmark/serving.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from pagesim.errors import PagesimError
-from pagesim.experiments.recorded import fields, vllm_bench
+from pagesim.experiments.recorded import bench_summary, vllm_bench
+from pagesim.experiments.recorded.layout import table
 from pagesim.experiments.recorded.recording import RecordedRun
+
+OPTIONS = {
+    "model_path": "model",
+    "tp_size": "tensor_parallel_size",
+    "max_total_num_tokens": "max_total_tokens",
+    **{
+        name: name
+        for name in (
+            *("schedule_policy", "schedule_conservativeness", "chunked_prefill_size", "max_prefill_tokens"),
+            *("max_running_requests", "mem_fraction_static", "page_size", "enable_mixed_chunk"),
+            *(
+                "disable_overlap_schedule",
+                "disable_radix_cache",
+                "disable_cuda_graph",
+                "swa_full_tokens_ratio",
+            ),
+        )
+    },
+}
+"""Options of a system, by how ``server_info`` calls them."""
 
 
 def fits(data: object) -> bool:
@@ -20,7 +39,7 @@ def fits(data: object) -> bool:
     return isinstance(data, Mapping) and "mean_e2e_latency_ms" in data and "backend" in data
 
 
-def read(name: str, data: Mapping[str, Any]) -> RecordedRun:
+def read(name: str, data: Mapping[str, Any]) -> tuple[RecordedRun, ...]:
     """Return the run.
 
     Args:
@@ -30,22 +49,11 @@ def read(name: str, data: Mapping[str, Any]) -> RecordedRun:
     Raises:
         PagesimError: a field is missing, times contradict one another, or too many requests failed.
     """
-    if "itls" not in data:
-        raise PagesimError(
-            f"{name}: has no itls; run SGLang's bench with --output-details, which keeps the times "
-            "of single requests"
-        )
-    run = vllm_bench.read(name, data)
-    info = fields.table(data.get("server_info"))
-    said = {
-        "model": info.get("model_path"),
-        "tensor_parallel_size": info.get("tp_size"),
-        "max_num_seqs": info.get("max_running_requests"),
-        "max_num_batched_tokens": info.get("chunked_prefill_size"),
-    }
-    note = f"{name}: SGLang is simulated as vllm-v1 unless --policy says otherwise"
-    return replace(
-        run,
-        server={**run.server, **{key: value for key, value in said.items() if value is not None}},
-        notes=(*run.notes, note),
-    )
+    info = table(data.get("server_info"))
+    server = {own: info[name] for name, own in OPTIONS.items() if info.get(name) is not None}
+    if str(data["backend"]).startswith("sglang"):
+        server["policy"] = "sglang"
+    if vllm_bench.fits(data):
+        hint = "run SGLang's bench with --output-details, which keeps the times of single requests"
+        return vllm_bench.read(name, data, hint, server=server)
+    return bench_summary.read(name, data, server=server)

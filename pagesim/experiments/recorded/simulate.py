@@ -10,11 +10,11 @@ import numpy as np
 from pagesim.api import run as replay
 from pagesim.errors import PagesimError
 from pagesim.experiments.recorded.errors import (
-    STATISTICS,
     OverTime,
     Pair,
     RecordedComparison,
     Residual,
+    apart,
     pairs_of,
     residuals_of,
     statistics_of,
@@ -28,6 +28,17 @@ NEEDED = (
     "enable_prefix_caching",
 )
 """Options of a server without which nothing is simulated."""
+
+OF_ANY_POLICY = (
+    "model",
+    "gpu",
+    "tensor_parallel_size",
+    "weight_dtype",
+    "kv_cache_dtype",
+    "num_blocks",
+    "max_model_len",
+)
+"""Options of a server that are kept where it is simulated under another policy than its own."""
 
 OF_VLLM_V1 = ("vllm_version", "max_num_seqs", "max_num_batched_tokens", "enable_prefix_caching")
 """Those of them that only policy ``vllm-v1`` is asked for."""
@@ -44,7 +55,10 @@ def system_of(run: RecordedRun, given: Mapping[str, Any]) -> System:
         PagesimError: an option is neither in the recording nor given.
     """
     said = {name: value for name, value in run.server.items() if name in System.model_fields}
-    values = {"policy": "vllm-v1", **said, **given}
+    own = said.setdefault("policy", "vllm-v1")
+    if given.get("policy", own) != own:
+        said = {name: said[name] for name in OF_ANY_POLICY if name in said}
+    values = {**said, **given}
     # Where no prompt is known, nothing is known to be shared, and caching prefixes decides nothing.
     not_needed = set() if run.prompt_ids is not None else {"enable_prefix_caching"}
     if values["policy"] != "vllm-v1":
@@ -113,18 +127,19 @@ def _assumed(run: RecordedRun, system: System) -> tuple[str, ...]:
 
 def _residuals(run: RecordedRun, pairs: Mapping[str, Pair], result: Result) -> dict[str, dict[str, Residual]]:
     """Return by metric and statistic what was measured and what was simulated."""
-    if run.means:
-        return {
-            metric: {"mean": Residual(seconds, float(pairs[metric].simulated.mean()))}
-            for metric, seconds in run.means.items()
-            if len(pairs[metric].simulated)
-        }
     found = residuals_of(pairs)
-    gaps = result.summary.get("itl") or {}
+    gaps = {
+        name: float(value) for name, value in (result.summary.get("itl") or {}).items() if value is not None
+    }
     if run.itl_s is not None and (kept := [each for each in run.itl_s if len(each)]):
-        measured = statistics_of(np.concatenate(kept))
-        found["itl"] = {name: Residual(measured[name], gaps[name]) for name in STATISTICS if name in gaps}
-    return found
+        found["itl"] = apart(statistics_of(np.concatenate(kept)), gaps)
+    simulated = {
+        metric: statistics_of(pair.simulated) for metric, pair in pairs.items() if len(pair.simulated)
+    }
+    columns = result.request_columns
+    whole = float(np.nanmax(columns["finish_s"]) - np.nanmin(columns["arrival_s"]))
+    simulated |= {"itl": gaps, "duration": {"mean": whole}}
+    return found | {metric: apart(by, simulated.get(metric, {})) for metric, by in run.known.items()}
 
 
 def _curve(series: Series, result: Result) -> OverTime:

@@ -199,7 +199,7 @@ def test_an_engines_log_that_is_off_is_refused(tmp_path: Path, load: RecordedRun
         read([file], [], FLAGS)
     del whole[4]["last_token_ts"]
     file.write_text("\n".join(json.dumps(row) for row in whole))
-    with pytest.raises(PagesimError, match="line 5: has no last_token_ts"):
+    with pytest.raises(PagesimError, match="request 4: has no last_token_ts"):
         read([file], [], FLAGS)
 
 
