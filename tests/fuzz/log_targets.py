@@ -61,7 +61,8 @@ def _engine() -> Target:
         "hardware": {"device_name": "NVIDIA GeForce RTX 4090"},
         "resolved_config": {"scheduler_config": {"max_num_seqs": 64, "async_scheduling": True}},
     }
-    prompts = [{"input_tok_ids": list(range(row, row + 40))} for row in range(REQUESTS)]
+    lengths = {"arrival_time_ns": 0, "input_toks": 40, "output_toks": 5}
+    prompts = [{**lengths, "input_tok_ids": list(range(row, row + 40))} for row in range(REQUESTS)]
     files = {
         "requests.jsonl": "\n".join(map(json.dumps, rows)),
         "meta.json": json.dumps(meta),

@@ -160,7 +160,7 @@ def prepared(load: RecordedRun, system: System) -> PreparedSystem:
         PagesimError: the load and the system do not go together.
     """
     own = {**load.server, "cost": "affine:1e-3,0,0", "max_concurrency": load.max_concurrency}
-    return prepare(system.model_copy(update=own), load.trace(system.block_size or 16))
+    return prepare(system.model_copy(update=own), load.trace())
 
 
 def check(load: RecordedRun) -> None:

@@ -88,15 +88,7 @@ def of_csv(text: str) -> dict[str, Any]:
 
 
 def read(name: str, data: Mapping[str, Any]) -> tuple[RecordedRun, ...]:
-    """Return the run, with lengths drawn from a normal distribution, as AIPerf draws them.
-
-    Args:
-        name: of the file.
-        data: what it holds, or what its CSV does.
-
-    Raises:
-        PagesimError: a field is missing or wrong.
-    """
+    """Return the run, with lengths drawn from a normal distribution, as AIPerf draws them."""
     found, load = parsed(_Export, name, data), parsed(Load, name, data)
     known = {
         metric: statistics(f"{name}: {their}", of, UNITS.get(str(of.get("unit")), 1.0))

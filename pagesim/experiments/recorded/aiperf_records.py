@@ -51,15 +51,7 @@ def fits(data: object) -> bool:
 
 
 def read(name: str, rows: Sequence[Any]) -> tuple[RecordedRun, ...]:
-    """Return the run, without the records of its warm-up.
-
-    Args:
-        name: of the file.
-        rows: a record each.
-
-    Raises:
-        PagesimError: a field is missing, times contradict one another, or too many requests failed.
-    """
+    """Return the run, without the records of its warm-up."""
     beside = Path(name).with_name(EXPORT)
     load = parsed(Load, str(beside), table(json_of(beside, text_of(beside)) if beside.is_file() else None))
     phases = [table(table(row).get("metadata")).get("benchmark_phase", "profiling") for row in rows]

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
 
 import numpy as np
-from pydantic import PlainValidator
 
 from pagesim.experiments.recorded.closed_loop_servers import TableRow, settings, spread
-from pagesim.experiments.recorded.layout import Layout, csv_of, number, parsed, text_of
+from pagesim.experiments.recorded.layout import csv_of, parsed, text_of
 from pagesim.experiments.recorded.recording import Ints, RecordedRun
 from pagesim.experiments.recorded.summarized import summarized
 
@@ -24,25 +22,6 @@ OF_A_CLIENT = 10
 """Requests for each client."""
 
 _ASYNCHRONOUS = "asynchronous scheduling of vLLM 0.10.2 is in no log of its decisions, and is not simulated"
-
-_Whole = Annotated[float, PlainValidator(number(1, 10_000_000, whole=True, cell=True))]
-_Degree = Annotated[float, PlainValidator(number(0, 10_000, whole=True, cell=True))]
-_Milliseconds = Annotated[float, PlainValidator(number(0, 1e9, cell=True))]
-
-
-class _Row(Layout):
-    model: str
-    system: str
-    dtype: str
-    release: str
-    isl: _Whole
-    osl: _Whole
-    concurrency: Annotated[float, PlainValidator(number(1, 10_000, whole=True, cell=True))]
-    tp: _Whole
-    ep: _Degree = 1.0
-    ttft_ms: _Milliseconds
-    tpot_ms: _Milliseconds
-    note: str | None = None
 
 
 def fits(text: str) -> bool:
@@ -62,9 +41,8 @@ def read(file: Path) -> tuple[RecordedRun, ...]:
 
 def _run(file: Path, line: int, cells: Mapping[str, str]) -> RecordedRun:
     given = {name: cell for name, cell in cells.items() if name != "ep" or cell}
-    row = parsed(_Row, f"{file}: line {line}", given)
-    model, clients = row.model.rsplit("/", 1)[-1], int(row.concurrency)
-    low, high = spread(model)
+    row = parsed(TableRow, f"{file}: line {line}", given)
+    clients, (low, high) = int(row.concurrency), spread(row.name)
     draw = np.random.default_rng(line)
 
     def lengths(mean: float) -> Ints:
@@ -73,36 +51,28 @@ def _run(file: Path, line: int, cells: Mapping[str, str]) -> RecordedRun:
         return found
 
     notes: tuple[str, ...] = (f"{file}: line {line}: {row.note}",) if row.note else ()
-    if model == "Llama-3.1-70B" and row.release == "0.10.2":
+    if row.name == "Llama-3.1-70B" and row.release == "0.10.2":
         notes += (_ASYNCHRONOUS,)
+    server = {
+        "model": row.model,
+        "gpu": row.gpu,
+        "vllm_version": row.release or None,
+        "tensor_parallel_size": int(row.tp),
+        "expert_parallel_size": int(row.ep),
+        "enable_prefix_caching": False,
+        # Never are there more than clients.
+        "max_num_seqs": clients,
+        # Of other dtypes it is the model's release that says which layers have them.
+        "weight_dtype": row.dtype if row.dtype in ("bf16", "fp8", "nvfp4") else None,
+        **settings(row),
+    }
     return summarized(
-        f"{line}: {model} {row.dtype} {row.system} {row.release or '?'} tp{row.tp:.0f} "
+        f"{line}: {row.name} {row.dtype} {row.system} {row.release or '?'} tp{row.tp:.0f} "
         f"{row.isl:.0f}/{row.osl:.0f} c{clients}",
         {"ttft": {"mean": row.ttft_ms / 1e3}, "tpot": {"mean": row.tpot_ms / 1e3}},
         lengths(row.isl),
         lengths(row.osl),
         clients=clients,
-        server=_settings(row, model, clients),
+        server={name: value for name, value in server.items() if value is not None},
         notes=notes,
     )
-
-
-def _settings(row: _Row, model: str, clients: int) -> dict[str, Any]:
-    gpu = row.system.removesuffix("_sxm")
-    tp, ep = int(row.tp), int(row.ep)
-    found: dict[str, Any] = {
-        "model": row.model,
-        "gpu": gpu,
-        "tensor_parallel_size": tp,
-        "expert_parallel_size": ep,
-        "enable_prefix_caching": False,
-        # Never are there more than clients.
-        "max_num_seqs": clients,
-        # Of other dtypes it is the model's release that says which layers have them.
-        **({"weight_dtype": row.dtype} if row.dtype in ("bf16", "fp8", "nvfp4") else {}),
-    }
-    if row.release:
-        found["vllm_version"] = row.release
-    release = tuple(int(part) for part in row.release.split(".")[:2] if part.isdecimal())
-    found |= settings(TableRow(model, row.dtype, gpu, release, int(row.isl), clients, tp, ep))
-    return {name: value for name, value in found.items() if value is not None}

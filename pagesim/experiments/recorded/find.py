@@ -34,7 +34,9 @@ OF_LINES = (sglang_bench, vllm_bench, bench_summary)
 """Readers of what clients append to a file, a run a line."""
 
 READERS = (*OF_LINES, guidellm, inference_perf, llmservingsim, aiperf, aiperf_records)
-"""Each has ``fits(data)``, and ``read(name, data)`` that returns runs; the first that fits reads a file."""
+"""Each has ``fits(data)`` and ``read(name, data)``: whether what a file of that name holds is of its format,
+and its runs. ``read`` raises `PagesimError` where a field is missing or wrong, times contradict one another, or
+too many requests failed. The first that fits reads a file."""
 
 
 def read(file: Path) -> tuple[RecordedRun, ...]:

@@ -43,15 +43,7 @@ def fits(data: object) -> bool:
 
 
 def read(name: str, data: Mapping[str, Any]) -> tuple[RecordedRun, ...]:
-    """Return the runs.
-
-    Args:
-        name: of the file.
-        data: what it holds.
-
-    Raises:
-        PagesimError: a field is missing, times contradict one another, or too many requests failed.
-    """
+    """Return the runs."""
     if not (reports := data["benchmarks"]):
         raise PagesimError(f"{name}: has no benchmark; let guidellm finish one")
     model = parsed(_Args, name, data).model

@@ -60,15 +60,7 @@ def fits(data: object) -> bool:
 
 
 def read(name: str, rows: Sequence[Any]) -> tuple[RecordedRun, ...]:
-    """Return the run; requests were sent each at its own time.
-
-    Args:
-        name: of the file.
-        rows: a request each.
-
-    Raises:
-        PagesimError: a field is missing, times contradict one another, or too many requests failed.
-    """
+    """Return the run; requests were sent each at its own time."""
     good = [number for number, row in enumerate(rows) if table(row).get("error") is None]
     hint = "run inference-perf with streaming"
     found = [parsed(_Request, name, rows[number], hint, row=number) for number in good]

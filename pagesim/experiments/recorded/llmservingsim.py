@@ -6,14 +6,14 @@ which prefix hits follow.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 from pydantic import PlainValidator
 
-from pagesim.errors import PagesimError
+from pagesim.errors import PagesimError, TraceError
 from pagesim.experiments.recorded.layout import (
     Instant,
     Layout,
@@ -27,6 +27,7 @@ from pagesim.experiments.recorded.layout import (
     text_of,
 )
 from pagesim.experiments.recorded.recording import RecordedRun, Series
+from pagesim.workloads import load
 
 _Cell = Annotated[float, PlainValidator(number(0, 1e9, cell=True))]
 
@@ -47,43 +48,48 @@ class _Instant(Layout):
     kv_cache_pct: _Cell
 
 
-class _Cache(Layout):
-    block_size: Annotated[float, PlainValidator(number(1, 1 << 16, whole=True))]
+class _Meta(Layout):
+    model: Any = None
+    gpu: Any = at("hardware.device_name", default=None)
+    vllm_version: Any = None
+    tensor_parallel_size: Any = at("engine_kwargs.tensor_parallel_size", default=None)
+    max_model_len: Any = at("engine_kwargs.max_model_len", default=None)
+    max_num_seqs: Any = at(
+        "resolved_config.scheduler_config.max_num_seqs", "engine_kwargs.max_num_seqs", default=None
+    )
+    max_num_batched_tokens: Any = at(
+        "resolved_config.scheduler_config.max_num_batched_tokens",
+        "engine_kwargs.max_num_batched_tokens",
+        default=None,
+    )
+    async_scheduling: Any = at("resolved_config.scheduler_config.async_scheduling", default=None)
+    enable_chunked_prefill: Any = at("resolved_config.scheduler_config.enable_chunked_prefill", default=None)
+    num_blocks: Any = at("kv_cache.num_gpu_blocks", default=None)
+    block_size: Any = at("kv_cache.block_size", default=None)
+    enable_prefix_caching: Any = at("kv_cache.enable_prefix_caching", default=None)
 
 
-def fits(rows: object) -> bool:
+def fits(data: object) -> bool:
     """Return whether a file's data may be such requests."""
-    return isinstance(rows, list) and bool(rows) and "first_token_ts" in table(rows[0])
+    return isinstance(data, list) and bool(data) and "first_token_ts" in table(data[0])
 
 
 def read(name: str, rows: Sequence[Any]) -> tuple[RecordedRun, ...]:
-    """Return the run, with what ``meta.json`` says of the server and ``timeseries.csv`` of its queue.
-
-    Args:
-        name: of the file.
-        rows: a request each.
-
-    Raises:
-        PagesimError: a field is missing or no number, or a file beside it is broken.
-    """
+    """Return the run, with what ``meta.json`` says of the server and ``timeseries.csv`` of its queue."""
     file = Path(name)
-    found = [parsed(_Request, name, row, row=at) for at, row in enumerate(rows)]
-    beside = file.with_name("meta.json")
+    beside, series = file.with_name("meta.json"), file.with_name("timeseries.csv")
     meta = table(json_of(beside, text_of(beside)) if beside.is_file() else None)
-    settings = _settings(meta)
-    if "block_size" in settings:
-        settings["block_size"] = int(parsed(_Cache, str(beside), settings).block_size)
-    prompts = _prompts(file, meta, len(rows))
+    settings = parsed(_Meta, str(beside), meta).model_dump(exclude_none=True)
+    hash_ids = _hash_ids(file, meta.get("dataset_path"), len(rows))
     notes: tuple[str, ...] = ()
-    if prompts is None and settings.get("enable_prefix_caching"):
+    if hash_ids is None and settings.get("enable_prefix_caching"):
         notes = (
             f"{file}: the server caches prefixes, and prompts' tokens are not known: no hit is simulated",
         )
-    series = file.with_name("timeseries.csv")
     run = RecordedRun.of(
         name,
-        found,
-        prompt_ids=prompts,
+        [parsed(_Request, name, row, row=number) for number, row in enumerate(rows)],
+        hash_ids=hash_ids,
         series=_series(series) if series.is_file() else None,
         server=settings,
         notes=notes,
@@ -101,44 +107,18 @@ def _series(file: Path) -> Series:
     return Series(t, running, waiting, use / 100)
 
 
-def _settings(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is known of the server, by the names of options."""
-    given, cache, hardware = (table(meta.get(name)) for name in ("engine_kwargs", "kv_cache", "hardware"))
-    scheduling = table(table(meta.get("resolved_config")).get("scheduler_config"))
-    found = {
-        "model": meta.get("model"),
-        "gpu": hardware.get("device_name"),
-        "vllm_version": meta.get("vllm_version"),
-        "tensor_parallel_size": given.get("tensor_parallel_size"),
-        "max_model_len": given.get("max_model_len"),
-        "max_num_seqs": scheduling.get("max_num_seqs", given.get("max_num_seqs")),
-        "max_num_batched_tokens": scheduling.get(
-            "max_num_batched_tokens", given.get("max_num_batched_tokens")
-        ),
-        "async_scheduling": scheduling.get("async_scheduling"),
-        "enable_chunked_prefill": scheduling.get("enable_chunked_prefill"),
-        "num_blocks": cache.get("num_gpu_blocks"),
-        "block_size": cache.get("block_size"),
-        "enable_prefix_caching": cache.get("enable_prefix_caching"),
-    }
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _prompts(file: Path, meta: Mapping[str, Any], size: int) -> list[list[int]] | None:
-    """Return the tokens of each prompt, where the file that ``meta.json`` names is near."""
-    named = meta.get("dataset_path")
+def _hash_ids(file: Path, named: object, size: int) -> Sequence[tuple[int, ...]] | None:
+    """Return names of the blocks of each prompt, where the file that ``meta.json`` names is near."""
     if not isinstance(named, str) or not named.isprintable() or len(Path(named).name) > 255:
         return None
     beside = [folder / Path(named).name for folder in (file.parent, file.parent.parent)]
     found = next((each for each in beside if each.is_file()), None)
-    if found is None:
+    try:
+        hash_ids = None if found is None else load(found).hash_ids
+    except TraceError:
         return None
-    rows = json_of(found, text_of(found))
-    rows = rows if isinstance(rows, list) else [rows]
-    prompts: list[Any] = [table(row).get("input_tok_ids") for row in rows]
-    # Names of blocks are made of tokens.
-    if not all(isinstance(each, list) and set(map(type, each)) <= {int} for each in prompts):
+    if hash_ids is None:
         return None
-    if len(prompts) < size:
-        raise PagesimError(f"{found}: has {len(prompts)} prompts; {file} has {size} requests")
-    return prompts
+    if len(hash_ids) < size:
+        raise PagesimError(f"{found}: has {len(hash_ids)} prompts; {file} has {size} requests")
+    return hash_ids

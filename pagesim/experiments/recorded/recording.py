@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from pagesim.errors import PagesimError
-from pagesim.workloads.naming import named
+from pagesim.workloads.llmservingsim import BLOCK_SIZE
 from pagesim.workloads.trace import Trace
 
 Floats = npt.NDArray[np.float64]
@@ -69,7 +68,7 @@ class RecordedRun:
         ttft_s, e2e_s: seconds from sending to the first and to the last token, ``[N]``; empty where only a
             summary is known.
         itl_s: seconds between tokens, of each request ``[output_tokens - 1]``; None where they are not known.
-        prompt_ids: tokens of each prompt; None where they are not known.
+        hash_ids: names of the blocks of each prompt, as a `Trace` has them; None where prompts are not known.
         max_concurrency: of a closed loop; None where each request was sent at its own time.
         series: what the server said over time; None where it did not.
         known: of a run that is known by a summary alone, by metric (``ttft``, ``tpot``, ``itl``, ``e2e``,
@@ -86,7 +85,7 @@ class RecordedRun:
     ttft_s: Floats
     e2e_s: Floats
     itl_s: Sequence[Floats] | None = None
-    prompt_ids: Sequence[Sequence[int]] | None = None
+    hash_ids: Sequence[tuple[int, ...]] | None = None
     max_concurrency: int | None = None
     series: Series | None = None
     known: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -103,7 +102,7 @@ class RecordedRun:
         name: str,
         requests: Sequence[Any],
         *,
-        prompt_ids: Sequence[Sequence[int]] | None = None,
+        hash_ids: Sequence[tuple[int, ...]] | None = None,
         failed: int = 0,
         max_concurrency: float | None = None,
         notes: tuple[str, ...] = (),
@@ -114,7 +113,7 @@ class RecordedRun:
         Args:
             name: of the run.
             requests: that were answered, each with the attributes of `Answered`.
-            prompt_ids: tokens of each prompt.
+            hash_ids: names of the blocks of each prompt.
             failed: requests that failed and are not among these.
             max_concurrency: of a closed loop; one of as many as there are requests bounds nothing.
             notes: what was noticed on reading.
@@ -151,7 +150,7 @@ class RecordedRun:
             first - start,
             last - start,
             itl_s=whole if len(whole) == len(columns) else None,
-            prompt_ids=None if prompt_ids is None else [prompt_ids[row] for row in order],
+            hash_ids=None if hash_ids is None else [hash_ids[row] for row in order],
             max_concurrency=int(max_concurrency) if closed and max_concurrency else None,
             notes=notes,
             **more,
@@ -172,40 +171,17 @@ class RecordedRun:
         """When the last token of each request came, seconds from the first arrival, ``[N]``."""
         return self.arrival_s + self.e2e_s
 
-    @property
-    def tpot_s(self) -> Floats:
-        """Seconds a token after the first, of requests with several, ``[≤ N]``."""
-        if not len(self.ttft_s):
-            return np.empty(0)
-        several = self.output_tokens > 1
-        found: Floats = (self.e2e_s - self.ttft_s)[several] / (self.output_tokens[several] - 1)
-        return found
-
-    def trace(self, block_size: int = 16) -> Trace:
-        """Return the requests as the simulator takes them.
-
-        Args:
-            block_size: tokens a block, for what prompts share.
-        """
+    def trace(self) -> Trace:
+        """Return the requests as the simulator takes them."""
         # In a closed loop whose requests' times are known, each was sent as soon as there was a place.
         closed = self.max_concurrency is not None and not self.known
         return Trace(
             arrival_s=np.zeros(len(self)) if closed else self.arrival_s,
             prompt_tokens=self.prompt_tokens,
             output_tokens=self.output_tokens,
-            hash_ids=self._named(block_size),
-            hash_block_size=block_size,
+            hash_ids=self.hash_ids,
+            hash_block_size=BLOCK_SIZE,
         )
-
-    def _named(self, block_size: int) -> Sequence[tuple[int, ...]] | None:
-        """Return names of the blocks of each prompt; None where prompts are not known."""
-        if self.prompt_ids is not None and block_size not in self._names:
-            self._names[block_size] = named(self.prompt_ids, block_size)
-        return self._names.get(block_size)
-
-    @cached_property
-    def _names(self) -> dict[int, Sequence[tuple[int, ...]]]:
-        return {}
 
     def _checked(self) -> RecordedRun:
         """Return the run, if a server can have done what it says.

@@ -40,15 +40,7 @@ def fits(data: object) -> bool:
 
 
 def read(name: str, data: Mapping[str, Any]) -> tuple[RecordedRun, ...]:
-    """Return the run.
-
-    Args:
-        name: of the file, and of the line if there are several.
-        data: what the line holds.
-
-    Raises:
-        PagesimError: a field is missing, times contradict one another, or too many requests failed.
-    """
+    """Return the run."""
     info = table(data.get("server_info"))
     server = {own: info[name] for name, own in OPTIONS.items() if info.get(name) is not None}
     if str(data["backend"]).startswith("sglang"):

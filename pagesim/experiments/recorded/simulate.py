@@ -60,7 +60,7 @@ def system_of(run: RecordedRun, given: Mapping[str, Any]) -> System:
         said = {name: said[name] for name in OF_ANY_POLICY if name in said}
     values = {**said, **given}
     # Where no prompt is known, nothing is known to be shared, and caching prefixes decides nothing.
-    not_needed = set() if run.prompt_ids is not None else {"enable_prefix_caching"}
+    not_needed = set() if run.hash_ids is not None else {"enable_prefix_caching"}
     if values["policy"] != "vllm-v1":
         not_needed |= set(OF_VLLM_V1)
     if missing := [name for name in NEEDED if name not in values and name not in not_needed]:
@@ -83,9 +83,7 @@ def simulate_recorded(run: RecordedRun, **system: Any) -> RecordedComparison:
         PagesimError: an option is missing, or the run and the system do not go together.
     """
     chosen = system_of(run, system)
-    result = replay(
-        chosen, run.trace(chosen.block_size or 16), steps="none" if run.series is None else "iterations"
-    )
+    result = replay(chosen, run.trace(), steps="none" if run.series is None else "iterations")
     columns = result.request_columns
     answered = np.isfinite(columns["finish_s"]) & (columns["finish_s"] >= 0)
     if not answered.any():

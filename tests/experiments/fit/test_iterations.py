@@ -13,6 +13,7 @@ from pagesim.errors import PagesimError
 from pagesim.experiments.fit.iterations import check, replay
 from pagesim.experiments.recorded.recording import RecordedRun
 from pagesim.models import model
+from pagesim.workloads.naming import named
 
 from .conftest import AFFINE, CONTEXT_S, STEP_S, SYSTEM, TOKEN_S, cost_of, served
 
@@ -52,7 +53,7 @@ def test_tokens_found_in_the_prefix_cache_are_not_computed() -> None:
     prompts = replace(
         load,
         prompt_tokens=np.full(30, 160),
-        prompt_ids=[[*range(128), *range(1000 * row, 1000 * row + 32)] for row in range(30)],
+        hash_ids=named([[*range(128), *range(1000 * row, 1000 * row + 32)] for row in range(30)], 16),
     )
     run = replay(prompts, SYSTEM.model_copy(update={"enable_prefix_caching": True}), cost_of(AFFINE))
     assert run.cached_tokens[1:].min() == 128

@@ -53,7 +53,7 @@ def test_every_format_tells_the_same_run(tmp_path: Path, form: str) -> None:
     assert run.output_tokens.tolist() == OUTPUT
     assert run.ttft_s == pytest.approx(TTFT_S)
     assert run.e2e_s == pytest.approx(E2E_S)
-    assert run.tpot_s == pytest.approx([GAP_S] * len(PROMPT))
+    assert (run.e2e_s - run.ttft_s) == pytest.approx([GAP_S * (tokens - 1) for tokens in OUTPUT])
     assert run.max_concurrency is None
     if run.itl_s is not None:
         assert np.concatenate(run.itl_s) == pytest.approx(np.full(sum(OUTPUT) - len(OUTPUT), GAP_S))
