@@ -269,7 +269,15 @@ def resolved(options: Own, machine: Machine) -> Own:
         if name not in release.lacks and getattr(options, name) is None
     }
     _check(options, release, machine.max_model_len, tokens, sequences)
-    return options.model_copy(update={**taken, **given})
+    served = options.model_copy(update={**taken, **given})
+    stages = served.pipeline_parallel_size or 1
+    if speculation is not None and stages > 1 and not served.async_scheduling:
+        raise PagesimError(
+            f"pipeline_parallel_size is {stages}, and steps are not scheduled asynchronously; which drafts "
+            "vLLM then has of the batches in flight is in no log of its decisions: leave out "
+            "no-async-scheduling, the drafts or the stages"
+        )
+    return served
 
 
 def _limits(options: VllmV1Options, release: Release, machine: Machine) -> tuple[int, int]:
@@ -299,7 +307,7 @@ def _check(options: VllmV1Options, release: Release, longest: int, tokens: int, 
             "it out, or choose vllm_version 0.33.0"
         )
     _check_beside(options, "decode_context_parallel_size", "offloads", "speculation")
-    _check_beside(options, "pipeline_parallel_size", "offloads", "speculation")
+    _check_beside(options, "pipeline_parallel_size", "offloads")
     _check_beside(options, "kv_connector", "offloads")
     _check_beside(options, "performance_mode")
     check_data_parallel(options, options.vllm_version)

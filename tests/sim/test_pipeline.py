@@ -206,8 +206,13 @@ def test_the_stage_with_the_fewest_blocks_decides_for_all() -> None:
         ({"vllm_version": "0.19.0"}, "what vLLM 0.19.0 does beside it is in no log"),
         ({"kv_offloading_size": 4.0}, "what kv_offloading_size does beside it is in no log"),
         (
-            {"speculative_method": "ngram", "speculative_tokens": 2, "acceptance": 0.5},
-            "what speculative_tokens does beside it is in no log",
+            {
+                "speculative_method": "ngram",
+                "speculative_tokens": 2,
+                "acceptance": 0.5,
+                "async_scheduling": False,
+            },
+            "pipeline_parallel_size is 2, and steps are not scheduled asynchronously",
         ),
         ({"policy": "sglang"}, "pipeline_parallel_size is for scheduler vllm-v1"),
         ({"policy": "jenga"}, "it is for vLLM's own blocks, not policy jenga"),

@@ -63,14 +63,14 @@ class Drafts:
     drawn for each request and each of its steps, whatever runs beside it. Slots of drafts that are rejected
     stay its own. Two batches in flight assume that all drafts of the first are accepted.
 
-    In a pipeline of P stages there are no drafts, and more batches are in flight. Of a request several may
-    compute a chunk of its prompt. It decodes in every P-th step at most, under asynchronous scheduling;
-    without, when its last token is known.
+    In a pipeline of P stages more batches are in flight. Of a request several may compute a chunk of its
+    prompt. It decodes in every P-th step at most, under asynchronous scheduling; without, when its last token
+    is known.
 
     Source: vLLM 0.33.0, v1/core/sched/scheduler.py and async_scheduler.py.
 
     Args:
-        rules: the numbers of the method; those of none in a pipeline.
+        rules: the numbers of the method; those of none where nothing drafts.
         rates: the probability of each draft to be accepted if all before it are, by position.
         memory: empty.
         stages: of the pipeline.
