@@ -70,7 +70,6 @@ def command(
     """
     from pagesim.cli import show_fit, show_truth
     from pagesim.experiments.fit import fitting, reading, result
-    from pagesim.experiments.recorded.errors import residuals_of
     from pagesim.experiments.recorded.find import split
 
     if out is not None and out.suffix != ".json":
@@ -83,22 +82,20 @@ def command(
     if operators is not None and "kv_cache_dtype" not in system.model_fields_set:
         system = system.model_copy(update={"kv_cache_dtype": operators.kv_dtype})
     fitted = fitting.fit(loads[: len(logs)], system, start=operators, first=first)
-    tables = result.tables(fitted, loads[len(logs) :])
-    summary = result.report(fitted, tables)
+    found = result.comparisons(fitted, loads[len(logs) :])
+    summary = result.report(fitted, found)
     if out is not None:
         result.profile(fitted, out.stem, summary).save(out)
     if plot is not None:
-        from pagesim.experiments.recorded.plots import latencies
-        from pagesim.results.drawing import load_of
+        from pagesim.experiments.recorded.plots import measured_against_simulated
 
-        show.put_figure(latencies(tables, {}, load_of(system)), plot, "fit")
+        show.put_figure(measured_against_simulated(found), plot, "fit")
     show.say_notes(tuple(dict.fromkeys((*(note for load in loads for note in load.notes), *fitted.notes))))
     if json:
         show.as_json(summary)
         return
     show_fit.values(summary)
-    residuals = [(load, residuals_of(pairs)) for load, pairs in tables.items()]
-    show_truth.latencies("Simulated against measured: latencies", residuals)
+    show_truth.latencies("Simulated against measured: latencies", found)
     if out is not None:
         show.say(f"profile written to {out}; use it by --cost profile:{out}{show_fit.front_end(summary)}")
     show.stored(plot)

@@ -12,8 +12,8 @@ from pagesim.cli.completion import complete
 from pagesim.cli.flags import FORCE, OUT, workload_flags
 from pagesim.cli.printing import put_table
 from pagesim.errors import PagesimError, TraceError, escaped
-from pagesim.experiments.recorded.layout import CUT_OFF
 from pagesim.experiments.recorded.find import FORMATS, read
+from pagesim.experiments.recorded.layout import CUT_OFF
 from pagesim.setup.files import check_file, put_text
 from pagesim.workloads import LengthModel, Provenance, load, make_trace, plot_trace, save
 from pagesim.workloads import describe as statistics

@@ -50,7 +50,7 @@ def test_three_loads_give_a_profile_that_predicts_a_fourth(
         of = summary["values"][name]
         assert abs(of["value"] - true) <= max(0.02 * true, 2 * of["standard_error"]), name
     held_out = summary["errors"]["c96, held out"]
-    assert set(held_out) == {"ttft", "tpot", "e2e"}
+    assert set(held_out) == {"ttft", "tpot", "e2e", "itl"}
     assert all(abs(by["mean"]["error"]) < 0.05 for by in held_out.values())
     profile = load_profile(out)
     assert profile.machine["fit"]["values"] == summary["values"]

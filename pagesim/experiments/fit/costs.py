@@ -12,11 +12,12 @@ from pagesim.costs import CostModel, EngineTime, Profiled, Roofline
 from pagesim.costs.profiles import Curve, Profile, Terms, analytic_profile
 from pagesim.experiments.fit.coefficients import NOTHING, Coefficients, profile_of
 from pagesim.experiments.fit.equations import COLUMNS
-from pagesim.experiments.fit.iterations import AFFINE, PAIRS, RISES, SIZES, prepared
+from pagesim.experiments.fit.iterations import AFFINE, PAIRS, RISES, SIZES, served_as
 from pagesim.experiments.recorded.recording import Floats, RecordedRun
 from pagesim.hardware import gpu
 from pagesim.models import model
 from pagesim.setup.engine_config import EngineConfig
+from pagesim.setup.prepare import prepare
 from pagesim.setup.system import System
 from pagesim.sim.clock import TICKS_PER_SECOND
 
@@ -50,7 +51,8 @@ class Costs:
         Raises:
             PagesimError: an option of the system is off, or the profile is not for it.
         """
-        made = cls(system, start, prepared(load, system).config.capacity.block_size)
+        config = prepare(served_as(load, system), load.trace()).config
+        made = cls(system, start, config.capacity.block_size)
         made.cost(np.full(len(COLUMNS), 1e-3))  # says at once if they do not go together
         return made
 

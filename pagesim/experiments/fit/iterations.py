@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from pagesim.api import run
 from pagesim.costs import CostModel, Profiled
 from pagesim.errors import PagesimError
-from pagesim.experiments.recorded.recording import Floats, Ints, RecordedRun, Rows
+from pagesim.experiments.recorded.recording import Floats, Ints, RecordedRun
+from pagesim.results.result import Result
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.observer import FastForward, Observer
-from pagesim.setup.prepare import PreparedSystem, prepare
-from pagesim.setup.server import Server
 from pagesim.setup.system import System
 from pagesim.sim.clock import TICKS_PER_SECOND, to_tick_column
 from pagesim.sim.executor import shape_of
@@ -82,7 +81,10 @@ class IterationLog(Observer):
         features = np.column_stack(
             [np.ones(len(end)), row[:, :-1], _rises(row[:, -1]), np.concatenate(known) / TICKS_PER_SECOND]
         )[order]
-        return Windows(end[order], np.vstack([np.zeros(features.shape[1]), np.cumsum(features, axis=0)]))
+        return Windows(
+            end[order],
+            np.vstack([np.zeros(features.shape[1]), np.cumsum(features, axis=0)]),
+        )
 
 
 def _rises(tokens: Floats) -> Floats:
@@ -126,41 +128,26 @@ class Simulated(NamedTuple):
     """A load as the simulator answers it.
 
     Attributes:
-        arrival, scheduled, first, last: when each request arrived, was first scheduled, had its first and
-            its last token, in ticks, ``[N]``, -1 where something never happened.
+        result: of the simulation.
         windows: sums over its iterations.
-        preempted: how often each request was, ``[N]``.
-        cached_tokens: tokens of each prompt that were found in the prefix cache, ``[N]``.
     """
 
-    arrival: Ints
-    scheduled: Ints
-    first: Ints
-    last: Ints
+    result: Result
     windows: Windows
-    preempted: Ints
-    cached_tokens: Ints
 
-    @property
-    def answered(self) -> Rows:
-        """Whether each request was, ``[N]``."""
-        return (self.first >= 0) & (self.last >= 0)
+    def at(self, event: str) -> Ints:
+        """Return the ticks of each request's ``arrival``, ``first_scheduled``, ``first_token`` or ``finish``.
 
-    def seconds(self) -> tuple[Floats, Floats, Floats]:
-        """Return TTFT, time from the first to the last token, and both together, ``[N]`` each."""
-        ttft = np.where(self.first < 0, np.nan, (self.first - self.arrival) / TICKS_PER_SECOND)
-        decode = np.where(self.last < 0, np.nan, (self.last - self.first) / TICKS_PER_SECOND)
-        return ttft, decode, ttft + decode
+        ``[N]``; -1 where it never happened.
+        """
+        seconds = self.result.request_columns[f"{event}_s"]
+        return np.where(np.isfinite(seconds), to_tick_column(np.nan_to_num(seconds)), -1)
 
 
-def prepared(load: RecordedRun, system: System) -> PreparedSystem:
-    """Return a system ready for a load, with the options of that run; its cost is left to who replays.
-
-    Raises:
-        PagesimError: the load and the system do not go together.
-    """
+def served_as(load: RecordedRun, system: System) -> System:
+    """Return a system with the options of a load, and with a cost that does not matter."""
     own = {**load.server, "cost": "affine:1e-3,0,0", "max_concurrency": load.max_concurrency}
-    return prepare(system.model_copy(update=own), load.trace())
+    return system.model_copy(update=own)
 
 
 def check(load: RecordedRun) -> None:
@@ -196,20 +183,6 @@ def replay(load: RecordedRun, system: System, cost: Profiled, kernels: CostModel
     Raises:
         PagesimError: the load and the system do not go together.
     """
-    setting = prepared(load, system)
-    setting = replace(setting, config=replace(setting.config, other_cost=cost))
-    log, seen = setting.new_log(), IterationLog(kernels)
-    server = Server(setting, log, setting.arrivals(), observers=[seen])
-    server.replay()
-    sent = to_tick_column(setting.trace.arrival_s) if log.sent is None else np.array(log.sent, np.int64)
-    cached = np.zeros(len(load), np.int64)
-    cached[list(log.cached_tokens)] = list(log.cached_tokens.values())
-    return Simulated(
-        sent,
-        np.array(log.first_scheduled, np.int64),
-        np.array(log.first_token, np.int64),
-        np.array(log.finish, np.int64),
-        seen.windows(),
-        np.array(log.recomputes, np.int64) + np.array(log.swaps, np.int64),
-        cached,
-    )
+    seen = IterationLog(kernels)
+    result = run(served_as(load, system), load.trace(), steps="none", cost=cost, observers=[seen])
+    return Simulated(result, seen.windows())

@@ -35,8 +35,8 @@ OF_LINES = (sglang_bench, vllm_bench, bench_summary)
 
 READERS = (*OF_LINES, guidellm, inference_perf, llmservingsim, aiperf, aiperf_records)
 """Each has ``fits(data)`` and ``read(name, data)``: whether what a file of that name holds is of its format,
-and its runs. ``read`` raises `PagesimError` where a field is missing or wrong, times contradict one another, or
-too many requests failed. The first that fits reads a file."""
+and its runs. ``read`` raises `PagesimError` where a field is missing or wrong, times contradict one another,
+or too many requests failed. The first that fits reads a file."""
 
 
 def read(file: Path) -> tuple[RecordedRun, ...]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pagesim.accounting.metrics import describe
 from pagesim.api import run as replay
 from pagesim.errors import PagesimError
 from pagesim.experiments.recorded.errors import (
@@ -14,14 +15,15 @@ from pagesim.experiments.recorded.errors import (
     Pair,
     RecordedComparison,
     Residual,
-    apart,
     pairs_of,
     residuals_of,
-    statistics_of,
 )
-from pagesim.experiments.recorded.recording import Floats, RecordedRun, Series
+from pagesim.experiments.recorded.recording import Floats, RecordedRun, Rows, Series
 from pagesim.results.result import Result
 from pagesim.setup.system import System, checked
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NEEDED = (
     *("model", "gpu", "tensor_parallel_size", "vllm_version", "max_num_seqs", "max_num_batched_tokens"),
@@ -84,26 +86,53 @@ def simulate_recorded(run: RecordedRun, **system: Any) -> RecordedComparison:
     """
     chosen = system_of(run, system)
     result = replay(chosen, run.trace(), steps="none" if run.series is None else "iterations")
+    return compared(run, result, notes=(*result.notes, *_assumed(run, chosen)))
+
+
+def compared(
+    run: RecordedRun,
+    result: Result,
+    *,
+    name: str | None = None,
+    rows: Rows | None = None,
+    front_end_s: float = 0.0,
+    notes: tuple[str, ...] = (),
+) -> RecordedComparison:
+    """Return a recorded run beside the result of its simulation.
+
+    Args:
+        run: as measured.
+        result: of the same requests.
+        name: of the comparison; the run's when left out.
+        rows: requests that are looked at, ``[N]``; all when left out.
+        front_end_s: what a request takes in addition before its first token.
+        notes: what to know of the simulation.
+
+    Raises:
+        PagesimError: no request was answered in the simulation.
+    """
     columns = result.request_columns
     answered = np.isfinite(columns["finish_s"]) & (columns["finish_s"] >= 0)
-    if not answered.any():
+    chosen = answered if rows is None else answered & rows
+    if not chosen.any():
         raise PagesimError(
-            f"{run.name}: none of its requests was answered in the simulation; look at the server's settings"
+            f"{run.name}: none of its requests was answered in the simulation; look at the server's settings "
+            "(num_blocks, max_model_len)"
         )
-    notes = (*run.notes, *result.notes, *_assumed(run, chosen))
+    notes = (*run.notes, *notes)
     if lost := int((~answered).sum()):
         notes += (f"{run.name}: {lost} requests were not answered in the simulation and are left out",)
-    front = columns.get("frontend_s", 0.0)
+    front = columns.get("frontend_s", 0.0) + front_end_s
     ttft = columns["first_token_s"] - columns["arrival_s"] + front
     e2e = columns["finish_s"] - columns["arrival_s"] + front
-    pairs = pairs_of(run, ttft, e2e, answered)
+    pairs = pairs_of(run, ttft, e2e, chosen)
     return RecordedComparison(
-        name=run.name,
-        system=chosen,
+        name=run.name if name is None else name,
+        system=result.scenario,
         requests=len(run),
         pairs=pairs,
         residuals=_residuals(run, pairs, result),
-        curve=None if run.series is None else _curve(run.series, result),
+        curve=None if run.series is None or result.steps is None else _curve(run.series, result.steps),
         preemptions=sum(result.summary["preemptions"].values()),
         recorded_preemptions=run.preemptions,
         notes=notes,
@@ -125,25 +154,22 @@ def _assumed(run: RecordedRun, system: System) -> tuple[str, ...]:
 
 def _residuals(run: RecordedRun, pairs: Mapping[str, Pair], result: Result) -> dict[str, dict[str, Residual]]:
     """Return by metric and statistic what was measured and what was simulated."""
-    found = residuals_of(pairs)
-    gaps = {
-        name: float(value) for name, value in (result.summary.get("itl") or {}).items() if value is not None
-    }
-    if run.itl_s is not None and (kept := [each for each in run.itl_s if len(each)]):
-        found["itl"] = apart(statistics_of(np.concatenate(kept)), gaps)
-    simulated = {
-        metric: statistics_of(pair.simulated) for metric, pair in pairs.items() if len(pair.simulated)
-    }
+    measured: dict[str, Any] = {metric: describe(pair.measured) for metric, pair in pairs.items()}
+    if run.itl_s is not None:
+        measured["itl"] = describe(np.concatenate([np.empty(0), *run.itl_s]))
+    simulated = {metric: describe(pair.simulated) for metric, pair in pairs.items()}
+    simulated |= {"itl": result.summary.get("itl") or {}, "duration": {"mean": duration_of(result)}}
+    return residuals_of({**measured, **run.known}, simulated)
+
+
+def duration_of(result: Result) -> float:
+    """Return seconds from the first arrival to the last token."""
     columns = result.request_columns
-    whole = float(np.nanmax(columns["finish_s"]) - np.nanmin(columns["arrival_s"]))
-    simulated |= {"itl": gaps, "duration": {"mean": whole}}
-    return found | {metric: apart(by, simulated.get(metric, {})) for metric, by in run.known.items()}
+    return float(np.nanmax(columns["finish_s"]) - np.nanmin(columns["arrival_s"]))
 
 
-def _curve(series: Series, result: Result) -> OverTime:
+def _curve(series: Series, steps: pd.DataFrame) -> OverTime:
     """Return what the server said over time beside what the simulated one had at the same instants."""
-    steps = result.steps
-    assert steps is not None
     # The null block of vllm-v1 is no block of memory: as the server counts, it is none.
     use = 1 - steps["free_gpu_blocks"] / (steps["free_gpu_blocks"] + steps["num_physical_blocks"]).max()
     start, end = steps["start"].to_numpy(), (steps["start"] + steps["step_s"]).to_numpy()
