@@ -95,7 +95,9 @@ def command(
         show.as_json(summary)
         return
     show_fit.values(summary)
-    show_truth.latencies("Simulated against measured: latencies", found)
+    show_truth.errors(
+        "Simulated against measured: latencies", [(each.name, each.residuals) for each in found]
+    )
     if out is not None:
         show.say(f"profile written to {out}; use it by --cost profile:{out}{show_fit.front_end(summary)}")
     show.stored(plot)

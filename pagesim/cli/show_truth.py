@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -30,21 +30,26 @@ def absolute(found: Sequence[RecordedComparison]) -> dict[str, float]:
     return {metric: float(np.mean(each)) for metric, each in errors.items() if each}
 
 
-def latencies(title: str, found: Sequence[RecordedComparison], *, names: bool = True) -> None:
-    """Print measured and simulated latencies, and the error of each statistic, a row a run and metric."""
+def errors(title: str, found: Iterable[tuple[str, Mapping[str, Mapping[str, Residual]]]]) -> None:
+    """Print what was measured and what was simulated, and the error of each statistic, a row a metric.
+
+    Args:
+        title: of the table.
+        found: of each run, after its name, by metric and statistic.
+    """
     put_table(
         title,
         ("", "metric", "measured, mean", "simulated", *(f"error, {name}" for name in STATISTICS)),
         [
             (
-                each.name if names else "",
-                metric.upper(),
+                name,
+                metric.replace("_", " ").upper(),
                 _seconds(by.get("mean")),
                 _seconds(by.get("mean"), 1),
                 *(_percent(by.get(statistic)) for statistic in STATISTICS),
             )
-            for each in found
-            for metric, by in each.residuals.items()
+            for name, metrics in found
+            for metric, by in metrics.items()
         ],
         texts=(0, 1),
     )
@@ -52,8 +57,11 @@ def latencies(title: str, found: Sequence[RecordedComparison], *, names: bool = 
 
 def tables(found: Sequence[RecordedComparison], left_out: Mapping[str, str]) -> None:
     """Print the errors of latencies, what was over time, and the runs that were left out."""
-    names = [each.name for each in found]
-    latencies("Simulated against recorded: latencies", found, names=len(found) > 1)
+    names = [each.name if len(found) > 1 else "" for each in found]
+    errors(
+        "Simulated against recorded: latencies",
+        zip(names, (each.residuals for each in found), strict=True),
+    )
     curves = [
         (name, OVER_TIME[what], *(f"{(100 if what == 'kv_use' else 1) * means[way]:,.1f}" for way in means))
         for name, each in zip(names, found, strict=True)
