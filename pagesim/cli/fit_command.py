@@ -16,6 +16,7 @@ from pagesim.setup.system import System
 
 if TYPE_CHECKING:
     from pagesim.costs.profiles import Profile
+    from pagesim.experiments.recorded.recording import RecordedRun
 
 LEFT_OUT = (
     *("cost", "frontend", "max_concurrency", "client_timeout", "window", "until", "fast_forward"),
@@ -70,19 +71,23 @@ def command(
     """
     from pagesim.cli import show_fit, show_truth
     from pagesim.experiments.fit import fitting, reading, result
-    from pagesim.experiments.recorded.find import split
+    from pagesim.experiments.recorded.find import read_all
 
     if out is not None and out.suffix != ".json":
         raise PagesimError(f"out is {out}; it must end in .json, or no command would find it")
     if out is not None:
         check_file(out, "profile")
-    logs, server = split(logs)
-    system, loads = reading.read(logs, hold_out or [], flags, server.options)
+    runs = read_all([*logs, *(hold_out or [])])
+    system, loads = reading.one_server(runs, flags)
+    apart = {str(file) for file in hold_out or []}
+    by_use: dict[bool, list[RecordedRun]] = {False: [], True: []}
+    for run, load in zip(runs, loads, strict=True):
+        by_use[run.name.partition("#")[0] in apart].append(load)
     operators = _start(start, system)
     if operators is not None and "kv_cache_dtype" not in system.model_fields_set:
         system = system.model_copy(update={"kv_cache_dtype": operators.kv_dtype})
-    fitted = fitting.fit(loads[: len(logs)], system, start=operators, first=first)
-    found = result.comparisons(fitted, loads[len(logs) :])
+    fitted = fitting.fit(by_use[False], system, start=operators, first=first)
+    found = result.comparisons(fitted, by_use[True])
     summary = result.report(fitted, found)
     if out is not None:
         result.profile(fitted, out.stem, summary).save(out)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from target import Target
 
-from pagesim.experiments.fit.reading import read
+from pagesim.experiments.fit.reading import one_server
+from pagesim.experiments.recorded.find import read_all
 
 FLAGS = {"model": "llama-3.1-8b", "gpu": "h100"}
 REQUESTS = 24
@@ -35,7 +36,7 @@ def _client() -> Target:
     }
 
     def load(folder: Path) -> None:
-        _, loads = read([folder / "c.json"], [], FLAGS)
+        _, loads = one_server(read_all([folder / "c.json"]), FLAGS)
         assert len(loads[0].trace())
 
     return Target("a client's log", {"c.json": json.dumps(data).encode()}, ("c.json",), load)
@@ -70,7 +71,7 @@ def _engine() -> Target:
     }
 
     def load(folder: Path) -> None:
-        _, loads = read([folder / "requests.jsonl"], [], {})
+        _, loads = one_server(read_all([folder / "requests.jsonl"]), {})
         assert len(loads[0].trace())
 
     return Target(

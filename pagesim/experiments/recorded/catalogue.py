@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pagesim.errors import PagesimError
 from pagesim.hardware import gpus
-from pagesim.models import model
+from pagesim.models.catalogue import known_as
 from pagesim.scheduling.vllm_releases import RELEASES
 
 
@@ -24,12 +23,8 @@ def known(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _model(name: str) -> str | None:
     """Return the catalogue's name of a model that a server calls by its path or its repository."""
     last = name.rstrip("/").rsplit("/", 1)[-1].lower()
-    for known in (last, last.removesuffix("-instruct"), last.removesuffix("-hf"), last.removeprefix("meta-")):
-        try:
-            return model(known).name
-        except PagesimError:
-            continue
-    return None
+    words = (name, last, last.removesuffix("-instruct"), last.removesuffix("-hf"), last.removeprefix("meta-"))
+    return next(filter(None, map(known_as, words)), None)
 
 
 def _gpu(device: str) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pagesim.errors import PagesimError, brief
 from pagesim.experiments.recorded import (
@@ -59,46 +60,39 @@ def _known(run: RecordedRun) -> RecordedRun:
 
 
 def read_all(files: Sequence[Path]) -> tuple[RecordedRun, ...]:
-    """Return the runs of several files; server's logs and dumps of metrics among them are about all runs.
+    """Return the runs of several files; what servers say of themselves among them is about all runs.
 
     Raises:
         PagesimError: a file is of no format that can be read, or there is no run among them.
     """
-    logs, server = split(files)
-    runs = [run for file in logs for run in read(file)]
-    if server.preemptions is not None and len(runs) == 1:
-        runs = [replace(run, preemptions=server.preemptions) for run in runs]
-    return tuple(replace(run, server={**server.options, **run.server}) for run in runs)
-
-
-def split(files: Sequence[Path]) -> tuple[list[Path], ServerFacts]:
-    """Return the files of requests, and what server's logs and dumps of metrics among the others say.
-
-    Raises:
-        PagesimError: a file cannot be read, or there is none of requests.
-    """
-    logs: list[Path] = []
-    facts = ServerFacts({})
+    runs: list[RecordedRun] = []
+    options: dict[str, Any] = {}
+    of_server: dict[str, Any] = {}
     for file in files:
-        about = about_server(file)
-        if about is None:
-            logs.append(file)
-        else:
-            preempted = facts.preemptions if about.preemptions is None else about.preemptions
-            facts = ServerFacts({**facts.options, **about.options}, preempted)
-    if not logs:
+        if (facts := _about_server(file)) is None:
+            runs += read(file)
+            continue
+        options |= facts.options
+        counted = {"preemptions": facts.preemptions, "series": facts.series}
+        of_server |= {name: value for name, value in counted.items() if value is not None}
+    if not runs:
         raise PagesimError(f"{files[0]}: says what the server is, and holds no request; give a run, too")
-    return logs, facts._replace(options=known(facts.options))
+    options = known(options)
+    more = of_server if len(runs) == 1 else {}
+    return tuple(replace(run, server={**options, **run.server}, **more) for run in runs)
 
 
-def about_server(file: Path) -> ServerFacts | None:
-    """Return what a server's log, or a dump of its metrics, says; None if the file is neither."""
+def _about_server(file: Path) -> ServerFacts | None:
+    """Return what a server's log or its metrics say; None if the file is of requests."""
     text = text_of(file)
     if text.lstrip()[:1] in ("{", "["):
-        return None
-    if server_files.is_metrics(text):
-        return server_files.metrics(str(file), text)
-    return server_files.log(str(file), text) if server_files.is_log(text) else None
+        # Nothing but AIPerf's samples of a server has a table of metrics with series.
+        samples = server_files.sampled(json_of(file, text)) if '"series"' in text else []
+    else:
+        samples = server_files.samples_of(text)
+    if samples:
+        return server_files.metrics(str(file), samples)
+    return server_files.log(str(file), text)
 
 
 def _read(file: Path) -> tuple[RecordedRun, ...]:

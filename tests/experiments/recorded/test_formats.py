@@ -20,6 +20,7 @@ from .samples import (
     GAP_S,
     LOG,
     METRICS,
+    MODEL,
     OUTPUT,
     PROMPT,
     TABLE,
@@ -206,3 +207,58 @@ def test_what_a_client_did_not_keep_is_named(tmp_path: Path) -> None:
     del short["itls"]
     with pytest.raises(PagesimError, match="--output-details"):
         read(written(tmp_path, short))
+
+
+def sampled(metrics: dict[str, tuple[float, list[float]]]) -> dict[str, Any]:
+    """Return what AIPerf exports of a server's metrics: by name the total or mean, and means of 2 s each."""
+
+    def slices(means: list[float]) -> list[dict[str, float]]:
+        starts = [10**9 * (100 + 2 * row) for row in range(len(means))]
+        return [
+            {"start_ns": at, "end_ns": at + 2 * 10**9, "avg": mean}
+            for at, mean in zip(starts, means, strict=True)
+        ]
+
+    return {
+        "metrics": {
+            name: {"series": [{"labels": None, "stats": {"avg": value}, "timeslices": slices(means)}]}
+            for name, (value, means) in metrics.items()
+        }
+    }
+
+
+def test_aiperfs_samples_of_a_server_say_what_it_was_over_time(tmp_path: Path) -> None:
+    data = sampled(
+        {
+            "vllm:num_requests_running": (3.0, [2.0, 4.0]),
+            "vllm:num_requests_waiting": (0.5, [0.0, 1.0]),
+            "vllm:kv_cache_usage_perc": (0.3, [0.2, 0.4]),
+        }
+    )
+    labels = {"block_size": "16", "num_gpu_blocks": "2588", "model_name": MODEL}
+    data["metrics"]["vllm:cache_config_info"] = {"series": [{"labels": labels, "stats": {"avg": 1.0}}]}
+    totals = [{"labels": {"engine": str(rank)}, "stats": {"total": 5.0 + rank}} for rank in range(2)]
+    data["metrics"]["vllm:num_preemptions"] = {"series": totals}
+    (run,) = read_all([written(tmp_path, vllm()), written(tmp_path, data, "server_metrics_export.json")])
+    assert run.preemptions == 11
+    assert (run.server["num_blocks"], run.server["block_size"]) == (2588, 16)
+    assert run.series is not None
+    assert [column.tolist() for column in run.series] == [[1.0, 3.0], [2.0, 4.0], [0.0, 1.0], [0.2, 0.4]]
+    data["metrics"]["vllm:num_preemptions"]["series"][0]["stats"]["total"] = "many"
+    with pytest.raises(PagesimError, match="vllm:num_preemptions is 'many'; a number from 0"):
+        read_all([written(tmp_path, vllm()), written(tmp_path, data, "server_metrics_export.json")])
+
+
+def test_sglangs_metrics_say_how_much_its_cache_holds(tmp_path: Path) -> None:
+    text = 'sglang:max_total_num_tokens{tp_rank="0"} 40000\nsglang:num_retracted_requests_total 4\n'
+    (run,) = read_all([written(tmp_path, vllm()), written(tmp_path, text, "metrics.txt")])
+    assert (run.preemptions, run.server["max_total_tokens"], run.server["policy"]) == (4, 40_000, "sglang")
+
+
+@pytest.mark.parametrize("place", [(), ("backend",), ("spec", "backend")])
+def test_a_report_of_guidellm_names_the_model(tmp_path: Path, place: tuple[str, ...]) -> None:
+    args: dict[str, Any] = {"model": MODEL}
+    for name in reversed(place):
+        args = {name: args}
+    (run,) = read(written(tmp_path, {**guidellm(), "args": args}))
+    assert run.server == {"model": "llama-3.1-8b"}
