@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,12 +18,10 @@ from pagesim.experiments.recorded.errors import (
     pairs_of,
     residuals_of,
 )
-from pagesim.experiments.recorded.recording import Floats, RecordedRun, Rows, Series
+from pagesim.experiments.recorded.recording import RecordedRun, Rows, Series
+from pagesim.results.prometheus import states_at
 from pagesim.results.result import Result
 from pagesim.setup.system import System, checked
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 NEEDED = (
     *("model", "gpu", "tensor_parallel_size", "vllm_version", "max_num_seqs", "max_num_batched_tokens"),
@@ -126,13 +124,16 @@ def compared(
     ttft = columns["first_token_s"] - columns["arrival_s"] + front
     e2e = columns["finish_s"] - columns["arrival_s"] + front
     pairs = pairs_of(run, ttft, e2e, chosen)
+    curve = None
+    if run.series is not None and result.steps is not None:
+        curve = OverTime(run.series, Series(run.series.t, *states_at(result.steps, run.series.t)))
     return RecordedComparison(
         name=run.name if name is None else name,
         system=result.scenario,
         requests=len(run),
         pairs=pairs,
         residuals=_residuals(run, pairs, result),
-        curve=None if run.series is None or result.steps is None else _curve(run.series, result.steps),
+        curve=curve,
         preemptions=sum(result.summary["preemptions"].values()),
         recorded_preemptions=run.preemptions,
         notes=notes,
@@ -166,19 +167,3 @@ def duration_of(result: Result) -> float:
     """Return seconds from the first arrival to the last token."""
     columns = result.request_columns
     return float(np.nanmax(columns["finish_s"]) - np.nanmin(columns["arrival_s"]))
-
-
-def _curve(series: Series, steps: pd.DataFrame) -> OverTime:
-    """Return what the server said over time beside what the simulated one had at the same instants."""
-    # The null block of vllm-v1 is no block of memory: as the server counts, it is none.
-    use = 1 - steps["free_gpu_blocks"] / (steps["free_gpu_blocks"] + steps["num_physical_blocks"]).max()
-    start, end = steps["start"].to_numpy(), (steps["start"] + steps["step_s"]).to_numpy()
-    at = np.searchsorted(start, series.t, "right") - 1
-    busy = (at >= 0) & (series.t < end[np.maximum(at, 0)])
-
-    def then(column: Any) -> Floats:
-        found: Floats = np.where(busy, column.to_numpy(np.float64)[np.maximum(at, 0)], 0.0)
-        return found
-
-    own = Series(series.t, then(steps["num_running"]), then(steps["num_waiting"]), then(use))
-    return OverTime(series, own)
