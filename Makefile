@@ -78,9 +78,8 @@ fuzz: $(VENV)/.test
 	FUZZ_ROUNDS=$(or $(ROUNDS),1400) FUZZ_SEED=$(or $(SEED),1) $(BIN)/pytest -n 2 -m slow -k changed_file \
 	    -o faulthandler_timeout=60 tests/fuzz/test_readers.py
 
-# CHECKOUT=folder tries another one.
 hostile: $(VENV)/.test
-	$(BIN)/python tests/fuzz/hostile.py --seed 1 $(if $(CHECKOUT),--checkout $(CHECKOUT))
+	HOSTILE_SEED=$(or $(SEED),1) $(BIN)/pytest -n 2 -m slow tests/fuzz/test_hostile.py
 
 # Draws changes to the sources and lists those that no test finds. It makes them in a copy of what git knows.
 $(MUTANTS)/.ready: tests/mutation/requirements.txt

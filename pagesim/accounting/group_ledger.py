@@ -209,5 +209,7 @@ class _Resting:
         end = (released + blocks) * group.block_size
         computed = (self.length - self.computed).tolist()
         before = np.array([group.rule.skipped(tokens) for tokens in computed], np.int64)
+        # A hit has the blocks of a window, and none of what MTP modules read behind it.
+        before = np.maximum(before, released * group.block_size)
         each = _Names(blocks, before, released, np.maximum(end - self.final, 0))
         return _Names(*map(self.total, each))

@@ -15,7 +15,6 @@ from pagesim.accounting.fragmentation import fragmentation_of
 from pagesim.api import trace_of
 from pagesim.cli import show
 from pagesim.cli.ablate_engines import engines
-from pagesim.cli.ablate_hit_rate import hit_rate
 from pagesim.cli.ablate_offload import offload
 from pagesim.cli.ablate_tier_size import tier_size
 from pagesim.cli.calibrate import numbers
@@ -179,7 +178,6 @@ def preemption(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
 
 
 cli.command("engines", cls=EngineCommand)(engines)
-cli.command("hit-rate", cls=EngineCommand)(hit_rate)
 cli.command("offload", cls=Command)(offload)
 cli.command("tier-size", cls=EngineCommand)(tier_size)
 

@@ -12,8 +12,8 @@ from pagesim.cli.flags import OUT, SCENARIO, scenario_from, taken, with_fields
 from pagesim.cli.printing import put_table
 from pagesim.cli.runs import counted, say_notes
 from pagesim.errors import PagesimError
-from pagesim.experiments.offload.hit_rate import chunk_bytes, prompt_chunks
 from pagesim.experiments.offload.sizes import serve_sizes
+from pagesim.experiments.prompt_blocks import block_bytes, prompt_blocks
 from pagesim.models import model
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.scenario import Scenario
@@ -48,9 +48,9 @@ def tier_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, An
 
     sizes = _sizes(asked.sizes)
     trace = trace_of(chosen)
-    prompts = prompt_chunks(trace)
+    prompts = prompt_blocks(trace)
     kv_dtype = EngineConfig(chosen).kv_dtype
-    chunk = chunk_bytes(
+    chunk = block_bytes(
         model(chosen.model), prompts.tokens, kv_dtype=kv_dtype, tp=chosen.tensor_parallel_size
     )
     rows: list[dict[str, Any]] = []

@@ -20,6 +20,7 @@ TABLE = (
     Entry("plan", "Plan a GPU's memory under vLLM, and how many requests fit."),
     Entry("sweep", "Replay a scenario over a grid, or find its highest load."),
     Entry("ablate", "Ablate the block size, preemption, a tier or the engine."),
+    Entry("cache", "Compare eviction policies on a trace, with the bound."),
     Entry("report", "Write one HTML page about one or several results."),
     Entry("trace", "Describe, convert, fit and make traces."),
     Entry("fit", "Fit a profile to the logs of a server's requests.", module="fit_command"),

@@ -43,8 +43,8 @@ def values(summary: Mapping[str, Any]) -> None:
 
 
 def front_end(summary: Mapping[str, Any]) -> str:
-    """Return the flag of the front end's time, ready to be appended; nothing where there is none."""
+    """Return the flag of the front end's time, ready to be appended; 0 where the runs do not show any."""
     of = summary["values"]["front_end_s"]
     error = of["standard_error"]
     known = error is not None and of["value"] > 2 * error
-    return f" --frontend-latency {of['value']:.3g}" if known else ""
+    return f" --frontend-latency {of['value'] if known else 0:.3g}"

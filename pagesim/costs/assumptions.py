@@ -57,3 +57,18 @@ def of_layers(model: ModelSpec, cost: str) -> tuple[str, ...]:
             f"iteration, and {STATE_FLOPS} operations a token and element: no kernel was measured"
         )
     return tuple(found)
+
+
+ERRORS = {"dense": (11, 13), "experts": (10, 14)}
+"""How far the roofline was off on runs that it was not fitted to, by kind of model, in percent: seconds per
+output token in the mean, and to the first token in the median, both without sign (docs/accuracy.md)."""
+
+
+def of_roofline(model: ModelSpec) -> str:
+    """Return what is known of the roofline's error for a model of that kind."""
+    tpot, ttft = ERRORS["dense" if model.moe is None else "experts"]
+    kind = "dense models" if model.moe is None else "models with experts"
+    return (
+        f"cost roofline is an estimate from datasheets: {kind} on H100, H200 and B200 that it was not fitted "
+        f"to were {tpot} % off in TPOT (mean) and {ttft} % in TTFT (median); of other GPUs less is known"
+    )

@@ -9,7 +9,7 @@ from pagesim.models import ModelSpec
 
 if TYPE_CHECKING:
     from pagesim.costs.profiles import Profile
-    from pagesim.costs.profiles.curves import Curve
+    from pagesim.costs.table import Table
 
 __all__ = ["host_links"]
 
@@ -36,14 +36,14 @@ def host_links(
 
 def _measured(profile: Profile, term: str, token: int) -> Link:
     """Return the link by which a term's transfers took as long as they did, at the largest block size."""
-    curves: dict[int, Curve] = profile.terms.whole(term)
-    size = max(curves)
-    curve, block = curves[size], token * max(size, 1)
-    least, most = curve.at[0], curve.at[-1]
-    moved, taken = (most - least) * block, curve.seconds[-1] - curve.seconds[0]
+    tables: dict[int, Table] = profile.terms.whole(term)
+    size = max(tables)
+    table, block = tables[size], token * max(size, 1)
+    least, most = table.knots[0][0], table.knots[0][-1]
+    moved, taken = (most - least) * block, table(most) - table(least)
     if moved and taken > 0:
         rate = moved / taken
-        latency = max(0.0, curve.seconds[0] - least * block / rate)
+        latency = max(0.0, table(least) - least * block / rate)
     else:  # one size was measured: all of it counts as bandwidth
-        rate, latency = most * block / curve.seconds[-1], 0.0
+        rate, latency = most * block / table(most), 0.0
     return Link(rate, latency, f"measured: {term.replace('_', ' ')} of profile {profile.name}")

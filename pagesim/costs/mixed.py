@@ -25,7 +25,8 @@ class MixedLayers:
         states: of a sequence.
         kv: bytes a second, of the cache.
         hbm: bytes a second, of states.
-        flops: operations a second, of all GPUs for attention.
+        flops: operations a second of a GPU, in decoding and with states.
+        prompts: operations a second of a GPU, in prompts' attention.
         tp: GPUs.
 
     Attributes:
@@ -40,6 +41,7 @@ class MixedLayers:
         kv: float,
         hbm: float,
         flops: float,
+        prompts: float,
         tp: int,
     ) -> None:
         self.spans = tuple(layers)
@@ -47,7 +49,7 @@ class MixedLayers:
         self._tokens = [
             max(1, to_ticks(max(each.bytes / kv, each.flops / tp / flops))) for each in layers.values()
         ]
-        self._pairs_s = [each.prompt_flops / tp / flops for each in layers.values()]
+        self._pairs_s = [each.prompt_flops / tp / prompts for each in layers.values()]
         self._state = to_ticks(2 * states.bytes / hbm)
         self._state_s = STATE_FLOPS * states.elements / flops
         self._keeps_states = states.bytes > 0

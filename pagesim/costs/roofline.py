@@ -1,57 +1,77 @@
-"""The roofline cost model: bytes over bandwidth or operations over peak, whichever takes longer."""
+"""The roofline cost model: bytes over bandwidth or operations over peak, and what launches take at least."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pagesim.costs.assumptions import of_experts, of_layers, of_weights
+from pagesim.costs.assumptions import of_experts, of_layers, of_roofline, of_weights
 from pagesim.costs.attended import attended, states
 from pagesim.costs.base import NOWHERE, UNBOUNDED, AttentionSpan, DecodeRun, IterationShape, SpanAhead
 from pagesim.costs.engines import UNKNOWN, EngineTime
 from pagesim.costs.mixed import MixedLayers
+from pagesim.costs.operators.launches import launching
+from pagesim.costs.operators.reduces import EAGER_S
+from pagesim.costs.profiles.rescale import LAUNCH_S
 from pagesim.errors import PagesimError
 from pagesim.hardware import GpuSpec
-from pagesim.models import ALL_REDUCES_PER_LAYER, ModelSpec, all_reduce_bytes_per_token
-from pagesim.models.parameters import TOWER
+from pagesim.models import ALL_REDUCES_PER_LAYER, ModelSpec
 from pagesim.sim.clock import TICKS_PER_SECOND, to_ticks
+
+KERNELS = 11
+"""Kernels a layer: two norms, four products, rotation, activation, residual, and attention in two parts."""
+
+EXPERT_KERNELS = 5
+"""Kernels of a layer with experts beside these: router, choice of experts, sorting of tokens, two sums."""
 
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """What share of the datasheet's numbers is reached.
+    """What share of the datasheet's numbers is reached, and what a kernel takes at least.
 
-    The defaults are rules of thumb and not measurements: large matrix products and streaming reads reach
-    about 80 % of peak; the attention kernels of 2023 read the cache at about 65 % of peak bandwidth.
+    The defaults are fitted to one half of published closed-loop runs of vLLM on H100, H200 and B200
+    (docs/accuracy.md); the other half says how far they are off.
 
     Attributes:
-        flops: share of peak operations a second, in matrix products.
+        flops: share of peak operations a second, in products with weights.
         hbm: share of peak memory bandwidth, for weights and activations.
         kv: share of peak memory bandwidth, for reading the cache in attention.
         link: share of the host link's and of the GPUs' link's bandwidth.
+        prompts: share of peak operations a second, in prompts' attention.
+        experts: share of peak operations a second, in experts, whose products are many and small.
+        experts_hbm: share of peak memory bandwidth, for experts' weights.
+        launch_s: seconds of a kernel however little it has to do.
     """
 
-    flops: float = 0.80
-    hbm: float = 0.80
-    kv: float = 0.65
+    flops: float = 0.50
+    hbm: float = 0.90
+    kv: float = 0.88
     link: float = 1.0
+    prompts: float = 0.16
+    experts: float = 0.19
+    experts_hbm: float = 0.78
+    launch_s: float = LAUNCH_S
 
     def __post_init__(self) -> None:
-        for name in ("flops", "hbm", "kv", "link"):
+        for name in ("flops", "hbm", "kv", "link", "prompts", "experts", "experts_hbm"):
             value = getattr(self, name)
             if not 0 < value <= 1:
                 raise PagesimError(f"cost roofline: {name} is {value}; it must be above 0 and at most 1")
+        if not 0 <= self.launch_s <= 1:
+            raise PagesimError(f"cost roofline: launch_s is {self.launch_s}; it must be from 0 to 1 s")
 
 
 class Roofline:
     """Seconds = the engine's own time + linear layers + attention + all-reduces + swaps + copies.
 
-    Linear layers take the longer of reading the weights and activations and of computing the tokens; of
-    experts those are read that the tokens are expected to visit (`MixtureOfExperts.touched`). Attention in
-    decoding takes the longer of reading the context's KV and of computing with it; in a prompt it is bound
-    by operations. Layers that do not look back on all tokens, or keep a state: see `MixedLayers`. Under
-    tensor parallelism each GPU does its share, and two all-reduces a layer are added. Swapped blocks cross
-    each GPU's own host link.
+    Linear layers take the longer of reading the weights and activations and of computing the tokens, and
+    experts likewise; of experts those are read that the tokens are expected to visit
+    (`MixtureOfExperts.touched`). Each kernel of a layer takes a launch beside that. Attention in decoding
+    takes the longer of reading the context's KV and of computing with it; in a prompt it is bound by
+    operations. Layers that do not look back on all tokens, or keep a state: see `MixedLayers`. Under tensor
+    parallelism each GPU does its share, and two all-reduces a layer are added. An iteration with a prompt
+    that no CUDA graph launches takes at least what the host needs to launch it. Swapped blocks cross each
+    GPU's own host link.
 
     Args:
         model, gpu: what runs where.
@@ -81,50 +101,60 @@ class Roofline:
     ) -> None:
         efficiency = efficiency or Efficiency()
         hbm = gpu.hbm_bytes_per_s * efficiency.hbm
-        flops = gpu.fp16_flops * efficiency.flops
+        fp16 = gpu.fp16_flops * efficiency.flops
         kv_bytes = model.kv_bytes_per_token(kv_dtype, tp)
         self._overhead = to_ticks(engine.iteration_s)
         self._sequence = to_ticks(engine.sequence_s)
-        self._fixed: dict[int, int] = {}
+        # By tokens and by sampled sequences: ticks that depend on these alone.
+        self._by_tokens: dict[int, int] = {}
+        self._by_sampled: dict[int, int] = {}
         self._moe = model.moe
         # The experts of a GPU compute the tokens of all data-parallel ranks, which are taken to be alike.
         self._ranks = 1 if model.expert_division is None else model.expert_division.ranks
-        experts = model.expert_bytes_per_gpu(tp)
-        # A tower for images is not read where there are none.
-        tower = model.weight_bytes_by_group(tp).get(TOWER, 0)
-        self._weights_s = (model.weight_bytes_per_gpu(tp) - experts - tower) / hbm
-        self._experts_s = experts / hbm
+        self._weights_s = model.layer_weight_bytes / tp / hbm
+        self._experts_s = model.expert_bytes_per_gpu(tp) / (gpu.hbm_bytes_per_s * efficiency.experts_hbm)
         # A token's residual stream is read and written around each of the two halves of a layer.
         self._activations_s = 8 * model.layers * model.hidden * 2 / tp / hbm
-        by_compute = [
-            *model.flops_by_compute.items(),
-            (model.lm_head_compute, model.lm_head_flops_per_token),
-        ]
-        self._linear_s = sum(
-            flops / tp / (gpu.flops(compute) * efficiency.flops) for compute, flops in by_compute
+        of_experts_s = model.expert_flops_per_token / tp / gpu.flops(model.weights.experts.compute)
+        of_all_s = sum(flops / tp / gpu.flops(compute) for compute, flops in model.flops_by_compute.items())
+        self._linear_s = (of_all_s - of_experts_s) / efficiency.flops
+        self._linear_experts_s = of_experts_s / efficiency.experts
+        self._head_weights_s = model.lm_head_bytes / tp / hbm
+        self._head_s = (
+            model.lm_head_flops_per_token / tp / (gpu.flops(model.lm_head_compute) * efficiency.flops)
         )
+        with_experts = 0
+        if model.moe is not None:
+            with_experts = (model.mlp_layers or model.layers) - model.moe.dense_layers
+        self._launches_s = efficiency.launch_s * (KERNELS * model.layers + EXPERT_KERNELS * with_experts)
         kv = gpu.hbm_bytes_per_s * efficiency.kv
+        prompts = gpu.fp16_flops * efficiency.prompts
         layers = attended(model, kv_dtype, tp)
         whole = layers.pop(None)
-        self._pair_s = whole.prompt_flops / tp / flops
-        context_s = max(whole.bytes / kv, whole.flops / tp / flops)
+        self._pair_s = whole.prompt_flops / tp / prompts
+        context_s = max(whole.bytes / kv, whole.flops / tp / fp16)
         # Whole ticks a token of context: then a run of decode steps adds up exactly.
         self._context = max(1, to_ticks(context_s)) if context_s else 0
         self._mixed: MixedLayers | None = None
         if layers or model.state_layers:
             limited = {span: each for span, each in layers.items() if span}
-            self._mixed = MixedLayers(limited, states(model, tp), kv=kv, hbm=hbm, flops=flops, tp=tp)
+            self._mixed = MixedLayers(
+                limited, states(model, tp), kv=kv, hbm=hbm, flops=fp16, prompts=prompts, tp=tp
+            )
         self.spans: tuple[AttentionSpan, ...] | None = None if self._mixed is None else self._mixed.spans
         self.notes = (
             *of_weights(model, gpu, "roofline"),
             *of_experts(model, "roofline"),
             *of_layers(model, "roofline"),
+            of_roofline(model),
         )
-        self._reduce_latency_s = self._reduce_s = 0.0
-        if tp > 1:
-            reduces, link = ALL_REDUCES_PER_LAYER * model.layers, gpu.peer.bytes_per_s * efficiency.link
-            self._reduce_latency_s = reduces * gpu.peer.latency_s
-            self._reduce_s = reduces * all_reduce_bytes_per_token(model, tp) / link
+        self._gpu, self._tp, self._link = gpu, tp, efficiency.link
+        self._reduces = ALL_REDUCES_PER_LAYER * model.layers if tp > 1 else 0
+        self._reduced_bytes = 2 * model.hidden
+        # Where a prompt makes an iteration too large for CUDA graphs, the host launches it.
+        self._graphed = engine.graphs_to
+        self._host = to_ticks(launching(model).prompt_s)
+        self._eager = to_ticks(self._reduces * EAGER_S)
         self._swap_latency_s = gpu.host.latency_s
         self._swap_s = kv_bytes * block_size / (gpu.host.bytes_per_s * efficiency.link)
         self._copy_s = 2 * kv_bytes * block_size / hbm
@@ -136,32 +166,42 @@ class Roofline:
             seconds += self._swap_latency_s + self._swap_s * swapped
         if shape.blocks_copied:
             seconds += self._copy_s * shape.blocks_copied
-        if shape.query_key_pairs:
-            seconds += self._pair_s * shape.query_key_pairs
-        extra = round(seconds * TICKS_PER_SECOND)
+        moving = round(seconds * TICKS_PER_SECOND)
         if not (shape.tokens or shape.launches):
-            return extra
+            return moving
+        device = self._of_tokens(shape.tokens) + self._of_sampled(shape.sampled)
+        device += self._context * shape.decode_context
         if self._mixed is not None:
-            extra += self._mixed.iteration(shape)
-        if self._sequence:
-            extra += self._sequence * shape.sampled
-        return self._linear(shape.tokens) + self._context * shape.decode_context + extra
+            device += self._mixed.iteration(shape)
+        own = self._overhead + self._sequence * shape.sampled
+        if not shape.query_key_pairs:
+            return moving + device + own
+        device += round(self._pair_s * shape.query_key_pairs * TICKS_PER_SECOND)
+        if shape.tokens > self._graphed:
+            device = max(self._host, device + self._eager)
+        return moving + device + own
 
     def parts(self, shape: IterationShape) -> dict[str, int]:
         swapped = shape.blocks_out + shape.blocks_in
-        computes = bool(shape.tokens or shape.launches)
-        mixed = {} if self._mixed is None else self._mixed.parts(shape)
-        reduces = self._reduce_latency_s + self._reduce_s * shape.tokens
-        return {
-            "overhead": (self._overhead + self._sequence * shape.sampled) * computes,
-            "linear layers": to_ticks(self._matrices_s(shape.tokens)) * computes,
-            "all-reduces": to_ticks(reduces) * computes,
-            "prompt attention": to_ticks(self._pair_s * shape.query_key_pairs),
-            "decode attention": self._context * shape.decode_context * computes,
-            **{name: ticks * computes for name, ticks in mixed.items()},
+        moving = {
             "swaps": to_ticks(self._swap_latency_s + self._swap_s * swapped) if swapped else 0,
             "copies": to_ticks(self._copy_s * shape.blocks_copied),
         }
+        if not (shape.tokens or shape.launches):
+            return moving
+        mixed = {} if self._mixed is None else self._mixed.parts(shape)
+        eager = self._eager if shape.query_key_pairs and shape.tokens > self._graphed else 0
+        device = {
+            "linear layers": to_ticks(self._matrices_s(shape.tokens) + self._launches_s),
+            "LM head": self._of_sampled(shape.sampled),
+            "all-reduces": to_ticks(self._reduces_s(shape.tokens)) + eager,
+            "prompt attention": to_ticks(self._pair_s * shape.query_key_pairs),
+            "decode attention": self._context * shape.decode_context,
+            **mixed,
+        }
+        overhead = self._overhead + self._sequence * shape.sampled
+        waiting = self.iteration(shape) - sum(moving.values()) - sum(device.values()) - overhead
+        return {"overhead": overhead, **device, "waiting for the host": max(0, waiting), **moving}
 
     def decode(self, sequences: int, context: int) -> DecodeRun:
         first, increment = self._first(sequences, context), self._context * sequences
@@ -179,19 +219,35 @@ class Roofline:
 
     def _first(self, sequences: int, context: int) -> int:
         """Ticks of a step in which so many decode, all but what spans some tokens only."""
-        return self._linear(sequences) + self._sequence * sequences + self._context * context
+        device = self._of_tokens(sequences) + self._of_sampled(sequences) + self._context * context
+        return device + self._overhead + self._sequence * sequences
 
-    def _linear(self, tokens: int) -> int:
-        """Ticks of everything that depends on the number of tokens alone."""
-        known = self._fixed.get(tokens)
+    def _of_tokens(self, tokens: int) -> int:
+        """Ticks of all layers that depend on the number of tokens alone."""
+        known = self._by_tokens.get(tokens)
         if known is None:
-            seconds = self._matrices_s(tokens) + self._reduce_latency_s + self._reduce_s * tokens
-            known = self._fixed[tokens] = self._overhead + round(seconds * TICKS_PER_SECOND)
+            seconds = self._matrices_s(tokens) + self._launches_s + self._reduces_s(tokens)
+            known = self._by_tokens[tokens] = to_ticks(seconds)
+        return known
+
+    def _of_sampled(self, sampled: int) -> int:
+        """Ticks of the LM head."""
+        known = self._by_sampled.get(sampled)
+        if known is None:
+            known = to_ticks(max(self._head_weights_s, self._head_s * sampled)) if sampled else 0
+            self._by_sampled[sampled] = known
         return known
 
     def _matrices_s(self, tokens: int) -> float:
-        """Seconds of the linear layers, experts included."""
-        memory = self._weights_s + self._activations_s * tokens
-        if self._moe is not None:
-            memory += self._experts_s * self._moe.touched(tokens * self._ranks)
-        return max(memory, self._linear_s * tokens)
+        """Seconds of the linear layers, experts included and the LM head left out."""
+        seconds = max(self._weights_s + self._activations_s * tokens, self._linear_s * tokens)
+        if self._moe is None:
+            return seconds
+        read = self._experts_s * self._moe.touched(tokens * self._ranks)
+        return seconds + max(read, self._linear_experts_s * tokens)
+
+    def _reduces_s(self, tokens: int) -> float:
+        """Seconds of all-reduces that CUDA graphs launch."""
+        if not self._reduces:
+            return 0.0
+        return self._reduces * self._gpu.peer.all_reduce_s(self._reduced_bytes * tokens, self._tp, self._link)

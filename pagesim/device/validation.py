@@ -201,7 +201,8 @@ def validate(
 
 def _cases(system: System, policies: Sequence[str], preemptions: Sequence[Preemption]) -> Iterator[System]:
     seen: set[tuple[str, str]] = set()
-    default = system.model_copy(update={"preemption": None})
+    # Live runs have no front end; what is given holds for both.
+    default = system.model_copy(update={"preemption": None, "frontend": system.frontend or "0"})
     for preemption in preemptions:
         for policy, each in each_policy(default, policies).items():
             if preemption != "default" and can_use(EngineConfig(each).policy, "preemption", preemption):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pagesim.models.weights import Compute
@@ -17,12 +19,57 @@ _LINK = re.compile(rf"{_NUMBER}({'|'.join(_RATES)})(?::{_NUMBER}({'|'.join(_TIME
 
 
 @dataclass(frozen=True, slots=True)
+class AllReduces:
+    """Measured all-reduces among the GPUs of one server.
+
+    Attributes:
+        bytes: of what each GPU has to be summed, ascending, ``[N]``.
+        seconds: by GPUs, of each size, ``[N]`` each.
+        source: where they were measured.
+    """
+
+    bytes: tuple[float, ...]
+    seconds: Mapping[int, tuple[float, ...]]
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class Link:
-    """A path for copies: bytes/s in one direction, seconds until the first byte, where these come from."""
+    """A path for copies: bytes/s in one direction, seconds until the first byte, where these come from.
+
+    Attributes:
+        all_reduces: over it, where they were measured.
+    """
 
     bytes_per_s: float
     latency_s: float
     note: str
+    all_reduces: AllReduces | None = None
+
+    def all_reduce_s(self, size: float, gpus: int, share: float = 1.0) -> float:
+        """Return the seconds of an all-reduce among the GPUs of one server.
+
+        Of measured ones the straight line between two sizes is taken, and beyond the largest its bytes a
+        second; among a number of GPUs that was not measured, what the next larger number takes, or the
+        largest. Of others each GPU sends every byte 2·(gpus − 1)/gpus times, as in a ring.
+
+        Args:
+            size: bytes that each GPU has to be summed.
+            gpus: at least 2.
+            share: of the bandwidth that is reached, where none was measured.
+        """
+        measured = self.all_reduces
+        if measured is None:
+            return self.latency_s + 2 * (gpus - 1) / gpus * size / (self.bytes_per_s * share)
+        counts = sorted(measured.seconds)
+        seconds = measured.seconds[next((each for each in counts if each >= gpus), counts[-1])]
+        sizes = measured.bytes
+        if size > sizes[-1]:
+            return seconds[-1] * size / sizes[-1]
+        place = min(max(bisect_left(sizes, size), 1), len(sizes) - 1)
+        before, after = sizes[place - 1 : place + 1]
+        part = max(0.0, size - before) / (after - before)
+        return seconds[place - 1] + part * (seconds[place] - seconds[place - 1])
 
 
 def parse_link(text: str) -> Link:

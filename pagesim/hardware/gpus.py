@@ -7,17 +7,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pagesim.hardware.gpu_spec import GIB, GpuSpec, Link
+from pagesim.hardware.gpu_spec import GIB, AllReduces, GpuSpec, Link
 from pagesim.models.names import find
 from pagesim.setup.plugins import Plugins
 
 __all__ = ["GIB", "GPUS", "GpuSpec", "Link", "gpu", "gpus"]
 
 _SHEETS = json.loads(Path(__file__).with_name("gpus.json").read_text(encoding="utf-8"))
-_LINKS = {
-    row["name"]: Link(round(row["gb_per_s"] * 1e9, 3), row["latency_us"] / 1e6, row["note"])
-    for row in _SHEETS["links"]
-}
+
+
+def _all_reduces(name: str) -> AllReduces | None:
+    """Return what was measured over a link: of a row sizes are in KiB, and seconds in microseconds."""
+    row = next((row for row in _SHEETS["all_reduces"] if name in row["links"]), None)
+    if row is None:
+        return None
+    seconds = {int(gpus): tuple(us / 1e6 for us in each) for gpus, each in row["us_by_gpus"].items()}
+    return AllReduces(tuple(size * 1024 for size in row["kib"]), seconds, row["source"])
+
+
+def _link(row: Mapping[str, Any]) -> Link:
+    rate = round(row["gb_per_s"] * 1e9, 3)
+    return Link(rate, row["latency_us"] / 1e6, row["note"], _all_reduces(row["name"]))
+
+
+_LINKS = {row["name"]: _link(row) for row in _SHEETS["links"]}
 
 
 def _spec(row: Mapping[str, Any]) -> GpuSpec:

@@ -65,15 +65,46 @@ def _gemma4(config: HfConfig, layers: int) -> Fields:
     return {"extras": tuple(found), "ffns": ffns}
 
 
-def _streams(config: HfConfig, layers: int) -> list[Tensor]:
-    """What mixes several residual streams before and after attention and MLP (hyper-connections)."""
+def _streams(config: HfConfig, layers: int, each: int = 0, parts: int = 3) -> list[Tensor]:
+    """What mixes several residual streams before and after attention and MLP (hyper-connections).
+
+    Args:
+        config: a model's.
+        layers: that have it.
+        each: rows of its matrix a stream; two and one for every stream when left out.
+        parts: of its matrix, with a learned scale each.
+    """
     streams = config.number("hc_mult", default=1)
-    rows, columns = streams * (2 + streams), streams * config.number("hidden_size")
+    rows, columns = streams * (each or 2 + streams), streams * config.number("hidden_size")
     return [
         Tensor(REST, "hc_fn", 2 * rows, columns, range(layers), wide=True),
         vector("hc_base", 2 * rows, range(layers), wide=True),
-        vector("hc_scale", 2 * 3, range(layers), wide=True, counted=0),
+        vector("hc_scale", 2 * parts, range(layers), wide=True, counted=0),
     ]
+
+
+def _streams_head(config: HfConfig) -> list[Tensor]:
+    """What makes one residual stream of several before the LM head."""
+    streams = config.number("hc_mult", default=1)
+    return [
+        Tensor(REST, "hc_head_fn", streams, streams * config.number("hidden_size"), wide=True),
+        vector("hc_head_base", streams, wide=True),
+        vector("hc_head_scale", 1, wide=True, counted=0),
+    ]
+
+
+def _hy_v4(config: HfConfig, layers: int) -> Fields:
+    """Several residual streams, and a gate and a sink of latent attention (models/hy_v4)."""
+    heads, every = config.number("num_attention_heads"), range(layers)
+    gate = heads * config.number("v_head_dim")
+    return {
+        "extras": (
+            *_streams(config, layers, 2, 2),
+            *_streams_head(config),
+            Tensor("attention", "linear_gate", gate, config.number("hidden_size"), every, ALL),
+            vector("sinks", heads, every, shards=ALL, wide=True),
+        )
+    }
 
 
 def _glm5_next(config: HfConfig, layers: int) -> Fields:
@@ -95,7 +126,7 @@ def _deepseek_v4(config: HfConfig, layers: int) -> Fields:
     hidden, heads, width = (config.number(key) for key in ("hidden_size", "num_attention_heads", "head_dim"))
     rank, groups, out = (config.number(key) for key in ("q_lora_rank", "o_groups", "o_lora_rank"))
     keys, index_heads = config.number("index_head_dim"), config.number("index_n_heads")
-    streams, every = config.number("hc_mult", default=1), range(layers)
+    every = range(layers)
     chosen = config.number("vocab_size") * config.number("num_experts_per_tok")
     ratios = (config.numbers("compress_ratios") or ())[:layers]
 
@@ -123,9 +154,7 @@ def _deepseek_v4(config: HfConfig, layers: int) -> Fields:
         *compressor(4, keys, picks),
         *compressor(128, width, thins),
         *_streams(config, layers),
-        Tensor(REST, "hc_head_fn", streams, streams * hidden, wide=True),
-        vector("hc_head_base", streams, wide=True),
-        vector("hc_head_scale", 1, wide=True, counted=0),
+        *_streams_head(config),
         # Layers that choose experts by the token itself have a table in place of the bias.
         vector("tid2eid", chosen, range(hashed), wide=True, counted=8),
         vector("correction_bias", config.number("n_routed_experts"), range(hashed, layers), wide=True),
@@ -174,17 +203,43 @@ def _laguna(config: HfConfig, layers: int) -> Fields:
 
     Source: laguna.py.
     """
-    hidden, kv_heads = config.number("hidden_size"), config.number("num_key_value_heads")
     dim, kinds = config.number("head_dim"), config.entries("layer_types") or ()
     key = "num_attention_heads_per_layer"
     heads = config.numbers(key) or (config.number("num_attention_heads"),) * layers
     if len(heads) != layers or min(heads) < 1:
         raise config.error(key, heads, f"a number for each of the {layers} layers")
     gating, sinks = config.get("gating"), config.flag("swa_attention_sink_enabled")
-    slides = {i for i, kind in enumerate(kinds) if kind == "sliding_attention"} if sinks else set()
     gate = {None: 1, True: 1, "per-head": 1, "per-element": dim, False: 0}.get(gating)
     if gate is None:
         raise config.error("gating", gating, "true, false, per-head or per-element")
+    slides = [i for i, kind in enumerate(kinds) if kind == "sliding_attention"] if sinks else []
+    return _gated_heads(config, heads, config.number("num_key_value_heads"), gate, slides)
+
+
+def _step3p5(config: HfConfig, layers: int) -> Fields:
+    """Attention with a number of heads of its own where there is a window, and a gate a head (step3p5.py)."""
+    kinds, heads = config.entries("layer_types") or (), config.number("num_attention_heads")
+    other = config.part("attention_other_setting")
+    own = other.number("num_attention_heads") if other else heads
+    kind = other.text("attention_type") if other else None
+    of_layers = [own if each == kind else heads for each in kinds[:layers]] or [heads] * layers
+    groups = config.number("num_attention_groups", "num_key_value_heads")
+    return _gated_heads(config, of_layers, groups, int(config.flag("use_head_wise_attn_gate")))
+
+
+def _gated_heads(
+    config: HfConfig, heads: Sequence[int], kv_heads: int, gate: int, sinks: Sequence[int] = ()
+) -> Fields:
+    """Attention of layers with so many heads each, and with so many numbers a head that gate what it gives.
+
+    Args:
+        config: a model's.
+        heads: of queries, a layer.
+        kv_heads: of keys and values.
+        gate: numbers of a head's gate; 0 without one.
+        sinks: layers with a learned weight a head for attending to nothing.
+    """
+    hidden, dim = config.number("hidden_size"), config.number("head_dim")
     found: list[Tensor] = []
     for number in sorted(set(heads)):
         at = [i for i, each in enumerate(heads) if each == number]
@@ -192,7 +247,7 @@ def _laguna(config: HfConfig, layers: int) -> Fields:
             *projections(hidden, number, kv_heads, (dim, dim), at),
             Tensor("attention", "g_proj", number * gate, hidden, at, ALL),
             vector("qk_norm", 2 * dim, at),
-            vector("sinks", number, [i for i in at if i in slides], shards=ALL),
+            vector("sinks", number, [i for i in at if i in sinks], shards=ALL),
         ]
     return {"extras": tuple(found), "own_attention": True}
 
@@ -205,6 +260,13 @@ def _ling(config: HfConfig, layers: int) -> Fields:
         raise config.error("gated_attention_proj_granularity_type", kind, "head_wise or element_wise")
     attends = full_attention(config, layers)
     return {"extras": (Tensor("attention", "g_proj", gate, config.number("hidden_size"), attends, ALL),)}
+
+
+def _longcat(config: HfConfig, layers: int) -> Fields:
+    """Routes to experts that give what they take (longcat_flash.py)."""
+    zero, at = config.number("zero_expert_num", default=0), range(0, layers, 2)
+    routes = Tensor(REST, "router.zero_experts", zero, config.number("hidden_size"), at, wide=True)
+    return {"extras": (routes, vector("correction_bias.zero_experts", zero, at, wide=True))}
 
 
 def _minimax_m3(config: HfConfig, layers: int) -> Fields:
@@ -267,10 +329,13 @@ _EXTRAS: dict[str, Callable[[HfConfig, int], Fields]] = {
     "deepseek_v4": _deepseek_v4,
     "gemma4": _gemma4,
     "glm5_next": _glm5_next,
+    "hy_v4": _hy_v4,
     "kimi_linear": _kimi,
     "laguna": _laguna,
+    "longcat_flash": _longcat,
     "mimo_v2": _mimo_v2,
     "minimax_m3": _minimax_m3,
     "nemotron-nas": _nemotron_nas,
+    "step3p5": _step3p5,
     "zamba2": _zamba2,
 }

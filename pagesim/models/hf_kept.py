@@ -152,7 +152,7 @@ def full_attention(config: HfConfig, layers: int) -> list[int]:
 def _glm_dsa(config: HfConfig, layers: int, _: FullLayer, latent: LatentLayer | None, *__: object) -> Kept:
     """Latent vectors, and an indexer in the layers that pick for those after them.
 
-    Source: models/deepseek_v32/attention.py.
+    Sources: models/deepseek_v32/attention.py, models/hy_v4.
     """
     if latent is None:
         raise config.error("kv_lora_rank", None, "a whole number from 1")
@@ -161,12 +161,17 @@ def _glm_dsa(config: HfConfig, layers: int, _: FullLayer, latent: LatentLayer | 
     frequency = config.number("index_topk_freq", default=1)
     offset = config.number("index_skip_topk_offset", default=2)
     pattern = config.text("index_topk_pattern")
+    kinds = config.entries("indexer_types") if config.family == "hy_v4" else None
     config.skip("indexer_types")
     picks = [max(i - offset + 1, 0) % frequency == 0 for i in range(layers)]
     if pattern is not None:
         if len(pattern) != layers:
             raise config.error("index_topk_pattern", pattern, f"a letter for each of the {layers} layers")
         picks = [letter != "S" for letter in pattern]
+    if kinds is not None:
+        if len(kinds) != layers:
+            raise config.error("indexer_types", kinds, f"one entry for each of the {layers} layers")
+        picks = [kind != "shared" for kind in kinds]
     return [(latent, indexer) if pick else (latent,) for pick in picks]
 
 
@@ -288,6 +293,7 @@ KEPT: dict[str, Reader] = {
     "gemma4": _gemma4,
     "glm5_next": _deltas,
     "glm_moe_dsa": _glm_dsa,
+    "hy_v4": _glm_dsa,
     "kimi_linear": _deltas,
     "mimo_v2": _mimo_v2,
     "minicpm3": _minicpm3,

@@ -98,6 +98,8 @@ def kinds(config: HfConfig) -> tuple[str, ...]:
                 f"{config.where}: {key} names {brief(name)}, which is none of {', '.join(KINDS)}: what such "
                 f"layers keep is not known here; {LAYER_FILE}"
             )
+    if config.family == "step3p5":  # which lists its MTP modules, too
+        named = named[:layers]
     if len(named) != layers:
         raise config.error(key, named, f"one entry for each of the {layers} layers; it has {len(named)}")
     return tuple(KINDS[name] for name in named)
@@ -110,6 +112,8 @@ def layer_count(config: HfConfig) -> int:
         PagesimError: the config does not say it, or says too large a one.
     """
     named = config.entries("layer_types") or config.entries("layers_block_type")
+    if config.family == "longcat_flash":  # each of whose layers attends twice
+        return 2 * config.number("num_layers", "num_hidden_layers")
     layers = config.number("num_hidden_layers", "n_layer", "n_layers", default=len(named) if named else None)
     if layers > MOST_PARTS:
         raise config.error("num_hidden_layers", layers, f"a whole number from 1 to {MOST_PARTS}")
@@ -301,6 +305,7 @@ def _minimax_m2(config: HfConfig, layers: int) -> tuple[str, ...]:
 PATTERNS: dict[str, Pattern] = {
     **{f"all_{kind}": _of_all(kind) for kind in ("both", "indexed", "state")},
     "all_windows": _all_windows,
+    "afmoe": _every("global_attn_every_n_layers", "window"),
     "bamba": _bamba,
     "delta": _every("full_attention_interval", "state"),
     "even_windows": _even_windows,

@@ -5,11 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil
 
-from pagesim.errors import PagesimError
 from pagesim.models.hf_config import HfConfig
-from pagesim.models.hf_unread import LAYER_FILE
 from pagesim.models.parts import LatentAttention, MixtureOfExperts
-from pagesim.models.recurrent import GatedDeltaNet, KimiDelta, Mamba1, Mamba2, Recurrence, ShortConv
+from pagesim.models.recurrent import (
+    GatedDeltaNet,
+    KimiDelta,
+    LightningAttention,
+    Mamba1,
+    Mamba2,
+    Recurrence,
+    ShortConv,
+)
 
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
@@ -48,7 +54,8 @@ def experts(config: HfConfig, layers: int) -> MixtureOfExperts | None:
     found = MixtureOfExperts(
         experts=number,
         experts_per_token=config.number(
-            *("num_experts_per_tok", "moe_k", "num_experts_per_token", "experts_per_token", "top_k_experts")
+            *("num_experts_per_tok", "moe_k", "num_experts_per_token", "experts_per_token", "top_k_experts"),
+            *("moe_top_k", "moe_topk"),
         ),
         # A key that is missing where the family's experts have a width of their own is no plain MLP's width.
         expert_ffn=config.number(*rules.expert_ffn),
@@ -79,6 +86,8 @@ def plain_layers(config: HfConfig, layers: int) -> list[int]:
     match config.family:
         case "deepseek_v4":
             return []
+        case "longcat_flash":
+            return list(every)
         case "jamba":
             period = config.number("expert_layer_period")
             offset = config.number("expert_layer_offset", default=0)
@@ -101,6 +110,15 @@ def plain_layers(config: HfConfig, layers: int) -> list[int]:
             return [i for i in every if i in dense or (i + 1) % step != 0]
         case "nemotron_h":
             return _letters(config, "-", "mlp")
+        case "step3p5" if config.get("mlp_layer_types") is None:
+            listed = config.text("moe_layers_enum")
+            if listed is None:
+                return [0]
+            numbers = listed.split(",")
+            if not all(each.strip().isdecimal() for each in numbers):
+                raise config.error("moe_layers_enum", listed, "numbers of layers with commas between")
+            sparse = [int(each) for each in numbers]
+            return [i for i in every if i not in sparse]
     first = config.number("first_k_dense_replace", "num_dense_layers", default=0)
     kinds = config.entries("mlp_layer_types")
     if kinds is not None:
@@ -122,15 +140,17 @@ def sparse_layers(config: HfConfig, layers: int) -> list[int]:
     """Return the layers that have experts, from 0, of a model that has some."""
     if config.family == "nemotron_h":
         return _letters(config, "E", "moe")
+    if config.family == "longcat_flash":  # beside the first of each layer's two MLPs
+        return list(range(0, layers, 2))
     plain = plain_layers(config, layers)
     return [i for i in range(layers) if i not in plain]
 
 
-def mlp_layers(config: HfConfig) -> int:
-    """Return how many layers have an MLP or experts, 0 if all have."""
-    if config.family != "nemotron_h":
+def mlp_layers(config: HfConfig, layers: int) -> int:
+    """Return how many layers have an MLP or experts, 0 if all have one of them."""
+    if config.family not in ("nemotron_h", "longcat_flash"):
         return 0
-    return len(_letters(config, "-", "mlp")) + len(_letters(config, "E", "moe"))
+    return len(plain_layers(config, layers)) + len(sparse_layers(config, layers))
 
 
 def _letters(config: HfConfig, letter: str, name: str) -> list[int]:
@@ -193,12 +213,9 @@ def recurrence(config: HfConfig) -> tuple[Recurrence, str] | None:
         case "lfm2" | "lfm2_moe":
             width, tokens = config.number("hidden_size"), config.number("conv_L_cache")
             return ShortConv(width, tokens, config.flag("conv_bias")), "bf16"
-        case "bailing_hybrid":
+        case "bailing_hybrid" if config.get("short_conv_kernel_size"):
             if not config.flag("no_kda_lora"):
-                raise PagesimError(
-                    f"{config.where}: no_kda_lora is not true, as it is of Ling 3: what layers of other "
-                    f"models of model_type {config.model_type} keep is not known here; {LAYER_FILE}"
-                )
+                raise config.error("no_kda_lora", config.get("no_kda_lora"), "true, as vLLM's code needs it")
             return KimiDelta(
                 heads=config.number("num_attention_heads"),
                 head_dim=config.number("head_dim"),
@@ -206,6 +223,12 @@ def recurrence(config: HfConfig) -> tuple[Recurrence, str] | None:
                 full_gate=True,
                 full_decay=True,
             ), "fp32"
+        case "bailing_hybrid":
+            return LightningAttention(
+                heads=config.number("num_attention_heads"),
+                head_dim=config.number("head_dim"),
+                qk_norm=config.flag("use_qk_norm"),
+            ), "bf16"
         case "kimi_linear" | "glm5_next":
             of_delta = config.part("linear_attn_config")
             if of_delta is None:

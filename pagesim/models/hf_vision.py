@@ -268,6 +268,27 @@ def _kimi_k3(tower: HfConfig, model: HfConfig) -> Shares:
     )
 
 
+def _muse_glimmer(tower: HfConfig, model: HfConfig) -> Shares:
+    """A tower of which attention alone is divided, with an adapter and a projection that every GPU has."""
+    tower.skip(
+        "num_attention_heads", "layer_types", "merge_size", "patch_temporal", "max_position_embeddings"
+    )
+    hidden, ffn = tower.number("hidden_size"), tower.number("intermediate_size")
+    adapted, positions = model.number("projector_hidden_size"), tower.number("pos_emb_height")
+    layer = _sum(
+        _divided(hidden, 3 * hidden),
+        _summed(hidden, hidden),
+        _whole(2 * hidden * ffn, ffn + hidden, 4 * hidden),
+    )
+    frames = tower.number("patch_temporal", default=2)
+    return _sum(
+        _whole((_patch(tower, 14, times=frames) + positions * tower.number("pos_emb_width")) * hidden),
+        layer.times(tower.number("num_hidden_layers")),
+        _whole(4 * hidden, adapted * (model.number("out_hidden_size") + adapted)),
+        _whole(adapted * model.number("hidden_size")),
+    )
+
+
 def _patch(tower: HfConfig, side: int, *channels: str, times: int | None = None) -> int:
     """Return the numbers of a patch: channels, images that are taken together, height and width."""
     side = tower.number("patch_size", default=side)
@@ -284,6 +305,7 @@ _TOWERS: dict[str, Callable[[HfConfig, HfConfig], Shares]] = {
     "llama4": _llama4,
     "minimax_m3_vl": _minimax_m3,
     "mistral3": _mistral3,
+    "muse_glimmer": _muse_glimmer,
     "qwen2_5_vl": _qwen2_5_vl,
     "qwen3_5": _qwen3_vl,
     "qwen3_5_moe": _qwen3_vl,

@@ -101,7 +101,7 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
         "mla": mla,
         "moe": moe,
         "recurrence": recurrent[0] if recurrent and state in kept else None,
-        "mlp_layers": mlp_layers(config),
+        "mlp_layers": mlp_layers(config, layers),
         "fp8_on_sm10x": config.family in ("glm_moe_dsa", "glm5_next"),
         "image_prefixes": config.family in ("gemma3", "gemma4") and config.is_part,
         "cached": () if alike else kept,
@@ -129,8 +129,8 @@ def _mtp(config: HfConfig, kept: Sequence[Layer]) -> tuple[Layer, ...] | None:
     if config.family.startswith("gemma4"):
         return ()
     if config.family.startswith("step3p"):
-        window = next(layer for layer in kept if isinstance(layer, WindowLayer))
-        return (window,) * config.number("num_nextn_predict_layers", default=1)
+        windows = [layer for layer in kept if isinstance(layer, WindowLayer)]
+        return tuple(windows[:1]) * config.number("num_nextn_predict_layers", default=1) or None
     return None
 
 
@@ -178,7 +178,7 @@ def _kv_heads(config: HfConfig, heads: int) -> int:
         return heads
     if config.family == "nemotron-nas":
         return widest_kv(config, heads, layer_count(config))
-    return config.number("num_key_value_heads", "num_kv_heads", default=heads)
+    return config.number("num_key_value_heads", "num_kv_heads", "num_attention_groups", default=heads)
 
 
 def _tied(config: HfConfig, default: bool) -> bool:

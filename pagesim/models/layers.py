@@ -259,9 +259,10 @@ class StateLayer:
         Mamba-1's code keeps none of them (vLLM 0.33.0, ``MambaStateShapeCalculator``).
         """
         tokens, channels = self.conv
-        if not channels:  # a convolution alone, whose rows are its state
-            return replace(self, state=(*self.state[:-1], self.state[-1] + drafts))
-        return replace(self, conv=(tokens + drafts, channels)) if len(self.state) == 3 else self
+        if channels:
+            return replace(self, conv=(tokens + drafts, channels)) if len(self.state) == 3 else self
+        # Of a convolution alone the state has its rows.
+        return self if len(self.state) == 3 else replace(self, state=(self.state[0], self.state[1] + drafts))
 
     def state_bytes(self, tp: int = 1) -> int:
         """Return the bytes of both on each of ``tp`` GPUs.

@@ -401,6 +401,12 @@ class ModelSpec:
         return found
 
     @property
+    def expert_flops_per_token(self) -> int:
+        """Of these those of experts that are not shared."""
+        experts = (tensor for tensor in tensors(self) if tensor.group == "experts")
+        return 2 * sum(tensor.numbers(active=True) for tensor in experts)
+
+    @property
     def layer_weight_bytes(self) -> int:
         """Bytes of the weights that every iteration reads before the LM head: no tables, and no experts."""
         return round(

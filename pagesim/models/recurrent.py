@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pagesim.models.layers import StateLayer
 from pagesim.models.parameters import ALL, REST, Tensor, vector
@@ -247,4 +248,35 @@ class ShortConv:
         ]
 
 
-Recurrence = Mamba1 | Mamba2 | GatedDeltaNet | KimiDelta | ShortConv
+@dataclass(frozen=True, slots=True)
+class LightningAttention:
+    """Linear attention with a decay a head (arXiv 2401.04658), as in Ling 2.5: it has no convolution.
+
+    Attributes:
+        conv: width of a convolution, 0 as there is none.
+        heads, head_dim: of queries, keys and values alike.
+        qk_norm: queries and keys are normed.
+    """
+
+    conv: ClassVar[int] = 0
+    heads: int
+    head_dim: int
+    qk_norm: bool = False
+
+    def layer(self, state_dtype: str = "bf16") -> StateLayer:
+        """Return what a layer keeps."""
+        return StateLayer((0, 0), (self.heads, self.head_dim, self.head_dim), state_dtype=state_dtype)
+
+    def tensors(self, hidden: int, at: Sequence[int]) -> list[Tensor]:
+        """Return the tensors of these layers, of a model whose residual stream is ``hidden`` wide."""
+        inner = self.heads * self.head_dim
+        return [
+            Tensor("recurrent", "query_key_value", 3 * inner, hidden, at, ALL, scales=3),
+            Tensor("recurrent", "g_proj", inner, hidden, at, ALL),
+            Tensor("recurrent", "dense", hidden, inner, at, ALL, by_columns=True),
+            vector("qk_norm", 2 * self.head_dim if self.qk_norm else 0, at),
+            vector("g_norm", inner, at, shards=ALL),
+        ]
+
+
+Recurrence = Mamba1 | Mamba2 | GatedDeltaNet | KimiDelta | ShortConv | LightningAttention

@@ -14,14 +14,13 @@ from pagesim.accounting.request_log import RequestLog
 from pagesim.api import as_trace
 from pagesim.errors import PagesimError
 from pagesim.kvcache import ContiguousManager, NumberedPrefixManager, PagedManager
-from pagesim.results.replay import NotReplayed, replayed
+from pagesim.results.replay import NotReplayed, replayed, server_of
 from pagesim.results.result import Result
 from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import Observer
 from pagesim.setup.prepare import PreparedSystem, prepare
-from pagesim.setup.server import Server
 from pagesim.setup.system import System, checked
 from pagesim.sim.clock import TICKS_PER_SECOND, to_ticks
 from pagesim.sim.spans import ComputedTokens, Span
@@ -38,7 +37,7 @@ Slots = npt.NDArray[np.int64]
 NO_BLOCK = -1
 """In a block table beyond the blocks of a sequence."""
 
-AddressedManager = PagedManager | NumberedPrefixManager | ContiguousManager
+SingleTabled = PagedManager | NumberedPrefixManager | ContiguousManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,17 +118,9 @@ def batches_of(result: Result, count: int) -> list[KernelBatch]:
 
 def _replay(setting: PreparedSystem, log: RequestLog, instants: Sequence[int]) -> list[KernelBatch]:
     observer = _Batches(instants)
-    server = Server(
-        setting,
-        log,
-        setting.arrivals(),
-        consume=(),
-        aborts=setting.aborts(),
-        observers=[observer],
-        tables=True,
-    )
+    server = server_of(setting, log, observer, tables=True)
     memory = server.scheduler.memory
-    if not isinstance(memory, AddressedManager) or not memory.names_blocks:
+    if not isinstance(memory, SingleTabled) or not memory.names_blocks:
         raise NotReplayed(
             f"policy {setting.config.system.policy} has no single table of numbered blocks for a sequence"
         )
@@ -146,7 +137,7 @@ class _Batches(Observer):
         self._iterations = 0
 
     def begun(self, scheduler: Scheduler) -> None:
-        self.memory = cast(AddressedManager, scheduler.memory)
+        self.memory = cast(SingleTabled, scheduler.memory)
         self.computed = ComputedTokens(scheduler)
 
     def next_look(self) -> int:

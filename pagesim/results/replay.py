@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +12,20 @@ from pagesim.accounting.request_log import RequestLog
 from pagesim.api import trace_of
 from pagesim.errors import PagesimError
 from pagesim.results.result import Result
+from pagesim.scheduling.arrivals import NEVER
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.observer import FastForward, Observer
 from pagesim.setup.prepare import PreparedSystem, prepare
 from pagesim.setup.scenario import Scenario
+from pagesim.setup.server import ProgressObserver, Server
 
 Seen = TypeVar("Seen")
+
+Say = Callable[[str], object]
+"""Called with what is being done."""
+
+UPDATE_EVERY = 500
+"""Requests between two updates of a progress line."""
 
 MUCH_LARGER, LARGE = 100, 100_000
 """What a scenario asks for may be so many times what is stored, and so many more, and is replayed."""
@@ -23,6 +33,73 @@ MUCH_LARGER, LARGE = 100, 100_000
 
 class NotReplayed(Exception):
     """A run cannot be replayed as it was; the sentence says why."""
+
+
+class Looks(Observer, Generic[Seen]):
+    """Looks at an engine at the first iteration at or after each of some instants; a subclass says at what.
+
+    Args:
+        instants: ticks, rising.
+
+    Attributes:
+        taken: what was seen, in order.
+        shown: for each instant the number of the look that stands for it, ``[N]``.
+    """
+
+    def __init__(self, instants: Sequence[int]) -> None:
+        self.instants = instants
+        self.taken: list[Seen] = []
+        self.shown: list[int] = []
+        self._iterations = 0
+
+    def look(self, number: int, now: int, batch: Batch | None) -> Seen:
+        """Return what there is to see after scheduling.
+
+        Args:
+            number: of the iteration; -1 while no request runs.
+            now: ticks at which it was scheduled; of an idle engine, since when it has been idle.
+            batch: what it computes; None while no request runs.
+        """
+        raise NotImplementedError
+
+    def next_look(self) -> int:
+        return self.instants[len(self.shown)] if len(self.shown) < len(self.instants) else NEVER
+
+    def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
+        if self.next_look() <= now:
+            self._take(self._iterations, now, now, batch)
+        self._iterations += 1
+
+    def fast_forwarded(self, run: FastForward) -> None:
+        self._iterations += run.steps
+
+    def idle(self, now: int, until: int) -> None:
+        if self.next_look() < until:
+            self._take(-1, now, until, None)
+
+    def _take(self, number: int, now: int, until: int, batch: Batch | None) -> None:
+        """Look for the instants before ``until``, and for that at ``now``."""
+        while (due := self.next_look()) <= now or due < until:
+            self.shown.append(len(self.taken))
+        self.taken.append(self.look(number, now, batch))
+
+
+def server_of(setting: PreparedSystem, log: RequestLog, *observers: Observer, tables: bool = False) -> Server:
+    """Return what replays a system's trace and keeps nothing but what its observers see."""
+    aborts = setting.aborts()
+    return Server(setting, log, setting.arrivals(), aborts=aborts, observers=observers, tables=tables)
+
+
+def requests_over(name: str, result: Result, progress: Say) -> ProgressObserver:
+    """Say what share of a stored run has been replayed; return the observer of the replay that does."""
+    total = max(1, len(result.request_columns["arrival_s"]))
+
+    def update(over: int) -> None:
+        if over % UPDATE_EVERY == 0:
+            progress(f"replaying {name}: {100 * over // total} %")
+
+    update(0)
+    return ProgressObserver(update)
 
 
 def replayed(result: Result, carry_out: Callable[[PreparedSystem, RequestLog], Seen]) -> Seen:

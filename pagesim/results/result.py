@@ -16,6 +16,7 @@ from pagesim.accounting.fragmentation import fragmentation_of
 from pagesim.accounting.request_log import RequestLog
 from pagesim.accounting.tier_history import TierHistory
 from pagesim.accounting.tree_history import COUNTS, TreeHistory
+from pagesim.costs.engines import FrontEnd
 from pagesim.errors import PagesimError, reason
 from pagesim.results.checks import check_summary, check_table, check_total
 from pagesim.results.kept_frames import KeptFrames
@@ -268,15 +269,22 @@ def to_json(value: Any) -> str:
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
+_NO_FRONT_END = FrontEnd()
+
+
 def request_columns(
-    trace: Trace, log: RequestLog, frontend_s: tuple[float, float] = (0.0, 0.0)
+    trace: Trace,
+    log: RequestLog,
+    front_end: FrontEnd = _NO_FRONT_END,
+    served_by: npt.NDArray[np.int64] | None = None,
 ) -> dict[str, npt.NDArray[Any]]:
     """Return the columns of the requests table, ``[N]`` each; NaN where something never happened.
 
     Args:
         trace: the requests.
         log: what became of them.
-        frontend_s: seconds that a client waits beside the engine, a request and a token of its prompt.
+        front_end: what clients wait beside the engine; nothing when left out.
+        served_by: which of several front ends each request goes through, ``[N]``.
     """
 
     def seconds(ticks: Iterable[int]) -> npt.NDArray[np.float64]:
@@ -303,9 +311,13 @@ def request_columns(
     if log.loaded_tokens:
         loaded[list(log.loaded_tokens)] = list(log.loaded_tokens.values())
     names = np.array([STATUS_NAMES[status] for status in Status], dtype=object)
+    sent = trace.arrival_s if log.sent is None else seconds(log.sent)
+    waits = {}
+    if front_end.request_s or front_end.token_s:
+        waits = {"frontend_s": front_end.waits_s(sent, trace.prompt_tokens, served_by)}
     return {
         "request_id": trace.request_id,
-        "arrival_s": trace.arrival_s if log.sent is None else seconds(log.sent),
+        "arrival_s": sent,
         "prompt_tokens": trace.prompt_tokens,
         "output_tokens": trace.output_tokens,
         "n": trace.n,
@@ -319,7 +331,7 @@ def request_columns(
         "status": names[np.frombuffer(log.status, np.uint8)],
         **each_sample(),
         **({} if log.due is None else {"due_s": seconds(log.due)}),
-        **({"frontend_s": frontend_s[0] + frontend_s[1] * trace.prompt_tokens} if any(frontend_s) else {}),
+        **waits,
     }
 
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from pagesim.results.drawing import areas, bare, beside, empty, head
 from pagesim.results.drawing import ratios as draw_ratios
-from pagesim.results.style import BLUE, GREEN, TIERS, VERMILION
+from pagesim.results.style import BLUE, GREEN, ORANGE, PURPLE, SKY, TIERS, VERMILION
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,20 +26,25 @@ __all__ = [
 GIB = 1 << 30
 
 _STYLES = {
-    "belady": ("Belady (the bound)", "black", "--"),
-    "lru": ("LRU by request (vLLM)", BLUE, "-"),
+    "bound": ("Belady's bound", "black", "--"),
+    "belady": ("Belady, caching all", "#8C8C8C", "--"),
+    "lru": ("LRU", BLUE, "-"),
+    "fifo": ("FIFO", SKY, "-"),
+    "lfu": ("LFU", PURPLE, "-"),
+    "sieve": ("SIEVE", GREEN, "-"),
+    "s3fifo": ("S3-FIFO", ORANGE, "-"),
     "arc": ("ARC", VERMILION, "-"),
-    "lru-chunk": ("LRU by chunk", GREEN, "-"),
+    "gdsf": ("GDSF", "#8B4513", "-"),
 }
 
 
 def hit_rate_over_capacity(
     lines: Mapping[str, Mapping[int, float]], *, possible: float, working_set: int, load: str = ""
 ) -> Figure:
-    """Draw hit rates over the capacity of a tier, a line an eviction.
+    """Draw hit rates over the capacity of a prefix cache, a line a policy.
 
     Args:
-        lines: by the eviction's name, by capacity in bytes, percent.
+        lines: by the policy's name, by capacity in bytes, percent.
         possible: percent without a limit, a level line.
         working_set: bytes from which on all possible hits can be had, marked.
         load: what was served, for the title.
@@ -65,11 +70,11 @@ def hit_rate_over_capacity(
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.tick_params(axis="x", labelsize=8)
     axes.set_ylim(0, 1.12 * possible)
-    axes.set_xlabel("capacity of the tier (GiB)")
-    axes.set_ylabel("hit rate (% of prompts' chunks)")
+    axes.set_xlabel("capacity (GiB)")
+    axes.set_ylabel("hits (% of prompt tokens)")
     bare(axes)
     beside(axes)
-    return head(figure, "Prefixes found in a tier, by its eviction", load)
+    return head(figure, "Prefixes found in a cache, by its eviction policy", load)
 
 
 def loading_map(

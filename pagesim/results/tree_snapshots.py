@@ -14,7 +14,7 @@ import pandas as pd
 from pagesim.accounting.request_log import RequestLog
 from pagesim.errors import PagesimError
 from pagesim.kvcache.radix import Node, RadixManager
-from pagesim.results.replay import NotReplayed, replayed
+from pagesim.results.replay import Looks, NotReplayed, replayed, server_of
 from pagesim.results.result import Result, end_of
 from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.batch import Batch
@@ -22,7 +22,6 @@ from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.prepare import PreparedSystem
-from pagesim.setup.server import Server
 from pagesim.sim.clock import TICKS_PER_SECOND, to_ticks
 
 Column = npt.NDArray[np.int64]
@@ -72,22 +71,11 @@ class TreeSnapshot:
     capacity: int
 
 
-class TreeSnapshots(Observer):
-    """Looks at an engine's radix tree at the first iteration at or after each of some instants.
-
-    Args:
-        instants: ticks, rising.
-
-    Attributes:
-        taken: the snapshots, in order.
-        shown: for each instant the snapshot that stands for it.
-    """
+class TreeSnapshots(Looks[TreeSnapshot]):
+    """Looks at an engine's radix tree."""
 
     def __init__(self, instants: Sequence[int]) -> None:
-        self.instants = instants
-        self.taken: list[TreeSnapshot] = []
-        self.shown: list[int] = []
-        self._iterations = 0
+        super().__init__(instants)
         # The tree counts touches; these say when each of them was.
         self._touches, self._clocks = array("d"), array("q")
         self._row_of: dict[int, int] = {}  # by the identity of its content
@@ -96,37 +84,28 @@ class TreeSnapshots(Observer):
         self._scheduler = scheduler
         self._memory = cast(RadixManager, scheduler.memory)
 
-    def next_look(self) -> int:
-        return self.instants[len(self.shown)] if len(self.shown) < len(self.instants) else NEVER
-
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         for request in batch.prompts:
             self._row_of[id(request.content)] = request.row
         self._clock(now)
-        if self.next_look() <= now:
-            self._look(self._iterations, now, now)
-        self._iterations += 1
+        super().planned(batch, now, start, ticks)
 
     def fast_forwarded(self, run: FastForward) -> None:
         self._clock(run.decided)  # what was touched was so before
-        self._iterations += run.steps
+        super().fast_forwarded(run)
 
     def advanced(self, run: FastForward) -> None:
         self._clock(run.start)  # when prompts were cached that ran as the first step was decided
 
     def idle(self, now: int, until: int) -> None:
         self._clock(now)
-        if self.next_look() < until:
-            self._look(-1, now, until)
+        super().idle(now, until)
 
     def _clock(self, now: int) -> None:
         self._touches.append(self._memory.tree.touches)
         self._clocks.append(now)
 
-    def _look(self, number: int, now: int, until: int) -> None:
-        """Take a snapshot for the instants before ``until``, and for that at ``now``."""
-        while (due := self.next_look()) <= now or due < until:
-            self.shown.append(len(self.taken))
+    def look(self, number: int, now: int, batch: Batch | None) -> TreeSnapshot:
         memory = self._memory
         index: dict[Node | None, int] = {memory.tree.root: NO_NODE}
         nodes = []
@@ -152,7 +131,7 @@ class TreeSnapshots(Observer):
         ]
         capacity = memory.num_blocks * memory.block_size
         held = np.array(requests, np.int64).reshape(-1, 2)
-        self.taken.append(TreeSnapshot(now, number, table.astype(np.int64), held, capacity))
+        return TreeSnapshot(now, number, table.astype(np.int64), held, capacity)
 
 
 def has_tree(result: Result) -> bool:
@@ -176,9 +155,7 @@ def trees_of(result: Result, instants: Sequence[int], *observers: Observer) -> T
         if not setting.config.caches_in_tree:
             raise NotReplayed(f"policy {result.scenario.policy} caches no prefixes in a radix tree")
         trees = TreeSnapshots(instants)
-        server = Server(
-            setting, log, setting.arrivals(), aborts=setting.aborts(), observers=[trees, *observers]
-        )
+        server = server_of(setting, log, trees, *observers)
         server.replay()
         trees.idle(server.engine.over_at, NEVER)
         return trees

@@ -14,6 +14,10 @@ class FailureMode(Enum):
         "it can never be admitted, though no other request runs",
         "leaves it at the head of the queue and blocks all requests behind it for ever",
     )
+    NEVER_SCHEDULED = (
+        "no step can give it a token, whatever else is over",
+        "plans steps without it, or empty ones, for ever",
+    )
     SWAP_SPACE_FULL = (
         "it must be swapped out and the swap space has too few free blocks",
         "dies with an error, and all requests with it",

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from pagesim.costs import CostModel, EngineTime, engine_time, parse_cost
+from pagesim.costs.engines import FrontEnd, front_end
 from pagesim.errors import PagesimError
 from pagesim.hardware import GpuSpec, TierSpec, gpu
 from pagesim.hardware.gpu_spec import GIB
@@ -421,11 +422,18 @@ class EngineConfig:
             self.policy.scheduler,
             getattr(self.options, "vllm_version", None),
             asynchronous=self.scheduler.schedules_ahead(self.options),
+            model=self.model,
         )
         read = self.offloaded_bytes / self.gpu.host.bytes_per_s
         return replace(
             own, graphs_to=self.scheduler.graphs_to(self.options), iteration_s=own.iteration_s + read
         )
+
+    @property
+    def front_end(self) -> FrontEnd:
+        """What a client waits beside the engine, as given or as the engine's is."""
+        given = self.system.frontend_s
+        return front_end(self.policy.scheduler) if given is None else FrontEnd(*given)
 
     @cached_property
     def cost(self) -> CostModel:

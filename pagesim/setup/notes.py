@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pagesim.costs import Assuming, ReadsSpans
+from pagesim.costs import Assuming, Profiled, ReadsSpans
+from pagesim.costs.engines import NOT_MEASURED
 from pagesim.costs.roofline import Roofline
 from pagesim.errors import CapacityError
 from pagesim.hardware.gpus import GIB
@@ -65,7 +66,28 @@ def system_notes(config: EngineConfig) -> tuple[str, ...]:
         *_static_notes(config),
         *([f"{config.system.policy}: {config.policy.note}"] if config.policy.note and plan else []),
         *_link_notes(config),
+        *_engine_notes(config),
     )
+
+
+def _engine_notes(config: EngineConfig) -> tuple[str, ...]:
+    """Return whose the engine's own time is where it was not measured, and what a front end adds."""
+    time, front, given = config.engine_time, config.front_end, config.system.frontend is not None
+    notes = []
+    charged = isinstance(config.cost, Roofline) or (
+        isinstance(config.cost, Profiled) and config.cost.profile.terms.overhead is None
+    )
+    if charged and "overhead_s=" not in config.system.cost and time.source.startswith(NOT_MEASURED):
+        notes.append(
+            f"the engine's own time, {1e3 * time.iteration_s:.2g} ms an iteration and "
+            f"{1e6 * time.sequence_s:.2g} us a sequence, was {time.source}"
+        )
+    if not given and (front.request_s or front.token_s):
+        notes.append(
+            f"latencies contain a front end (HTTP, tokenizer) of {1e3 * front.request_s:g} ms a request and "
+            f"{1e6 * front.token_s:g} us a prompt token, {front.source}: --frontend-latency 0 leaves it out"
+        )
+    return tuple(notes)
 
 
 def kv_notes(config: EngineConfig) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ HOMES = {
     "cost": "pagesim.costs.parse",
     "gpu": "pagesim.hardware",
     "router": "pagesim.experiments.clusters",
+    "eviction": "pagesim.eviction",
 }
 """The options under which a part is named, and the module that has the parts."""
 
@@ -213,12 +214,12 @@ def register(option: str, name: str, part: Any) -> None:
 
     Args:
         option: what kind of part it is, and the option that may name it from now on: ``policy``,
-            ``scheduler``, ``allocator``, ``cost``, ``gpu`` or ``router``.
+            ``scheduler``, ``allocator``, ``cost``, ``gpu``, ``router`` or ``eviction``.
         name: for instance ``worst-fit``; none that comes with pagesim.
         part: for ``policy`` a `Policy`, for ``gpu`` a ``GpuSpec``, for ``scheduler`` a subclass of
             ``Scheduler``, whose ``Options`` are options of `simulate` from then on; for the others what
-            makes one: an ``Allocator`` or ``MakeBlockManager``, a ``MakeCost``, or a class of routers. See
-            ``docs/extending.md``.
+            makes one: an ``Allocator`` or ``MakeBlockManager``, a ``MakeCost``, a class of routers, or a
+            subclass of ``EvictionPolicy``. See ``docs/extending.md``.
 
     Raises:
         PagesimError: there is no such option, or pagesim has a part of that name.

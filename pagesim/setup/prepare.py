@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pagesim.accounting.ledger import LedgerShape
 from pagesim.accounting.metrics import latencies, prefix_hits, throughput
@@ -140,9 +141,16 @@ class PreparedSystem:
             log.status[row] = Status.REJECTED
         return log
 
-    def summary(self, log: RequestLog) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return what of a summary is about requests, and the columns of the requests table."""
-        columns = request_columns(self.trace, log, self.config.system.frontend_s)
+    def summary(
+        self, log: RequestLog, served_by: npt.NDArray[np.int64] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what of a summary is about requests, and the columns of the requests table.
+
+        Args:
+            log: what became of the requests.
+            served_by: the replica that each request was sent to, ``[N]``; one front end when left out.
+        """
+        columns = request_columns(self.trace, log, self.config.front_end, served_by)
         status = np.frombuffer(log.status, np.uint8)
         ended = {s: int((status == s).sum()) for s in Status}
         requests = {

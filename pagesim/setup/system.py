@@ -160,7 +160,8 @@ class SystemFields(BaseModel):
     )
     frontend: str | None = Field(
         None,
-        description="Add SECONDS[,PER_PROMPT_TOKEN] for HTTP and the tokenizer to latencies.",
+        description="Add SECONDS[,PER_PROMPT_TOKEN] for HTTP and the tokenizer to latencies. Defaults to a "
+        "served engine's; 0 adds nothing.",
     )
     kv_offloading_link: str | None = Field(
         None,
@@ -206,9 +207,9 @@ class SystemFields(BaseModel):
         return (tuple(value) or None) if isinstance(value, list | tuple) else value  # TOML knows no tuples
 
     @property
-    def frontend_s(self) -> tuple[float, float]:
-        """Seconds that a client waits beside the engine, a request and a token of its prompt."""
-        return (0.0, 0.0) if self.frontend is None else _parse_frontend(self.frontend)
+    def frontend_s(self) -> tuple[float, float] | None:
+        """Seconds that a client waits beside the engine, a request and a token of its prompt, if given."""
+        return None if self.frontend is None else _parse_frontend(self.frontend)
 
     @property
     def length(self) -> int | None:

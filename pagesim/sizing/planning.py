@@ -70,7 +70,8 @@ def plan_blocks(
         hybrid: whether windows and chunks get groups of their own.
         capability: of the GPU (`GpuSpec.capability`), which decides what kernels run; Hopper's when left out.
         image_prefixes: whether tokens of an image attend to one another both ways.
-        state_dtype: of recurrent states (``mamba_ssm_cache_dtype``); each layer's own when left out.
+        state_dtype: of recurrent states (``mamba_ssm_cache_dtype``) beside a convolution's; each layer's own
+            when left out.
         prefix_match_unit: tokens of a hash; the largest that all groups take when left out.
         dcp: GPUs of the ``tp`` over which the tokens of a block are divided: a block has so many times
             ``block_size`` tokens, and takes as many bytes on each GPU as without.
@@ -100,7 +101,9 @@ def plan_blocks(
     layers = as_kept(layers, capability)
     if state_dtype is not None:
         layers = [
-            replace(layer, state_dtype=state_dtype) if isinstance(layer, StateLayer) else layer
+            replace(layer, state_dtype=state_dtype)
+            if isinstance(layer, StateLayer) and layer.conv[1]
+            else layer
             for layer in layers
         ]
     layers = [

@@ -1,6 +1,7 @@
-"""Checks for parts of your own: what an allocator or a KV cache must keep is tested by one call."""
+"""Checks for parts of your own: allocators, block managers and eviction policies, each by one call."""
 
 from pagesim.testing.allocators import check_allocator
 from pagesim.testing.conformance import check_block_manager, pools
+from pagesim.testing.evictions import check_eviction_policy
 
-__all__ = ["check_allocator", "check_block_manager", "pools"]
+__all__ = ["check_allocator", "check_block_manager", "check_eviction_policy", "pools"]

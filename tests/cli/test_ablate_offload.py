@@ -1,4 +1,4 @@
-"""``pagesim ablate hit-rate`` and ``offload``: what they show and store, or refuse in one sentence."""
+"""``pagesim ablate offload`` and ``tier-size``: what they show and store, or refuse in one sentence."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import csv
 import json
 
 import pytest
-
-HIT_RATE = ("ablate", "hit-rate", "--model", "tiny")
 
 
 @pytest.fixture
@@ -26,40 +24,6 @@ def conversations(tmp_path):
     ]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return file
-
-
-def test_hit_rates_stand_beside_the_bound_and_the_working_set(succeeds, conversations, tmp_path):
-    done = succeeds(*HIT_RATE, "--trace", conversations, "--out", tmp_path / "out")
-    assert "without a limit: 60.00 %" in done.out  # of 2 (1 + 2 + 3 + 4) chunks all but the last of each turn
-    assert "working set: " in done.out
-    assert "6 chunks" in done.out
-    assert {file.name for file in (tmp_path / "out").iterdir()} == {
-        "hit_rate.csv",
-        "hit_rate.png",
-        "hit_rate.svg",
-    }
-    with (tmp_path / "out" / "hit_rate.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert {row["eviction"] for row in rows} == {"lru", "arc", "belady"}
-    largest = max(int(row["capacity_chunks"]) for row in rows)
-    assert {float(row["hit_rate_pct"]) for row in rows if int(row["capacity_chunks"]) == largest} == {60.0}
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (("--trace", "fixed:600,5", "--num-requests", "3"), "no prompt of it begins with 512 tokens of an"),
-        (
-            ("--capacities", "64"),
-            "capacities is '64'; it must be a number with a unit of bytes, such as 64GiB",
-        ),
-        (("--capacities", "infGiB"), "capacities is 'infGiB'"),
-        (("--evictions", "fifo"), "eviction is 'fifo'; it must be one of lru, arc, lru-chunk, never"),
-        (("--chunk-tokens", "0"), "chunk_tokens is 0; it must be at least 1"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused(refused, conversations, given, said):
-    assert said in refused(*HIT_RATE, "--trace", conversations, *given)
 
 
 OFFLOAD = ("ablate", "offload", "--models", "llama-3.1-8b", "--contexts", "128,32768")

@@ -21,6 +21,19 @@ MODULES = {
     "raises when it is imported": ("raise RuntimeError('no')", "cannot be loaded (RuntimeError: no)"),
     "ends the process when it is imported": ("import sys\nsys.exit(7)", "cannot be loaded (SystemExit: 7)"),
     "is no Python": ("class Cost(:", "cannot be loaded (SyntaxError: invalid syntax"),
+    "has no such name": ("other = 5", "cannot be loaded"),
+    "is of another type": ("Cost = 5", "broken-cost"),
+    "is of another class": ("class Cost:\n    pass", "broken-cost"),
+    "returns another type": ("def Cost(*a, **k):\n    return 'nothing'", "broken-cost"),
+    "returns None": ("def Cost(*a, **k):\n    return None", "broken-cost"),
+    "recurses": ("def Cost(*a, **k):\n    return Cost(*a, **k)", "RecursionError"),
+    "has no memory": ("def Cost(*a, **k):\n    raise MemoryError", "cannot be made: MemoryError"),
+    "raises what cannot be said": (
+        "class E(Exception):\n    def __str__(self):\n        raise ValueError\n"
+        "def Cost(*a, **k):\n    raise E",
+        "broken-cost",
+    ),
+    "is a generator's end": ("def Cost(*a, **k):\n    raise GeneratorExit", "GeneratorExit"),
     "raises in the midst of a run": (
         COST % "raise KeyError('x')",
         "cost broken-cost (broken_parts, line 10) ended the command with KeyError: 'x'",

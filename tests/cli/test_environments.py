@@ -24,7 +24,7 @@ def started(*argv, cwd, limit=0, **environment):
     done = subprocess.run(
         [sys.executable, "-c", STARTS, *argv],
         cwd=cwd,
-        env={**os.environ, **environment},
+        env={name: value for name, value in {**os.environ, **environment}.items() if value is not None},
         capture_output=True,
         timeout=60,
         check=False,
@@ -114,6 +114,77 @@ def test_a_folder_whose_name_is_no_text_is_said_when_a_result_must_name_it(tmp_p
     assert "holds bytes that are no UTF-8" in err
     assert sorted(file.name for file in folder.iterdir()) == ["t.csv"]
     assert started("run", "--trace", "t.csv", cwd=folder)[0] == 0
+
+
+SETTINGS = [
+    *({"COLUMNS": columns} for columns in ("0", "-5", "x", "1", "9" * 30, "100000", "٣")),
+    *({"TERM": term} for term in ("nonsense", None)),
+    {"TERM": "dumb", "COLUMNS": "2"},
+    {"LINES": "0", "COLUMNS": "3"},
+    {"TTY_INTERACTIVE": "1", "FORCE_COLOR": "1", "COLUMNS": "0"},
+    *({name: "1"} for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "PYTHONUTF8", "PYTHONDEVMODE")),
+    {"JUPYTER_COLUMNS": "x"},
+    *({"LC_ALL": name} for name in ("C", "xx_YY.zzz", "tr_TR.UTF-8")),
+    {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
+    {"LANG": "de_DE.ISO-8859-1", "LC_ALL": None},
+    {"LANG": None, "LC_ALL": None},
+    *({"TZ": name} for name in ("nonsense/zone", "UTC+99:99")),
+    *({"HOME": folder} for folder in (None, "/nowhere", "/dev/null", "")),
+    *({name: "/proc"} for name in ("TMPDIR", "XDG_CACHE_HOME", "JOBLIB_TEMP_FOLDER")),
+    {"TMPDIR": "/nowhere"},
+    *({"MPLCONFIGDIR": folder} for folder in ("/proc/1/x", "/dev/null", "")),
+    *({"MATPLOTLIBRC": "/nowhere"}, {"DISPLAY": "nonsense:99"}, {"PATH": ""}, {"RAY_ADDRESS": "nonsense"}),
+    *({"PYTHONWARNINGS": what} for what in ("error", "nonsense")),
+    *({"PYTHONOPTIMIZE": "2"}, {"PYTHONHASHSEED": "5"}, {"PYTHONINTMAXSTRDIGITS": "640"}),
+    *({"OMP_NUM_THREADS": number} for number in ("0", "x")),
+    *({"LOKY_MAX_CPU_COUNT": number} for number in ("x", "-1")),
+    *({"ARROW_NUM_THREADS": "x"}, {"ARROW_IO_THREADS": "-1"}, {"USER": None, "LOGNAME": None}),
+]
+SAID = {
+    **dict.fromkeys((("list", "models"), ("run", "--help"), ("doctor",), ("trace", "describe", "t.csv")), 0),
+    ("run", "--policies", "orca-max,vllm-sosp", "--trace", "t.csv", "--out", "out"): 0,
+    ("plan", "--model", "nö–×"): 2,
+    ("run", "--zzz"): 2,
+}
+"""Commands, and their exit codes."""
+
+
+@pytest.mark.slow_but("settings24")
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_a_setting_of_the_terminal_or_of_the_machine_ends_no_command(settings, tmp_path):
+    (tmp_path / "t.csv").write_bytes(TRACE)
+    for argv, expected in SAID.items():
+        code, _, err = started(*argv, cwd=tmp_path, **settings)
+        assert code == expected, err
+        assert err or not code
+        assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("name", ["sharegpt", "opt-13b", "a100-40gb", "config.json"])
+def test_a_file_that_is_called_as_what_there_is_is_not_taken_for_it(name, succeeds, tmp_path, monkeypatch):
+    (tmp_path / name).write_text("raise SystemExit(99)")
+    monkeypatch.chdir(tmp_path)
+    succeeds("run", "--trace", "sharegpt", "--num-requests", "2", "--model", "opt-13b", "--gpu", "a100-40gb")
+
+
+@pytest.mark.slow_but("-w")
+@pytest.mark.parametrize("name", ["a\nb", "x" * 200, "w\x1b[31m", " ", "-w", "%s", "w'\"", "~"])
+def test_a_result_is_stored_in_a_folder_of_any_name(name, tmp_path):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "t.csv").write_bytes(TRACE)
+    code, _, err = started("run", "--trace", "t.csv", "--out", "out", cwd=tmp_path / name)
+    assert code == 0, err
+    assert (tmp_path / name / "out" / "summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "said"), [(1, 2, b"pagesim: output: Bad file descriptor\n"), (2, 0, b"")]
+)
+def test_a_stream_that_is_closed_ends_no_command_in_a_traceback(number, code, said, tmp_path):
+    closing = f"import os; os.close({number}); {STARTS}"
+    command = [sys.executable, "-c", closing, "list", "gpus"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (code, said)
 
 
 def test_memory_that_is_exhausted_is_a_sentence(tmp_path):

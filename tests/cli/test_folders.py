@@ -263,7 +263,8 @@ def test_an_output_that_cannot_be_written_is_named(refused, tmp_path):
     file = tmp_path / "file"
     file.write_text("mine")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
-    for out in (file, file / "below", "/proc/nosuch/out", tmp_path / ("x" * 300), tmp_path / "dangling"):
+    below = ("/proc/nosuch/out", "/sys/x", "/proc/version", "/proc/version/x")
+    for out in (file, file / "below", tmp_path / ("x" * 300), tmp_path / "dangling", *below):
         sentence = refused("run", *SMALL, "--out", out)
         assert sentence.startswith(f"{out}: ")
         assert re.search("is no folder|cannot be written", sentence)

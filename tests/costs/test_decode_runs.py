@@ -5,17 +5,21 @@ from __future__ import annotations
 import pytest
 
 from pagesim.costs import Affine, CostModel, Profiled, Roofline, step_shape
-from pagesim.costs.profiles import DecodeAttention, Launching, Profile, analytic_profile
+from pagesim.costs.profiles import Launching, Profile, analytic_profile
+from pagesim.costs.table import Table
 from pagesim.hardware import gpu
 from pagesim.models import model
 from pagesim.sim.clock import span_of
 
 OPT, A100 = model("opt-13b"), gpu("a100-40gb")
-SPLIT = DecodeAttention(launch_s=1e-4, sequence_s=1e-6, context_s=3e-7, round_s=2e-6, slots=216, kv_heads=40)
+SPLIT = Table.of(
+    {"sequences": (1, 4, 40), "context": (1, 150, 256, 300, 600, 2000)},
+    lambda batch, mean: 1e-4 + 1e-6 * batch + 3e-7 * batch * mean**1.2,
+)
 
 
 def split(host_s: float = 0.0) -> Profile:
-    """Return a profile whose attention is cut into splits, and whose host launches for so long."""
+    """Return a profile whose attention is no single line, and whose host launches for so long."""
     profile = analytic_profile(A100, OPT)
     launching = Launching(decode_s=host_s)
     terms = profile.terms.model_copy(update={"decode": {16: SPLIT}, "launching": launching})
@@ -44,7 +48,7 @@ def test_a_run_of_steps_takes_what_its_iterations_take(name: str, sequences: int
         context += steps * sequences
 
 
-def test_a_run_ends_where_splits_change() -> None:
+def test_a_run_ends_at_a_knot() -> None:
     cost = COSTS["profile"]
     ends, context = 0, 100
     for _ in range(6):

@@ -7,6 +7,7 @@ import pytest
 from pagesim.costs import EngineTime, engine_time
 from pagesim.costs.engines import ENGINES, UNKNOWN
 from pagesim.errors import PagesimError
+from pagesim.models import model
 from pagesim.setup.registry import SCHEDULERS
 
 
@@ -28,8 +29,21 @@ def test_a_release_takes_the_newest_numbers_that_are_not_newer_than_it():
     assert sync.iteration_s > overlapped.iteration_s, "what runs beside the GPU is not waited for"
     assert sync.sequence_s > overlapped.sequence_s
     assert engine_time("vllm-v1", "0.33.0", asynchronous=True) == overlapped
+    assert engine_time("vllm-v1", "0.16.0", asynchronous=True) == overlapped
     assert engine_time("vllm-v1", "0.9.1") == sync, "before any that was measured, the oldest"
     assert engine_time("vllm-v1") == sync
+
+
+def test_a_kind_of_model_has_numbers_of_its_own():
+    of = {
+        name: engine_time("vllm-v1", "0.19.0", asynchronous=True, model=model(name))
+        for name in ("llama-3.1-8b", "qwen3-32b", "minimax-m2.5", "mixtral-8x7b", "gpt-oss-20b")
+    }
+    assert of["llama-3.1-8b"] == of["qwen3-32b"]
+    assert of["minimax-m2.5"] == of["mixtral-8x7b"]
+    assert len({each.iteration_s for each in of.values()}) == 3
+    waiting = engine_time("vllm-v1", "0.12.0", model=model("gpt-oss-20b"))
+    assert waiting == engine_time("vllm-v1", "0.12.0"), "a loop that waits was measured of one kind alone"
 
 
 def test_an_engine_that_nobody_measured_takes_a_rule_of_thumb():

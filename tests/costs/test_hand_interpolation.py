@@ -17,9 +17,6 @@ from pagesim.costs.operators.grids import Grid
 from pagesim.costs.operators.heads import Stand, stands_for
 from pagesim.costs.operators.planes import Plane, line_on
 from pagesim.costs.operators.sums import Knots
-from pagesim.costs.profiles import DecodeTable, PrefillTable
-from pagesim.costs.profiles.attention_tables import ChunkTable
-from pagesim.costs.profiles.curves import Curve
 
 
 def ints(*values: int) -> np.ndarray:
@@ -61,13 +58,6 @@ def test_gaps_of_a_row_are_lines_and_its_last_two_go_on() -> None:
 @pytest.mark.parametrize(("size", "seconds"), [(0, 1.0), (2, 1.25), (6, 3.0), (9, 6.0), (11, 8.0)])
 def test_knots_are_straight_between_and_go_on_beyond(size: int, seconds: float) -> None:
     assert Knots((1, 5, 9), (1.0, 2.0, 6.0))(size) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize(
-    ("size", "seconds"), [(0, 0.0), (3, 1.0), (12, 1.2), (25, 3.0), (40, 6.0), (50, 8.0)]
-)
-def test_a_curve_is_straight_between_its_knots(size: int, seconds: float) -> None:
-    assert Curve(at=(10, 20, 40), seconds=(1.0, 2.0, 6.0))(size) == pytest.approx(seconds)
 
 
 def test_a_line_of_a_grid_joins_the_nearest_points_of_the_same_kernel() -> None:
@@ -121,60 +111,3 @@ def test_heads_between_two_that_were_measured_take_of_each_what_is_near() -> Non
     both = [(Stand(16, 4, 1, 0.25), one), (Stand(32, 4, 2, 0.75), other)]
     # 0.25·1 + 0.75·9 and 0.25·2 + 0.75·17: two sequences a sequence of the other, which goes on beyond two.
     assert summed(both).tolist() == [[7.0], [13.25]]
-
-
-DECODE = DecodeTable(batches=(1, 5), contexts=(10, 30), seconds=((1.0, 3.0), (5.0, 17.0)))
-
-
-@pytest.mark.parametrize(
-    ("batch", "context", "seconds"),
-    [
-        (1, 15, 1.5),  # 1 + 0.25·2
-        (2, 30, 3.125),  # of 2 and 6.5 at a quarter of the way to 5 sequences, a quarter of the way to 30
-        (2, 10, 2.0),  # before the first context
-        (2, 100, 11.0),  # 2 + 2·4.5, along the last two
-        (9, 90, 9.0),  # 1 + 2·4
-        (0, 0, 0.0),
-    ],
-)
-def test_a_table_of_decoding_lies_between_batches_and_contexts(
-    batch: int, context: int, seconds: float
-) -> None:
-    assert DECODE(batch, context) == pytest.approx(seconds)
-
-
-PROMPTS = PrefillTable(lengths=(10, 30), batches=(1, 5), seconds=((1.0, 3.0), (4.0, 8.0)), launch_s=0.2)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "pairs", "seconds"),
-    [
-        (20, 110, 1.5),  # two prompts of ten: 1 + 0.25·2
-        (30, 165, 2.0),  # three prompts of ten
-        (30, 465, 4.0),  # one of thirty
-        (30, 240, 2.5),  # a quarter of the way in the length, from 2 to 4
-        (5, 15, 0.5),  # half a prompt of ten
-        (90, 495, 5.0),  # nine prompts of ten: 1 + 2·2, beyond the last number
-        (1, 1, 0.2),  # no less than a launch
-        (0, 0, 0.0),
-    ],
-)
-def test_a_table_of_prompts_lies_between_lengths_and_numbers(tokens: int, pairs: int, seconds: float) -> None:
-    assert PROMPTS(tokens, pairs) == pytest.approx(seconds)
-
-
-CHUNKS = ChunkTable(tokens=(10, 30), histories=(0, 100), seconds=((1.0, 3.0), (2.0, 10.0)), launch_s=0.5)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "pairs", "seconds"),
-    [
-        (10, 305, 1.5),  # behind 25 tokens: 1 + 0.25·2
-        (30, 915, 3.2),  # behind 15: 2 + 0.15·8
-        (14, 427, 1.84),  # a fifth of the way from 1.5 to 3.2
-        (10, 33, 0.8),  # fewer keys than without a history: 0.5 + 0.5·3.3/5.5
-        (0, 0, 0.0),
-    ],
-)
-def test_a_table_of_chunks_lies_between_chunks_and_histories(tokens: int, pairs: int, seconds: float) -> None:
-    assert CHUNKS(tokens, pairs) == pytest.approx(seconds)

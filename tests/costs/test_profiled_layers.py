@@ -11,9 +11,6 @@ from hypothesis import strategies as st
 from pagesim.costs import AttentionSpan, EngineTime, IterationShape, Profiled, profiled
 from pagesim.costs.profiles import (
     ANY_BLOCK,
-    Curve,
-    DecodeTable,
-    PrefillTable,
     Profile,
     Reached,
     Shape,
@@ -21,6 +18,7 @@ from pagesim.costs.profiles import (
     Terms,
     load_profile,
 )
+from pagesim.costs.table import Table
 from pagesim.errors import PagesimError
 from pagesim.models import ModelSpec
 from pagesim.models.layers import FullLayer, StateLayer, WindowLayer
@@ -34,22 +32,23 @@ def of_layers(*cached: Any) -> ModelSpec:
     return ModelSpec("made-up", len(cached), 256, 512, 8, 8, 128, 1000, 1 << 20, "made up", cached=cached)
 
 
-def line(*points: tuple[int, float]) -> Curve:
-    return Curve(at=tuple(at for at, _ in points), seconds=tuple(seconds for _, seconds in points))
+def line(*points: tuple[int, float], axis: str = "tokens") -> Table:
+    return Table(axes={axis: tuple(at for at, _ in points)}, seconds=tuple(seconds for _, seconds in points))
 
 
-TABLE = DecodeTable(
-    batches=(1, 16), contexts=(100, 400, 1500), seconds=((1e-4, 2e-4, 9e-4), (3e-4, 9e-4, 5e-3))
+TABLE = Table(
+    axes={"sequences": (1, 16), "context": (100, 400, 1500)},
+    seconds=((1e-4, 2e-4, 9e-4), (3e-4, 9e-4, 5e-3)),
 )
-PROMPTS = PrefillTable(lengths=(16, 512), batches=(1, 8), seconds=((1e-5, 4e-5), (4e-4, 3e-3)))
-NARROW = DecodeTable(batches=(1, 16), contexts=(64, 512), seconds=((5e-5, 1e-4), (1e-4, 6e-4)))
-COPY = line((0, 0.0), (1000, 1e-3))
+PROMPTS = Table(axes={"tokens": (16, 512), "keys": (8.5, 256.5)}, seconds=((1e-5, 4e-5), (4e-4, 3e-3)))
+NARROW = Table(axes={"sequences": (1, 16), "context": (64, 512)}, seconds=((5e-5, 1e-4), (1e-4, 6e-4)))
+COPY = line((0, 0.0), (1000, 1e-3), axis="blocks")
 
 
 def profile(model: ModelSpec, **others: Any) -> Profile:
     terms = Terms(
         linear=line((1, 2e-3), (512, 9e-3)),
-        head=line((1, 1e-4)),
+        head=line((1, 1e-4), axis="sequences"),
         write=line((1, 1e-6), (100, 1e-5)),
         decode={ANY_BLOCK: TABLE},
         prefill={ANY_BLOCK: PROMPTS},
@@ -71,7 +70,7 @@ def profile(model: ModelSpec, **others: Any) -> Profile:
 
 
 REACHED = {"window:1024": Reached(decode=NARROW, prefill=PROMPTS)}
-STATES = States(decode=line((1, 1e-4), (100, 3e-3)), prefill=line((1, 1e-5), (1000, 4e-3)))
+STATES = States(decode=line((1, 1e-4), (100, 3e-3), axis="sequences"), prefill=line((1, 1e-5), (1000, 4e-3)))
 EXPERTS = line((1, 5e-4), (64, 6e-3), (512, 9e-3))
 MIXED = of_layers(FULL, WINDOW, STATE)
 
@@ -99,10 +98,10 @@ def test_an_iteration_is_the_sum_of_all_terms_each_over_what_it_depends_on() -> 
         + EXPERTS(40)
         + ENGINE.iteration_s
         + 5 * ENGINE.sequence_s
-        + TABLE(4, 900)
-        + NARROW(4, 800)
-        + PROMPTS(36, 666)
-        + PROMPTS(36, 600)
+        + TABLE(4, 225)
+        + NARROW(4, 200)
+        + PROMPTS(36, 666 / 36)
+        + PROMPTS(36, 600 / 36)
         + STATES.decode(4)
         + STATES.prefill(36)
     )

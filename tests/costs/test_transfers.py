@@ -3,7 +3,8 @@
 import pytest
 
 from pagesim.costs.links import host_links
-from pagesim.costs.profiles import Curve, analytic_profile
+from pagesim.costs.profiles import analytic_profile
+from pagesim.costs.table import Table
 from pagesim.costs.transfers import LinkQueue, transfer_ticks
 from pagesim.hardware import Link, gpu
 from pagesim.models import model
@@ -32,8 +33,8 @@ def test_copies_in_one_direction_wait_for_one_another_and_no_longer():
 def measured(seconds):
     """Return a profile in which so many blocks of 16 tokens, 100 and 200, took so long out and in."""
     profile = analytic_profile(gpu("h200"), TINY, block_sizes=(16,))
-    curve = Curve(at=(100, 200), seconds=seconds)
-    terms = profile.terms.model_copy(update={"swap_in": {16: curve}, "swap_out": {16: curve}})
+    table = Table(axes={"blocks": (100, 200)}, seconds=seconds)
+    terms = profile.terms.model_copy(update={"swap_in": {16: table}, "swap_out": {16: table}})
     return profile.model_copy(
         update={"name": "here", "terms": terms, "origins": {**profile.origins, "swap_in": "measured"}}
     )

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import pagesim as ps
-from pagesim.costs.profiles import Curve, Profile, analytic_profile
+from pagesim.costs.profiles import Profile, analytic_profile
+from pagesim.costs.table import Table, constant
 from pagesim.experiments.ablations import best, crossover, notes_on, serve, sizes_of, undo
 from pagesim.hardware import gpu
 from pagesim.models import model
@@ -19,9 +20,8 @@ SIZES = (1, 2, 4, 8, 16, 32, 64)
 def synthetic(block_s: float, iteration_s: float, token_s: float = 0.0) -> Profile:
     """Return a profile by which a block takes so long each way, and an iteration so long, and a token."""
     profile = analytic_profile(gpu("h200"), TINY, block_sizes=SIZES)
-    nothing = Curve(at=(1,), seconds=(0.0,))
-    prefill = profile.terms.prefill[1].model_copy(update={"pair_s": 0.0})
-    swap = Curve(at=(1, 1000), seconds=(block_s, 1000 * block_s))
+    prefill = profile.terms.prefill[1].scaled(0.0)
+    swap = Table(axes={"blocks": (1, 1000)}, seconds=(block_s, 1000 * block_s))
     return profile.model_copy(
         update={
             "kind": "measured",
@@ -29,9 +29,10 @@ def synthetic(block_s: float, iteration_s: float, token_s: float = 0.0) -> Profi
             "origins": {**profile.origins, "overhead": "measured"},
             "terms": profile.terms.model_copy(
                 update={
-                    **dict.fromkeys(("head", "write"), nothing),
-                    "linear": Curve(at=(0, 1000), seconds=(0.0, 1000 * token_s)),
-                    "overhead": Curve(at=(1,), seconds=(iteration_s,)),
+                    "head": constant("sequences", 0.0),
+                    "write": constant("tokens", 0.0),
+                    "linear": Table(axes={"tokens": (0, 1000)}, seconds=(0.0, 1000 * token_s)),
+                    "overhead": constant("sequences", iteration_s),
                     "prefill": dict.fromkeys(SIZES, prefill),
                     "swap_out": dict.fromkeys(SIZES, swap),
                     "swap_in": dict.fromkeys(SIZES, swap),
@@ -107,7 +108,7 @@ def test_a_profile_that_knows_no_difference_says_so():
     said = notes_on(analytic, SIZES)
     assert "knows no difference between block sizes in attention" in said[0]
     assert "is analytic" in said[1]
-    slower = analytic.terms.decode[1].model_copy(update={"context_s": 1.0})
+    slower = analytic.terms.decode[1].scaled(2.0)
     decode = {**analytic.terms.decode, 1: slower}
     measured = analytic.model_copy(
         update={"kind": "measured", "terms": analytic.terms.model_copy(update={"decode": decode})}

@@ -1,17 +1,14 @@
-"""An input that means harm: files, arguments and an environment for one run of ``pagesim``."""
+"""An input that means harm: files and arguments for one run of ``pagesim``."""
 
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 Content = bytes | Callable[[Path], object]
 """What a file holds, or what makes it under the name that it gets: a pipe, a link, a folder."""
-
-LOG, HOME = "log", "home"
 
 
 @dataclass(frozen=True)
@@ -25,13 +22,7 @@ class Case:
         files: by their path in it.
         expects: ``any`` way to end that is no crash; ``refused``: exit code 2; ``done``: exit code 0;
             ``says:WORD``: refused, or the word is printed.
-        env: variables; None takes one away.
-        cwd: where the command runs, in the folder.
-        fresh: whether Python is started anew, as where an environment is the point.
-        stdout: where it is sent.
-        closed: 1 or 2, if that stream is closed.
         may_change: files whose content the command may change.
-        jobs: whether the command starts workers, whose waiting for a core cannot be told from a hang.
     """
 
     kind: str
@@ -39,13 +30,7 @@ class Case:
     argv: tuple[str, ...]
     files: Mapping[str, Content] = field(default_factory=dict)
     expects: str = "any"
-    env: Mapping[str, str | None] = field(default_factory=dict)
-    cwd: str = "."
-    fresh: bool = False
-    stdout: str | None = None
-    closed: int = 0
     may_change: tuple[str, ...] = ()
-    jobs: bool = False
 
     def put(self, folder: Path) -> None:
         """Make the files in a folder."""
@@ -75,16 +60,6 @@ def link(target: str) -> Callable[[Path], object]:
 def folder(file: Path) -> None:
     """Make an empty folder."""
     file.mkdir(parents=True, exist_ok=True)
-
-
-def copy_of(source: Path) -> Callable[[Path], object]:
-    """Return what copies a folder."""
-    return lambda file: shutil.copytree(source, file, dirs_exist_ok=True)
-
-
-def of(name: str) -> str:
-    """Return a name's file inside the case's folder, as an argument."""
-    return "{}/" + name
 
 
 def canary(name: str) -> dict[str, Content]:

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import random
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from hostile_case import Case, Content, canary, fifo, folder, link
-from mutators import mutate
 from nasty import NASTY_NUMBERS, NASTY_TEXTS, NASTY_VALUES
-from structured_mutators import parquet_bomb
-from target import of_tests
 
 HEADER = "request_id,arrival_s,prompt_tokens,output_tokens\n"
 GOOD = (HEADER + "".join(f"r{n},{n / 2},{20 + n},{5 + n}\n" for n in range(20))).encode()
@@ -27,12 +20,6 @@ FORMS = (
     '"id": "a", "conversations": [{{"from": "human", "value": {0}}}, {{"from": "gpt", "value": {0}}}]',
     '"instruction": {0}, "input": "", "output": "x"',
 )
-
-
-@cache
-def samples() -> tuple[bytes, ...]:
-    """Return a file of each format."""
-    return (*(sample.data for sample in of_tests("workloads/conftest").SAMPLES), GOOD)
 
 
 def _case(
@@ -50,13 +37,6 @@ def _case(
         argv = argv if kind == 2 else (*argv, "--out", "{}/out", "--json")
     skip = rng.random() < 0.2 and expects == "any"
     return Case("traces", name, (*argv, "--on-bad-row", "skip") if skip else argv, files, expects)
-
-
-def _mutated(rng: random.Random) -> Case:
-    data = rng.choice(samples())
-    suffix = {b"PAR1": "parquet", b"[": "json", b"{": "jsonl"}
-    kind = next((suffix[start] for start in suffix if data.startswith(start)), "csv")
-    return _case("mutations", mutate(f"trace.{kind}", data, rng), rng, file=f"trace.{kind}")
 
 
 def _surrogate(rng: random.Random) -> Case:
@@ -136,16 +116,6 @@ def _twice(rng: random.Random) -> Case:
     return _case("a key twice", (record + "\n" + record).encode(), rng, file="trace.jsonl")
 
 
-def _parquet(rng: random.Random) -> Case:
-    table = pa.table({"request_id": ["a", "b"], "prompt_tokens": [5, 6], "output_tokens": [7, 8]})
-    sink = io.BytesIO()
-    pq.write_table(table, sink)
-    data = sink.getvalue()
-    if rng.random() < 0.1:
-        return _case("parquet", parquet_bomb(data, rng), rng, file="trace.parquet")
-    return _case("parquet", mutate("trace.parquet", data, rng), rng, file="trace.parquet")
-
-
 def _times(rng: random.Random) -> Case:
     times = ["2023-11-16 18:15:46", "2023-11-16 18:15:47+00:00", "5", "", "nan", "2023-13-45",
              "0000-00-00 00:00:00",
@@ -196,7 +166,6 @@ def _ids(rng: random.Random) -> Case:
 
 
 MAKERS: tuple[Callable[[random.Random], Case], ...] = (
-    _mutated, _surrogate, _no_file, _number, _value, _parquet, _strange_name, _text, _deep, _times, _over,
-    _large,
-    _twice, _columns, _ids, _mutated, _surrogate, _value, _number, _mutated,
+    _surrogate, _no_file, _number, _value, _strange_name, _text, _deep, _times, _over, _large, _twice,
+    _columns, _ids, _surrogate, _value, _number,
 )  # fmt: skip

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from pagesim.hardware import gpu
 from pagesim.kernels.bench.rows import SCHEMA
 from pagesim.kernels.bench.store import JOURNAL, RowStore, read_rows
 from pagesim.models import model
+from pagesim.results.report import write_report
 from pagesim.setup.files import MANIFEST
 from pagesim.setup.scenario import Scenario
 
@@ -27,30 +30,40 @@ def made() -> list[Target]:
     return [*_results(), *_stores(), *_benches(), *_papers(), *_vidur(), *_frontier(), *_llmservingsim()]
 
 
-def _results() -> list[Target]:
-    def read(folder: Path) -> None:
-        result = ps.load(folder)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as again:
-            result.save(Path(again) / "again")
-        assert len(result.requests) == result.summary["requests"]["total"]
+_RUN = ("run", "--rate", "4", "--num-requests", "12", "--trace", "fixed:300,40")
+RESULTS = {
+    "static": ("--policy", "static"),
+    "auto": ("--policy", "vllm-sosp", "--preemption", "auto", "--n", "2", "--num-blocks", "120"),
+    "v1": ("--policy", "vllm-v1", "--model", "llama-3.1-8b", "--gpu", "h100", "--num-blocks", "200"),
+    "sglang": ("--policy", "sglang", "--num-blocks", "4000"),
+    "cluster": ("--policy", "vllm-sosp", "--replicas", "2"),
+    "apart": ("--policy", "vllm-v1", "--prefill", "1", "--decode", "2", "--num-blocks", "300"),
+    "compared": ("--policies", "orca-max,vllm-sosp"),
+}
+SEVERAL = ("cluster", "apart", "compared")
 
-    found = []
-    for name, options in {
-        "static": {"policy": "static"},
-        "auto": {"policy": "vllm-sosp", "preemption": "auto", "num_blocks": 100},
-    }.items():
-        scenario = Scenario(trace="sharegpt", rate=2.0, num_requests=15, max_model_len=1000, **options)
-        result = ps.api.run(scenario, ps.api.trace_of(scenario))
-        with tempfile.TemporaryDirectory() as folder:
-            result.save(Path(folder) / "r")
-            # Without the manifest, whose hashes would tell every change: the checks behind it are tried.
-            files = {
-                file.name: file.read_bytes()
-                for file in (Path(folder) / "r").iterdir()
-                if file.name != MANIFEST
-            }
-        found.append(Target(f"result: {name}", files, tuple(files), read))
-    return found
+
+def _results() -> list[Target]:
+    return [_result(name, options) for name, options in RESULTS.items()]
+
+
+def _result(name: str, options: tuple[str, ...]) -> Target:
+    def read(folder: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=folder.parent) as again:
+            if name not in SEVERAL:
+                result = ps.load(folder)
+                result.save(Path(again) / "again")
+                assert len(result.requests) == result.summary["requests"]["total"]
+            write_report([folder], Path(again) / "page.html", instants=0)
+
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "r"
+        command = [sys.executable, "-m", "pagesim", *_RUN, *options, "--out", str(made)]
+        subprocess.run(command, check=True, capture_output=True)
+        # Without the manifests, whose hashes would tell every change: the checks behind them are tried.
+        found = [file for file in made.rglob("*") if file.is_file() and file.name != MANIFEST]
+        files = {str(file.relative_to(made)): file.read_bytes() for file in found}
+    return Target(f"result: {name}", files, tuple(files), read)
 
 
 def _stores() -> list[Target]:

@@ -125,7 +125,7 @@ FOUND = {
         "result: auto",
         "requests.parquet",
         partial(columns, "result: auto", "requests.parquet", lambda t: t.slice(1)),
-        "does not count the 14 rows",
+        "does not count the 11 rows",
     ),
     "a summary that is a list": ("result: auto", "summary.json", b"[1]", "holds no table"),
     "a summary with no number": ("result: auto", "summary.json", b'{"requests": NaN}', "no finite number"),

@@ -169,6 +169,7 @@ ACTIVE = [
     ("laguna-s-2.1", 117.6, 8.5),
     ("laguna-xs-2.1", 33, 3),
     ("ling-3.0-flash", 124, 5.1),
+    ("step-3.5-flash", 196, 11),
 ]
 
 
@@ -314,12 +315,12 @@ def test_a_layer_file_says_which_layers_have_which_weight_dtype(tmp_path) -> Non
     assert model(str(path)).weights == plain.with_weights("int4").weights
 
 
-def test_of_ling_3_one_layer_in_six_attends_and_of_other_bailing_hybrids_nothing_is_said(tmp_path) -> None:
+def test_of_ling_3_one_layer_in_six_attends_and_ranks_that_the_engine_refuses_are_refused(tmp_path) -> None:
     kept = [layer.kind for layer in model("ling-3.0-flash").cache_layers]
     assert (kept.count("latent"), kept.count("state")) == (7, 35)
     config = tmp_path / "config.json"
     config.write_text(json.dumps({**rows.config_of("ling-3.0-flash"), "no_kda_lora": False}))
-    with pytest.raises(PagesimError, match="no_kda_lora is not true, as it is of Ling 3"):
+    with pytest.raises(PagesimError, match="no_kda_lora is False; it must be true"):
         model(str(config))
 
 

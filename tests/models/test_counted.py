@@ -37,10 +37,11 @@ ELSEWHERE = {
     *{"kimi_k2"},  # has no class of its own: its code is DeepSeek V3's
     # vLLM's classes read other keys than transformers' do, or transformers has none.
     *{"deepseek_v4", "glm5_next", "kimi_linear", "mimo", "mimo_v2", "minimax_m3", "nemotron-nas", "zamba2"},
-    *{"bailing_hybrid", "glm4_moe_lite", "laguna"},
+    *{"afmoe", "bailing_hybrid", "glm4_moe_lite", "hy_v3", "hy_v4", "laguna", "mellum"},
+    *{"longcat_flash", "muse_glimmer", "step3p5"},
 }
-"""Families that are held against vLLM's own classes (tests/golden/test_open_models.py) or against the files
-of a release (tests/models/test_catalogue.py)."""
+"""Families that are held against vLLM's own classes (test_engine_plans.py, test_open_models.py) or against
+the files of a release (test_catalogue.py)."""
 
 
 def family(config: dict[str, Any]) -> str:

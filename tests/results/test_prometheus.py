@@ -17,7 +17,7 @@ import pytest
 import pagesim as ps
 from pagesim.results.prometheus import openmetrics
 
-SERVER: dict[str, Any] = {"model": "llama-3.1-8b", "gpu": "h100", "num_blocks": 100}
+SERVER: dict[str, Any] = {"model": "llama-3.1-8b", "gpu": "h100", "num_blocks": 100, "frontend": "0"}
 COST = "affine:0.1,0,0"
 SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\{([^}]*)\} (\S+) (\S+)")
 

@@ -182,9 +182,8 @@ def drafting_case(seed: int) -> HybridCase:
     drafts = rnd.choice((1, 2, 3, 7))
     method = rnd.choice(("ngram", "eagle3", "mtp", "mtp", "draft_model", "dflash", "suffix"))
     config: dict[str, Any] = {"method": method, "num_speculative_tokens": drafts}
-    has_states = any(isinstance(group.rule, State) for group in case.groups)
-    if method == "mtp" and not has_states and rnd.random() < 0.5:
-        config["n_predict"] = drafts  # beside states several modules wait for ever in vLLM, too
+    if method == "mtp" and rnd.random() < 0.5:
+        config["n_predict"] = drafts
     if rnd.random() < 0.3:
         config["disable_lookahead_block_hashes"] = True
     elif rnd.random() < 0.2:

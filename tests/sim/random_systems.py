@@ -63,8 +63,8 @@ class Outcome:
     memory: type[BlockManager]
 
 
-def random_case(seed: int, *, in_stages: bool = False) -> Case:
-    """Return the case of a seed; the same in the stages of a pipeline, where a system may have them."""
+def random_case(seed: int) -> Case:
+    """Return the case of a seed."""
     rnd = Random(seed)
     policy = rnd.choice(POLICIES)
     options: dict[str, Any] = {"policy": policy, "cost": "affine:0.02,1e-4,8e-6,1e-3"}
@@ -81,8 +81,6 @@ def random_case(seed: int, *, in_stages: bool = False) -> Case:
     options |= _model_options(Random(seed + 0.625), options)
     options |= _cadence(Random(seed + 0.375), options)
     options |= _delays_and_priorities(Random(seed + 0.4375), options)
-    if in_stages:
-        options = _in_stages(Random(seed + 0.875), options)
     if rnd.random() < 0.1:
         options["until"] = rnd.random() * 5
     if rnd.random() < 0.25:
@@ -128,17 +126,6 @@ def _delays_and_priorities(rnd: Random, options: dict[str, Any]) -> dict[str, An
     if options.get("schedule_policy", "fcfs") in ("fcfs", "lof"):
         perhaps("enable_priority_scheduling", True)
     return some
-
-
-def _in_stages(rnd: Random, options: dict[str, Any]) -> dict[str, Any]:
-    """Return options without tiers and drafts, and with several stages; some of a model with windows."""
-    if options["policy"] != "vllm-v1" or options.get("vllm_version", "0.33.0") != "0.33.0":
-        return options
-    apart = ("kv_offloading", "tiers", "speculative", "acceptance")
-    staged = {name: value for name, value in options.items() if not name.startswith(apart)}
-    if "model" not in staged and rnd.random() < 0.3:
-        staged |= {"model": str(UNEQUAL), "num_blocks": 2 * options["num_blocks"]}
-    return {**staged, "pipeline_parallel_size": rnd.choice((2, 2, 3, 4))}
 
 
 def _scheduler_options(rnd: Random, policy: str, blocks: int) -> dict[str, Any]:
@@ -334,12 +321,8 @@ def replay(case: Case, *, fast_forward: bool, tables: bool) -> Outcome | str:
         return str(error)
     log: RequestLog = setting.new_log()
     arrivals = setting.arrivals()
-    table = StepTable(
-        arrivals,
-        every=True,
-        shape=setting.ledger_shape(),
-        reserves=setting.reserves,
-    )
+    shape = setting.ledger_shape()
+    table = StepTable(arrivals, every=True, shape=shape, reserves=setting.reserves)
     server = Server(
         setting,
         log,
@@ -352,7 +335,9 @@ def replay(case: Case, *, fast_forward: bool, tables: bool) -> Outcome | str:
     memory = server.scheduler.memory
     if memory.names_blocks or isinstance(memory, RadixManager):
         memory.check_integrity()
-    return Outcome(request_columns(setting.trace, log), table.frame(), server.summary(), type(memory))
+    steps = table.frame()
+    assert (steps[list(shape.entries)].sum(axis=1) == shape.capacity).all(), "the ledger is not the cache"
+    return Outcome(request_columns(setting.trace, log), steps, server.summary(), type(memory))
 
 
 def first_difference(one: Outcome | str, other: Outcome | str) -> str | None:
@@ -383,19 +368,13 @@ def _loads_deep(counts: dict[str, Any]) -> bool:
     return any(tier["chunks"]["loaded"] for tier in list(counts.get("tiers", {}).values())[1:])
 
 
-def check(seed: int, *, in_stages: bool = False) -> Counter[str]:
+def check(seed: int) -> Counter[str]:
     """Replay the case of a seed in four ways; return what it had in it.
-
-    Args:
-        seed: of the case.
-        in_stages: whether it is in the stages of a pipeline; a system that cannot have any is no case then.
 
     Raises:
         AssertionError: two ways differ.
     """
-    case = random_case(seed, in_stages=in_stages)
-    if in_stages and "pipeline_parallel_size" not in case.options:
-        return Counter()
+    case = random_case(seed)
     base = replay(case, fast_forward=True, tables=False)
     for fast_forward, tables in ((False, False), (True, True), (False, True)):
         other = replay(case, fast_forward=fast_forward, tables=tables)
@@ -404,6 +383,11 @@ def check(seed: int, *, in_stages: bool = False) -> Counter[str]:
             f"seed {seed}, {'fast-forward' if fast_forward else 'stepping'}, "
             f"{'tabled' if tables else 'counted'}: {difference}\n{case.options}"
         )
+    return contents_of(case, base)
+
+
+def contents_of(case: Case, base: Outcome | str) -> Counter[str]:
+    """Return what a case had in it, of which this came."""
     if isinstance(base, str):
         return Counter({"refused": 1})
     preempted = int(base.requests["recomputes"].sum() + base.requests["swaps"].sum())
@@ -422,7 +406,6 @@ def check(seed: int, *, in_stages: bool = False) -> Counter[str]:
                 "speculation" in base.counts and (case.trace.prompt_tokens == 1).sum() > 1
             ),
             "with windows in larger blocks": int("model" in case.options),
-            "in several stages": int("stages" in base.counts),
             "in a closed loop": int("due_s" in base.requests),
             "with a chain of tiers": int("tiers" in base.counts and "tiers" in case.options),
             "loads over several links": int(_loads_deep(base.counts)),
@@ -437,12 +420,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--count", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=1, help="of the first case; the others follow")
-    parser.add_argument("--in-stages", action="store_true", help="take systems of several stages alone")
     chosen = parser.parse_args()
     total: Counter[str] = Counter()
     for seed in range(chosen.seed, chosen.seed + chosen.count):
         try:
-            total += check(seed, in_stages=chosen.in_stages)
+            total += check(seed)
         except AssertionError as error:
             sys.exit(str(error))
         except Exception as error:

@@ -17,6 +17,7 @@ from pagesim.kvcache import (
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import Observer
+from pagesim.scheduling.request import EngineRequest
 
 NULL = -1
 
@@ -50,16 +51,15 @@ class SlowLedger(EveryIteration):
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         memory = self.scheduler.memory
         assert isinstance(memory, HybridManager)
-        chunks = dict(batch.chunks)
+        stored = self.stored(batch)
         total: Counter[str] = Counter()
         for number, group in enumerate(memory.groups):
             blocks: dict[
                 int, list[tuple[int, int, int]]
             ] = {}  # block: of each name, ends of its kinds of slots
             for request in self.scheduler.running.values():
-                length = memory.length(request)
-                computed = chunks.get(request, request.tokens_per_step if request.decodes else 0)
-                needed = first_needed(group, length - computed)
+                before, length = stored[request]
+                needed = first_needed(group, before)
                 for place, block in enumerate(memory.block_table(request, group=number)):
                     if block != NULL:
                         start_ = place * group.block_size
@@ -77,12 +77,46 @@ class SlowLedger(EveryIteration):
         )
         self.seen.append(dict(total))
 
+    def stored(self, batch: Batch) -> dict[EngineRequest, tuple[int, int]]:
+        """Return of each running request the tokens whose KV is stored before the step, and after it."""
+        memory, chunks = self.scheduler.memory, dict(batch.chunks)
+        found = {}
+        for request in self.scheduler.running.values():
+            length = memory.length(request)
+            computed = chunks.get(request, request.tokens_per_step if request.decodes else 0)
+            found[request] = length - computed, length
+        return found
+
+
+class SlowDraftLedger(SlowLedger):
+    """Counts what is stored from what each step computes, and from the tokens that came of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._outputs: Counter[int] = Counter()  # by row: of the steps so far, those in flight included
+        self._stored: dict[tuple[int, int], int] = {}  # by row and admission
+
+    def stored(self, batch: Batch) -> dict[EngineRequest, tuple[int, int]]:
+        before = dict(self._stored)
+        for share in batch.shares:
+            request, key = share.request, (share.request.row, share.order)
+            found = before.setdefault(key, share.computed)
+            given = self._outputs[request.row]
+            self._outputs[request.row] += share.outputs
+            if share.outputs:  # the KV of the last one is stored in the next step
+                self._stored[key] = request.prompt + given + share.outputs - 1
+            elif given < request.output:
+                self._stored[key] = found + share.tokens
+        running = self.scheduler.running.values()
+        keys = {request: (request.row, request.order) for request in running}
+        return {request: (before[key], self._stored[key]) for request, key in keys.items()}
+
 
 def first_needed(group: KVGroup, computed: int) -> int:
     """Return the first token that the one after so many attends to, or any later one."""
     rule = group.rule
     if isinstance(rule, SlidingWindow):
-        return max(0, computed + 1 - rule.window)
+        return max(0, computed + 1 - rule.window - rule.retained)
     if isinstance(rule, ChunkedLocal):
         return computed - computed % rule.chunk
     return 0

@@ -11,17 +11,8 @@ from tests.sim.random_systems import check
 PART = 70
 
 
-STAGED = 400
-"""Seeds of a part of systems of several stages: one in eleven may have any."""
-
-
 def check_part(part: int) -> Counter[str]:
     return sum((check(seed) for seed in range(1 + part * PART, 1 + (part + 1) * PART)), Counter())
-
-
-def check_staged(part: int) -> Counter[str]:
-    seeds = range(1 + part * STAGED, 1 + (part + 1) * STAGED)
-    return sum((check(seed, in_stages=True) for seed in seeds), Counter())
 
 
 @pytest.mark.parametrize("part", range(2))
@@ -37,19 +28,6 @@ def test_random_systems_decide_the_same_in_four_ways(part: int) -> None:
 @pytest.mark.parametrize("part", range(2, 25))
 def test_many_random_systems_decide_the_same_in_four_ways(part: int) -> None:
     assert check_part(part)["cases"] > PART / 2
-
-
-def test_random_systems_of_several_stages_decide_the_same_in_four_ways() -> None:
-    found = check_staged(0)
-    assert found["in several stages"] == found["cases"] > 30
-    what = ("a preemption", "prefix hits", "aborts", "windows in larger blocks", "two batches in flight")
-    assert min(found[f"with {each}"] for each in what) > 0, found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(1, 13))
-def test_many_random_systems_of_several_stages_decide_the_same_in_four_ways(part: int) -> None:
-    assert check_staged(part)["cases"] > 30
 
 
 @pytest.mark.parametrize(

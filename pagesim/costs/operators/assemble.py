@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pagesim.costs.base import AttentionSpan
+from pagesim.costs.held_out import TermError
 from pagesim.costs.operators.dtypes import BF16, Dtypes, dtypes, in_types
 from pagesim.costs.operators.held_out import Score, held_out_of
 from pagesim.costs.operators.iteration import Operators, operators
@@ -15,8 +16,8 @@ from pagesim.costs.operators.planes import Plane
 from pagesim.costs.operators.store import NOTICE
 from pagesim.costs.operators.sums import Knots, knots
 from pagesim.costs.operators.system_tables import Tables
+from pagesim.costs.profiles import schema1
 from pagesim.costs.profiles.analytic import SIZES, analytic_profile
-from pagesim.costs.profiles.curves import Curve
 from pagesim.costs.profiles.profile import (
     ANY_BLOCK,
     Origin,
@@ -25,9 +26,9 @@ from pagesim.costs.profiles.profile import (
     Reached,
     Shape,
     States,
-    TermError,
     Terms,
 )
+from pagesim.costs.table import Table, constant
 from pagesim.errors import PagesimError
 from pagesim.hardware import GpuSpec
 from pagesim.hardware import gpu as gpu_of
@@ -42,7 +43,7 @@ GPUS = {
 }
 """What systems of the tables are called in the catalogue of GPUs."""
 
-NOTHING = Curve(at=(1,), seconds=(0.0,))
+NOTHING = constant("tokens", 0.0)
 
 
 def operator_profile(
@@ -218,13 +219,15 @@ def _terms(found: Operators, rest: Terms, model: ModelSpec) -> Terms:
     # Of blocks of one token, the datasheet's copies and swaps are over tokens.
     states = None
     if found.states_decode is not None and found.states_prompts is not None:
-        states = States(decode=_curve(found.states_decode), prefill=_of_tokens(found.states_prompts))
+        states = States(
+            decode=_curve(found.states_decode, "sequences"), prefill=_of_tokens(found.states_prompts)
+        )
     return Terms(
         linear=rest.linear if found.linear is None else _curve(found.linear),
-        head=rest.head if found.head is None else _curve(found.head),
+        head=rest.head if found.head is None else _curve(found.head, "sequences"),
         write=NOTHING if found.decode else rest.write,
-        decode={ANY_BLOCK: _whole(found.decode).decode_table() if found.decode else rest.decode[1]},
-        prefill={ANY_BLOCK: _whole(found.prompts).prefill_table() if found.prompts else rest.prefill[1]},
+        decode={ANY_BLOCK: _decode(_whole(found.decode)) if found.decode else rest.decode[1]},
+        prefill={ANY_BLOCK: _prefill(_whole(found.prompts)) if found.prompts else rest.prefill[1]},
         copy={ANY_BLOCK: _short(rest.copy_[1])},
         swap_out={ANY_BLOCK: _short(rest.swap_out[1])},
         swap_in={ANY_BLOCK: _short(rest.swap_in[1])},
@@ -232,9 +235,7 @@ def _terms(found: Operators, rest: Terms, model: ModelSpec) -> Terms:
         all_reduce_eager=None if found.all_reduce_eager is None else _curve(found.all_reduce_eager),
         experts=None if found.experts is None else _curve(found.experts),
         reached={
-            f"{span.kind}:{span.size}": Reached(
-                decode=plane.decode_table(), prefill=found.prompts[span].prefill_table()
-            )
+            f"{span.kind}:{span.size}": Reached(decode=_decode(plane), prefill=_prefill(found.prompts[span]))
             for span, plane in found.decode.items()
             if span is not None
         },
@@ -243,7 +244,7 @@ def _terms(found: Operators, rest: Terms, model: ModelSpec) -> Terms:
     )
 
 
-def _of_tokens(plane: Plane) -> Curve:
+def _of_tokens(plane: Plane) -> Table:
     """Return what prompts take by their tokens: one prompt of so many, or as many of the longest."""
     longest = int(plane.length[-1])
     return _curve(knots(lambda tokens: plane(max(1, tokens // longest), min(tokens, longest))))
@@ -257,14 +258,21 @@ def _whole(planes: Mapping[AttentionSpan | None, Plane]) -> Plane:
     return Plane(one, one, np.zeros((1, 1)))
 
 
-def _curve(knots: Knots) -> Curve:
-    return Curve(at=knots.at, seconds=knots.seconds)
+def _decode(plane: Plane) -> Table:
+    return Table.model_validate(schema1.decode(plane.decode_table()))
 
 
-def _short(curve: Curve) -> Curve:
-    """Return a curve that is a line by its two ends."""
-    ends = (curve.at[0], SIZES[-1])
-    return Curve(at=ends, seconds=tuple(float(f"{curve(size):.5g}") for size in ends))
+def _prefill(plane: Plane) -> Table:
+    return Table.model_validate(schema1.prefill(plane.prefill_table()))
+
+
+def _curve(knots: Knots, axis: str = "tokens") -> Table:
+    return Table(axes={axis: knots.at}, seconds=knots.seconds)
+
+
+def _short(table: Table) -> Table:
+    """Return a table that is a line by its two ends."""
+    return Table.of({"blocks": (table.knots[0][0], SIZES[-1])}, table).rounded(5)
 
 
 def _ranges(found: Operators) -> dict[str, Range]:

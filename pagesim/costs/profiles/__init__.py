@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from pagesim.costs.held_out import TermError
 from pagesim.costs.profiles.analytic import analytic_profile
-from pagesim.costs.profiles.attention_tables import ChunkTable, DecodeTable, PrefillTable
-from pagesim.costs.profiles.attention_terms import SLOTS, DecodeAttention, PrefillAttention
 from pagesim.costs.profiles.bundled import analytic_names, bundled_names, bundled_profile, find_profile
-from pagesim.costs.profiles.curves import Curve, fit_rest
 from pagesim.costs.profiles.fitting import (
     FittedTerms,
-    error_of,
     fit_terms,
     predict,
     range_of,
     relative_error,
-    unseen_of,
+    table_of,
 )
-from pagesim.costs.profiles.frontier import import_frontier
 from pagesim.costs.profiles.llmservingsim import import_llmservingsim
 from pagesim.costs.profiles.profile import (
     ANY_BLOCK,
@@ -28,14 +24,13 @@ from pagesim.costs.profiles.profile import (
     Reached,
     Shape,
     States,
-    TermError,
     Terms,
     check_attends_to_all,
     load_profile,
 )
 from pagesim.costs.profiles.rescale import LAUNCH_S, rescale
 from pagesim.costs.profiles.samples import BLOCK_CURVES, CURVES, EVERYWHERE, TERMS, Sample
-from pagesim.costs.profiles.vidur import import_vidur
+from pagesim.costs.profiles.vidur import import_frontier, import_vidur
 
 __all__ = [
     "ANY_BLOCK",
@@ -43,18 +38,11 @@ __all__ = [
     "CURVES",
     "EVERYWHERE",
     "LAUNCH_S",
-    "SLOTS",
     "TERMS",
-    "ChunkTable",
-    "Curve",
     "Decode",
-    "DecodeAttention",
-    "DecodeTable",
     "FittedTerms",
     "Launching",
     "Prefill",
-    "PrefillAttention",
-    "PrefillTable",
     "Profile",
     "Range",
     "Reached",
@@ -68,9 +56,7 @@ __all__ = [
     "bundled_names",
     "bundled_profile",
     "check_attends_to_all",
-    "error_of",
     "find_profile",
-    "fit_rest",
     "fit_terms",
     "import_frontier",
     "import_llmservingsim",
@@ -80,5 +66,5 @@ __all__ = [
     "range_of",
     "relative_error",
     "rescale",
-    "unseen_of",
+    "table_of",
 ]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pagesim.costs.profiles.attention_terms import DecodeAttention, PrefillAttention
 from pagesim.costs.profiles.bounds import Bounds
-from pagesim.costs.profiles.curves import Curve
 from pagesim.costs.profiles.profile import Profile, Shape, Terms
+from pagesim.costs.table import Table
 from pagesim.hardware import GpuSpec
 from pagesim.models import ModelSpec
 
@@ -18,9 +17,13 @@ reach: rules of thumb, as `cost.Efficiency` has them."""
 SIZES = (1, 8, 32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 512, 1024, 4096, 16384)
 
 
-def datasheet_curve(seconds: Callable[[int], float], share: float) -> Curve:
-    """Return a curve of what sizes take at some share of the datasheet's rates."""
-    return Curve(at=SIZES, seconds=tuple(seconds(size) / share for size in SIZES))
+LONG = 1 << 14
+"""Attention goes with the tokens: its seconds at one and at so many tell those of any."""
+
+
+def datasheet_table(axis: str, seconds: Callable[[int], float], share: float) -> Table:
+    """Return a table of what sizes take at some share of the datasheet's rates."""
+    return Table.of({axis: SIZES}, lambda size: seconds(size) / share)
 
 
 def analytic_profile(
@@ -37,30 +40,28 @@ def analytic_profile(
     """
     bounds = Bounds(model, gpu, tp=tp, kv_dtype=kv_dtype)
 
-    def blocks(seconds: Callable[[int], float], share: float) -> dict[int, Curve]:
-        def of(size: int) -> Curve:
-            return datasheet_curve(lambda count: seconds(count * size), share)
+    def blocks(seconds: Callable[[int], float], share: float) -> dict[int, Table]:
+        def of(size: int) -> Table:
+            return datasheet_table("blocks", lambda count: seconds(count * size), share)
 
         return {size: of(size) for size in block_sizes}
 
-    decode = DecodeAttention(
-        launch_s=0.0,
-        sequence_s=0.0,
-        context_s=max(bounds.token_s / KV, bounds.context_s / FLOPS),
-        kv_heads=model.kv_heads_per_gpu(tp),
+    context_s, pair_s = max(bounds.token_s / KV, bounds.context_s / FLOPS), bounds.pair_s / FLOPS
+    decode = Table.of(
+        {"sequences": (1, LONG), "context": (1, LONG)}, lambda batch, mean: context_s * batch * mean
     )
-    prefill = PrefillAttention(launch_s=0.0, token_s=0.0, pair_s=bounds.pair_s / FLOPS, key_s=0.0)
+    prefill = Table.of({"tokens": (1, LONG), "keys": (1, LONG)}, lambda tokens, keys: pair_s * tokens * keys)
     swaps = blocks(bounds.swap, LINK)
     terms = Terms(
-        linear=datasheet_curve(bounds.linear, min(FLOPS, HBM)),
-        head=datasheet_curve(bounds.head, min(FLOPS, HBM)),
-        write=datasheet_curve(bounds.write, HBM),
+        linear=datasheet_table("tokens", bounds.linear, min(FLOPS, HBM)),
+        head=datasheet_table("sequences", bounds.head, min(FLOPS, HBM)),
+        write=datasheet_table("tokens", bounds.write, HBM),
         decode=dict.fromkeys(block_sizes, decode),
         prefill=dict.fromkeys(block_sizes, prefill),
         copy=blocks(bounds.copy, HBM),
         swap_out=swaps,
         swap_in=swaps,
-        all_reduce=datasheet_curve(bounds.all_reduce, LINK) if tp > 1 else None,
+        all_reduce=datasheet_table("tokens", bounds.all_reduce, LINK) if tp > 1 else None,
     )
     return Profile(
         name=f"analytic-{gpu.name}",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pagesim.hardware import GpuSpec
 from pagesim.models import ALL_REDUCES_PER_LAYER, ModelSpec, all_reduce_bytes_per_token
-from pagesim.models.parameters import tensors
 
 
 class Bounds:
@@ -28,9 +27,7 @@ class Bounds:
         self._weights_s = model.layer_weight_bytes / tp / gpu.hbm_bytes_per_s
         self._experts_s = model.expert_bytes_per_gpu(1) / tp / gpu.hbm_bytes_per_s
         compute = model.weights.experts.compute
-        of_experts = [each for each in tensors(model) if each.group == "experts"]
-        numbers = sum(each.numbers(active=True) for each in of_experts)
-        self._experts_flops_s = 2 * numbers / tp / gpu.flops(compute)
+        self._experts_flops_s = model.expert_flops_per_token / tp / gpu.flops(compute)
         self._head_weights_s = model.lm_head_bytes / tp / gpu.hbm_bytes_per_s
         # A token's residual stream is read and written around each of the two halves of a layer.
         self._activations_s = 8 * model.layers * model.hidden * 2 / tp / gpu.hbm_bytes_per_s

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from zlib import crc32
 
+from pagesim.costs.held_out import TermError, error_of, held_out
 from pagesim.costs.profiles.analytic import analytic_profile
-from pagesim.costs.profiles.attention_tables import ChunkTable, DecodeTable
 from pagesim.costs.profiles.columns import column, counts, numbers, read
-from pagesim.costs.profiles.curves import Curve
-from pagesim.costs.profiles.fitting import EVERY, error_of, fit_terms
-from pagesim.costs.profiles.points import Points, gaps, whole
-from pagesim.costs.profiles.profile import ANY_BLOCK, Origin, Profile, Range, Shape, TermError, Terms
-from pagesim.costs.profiles.samples import Sample
+from pagesim.costs.profiles.fitting import fit_terms
+from pagesim.costs.profiles.profile import ANY_BLOCK, Origin, Profile, Range, Shape, Terms
+from pagesim.costs.profiles.samples import AXES, Sample
+from pagesim.costs.table import Table, constant
 from pagesim.errors import PagesimError
 from pagesim.hardware import GpuSpec
 from pagesim.models import ModelSpec
@@ -39,6 +37,9 @@ HEAD = {"lm_head": 1, "sampler": 1}
 
 MOST_US = 1e9
 """A longer time is taken for a mistake."""
+
+Points = Mapping[tuple[int, int], float]
+"""Seconds by sequences and the context of each, or by a chunk's tokens and those before it."""
 
 Mixed = Mapping[tuple[int, int, int, int], float]
 """Seconds by a chunk's tokens, those before it, sequences that decode, and the context of each."""
@@ -75,7 +76,7 @@ def import_llmservingsim(
         *_operators(files / "dense.csv", "linear", "tokens", layers),
         *_operators(files / "per_sequence.csv", "head", "sequences", HEAD),
     ]
-    fit = fit_terms(samples, model.kv_heads_per_gpu(tp))
+    fit = fit_terms(samples)
     timed = _attention(files / "attention.csv", model.layers)
     decode = {(batch, mean): each for (chunk, _, batch, mean), each in timed.items() if not chunk}
     chunks = {(chunk, before): each for (chunk, before, batch, _), each in timed.items() if not batch}
@@ -84,20 +85,14 @@ def import_llmservingsim(
             f"{files / 'attention.csv'}: needs rows that only decode and rows that only compute a prompt"
         )
     mixed = {point: each for point, each in timed.items() if point[0] and point[2]}
-    prefill = whole(chunks)
-    launch_s = min(row[0] for row in prefill.seconds)
     rest = analytic_profile(gpu, model, tp=tp, kv_dtype="bf16", block_sizes=(1,)).terms
     beside, error, alone = _mixed(mixed, chunks, decode)
     terms = Terms(
         **fit.terms,
-        write=Curve(at=(1,), seconds=(0.0,)),
-        decode={ANY_BLOCK: _table(decode)},
-        decode_mixed={ANY_BLOCK: _table(beside)} if beside else {},
-        prefill={
-            ANY_BLOCK: ChunkTable(
-                tokens=prefill.rows, histories=prefill.columns, seconds=prefill.seconds, launch_s=launch_s
-            )
-        },
+        write=constant("tokens", 0.0),
+        decode={ANY_BLOCK: _table("decode", _by_context(decode))},
+        decode_mixed={ANY_BLOCK: _table("decode", _by_context(beside))} if beside else {},
+        prefill={ANY_BLOCK: _table("prefill", _by_keys(chunks))},
         copy={ANY_BLOCK: rest.copy_[1]},
         swap_out={ANY_BLOCK: rest.swap_out[1]},
         swap_in={ANY_BLOCK: rest.swap_in[1]},
@@ -108,7 +103,11 @@ def import_llmservingsim(
         term: "datasheet" if term in given else "imported" for term in terms.names()
     }
     said = _said(files)
-    errors = {**fit.errors, "decode": error_of(gaps(decode)), "prefill": error_of(gaps(chunks))}
+    errors = {
+        **fit.errors,
+        "decode": error_of(_by_context(decode), lambda points: _table("decode", points), "decode"),
+        "prefill": error_of(_by_keys(chunks), lambda points: _table("prefill", points), "prefill"),
+    }
     if beside:
         errors["decode_mixed"] = error
     return Profile(
@@ -188,8 +187,7 @@ def _mixed(
     error on all of them if decoding added what it takes alone.
     """
     points = [point for point in sorted(mixed) if point[:2] in chunks]
-    # By a hash: every so many-th would be the same batches and contexts behind each chunk.
-    unseen = {index for index, point in enumerate(points) if crc32(repr(point).encode()) % EVERY == 0}
+    unseen = set(held_out(points, "decode_mixed"))
     above: dict[tuple[int, int], float] = defaultdict(float)
     below: dict[tuple[int, int], float] = defaultdict(float)
     for index, point in enumerate(points):
@@ -201,15 +199,24 @@ def _mixed(
     def wrong(point: tuple[int, int, int, int], more: float) -> float:
         return abs((chunks[point[:2]] + more) / mixed[point] - 1)
 
-    held_out = [points[index] for index in sorted(unseen)]
-    error = [wrong(point, adds[point[2:]]) for point in held_out if point[2:] in adds]
+    not_seen = [points[index] for index in sorted(unseen)]
+    error = [wrong(point, adds[point[2:]]) for point in not_seen if point[2:] in adds]
     alone = [wrong(point, decode[point[2:]]) for point in points if point[2:] in decode]
-    return adds, error_of(error), error_of(alone)
+    return adds, TermError.of(error), TermError.of(alone)
 
 
-def _table(points: Points) -> DecodeTable:
-    grid = whole(points)
-    return DecodeTable(batches=grid.rows, contexts=grid.columns, seconds=grid.seconds)
+def _by_context(points: Points) -> list[tuple[tuple[float, ...], float]]:
+    """Return what decoding takes by sequences and their mean context; what takes no time is left out."""
+    return [(point, seconds) for point, seconds in points.items() if seconds > 0]
+
+
+def _by_keys(chunks: Points) -> list[tuple[tuple[float, ...], float]]:
+    """Return what chunks take by their tokens and the keys that a token attends to in the mean."""
+    return [((tokens, before + (tokens + 1) / 2), seconds) for (tokens, before), seconds in chunks.items()]
+
+
+def _table(term: str, points: Sequence[tuple[tuple[float, ...], float]]) -> Table:
+    return Table.of_points(AXES[term], points, rising=AXES[term][1:])
 
 
 def _ranges(decode: Points, chunks: Points, beside: Points) -> dict[str, Range]:

@@ -6,29 +6,48 @@ from math import ceil
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from pagesim.costs.engines import EngineTime
-from pagesim.costs.profiles.attention_tables import ChunkTable, DecodeTable, PrefillTable
-from pagesim.costs.profiles.attention_terms import DecodeAttention, PrefillAttention
-from pagesim.costs.profiles.curves import Curve, Seconds, Strict
+from pagesim.costs.held_out import TermError
+from pagesim.costs.profiles import schema1
 from pagesim.costs.profiles.samples import TERMS, Sample
+from pagesim.costs.table import MOST_SECONDS, Strict, Table
 from pagesim.errors import PagesimError
 from pagesim.models import ModelSpec
 from pagesim.setup.files import check_file, put_text
 from pagesim.setup.reading import parse_json, read_text
 
-SCHEMA = 1
-"""Raised whenever a field changes its meaning."""
+SCHEMA = 2
+"""Raised whenever a field changes its meaning; files of schema 1 are read, too."""
 
 MOST_BYTES = 64 << 20
 """A file beyond this is no profile."""
 
 Kind = Literal["measured", "imported", "rescaled", "analytic"]
 Origin = Literal["measured", "imported", "rescaled", "datasheet", "given"]
-ByBlock = Annotated[dict[int, Curve], Field(min_length=1)]
-Decode = DecodeAttention | DecodeTable
-Prefill = PrefillAttention | PrefillTable | ChunkTable
+Seconds = Annotated[float, Field(ge=0, lt=MOST_SECONDS)]
+
+
+def _over(*axes: str, rising: str = "") -> AfterValidator:
+    """Return what makes sure of the axes of a table."""
+
+    def check(table: Table) -> Table:
+        if tuple(table.axes) != axes:
+            raise ValueError(f"is over {' and '.join(table.axes)}; it must be over {' and '.join(axes)}")
+        if rising and not table.rises(rising):
+            raise ValueError(f"its times must not fall with the {rising}")
+        return table
+
+    return AfterValidator(check)
+
+
+OverTokens = Annotated[Table, BeforeValidator(schema1.curve("tokens")), _over("tokens")]
+OverSequences = Annotated[Table, BeforeValidator(schema1.curve("sequences")), _over("sequences")]
+OverBlocks = Annotated[Table, BeforeValidator(schema1.curve("blocks")), _over("blocks")]
+ByBlock = Annotated[dict[int, OverBlocks], Field(min_length=1)]
+Decode = Annotated[Table, BeforeValidator(schema1.decode), _over("sequences", "context", rising="context")]
+Prefill = Annotated[Table, BeforeValidator(schema1.prefill), _over("tokens", "keys")]
 
 ANY_BLOCK = 0
 """In place of a block size: whatever it is. Copies and swaps are then over tokens, not over blocks."""
@@ -58,8 +77,8 @@ class Reached(Strict):
     """Attention of layers that look back on some tokens only.
 
     Attributes:
-        decode: over sequences and the tokens within the span.
-        prefill: over tokens and the pairs within the span.
+        decode: over sequences and the mean of their tokens within the span.
+        prefill: over tokens and the keys within the span that each attends to in the mean.
     """
 
     decode: Decode
@@ -74,8 +93,8 @@ class States(Strict):
         prefill: over tokens of prompts.
     """
 
-    decode: Curve
-    prefill: Curve
+    decode: OverSequences
+    prefill: OverTokens
 
 
 class Terms(Strict):
@@ -87,12 +106,15 @@ class Terms(Strict):
         linear: linear layers, norms, activations and embeddings, over tokens.
         head: the LM head and sampling, over sequences that get a token.
         write: keys and values into the cache, over tokens.
-        decode: decode attention of layers that look back on all tokens, by block size.
-        prefill: their prompts' attention, by block size.
+        decode: decode attention of layers that look back on all tokens, by block size: over sequences and
+            the mean of their contexts.
+        prefill: their prompts' attention, by block size: over new tokens and the keys that each of them
+            attends to in the mean, itself among them. A chunk behind a history and a part of a longer prompt
+            differ in nothing else, nor do several prompts from one.
         decode_mixed: what decode attention adds to prompts' in the same iteration, by block size; empty where
             it adds what it takes alone.
-        copy: copies on write, over blocks.
-        swap_out, swap_in: transfers between device and host, over blocks.
+        copy: copies on write, over blocks, or over tokens for `ANY_BLOCK`.
+        swap_out, swap_in: transfers between device and host, likewise.
         overhead: everything that an iteration takes beside these, over running sequences; None where no
             engine was measured: the run's engine takes its own time (`EngineTime`).
         all_reduce: of tensor parallelism, over tokens; None on one GPU.
@@ -107,9 +129,9 @@ class Terms(Strict):
         launching: the least that linear layers, head, write and attention take together.
     """
 
-    linear: Curve
-    head: Curve
-    write: Curve
+    linear: OverTokens
+    head: OverSequences
+    write: OverTokens
     decode: Annotated[dict[int, Decode], Field(min_length=1)]
     prefill: Annotated[dict[int, Prefill], Field(min_length=1)]
     decode_mixed: dict[int, Decode] = Field(default_factory=dict)
@@ -117,10 +139,10 @@ class Terms(Strict):
     copy_: ByBlock = Field(alias="copy")
     swap_out: ByBlock
     swap_in: ByBlock
-    overhead: Curve | None = None
-    all_reduce: Curve | None = None
-    all_reduce_eager: Curve | None = None
-    experts: Curve | None = None
+    overhead: OverSequences | None = None
+    all_reduce: OverTokens | None = None
+    all_reduce_eager: OverTokens | None = None
+    experts: OverTokens | None = None
     reached: dict[str, Reached] = Field(default_factory=dict)
     states: States | None = None
     launching: Launching = Launching()
@@ -135,10 +157,10 @@ class Terms(Strict):
         return (*(name for name in self.names() if name != "reached"), *spans)
 
     def whole(self, term: str) -> Any:
-        """Return a term by its name: a curve, or what it is at each block size; nothing where it is not."""
+        """Return a term by its name: a table, or one for each block size; None where it is not there."""
         return getattr(self, "copy_" if term == "copy" else term)
 
-    def at(self, operator: str, block_size: int) -> Curve | Decode | Prefill:
+    def at(self, operator: str, block_size: int) -> Table:
         """Return an operator's term, at a block size if it depends on one.
 
         Raises:
@@ -150,28 +172,8 @@ class Terms(Strict):
             raise KeyError(operator)
         if isinstance(found, dict):
             found = found[block_size if block_size in found else ANY_BLOCK]
-        at: Curve | Decode | Prefill = found
+        at: Table = found
         return at
-
-
-class TermError(Strict):
-    """How wrong a term is on measurements held out of its fit: relative errors, in absolute value.
-
-    Attributes:
-        mean, worst: over the points; 0 where there are none.
-        points: how many were held out.
-        median: over the points; None where it was not kept.
-    """
-
-    mean: float
-    worst: float
-    points: int
-    median: float | None = None
-
-    @property
-    def typical(self) -> float:
-        """The median, or the mean where no median was kept."""
-        return self.mean if self.median is None else self.median
 
 
 class Shape(Strict):
@@ -269,12 +271,18 @@ class Profile(Strict):
     samples: Annotated[tuple[Sample, ...], Field(strict=False)] = ()
     held_out: Annotated[tuple[int, ...], Field(strict=False)] = ()
 
+    @field_validator("schema_", mode="after")
+    @classmethod
+    def _converted(cls, schema: int) -> int:
+        # The fields of `Terms` read those of schema 1.
+        if schema not in (1, SCHEMA):
+            raise ValueError(f"has schema {schema}; this version of pagesim reads 1 and {SCHEMA}")
+        return SCHEMA
+
     @model_validator(mode="after")
     def _check(self) -> Profile:
-        if self.schema_ != SCHEMA:
-            raise ValueError(f"has schema {self.schema_}; this version of pagesim reads {SCHEMA}")
         own = self.terms.overhead
-        if not self.terms.linear.seconds[0] + (own.seconds[0] if own else 0) > 0:
+        if not self.terms.linear(1) + (own(1) if own else 0) > 0:
             raise ValueError("by its terms an iteration would take no time")
         if missing := [term for term in self.terms.names() if term not in self.origins]:
             raise ValueError(f"origins does not say where the term {missing[0]} comes from")
@@ -342,7 +350,9 @@ class Profile(Strict):
         if iteration_s is None:
             iteration_s = self.terms.overhead(1) if self.terms.overhead else 0.0
         engine = EngineTime(iteration_s, sequence_s)
-        overhead = Curve(at=(0, 1), seconds=(engine.iteration_s, engine.iteration_s + engine.sequence_s))
+        overhead = Table.of(
+            {"sequences": (1, 1024)}, lambda count: engine.iteration_s + engine.sequence_s * count
+        )
         terms = self.terms.model_copy(update={"overhead": overhead})
         return self.model_copy(update={"terms": terms, "origins": {**self.origins, "overhead": "given"}})
 
@@ -389,7 +399,7 @@ def _first(error: ValidationError, text: str) -> str:
         schema = parse_json(text).get("schema")
     except (ValueError, AttributeError):
         schema = None
-    if isinstance(schema, int) and schema != SCHEMA:
-        return f"its schema is {schema}, and this version of pagesim reads {SCHEMA}; calibrate again"
+    if isinstance(schema, int) and schema not in (1, SCHEMA):
+        return f"its schema is {schema}, and this version of pagesim reads 1 and {SCHEMA}; calibrate again"
     where = ".".join(str(part) for part in first["loc"])
     return f"{where}: {first['msg']}" if where else first["msg"]

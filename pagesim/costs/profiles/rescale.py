@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pagesim.costs.profiles.analytic import HBM, analytic_profile
-from pagesim.costs.profiles.attention_terms import DecodeAttention, PrefillAttention
 from pagesim.costs.profiles.bounds import Bounds
-from pagesim.costs.profiles.curves import Curve
 from pagesim.costs.profiles.profile import Launching, Profile, Shape, Terms, check_attends_to_all
+from pagesim.costs.table import Table
 from pagesim.errors import PagesimError
 from pagesim.hardware import GpuSpec
 from pagesim.models import ModelSpec
@@ -17,8 +16,12 @@ LAUNCH_S = 4e-6
 """What a kernel takes however little it has to do. Vidur's linear layers of Llama-2-7B on an A100 take, at
 the sizes of decoding, 36 us a layer of nine kernels that no division over 4 or 8 GPUs makes shorter."""
 
-KERNELS = {"linear": 9, "write": 1}
-"""Kernels a layer: two norms, four products, rotation, activation and residual; and a write to the cache."""
+KERNELS = {"linear": 9, "write": 1, "decode": 1, "decode_mixed": 1, "prefill": 1}
+"""Kernels a layer: two norms, four products, rotation, activation and residual; a write to the cache; and
+attention. Other terms are taken to be a share of their bound alone."""
+
+Bound = Callable[[Bounds], Callable[..., float]]
+"""What bounds a term, by its sizes."""
 
 
 def rescale(
@@ -47,7 +50,8 @@ def rescale(
         gpu: likewise.
         tp: likewise; the profile's when left out.
         name: of the new one.
-        launch_s: of a kernel of linear layers and writes to the cache. With 0 all of a term is a share.
+        launch_s: of a kernel of linear layers, writes to the cache and attention. With 0 all of a term is a
+            share.
 
     Raises:
         PagesimError: it is not a profile of that, it is a rescaled one itself, the model cannot be divided
@@ -62,46 +66,54 @@ def rescale(
     tp = profile.tp if tp is None else tp
     after = Bounds(model, gpu, tp=tp, kv_dtype=profile.kv_dtype)
     layers = model.layers / of.layers
-    wide = layers * model.heads * model.head_dim / (of.heads * of.head_dim) * profile.tp / tp
+    old = profile.terms
+    if old.reached or old.states or old.experts:
+        raise PagesimError(
+            f"profile {profile.name} has experts, states, or layers that look back on some tokens only; "
+            f"import the tables of {gpu.name} for the model instead of rescaling"
+        )
 
-    def alone(term: str, where: ModelSpec, there: GpuSpec, size: int) -> float:
+    def alone(term: str, where: ModelSpec, there: GpuSpec, size: float) -> float:
         """Return what a term takes on each GPU, over however many the model is divided."""
-        seconds = KERNELS[term] * where.layers * launch_s
+        seconds = KERNELS.get(term, 0) * where.layers * launch_s
         if term == "linear" and tp != profile.tp:
             seconds += 16 * where.layers * where.hidden * size / (HBM * there.hbm_bytes_per_s)
         return seconds
 
-    def carried(curve: Curve, bound: Callable[[Bounds], Callable[[int], float]], tokens: int = 1) -> Curve:
-        new, old = bound(after), bound(before)
-        return curve.scaled(new(max(1, size) * tokens) / old(max(1, size) * tokens) for size in curve.at)
+    def carried(term: str, table: Table, bound: Bound) -> Table:
+        """Return a term at its knots, launches apart from what keeps its share of its bound."""
+        new_bound, old_bound = bound(after), bound(before)
 
-    def apart(term: str, curve: Curve, bound: Callable[[Bounds], Callable[[int], float]]) -> Curve:
-        """Return a curve carried, launches apart from what keeps its share."""
-        if profile.origins[term] == "datasheet":
-            return carried(curve, bound)
-        factors = []
-        for size, seconds in zip(curve.at, curve.seconds, strict=True):
-            new, old = bound(after)(max(1, size)), bound(before)(max(1, size))
-            own = alone(term, of, on, size)
+        def seconds(*sizes: float) -> float:
+            sizes = tuple(max(1, size) for size in sizes)
+            taken, new, least = table(*sizes), new_bound(*sizes), old_bound(*sizes)
+            own = 0.0 if profile.origins[term] == "datasheet" else alone(term, of, on, sizes[0])
             # No less is left than what bounds the term.
-            counted = min(own, max(0.0, seconds - old))
-            kept = counted * alone(term, model, gpu, size) / own if own else 0.0
-            factors.append((kept + (seconds - counted) * new / old) / seconds if seconds else 1.0)
-        return curve.scaled(factors)
+            counted = min(own, max(0.0, taken - least))
+            kept = counted * alone(term, model, gpu, sizes[0]) / own if own else 0.0
+            return kept + (taken - counted) * (new / least)
 
-    old = profile.terms
-    decode = {size: each for size, each in old.decode.items() if isinstance(each, DecodeAttention)}
-    prefill = {size: each for size, each in old.prefill.items() if isinstance(each, PrefillAttention)}
-    tables = len(decode) < len(old.decode) or len(prefill) < len(old.prefill)
-    if tables or old.decode_mixed or old.reached or old.states or old.experts:
-        raise PagesimError(
-            f"profile {profile.name} has attention as a table, or experts; import the tables of {gpu.name} "
-            "for the model instead of rescaling"
-        )
+        return Table.of(table.axes, seconds).rising(*table.axes)
+
+    def by_block(term: str, bound: Callable[[Bounds, int], Callable[..., float]]) -> dict[int, Table]:
+        tables: dict[int, Table] = old.whole(term)
+        return {
+            size: carried(term, each, lambda bounds, size=size: bound(bounds, max(1, size)))  # type: ignore[misc]
+            for size, each in tables.items()
+        }
+
+    def moved(name: str) -> Callable[[Bounds, int], Callable[..., float]]:
+        return lambda bounds, size: lambda blocks: getattr(bounds, name)(blocks * size)
+
+    def decoded(bounds: Bounds, _: int) -> Callable[..., float]:
+        return lambda sequences, context: bounds.context_s * sequences * context
+
     same_link = tp == profile.tp and gpu.peer == on.peer
-    reduces: list[Curve | None] = [
-        carried(curve, lambda bounds: bounds.all_reduce) if curve is not None and same_link else None
-        for curve in (old.all_reduce, old.all_reduce_eager)
+    reduces: list[Table | None] = [
+        carried(term, old.whole(term), lambda bounds: bounds.all_reduce)
+        if old.whole(term) is not None and same_link
+        else None
+        for term in ("all_reduce", "all_reduce_eager")
     ]
     notes = [f"rescaled from {profile.name}, {profile.model.name} on {on.name}; the errors are its own"]
     if tp > 1 and not same_link:
@@ -110,37 +122,15 @@ def rescale(
             f"all-reduces are the datasheet's of {tp} {gpu.name}: another link's would be wrong for it"
         )
     terms = Terms(
-        linear=apart("linear", old.linear, lambda bounds: bounds.linear),
-        head=carried(old.head, lambda bounds: bounds.head),
-        write=apart("write", old.write, lambda bounds: bounds.write),
-        decode={
-            size: each.model_copy(
-                update={
-                    "launch_s": each.launch_s * layers,
-                    "sequence_s": each.sequence_s * wide,
-                    "context_s": each.context_s * after.context_s / before.context_s,
-                    "round_s": each.round_s * after.context_s / before.context_s,
-                    "kv_heads": model.kv_heads_per_gpu(tp),
-                }
-            )
-            for size, each in decode.items()
-        },
-        prefill={
-            size: each.model_copy(
-                update={
-                    "launch_s": each.launch_s * layers,
-                    "token_s": each.token_s * wide,
-                    "pair_s": each.pair_s * after.pair_s / before.pair_s,
-                    "key_s": each.key_s * layers,
-                }
-            )
-            for size, each in prefill.items()
-        },
-        copy={size: carried(each, lambda bounds: bounds.copy, size) for size, each in old.copy_.items()},
-        swap_out={
-            size: carried(each, lambda bounds: bounds.swap, size) for size, each in old.swap_out.items()
-        },
-        swap_in={size: carried(each, lambda bounds: bounds.swap, size) for size, each in old.swap_in.items()},
+        linear=carried("linear", old.linear, lambda bounds: bounds.linear),
+        head=carried("head", old.head, lambda bounds: bounds.head),
+        write=carried("write", old.write, lambda bounds: bounds.write),
+        decode=by_block("decode", decoded),
+        decode_mixed=by_block("decode_mixed", decoded),
+        prefill=by_block("prefill", lambda bounds, _: lambda tokens, keys: bounds.pair_s * tokens * keys),
+        copy=by_block("copy", moved("copy")),
+        swap_out=by_block("swap_out", moved("swap")),
+        swap_in=by_block("swap_in", moved("swap")),
         overhead=old.overhead,
         all_reduce=reduces[0],
         all_reduce_eager=reduces[1],

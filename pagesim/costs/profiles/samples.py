@@ -21,9 +21,14 @@ EVERYWHERE = (*CURVES[:3], *ATTENTION[:2], *BLOCK_CURVES)
 TERMS = (*EVERYWHERE, *CURVES[3:], "decode_drafts", "decode_mixed", "reached", "states")
 
 
-def is_decode(operator: str) -> bool:
-    """Return whether an operator is decode attention, over sequences and the tokens that these hold."""
-    return operator.startswith("decode")
+AXES = {
+    **dict.fromkeys(("linear", "write", "all_reduce", "all_reduce_eager", "experts"), ("tokens",)),
+    **dict.fromkeys(("head", "overhead"), ("sequences",)),
+    **dict.fromkeys(BLOCK_CURVES, ("blocks",)),
+    **dict.fromkeys(("decode", "decode_drafts"), ("sequences", "context")),
+    "prefill": ("tokens", "keys"),
+}
+"""What the sizes of a term's points are."""
 
 
 class Sample(NamedTuple):
@@ -43,6 +48,16 @@ class Sample(NamedTuple):
     size: int
     context: int
     seconds: float
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """What the sizes of its point are."""
+        return AXES[self.term.partition(" ")[0]]
+
+    @property
+    def point(self) -> tuple[float, ...]:
+        """Its sizes: of attention those of a sequence, or of a token, in the mean."""
+        return (self.size,) if len(self.axes) == 1 else (self.size, self.context / self.size)
 
     def check(self) -> None:
         """Make sure that it can have been measured.

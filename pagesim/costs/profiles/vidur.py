@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pagesim.costs.profiles.analytic import analytic_profile
 from pagesim.costs.profiles.columns import MOST_MS, counts, flags, numbers, one, read
 from pagesim.costs.profiles.fitting import fit_terms
-from pagesim.costs.profiles.profile import Profile, Shape, Terms
-from pagesim.costs.profiles.samples import Sample
+from pagesim.costs.profiles.profile import ANY_BLOCK, Origin, Profile, Shape, Terms
+from pagesim.costs.profiles.rescale import LAUNCH_S
+from pagesim.costs.profiles.samples import BLOCK_CURVES, Sample
 from pagesim.errors import PagesimError
 from pagesim.hardware import GpuSpec
 from pagesim.models import ALL_REDUCES_PER_LAYER, ModelSpec
@@ -43,11 +44,12 @@ def import_vidur(
     name: str,
     source: str,
 ) -> Profile:
-    """Return a profile that rests on operators timed by others.
+    """Return a profile that rests on operators timed by others, at the block size at which they were.
 
     What these files do not hold (LM head, copies, swaps) comes from the GPU's datasheet, and the profile says
     so; the engine's own time is that of the run's engine. The samples are not kept in it: they belong to
-    their authors.
+    their authors. Where ``tp`` was not timed, attention is that of one GPU: a launch a layer, and the share
+    of the heads of the rest.
 
     Args:
         linear: timings of linear layers, norms and embedding over tokens and degrees of parallelism.
@@ -62,27 +64,92 @@ def import_vidur(
     Raises:
         PagesimError: a file cannot be read, lacks a column, or holds no row of this model.
     """
+    if tp > 1 and all_reduce is None:
+        raise PagesimError(f"tp is {tp}; a file of all-reduces is needed")
+    timed = _timed(attention, linear, all_reduce, model, tp)
+    return _profile(timed, timed.block_size, model, gpu, tp, name, source)
+
+
+def import_frontier(
+    attention: Path,
+    linear: Path | None = None,
+    all_reduce: Path | None = None,
+    *,
+    model: ModelSpec,
+    gpu: GpuSpec,
+    tp: int = 1,
+    name: str,
+    source: str,
+) -> Profile:
+    """Return a profile of attention in Frontier's schema, which is Vidur's, for any block size.
+
+    Args:
+        attention: timings of prefill and of decode, in Vidur's schema.
+        linear: timings of linear layers, in Vidur's schema; the GPU's datasheet's when left out.
+        all_reduce: timings of all-reduces; the datasheet's when left out.
+        model: the one that was measured.
+        gpu: what it was measured on.
+        tp: GPUs over which the model is divided. Where attention was not timed on so many, it is that of one:
+            a launch a layer, and the share of the heads of the rest.
+        name: of the profile.
+        source: whose measurements they are.
+
+    Raises:
+        PagesimError: a file cannot be read, lacks a column, or holds no row of this model.
+    """
+    timed = _timed(attention, linear, all_reduce, model, tp)
+    return _profile(timed, ANY_BLOCK, model, gpu, tp, name, source)
+
+
+class _Timed(NamedTuple):
+    samples: list[Sample]
+    block_size: int
+    notes: list[str]
+
+
+def _timed(
+    attention: Path, linear: Path | None, all_reduce: Path | None, model: ModelSpec, tp: int
+) -> _Timed:
+    """Return what files hold of a model."""
     notes: list[str] = []
-    samples = [*linear_samples(read(linear), linear, model, tp)]
-    attention_rows = read(attention)
-    block_size = one(attention_rows, "block_size", attention)
-    samples += attention_samples(attention_rows, attention, model, tp, block_size, notes)
-    if tp > 1:
-        if all_reduce is None:
-            raise PagesimError(f"tp is {tp}; a file of all-reduces is needed")
+    rows = read(attention)
+    block_size = one(rows, "block_size", attention)
+    samples = [*attention_samples(rows, attention, model, tp, block_size, notes)]
+    wanted = dict.fromkeys(("prefill", "decode", "write"), attention)
+    if linear is not None:
+        samples += linear_samples(read(linear), linear, model, tp)
+        wanted["linear"] = linear
+    if all_reduce is not None and tp > 1:
         samples += all_reduce_samples(read(all_reduce), all_reduce, model, tp, notes)
-    for term, file in (
-        ("linear", linear),
-        ("prefill", attention),
-        ("decode", attention),
-        ("write", attention),
-    ):
+    for term, file in wanted.items():
         if not any(sample.term == term for sample in samples):
             raise PagesimError(f"{file}: holds no row of {term} for tp {tp} that took a time above 0")
-    fit = fit_terms(samples, model.kv_heads_per_gpu(tp))
-    rest = analytic_profile(gpu, model, tp=tp, block_sizes=(block_size,))
-    missing = ("head", "copy", "swap_out", "swap_in")
-    terms = Terms(**{term: rest.terms.whole(term) for term in missing}, **fit.terms)
+    return _Timed(samples, block_size, notes)
+
+
+def _profile(
+    timed: _Timed, at: int, model: ModelSpec, gpu: GpuSpec, tp: int, name: str, source: str
+) -> Profile:
+    """Return the profile of what was timed, for a block size or for any."""
+    fit = fit_terms(timed.samples)
+    fitted: dict[str, Any] = {
+        term: {at: each[timed.block_size]} if isinstance(each, dict) else each
+        for term, each in fit.terms.items()
+    }
+    size = at or 1
+    rest = analytic_profile(gpu, model, tp=tp, block_sizes=(size,)).terms
+    moves: dict[str, Any] = {term: {at: rest.whole(term)[size]} for term in BLOCK_CURVES}
+    of_datasheet = {"linear": rest.linear, "head": rest.head, "all_reduce": rest.all_reduce, **moves}
+    terms = Terms(**{**of_datasheet, **fitted})
+    origins: dict[str, Origin] = {
+        term: "imported" if term in fitted else "datasheet" for term in terms.names()
+    }
+    others = ", ".join(term for term, origin in origins.items() if origin == "datasheet")
+    blocks = (
+        f"attention was timed with blocks of {timed.block_size} tokens, and is taken for that of any"
+        if at == ANY_BLOCK
+        else f"the block size is {at}; no other was measured"
+    )
     return Profile(
         name=name,
         kind="imported",
@@ -91,16 +158,15 @@ def import_vidur(
         tp=tp,
         gpu=gpu.name,
         terms=terms,
-        origins={term: "imported" if term in fit.terms else "datasheet" for term in terms.names()},
+        origins=origins,
         ranges=fit.ranges,
         errors=fit.errors,
         machine={"gpu": gpu.name, "source": source},
         notes=(
-            f"the block size is {block_size}; no other was measured",
-            "swaps, copies and LM head were not measured: they are the datasheet's; the engine's own time is "
-            "that of the run's engine",
+            blocks,
+            f"not measured, but the datasheet's: {others}; the engine's own time is that of the run's engine",
             "cache writes are those of decoding: prompts' writes are taken to cost as much a token",
-            *notes,
+            *timed.notes,
         ),
     )
 
@@ -127,12 +193,12 @@ def attention_samples(
         rows, file, {"n_embd": model.hidden, "n_q_head": model.heads, "n_kv_head": model.kv_heads}
     )
     measured_tp = numbers(rows, "num_tensor_parallel_workers", file)
-    share = 1.0
+    share, launch_s = 1.0, LAUNCH_S * model.layers
     if tp not in set(measured_tp):
         # Heads are divided among GPUs, and each has its share of the work.
         share, tp = 1 / tp, 1
     rows = rows[measured_tp == tp]
-    to_s = model.layers * share / 1e3
+    to_s = model.layers / 1e3
     columns = zip(
         flags(rows, "is_prefill", file),
         counts(rows, "batch_size", file),
@@ -148,6 +214,8 @@ def attention_samples(
     for is_prefill, batch, chunk, cached, prefill, decode, write in columns:
         tokens = batch * chunk if is_prefill else batch
         taken = prefill if is_prefill else decode
+        # No less than a launch a layer.
+        taken, write = (share * each + (1 - share) * min(launch_s, each) for each in (taken, write))
         if not (tokens and taken > 0):
             left_out += 1
         elif is_prefill:

@@ -7,25 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pagesim.costs.profiles import (
-    SLOTS,
-    Curve,
-    DecodeAttention,
-    Launching,
-    PrefillAttention,
-    Profile,
-    Sample,
-    Shape,
-    TermError,
-    Terms,
-    error_of,
-    fit_rest,
-    fit_terms,
-    range_of,
-    unseen_of,
-)
-from pagesim.costs.profiles.analytic import FLOPS, HBM, LINK, datasheet_curve
+from pagesim.costs.held_out import TermError, held_out
+from pagesim.costs.profiles import Launching, Profile, Sample, Shape, Terms, fit_terms, range_of, table_of
+from pagesim.costs.profiles.analytic import FLOPS, HBM, LINK, datasheet_table
 from pagesim.costs.profiles.bounds import Bounds
+from pagesim.costs.table import Table
 from pagesim.device.calibration.points import ITERATION, LAUNCHES, Measurement
 from pagesim.device.calibration.rank import Rank
 from pagesim.errors import PagesimError
@@ -88,23 +74,22 @@ def assemble(
     decode_s, prompt_s, mixed_s = (host.get(each, 0.0) for each in LAUNCHES)
     launching = Launching(decode_s=decode_s, prompt_s=prompt_s, mixed_s=mixed_s)
     # Every part is known before what is beyond them can be.
-    slots = SLOTS if machine["device"] == "cuda" else (0,)
-    fit = fit_terms(parts, rank.spec.kv_heads, slots)
+    fit = fit_terms(parts)
     found = _none_where_no_layer_attends_to_all(fit.terms)
     whole = _wholes(good, found, launching)
-    rests = [Sample("overhead", 0, each.batch, 0, each.rest) for each in whole]
-    errors, ranges, held_out = dict(fit.errors), dict(fit.ranges), list(fit.held_out)
+    rests = [each.sample for each in whole]
+    errors, ranges, unseen = dict(fit.errors), dict(fit.ranges), list(fit.held_out)
     if whole:
-        found["overhead"], errors["overhead"], unseen = _overhead(whole)
+        found["overhead"], errors["overhead"], places = _overhead(whole)
         ranges["overhead"] = range_of(rests)
-        held_out += [len(parts) + place for place in unseen]
+        unseen += [len(parts) + place for place in places]
     here = _catalogued(machine) if machine["device"] == "cuda" else None
     bounds = Bounds(spec, gpu_of(here) if here else config.gpu, tp=tp, kv_dtype=config.kv_dtype)
     of_datasheet: dict[str, Any] = {}
     if tp > 1:
-        of_datasheet["all_reduce"] = datasheet_curve(bounds.all_reduce, LINK)
+        of_datasheet["all_reduce"] = datasheet_table("tokens", bounds.all_reduce, LINK)
     if spec.moe is not None:
-        of_datasheet["experts"] = datasheet_curve(bounds.experts, min(FLOPS, HBM))
+        of_datasheet["experts"] = datasheet_table("tokens", bounds.experts, min(FLOPS, HBM))
     terms = Terms(**found, **of_datasheet, launching=launching)
     return Profile(
         name=name,
@@ -127,7 +112,7 @@ def assemble(
         date=machine["date"],
         notes=tuple(_notes(measured, machine, rank, whole, of_datasheet, here or config.gpu.name)),
         samples=(*parts, *rests),
-        held_out=tuple(held_out),
+        held_out=tuple(unseen),
     )
 
 
@@ -149,8 +134,8 @@ def _none_where_no_layer_attends_to_all(fitted: Mapping[str, Any]) -> dict[str, 
     """Return fitted terms, and attention to all tokens that takes no time where no layer has any."""
     sizes = fitted["copy"]
     nothing = {
-        "decode": DecodeAttention(launch_s=0.0, sequence_s=0.0, context_s=0.0),
-        "prefill": PrefillAttention(launch_s=0.0, token_s=0.0, pair_s=0.0, key_s=0.0),
+        "decode": Table(axes={"sequences": (1,), "context": (1,)}, seconds=((0.0,),)),
+        "prefill": Table(axes={"tokens": (1,), "keys": (1,)}, seconds=((0.0,),)),
     }
     return {**{term: dict.fromkeys(sizes, each) for term, each in nothing.items()}, **fitted}
 
@@ -163,9 +148,10 @@ class _Whole(NamedTuple):
     parts_s: float
 
     @property
-    def rest(self) -> float:
+    def sample(self) -> Sample:
         """What is beyond the parts; 1 % of the iteration where that cannot be told from noise."""
-        return max(self.seconds - self.parts_s, LEAST_SHARE * self.seconds)
+        rest = max(self.seconds - self.parts_s, LEAST_SHARE * self.seconds)
+        return Sample("overhead", 0, self.batch, 0, rest)
 
     @property
     def in_the_noise(self) -> bool:
@@ -179,23 +165,20 @@ def _wholes(good: Measured, terms: dict[str, Any], launching: Launching) -> list
         if each.operator == ITERATION:
             batch = each.size
             device = terms["linear"](batch) + terms["head"](batch) + terms["write"](batch)
-            device += terms["decode"][each.block_size](batch, timed.context)
+            device += terms["decode"][each.block_size](batch, timed.context / batch)
             found.append(_Whole(batch, timed.seconds, max(device, launching.decode_s)))
     return sorted(found)
 
 
-def _overhead(wholes: list[_Whole]) -> tuple[Curve, TermError, list[int]]:
+def _overhead(wholes: list[_Whole]) -> tuple[Table, TermError, list[int]]:
     """Return the overhead, how wrong it makes iterations that it has not seen, and which these are."""
-    unseen = unseen_of(list(range(len(wholes))))
-    seen = [each for place, each in enumerate(wholes) if place not in unseen]
-    curve = fit_rest(
-        [each.batch for each in seen], [each.parts_s for each in seen], [each.seconds for each in seen]
-    )
+    unseen = held_out([each.sample.point for each in wholes], "overhead")
+    table = table_of([each.sample for place, each in enumerate(wholes) if place not in unseen])
     errors = [
-        abs((each.parts_s + curve(each.batch)) / each.seconds - 1)
+        abs((each.parts_s + table(each.batch)) / each.seconds - 1)
         for each in (wholes[place] for place in unseen)
     ]
-    return curve, error_of(errors), unseen
+    return table, TermError.of(errors), unseen
 
 
 def _notes(

@@ -91,6 +91,8 @@ def run_live(
     if "async_scheduling" in config.scheduler.Options.model_fields:
         system = system.model_copy(update={"async_scheduling": False})
         notes = ("a live run has one batch in flight: async_scheduling is off",)
+    # Its requests come from this process: there is no server in front.
+    system = system.model_copy(update={"frontend": "0"})
     config = EngineConfig(system)
 
     def equip(scheduler: Scheduler, sized: Capacity, served: Trace) -> MeasuredExecutor:

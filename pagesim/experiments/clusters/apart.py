@@ -142,7 +142,7 @@ def run_pools(
         return accounts[-1].add
 
     replayed = replay_pools(setting, options, progress=progress, account=account if steps else None)
-    of_requests, columns = setting.summary(replayed.log)
+    of_requests, columns = setting.summary(replayed.log, np.array(replayed.pulls.prefiller, np.int64))
     columns |= _pull_columns(replayed.pulls)
     pools = {
         "prefill": (replayed.prefillers, replayed.pulls.prefiller, prefill_router),

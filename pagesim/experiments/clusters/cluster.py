@@ -136,7 +136,7 @@ def run_cluster(
         router, of_ranks = balanced or router, deployment.summary()
     else:
         servers, replica_of = replay_together(setting, log, chosen, replicas, progress)
-    of_requests, columns = setting.summary(log)
+    of_requests, columns = setting.summary(log, replica_of)
     columns = {**columns, "replica": replica_of}
     table = replica_table(servers, columns, replica_of)
     summary: dict[str, Any] = {

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from pagesim.costs import CostModel, EngineTime, Profiled, Roofline
-from pagesim.costs.profiles import Curve, Profile, Terms, analytic_profile
-from pagesim.experiments.fit.coefficients import NOTHING, Coefficients, profile_of
+from pagesim.costs.profiles import BLOCK_CURVES, Profile, Reached, Shape, States, Terms, analytic_profile
+from pagesim.costs.profiles.analytic import LONG
+from pagesim.costs.table import Table, constant
 from pagesim.experiments.fit.equations import COLUMNS
-from pagesim.experiments.fit.iterations import AFFINE, PAIRS, RISES, SIZES, served_as
+from pagesim.experiments.fit.iterations import AFFINE, PAIRS, RISES, SIZES, reads_of, served_as
 from pagesim.experiments.recorded.recording import Floats, RecordedRun
 from pagesim.hardware import gpu
-from pagesim.models import model
+from pagesim.models import ModelSpec
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.prepare import prepare
 from pagesim.setup.system import System
@@ -23,6 +25,110 @@ from pagesim.sim.clock import TICKS_PER_SECOND
 
 SHORTEST_S = 1e-9
 """Of an iteration: by its profile, each must take a time."""
+
+NOTHING = constant("tokens", 0.0)
+
+
+class Coefficients(NamedTuple):
+    """Seconds of an iteration, each times its regressor.
+
+    Attributes:
+        iteration_s: of every iteration.
+        sequence_s: a sequence that gets a token.
+        context_s: a token of context that a decoding sequence reads, in all layers.
+        prompt_token_s: a token of a prompt.
+        prompts_s: of an iteration that computes any of a prompt.
+        pair_s: a query and a key of a prompt, in all layers.
+    """
+
+    iteration_s: float
+    sequence_s: float
+    context_s: float = 0.0
+    prompt_token_s: float = 0.0
+    prompts_s: float = 0.0
+    pair_s: float = 0.0
+
+
+def _attention(
+    context_s: float, pair_s: float, prompt_token_s: float = 0.0, prompts_s: float = 0.0
+) -> tuple[Table, Table]:
+    """Return what attention takes in decoding and in prompts."""
+    decode = Table.of(
+        {"sequences": (1, LONG), "context": (1, LONG)}, lambda batch, mean: context_s * batch * mean
+    )
+    prefill = Table.of(
+        {"tokens": (1, LONG), "keys": (1, LONG)},
+        lambda new, keys: prompts_s + prompt_token_s * new + pair_s * new * keys,
+    )
+    return decode, prefill
+
+
+def profile_of(
+    coefficients: Coefficients,
+    model: ModelSpec,
+    *,
+    tp: int,
+    kv_dtype: str,
+    block_size: int,
+    tokens: Table = NOTHING,
+    moves: Terms | None = None,
+) -> Profile:
+    """Return the profile of these coefficients, without operators, and without what it is called.
+
+    The time of a state is in that of a sequence and of a prompt's token: both grow by them alone.
+
+    Args:
+        coefficients: seconds of an iteration, each times its regressor.
+        model: that was served.
+        tp: GPUs over which it is divided.
+        kv_dtype: of its cache.
+        block_size: tokens a block.
+        tokens: seconds of an iteration by its tokens, of prompts or not, in addition.
+        moves: of which copies and swaps are taken, which no log shows; they take no time when left out.
+    """
+    each, reads = coefficients, reads_of(model, kv_dtype, tp)
+    nothing = {block_size: constant("blocks", 0.0)}
+    copy, swap_out, swap_in = (
+        (nothing,) * 3 if moves is None else (moves.copy_, moves.swap_out, moves.swap_in)
+    )
+    of_all = reads.pop(None)
+    decode, prefill = _attention(
+        each.context_s * of_all.context, each.pair_s * of_all.pair, each.prompt_token_s, each.prompts_s
+    )
+    within = {
+        span: _attention(each.context_s * of.context, each.pair_s * of.pair) for span, of in reads.items()
+    }
+    terms = Terms(
+        linear=tokens,
+        head=constant("sequences", 0.0),
+        write=NOTHING,
+        decode={block_size: decode},
+        prefill={block_size: prefill},
+        reached={
+            f"{span.kind}:{span.size}": Reached(decode=tables[0], prefill=tables[1])
+            for span, tables in within.items()
+            if span is not None
+        },
+        states=States(decode=constant("sequences", 0.0), prefill=NOTHING) if model.state_layers else None,
+        copy=copy,
+        swap_out=swap_out,
+        swap_in=swap_in,
+        overhead=constant("sequences", each.iteration_s),
+    )
+    made = Profile(
+        name="fitted",
+        kind="measured",
+        sentence=f"fitted to the logs of a server of {model.name}",
+        model=Shape.of(model),
+        tp=tp,
+        dtype=model.weights_in_words,
+        kv_dtype=kv_dtype,
+        terms=terms,
+        origins={**dict.fromkeys(terms.names(), "measured"), **dict.fromkeys(BLOCK_CURVES, "datasheet")},
+        ranges={},
+        errors={},
+    )
+    return made.with_overhead(each.iteration_s, each.sequence_s)
 
 
 @dataclass(frozen=True)
@@ -77,7 +183,7 @@ class Costs:
             tp=self.system.tensor_parallel_size,
             kv_dtype=self.config.kv_dtype,
             block_size=self.block_size,
-            tokens=tokens_curve([named[name] for name in RISES]),
+            tokens=tokens_table([named[name] for name in RISES]),
             moves=self._moves(),
         )
 
@@ -114,7 +220,7 @@ class Costs:
             return None
         by_datasheet = analytic_profile(
             gpu(system.gpu),
-            model(system.model),
+            self.config.model,
             tp=system.tensor_parallel_size,
             kv_dtype=self.config.kv_dtype,
             block_sizes=(self.block_size,),
@@ -132,10 +238,10 @@ class Costs:
         )
 
 
-def tokens_curve(rises: Sequence[float]) -> Curve:
-    """Return the curve over tokens of these rises over the intervals of ``SIZES``; the last one goes on."""
+def tokens_table(rises: Sequence[float]) -> Table:
+    """Return the table over tokens of these rises over the intervals of ``SIZES``; the last one goes on."""
     last = max((place for place, rise in enumerate(rises, 1) if rise > 0), default=0)
     if not last:
         return NOTHING
     seconds = np.cumsum([0.0, *rises[:last]])
-    return Curve(at=SIZES[: last + 1], seconds=tuple(seconds.tolist()))
+    return Table(axes={"tokens": SIZES[: last + 1]}, seconds=seconds.tolist())

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from pagesim.api import run
-from pagesim.costs import CostModel, Profiled
+from pagesim.costs import AttentionSpan, CostModel, Profiled
+from pagesim.costs.attended import attended
 from pagesim.errors import PagesimError
 from pagesim.experiments.recorded.recording import Floats, Ints, RecordedRun
+from pagesim.models import ModelSpec
 from pagesim.results.result import Result
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.observer import FastForward, Observer
+from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.system import System
 from pagesim.sim.clock import TICKS_PER_SECOND, to_tick_column
 from pagesim.sim.executor import shape_of
@@ -34,16 +38,40 @@ FEWEST = 20
 """Requests below which nothing is fitted to a load."""
 
 
+class Reads(NamedTuple):
+    """Share of a token of context, and of a query and a key, that layers which look back so far take.
+
+    Attributes:
+        context: by the bytes that they read.
+        pair: by the operations.
+    """
+
+    context: float
+    pair: float
+
+
+def reads_of(model: ModelSpec, kv_dtype: str, tp: int) -> dict[AttentionSpan | None, Reads]:
+    """Return what layers read by how far back they look; None stands for those that look back on all.
+
+    Logs do not tell layers apart: by these shares one time a token of context is that of each kind of layers.
+    """
+    found = attended(model, kv_dtype, tp)
+    bytes_, flops = (max(1, sum(each[at] for each in found.values())) for at in (0, 2))
+    return {span: Reads(each.bytes / bytes_, each.prompt_flops / flops) for span, each in found.items()}
+
+
 class IterationLog(Observer):
     """Observes a run's iterations.
 
     Args:
         kernels: gives the seconds of each that are known beforehand; None if nothing is.
+        reads: what layers read; those of spans are in the order in which a shape has them.
     """
 
-    def __init__(self, kernels: CostModel | None) -> None:
+    def __init__(self, kernels: CostModel | None, reads: Sequence[Reads]) -> None:
         self._kernels = kernels
-        self._planned: list[tuple[int, ...]] = []
+        self._reads = reads
+        self._planned: list[tuple[float, ...]] = []
         self._forwards: list[tuple[int, ...]] = []
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
@@ -51,7 +79,13 @@ class IterationLog(Observer):
             return
         known = 0 if self._kernels is None else self._kernels.iteration(shape_of(batch))
         prompt = batch.tokens - batch.decoding - batch.drafts
-        read = batch.sampled, batch.decode_context, prompt, int(prompt > 0), batch.query_key_pairs
+        of_all, *within = self._reads
+        context = of_all.context * batch.decode_context
+        pairs = of_all.pair * batch.query_key_pairs
+        for span, each in enumerate(within):
+            context += each.context * (batch.reached[span] if batch.reached else batch.decode_context)
+            pairs += each.pair * (batch.reached_pairs[span] if batch.reached_pairs else batch.query_key_pairs)
+        read = batch.sampled, context, prompt, prompt > 0, pairs
         self._planned.append((start + ticks, *read, batch.tokens, known))
 
     def fast_forwarded(self, run: FastForward) -> None:
@@ -66,17 +100,18 @@ class IterationLog(Observer):
 
     def windows(self) -> Windows:
         """Return everything that was observed, ready for sums."""
-        planned = np.array(self._planned, np.int64).reshape(-1, 8)
-        ends, rows, known = [planned[:, 0]], [planned[:, 1:7]], [planned[:, 7]]
+        planned = np.array(self._planned, np.float64).reshape(-1, 8)
+        ends: list[Ints] = [np.array([each[0] for each in self._planned], np.int64)]
+        rows, known = [planned[:, 1:7]], [planned[:, 7]]
         for start, steps, first, increment, sequences, context, first_known, more in self._forwards:
             step = np.arange(steps, dtype=np.int64)
             ends.append(start + np.cumsum(first + increment * step))
-            alike = np.zeros((steps, 6), np.int64)
+            alike = np.zeros((steps, 6))
             alike[:, 0] = alike[:, 5] = sequences
             alike[:, 1] = context + sequences * step
             rows.append(alike)
-            known.append(first_known + more * step)
-        end, row = np.concatenate(ends), np.concatenate(rows).astype(np.float64)
+            known.append((first_known + more * step).astype(np.float64))
+        end, row = np.concatenate(ends), np.concatenate(rows)
         order = np.argsort(end, kind="stable")
         features = np.column_stack(
             [np.ones(len(end)), row[:, :-1], _rises(row[:, -1]), np.concatenate(known) / TICKS_PER_SECOND]
@@ -145,8 +180,8 @@ class Simulated(NamedTuple):
 
 
 def served_as(load: RecordedRun, system: System) -> System:
-    """Return a system with the options of a load, and with a cost that does not matter."""
-    own = {**load.server, "cost": "affine:1e-3,0,0", "max_concurrency": load.max_concurrency}
+    """Return a system with a load's options, a cost that does not matter, and without a front end."""
+    own = {**load.server, "cost": "affine:1e-3,0,0", "frontend": "0", "max_concurrency": load.max_concurrency}
     return system.model_copy(update=own)
 
 
@@ -183,6 +218,11 @@ def replay(load: RecordedRun, system: System, cost: Profiled, kernels: CostModel
     Raises:
         PagesimError: the load and the system do not go together.
     """
-    seen = IterationLog(kernels)
-    result = run(served_as(load, system), load.trace(), steps="none", cost=cost, observers=[seen])
+    config = EngineConfig(system)
+    reads = reads_of(config.model, config.kv_dtype, system.tensor_parallel_size)
+    seen, own = IterationLog(kernels, tuple(reads.values())), served_as(load, system)
+    if len(reads) > 1:
+        # What is within a span is known of planned iterations alone.
+        own = own.model_copy(update={"fast_forward": False})
+    result = run(own, load.trace(), steps="none", cost=cost, observers=[seen])
     return Simulated(result, seen.windows())

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from pagesim.costs.profiles import Profile, Range
-from pagesim.experiments.fit.coefficients import Coefficients
-from pagesim.experiments.fit.costs import tokens_curve
+from pagesim.experiments.fit.costs import Coefficients, tokens_table
 from pagesim.experiments.fit.equations import COLUMNS
 from pagesim.experiments.fit.fitting import Fitted
 from pagesim.experiments.fit.iterations import AFFINE, PAIRS, REGRESSORS, RISES, Simulated, check, replay
@@ -111,8 +110,8 @@ def _curve(fitted: Fitted) -> dict[str, list[float]] | None:
     """Return the curve over tokens; None in a form without one."""
     if RISES[0] not in fitted.form:
         return None
-    curve = tokens_curve([fitted.value(name) for name in RISES])
-    return {"at": list(curve.at), "seconds": list(curve.seconds)}
+    table = tokens_table([fitted.value(name) for name in RISES])
+    return {"at": list(table.knots[0]), "seconds": list(table.seconds)}
 
 
 def _ranges(runs: Sequence[Simulated]) -> Iterator[tuple[str, Range]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pagesim.api import run
 from pagesim.errors import PagesimError
-from pagesim.experiments.offload.hit_rate import PromptChunks
+from pagesim.experiments.prompt_blocks import PromptBlocks
 from pagesim.experiments.study_row import StudyRow
 from pagesim.setup.system import System
 from pagesim.workloads.trace import Trace
@@ -17,7 +17,7 @@ GIB = 1 << 30
 
 
 def serve_sizes(
-    system: System, trace: Trace, sizes: Sequence[float], prompts: PromptChunks, chunk: int
+    system: System, trace: Trace, sizes: Sequence[float], prompts: PromptBlocks, chunk: int
 ) -> Iterator[StudyRow]:
     """Replay a trace over sizes of the tier.
 

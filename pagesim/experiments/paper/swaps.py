@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pagesim.costs.parse import split_profile
-from pagesim.costs.profiles import Curve, Profile, analytic_profile, find_profile
+from pagesim.costs.profiles import Profile, analytic_profile, find_profile
+from pagesim.costs.table import Table
 from pagesim.errors import PagesimError
 from pagesim.hardware import gpu
 from pagesim.models import model
@@ -59,9 +60,9 @@ def copy_by_copy(profile: Profile) -> Profile:
     a_copy = (at_1 - at_256) / (copies * (TOKENS - 1))
     a_token = (at_256 - copies * a_copy) / TOKENS
 
-    def curve(size: int) -> Curve:
-        return Curve(at=COUNTS, seconds=tuple(count * (size * a_token + copies * a_copy) for count in COUNTS))
+    def table(size: int) -> Table:
+        return Table.of({"blocks": COUNTS}, lambda count: count * (size * a_token + copies * a_copy))
 
-    curves = {size: curve(size) for size in profile.block_sizes}
-    terms = profile.terms.model_copy(update={"swap_out": curves, "swap_in": curves})
+    tables = {size: table(size) for size in profile.block_sizes}
+    terms = profile.terms.model_copy(update={"swap_out": tables, "swap_in": tables})
     return profile.model_copy(update={"terms": terms})

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from pagesim.hardware import gpus
+from pagesim.errors import brief
+from pagesim.hardware import gpu, gpus
 from pagesim.models.catalogue import known_as
 from pagesim.scheduling.vllm_releases import RELEASES
+
+_SAYS_NOTHING = re.compile(
+    r"nvidia|geforce|tesla|amd|instinct|radeon|corporation|ac|oam|sxm\d?|hbm\d?e?|g?ddr\d\w?|480gb|"
+    r"ada|blackwell|generation|server|workstation|edition"
+)
+"""Words of a device's name that tell no GPU from another one of the catalogue; 480 GB are a Grace CPU's."""
 
 
 def known(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,10 +36,37 @@ def _model(name: str) -> str | None:
 
 
 def _gpu(device: str) -> str | None:
-    """Return the GPU whose name's parts are all in that of a device; of several the one with most."""
-    plain = device.lower().replace(" ", "").replace("-", "")
-    named = [spec.name for spec in gpus() if all(part in plain for part in spec.name.split("-"))]
+    """Return the GPU whose name's parts are all words of that of a device; of several the one with most."""
+    words = _words(device)
+    named = [spec.name for spec in gpus() if set(spec.name.split("-")) <= words]
     return max(named, key=len, default=None)
+
+
+def _words(device: str) -> set[str]:
+    """Return the words of a device's name in small letters, those of a series apart from its numbers."""
+    return set(re.findall(r"[a-z0-9]+", re.sub(r"(rtx)(?=\d)", r"\1 ", device.lower())))
+
+
+def of_another_gpu(device: str, name: str) -> str:
+    """Return what is to be said where a device is taken for a GPU whose name lacks words of its own.
+
+    Args:
+        device: as a server calls it, such as ``NVIDIA H200 NVL``.
+        name: of the GPU in the catalogue that it is taken for.
+
+    Returns:
+        A sentence, or nothing where they are the same.
+    """
+    memory = gpu(name).nominal_bytes
+    sizes = {f"{memory >> 30}gb", f"{memory // 10**9}gb"}
+    others = _words(device) - set(name.split("-")) - sizes
+    others = {word for word in others if not _SAYS_NOTHING.fullmatch(word)}
+    if not others or device.lower() == name:
+        return ""
+    return (
+        f"recorded on {brief(device, 60)}, which the catalogue does not have: simulated as {name}, whose "
+        "rates and links may differ"
+    )
 
 
 def _release(version: str) -> str | None:

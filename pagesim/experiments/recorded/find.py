@@ -20,7 +20,7 @@ from pagesim.experiments.recorded import (
     sglang_bench,
     vllm_bench,
 )
-from pagesim.experiments.recorded.catalogue import known
+from pagesim.experiments.recorded.catalogue import known, of_another_gpu
 from pagesim.experiments.recorded.layout import json_of, text_of
 from pagesim.experiments.recorded.recording import RecordedRun
 from pagesim.experiments.recorded.server_files import ServerFacts
@@ -56,6 +56,8 @@ def _known(run: RecordedRun) -> RecordedRun:
     notes = run.notes
     if own is not None and own != said:
         notes += (f"recorded of vLLM {brief(said, 40)}, which is simulated as {own}",)
+    if "gpu" in server and (other := of_another_gpu(str(run.server["gpu"]), server["gpu"])):
+        notes += (other,)
     return replace(run, server=server, notes=notes)
 
 

@@ -49,6 +49,7 @@ class _Instant(Layout):
 
 
 class _Meta(Layout):
+    frontend: str = "0"  # the engine's own times have none
     model: Any = None
     gpu: Any = at("hardware.device_name", default=None)
     vllm_version: Any = None

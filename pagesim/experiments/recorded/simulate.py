@@ -37,6 +37,7 @@ OF_ANY_POLICY = (
     "kv_cache_dtype",
     "num_blocks",
     "max_model_len",
+    "frontend",
 )
 """Options of a server that are kept where it is simulated under another policy than its own."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pagesim.kvcache.tiers.arc import Arc
-from pagesim.kvcache.tiers.belady import Future
 from pagesim.kvcache.tiers.chain import Tier, TierChain
 from pagesim.kvcache.tiers.chain_backing import ChainBacking, Copy
 from pagesim.kvcache.tiers.chunks import ChunkRun, count, group_of, joined, segment, singles, within
@@ -31,7 +30,6 @@ __all__ = [
     "ChunkStore",
     "Copy",
     "Eviction",
-    "Future",
     "LruByChunk",
     "LruByRequest",
     "Move",

@@ -9,11 +9,12 @@ import numpy as np
 
 from pagesim.accounting.fragmentation import fragmentation_of
 from pagesim.accounting.metrics import entries_in
+from pagesim.results.replay import Say, requests_over
 from pagesim.results.report.assemble import options_of, write_page
 from pagesim.results.report.frames import frames
 from pagesim.results.report.pack import pack
 from pagesim.results.report.page import rows_of
-from pagesim.results.report.replay import ProgressCallback, requests_over, snapshots_of
+from pagesim.results.report.snapshots import snapshots_of
 from pagesim.results.result import load
 from pagesim.results.style import drawn_categories
 from pagesim.sim.clock import to_tick_column
@@ -40,7 +41,7 @@ def write_allocators_page(
     *,
     window: tuple[float, float],
     instants: int = INSTANTS,
-    progress: ProgressCallback = lambda _: None,
+    progress: Say = lambda _: None,
 ) -> None:
     """Write a page that plays the memory of several results over the same seconds, with their fragmentation.
 

@@ -11,13 +11,12 @@ import numpy as np
 from pagesim.accounting.fragmentation import categories
 from pagesim.accounting.metrics import entries_in
 from pagesim.errors import PagesimError
-from pagesim.results.replay import NotReplayed
+from pagesim.results.replay import NotReplayed, Say, requests_over
 from pagesim.results.report import run_tables
 from pagesim.results.report.assemble import options_of, write_page
 from pagesim.results.report.frames import frames
 from pagesim.results.report.pack import pack
-from pagesim.results.report.replay import ProgressCallback, requests_over, snapshots_of
-from pagesim.results.report.snapshots import Snapshots
+from pagesim.results.report.snapshots import Snapshots, snapshots_of
 from pagesim.results.report.sources import Source, find, is_cluster
 from pagesim.results.report.trees import tree_instants, trees
 from pagesim.results.result import Result, end_of
@@ -69,7 +68,7 @@ def write_report(
     *,
     window: tuple[float, float] | None = None,
     instants: int | None = None,
-    progress: ProgressCallback = lambda _: None,
+    progress: Say = lambda _: None,
 ) -> None:
     """Write a page about one or several results, which shows them side by side.
 
@@ -133,9 +132,7 @@ def rows_of(entries: Sequence[str]) -> list[dict[str, Any]]:
     ]
 
 
-def _looked_at(
-    source: Source, ticks: list[int], progress: ProgressCallback
-) -> Snapshots | TreeSnapshots | str:
+def _looked_at(source: Source, ticks: list[int], progress: Say) -> Snapshots | TreeSnapshots | str:
     """Replay a run; return snapshots of its memory, or of its tree, or why there are none."""
     result, over = source.result, requests_over(source.name, source.result, progress)
     try:

@@ -9,7 +9,9 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
+from pagesim.accounting.request_log import RequestLog
 from pagesim.kvcache import HybridManager
+from pagesim.results.replay import Looks, NotReplayed, replayed, server_of
 from pagesim.results.report.cells import (
     AddressedManager,
     Column,
@@ -22,11 +24,13 @@ from pagesim.results.report.cells import (
     samples_of,
 )
 from pagesim.results.report.group_cells import ledger_of_groups, tables_of
+from pagesim.results.result import Result
 from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
-from pagesim.scheduling.observer import FastForward, Observer
+from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.request import EngineRequest
+from pagesim.setup.prepare import PreparedSystem
 
 STAY = 6
 """Numbers that are known of a stay."""
@@ -96,16 +100,11 @@ class Absence:
     end: int = -1
 
 
-class Snapshots(Observer):
-    """Looks at an engine's memory at the first iteration at or after each of some instants.
-
-    Args:
-        instants: ticks, rising.
+class Snapshots(Looks[Snapshot]):
+    """Looks at an engine's memory.
 
     Attributes:
         scheduler: with its memory, which gives its blocks numbers.
-        taken: the snapshots, in order.
-        shown: for each instant the snapshot that stands for it, ``[N]``.
         absences: of the whole run, in order of their beginning.
     """
 
@@ -113,11 +112,8 @@ class Snapshots(Observer):
     memory: AddressedManager
 
     def __init__(self, instants: Sequence[int]) -> None:
-        self.instants = instants
-        self.taken: list[Snapshot] = []
-        self.shown: list[int] = []
+        super().__init__(instants)
         self.absences: list[Absence] = []
-        self._iterations = 0
         self._stays = array("q")
         self._stay_of: dict[tuple[int, ...], int] = {}
         self._away: dict[int, Absence] = {}  # by row
@@ -137,9 +133,6 @@ class Snapshots(Observer):
         """
         return np.array(self._stays, np.int64).reshape(-1, STAY)
 
-    def next_look(self) -> int:
-        return self.instants[len(self.shown)] if len(self.shown) < len(self.instants) else NEVER
-
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         for request in batch.prompts:
             absence = self._away.pop(request.row, None)
@@ -148,16 +141,7 @@ class Snapshots(Observer):
                 absence.tokens = request.samples * request.length - request.cached
         for request in batch.resumed:
             self._away.pop(request.row).end = now
-        if self.next_look() <= now:
-            self._look(self._iterations, now, now, dict(batch.chunks))
-        self._iterations += 1
-
-    def fast_forwarded(self, run: FastForward) -> None:
-        self._iterations += run.steps
-
-    def idle(self, now: int, until: int) -> None:
-        if self.next_look() < until:
-            self._look(-1, now, until, {})
+        super().planned(batch, now, start, ticks)
 
     def departed(self, batch: Batch, now: int) -> None:
         for request in batch.recomputed:
@@ -171,11 +155,9 @@ class Snapshots(Observer):
             self._away[absence.row] = absence
             self.absences.append(absence)
 
-    def _look(self, number: int, now: int, until: int, chunks: Mapping[EngineRequest, int]) -> None:
-        """Take a snapshot for the instants before ``until``, and for that at ``now``."""
+    def look(self, number: int, now: int, batch: Batch | None) -> Snapshot:
         scheduler, memory = self.scheduler, self.memory
-        while (due := self.next_look()) <= now or due < until:
-            self.shown.append(len(self.taken))
+        chunks = {} if batch is None else dict(batch.chunks)
         here = [each for request in scheduler.running.values() for each in self._holdings(request, chunks)]
         for park, requests in enumerate(scheduler.held_without_running() if scheduler.parks else (), 1):
             here += [each for request in requests for each in self._holdings(request, chunks, park)]
@@ -200,21 +182,10 @@ class Snapshots(Observer):
             ledger = ledger_of(
                 cells, stays, lengths, self.stays, block_size=size, external=external, parks=scheduler.parks
             )
-        self.taken.append(
-            Snapshot(
-                now,
-                number,
-                (len(scheduler.running), scheduler.queue.waiting, len(scheduler.swapped)),
-                external,
-                stays,
-                lengths,
-                needed,
-                changes(self._cells, cells),
-                changes(self._swapped, swapped),
-                ledger,
-            )
-        )
+        changed, moved = changes(self._cells, cells), changes(self._swapped, swapped)
         self._cells, self._swapped = cells, swapped
+        counts = (len(scheduler.running), scheduler.queue.waiting, len(scheduler.swapped))
+        return Snapshot(now, number, counts, external, stays, lengths, needed, changed, moved, ledger)
 
     def _holdings(
         self, request: EngineRequest, chunks: Mapping[EngineRequest, int], park: int = 0
@@ -264,3 +235,29 @@ class Snapshots(Observer):
         if STAY * number == len(self._stays):
             self._stays.extend(key)
         return number
+
+
+def snapshots_of(result: Result, instants: Sequence[int], *observers: Observer) -> Snapshots:
+    """Replay a stored run; return snapshots of its memory at some instants.
+
+    Args:
+        result: as `pagesim.load` returns it.
+        instants: ticks, rising.
+        observers: further ones of the replay.
+
+    Raises:
+        NotReplayed: the run cannot be replayed, what comes of it is not what was stored, or its blocks have
+            no numbers.
+    """
+
+    def replay(setting: PreparedSystem, log: RequestLog) -> Snapshots:
+        snapshots = Snapshots(instants)
+        server = server_of(setting, log, snapshots, *observers, tables=True)
+        if not server.scheduler.memory.names_blocks:
+            allocator = setting.config.policy.allocator
+            raise NotReplayed(f"allocator {allocator} counts blocks and gives them no numbers")
+        server.replay()
+        snapshots.idle(server.engine.over_at, NEVER)
+        return snapshots
+
+    return replayed(result, replay)

@@ -15,7 +15,7 @@ from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.disaggregated import IdleConnector, PrefillConnector, PullConnector
 from pagesim.scheduling.disaggregated.refusals import check_options
 from pagesim.scheduling.draining import DrainingScheduler
-from pagesim.scheduling.failure_modes import no_room
+from pagesim.scheduling.failure_modes import FailureMode, no_room
 from pagesim.scheduling.offload.offloading import OffloadingConnector
 from pagesim.scheduling.options import Machine, Prices
 from pagesim.scheduling.priority_queue import PriorityQueue
@@ -337,6 +337,19 @@ class VllmV1Base(DrainingScheduler):
         self._skipped.pop(request.order, None)
         self.stop_draining(request)
         self.kv_cache_manager.runs_no_longer(request)
+
+    def _give_up_starved(self, drafts: Drafts, batch: Batch, now: int) -> None:
+        """Give up what no step gives a token any more, though nothing is in flight.
+
+        A chunk of a prompt must end with a block of states, and not so near the prompt's end.
+        """
+        holds = self.cadence is not None and self.cadence.holds
+        if drafts.is_in_flight or holds or self.awaits or batch.recomputed or batch.unschedulable:
+            return
+        head = self.queue.head()
+        for request in [*self.running.values()] or ([] if head is None else [head]):
+            self.abort(request.row, now)
+            batch.unschedulable += ((request, FailureMode.NEVER_SCHEDULED),)
 
     # What comes of a step
 

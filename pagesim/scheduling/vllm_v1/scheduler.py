@@ -60,6 +60,8 @@ class VllmV1(VllmV1Base):
             cadence.looked_at_waiting(0)
         if cadence is not None:
             cadence.end(self.memory.steps, batch.batched_tokens)
+        if drafts is not None and drafts.may_starve and not batch.batched_tokens:
+            self._give_up_starved(drafts, batch, now)
         if self._in_chunks or self._skipped or self.running_sequences > budget:
             self.must_replan = True
         batch.tokens = batch.batched_tokens
@@ -325,6 +327,7 @@ class VllmV1(VllmV1Base):
                 queue.pop(request)
                 (holding if holds else others).append(request)
                 continue
+            is_short = False  # of tokens, whatever memory has
             if external:
                 assert connector is not None
                 ahead = 0
@@ -343,16 +346,14 @@ class VllmV1(VllmV1Base):
                     tokens = drafts.padded(tokens, found, token_budget, is_padded=is_padded)
                 most = token_budget if self.chunked_prefill else UNLIMITED
                 tokens = self._num_new_tokens(request, found, tokens, most)
-                if not tokens:
-                    self.must_replan = True
-                    break
-                if drafts is not None:
+                if drafts is not None and tokens:
                     tokens = drafts.within_chunk(request, found, drafts.clipped(tokens))
                     if not tokens:
                         queue.pop(request)
                         (holding if holds else others).append(request)
                         continue
-                if tokens > token_budget:
+                is_short = not tokens or tokens > token_budget
+                if is_short:
                     is_allocated = False
                 elif holds:
                     is_allocated = manager.allocate_slots(request, found + tokens, spare, is_waiting=True)
@@ -373,7 +374,7 @@ class VllmV1(VllmV1Base):
                 queue.pop(request)
                 overtaken.append(request)
             elif self.running or holding or others or self.awaits:
-                self.must_replan = self.must_replan or tokens > token_budget
+                self.must_replan = self.must_replan or is_short
                 break
             else:  # no request will ever make room: the real one waits for ever
                 queue.pop(request)

@@ -98,7 +98,7 @@ class Drafts:
         self.rules = rules
         self._rates = rates
         self._is_async = is_async
-        self._notes_chunks = memory.releases and not rules.num_speculative_tokens
+        self._notes_chunks = memory.releases
         self._decode_interval = stages if stages > 1 and is_async else 0
         self._steps = 0  # that were planned
         self._in_flight = in_flight
@@ -125,6 +125,16 @@ class Drafts:
     def slots(self, tokens: int) -> int:
         """Return the slots that a request takes which has computed so many tokens."""
         return min(tokens + self.rules.lookahead, self._max_model_len)
+
+    @property
+    def may_starve(self) -> bool:
+        """Whether a chunk of a prompt may have no token left, as no module may read past the prompt."""
+        return self.rules.prefill_lookahead > 1
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether the output of any request's tokens is to come."""
+        return any(self._flights)
 
     @property
     def slots_taken(self) -> int:
@@ -214,12 +224,11 @@ class Drafts:
         """
         progress = self.of[request.row]
         before, known = progress.num_computed_tokens, request.length + progress.num_output_placeholders
+        stored = progress.stored
         drafts = min(max(0, before + tokens - known), progress.num_drafts)
         progress.num_computed_tokens += tokens
         progress.num_inflight_tokens += tokens
         self._note_in_flight(request, progress)
-        if self._notes_chunks:
-            batch.chunks += ((request, tokens),)
         progress.num_drafts = outputs = accepted = 0
         is_whole = progress.num_computed_tokens >= known
         if is_whole:
@@ -230,6 +239,8 @@ class Drafts:
                 progress.num_output_placeholders += 1 + drafts
         else:
             progress.stored += tokens
+        if self._notes_chunks:
+            batch.chunks += ((request, progress.stored - stored),)
         batch.batched_tokens += tokens
         batch.drafts += drafts
         self._scheduled_context += progress.num_computed_tokens

@@ -34,19 +34,25 @@ def test_what_is_written_is_read_again(measured: Profile, tmp_path: Path) -> Non
     [
         (
             lambda p: p.update(schema=7),
-            "its schema is 7, and this version of pagesim reads 1; calibrate again",
+            "its schema is 7, and this version of pagesim reads 1 and 2; calibrate again",
         ),
         (lambda p: p.pop("terms"), "terms: Field required"),
         (lambda p: p["terms"].pop("linear"), "terms.linear: Field required"),
-        (lambda p: p["terms"]["linear"].update(at=[2, 1]), "terms.linear"),
-        (lambda p: p["terms"]["linear"]["seconds"].__setitem__(0, "fast"), "terms.linear.seconds.0"),
+        (lambda p: p["terms"]["linear"].update(axes={"tokens": [2, 1]}), "terms.linear"),
+        (lambda p: p["terms"]["linear"]["seconds"].__setitem__(0, "fast"), "terms.linear: Value error"),
+        (lambda p: p["terms"].update(head=p["terms"]["linear"]), "it must be over sequences"),
+        (
+            lambda p: p["terms"]["decode"]["16"]["seconds"][0].reverse(),
+            "its times must not fall with the context",
+        ),
         (lambda p: p["terms"]["decode"].clear(), "terms.decode"),
         (lambda p: p.update(kind="guessed"), "kind"),
         (lambda p: p.update(extra=1), "extra"),
         (lambda p: p.update(tp=0), "tp"),
         (
             lambda p: p["terms"].update(
-                linear={"at": [1], "seconds": [0.0]}, overhead={"at": [1], "seconds": [0.0]}
+                linear={"axes": {"tokens": [1]}, "seconds": [0.0]},
+                overhead={"axes": {"sequences": [1]}, "seconds": [0.0]},
             ),
             "an iteration would take no time",
         ),

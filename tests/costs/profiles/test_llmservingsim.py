@@ -10,7 +10,6 @@ import pytest
 from pagesim.costs import IterationShape, Profiled, step_shape
 from pagesim.costs.profiles import ANY_BLOCK, Profile, import_llmservingsim
 from pagesim.costs.profiles.llmservingsim import HEAD, LAYER, ONCE
-from pagesim.costs.profiles.points import gaps, whole
 from pagesim.errors import PagesimError
 from pagesim.hardware import gpu
 from pagesim.models import model
@@ -64,8 +63,8 @@ def test_it_adds_up_a_models_layers_with_both_of_a_layers_norms(folder: Path) ->
     # Eight operators in each of 32 layers, the embedding and the last norm.
     assert profile.terms.linear(64) == pytest.approx((32 * 8 + 2) * 74e-6)
     assert profile.terms.head(16) == pytest.approx(2 * 116e-6)
-    assert profile.terms.decode[ANY_BLOCK](8, 8 * 512) == pytest.approx(32e-6 * decode_us(8, 512))
-    assert profile.terms.prefill[ANY_BLOCK](256, 256 * 1024 + 256 * 257 // 2) == pytest.approx(
+    assert profile.terms.decode[ANY_BLOCK](8, 512) == pytest.approx(32e-6 * decode_us(8, 512))
+    assert profile.terms.prefill[ANY_BLOCK](256, 1024 + 257 / 2) == pytest.approx(
         32e-6 * chunk_us(256, 1024), rel=1e-5
     )
     assert profile.sources["decode"] == "a test, vLLM 0.19.0"
@@ -97,8 +96,8 @@ def test_mixed_batches_have_an_error_of_their_own_beside_that_of_a_sum(folder: P
 def test_several_prompts_attend_to_fewer_keys_than_one_of_as_many_tokens(folder: Path) -> None:
     prefill = imported(folder).terms.prefill[ANY_BLOCK]
     one, four = 1024 * 1025 // 2, 4 * 256 * 257 // 2
-    assert prefill(1024, four) == pytest.approx(32e-6 * (9 + 1e-4 * four), rel=0.01)
-    assert prefill(1024, four) < prefill(1024, one)
+    assert prefill(1024, four / 1024) == pytest.approx(32e-6 * (9 + 1e-4 * four), rel=0.1)
+    assert prefill(1024, four / 1024) < prefill(1024, one / 1024)
     assert prefill(0, 0) == 0
 
 
@@ -125,22 +124,13 @@ def test_experts_are_refused(folder: Path) -> None:
         import_llmservingsim(folder, model=model("mixtral-8x7b"), gpu=RTX, name="x")
 
 
-def test_a_hole_in_a_grid_lies_between_its_neighbours() -> None:
-    points = {(row, column): float(row * column) for row in range(1, 6) for column in range(1, 6)}
-    assert gaps(points) == pytest.approx([0, 0]), "a product is straight along both sizes"
-    del points[2, 3], points[4, 5]
-    grid = whole(points)
-    assert grid.seconds[1][2] == pytest.approx(6)
-    assert grid.seconds[3][4] == pytest.approx(20), "beyond the last its slope goes on"
-
-
 @pytest.mark.parametrize(
     ("hardware", "name", "tp"), [("RTX4090", "rtx-4090", 1), ("RTXPRO6000", "rtx-pro-6000", 2)]
 )
 def test_the_published_tables_are_as_wrong_as_the_page_says(hardware, name, tp, shared: Path) -> None:
     folder = shared / "data" / "seconds" / "perf" / hardware / "meta-llama" / "Llama-3.1-8B" / "bf16"
     profile = import_llmservingsim(folder, model=LLAMA, gpu=gpu(name), tp=tp, name="x")
-    bars = {"linear": 0.03, "head": 0.01, "decode": 0.05, "prefill": 0.07, "decode_mixed": 0.15}
+    bars = {"linear": 0.03, "head": 0.015, "decode": 0.05, "prefill": 0.045, "decode_mixed": 0.12}
     for term, bar in bars.items():
-        assert profile.errors[term].points >= 10
+        assert profile.errors[term].points >= 8
         assert profile.errors[term].mean < bar, term

@@ -55,8 +55,8 @@ def test_rescaling_keeps_the_share_of_the_roof(measured: Profile) -> None:
     there = analytic_profile(H200, LLAMA, block_sizes=(1, 16))
     for size in (1, 64, 512, 4096):
         assert carried.terms.linear(size) == pytest.approx(there.terms.linear(size), rel=1e-6)
-    assert carried.terms.decode[16].context_s == pytest.approx(there.terms.decode[16].context_s)
-    assert carried.terms.prefill[16].pair_s == pytest.approx(there.terms.prefill[16].pair_s)
+    assert carried.terms.decode[16](7, 900) == pytest.approx(there.terms.decode[16](7, 900))
+    assert carried.terms.prefill[16](512, 700) == pytest.approx(there.terms.prefill[16](512, 700))
     assert carried.terms.swap_in[16](100) == pytest.approx(there.terms.swap_in[16](100))
     assert "rescaled from mine" in carried.notes[-1]
     assert carried.samples == ()
@@ -79,9 +79,10 @@ def test_any_division_can_be_carried_to_any_that_the_model_allows() -> None:
     assert Profiled(two, LLAMA, tp=2).iteration(decode(8, 500)) < Profiled(one, LLAMA).iteration(
         decode(8, 500)
     )
-    assert two.terms.decode[16].kv_heads == LLAMA.kv_heads // 2
-    assert two.terms.decode[16].launch_s == one.terms.decode[16].launch_s, "a launch is not divided"
-    assert two.terms.decode[16].sequence_s == pytest.approx(one.terms.decode[16].sequence_s / 2)
+    # A launch a layer is not divided; of the rest each GPU has half, and reads it so much faster.
+    launches, share = LLAMA.layers * LAUNCH_S, A80.hbm_bytes_per_s / H200.hbm_bytes_per_s / 2
+    whole, half = (each.terms.decode[16](64, 16384) for each in (one, two))
+    assert half == pytest.approx(launches + share * (whole - launches))
     with pytest.raises(PagesimError, match="tp is 3"):
         rescale(one, LLAMA, A80, model=LLAMA, gpu=H200, tp=3, name="three")
     back = rescale(
@@ -130,9 +131,9 @@ def test_an_import_adds_up_a_models_layers(vidur_files) -> None:
     profile = import_vidur(linear, attention, model=LLAMA, gpu=A80, name="x", source="a test")
     # Nine operators in each of 32 layers, and the embedding.
     assert profile.terms.linear(256) == pytest.approx((32 * 9 + 1) * (0.01 + 0.256) * 1e-3)
-    assert profile.terms.decode[16](4, 4 * 1025) == pytest.approx(32e-3 * (0.01 + 1e-5 * 4 * 1025), rel=1e-6)
-    assert profile.terms.prefill[16](512, 512 * 513 // 2) == pytest.approx(
-        32e-3 * (0.02 + 1e-7 * 512 * 513 / 2), rel=1e-6
+    assert profile.terms.decode[16](4, 1025) == pytest.approx(32e-3 * (0.01 + 1e-5 * 4 * 1025), rel=1e-5)
+    assert profile.terms.prefill[16](512, 513 / 2) == pytest.approx(
+        32e-3 * (0.02 + 1e-7 * 512 * 513 / 2), rel=1e-5
     )
     assert profile.terms.write(16) == pytest.approx(32e-3 * 0.004), "prompts' writes are left out"
     assert profile.origins["linear"] == "imported"
@@ -146,8 +147,10 @@ def test_with_tensor_parallelism_all_reduces_come_in_and_attention_is_shared(vid
     profile = import_vidur(linear, attention, reduces, model=LLAMA, gpu=A80, tp=2, name="x", source="a test")
     assert profile.terms.all_reduce is not None
     # Two a layer.
-    assert profile.terms.all_reduce(256) == pytest.approx(64e-3 * (0.02 + 1e-8 * 256 * 8192))
-    assert profile.terms.decode[16](4, 4 * 1025) == pytest.approx(16e-3 * (0.01 + 1e-5 * 4 * 1025), rel=1e-6)
+    assert profile.terms.all_reduce(256) == pytest.approx(64e-3 * (0.02 + 1e-8 * 256 * 8192), rel=1e-5)
+    # A launch of 4 us a layer stays, and half of the rest.
+    whole, launches = 32e-3 * (0.01 + 1e-5 * 4 * 1025), 32 * 4e-6
+    assert profile.terms.decode[16](4, 1025) == pytest.approx(launches + (whole - launches) / 2, rel=1e-5)
     with pytest.raises(PagesimError, match="a file of all-reduces is needed"):
         import_vidur(linear, attention, model=LLAMA, gpu=A80, tp=2, name="x", source="a test")
 
@@ -167,23 +170,20 @@ def test_a_file_that_is_no_such_table_is_refused(break_it, said, vidur_files) ->
         import_vidur(linear, attention, model=LLAMA, gpu=A80, name="x", source="a test")
 
 
-def test_the_boxed_import_is_what_its_command_gives(shared: Path) -> None:
+def test_the_published_timings_are_nearer_as_tables_than_by_curves_and_formulas(shared: Path) -> None:
     folder = shared / "data" / "profiles"
-    name = "llama-2-7b-a100-tp1"
     made = import_vidur(
         folder / "a100_llama2_7b_mlp.csv",
         folder / "a800_llama2_7b_attention.csv",
         model=LLAMA,
         gpu=A80,
-        name=name,
-        source=str(bundled_profile(name).machine["source"]),
+        name="llama-2-7b-a100-tp1",
+        source="Vidur",
     )
-    assert made.errors["linear"].mean < 0.05
-    assert made.errors["decode"].mean < 0.05
-    bundled = bundled_profile(name)
-    assert made.terms.linear.seconds == pytest.approx(bundled.terms.linear.seconds, rel=1e-6)
-    assert made.terms.decode[16].context_s == pytest.approx(bundled.terms.decode[16].context_s, rel=1e-6)
-    carried = rescale(made, LLAMA, A80, model=OPT, gpu=A40, name="opt-13b-a100-40gb-rescaled", launch_s=0)
-    assert carried.terms.linear.seconds == pytest.approx(
-        bundled_profile("opt-13b-a100-40gb-rescaled").terms.linear.seconds, rel=1e-6
-    )
+    # Mean errors of curves and formulas that were fitted to the same timings.
+    before = {"linear": 0.029, "decode": 0.046, "prefill": 0.134, "write": 0.031}
+    for term, error in before.items():
+        assert made.errors[term].points > 50
+        assert made.errors[term].mean < error
+    assert made.errors["decode"].mean < 0.015
+    assert made.errors["prefill"].mean < 0.06

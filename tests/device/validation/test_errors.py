@@ -13,7 +13,8 @@ import pytest
 import pagesim as ps
 from pagesim.api import run
 from pagesim.costs import IterationShape, Profiled, parse_cost
-from pagesim.costs.profiles import Curve, DecodeAttention, PrefillAttention, Profile, analytic_profile
+from pagesim.costs.profiles import Profile, analytic_profile
+from pagesim.costs.table import Table
 from pagesim.device.validation import Case, Iterations, kind_of, validate
 from pagesim.hardware import gpu
 from pagesim.models import model
@@ -28,13 +29,7 @@ def scaled(profile: Profile, factor: float) -> Profile:
     """Return a profile by which everything takes so many times as long."""
 
     def one(term: Any) -> Any:
-        if isinstance(term, Curve):
-            return Curve(at=term.at, seconds=tuple(factor * seconds for seconds in term.seconds))
-        if isinstance(term, DecodeAttention | PrefillAttention):
-            return term.model_copy(
-                update={name: factor * value for name, value in term if name.endswith("_s")}
-            )
-        return term
+        return term.scaled(factor) if isinstance(term, Table) else term
 
     terms = profile.terms
     update = {

@@ -1,49 +1,24 @@
-"""Data parallelism as vLLM's: what its parts do, and that fast-forward and stepping decide the same.
+"""Data parallelism as vLLM's: what its parts do.
 
-That every step, route, publication and pass is vLLM's is in the golden logs (``golden/parallel.toml``).
+That every step, route, publication and pass is vLLM's is in the golden logs (``golden/parallel.toml``);
+that fast-forward and stepping decide the same, in ``sim/test_served_systems.py``.
 """
 
 from __future__ import annotations
 
-from random import Random
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import pagesim as ps
 from pagesim.errors import PagesimError
 from pagesim.experiments.clusters.balancer import LoadBalancer
 from pagesim.experiments.clusters.coordinator import Counts
-from pagesim.experiments.clusters.data_parallel import DataParallel
 from pagesim.experiments.clusters.replicas import Replicas
-from pagesim.results.result import request_columns
-from pagesim.results.step_table import StepTable
-from pagesim.setup.prepare import prepare
-from pagesim.setup.system import System, checked
-from pagesim.workloads.trace import Request, Trace
-from tests.sim.random_systems import random_case
+from pagesim.workloads.trace import Request
+from tests.sim.served_systems import COST, SPARSE, replay_ranks
 from tests.traces import random_load, trace_of
-
-COST = "affine:0.01,1e-5,1e-7"
-DENSE, SPARSE = "opt-13b", "mixtral-8x7b"
-
-
-def replayed(trace: Trace, **options: Any) -> tuple[DataParallel, list[pd.DataFrame], dict[str, Any]]:
-    """Return a deployment that has served a trace, the steps of its ranks, and the requests' columns."""
-    setting = prepare(checked(System, {"policy": "vllm-v1", "cost": COST, **options}), trace)
-    log = setting.new_log()
-    tables: list[StepTable] = []
-
-    def watch(number: int, routed: Any) -> Any:
-        tables.append(StepTable(routed, every=True, shape=setting.ledger_shape(), reserves=setting.reserves))
-        return [], [tables[-1].add]
-
-    ranks = DataParallel(setting, log, watch=watch)
-    ranks.replay()
-    return ranks, [table.frame() for table in tables], request_columns(setting.trace, log)
-
 
 # The parts
 
@@ -149,7 +124,7 @@ def test_a_router_in_front_of_ranks_sends_whole_requests_to_one_of_them() -> Non
 
 def test_an_idle_rank_runs_dummies_until_the_ranks_agree_that_none_has_anything_to_do() -> None:
     """One request of 3 tokens, on two ranks: passes at 0, then agreement after step 1 and after step 16."""
-    ranks, steps, columns = replayed(
+    ranks, steps, columns = replay_ranks(
         trace_of((1.0, 10, 3)), model=SPARSE, data_parallel_size=2, num_blocks=50, async_scheduling=False
     )
     assert ranks.lock_step is not None
@@ -162,7 +137,7 @@ def test_an_idle_rank_runs_dummies_until_the_ranks_agree_that_none_has_anything_
 
 
 def test_a_pass_begins_when_all_have_handed_over_and_takes_as_long_as_its_slowest_rank() -> None:
-    ranks, steps, columns = replayed(
+    ranks, steps, columns = replay_ranks(
         random_load(size=60, rate=30), model=SPARSE, data_parallel_size=3, num_blocks=30, max_model_len=384
     )
     assert ranks.lock_step is not None
@@ -184,7 +159,7 @@ def test_a_pass_begins_when_all_have_handed_over_and_takes_as_long_as_its_slowes
 
 def test_ranks_whose_gpus_have_fewer_experts_have_more_blocks() -> None:
     """Of 128 experts two GPUs get 43 and the third 42; one is 3 · 2048 · 768 weights in 48 layers."""
-    ranks, _, _ = replayed(
+    ranks, _, _ = replay_ranks(
         random_load(size=3),
         model="qwen3-30b-a3b",
         gpu="h100",
@@ -196,70 +171,3 @@ def test_ranks_whose_gpus_have_fewer_experts_have_more_blocks() -> None:
     assert blocks[0] == blocks[1]
     expert, block = 3 * 2048 * 768 * 2 * 48, 16 * 48 * 2 * 4 * 128 * 2
     assert blocks[2] - blocks[0] == pytest.approx(expert / block, abs=1)
-
-
-# Fast-forward
-
-
-def ranks_case(seed: int) -> tuple[dict[str, Any], Trace]:
-    """Return a random system of ranks and a random trace, made of the random systems of vLLM 0.33.0."""
-    rnd = Random(seed)
-    while True:
-        case = random_case(rnd.randrange(10**6))
-        options = case.options
-        if options["policy"] == "vllm-v1" and options.get("vllm_version", "0.33.0") == "0.33.0":
-            break
-    ranks = rnd.choice((2, 3, 4))
-    alike = {
-        name: value
-        for name, value in options.items()
-        if not name.startswith(("kv_offloading", "speculative", "tiers", "acceptance", "model"))
-    }
-    more: dict[str, Any] = {
-        "data_parallel_size": ranks,
-        "model": rnd.choice((DENSE, SPARSE)),
-        "max_model_len": options.get("max_model_len", 1024),
-        "data_parallel_latency": rnd.choice((None, 1e-4, 3e-3)),
-        "api_server_count": rnd.choice((None, 1, 2)),
-    }
-    if rnd.random() < 0.3 and ranks == 4:
-        more |= {"data_parallel_lb": "hybrid", "data_parallel_size_local": 2}
-    if rnd.random() < 0.5 and more["model"] == SPARSE:
-        more["dp_sync_interval"] = rnd.choice((1, 4, 64))
-    return {**alike, **more}, case.trace
-
-
-def check_ranks(seed: int) -> bool:
-    """Replay a case with fast-forward and without; say whether it was served at all."""
-    options, trace = ranks_case(seed)
-    try:
-        one = replayed(trace, **options)
-        other = replayed(trace, **options, fast_forward=False)
-    except PagesimError:
-        return False
-    assert one[0].coordinator.published == other[0].coordinator.published
-    assert (one[0].balancer is None) == (other[0].balancer is None)
-    if one[0].balancer is not None and other[0].balancer is not None:
-        assert one[0].balancer.choices == other[0].balancer.choices
-    for mine, theirs in zip(one[1], other[1], strict=True):
-        pd.testing.assert_frame_equal(mine, theirs, check_exact=True)
-    for name, column in one[2].items():
-        assert str(list(column)) == str(list(other[2][name])), name
-    for mine, theirs in zip(one[0].servers, other[0].servers, strict=True):
-        assert mine.summary() == theirs.summary()
-        strict = mine.summary()["memory"]["strict"]
-        for mean in ("per_iteration", "per_second"):
-            shares = [share for share in strict[mean].values() if share is not None]
-            assert not shares or sum(shares) == pytest.approx(100), "the ledger's entries make up the cache"
-    return True
-
-
-@pytest.mark.parametrize("part", range(2))
-def test_random_ranks_decide_the_same_with_fast_forward_and_without(part: int) -> None:
-    assert sum(check_ranks(seed) for seed in range(12 * part, 12 * part + 12)) > 6
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(2, 20))
-def test_many_random_ranks_decide_the_same_with_fast_forward_and_without(part: int) -> None:
-    assert sum(check_ranks(seed) for seed in range(40 * part, 40 * part + 40)) > 20

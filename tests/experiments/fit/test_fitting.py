@@ -12,13 +12,17 @@ from pagesim import simulate
 from pagesim.costs import Profiled, parse_cost
 from pagesim.costs.profiles import find_profile
 from pagesim.errors import PagesimError
-from pagesim.experiments.fit.coefficients import Coefficients, profile_of
+from pagesim.experiments.fit.costs import Coefficients, profile_of
 from pagesim.experiments.fit.fitting import Fitted, fit
+from pagesim.experiments.fit.iterations import reads_of
 from pagesim.experiments.fit.result import comparisons, profile, report
 from pagesim.experiments.recorded.recording import RecordedRun
 from pagesim.hardware import gpu
 from pagesim.models import model
+from pagesim.setup.engine_config import EngineConfig
+from pagesim.setup.prepare import prepare
 from pagesim.setup.system import System
+from pagesim.workloads.trace import Trace
 
 from .conftest import AFFINE, CONTEXT_S, STEP_S, SYSTEM, TOKEN_S, cost_of, served
 
@@ -232,3 +236,32 @@ def test_a_server_that_answers_nothing_is_refused(affine_loads: list[RecordedRun
     small = SYSTEM.model_copy(update={"max_model_len": 16})
     with pytest.raises(PagesimError, match="look at the server's settings"):
         fit(affine_loads[:1], small)
+
+
+@pytest.mark.parametrize("name", ["gpt-oss-20b", pytest.param("qwen3-next-80b-fp8", marks=pytest.mark.slow)])
+def test_windows_and_states_share_one_time_a_token_of_context(name: str) -> None:
+    # A server whose layers take by what they read: of long contexts, those with a window read 128 tokens.
+    system = SYSTEM.model_copy(update={"model": name, "vllm_version": "0.33.0", "gpu": "h200"})
+    config = EngineConfig(system)
+    truth = Coefficients(5e-3, 8e-5, 6e-8, 4e-5)
+    block_size = prepare(
+        system, Trace(np.zeros(1), np.ones(1, int), np.ones(1, int))
+    ).config.capacity.block_size
+    made = profile_of(truth, config.model, tp=1, kv_dtype=config.kv_dtype, block_size=block_size)
+    cost = Profiled(made, config.model, block_size=block_size, kv_dtype=config.kv_dtype)
+    loads = [served(many, cost, system=system, requests=100) for many in (4, 16, 48)]
+    fitted = fit(loads, system)
+    check(fitted, iterations=5e-3, sequences=8e-5, context=6e-8, prompt_tokens=4e-5)
+    found = profile(fitted, "mine", report(fitted, comparisons(fitted)))
+    assert found.terms.reached.keys() == made.terms.reached.keys()
+    assert (found.terms.states is None) == (not config.model.state_layers)
+
+
+def test_layers_share_a_time_by_what_they_read() -> None:
+    # 12 layers look back on all tokens, 12 on 128; all have 8 heads of 64 elements.
+    shares = reads_of(model("gpt-oss-20b"), "bf16", 1)
+    assert {span and (span.kind, span.size): tuple(each) for span, each in shares.items()} == {
+        None: (0.5, 0.5),
+        ("window", 128): (0.5, 0.5),
+    }
+    assert list(reads_of(MODEL, "bf16", 1).values()) == [(1, 1)]

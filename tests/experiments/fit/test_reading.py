@@ -194,7 +194,8 @@ def test_an_engines_log_has_its_settings_and_prefixes(tmp_path: Path, load: Reco
     (tmp_path / "prompts.jsonl").write_text(text)
     system, (found,) = read([folder / "requests.jsonl"], {})
     assert (system.model, system.gpu, system.vllm_version) == ("llama-3.1-8b", "a100-80gb", "0.19.0")
-    assert found.server == {"max_num_seqs": 64, "num_blocks": 2000, "enable_prefix_caching": True}
+    of_load = {"max_num_seqs": 64, "num_blocks": 2000, "enable_prefix_caching": True}
+    assert found.server == {**of_load, "frontend": "0"}, "the engine's own times have no front end"
     assert found.name == "run"
     assert found.notes == ("recorded of vLLM '0.19.1', which is simulated as 0.19.0",)
     assert found.first_s == pytest.approx(load.first_s)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from pagesim.errors import PagesimError
+from pagesim.experiments.recorded.catalogue import known, of_another_gpu
 from pagesim.experiments.recorded.find import read, read_all
 
 from .samples import (
@@ -262,3 +263,29 @@ def test_a_report_of_guidellm_names_the_model(tmp_path: Path, place: tuple[str, 
         args = {name: args}
     (run,) = read(written(tmp_path, {**guidellm(), "args": args}))
     assert run.server == {"model": "llama-3.1-8b"}
+
+
+@pytest.mark.parametrize(
+    ("device", "name", "another"),
+    [
+        ("NVIDIA L40", "l40", False),
+        ("NVIDIA L40S", "l40s", False),
+        ("NVIDIA H100 80GB HBM3", "h100", False),
+        ("NVIDIA H100 PCIe", "h100-pcie", False),
+        ("NVIDIA H100 NVL", "h100-nvl", False),
+        ("NVIDIA GH200 480GB", "gh200", False),
+        ("NVIDIA H20-3e", "h20-3e", False),
+        ("NVIDIA GeForce RTX 4090 D", "rtx-4090-d", False),
+        ("NVIDIA GB300", "gb300", False),
+        ("NVIDIA A100-SXM4-40GB", "a100-40gb", False),
+        ("RTX4090", "rtx-4090", False),
+        ("NVIDIA A100 80GB PCIe", "a100-80gb", True),
+        ("NVIDIA H200 NVL", "h200", True),
+        ("Tesla V100-SXM2-32GB", "v100", True),
+    ],
+)
+def test_a_device_is_the_gpu_of_its_name_or_a_note_says_that_it_is_another(device, name, another):
+    assert known({"gpu": device})["gpu"] == name
+    assert bool(of_another_gpu(device, name)) is another
+    if another:
+        assert f"simulated as {name}" in of_another_gpu(device, name)

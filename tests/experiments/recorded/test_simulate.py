@@ -23,6 +23,7 @@ SERVER = {
     "max_num_seqs": 32,
     "max_num_batched_tokens": 2048,
     "num_blocks": 300,
+    "frontend": "0",
 }
 COST = "affine:0.01,1e-4,1e-7"
 
@@ -80,7 +81,7 @@ def test_a_server_that_was_slower_is_missed_by_as_much() -> None:
 
 
 def test_a_front_end_is_in_latencies_and_not_in_tpot() -> None:
-    plain, found = (simulate_recorded(recorded(), cost=COST, frontend=front) for front in (None, "0.02"))
+    plain, found = (simulate_recorded(recorded(), cost=COST, frontend=front) for front in ("0", "0.02"))
     for metric, more in (("ttft", 0.02), ("e2e", 0.02), ("tpot", 0.0)):
         mean = plain.residuals[metric]["mean"].simulated
         assert found.residuals[metric]["mean"].simulated == pytest.approx(mean + more)

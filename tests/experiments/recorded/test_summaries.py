@@ -26,6 +26,7 @@ SERVER = {
     "max_num_batched_tokens": 2048,
     "async_scheduling": False,
     "cost": "affine:0.02,0,0",
+    "frontend": "0",
 }
 MODEL = "meta-llama/Llama-3.1-8B"
 

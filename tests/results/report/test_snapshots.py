@@ -15,8 +15,7 @@ from pagesim.accounting.metrics import STRICT_ENTRIES
 from pagesim.api import run, trace_of
 from pagesim.results.replay import NotReplayed
 from pagesim.results.report.cells import CACHED, FREE, blank
-from pagesim.results.report.replay import snapshots_of
-from pagesim.results.report.snapshots import Snapshot, Snapshots
+from pagesim.results.report.snapshots import Snapshot, Snapshots, snapshots_of
 from pagesim.results.result import Result
 from pagesim.setup.scenario import Scenario
 from pagesim.sim.clock import to_ticks

@@ -7,7 +7,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagesim.kvcache.tiers import Future
+from pagesim.eviction import Future
 
 REQUESTS = st.lists(st.lists(st.integers(0, 4), unique=True, max_size=4), min_size=1, max_size=7)
 

@@ -1,0 +1,151 @@
+"""``pagesim cache``: what each eviction policy finds of a trace's prompts, at each capacity of the cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from pagesim.api import trace_of
+from pagesim.cli import show
+from pagesim.cli.calibrate import words
+from pagesim.cli.flags import OUT, SCENARIO, scenario_from, taken, with_fields
+from pagesim.cli.printing import put_table
+from pagesim.cli.runs import counted
+from pagesim.errors import PagesimError
+from pagesim.experiments.evictions import BOUND, compare_policies, prefill_seconds, recompute_weights
+from pagesim.experiments.prompt_blocks import block_bytes, capacities_around, prompt_blocks
+from pagesim.hardware.tier_spec import parse_capacity
+from pagesim.setup.engine_config import EngineConfig
+from pagesim.setup.scenario import Scenario
+
+GIB = 1 << 30
+
+
+class Cache(BaseModel):
+    """What is compared; not part of the scenario."""
+
+    policies: str = Field(
+        "lru,fifo,lfu,sieve,s3fifo,arc,gdsf,belady",
+        description="Comma-separated eviction policies; retention serves by the trace's priorities.",
+    )
+    capacities: str | None = Field(
+        None,
+        description="Comma-separated capacities in bytes of KV cache, such as 64GiB,1TiB. Defaults to powers "
+        "of two around the trace's working set.",
+    )
+    block_tokens: int | None = Field(
+        None, description="Tokens per block. Defaults to those per block of the trace's hash_ids."
+    )
+
+
+_FIELDS = {
+    name: Scenario.model_fields[name]
+    for name in (
+        *("trace", "num_requests", "duration", "arrivals", "rate", "cv", "shared_prefix", "turns", "seed"),
+        *("tokenizer", "on_bad_row", "model", "gpu", "tensor_parallel_size", "kv_cache_dtype", "cost"),
+    )
+}
+
+
+@with_fields({**Cache.model_fields, **_FIELDS}, engine=True)
+def command(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]) -> None:
+    """Compare eviction policies on a trace, with the bound.
+
+    Prompts are served one after another from one prefix cache, of which only leaves may go; no scheduler
+    runs. Each row says the hits in tokens, how near they come to Belady's bound, the FLOPs that are computed
+    again and the time to first token that is saved on average.
+
+    Example: pagesim cache --trace conversation.jsonl --model llama-3.1-8b --gpu h100 --out out/cache
+    """
+    asked = taken(Cache, flags)
+    chosen = scenario_from(Scenario, scenario, flags)
+    import pandas as pd
+
+    from pagesim.results.drawing import load_of
+    from pagesim.results.tier_plots import hit_rate_over_capacity
+
+    prompts = prompt_blocks(trace_of(chosen), asked.block_tokens)
+    config = EngineConfig(chosen)
+    block = block_bytes(
+        config.model, prompts.tokens, kv_dtype=config.kv_dtype, tp=chosen.tensor_parallel_size
+    )
+    future = prompts.future
+    if not future.possible_hits:
+        raise PagesimError(
+            f"trace is {chosen.trace!r}; no prompt of it begins with {prompts.tokens} tokens of an earlier "
+            "one: choose one with hash_ids, or --shared-prefix, or --turns all"
+        )
+    if asked.capacities is None:
+        capacities = capacities_around(future, block)
+    else:
+        given = [parse_capacity("capacities", text) // block for text in words(asked.capacities)]
+        capacities = list(dict.fromkeys(given))
+    policies = words(asked.policies)
+    study = compare_policies(
+        prompts,
+        policies,
+        capacities,
+        recompute_weights(config.model, prompts),
+        seconds=prefill_seconds(config.cost),
+    )
+    rows = [
+        {**row, "capacity_gib": row["capacity_blocks"] * block / GIB}
+        for row in counted("policies", study, len(capacities) * (len(policies) + 1))
+    ]
+    table = pd.DataFrame(rows)
+    hits = table.pivot(index="capacity_blocks", columns="policy", values="hit_pct")[[*policies, BOUND]]
+    put_table(
+        f"Hits, % of {sum(prompts.prompt_tokens):,} prompt tokens",
+        ("capacity,\nGiB", "blocks", *hits.columns),
+        [
+            (_gib(blocks * block), f"{blocks:,}", *(f"{value:.2f}" for value in line))
+            for blocks, line in zip(hits.index.tolist(), hits.to_numpy().tolist(), strict=True)
+        ],
+        texts=(),
+    )
+    possible = 100 * future.possible_hits * prompts.tokens / sum(prompts.prompt_tokens)
+    working_set = future.working_set * block
+    show.say(
+        f"without a limit: {possible:.2f} %, from {future.distinct:,} blocks of different content, "
+        f"{future.distinct * block / GIB:,.1f} GiB"
+    )
+    show.say(
+        f"working set: {working_set / GIB:,.1f} GiB, {future.working_set:,} blocks: an eviction that knew "
+        "the future would have all of these hits from there on"
+    )
+    show.say(_worth(table, capacities))
+    if out is not None:
+        lines = {
+            name: {size * block: value for size, value in zip(hits.index.tolist(), hits[name], strict=True)}
+            for name in hits.columns
+        }
+        load = load_of(chosen, ("rate", "gpu"))
+        figure = hit_rate_over_capacity(lines, possible=possible, working_set=working_set, load=load)
+        show.put_figure(figure, out, "cache")
+        stored = table.assign(
+            model=chosen.model,
+            block_tokens=prompts.tokens,
+            block_bytes=block,
+            unlimited_pct=possible,
+            working_set_gib=working_set / GIB,
+        )
+        show.write_text(out / "cache.csv", stored.to_csv(index=False))
+    show.stored(out)
+
+
+def _worth(table: Any, capacities: list[int]) -> str:
+    """Return a sentence on what the best policy, and the bound, have over LRU in the middle capacity."""
+    middle = capacities[len(capacities) // 2]
+    at = table[table["capacity_blocks"] == middle].set_index("policy")["hit_pct"]
+    online = at.drop([name for name in ("belady", BOUND) if name in at])
+    best = online.idxmax()
+    first = "lru" if "lru" in online else online.index[0]
+    return (
+        f"with {middle:,} blocks {best} finds {online[best]:.2f} % and {first} {online[first]:.2f} %; no "
+        f"policy can find more than {at[BOUND]:.2f} %"
+    )
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:,.0f}" if size >= 1000 * GIB else f"{size / GIB:.4g}"

@@ -1,0 +1,341 @@
+"""Tables: seconds over one to three sizes, as they were measured, straight between."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise, product
+from statistics import median
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from pagesim.errors import PagesimError
+
+Floats = npt.NDArray[np.float64]
+Sizes = tuple[float, ...]
+"""A point: a size on each axis."""
+
+MOST_NEIGHBOURS = 200
+"""Points that are looked at for one that was not measured."""
+
+MOST_SECONDS = 1e6
+"""A longer time is taken for a mistake."""
+
+Knots = Annotated[tuple[Annotated[int | float, Field(ge=0)], ...], Field(min_length=1, strict=False)]
+
+
+class Strict(BaseModel):
+    """Data from a file: every field checked, none too many, nothing changed afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Line(NamedTuple):
+    """Seconds along the last axis of a table: so many at 0, and so many more a unit.
+
+    ``until`` is the largest whole size for which that holds, None for ever.
+    """
+
+    seconds: float
+    unit_s: float
+    until: int | None
+
+
+class Table(Strict):
+    """Seconds as a function of one to three sizes, linear between the knots of every axis.
+
+    Below the first knot of an axis a size costs what the first does; beyond the last the line through the
+    last two goes on. Seconds are never below 0, and where the first size is 0 there is nothing to do, which
+    takes no time.
+
+    Attributes:
+        axes: knots of each axis by its name, such as ``tokens``, rising.
+        seconds: at each combination of knots, nested as the axes are.
+        powers: of axes along which seconds are straight over a power of the size, that power.
+    """
+
+    axes: Annotated[dict[str, Knots], Field(min_length=1, max_length=3)]
+    seconds: Any
+    powers: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+
+    @field_validator("seconds")
+    @classmethod
+    def _nested(cls, seconds: Any) -> Any:
+        return _tuples(seconds)
+
+    @model_validator(mode="after")
+    def _check(self) -> Table:
+        for name, knots in self.axes.items():
+            if any(a >= b for a, b in pairwise(knots)):
+                raise ValueError(f"its {name} must rise")
+        wanted = tuple(map(len, self.axes.values()))
+        try:
+            given = np.array(self.seconds, np.float64)
+        except (ValueError, TypeError):
+            raise ValueError(f"its seconds must be {' by '.join(map(str, wanted))} numbers") from None
+        if given.shape != wanted:
+            raise ValueError(f"has {given.shape} seconds, and {wanted} sizes")
+        if not ((given >= 0) & (given < MOST_SECONDS)).all():
+            raise ValueError(f"its seconds must be from 0 to {MOST_SECONDS:g}")
+        if unknown := set(self.powers) - set(self.axes):
+            raise ValueError(f"has no axis {min(unknown)}")
+        return self
+
+    @classmethod
+    def of(cls, axes: Mapping[str, Iterable[float]], seconds: Callable[..., float], **powers: float) -> Table:
+        """Return a table of what a function gives at all combinations of knots.
+
+        Args:
+            axes: knots of each axis by its name.
+            seconds: takes a size of each axis, in this order.
+            powers: see `Table`.
+        """
+        knots = {name: tuple(each) for name, each in axes.items()}
+        values = [float(seconds(*point)) for point in product(*knots.values())]
+        return cls(axes=knots, seconds=_shaped(values, knots), powers=powers)
+
+    @classmethod
+    def of_points(
+        cls,
+        axes: Sequence[str],
+        points: Iterable[tuple[Sizes, float]],
+        *,
+        rising: Collection[str] = (),
+        most: int = 64,
+    ) -> Table:
+        """Return the table of what was measured; of a point that was measured more than once, the median.
+
+        Combinations of knots that were not measured take what a formula gives (a launch, so much a unit of
+        each size and of their products, none negative, by least squares of relative errors) times what the
+        points near by differ from it (a radial basis function over the logarithms), and no less than the
+        least that was measured.
+
+        Args:
+            axes: names of the sizes of a point.
+            points: sizes and the seconds that they took, above 0.
+            rising: axes along which seconds never fall (see the method of that name).
+            most: knots of an axis, both ends among them; where more sizes were measured, these are some of
+                them, evenly by ratio.
+
+        Raises:
+            PagesimError: there is no point, or one that took no time.
+        """
+        measured: dict[Sizes, list[float]] = defaultdict(list)
+        for sizes, taken in points:
+            measured[sizes].append(taken)
+        if not measured:
+            raise PagesimError(f"nothing was measured over {' and '.join(axes)}")
+        if not min(map(min, measured.values())) > 0:
+            raise PagesimError(f"a measurement over {' and '.join(axes)} took no time; all must take some")
+        at = np.array(list(measured), np.float64)
+        seconds = np.array([median(each) for each in measured.values()])
+        knots = {name: _some(at[:, axis], most) for axis, name in enumerate(axes)}
+        grid = np.array(list(product(*knots.values())), np.float64)
+        known = dict(zip(measured, seconds.tolist(), strict=True))
+        found = np.array([known.get(tuple(point), np.nan) for point in grid.tolist()])
+        missing = ~np.isfinite(found)
+        if missing.any():
+            found[missing] = np.maximum(seconds.min(), _unmeasured(at, seconds, grid[missing]))
+        shaped = found.reshape([len(each) for each in knots.values()])
+        return cls(axes=knots, seconds=shaped.tolist()).rising(*rising).rounded()
+
+    def __call__(self, *sizes: float) -> float:
+        """Return the seconds that sizes take, one of each axis."""
+        if sizes[0] <= 0:
+            return 0.0
+        places = [self._place(axis, size) for axis, size in enumerate(sizes)]
+        return max(0.0, _between(self.seconds, places, 0))
+
+    def row(self, *leading: float) -> tuple[float, ...]:
+        """Return the seconds at each knot of the last axis.
+
+        Args:
+            leading: a size of each axis but the last.
+        """
+        places = [self._place(axis, size) for axis, size in enumerate(leading)]
+        last = range(len(self.knots[-1]))
+        return tuple(max(0.0, _between(self.seconds, [*places, (at, 0.0)], 0)) for at in last)
+
+    def lines(self, *leading: float) -> tuple[Line, ...]:
+        """Return the lines that seconds are along the last axis, from size 0 on; none of them falls.
+
+        Args:
+            leading: a size of each axis but the last.
+        """
+        row, knots = self.row(*leading), self.knots[-1]
+        found = [Line(row[0], 0.0, _before(knots[0]))]
+        for (a, b), (low, high) in zip(pairwise(knots), pairwise(row), strict=True):
+            slope = max(0.0, high - low) / (b - a)
+            found.append(Line(low - slope * a, slope, _before(b)))
+        # The last one goes on; with a single knot that is the first.
+        found[-1] = found[-1]._replace(until=None)
+        return tuple(found)
+
+    @cached_property
+    def knots(self) -> tuple[Sizes, ...]:
+        """Knots of each axis."""
+        return tuple(self.axes.values())
+
+    @cached_property
+    def _powers(self) -> tuple[float, ...]:
+        return tuple(self.powers.get(name, 1.0) for name in self.axes)
+
+    def _place(self, axis: int, size: float) -> tuple[int, float]:
+        """Return the knot to the left, and how far towards the next: from 0 up, above 1 beyond the last."""
+        knots = self.knots[axis]
+        if size <= knots[0] or len(knots) == 1:
+            return 0, 0.0
+        left = min(bisect_right(knots, size), len(knots) - 1) - 1
+        power = self._powers[axis]
+        if power == 1:
+            return left, (size - knots[left]) / (knots[left + 1] - knots[left])
+        low = knots[left] ** power
+        return left, (size**power - low) / (knots[left + 1] ** power - low)
+
+    @property
+    def array(self) -> Floats:
+        """Seconds at each combination of knots, an axis of the array for each."""
+        return np.array(self.seconds, np.float64)
+
+    def scaled(self, factor: float) -> Table:
+        """Return the table with seconds multiplied."""
+        return self._with(self.array * factor)
+
+    def rounded(self, digits: int = 6) -> Table:
+        """Return the table with so many significant digits of each number of seconds."""
+        kept = [float(f"{each:.{digits}g}") for each in self.array.ravel().tolist()]
+        return self._with(np.array(kept).reshape(self.array.shape))
+
+    def rises(self, axis: str) -> bool:
+        """Return whether seconds never fall along an axis."""
+        return bool((np.diff(self.array, axis=list(self.axes).index(axis)) >= 0).all())
+
+    def rising(self, *axes: str) -> Table:
+        """Return the table with seconds that never fall along these axes.
+
+        Where a smaller size takes longer than a larger one, both take their geometric mean (isotonic
+        regression of the logarithms).
+        """
+        seconds = self.array
+        for axis in (list(self.axes).index(name) for name in axes if not self.rises(name)):
+            seconds = np.apply_along_axis(_isotonic, axis, seconds)
+        return self._with(seconds)
+
+    def simplified(self, tolerance: float = 0.002) -> Table:
+        """Return the table without knots that it can do without.
+
+        Args:
+            tolerance: a knot is left out where lines between its neighbours are as near, relatively.
+        """
+        seconds, axes = self.array, dict(self.axes)
+        for axis, (name, power) in enumerate(zip(self.axes, self._powers, strict=True)):
+            rows = np.moveaxis(seconds, axis, 0)
+            kept = _needed(np.array(axes[name], np.float64) ** power, rows, tolerance)
+            axes[name] = tuple(axes[name][at] for at in kept)
+            seconds = np.moveaxis(rows[kept], 0, axis)
+        return Table(axes=axes, seconds=seconds.tolist(), powers=self.powers)
+
+    def _with(self, seconds: Floats) -> Table:
+        return Table(axes=self.axes, seconds=seconds.tolist(), powers=self.powers)
+
+
+def constant(axis: str, seconds: float) -> Table:
+    """Return the table of what takes the same time, however much of it there is."""
+    return Table(axes={axis: (1,)}, seconds=(seconds,))
+
+
+def _between(seconds: Any, places: Sequence[tuple[int, float]], axis: int) -> float:
+    """Return seconds at places of this axis and the next ones."""
+    left, share = places[axis]
+    if axis + 1 == len(places):
+        low: float = seconds[left]
+        return low + share * (seconds[left + 1] - low) if share else low
+    low = _between(seconds[left], places, axis + 1)
+    return low + share * (_between(seconds[left + 1], places, axis + 1) - low) if share else low
+
+
+def _tuples(seconds: Any) -> Any:
+    return tuple(map(_tuples, seconds)) if isinstance(seconds, list | tuple) else seconds
+
+
+def _shaped(values: Sequence[float], knots: Mapping[str, Sizes]) -> Any:
+    return np.array(values).reshape([len(each) for each in knots.values()]).tolist()
+
+
+def _some(sizes: Floats, most: int) -> Sizes:
+    """Return at most so many of the distinct sizes, evenly by ratio, both ends among them."""
+    distinct = np.unique(sizes)
+    if len(distinct) > most:
+        logs = np.log(distinct + 1)
+        wanted = np.linspace(logs[0], logs[-1], most)
+        distinct = np.unique(distinct[np.abs(logs[None, :] - wanted[:, None]).argmin(1)])
+    return tuple(int(each) if each.is_integer() else each for each in distinct.tolist())
+
+
+def _before(knot: float) -> int:
+    """Return the largest whole size below a knot."""
+    return -int(-knot // 1) - 1
+
+
+def _unmeasured(at: Floats, seconds: Floats, wanted: Floats) -> Floats:
+    """Return seconds of points that were not measured.
+
+    Args:
+        at: points that were, ``[N, axes]``.
+        seconds: that they took, ``[N]``.
+        wanted: points, ``[W, axes]``.
+    """
+    from scipy.interpolate import RBFInterpolator
+    from scipy.optimize import nnls
+
+    # Columns of like size: what a sequence costs and what a token costs differ by many orders.
+    weighted = _products(at) / seconds[:, None]
+    scale = np.maximum(weighted.max(0), 1e-300)
+    coefficients = nnls(weighted / scale, np.ones(len(at)))[0] / scale
+    ratio = np.log(seconds / (_products(at) @ coefficients))
+    spline = RBFInterpolator(
+        np.log(at + 1), ratio, kernel="linear", degree=0, neighbors=min(len(at), MOST_NEIGHBOURS)
+    )
+    return np.asarray(_products(wanted) @ coefficients * np.exp(spline(np.log(wanted + 1))))
+
+
+def _products(points: Floats) -> Floats:
+    """Return the products of sizes of each choice of axes, 1 for none, ``[N, 2**axes]``."""
+    choices = product((False, True), repeat=points.shape[1])
+    return np.stack([np.where(choice, points, 1.0).prod(1) for choice in choices], 1)
+
+
+def _isotonic(seconds: Floats) -> Floats:
+    from scipy.optimize import isotonic_regression
+
+    logs: Floats = np.log(np.maximum(seconds, 1e-12))
+    found: Floats = np.exp(isotonic_regression(logs).x)
+    return found
+
+
+def _needed(at: Floats, rows: Floats, tolerance: float) -> list[int]:
+    """Return which knots are needed, the ends and all that lines between others would miss.
+
+    Args:
+        at: knots of the axis, ``[K]``.
+        rows: seconds, ``[K, ...]``.
+        tolerance: relative.
+    """
+    kept, start = [0], 0
+    while start < len(at) - 1:
+        end = start + 1
+        for further in range(start + 2, len(at)):
+            inner = slice(start + 1, further)
+            share = (at[inner] - at[start]) / (at[further] - at[start])
+            lines = rows[start] + np.multiply.outer(share, rows[further] - rows[start])
+            if (np.abs(lines - rows[inner]) > tolerance * rows[inner]).any():
+                break
+            end = further
+        kept.append(end)
+        start = end
+    return kept

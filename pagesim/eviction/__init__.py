@@ -1,0 +1,22 @@
+"""Eviction: which block of a prefix cache goes when another needs its room, and what any choice can give."""
+
+from __future__ import annotations
+
+from pagesim.eviction.cache import FlatCache, PrefixCache
+from pagesim.eviction.future import Future, lru_hits
+from pagesim.eviction.names import EVICTION_POLICIES
+from pagesim.eviction.policy import CacheView, EvictionPolicy
+from pagesim.eviction.ranking import Ghosts, Queue, Ranking
+
+__all__ = [
+    "EVICTION_POLICIES",
+    "CacheView",
+    "EvictionPolicy",
+    "FlatCache",
+    "Future",
+    "Ghosts",
+    "PrefixCache",
+    "Queue",
+    "Ranking",
+    "lru_hits",
+]

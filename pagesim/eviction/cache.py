@@ -1,0 +1,156 @@
+"""A prefix cache of blocks: prompts find their leading blocks there and leave all, a policy makes room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Final
+
+from pagesim.eviction.policy import CacheView, EvictionPolicy
+from pagesim.setup.compiled import mypyc_attr
+
+ROOT: Final = -1
+"""The parent of a prompt's first block."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class PrefixCache:
+    """Blocks of which only a leaf may go: one that is not in use and has no cached block behind it.
+
+    One prompt is served at a time. Its leading cached blocks are hits. Those behind them are computed, and
+    cached as long as there is room. All are in use until the prompt is over. So whatever is cached has all
+    blocks before it cached, as in SGLang's radix tree; vLLM's queue comes to the same under LRU.
+
+    Args:
+        view: what the policy may know.
+        policy: of the cache, empty.
+
+    Attributes:
+        evictions: blocks that were evicted.
+        not_cached: blocks of prompts for which there was no room, or which the policy did not want.
+        victims: the blocks that the last prompt evicted, in order.
+    """
+
+    __slots__ = ("_children", "_parents", "_policy", "_view", "evictions", "not_cached", "victims")
+
+    def __init__(self, view: CacheView, policy: EvictionPolicy) -> None:
+        assert view.free is not None
+        self._view = view
+        self._policy = policy
+        self._children: dict[int, int] = {}  # of each cached block, those that are cached or in use
+        self._parents: dict[int, int] = {}
+        self.evictions = self.not_cached = 0
+        self.victims: list[int] = []
+
+    def serve(self, blocks: Sequence[int], following: Sequence[float] = ()) -> int:
+        """Serve a prompt, and return how many of its blocks were there.
+
+        Args:
+            blocks: its blocks, first to last; a block stands for all before it, too.
+            following: of each, the number of the next request that asks for it; for offline policies.
+        """
+        view, policy, children = self._view, self._policy, self._children
+        free = view.free
+        assert free is not None
+        self.victims = []
+        hits, number = 0, len(blocks)
+        while hits < number and blocks[hits] in children:
+            block = blocks[hits]
+            view.next_request = following[hits] if following else inf
+            free.discard(block)
+            children[block] += 1  # while it is in use
+            policy.hit(block)
+            hits += 1
+        used = hits
+        for place in range(hits, number):
+            block = blocks[place]
+            view.next_request = following[place] if following else inf
+            if not policy.miss(block) or not self._make_room():
+                self.not_cached += number - place
+                break
+            parent = blocks[place - 1] if place else ROOT
+            self._parents[block] = parent
+            children[block] = 1
+            if place:
+                children[parent] += 1
+            policy.insert(block)
+            used += 1
+        for place in range(used - 1, -1, -1):
+            self._release(blocks[place])
+        return hits
+
+    def __len__(self) -> int:
+        return len(self._children)
+
+    def _make_room(self) -> bool:
+        """Evict until a block has room, and say whether it has."""
+        while len(self._children) >= self._view.capacity:
+            victim = self._policy.evict()
+            if victim is None:
+                return False
+            del self._children[victim]
+            assert self._view.free is not None
+            self._view.free.discard(victim)
+            self.evictions += 1
+            self.victims.append(victim)
+            parent = self._parents.pop(victim)
+            if parent != ROOT:
+                self._release(parent)
+        return True
+
+    def _release(self, block: int) -> None:
+        """Count a use, or a child, of a block less; without any it may go."""
+        self._children[block] -= 1
+        if not self._children[block]:
+            assert self._view.free is not None
+            self._view.free.add(block)
+            self._policy.freed(block)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class FlatCache:
+    """Blocks of which any may go, whatever hangs on it, as in a key-value cache that knows no prefixes.
+
+    Args:
+        view: what the policy may know; its ``free`` is None.
+        policy: of the cache, empty.
+
+    Attributes:
+        evictions: blocks that were evicted.
+        not_cached: blocks that the policy did not want.
+    """
+
+    __slots__ = ("_blocks", "_policy", "_view", "evictions", "not_cached")
+
+    def __init__(self, view: CacheView, policy: EvictionPolicy) -> None:
+        assert view.free is None
+        self._view = view
+        self._policy = policy
+        self._blocks: set[int] = set()
+        self.evictions = self.not_cached = 0
+
+    def serve(self, blocks: Sequence[int], following: Sequence[float] = ()) -> list[bool]:
+        """Ask for blocks one after another, and return of each whether it was there."""
+        view, policy, cached = self._view, self._policy, self._blocks
+        found = []
+        for place, block in enumerate(blocks):
+            view.next_request = following[place] if following else inf
+            found.append(block in cached)
+            if found[-1]:
+                policy.hit(block)
+                continue
+            if not policy.miss(block):
+                self.not_cached += 1
+                continue
+            while len(cached) >= view.capacity:
+                victim = policy.evict()
+                assert victim is not None
+                cached.discard(victim)
+                self.evictions += 1
+            cached.add(block)
+            policy.insert(block)
+        return found
+
+
+MakePolicy = Callable[[CacheView], EvictionPolicy]
+"""Makes a policy for a cache that is empty."""

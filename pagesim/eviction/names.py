@@ -1,0 +1,33 @@
+"""Eviction policies by name."""
+
+from __future__ import annotations
+
+from pagesim.eviction.arc import Arc
+from pagesim.eviction.belady import Belady
+from pagesim.eviction.fifo import Fifo
+from pagesim.eviction.gdsf import Gdsf
+from pagesim.eviction.lfu import Lfu
+from pagesim.eviction.lru import Lru
+from pagesim.eviction.policy import EvictionPolicy
+from pagesim.eviction.retention import Retention
+from pagesim.eviction.s3fifo import S3Fifo
+from pagesim.eviction.sieve import Sieve
+from pagesim.setup.plugins import Plugins
+
+EVICTION_POLICIES: Plugins[type[EvictionPolicy]] = Plugins(
+    "eviction",
+    "pagesim.evictions",
+    {
+        "lru": Lru,
+        "fifo": Fifo,
+        "lfu": Lfu,
+        "sieve": Sieve,
+        "s3fifo": S3Fifo,
+        "arc": Arc,
+        "gdsf": Gdsf,
+        "retention": Retention,
+        "belady": Belady,
+    },
+    base=EvictionPolicy,
+)
+"""Those that come with pagesim, and those that others bring."""

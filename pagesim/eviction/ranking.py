@@ -1,0 +1,121 @@
+"""Orders of blocks that find the first block that may go."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from heapq import heappop, heappush
+from typing import Any
+
+from pagesim.eviction.policy import CacheView
+from pagesim.setup.compiled import mypyc_attr
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Ranking:
+    """Blocks by a key; of those that may go, the one with the smallest key is found in O(log n).
+
+    Args:
+        cache: says which blocks may go.
+
+    Attributes:
+        keys: of the blocks that are ranked; no two are equal.
+    """
+
+    __slots__ = ("_cache", "_heap", "keys")
+
+    def __init__(self, cache: CacheView) -> None:
+        self._cache = cache
+        self._heap: list[tuple[Any, int]] = []
+        self.keys: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __contains__(self, block: int) -> bool:
+        return block in self.keys
+
+    def put(self, block: int, key: Any) -> None:
+        """Rank a block, or rank it anew."""
+        self.keys[block] = key
+        if self._cache.may_go(block):
+            heappush(self._heap, (key, block))
+
+    def freed(self, block: int) -> None:
+        """Learn that a block may go, if it is ranked here."""
+        if block in self.keys:
+            heappush(self._heap, (self.keys[block], block))
+
+    def remove(self, block: int) -> None:
+        """Forget a block."""
+        del self.keys[block]
+
+    def first(self) -> int | None:
+        """Return the block that may go and has the smallest key; None where none may."""
+        heap, keys = self._heap, self.keys
+        while heap:
+            key, block = heap[0]
+            if keys.get(block) == key and self._cache.may_go(block):
+                return block
+            heappop(heap)
+        return None
+
+    def pop(self) -> int | None:
+        """Forget that block, and return it."""
+        block = self.first()
+        if block is not None:
+            del self.keys[block]
+        return block
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Queue(Ranking):
+    """Blocks in the order in which they were appended."""
+
+    __slots__ = ("_appended",)
+
+    def __init__(self, cache: CacheView) -> None:
+        super().__init__(cache)
+        self._appended = 0
+
+    def append(self, block: int) -> None:
+        """Put a block at the end, or move it there."""
+        self._appended += 1
+        self.put(block, self._appended)
+
+
+class Ghosts:
+    """Names of blocks that were evicted, the oldest forgotten first.
+
+    Args:
+        most: that are remembered.
+    """
+
+    __slots__ = ("_most", "_names")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._names: OrderedDict[int, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def add(self, block: int) -> None:
+        """Remember a block that was evicted."""
+        if block in self._names:
+            return
+        while self._names and len(self._names) >= self._most:
+            self._names.popitem(last=False)
+        if self._most > 0:
+            self._names[block] = None
+
+    def take(self, block: int) -> bool:
+        """Forget a block, and say whether it was remembered."""
+        if block not in self._names:
+            return False
+        del self._names[block]
+        return True
+
+    def drop_oldest(self) -> None:
+        """Forget the one that was evicted first, if there is any."""
+        if self._names:
+            self._names.popitem(last=False)

@@ -1,0 +1,139 @@
+"""Eviction policies beside each other on one trace, at each capacity, with the bound that none exceeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from pagesim.costs import CostModel, IterationShape
+from pagesim.eviction import EVICTION_POLICIES, CacheView, PrefixCache
+from pagesim.experiments.prompt_blocks import PromptBlocks
+from pagesim.models import ModelSpec
+from pagesim.sim.clock import TICKS_PER_SECOND
+
+__all__ = ["BOUND", "compare_policies", "prefill_seconds", "recompute_weights"]
+
+BOUND = "bound"
+"""Beside the policies: Belady's, where a block need not be cached."""
+
+Seconds = Callable[[int, int], float]
+"""Seconds to compute a prompt of so many tokens, of which so many are found."""
+
+
+def recompute_weights(model: ModelSpec, prompts: PromptBlocks) -> list[float]:
+    """Return of each block the FLOPs to compute it again, over those of its linear layers: ``[blocks]``.
+
+    With B tokens a block, a block behind d others takes 1 + a·(d + ½), where a is attention's FLOPs over B
+    pairs and the linear layers' over one token.
+
+    Args:
+        model: whose FLOPs they are.
+        prompts: whose blocks.
+    """
+    linear = sum(model.flops_by_compute.values())
+    ratio = model.prefill_attention_flops_per_pair * prompts.tokens / linear
+    return [1 + ratio * (depth + 0.5) for depth in prompts.depth]
+
+
+def prefill_seconds(cost: CostModel) -> Seconds:
+    """Return what computes the seconds of a prompt that is alone on its GPUs, in one iteration.
+
+    The token that gives the first one of the output is computed in any case.
+
+    Args:
+        cost: of the model on its GPUs.
+    """
+    known: dict[tuple[int, int], float] = {}
+
+    def seconds(prompt: int, found: int) -> float:
+        found = min(found, prompt - 1)
+        if (prompt, found) not in known:
+            new = prompt - found
+            shape = IterationShape(
+                batched_tokens=new,
+                tokens=new,
+                context_tokens=prompt,
+                decode_context=0,
+                query_key_pairs=new * found + new * (new + 1) // 2,
+                blocks_out=0,
+                blocks_in=0,
+                blocks_copied=0,
+                decoding=0,
+                sampled=1,
+            )
+            known[prompt, found] = cost.iteration(shape) / TICKS_PER_SECOND
+        return known[prompt, found]
+
+    return seconds
+
+
+def compare_policies(
+    prompts: PromptBlocks,
+    policies: Sequence[str],
+    capacities: Sequence[int],
+    weights: Sequence[float],
+    *,
+    seconds: Seconds | None = None,
+    duration: float | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Yield a row of each policy and of the bound at each capacity.
+
+    Prompts are served one after another, so nothing depends on time but what ends: a policy sees what a
+    scheduler would show it if each request were over before the next one came.
+
+    Columns: ``policy``; ``capacity_blocks``, ``capacity_tokens`` and ``capacity_pct`` of all different
+    content; ``hits`` (blocks) and ``hit_pct`` of prompt tokens; ``of_bound_pct`` and ``of_unlimited_pct`` of
+    the hits there; ``evictions``; ``not_cached``, blocks for which there was no room; ``recomputed_pct``,
+    FLOPs of the full blocks that were computed, over those of all; ``ttft_saved_s``, the mean over requests.
+    What the bound would do block by block is not known, and its last four are None.
+
+    Args:
+        prompts: of a trace.
+        policies: names of `EVICTION_POLICIES`.
+        capacities: blocks.
+        weights: FLOPs to compute each block again, see `recompute_weights`.
+        seconds: of a prompt; without, no time is saved.
+        duration: seconds for which a request's priority holds, for ``retention``.
+
+    Raises:
+        PagesimError: there is no such policy.
+    """
+    future, tokens = prompts.future, sum(prompts.prompt_tokens)
+    all_flops = sum(weights[block] for blocks in future.blocks for block in blocks)
+    for capacity in capacities:
+        bound = future.hits(capacity)
+
+        def row(policy: str, hits: int, capacity: int = capacity, bound: int = bound) -> dict[str, Any]:
+            return {
+                "policy": policy,
+                "capacity_blocks": capacity,
+                "capacity_tokens": capacity * prompts.tokens,
+                "capacity_pct": 100 * capacity / max(1, future.distinct),
+                "hits": hits,
+                "hit_pct": 100 * hits * prompts.tokens / tokens,
+                "of_bound_pct": 100 * hits / bound if bound else None,
+                "of_unlimited_pct": 100 * hits / future.possible_hits if future.possible_hits else None,
+                **dict.fromkeys(("evictions", "not_cached", "recomputed_pct", "ttft_saved_s")),
+            }
+
+        for name in policies:
+            view = CacheView(capacity, prompts.depth, weights)
+            view.duration = duration
+            policy = EVICTION_POLICIES.make(name, lambda kind, view=view: kind(view))  # type: ignore[misc]
+            cache = PrefixCache(view, policy)
+            hits, computed, saved = 0, 0.0, 0.0
+            for at, blocks in enumerate(future.blocks):
+                view.now = prompts.arrival_s[at]
+                found = cache.serve(blocks, future.following[at])
+                hits += found
+                computed += sum([weights[block] for block in blocks[found:]])
+                if seconds is not None and found:
+                    prompt = prompts.prompt_tokens[at]
+                    saved += seconds(prompt, 0) - seconds(prompt, found * prompts.tokens)
+            yield row(name, hits) | {
+                "evictions": cache.evictions,
+                "not_cached": cache.not_cached,
+                "recomputed_pct": 100 * computed / all_flops if all_flops else None,
+                "ttft_saved_s": None if seconds is None else saved / len(future.blocks),
+            }
+        yield row(BOUND, bound)

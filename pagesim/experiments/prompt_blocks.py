@@ -1,0 +1,99 @@
+"""The blocks that a trace's prompts ask for, without a scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from pagesim.errors import PagesimError
+from pagesim.eviction import Future
+from pagesim.models import ModelSpec
+from pagesim.scheduling.content import Contents
+from pagesim.sizing.planning import host_copies
+from pagesim.workloads.trace import Trace
+
+__all__ = ["PromptBlocks", "block_bytes", "capacities_around", "prompt_blocks"]
+
+PAGE = 4096
+"""Bytes to whose multiple vLLM rounds a chunk of its tier up."""
+
+
+@dataclass(frozen=True)
+class PromptBlocks:
+    """The blocks of a trace's prompts. Equal prefixes have equal blocks.
+
+    Attributes:
+        requests: of each prompt, in token order: the blocks that it fills.
+        arrival_s: of each prompt.
+        prompt_tokens: of each prompt.
+        tokens: of a block.
+    """
+
+    requests: list[list[Hashable]]
+    arrival_s: list[float]
+    prompt_tokens: list[int]
+    tokens: int
+
+    @cached_property
+    def future(self) -> Future:
+        """What is asked for, block by block."""
+        return Future(self.requests)
+
+    @cached_property
+    def depth(self) -> list[int]:
+        """Of each block by its number in `future`, the blocks before it in its prompt."""
+        found = [0] * self.future.distinct
+        for blocks in self.future.blocks:
+            for place, block in enumerate(blocks):
+                found[block] = place
+        return found
+
+
+def prompt_blocks(trace: Trace, tokens: int | None = None) -> PromptBlocks:
+    """Cut a trace's prompts into blocks.
+
+    A last block that a prompt does not fill is never found, as in every real cache; it is left out.
+
+    Args:
+        trace: its prompts share what `Contents` says.
+        tokens: of a block; those of a block of ``hash_ids`` (``hash_block_size``) when left out.
+
+    Raises:
+        PagesimError: the trace is empty, or ``tokens`` is below 1.
+    """
+    if not len(trace):
+        raise PagesimError("the trace has no requests; a hit rate needs at least one")
+    if tokens is None:
+        tokens = trace.hash_block_size
+    if tokens < 1:
+        raise PagesimError(f"block_size is {tokens}; it must be at least 1")
+    prompts = trace.prompt_tokens.tolist()
+    contents = Contents(trace, np.arange(len(trace)), tokens)
+    requests: list[list[Hashable]] = []
+    for row, prompt in enumerate(prompts):
+        blocks: list[Hashable] = []
+        for name, first, end in contents.of(row).named(0, prompt):
+            blocks += [(name, place) for place in range(first // tokens, end // tokens)]
+        requests.append(blocks)
+    return PromptBlocks(requests, trace.arrival_s.tolist(), prompts, tokens)
+
+
+def block_bytes(model: ModelSpec, tokens: int, *, kv_dtype: str = "fp16", tp: int = 1) -> int:
+    """Return the bytes of a block of so many tokens in a tier, those of all GPUs that differ together."""
+    held = model.kv_bytes_per_token(kv_dtype, tp) * host_copies(model.cache_layers, tp) * tokens
+    return -(-held // PAGE) * PAGE
+
+
+def capacities_around(future: Future, block: int) -> list[int]:
+    """Return capacities in blocks, each twice the last, from far below the working set to all content.
+
+    Args:
+        future: of the prompts.
+        block: its bytes; a capacity is as many blocks as fill a power of two of MiB at most.
+    """
+    least, most = max(1, future.working_set // 64), future.distinct
+    found = [1 << power for power in range(20, 63) if least <= (1 << power) // block < 2 * most]
+    return sorted({size // block for size in found})

@@ -1,0 +1,113 @@
+"""``pagesim cache``: eviction policies beside the bound, on a trace."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+import pagesim as ps
+from pagesim.eviction import CacheView, EvictionPolicy
+from pagesim.eviction.ranking import Queue
+from pagesim.testing import check_eviction_policy
+
+CACHE = ("cache", "--model", "tiny")
+
+
+@pytest.fixture
+def conversations(tmp_path):
+    """Return a trace of Mooncake's format in which two conversations take turns; each turn adds a block."""
+    file = tmp_path / "conversations.jsonl"
+    rows = [
+        {
+            "timestamp": 1000 * (2 * turn + each),
+            "input_length": 512 * (turn + 1),
+            "output_length": 5,
+            "hash_ids": [10 * each + block for block in range(turn + 1)],
+        }
+        for turn in range(4)
+        for each in range(2)
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def test_policies_stand_beside_the_bound_and_the_working_set(succeeds, conversations, tmp_path):
+    done = succeeds(*CACHE, "--trace", conversations, "--out", tmp_path / "out")
+    assert "without a limit: 60.00 %" in done.out  # of 2 (1 + 2 + 3 + 4) blocks all but the last of each turn
+    assert "working set: " in done.out
+    assert "6 blocks" in done.out
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {"cache.csv", "cache.png", "cache.svg"}
+    with (tmp_path / "out" / "cache.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    policies = {"lru", "fifo", "lfu", "sieve", "s3fifo", "arc", "gdsf", "belady", "bound"}
+    assert {row["policy"] for row in rows} == policies
+    largest = max(int(row["capacity_blocks"]) for row in rows)
+    assert {float(row["hit_pct"]) for row in rows if int(row["capacity_blocks"]) == largest} == {60.0}
+
+
+def test_a_capacity_is_in_bytes_of_the_models_cache(succeeds, conversations, tmp_path):
+    """With room for four blocks of 512 KiB each conversation pushes the other's last blocks out.
+
+    Of turns a1 b1 a2 b2 a3 b3 a4 b4 the second ones find one block each and fill the cache. Then a3 finds 2
+    and evicts b's second block, b3 finds 1 and evicts two of a, a4 finds 1 and evicts all of b: 6 of 20.
+    """
+    out = tmp_path / "out"
+    block = 512 * 2 * 2 * 2 * 64 * 2  # tokens, layers, keys and values, heads, numbers a head, bytes
+    succeeds(
+        *(*CACHE, "--trace", conversations, "--out", out, "--policies", "lru"),
+        *("--capacities", f"{4 * block / 2**20:g}MiB"),
+    )
+    with (out / "cache.csv").open(newline="") as file:
+        lru, bound = csv.DictReader(file)
+    assert (lru["capacity_blocks"], lru["hits"], float(lru["hit_pct"])) == ("4", "6", 30.0)
+    assert int(bound["hits"]) > 6
+
+
+class Clock(EvictionPolicy):
+    """FIFO with reinsertion: a block that was used since it was looked at goes to the end instead."""
+
+    def __init__(self, cache: CacheView) -> None:
+        super().__init__(cache)
+        self._queue = Queue(cache)
+        self._used: set[int] = set()
+
+    def hit(self, block: int) -> None:
+        self._used.add(block)
+
+    def insert(self, block: int) -> None:
+        self._queue.append(block)
+
+    def freed(self, block: int) -> None:
+        self._queue.freed(block)
+
+    def evict(self) -> int | None:
+        while (block := self._queue.pop()) is not None and block in self._used:
+            self._used.discard(block)
+            self._queue.append(block)
+        return block
+
+
+def test_a_policy_of_ones_own_is_a_class_and_a_call(succeeds, conversations):
+    ps.register("eviction", "clock", Clock)
+    check_eviction_policy(Clock)
+    done = succeeds(*CACHE, "--trace", conversations, "--policies", "lru,clock")
+    assert "clock" in done.out
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--trace", "fixed:600,5", "--num-requests", "3"), "no prompt of it begins with 512 tokens of an"),
+        (
+            ("--capacities", "64"),
+            "capacities is '64'; it must be a number with a unit of bytes, such as 64GiB",
+        ),
+        (("--capacities", "infGiB"), "capacities is 'infGiB'"),
+        (("--policies", "best"), "eviction is 'best'; it must be one of lru, fifo, lfu, sieve, s3fifo"),
+        (("--block-tokens", "0"), "block_size is 0; it must be at least 1"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(refused, conversations, given, said):
+    assert said in refused(*CACHE, "--trace", conversations, *given)

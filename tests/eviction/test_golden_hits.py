@@ -1,0 +1,231 @@
+"""Hits, evictions and victims beside libCacheSim's, and beside a reference with the prefix constraint."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pagesim.eviction import (
+    EVICTION_POLICIES,
+    CacheView,
+    EvictionPolicy,
+    FlatCache,
+    Future,
+    PrefixCache,
+    lru_hits,
+)
+from pagesim.eviction.gdsf import Gdsf
+from pagesim.experiments.prompt_blocks import prompt_blocks
+from pagesim.workloads import load
+
+POLICIES = ("lru", "fifo", "lfu", "sieve", "s3fifo", "arc", "gdsf", "belady")
+BLOCK = {"multiturn_s7": 16}
+SMALL = ("small_s1", "small_s2", "small_s3")
+
+ATTENTION = {512: 0.0168, 16: 0.000525}
+"""By tokens a block: attention's FLOPs over the linear layers' for a block a block deep, of Llama-3-8B (32
+layers, 4,096 wide, 8·10⁹ parameters): 4·32·4096·B / (2·8·10⁹)."""
+
+
+class GdsfOfLibCacheSim(Gdsf):
+    """libCacheSim's GDSF: it turns a block away that would go at once, and a new block's clock is older."""
+
+    def __init__(self, cache: CacheView) -> None:
+        super().__init__(cache)
+        self._before = 0.0
+
+    def miss(self, block: int) -> bool:
+        self._before = self._clock
+        if len(self._ranking) < self.cache.capacity:
+            return True
+        first = self._ranking.first()
+        assert first is not None
+        return bool(self._ranking.keys[first][0] <= self._clock + self.cache.recompute[block])
+
+    def insert(self, block: int) -> None:
+        clock, self._clock = self._clock, self._before
+        super().insert(block)
+        self._clock = clock
+
+
+@pytest.fixture(scope="module")
+def policies(shared: Path) -> Path:
+    found = shared / "policies"
+    if not found.is_dir():
+        pytest.skip("the folder ../shared/policies with golden hit counts is absent")
+    return found
+
+
+def rows_of(folder: Path, name: str, *traces: str) -> list[dict[str, str]]:
+    """Return a golden table's rows of these traces and of the policies of the box."""
+    with (folder / f"golden_{name}.csv").open(newline="") as file:
+        return [row for row in csv.DictReader(file) if row["trace"] in traces and row["policy"] in POLICIES]
+
+
+@cache
+def asked(folder: Path, trace: str, mapping: str) -> list[list[int]]:
+    """Return what each request asks for: all blocks, or the full ones, first to last or last to first."""
+    if trace == "conversation_trace":
+        found = load(str(folder.parent / "data" / "mooncake_fast25_conversation.parquet"))
+        rows: Iterator[Any] = zip(found.hash_ids or (), found.prompt_tokens.tolist(), strict=True)
+    else:
+        lines = (folder / "traces" / f"{trace}.jsonl").read_text().splitlines()
+        rows = ((row["hash_ids"], row["input_length"]) for row in map(json.loads, lines))
+    size = BLOCK.get(trace, 512)
+    asked_for = [
+        list(ids)[: tokens // size] if mapping.endswith("full") else list(ids) for ids, tokens in rows
+    ]
+    return [ids[::-1] for ids in asked_for] if mapping.startswith("rev") else asked_for
+
+
+@cache
+def future_of(folder: Path, trace: str, mapping: str) -> tuple[Future, list[int]]:
+    """Return what a trace is going to ask for, and of each block how many are before it."""
+    future = Future(asked(folder, trace, mapping))
+    return future, depths(future)
+
+
+def depths(future: Future) -> list[int]:
+    found = [0] * future.distinct
+    for blocks in future.blocks:
+        for place, block in enumerate(blocks):
+            found[block] = place
+    return found
+
+
+def prefix_cache(policy: str, capacity: int, depth: Sequence[int], size: int) -> PrefixCache:
+    weights = [1 + ATTENTION[size] * (each + 0.5) for each in depth]
+    view = CacheView(capacity, depth, weights)
+    return PrefixCache(view, EVICTION_POLICIES.find(policy)(view))
+
+
+def check_tree(folder: Path, name: str, *traces: str, capacities: Sequence[int] = ()) -> None:
+    rows = rows_of(folder, name, *traces)
+    assert rows
+    for row in rows:
+        capacity, trace = int(row["capacity"]), row["trace"]
+        if capacities and capacity not in capacities:
+            continue
+        future, depth = future_of(folder, trace, row["mapping"])
+        cache = prefix_cache(row["policy"], capacity, depth, BLOCK.get(trace, 512))
+        hits = sum(map(cache.serve, future.blocks, future.following))
+        found = (hits, cache.evictions, cache.not_cached)
+        assert found == (int(row["hits"]), int(row["evictions"]), int(row["not_cached"])), row
+
+
+@cache
+def flat_future(folder: Path, trace: str, mapping: str) -> Future:
+    return Future([[block] for blocks in asked(folder, trace, mapping) for block in blocks])
+
+
+def check_flat(folder: Path, name: str, *traces: str, capacities: Sequence[int] = ()) -> None:
+    rows = rows_of(folder, name, *traces)
+    assert rows
+    for row in rows:
+        capacity = int(row["capacity"])
+        if capacities and capacity not in capacities:
+            continue
+        asked_for = asked(folder, row["trace"], row["mapping"])
+        future = flat_future(folder, row["trace"], row["mapping"])
+        kind: type[EvictionPolicy] = EVICTION_POLICIES.find(row["policy"])
+        if row["policy"] == "gdsf":
+            kind = GdsfOfLibCacheSim
+        view = CacheView(capacity, [0] * future.distinct, [1.0] * future.distinct, leaves_only=False)
+        cache = FlatCache(view, kind(view))
+        blocks, following = ([each[0] for each in of] for of in (future.blocks, future.following))
+        found = cache.serve(blocks, following)
+        assert sum(found) == int(row["hits"]), row
+        prefix, start = 0, 0
+        for each in asked_for:
+            own = found[start : start + len(each)]
+            prefix += own.index(False) if False in own else len(own)
+            start += len(each)
+        if row["mapping"].startswith("fwd"):
+            assert prefix == int(row["prefix_hits"]), row
+
+
+def test_small_traces_hit_as_often_as_in_the_reference(policies: Path) -> None:
+    check_tree(policies, "tree_small", *SMALL)
+
+
+def test_small_traces_hit_as_often_as_in_libcachesim(policies: Path) -> None:
+    check_flat(policies, "flat_small", *SMALL)
+
+
+def test_conversations_of_agents_hit_as_often_at_one_size(policies: Path) -> None:
+    check_tree(policies, "tree_multiturn_s7", "multiturn_s7", capacities=[2000])
+
+
+@pytest.mark.slow
+def test_every_size_of_longer_traces_is_equal(policies: Path) -> None:
+    check_tree(policies, "tree_multiturn_s7", "multiturn_s7")
+    check_flat(policies, "flat_multiturn_s7", "multiturn_s7")
+    check_tree(policies, "tree_conversation", "conversation_trace")
+    check_flat(policies, "flat_conversation", "conversation_trace")
+
+
+def test_victims_are_those_of_the_reference_request_by_request(policies: Path) -> None:
+    with (policies / "victims_small_s1_c50.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["policy"] in POLICIES]
+    future = Future(asked(policies, "small_s1", "full"))
+    name_of = {
+        number: name
+        for numbers, names in zip(future.blocks, asked(policies, "small_s1", "full"), strict=True)
+        for number, name in zip(numbers, names, strict=True)
+    }
+    for policy in POLICIES:
+        cache = prefix_cache(policy, 50, depths(future), 512)
+        found = []
+        for blocks, following in zip(future.blocks, future.following, strict=True):
+            hits = cache.serve(blocks, following)
+            found.append((hits, [name_of[block] for block in cache.victims]))
+        given = [row for row in rows if row["policy"] == policy]
+        assert found == [(int(row["hits"]), [int(name) for name in row["victims"].split()]) for row in given]
+
+
+def test_the_bound_is_the_references(policies: Path) -> None:
+    with (policies / "golden_tree_small.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["policy"] == "belady-bound"]
+    assert rows
+    for row in rows:
+        future = Future(asked(policies, row["trace"], row["mapping"]))
+        assert future.hits(int(row["capacity"])) == int(row["hits"]), row
+
+
+def test_lru_at_every_capacity_is_the_references(policies: Path) -> None:
+    with (policies / "mrc_lru_multiturn_s7.csv").open(newline="") as file:
+        rows = [(int(row["capacity"]), int(row["hits"])) for row in csv.DictReader(file)]
+    found = lru_hits(Future(asked(policies, "multiturn_s7", "full")).blocks)
+    assert [found[min(capacity, len(found) - 1)] for capacity, _ in rows] == [hits for _, hits in rows]
+
+
+def test_priorities_by_the_type_of_a_request_are_the_references(policies: Path) -> None:
+    """Texts have 35, searches 10, images 60 for 30 s where durations count, files 80 for 120 s."""
+    rules = {"text": (35, None), "search": (10, None), "image": (60, 30.0), "file": (80, 120.0)}
+    lines = (policies / "traces" / "multiturn_s7.jsonl").read_text().splitlines()
+    requests = [json.loads(line) for line in lines]
+    future = Future(asked(policies, "multiturn_s7", "full"))
+    with (policies / "golden_retention_multiturn_s7.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["policy"].startswith("retention")][:4]
+    for row in rows:
+        view = CacheView(int(row["capacity"]), depths(future), [1.0] * future.distinct)
+        cache = PrefixCache(view, EVICTION_POLICIES.find("retention")(view))
+        hits = 0
+        for request, blocks in zip(requests, future.blocks, strict=True):
+            view.now = float(request["timestamp"])
+            view.priority, duration = rules[request["type"]]
+            view.duration = duration if row["policy"] == "retention-timed" else None
+            hits += cache.serve(blocks)
+        assert (hits, cache.evictions) == (int(row["hits"]), int(row["evictions"])), row
+
+
+def test_the_readers_blocks_are_those_of_the_file(policies: Path) -> None:
+    trace = load(str(policies / "traces" / "small_s1.jsonl"))
+    future = prompt_blocks(trace).future
+    assert future.blocks == Future(asked(policies, "small_s1", "full")).blocks

@@ -1,0 +1,170 @@
+"""Eviction policies beside plain models of them, on random operations, and by hand."""
+
+from __future__ import annotations
+
+from math import inf
+from random import Random
+
+import pytest
+
+from pagesim.eviction import EVICTION_POLICIES, CacheView, EvictionPolicy, FlatCache, PrefixCache
+from pagesim.testing import check_eviction_policy
+from tests.eviction.naive import NaiveArc, NaiveFifo, NaiveLfu, NaiveLru, NaiveS3Fifo, NaiveSieve
+
+OPERATIONS = 10_000
+BLOCKS = 60
+NAIVE = {
+    "lru": NaiveLru,
+    "fifo": NaiveFifo,
+    "lfu": NaiveLfu,
+    "sieve": NaiveSieve,
+    "s3fifo": NaiveS3Fifo,
+    "arc": NaiveArc,
+}
+
+
+def a_view(capacity: int, **given: object) -> CacheView:
+    """Return what a policy of a cache of that capacity may know; all blocks cost the same."""
+    view = CacheView(capacity, [0] * 1000, [1.0] * 1000, leaves_only=bool(given.get("leaves_only", True)))
+    for name, value in given.items():
+        if name != "leaves_only":
+            setattr(view, name, value)
+    return view
+
+
+@pytest.mark.parametrize("name", EVICTION_POLICIES.own())
+def test_a_policy_of_the_box_keeps_the_contract(name: str) -> None:
+    check_eviction_policy(EVICTION_POLICIES.find(name))
+
+
+@pytest.mark.parametrize("capacity", [10, 23])
+@pytest.mark.parametrize("name", NAIVE)
+def test_a_policy_names_the_victims_of_its_plain_model(name: str, capacity: int) -> None:
+    """Blocks are used, and may go or not, at random; both are told the same."""
+    rng, view = Random(capacity), a_view(capacity)
+    assert view.free is not None
+    policy = EVICTION_POLICIES.find(name)(view)
+    model = NAIVE[name](capacity, view.may_go)
+    cached: set[int] = set()
+    victims = 0
+    for _ in range(OPERATIONS):
+        block = rng.randrange(BLOCKS)
+        turned = [each for each in cached if rng.random() < 0.1]
+        for each in turned:
+            if each in view.free:
+                view.free.discard(each)
+            else:
+                view.free.add(each)
+                policy.freed(each)
+        if block in cached:
+            policy.hit(block)
+            model.hit(block)
+            continue
+        policy.miss(block)
+        model.miss(block)
+        if len(cached) == capacity:
+            victim = policy.evict()
+            assert victim == model.evict()
+            if victim is None:
+                continue
+            victims += 1
+            cached.discard(victim)
+            view.free.discard(victim)
+        policy.insert(block)
+        model.insert(block)
+        cached.add(block)
+    assert victims > OPERATIONS // 4
+
+
+def served(policy: EvictionPolicy, *prompts: list[int]) -> list[list[int]]:
+    """Serve prompts, and return which blocks each of them evicted."""
+    cache = PrefixCache(policy.cache, policy)
+    found = []
+    for blocks in prompts:
+        cache.serve(blocks)
+        found.append(cache.victims)
+    return found
+
+
+def test_a_parent_stays_as_long_as_a_block_behind_it() -> None:
+    """The prompt 1 2 3 leaves 3 as its only leaf; then 2 is one."""
+    policy = EVICTION_POLICIES.find("fifo")(a_view(3))
+    assert served(policy, [1, 2, 3], [4, 5]) == [[], [3, 2]]
+
+
+def test_blocks_of_the_prompt_under_way_do_not_make_room_for_it() -> None:
+    view = a_view(2)
+    cache = PrefixCache(view, EVICTION_POLICIES.find("lru")(view))
+    assert cache.serve([1, 2, 3, 4]) == 0
+    assert (cache.not_cached, cache.evictions, len(cache)) == (2, 0, 2)
+    assert cache.serve([1, 2, 3]) == 2
+
+
+def test_belady_lets_go_what_is_asked_for_last() -> None:
+    view = a_view(2, leaves_only=False)
+    cache = FlatCache(view, EVICTION_POLICIES.find("belady")(view))
+    # 1 2 3 1 2: with room for two, 3 takes the room of 2, which is asked for after 1.
+    assert cache.serve([1, 2, 3, 1, 2], [3, 4, inf, inf, inf]) == [False, False, False, True, False]
+
+
+def test_gdsf_keeps_what_takes_more_to_compute_again() -> None:
+    """Block 2 costs three times as much as the others: it stays until they have been used three times."""
+    view = CacheView(2, [0] * 9, [1, 1, 3, 1, 1, 1, 1, 1, 1], leaves_only=False)
+    cache = FlatCache(view, EVICTION_POLICIES.find("gdsf")(view))
+    # 1 has priority 1, 2 has 3. 3 makes 1 go, the clock is 1; 3 has 2, goes for 4; 4 has 3 and was used later
+    # than 2, so 2 goes for 5.
+    assert cache.serve([1, 2, 3, 4, 2, 5, 2]) == [False, False, False, False, True, False, True]
+    view = CacheView(2, [0] * 9, [1, 1, 3, 1, 1, 1, 1, 1, 1], leaves_only=False)
+    cache = FlatCache(view, EVICTION_POLICIES.find("gdsf")(view))
+    assert cache.serve([1, 2, 3, 4, 5, 2]) == [False, False, False, False, False, False]
+
+
+def test_a_priority_that_is_over_is_the_default() -> None:
+    """Blocks of priority 80 outlive later ones of 35, but not for longer than their duration."""
+    view = a_view(2, leaves_only=False, priority=80, duration=10.0)
+    cache = FlatCache(view, EVICTION_POLICIES.find("retention")(view))
+    cache.serve([1])
+    view.priority, view.duration = 35, None
+    assert cache.serve([2, 3]) == [False, False]  # 2 goes for 3
+    view.now = 9.0
+    assert cache.serve([4, 1]) == [False, True]  # 3 goes; 1 is asked for, and has the default from now on
+    view.priority, view.duration = 80, 10.0
+    cache.serve([1])
+    view.priority, view.duration, view.now = 35, None, 18.0
+    assert cache.serve([5, 1]) == [False, True]  # its 10 s are not over: 4 goes
+
+
+def test_a_priority_ends_when_a_block_is_missed() -> None:
+    view = a_view(2, leaves_only=False, priority=80, duration=10.0)
+    cache = FlatCache(view, EVICTION_POLICIES.find("retention")(view))
+    cache.serve([1])
+    view.priority, view.duration, view.now = 35, None, 10.0
+    # 1 has the default when 2 is missed, before 2 has it, so 1 goes for 3.
+    assert cache.serve([2, 3, 1]) == [False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("evict", "said"),
+    [
+        (lambda policy: None, "it evicts nothing, though"),
+        (lambda policy: 10**6, "which is not cached"),
+        (lambda policy: max(policy.seen - policy.cache.free, default=None), "in use or has blocks behind it"),
+    ],
+)
+def test_the_conformance_call_finds_what_is_broken(evict: object, said: str) -> None:
+    class Broken(EvictionPolicy):
+        def __init__(self, cache: CacheView) -> None:
+            super().__init__(cache)
+            self.seen: set[int] = set()
+
+        def insert(self, block: int) -> None:
+            self.seen.add(block)
+
+        def freed(self, block: int) -> None:
+            pass
+
+        def evict(self) -> int | None:
+            return evict(self)  # type: ignore[operator]
+
+    with pytest.raises(AssertionError, match=said):
+        check_eviction_policy(Broken)
