@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pagesim.experiments.recorded.aiperf import UNITS, Load
+from pagesim.experiments.recorded.bench_server import server_of
 from pagesim.experiments.recorded.layout import (
     Amount,
     Layout,
@@ -22,6 +22,7 @@ from pagesim.experiments.recorded.layout import (
     text_of,
 )
 from pagesim.experiments.recorded.recording import RecordedRun
+from pagesim.experiments.recorded.summaries import UNITS, Load
 
 EXPORT = "profile_export_aiperf.json"
 
@@ -53,7 +54,8 @@ def fits(data: object) -> bool:
 def read(name: str, rows: Sequence[Any]) -> tuple[RecordedRun, ...]:
     """Return the run, without the records of its warm-up."""
     beside = Path(name).with_name(EXPORT)
-    load = parsed(Load, str(beside), table(json_of(beside, text_of(beside)) if beside.is_file() else None))
+    export = table(json_of(beside, text_of(beside)) if beside.is_file() else None)
+    load = parsed(Load, str(beside), export)
     phases = [table(table(row).get("metadata")).get("benchmark_phase", "profiling") for row in rows]
     of_run = [number for number, phase in enumerate(phases) if phase == "profiling"]
     good = [number for number in of_run if table(rows[number]).get("error") is None]
@@ -63,6 +65,6 @@ def read(name: str, rows: Sequence[Any]) -> tuple[RecordedRun, ...]:
         [parsed(_Record, name, rows[number], hint, row=number) for number in good],
         failed=len(of_run) - len(good),
         max_concurrency=None if load.rate else load.clients,
-        server=load.server,
+        server=server_of(str(beside), export),
     )
     return (run,)

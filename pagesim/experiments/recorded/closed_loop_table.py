@@ -15,7 +15,6 @@ import numpy as np
 from pagesim.experiments.recorded.closed_loop_servers import TableRow, settings, spread
 from pagesim.experiments.recorded.layout import csv_of, parsed, text_of
 from pagesim.experiments.recorded.recording import Ints, RecordedRun
-from pagesim.experiments.recorded.summarized import summarized
 
 COLUMNS = ("model", "system", "dtype", "release", "isl", "osl", "concurrency", "tp", "ttft_ms", "tpot_ms")
 OF_A_CLIENT = 10
@@ -66,7 +65,7 @@ def _run(file: Path, line: int, cells: Mapping[str, str]) -> RecordedRun:
         "weight_dtype": row.dtype if row.dtype in ("bf16", "fp8", "nvfp4") else None,
         **settings(row),
     }
-    return summarized(
+    return RecordedRun.summarized(
         f"{line}: {row.name} {row.dtype} {row.system} {row.release or '?'} tp{row.tp:.0f} "
         f"{row.isl:.0f}/{row.osl:.0f} c{clients}",
         {"ttft": {"mean": row.ttft_ms / 1e3}, "tpot": {"mean": row.tpot_ms / 1e3}},

@@ -1,7 +1,6 @@
 """Reads GuideLLM's ``benchmarks.json``: a run for each benchmark of a report.
 
-Source: guidellm 0.8.1, schemas/base/request_stats.py, schemas/base/info.py, scheduler/strategies.py; the
-model is named in the report's ``args``, in newer ones in those of its backend.
+Source: guidellm 0.8.1, schemas/base/request_stats.py, schemas/base/info.py, scheduler/strategies.py.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagesim.errors import PagesimError, brief
+from pagesim.experiments.recorded.bench_server import server_of
 from pagesim.experiments.recorded.layout import Count, Instant, Layout, Tokens, at, parsed, table
 from pagesim.experiments.recorded.recording import RecordedRun
 
@@ -33,10 +33,6 @@ class _Strategy(Layout):
     max_concurrency: Count | None = None
 
 
-class _Args(Layout):
-    model: str | None = at("args.model", "args.backend.model", "args.spec.backend.model", default=None)
-
-
 def fits(data: object) -> bool:
     """Return whether a file's data may be such a report."""
     return isinstance(table(data).get("benchmarks"), list)
@@ -46,8 +42,7 @@ def read(name: str, data: Mapping[str, Any]) -> tuple[RecordedRun, ...]:
     """Return the runs."""
     if not (reports := data["benchmarks"]):
         raise PagesimError(f"{name}: has no benchmark; let guidellm finish one")
-    model = parsed(_Args, name, data).model
-    server = {} if model is None else {"model": model}
+    server = server_of(name, data)
     names = [name] if len(reports) == 1 else [f"{name}#{number}" for number in range(1, len(reports) + 1)]
     return tuple(_run(own, table(each), server) for own, each in zip(names, reports, strict=True))
 

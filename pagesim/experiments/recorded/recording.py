@@ -156,6 +156,51 @@ class RecordedRun:
             **more,
         )._checked()
 
+    @classmethod
+    def summarized(
+        cls,
+        name: str,
+        known: Mapping[str, Mapping[str, float]],
+        prompt: Ints,
+        output: Ints,
+        *,
+        clients: float | None,
+        rate: float | None = None,
+        burstiness: float = 1.0,
+        server: Mapping[str, Any],
+        notes: tuple[str, ...] = (),
+    ) -> RecordedRun:
+        """Return the run of a load that is known by its lengths, its clients and its rate.
+
+        Args:
+            name: of the run.
+            known: by metric and statistic, seconds; a metric without any is left out.
+            prompt: tokens of each request's prompt, ``[N]``.
+            output: tokens of each answer, ``[N]``.
+            clients: requests that were outstanding at most; None without a bound.
+            rate: requests a second, gaps drawn from a gamma distribution; None where all were due at once.
+            burstiness: shape of that distribution; 1 is Poisson's.
+            server: options of a system.
+            notes: what was noticed on reading.
+
+        Raises:
+            PagesimError: the summary has no latency.
+        """
+        known = {metric: by for metric, by in known.items() if by}
+        if not known.keys() & {"ttft", "tpot", "itl", "e2e"}:
+            raise PagesimError(f"{name}: says nothing of latencies; run the benchmark with streaming")
+        size = len(prompt)
+        due = np.zeros(size)
+        if rate is not None:
+            due = np.cumsum(np.random.default_rng(0).gamma(burstiness, size=size))
+            due = (due - due[0]) * ((size - 1) / rate / max(due[-1] - due[0], 1e-9))
+        nothing = np.empty(0)
+        most = None if clients is None or clients >= size else int(clients)
+        return cls(
+            name, due, prompt, output, nothing, nothing,
+            max_concurrency=most, known=known, server=server, notes=notes,
+        )  # fmt: skip
+
     @property
     def means(self) -> dict[str, float]:
         """Means by metric, in seconds, of a run that is known by a summary alone."""

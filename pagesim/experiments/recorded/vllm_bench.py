@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import model_validator
 
 from pagesim.errors import PagesimError, brief
+from pagesim.experiments.recorded.bench_server import server_of
 from pagesim.experiments.recorded.layout import (
     Amount,
     Column,
@@ -22,6 +23,7 @@ from pagesim.experiments.recorded.layout import (
     Instant,
     Layout,
     TokensOrNone,
+    at,
     parsed,
 )
 from pagesim.experiments.recorded.recording import Answered, Floats, RecordedRun
@@ -32,7 +34,10 @@ AGREE = 0.1
 """Share by which gaps may miss what the file's own summary says."""
 
 
-DETAILED = "run vllm bench serve with --save-result --save-detailed, which keeps the times of single requests"
+DETAILED = (
+    "keep the times of single requests: run vllm bench serve with --save-result --save-detailed, SGLang's "
+    "bench with --output-details"
+)
 
 
 class _Lists(Layout):
@@ -47,8 +52,7 @@ class _Lists(Layout):
     duration: Amount | None = None
     mean_ttft_ms: Amount | None = None
     mean_tpot_ms: Amount | None = None
-    mean_e2el_ms: Amount | None = None
-    mean_e2e_latency_ms: Amount | None = None
+    mean_e2el_ms: Amount | None = at("mean_e2el_ms", "mean_e2e_latency_ms", default=None)
 
     @model_validator(mode="after")
     def _a_value_a_request(self) -> _Lists:
@@ -72,21 +76,9 @@ def fits(data: object) -> bool:
     return isinstance(data, Mapping) and any(name in data for name in LISTS)
 
 
-def read(
-    name: str, data: Mapping[str, Any], hint: str = DETAILED, server: Mapping[str, Any] | None = None
-) -> tuple[RecordedRun, ...]:
-    """Return the run.
-
-    Args:
-        name: of the file.
-        data: what it holds.
-        hint: how to keep what is missing.
-        server: what the file says of the server; the model's name when left out.
-
-    Raises:
-        PagesimError: a field is missing, times contradict one another, or too many requests failed.
-    """
-    found = parsed(_Lists, name, data, hint)
+def read(name: str, data: Mapping[str, Any]) -> tuple[RecordedRun, ...]:
+    """Return the run, its requests sent when it says, or as clients of a closed loop do."""
+    found = parsed(_Lists, name, data, DETAILED)
     size = len(found.ttfts)
     most = found.max_concurrency if found.at_once else None
     most = None if most is None or most >= size else most
@@ -107,18 +99,13 @@ def read(
         ],
         failed=int((~good).sum()),
         max_concurrency=most,
-        server=model_of(data) if server is None else server,
+        server=server_of(name, data),
         notes=_chunks(name, np.array([len(found.itls[row]) for row in rows]), output[good]),
     )
-    _check_gaps(name, found, ttft[good], decode[good], output[good], arrival[good])
-    if most is not None and found.start_times is not None:
-        _check_starts(name, arrival, ttft + decode, int(most))
+    e2e, closed = ttft + decode, most is not None and found.start_times is not None
+    order = np.argsort(arrival, kind="stable")
+    _check(name, found, run, float(_sent(e2e[order], int(most))[-1]) if closed and most else None)
     return (run,)
-
-
-def model_of(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a client of vLLM knows of the server: the model's name, where it says it."""
-    return {"model": data["model_id"]} if isinstance(data.get("model_id"), str) else {}
 
 
 def _arrivals(name: str, found: _Lists, e2e: Floats, most: float | None) -> Floats:
@@ -146,37 +133,30 @@ def _sent(e2e: Floats, most: int) -> Floats:
     return sent
 
 
-def _check_gaps(
-    name: str, found: _Lists, ttft: Floats, decode: Floats, output: Floats, arrival: Floats
-) -> None:
-    """Refuse gaps that do not sum to what the file's own summary says."""
-    several = output > 1
-    e2e = ttft + decode
-    summed = {
-        "mean_ttft_ms": 1e3 * ttft.mean(),
-        "mean_tpot_ms": 1e3 * (decode[several] / (output[several] - 1)).mean() if several.any() else None,
-        "mean_e2el_ms": 1e3 * e2e.mean(),
-        "mean_e2e_latency_ms": 1e3 * e2e.mean(),
-        "duration": float((arrival + e2e).max()),
-    }
-    for field, own in summed.items():
-        said = getattr(found, field)
+def _check(name: str, found: _Lists, run: RecordedRun, sent: float | None) -> None:
+    """Refuse gaps that do not sum to what the file itself says.
+
+    Args:
+        name: of the file.
+        found: what it holds.
+        run: the requests that were answered.
+        sent: when clients of a closed loop sent the last request, by the gaps; None where that is not known.
+    """
+    several = run.output_tokens > 1
+    tpot = (run.e2e_s - run.ttft_s)[several] / (run.output_tokens[several] - 1)
+    starts = 0.0 if found.start_times is None else max(found.start_times) - min(found.start_times)
+    for field, said, own in (
+        ("mean_ttft_ms", found.mean_ttft_ms, 1e3 * run.ttft_s.mean()),
+        ("mean_tpot_ms", found.mean_tpot_ms, 1e3 * tpot.mean() if several.any() else None),
+        ("mean_e2el_ms", found.mean_e2el_ms, 1e3 * run.e2e_s.mean()),
+        ("duration", found.duration, run.last_s.max()),
+        ("last of start_times", starts, sent),
+    ):
         if own is not None and said and abs(own / said - 1) > AGREE:
             raise PagesimError(
                 f"{name}: its {field} is {said:.6g}, and by ttfts, itls and output_lens it is {own:.6g}, "
                 f"{own / said:.2f} times that: the lists are not whole, or not in seconds; save the run again"
             )
-
-
-def _check_starts(name: str, arrival: Floats, e2e: Floats, most: int) -> None:
-    """Refuse requests of a closed loop that were not sent when others were over."""
-    order = np.argsort(arrival, kind="stable")
-    own, said = float(_sent(e2e[order], most)[-1]), float(arrival.max())
-    if said > 0 and abs(own / said - 1) > AGREE:
-        raise PagesimError(
-            f"{name}: {most} clients sent the last request after {said:.6g} s by start_times, and after "
-            f"{own:.6g} s by ttfts and itls: the lists are not whole, or not in seconds; save the run again"
-        )
 
 
 def _chunks(name: str, gaps: Floats, output: Floats) -> tuple[str, ...]:
