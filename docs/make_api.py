@@ -189,13 +189,12 @@ PUBLIC: dict[str, dict[str, str]] = {
 
 HEAD = """# The public API
 
-What you may rely on: the names below. `pagesim` itself is shown in full; of the rest, which plug-ins
-([extending.md](extending.md)) and programs on a GPU need, a sentence on each name (`help()` has more).
-What is not here can be imported and may change without a word in [CHANGELOG.md](../CHANGELOG.md). Lengths
-are in tokens, sizes in blocks, times in seconds unless a name says ticks (picoseconds), and shapes stand in
-brackets: `[N]` is one value a request.
+<!-- made by docs/make_api.py -->
 
-*Made by `python docs/make_api.py`; a test says if it is out of date.*
+These names are stable: each change is in [CHANGELOG.md](../CHANGELOG.md). Other names can change at any time.
+Functions of `pagesim` and `Result` are shown in full; `help()` describes every other name.
+Lengths are in tokens, sizes in blocks, times in seconds unless a name says ticks (picoseconds).
+`[N]` is a column with one value a request.
 """
 
 
@@ -297,15 +296,16 @@ def page() -> str:
     texts = [HEAD]
     for home, offered in everything().items():
         texts.append(f"\n## {home}\n\n{first_paragraph(import_module(home))}\n")
-        if home != "pagesim":
-            texts.append("\n| | |\n|---|---|\n")
+        texts.append("\n| | |\n|---|---|\n")
         for name, part in offered.items():
-            if home == "pagesim":
-                shown = f"{called(name, part, 100)}\n\n{inspect.getdoc(part)}"
-                texts.append(f"\n### {name}\n\n```text\n{shown}\n```\n")
-            else:
-                said = first_paragraph(part) if is_called(part) else f"A {noun(part)}: {PUBLIC[home][name]}."
-                texts.append(f"| `{name}` | {said} |\n")
+            said = first_paragraph(part) if is_called(part) else f"A {noun(part)}: {PUBLIC[home][name]}."
+            texts.append(f"| `{name}` | {said} |\n")
+        if home == "pagesim":
+            for name, part in offered.items():
+                if inspect.isfunction(part) or name == "Result":
+                    described = (inspect.getdoc(part) or "").partition("\n\nExample:")[0]
+                    shown = f"{called(name, part, 100)}\n\n{described}"
+                    texts.append(f"\n### {name}\n\n```text\n{shown}\n```\n")
     return "".join(texts)
 
 

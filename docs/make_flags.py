@@ -21,12 +21,12 @@ TITLES: dict[Engine, str] = {
 }
 
 SECTIONS: dict[Kind, str] = {
-    "taken": "Taken: they decide on memory or scheduling, as an option of pagesim's does",
+    "taken": "Read: the option of pagesim that each sets",
     "replica": "Without an effect where one replica serves",
-    "layers": "Without an effect where all layers keep every token alike, and refused elsewhere",
-    "refused": "Refused: they affect memory or scheduling, and are not modelled",
-    "older": "Of earlier releases, which this one does not know",
-    "no effect": "Without an effect on memory and scheduling here",
+    "layers": "Without an effect on models whose layers are alike; rejected for other models",
+    "refused": "Rejected: they affect memory or scheduling and are not modelled",
+    "older": "Removed in this release",
+    "no effect": "Without an effect on memory and scheduling",
 }
 """The headings of the kinds, in order."""
 
@@ -34,33 +34,29 @@ HEAD = """# Flags of servers
 
 <!-- made by docs/make_flags.py from pagesim/setup/serve_flags.csv -->
 
-What `--serve` ([serve.md](../serve.md)) makes of each flag, part of an object (behind a dot) and variable.
-Where it is read in the release's code, `pagesim list flags PATTERN` says.
+What `--serve` ([serve.md](../serve.md)) does with each flag, JSON key (after a dot) and variable.
+`pagesim list flags PATTERN` says what each does and where the release reads it.
+A rejected flag is accepted with the values in parentheses, which change nothing.
 """
 
 
 def named(flag: Flag) -> str:
-    """Return a flag as a line has it, with its other spellings."""
+    """Return a flag as a line has it, with its other spellings and the values that change nothing."""
     names = (flag.flag,) if flag.is_variable else (f"--{flag.flag}", *flag.aliases)
-    return ", ".join(f"`{name}`" for name in names)
+    values = ", ".join(f"`{value}`" for value in flag.values if value)
+    return ", ".join(f"`{name}`" for name in names) + (f" ({values})" if values else "")
 
 
 def rows(kind: Kind, flags: Iterable[Flag]) -> Iterator[str]:
-    """Yield the lines of a section."""
-    if kind == "no effect":
-        alike = defaultdict(list)
-        for flag in flags:
-            alike[flag.does].append(named(flag))
-        for does, names in alike.items():
-            yield f"- {does} {' '.join(names)}"
-        return
-    told = {"taken": "option", "refused": "but for"}.get(kind, "")
-    yield f"| flag | {told} | |" if told else "| flag | |"
-    yield "|---|---|---|" if told else "|---|---|"
+    """Yield the lines of a section: flags by the option that they set, or by what they do."""
+    alike = defaultdict(list)
     for flag in flags:
-        more = {"option": f"`{flag.option}`", "but for": ", ".join(f"`{each}`" for each in flag.values)}
-        cells = [named(flag), *([more[told] if more[told] != "``" else ""] if told else ()), flag.does]
-        yield f"| {' | '.join(cells)} |"
+        alike[f"`{flag.option}`" if kind == "taken" and flag.option else flag.does].append(named(flag))
+    if kind in ("replica", "layers", "no effect"):
+        yield " ".join(name for names in alike.values() for name in names)
+        return
+    for head, names in alike.items():
+        yield f"- {head.removesuffix('.')}: {' '.join(names)}"
 
 
 def page() -> str:

@@ -34,7 +34,8 @@ MODELS = (
     "nemotron-3-nano",
     "falcon-h1-7b",
 )
-LENGTHS = (1024, 8192, 32768, 131072)
+LENGTHS = (1024, 32768)
+LONGEST = 131072
 CACHE_GIB = 40
 CLIENTS, ITERATIONS = 8, 4000
 MIB = 2**20
@@ -52,7 +53,7 @@ def held(name: str) -> list[str]:
         longest = model(name).max_model_len
         if tokens > longest:
             continue
-        one = holding(system(name, num_blocks=20_000, max_model_len=min(longest, LENGTHS[-1])), tokens)
+        one = holding(system(name, num_blocks=20_000, max_model_len=min(longest, LONGEST)), tokens)
         share = {entry: 100 * count / one.all_bytes for entry, count in one.bytes.items()}
         rows.append(
             _row(
@@ -80,7 +81,7 @@ def held(name: str) -> list[str]:
 def printed(name: str) -> list[str]:
     """Return the row of what vLLM prints of a cache for a model, and what runs."""
     asked = system(
-        name, max_model_len=min(model(name).max_model_len, LENGTHS[2]), max_num_batched_tokens=8192
+        name, max_model_len=min(model(name).max_model_len, LENGTHS[-1]), max_num_batched_tokens=8192
     )
     found, alone = (
         plan(

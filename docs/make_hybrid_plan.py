@@ -1,4 +1,4 @@
-"""Write the second table of docs/plan.md: plans of models with mixed layers beside start-up logs.
+"""Write into docs/plan.md how many logs of models with mixed layers plans reproduce, and print each log.
 
 Run it from the root of the repository after a change of the plans: python docs/make_hybrid_plan.py
 """
@@ -129,8 +129,8 @@ def span(least: int, most: int) -> str:
     return f"{least:,}" if least == most else f"{least:,}–{most:,}"
 
 
-def table() -> str:
-    """Return the table, and the sentence below it."""
+def table() -> tuple[str, str]:
+    """Return the table, and the sentence about it."""
     lines = [
         "| log | vLLM | model | tp | KV | longest | batch | GiB, log | groups | block | "
         "blocks of the longest | tokens, log | concurrency, log | blocks by the GiB | blocks by the lines |",
@@ -160,14 +160,17 @@ def table() -> str:
             )
             + " |"
         )
-    return "\n".join([*lines, "", f"What {equal} of the {len(posted())} logs print comes out.", ""])
+    return "\n".join(
+        lines
+    ), f"Plans reproduce the tokens and the concurrency of {equal} of {len(posted())} logs.\n"
 
 
 def page() -> str:
-    """Return the page with the table as it is now."""
+    """Return the page with the sentence as it is now."""
     before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-    return before + BEGIN + table() + END + rest.split(END)[1]
+    return before + BEGIN + table()[1] + END + rest.split(END)[1]
 
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    print(table()[0])

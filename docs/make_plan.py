@@ -1,4 +1,4 @@
-"""Write the table of docs/plan.md: the plans of posted start-up logs beside what the engine printed.
+"""Write into docs/plan.md how far plans are off posted start-up logs, and print each log beside its plan.
 
 Run it from the root of the repository after a change of the estimate: python docs/make_plan.py
 """
@@ -72,8 +72,8 @@ def posted() -> list[Posted]:
         return [Posted({name: cell for name, cell in row.items() if cell}) for row in csv.DictReader(file)]
 
 
-def table() -> str:
-    """Return the table, and the sentence below it."""
+def table() -> tuple[str, str]:
+    """Return the table, and the sentence about it."""
     lines = [
         "| log | vLLM | GPU | model | tp | share | longest | GiB, log | GiB, estimate | error | "
         "tokens, log | concurrency, log | at once |",
@@ -100,24 +100,20 @@ def table() -> str:
         tokens = f"{int(row['tokens']):,}" if "tokens" in row else f"{row['blocks']} blocks"
         lines.append("| " + " | ".join([*cells, tokens, concurrency, at_once]) + " |")
     gib, share = ([abs(error[place]) for error in errors] for place in (0, 1))
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"Over the {len(errors)} logs that say enough for an estimate, it is off by {median(gib):.2f} "
-            f"GiB or {100 * median(share):.1f} % in the median; the worst errors are {max(gib):.2f} GiB and "
-            f"{100 * max(share):.1f} %.",
-            "",
-        ]
+    return "\n".join(lines), (
+        f"Over the {len(errors)} logs that say enough for an estimate, it is off by {median(gib):.2f} GiB or "
+        f"{100 * median(share):.1f} % in the median; the worst errors are {max(gib):.2f} GiB and "
+        f"{100 * max(share):.1f} %.\n"
     )
 
 
 def page() -> str:
-    """Return the page with the table as it is now."""
+    """Return the page with the sentence as it is now."""
     text = PAGE.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)
-    return before + BEGIN + table() + END + rest.split(END)[1]
+    return before + BEGIN + table()[1] + END + rest.split(END)[1]
 
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    print(table()[0])

@@ -1,4 +1,4 @@
-"""Write the table of docs/plan.md of what is left for KV: the estimate beside posted start-up logs.
+"""Write into docs/plan.md how far the estimate of the KV cache is off start-up logs, and print each log.
 
 Run it from the root of the repository after a change of the estimate: python docs/make_startup.py
 """
@@ -58,12 +58,6 @@ class Log(NamedTuple):
         """GiB by which the estimate is above the log."""
         return self.estimate_gib - float(self.row["available_gib"])
 
-    @property
-    def before(self) -> float | None:
-        """The same of the estimate before the trial run's terms were counted one by one."""
-        text = self.row["before_gib"]
-        return float(text) - float(self.row["available_gib"]) if text else None
-
 
 def logs(images: bool) -> list[Log]:
     """Return the logs of models without or with a tower for images."""
@@ -79,39 +73,38 @@ def errors(images: bool) -> tuple[int, float, float]:
 
 
 def table(images: bool) -> str:
-    """Return the table of one kind of model, and the sentence below it."""
+    """Return the table of one kind of model."""
     lines = [
-        "| log | vLLM | GPU | model | tp | share | GiB, log | error before | error | cause |",
-        "|---|---|---|---|--:|--:|--:|--:|--:|---|",
+        "| log | vLLM | GPU | model | tp | share | GiB, log | error | cause |",
+        "|---|---|---|---|--:|--:|--:|--:|---|",
     ]
     for log in logs(images):
-        row, before = log.row, log.before
+        row = log.row
         source = f"[{row['source']}]({row['link']})" if row["link"] else row["source"]
         cells = [
             *(source, row["release"], row["gpu"], row["model"], row["tensor_parallel_size"]),
             *(row["gpu_memory_utilization"], row["available_gib"]),
-            *("–" if before is None else f"{before:+.2f}", f"{log.error:+.2f}", row["cause"]),
+            *(f"{log.error:+.2f}", row["cause"]),
         ]
         lines.append("| " + " | ".join(cells) + " |")
-    befores = [abs(log.before) for log in logs(images) if log.before is not None]
+    return "\n".join(lines)
+
+
+def summary(images: bool) -> str:
+    """Return the sentence about one kind of model."""
     number, middle, most = errors(images)
-    kind = "with a tower for images" if images else "of text"
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"Over {number} logs of models {kind} the estimate is off by {middle:.2f} GiB in the median "
-            f"({median(befores):.2f} before), and by at most {most:.2f} GiB where no cause is named.",
-            "",
-        ]
+    kind = "with a vision tower" if images else "of text"
+    return (
+        f"- {number} logs of models {kind}: {middle:.2f} GiB in the median, at most {most:.2f} GiB where no "
+        "cause is known.\n"
     )
 
 
 def page() -> str:
-    """Return the page with the tables as they are now."""
+    """Return the page with the sentences as they are now."""
     text = PAGE.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)
-    return before + BEGIN + table(images=False) + "\n" + table(images=True) + END + rest.split(END)[1]
+    return before + BEGIN + summary(images=False) + summary(images=True) + END + rest.split(END)[1]
 
 
 if __name__ == "__main__":

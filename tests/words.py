@@ -49,8 +49,6 @@ PREFERRED: dict[str, str] = {
 
 EXEMPT: dict[str, set[str]] = {
     "CHANGELOG.md": {"*"},  # says what is called what now
-    "docs/design.md": {"lanes"},  # of the version before
-    "docs/performance.md": {"lane", "lanes"},  # of the version before
     "pagesim/cli/spellings.py": {"placement"},  # what users of the version before write
     "tests/words.py": {"*"},
     "tests/test_words.py": {"*"},

@@ -105,7 +105,7 @@ def block_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
 
     Example: pagesim ablate block-size --profile opt-13b-h200.json --trace sharegpt --rate 2 --duration 300
     """
-    asked, chosen, folder = _prepared(Ablation, scenario, out, flags)
+    asked, chosen = _prepared(Ablation, scenario, out, flags)
     from pagesim.results.drawing import load_of
 
     lines: dict[str, dict[int, float]] = {}
@@ -125,7 +125,7 @@ def block_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
     _show("Over block sizes", rows)
     show.say(said)
     show.say_notes(notes)
-    _store(folder, asked.profile, "block_size", rows, lines, SECONDS_A_TOKEN, marked, load_of(chosen))
+    _store(out, asked.profile, "block_size", rows, lines, SECONDS_A_TOKEN, marked, load_of(chosen))
     show.stored(out)
 
 
@@ -139,7 +139,7 @@ def preemption(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
     Example: pagesim ablate preemption --profile opt-13b-h200.json --trace sharegpt --rate 2 --duration 300
     """
     tokens = flags.get("tokens", Undoing.model_fields["tokens"].default)
-    asked, chosen, folder = _prepared(Undoing, scenario, out, flags)
+    asked, chosen = _prepared(Undoing, scenario, out, flags)
     from pagesim.results.drawing import load_of
 
     alone = undo(asked.profile, EngineConfig(chosen).model, asked.sizes, tokens)
@@ -172,8 +172,8 @@ def preemption(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
     show.say_notes(notes)
     label = f"to undo the preemption of {tokens} tokens (s)"
     on = f"{chosen.model}, {asked.profile.name}"
-    _store(folder, asked.profile, "preemption_alone", micro_rows, micro, label, crossing, on)
-    _store(folder, asked.profile, "preemption", rows, lines, SECONDS_A_TOKEN, marked, load_of(chosen))
+    _store(out, asked.profile, "preemption_alone", micro_rows, micro, label, crossing, on)
+    _store(out, asked.profile, "preemption", rows, lines, SECONDS_A_TOKEN, marked, load_of(chosen))
     show.stored(out)
 
 
@@ -184,8 +184,8 @@ cli.command("tier-size", cls=EngineCommand)(tier_size)
 
 def _prepared(
     kind: type[Ablation], scenario: Path | None, out: Path | None, flags: dict[str, Any]
-) -> tuple[_Asked, Scenario, Path | None]:
-    """Return where costs come from, the scenario with them, and the folder for results, made."""
+) -> tuple[_Asked, Scenario]:
+    """Return where costs come from and the scenario with them, having made the folder for results."""
     asked = taken(kind, flags)
     chosen = scenario_from(Scenario, scenario, flags)
     if "policy" not in chosen.model_fields_set:
@@ -194,12 +194,12 @@ def _prepared(
     if (asked.profile is None) == (asked.device is None):
         raise PagesimError("either --profile or --device is needed: costs from a file, or measured here")
     if out is not None:
-        _make(out)
+        show.make_folder(out)
     if asked.profile is not None:
         found = _found(asked.profile, chosen, sizes)
     else:
         found = _measured(asked, chosen, sizes, out)
-    return found, chosen.model_copy(update={"cost": f"profile:{found.cost}"}), out
+    return found, chosen.model_copy(update={"cost": f"profile:{found.cost}"})
 
 
 def _found(given: str, chosen: Scenario, sizes: tuple[int, ...] | None) -> _Asked:
@@ -279,16 +279,8 @@ def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _make(out: Path) -> None:
-
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PagesimError(f"{out}: cannot be written ({error.strerror})") from None
-
-
 def _store(
-    folder: Path | None,
+    out: Path | None,
     profile: Profile,
     stem: str,
     rows: Sequence[Mapping[str, Any]],
@@ -297,12 +289,13 @@ def _store(
     marked: int | None,
     load: str,
 ) -> None:
-    if folder is None:
-        return
-    import pandas as pd
-
     from pagesim.results.plots import over_block_sizes
 
-    table = pd.DataFrame(list(rows)).assign(profile=profile.name, profile_kind=profile.kind)
-    show.write_text(folder / f"{stem}.csv", table.to_csv(index=False))
-    show.put_figure(over_block_sizes(lines, label, marked=marked, load=load), folder, stem)
+    show.put_study(
+        out,
+        stem,
+        rows,
+        lambda: over_block_sizes(lines, label, marked=marked, load=load),
+        profile=profile.name,
+        profile_kind=profile.kind,
+    )

@@ -63,8 +63,6 @@ def engines(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]
     """
     asked = taken(Compared, flags)
     chosen = scenario_from(Scenario, scenario, flags)
-    import pandas as pd
-
     from pagesim.results.drawing import load_of
     from pagesim.results.engine_plots import engine_bars
 
@@ -79,10 +77,8 @@ def engines(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]
         title = f"{_TITLES[sizing]}, {_LOOPS[loop]}"
         _put(title, [row for row in rows if (row["sizing"], row["loop"]) == (sizing, loop)])
     say_notes(notes)
-    if out is not None:
-        load = load_of(chosen, ("trace", "rate"))
-        show.put_figure(engine_bars({str(chosen.trace): rows}, load=load), out, "engines")
-        show.write_text(out / "engines.csv", pd.DataFrame(rows).to_csv(index=False))
+    load = load_of(chosen, ("trace", "rate"))
+    show.put_study(out, "engines", rows, lambda: engine_bars({str(chosen.trace): rows}, load=load))
     show.stored(out)
 
 

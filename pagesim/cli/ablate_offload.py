@@ -24,12 +24,11 @@ from pagesim.experiments.offload.loading import (
     returning,
 )
 from pagesim.hardware import TierSpec, gpu, parse_tiers
+from pagesim.hardware.gpus import GIB
 from pagesim.hardware.tier_spec import parse_capacity
 from pagesim.models import model
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.system import System, checked
-
-GIB = 1 << 30
 
 TIERS = ("host:256GiB", "ssd:4TiB", "remote:64TiB:direct")
 CONTEXTS = "128,256,512,1024,2048,4096,8192,16384,32768"
@@ -84,8 +83,6 @@ def offload(*, tier: TIER = None, out: OUT = None, flags: dict[str, Any]) -> Non
     """
     flags.setdefault("gpu", GPU)
     asked = taken(Loads, flags)
-    import pandas as pd
-
     from pagesim.results.tier_plots import loading_map
 
     contexts = numbers("contexts", asked.contexts)
@@ -125,15 +122,13 @@ def offload(*, tier: TIER = None, out: OUT = None, flags: dict[str, Any]) -> Non
         if isinstance(server.cost, Assuming):
             notes += [f"{_label(server)}: {note}" for note in server.cost.notes]
     show.say_notes(notes)
-    if out is not None:
-        label = "First token after loading a returning prefix, over recomputing it"
-        load = f"{flags['gpu']}, while {asked.sequences} sequences of {asked.sequence_tokens:,} tokens decode"
-        titles = {
-            f"{each.name}, {each.load.bytes_per_s / 1e9:.3g} GB/s\nhits {_far(reach)} back": ratios[each.name]
-            for each, reach in zip(tiers, reaches(tiers, servers[0].device_bytes), strict=True)
-        }
-        show.put_figure(loading_map(titles, contexts, label, load), out, "offload")
-        show.write_text(out / "offload.csv", pd.DataFrame([_row(each) for each in found]).to_csv(index=False))
+    label = "First token after loading a returning prefix, over recomputing it"
+    load = f"{flags['gpu']}, while {asked.sequences} sequences of {asked.sequence_tokens:,} tokens decode"
+    titles = {
+        f"{each.name}, {each.load.bytes_per_s / 1e9:.3g} GB/s\nhits {_far(reach)} back": ratios[each.name]
+        for each, reach in zip(tiers, reaches(tiers, servers[0].device_bytes), strict=True)
+    }
+    show.put_study(out, "offload", map(_row, found), lambda: loading_map(titles, contexts, label, load))
     show.stored(out)
 
 

@@ -14,11 +14,10 @@ from pagesim.cli.runs import counted, say_notes
 from pagesim.errors import PagesimError
 from pagesim.experiments.offload.sizes import serve_sizes
 from pagesim.experiments.prompt_blocks import block_bytes, prompt_blocks
+from pagesim.hardware.gpus import GIB
 from pagesim.models import model
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.scenario import Scenario
-
-GIB = 1 << 30
 
 
 class TierSizes(BaseModel):
@@ -41,8 +40,6 @@ def tier_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, An
     """
     asked = taken(TierSizes, flags)
     chosen = scenario_from(Scenario, scenario, {**flags, "policy": "vllm-v1", "enable_prefix_caching": True})
-    import pandas as pd
-
     from pagesim.results.drawing import load_of
     from pagesim.results.tier_plots import over_tier_sizes
 
@@ -75,10 +72,14 @@ def tier_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, An
         f"chunks of {prompts.tokens} tokens"
     )
     say_notes(notes)
-    if out is not None:
-        show.put_figure(over_tier_sizes(rows, working_set, load_of(chosen)), out, "tier_size")
-        frame = pd.DataFrame(rows).assign(model=chosen.model, working_set_gib=working_set)
-        show.write_text(out / "tier_size.csv", frame.to_csv(index=False))
+    show.put_study(
+        out,
+        "tier_size",
+        rows,
+        lambda: over_tier_sizes(rows, working_set, load_of(chosen)),
+        model=chosen.model,
+        working_set_gib=working_set,
+    )
     show.stored(out)
 
 

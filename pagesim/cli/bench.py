@@ -98,52 +98,43 @@ class GemmGrid(BaseModel):
     dtype: str | None = Field(None, description="fp16, bf16 or fp32.")
 
 
-@cli.command("attention")
-@with_fields({**AttentionGrid.model_fields, **Run.model_fields})
-def attention(*, out: OUT = None, json: JSON = False, flags: dict[str, Any]) -> None:
-    """Time paged attention beside contiguous and peer kernels.
+def _of_grid(bench: str, grid: type[BaseModel], does: str, example: str) -> None:
+    """Add the command that measures one bench."""
 
-    Any option of the grid replaces all of what is measured without one.
+    def measure(*, out: OUT = None, json: JSON = False, flags: dict[str, Any]) -> None:
+        _measure((bench,), flags, out, json)
 
-    Example: pagesim bench attention --batch 1,64 --context 4096 --block-size 16,128 --out out/bench
-    """
-    _measure(("attention",), flags, out, json)
-
-
-@cli.command("swap")
-@with_fields({**SwapGrid.model_fields, **Run.model_fields})
-def swap(*, out: OUT = None, json: JSON = False, flags: dict[str, Any]) -> None:
-    """Time the swap strategies, and decoding beside them.
-
-    Any option of the grid replaces all of what is measured without one.
-
-    Example: pagesim bench swap --pieces 1 --piece-bytes 4096,65536 --blocks 16,256 --out out/bench
-    """
-    _measure(("swap",), flags, out, json)
+    measure.__doc__ = (
+        f"{does}\n\nAny option of the grid replaces all of what is measured without one.\n\n"
+        f"Example: pagesim bench {bench} {example} --out out/bench"
+    )
+    cli.command(bench)(with_fields({**grid.model_fields, **Run.model_fields})(measure))
 
 
-@cli.command("copy")
-@with_fields({**CopyGrid.model_fields, **Run.model_fields})
-def copy(*, out: OUT = None, json: JSON = False, flags: dict[str, Any]) -> None:
-    """Time cache writes, block copies, gather and scatter.
-
-    Any option of the grid replaces all of what is measured without one.
-
-    Example: pagesim bench copy --tokens 1,256,8192 --kv-heads 8 --out out/bench
-    """
-    _measure(("copy",), flags, out, json)
-
-
-@cli.command("gemm")
-@with_fields({**GemmGrid.model_fields, **Run.model_fields})
-def gemm(*, out: OUT = None, json: JSON = False, flags: dict[str, Any]) -> None:
-    """Time the matrix products of a model's linear layers.
-
-    Any option of the grid replaces all of what is measured without one.
-
-    Example: pagesim bench gemm --model opt-13b --tokens 1,64,1024 --out out/bench
-    """
-    _measure(("gemm",), flags, out, json)
+_of_grid(
+    "attention",
+    AttentionGrid,
+    "Time paged attention beside contiguous and peer kernels.",
+    "--batch 1,64 --context 4096 --block-size 16,128",
+)
+_of_grid(
+    "swap",
+    SwapGrid,
+    "Time the swap strategies, and decoding beside them.",
+    "--pieces 1 --piece-bytes 4096,65536 --blocks 16,256",
+)
+_of_grid(
+    "copy",
+    CopyGrid,
+    "Time cache writes, block copies, gather and scatter.",
+    "--tokens 1,256,8192 --kv-heads 8",
+)
+_of_grid(
+    "gemm",
+    GemmGrid,
+    "Time the matrix products of a model's linear layers.",
+    "--model opt-13b --tokens 1,64,1024",
+)
 
 
 @cli.command("all")

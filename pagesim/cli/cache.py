@@ -15,11 +15,10 @@ from pagesim.cli.runs import counted
 from pagesim.errors import PagesimError
 from pagesim.experiments.evictions import BOUND, compare_policies, prefill_seconds, recompute_weights
 from pagesim.experiments.prompt_blocks import block_bytes, capacities_around, prompt_blocks
+from pagesim.hardware.gpus import GIB
 from pagesim.hardware.tier_spec import parse_capacity
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.scenario import Scenario
-
-GIB = 1 << 30
 
 
 class Cache(BaseModel):
@@ -115,22 +114,22 @@ def command(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]
         "the future would have all of these hits from there on"
     )
     show.say(_worth(table, capacities))
-    if out is not None:
-        lines = {
-            name: {size * block: value for size, value in zip(hits.index.tolist(), hits[name], strict=True)}
-            for name in hits.columns
-        }
-        load = load_of(chosen, ("rate", "gpu"))
-        figure = hit_rate_over_capacity(lines, possible=possible, working_set=working_set, load=load)
-        show.put_figure(figure, out, "cache")
-        stored = table.assign(
-            model=chosen.model,
-            block_tokens=prompts.tokens,
-            block_bytes=block,
-            unlimited_pct=possible,
-            working_set_gib=working_set / GIB,
-        )
-        show.write_text(out / "cache.csv", stored.to_csv(index=False))
+    lines = {
+        name: {size * block: value for size, value in zip(hits.index.tolist(), hits[name], strict=True)}
+        for name in hits.columns
+    }
+    load = load_of(chosen, ("rate", "gpu"))
+    show.put_study(
+        out,
+        "cache",
+        rows,
+        lambda: hit_rate_over_capacity(lines, possible=possible, working_set=working_set, load=load),
+        model=chosen.model,
+        block_tokens=prompts.tokens,
+        block_bytes=block,
+        unlimited_pct=possible,
+        working_set_gib=working_set / GIB,
+    )
     show.stored(out)
 
 

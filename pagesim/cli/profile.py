@@ -102,52 +102,47 @@ def check(*, profile: PROFILE, model: MODEL = "opt-13b") -> None:
 @cli.command("operators")
 def operators(
     *,
-    systems: Annotated[list[str], typer.Argument(metavar="SYSTEM…", help="As the tables call them.")],
+    systems: Annotated[
+        list[str], typer.Argument(metavar="GPU…", help="GPUs, or the tables' own names of them.")
+    ],
     backend: BACKEND = "vllm",
     version: VERSION = None,
     tables: TABLES = None,
     as_json: JSON = False,
 ) -> None:
-    """Print the errors of operator tables on held-out points.
+    """Print the operator tables of GPUs, with their releases and held-out errors.
 
-    Beside each error stands its floor, what a line between the points next to each is wrong by: that much the
-    tables jump.
+    An error is that of a point that is predicted from its neighbours.
 
-    Example: pagesim profile operators h100_sxm a100_sxm
+    Example: pagesim profile operators h100 a100-80gb
     """
     from pagesim.cli import show_operators
-    from pagesim.costs.operators import held_out
+    from pagesim.costs.operators.aiconfigurator import tables_of
 
-    found = {system: held_out(system, backend, version, tables) for system in systems}
+    found = {system: tables_of(system, backend, version, tables).all() for system in systems}
     if as_json:
-        show.as_json({system: [score._asdict() for score in scores] for system, scores in found.items()})
+        show.as_json({system: [show_operators.row(each) for each in of] for system, of in found.items()})
         return
-    for system, scores in found.items():
-        show_operators.scores(system, scores)
+    for system, of in found.items():
+        show_operators.tables(system, of)
 
 
 @cli.command("bundle")
 def bundle(
     *,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write the profiles to.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write the tables to.")],
     tables: TABLES = None,
 ) -> None:
-    """Make the bundled profiles of operators.
+    """Make the bundled operator tables from those of AIConfigurator.
 
-    It says which cannot be made, and why.
-
-    Example: pagesim profile bundle pagesim/costs/profiles/data
+    Example: pagesim profile bundle pagesim/costs/operators/data
     """
-    from pagesim.cli import show_operators
-    from pagesim.costs.operators.bundle import bundle as make
+    from pagesim.costs.operators.aiconfigurator import bundle as make
 
-    entries = []
-    for entry in make(tables, note=show.say):
-        if entry.profile is not None:
-            entry.profile.save(folder / f"{entry.profile.name}.json", compact=True)
-        entries.append(entry)
-    show_operators.bundled(entries)
-    show.say(f"{sum(entry.profile is not None for entry in entries)} profiles written to {folder}")
+    sizes = make(folder, tables)
+    for gpu, size in sizes.items():
+        show.say(f"{gpu}: {size:,} bytes")
+    show.say(f"tables of {len(sizes)} GPUs written to {folder}, {sum(sizes.values()):,} bytes in all")
 
 
 @cli.command("rescale")

@@ -50,16 +50,17 @@ TP = Annotated[
 ]
 ATTENTION = Annotated[Path, typer.Option(help="CSV of prefill and decode attention.")]
 SOURCE = Annotated[str, typer.Option(help="Source of the measurements.")]
-SYSTEM = Annotated[str, typer.Option(help="The GPU, as the tables call it, e.g. h100_sxm.")]
+SYSTEM = Annotated[str, typer.Option(help="The GPU, or the tables' own name of it, e.g. h100_sxm.")]
 BACKEND = Annotated[str, typer.Option(help="The engine whose operators were timed: vllm, sglang, trtllm.")]
 VERSION = Annotated[
     str | None,
-    typer.Option(help="Release of the engine. Defaults to the tables' current one."),
+    typer.Option(help="Release of the engine. Defaults to the newest of each table."),
 ]
 TABLES = Annotated[
     Path | None,
     typer.Option(
-        metavar="DIR", help="Folder of operator tables. Defaults to the installed aiconfigurator-core."
+        metavar="DIR",
+        help="Folder of operator tables. Defaults to the bundled ones, or aiconfigurator-core's.",
     ),
 ]
 
@@ -198,11 +199,11 @@ def aiconfigurator(
 
     Example: pagesim profile import aiconfigurator --system h100_sxm --model llama-3.1-8b --tp 2
     """
-    from pagesim.costs.operators import Store, Tables
-    from pagesim.costs.operators.assemble import import_operators
+    from pagesim.costs.operators import imported_profile
+    from pagesim.costs.operators.aiconfigurator import tables_of
 
-    profile = import_operators(
-        Tables(Store(system, backend, version, tables)),
+    profile = imported_profile(
+        tables_of(system, backend, version, tables),
         model_of(model),
         tp=tensor_parallel_size,
         moe_ep=expert_parallel_size,

@@ -80,10 +80,7 @@ def command(
     wanted = chosen(figures)
     setting = PaperSetting(absolute(trace_sharegpt), absolute(trace_alpaca), cost, quick)
     columns = [stored(folder) for folder in beside or ()]
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PagesimError(f"{out}: cannot be written ({error.strerror})") from None
+    show.make_folder(out)
     check(out, setting)
     with show.bar() as progress:
         made = reproduce(wanted, setting, out, cores=None if jobs == -1 else jobs, progress=progress)

@@ -29,21 +29,17 @@ def saturate(models: str | None, gpu: str, jobs: int | None, out: Path | None, *
         out: folder for ``gallery.csv`` and the figure.
         json: whether rows are printed as JSON.
     """
+    from pagesim.results.gpu_memory import gallery_bars
+
     names = of.MODELS if models is None else tuple(dict.fromkeys(models.split(",")))
     runs = of.gallery(names, gpu=gpu, jobs=jobs)
     found = list(counted("models", runs, len(names) * len(LOADS)))
     found.sort(key=lambda each: (names.index(each.model), list(LOADS).index(each.load)))
     show.say_notes(tuple(note for name in names for note in model(name).notes))
-    if out is not None:
-        import pandas as pd
-
-        from pagesim.results.gpu_memory import gallery_bars
-
-        show.put_figure(gallery_bars(found, gpu), out, "gallery")
-        table = pd.DataFrame([each.row() for each in found])
-        show.write_text(out / "gallery.csv", table.to_csv(index=False))
+    rows = [each.row() for each in found]
+    show.put_study(out, "gallery", rows, lambda: gallery_bars(found, gpu))
     if json:
-        show.as_json([each.row() for each in found])
+        show.as_json(rows)
         return
     _show(found, gpu)
     show.stored(out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -97,6 +97,14 @@ def doing(first: str) -> Iterator[Callable[[str], None]]:
         yield lambda step: status.update(escaped(step))
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder, which may be there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PagesimError(f"{folder}: cannot be written ({error.strerror})") from None
+
+
 def put_figure(figure: Figure, folder: Path, name: str, force: bool | None = None) -> list[Path]:
     """Write a figure into a folder, which need not be there yet; return its files, each written whole."""
     from pagesim.results.plots import save
@@ -113,6 +121,30 @@ def put_figure(figure: Figure, folder: Path, name: str, force: bool | None = Non
             return [folder / draft.name for draft in made]
     except OSError as error:
         raise PagesimError(f"{folder}: cannot be written ({error.strerror})") from None
+
+
+def put_study(
+    out: Path | None,
+    stem: str,
+    rows: Iterable[Mapping[str, Any]],
+    figure: Callable[[], Figure],
+    **columns: Any,
+) -> None:
+    """Store what a study found, if it has a folder: a row each in a CSV, and the figure beside it.
+
+    Args:
+        out: the folder.
+        stem: what the files are called.
+        rows: of the table.
+        figure: draws it.
+        columns: further ones, the same in every row.
+    """
+    if out is None:
+        return
+    import pandas as pd
+
+    put_figure(figure(), out, stem)
+    write_text(out / f"{stem}.csv", pd.DataFrame(list(rows)).assign(**columns).to_csv(index=False))
 
 
 def _copy(draft: Path, out: BinaryIO) -> None:

@@ -1,14 +1,18 @@
-"""``--cost auto``: the best profile there is for a model on a GPU, else the roofline; it says which."""
+"""``--cost auto``: measured costs of a model on a GPU if there are any, else the roofline; it says which."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pagesim.costs.engines import BY_HAND
+from pagesim.costs.operators import Chip, chip_of, operator_profile
+from pagesim.costs.operators.experts import check_kernel
 from pagesim.costs.profiled import Profiled
 from pagesim.costs.profiles import Profile, bundled_names, bundled_profile
 from pagesim.costs.roofline import Roofline
 from pagesim.errors import PagesimError
+from pagesim.models import ModelSpec
 
 if TYPE_CHECKING:
     from pagesim.costs.parse import Target
@@ -19,18 +23,44 @@ RANK = ("measured", "imported")
 ERROR_OF_ROOFLINE = "on published runs of vLLM its mean times were 15 to 30 % off, either way"
 """What is known of the error of datasheet estimates."""
 
+ERROR_OF_OPERATORS = {
+    "dense": "on held-out runs of dense models TPOT was 6 % off in the mean and TTFT 15 % in the median",
+    "experts": "on held-out runs with experts TPOT was 9 % off in the mean and TTFT 15 % in the median",
+    "carried": "on published runs of such GPUs mean times were 20 % off",
+}
+"""What is known of the error of sums of operators, by the kind of run (docs/accuracy.md)."""
 
-def best_cost(target: Target) -> Profiled | Roofline:
-    """Return the costs of a target by the best bundled profile that fits it, else by the roofline.
 
-    Its notes say what was taken, and what error such a profile has.
+def best_cost(target: Target, moe_backend: str | None = None) -> Profiled | Roofline:
+    """Return the costs of a target by the best bundled measurements of it, else by the roofline.
+
+    A bundled profile of the model comes first, then a sum of operators that were timed on the GPU or on one
+    of its generation. Notes say what was taken, and what error such costs have.
 
     Args:
         target: the model, the GPU, and how it is divided, kept and served.
+        moe_backend: the kernel of experts; the first that was timed when left out.
+
+    Raises:
+        PagesimError: there is no such kernel.
     """
+    if moe_backend is not None:
+        check_kernel(moe_backend)
     for profile, cost in sorted(_fitting(target), key=lambda each: RANK.index(each[0].kind)):
         cost.notes = (*cost.notes, f"using profile {profile.name}: {_said(profile, target.release)}")
         return cost
+    chip, why = chip_of(target.gpu, target.release), f"no operators were timed on {target.gpu.name}"
+    if chip is not None:
+        try:
+            profile = operator_profile(
+                chip, target.model, tp=target.tp, kv_dtype=target.kv_dtype, moe_backend=moe_backend
+            )
+            cost = _profiled(profile, target)
+        except PagesimError as error:
+            why = str(error)
+        else:
+            cost.notes = (*cost.notes, _of_operators(profile, chip, target), *profile.notes)
+            return cost
     roofline = Roofline(
         target.model,
         target.gpu,
@@ -41,9 +71,7 @@ def best_cost(target: Target) -> Profiled | Roofline:
     )
     roofline.notes = (
         *roofline.notes,
-        f"no measured profile matches {target.model.name} ({target.model.weights_in_words}, KV cache "
-        f"{target.kv_dtype}) on {target.tp} {target.gpu.name}; using datasheet estimates (cost roofline): "
-        f"{ERROR_OF_ROOFLINE}",
+        f"{why}; using datasheet estimates (cost roofline): {ERROR_OF_ROOFLINE}",
     )
     return roofline
 
@@ -57,18 +85,26 @@ def _fitting(target: Target) -> Iterator[tuple[Profile, Profiled]]:
         profile = bundled_profile(name)
         if profile.kind not in RANK or profile.gpu != target.gpu.name:
             continue
-        try:
-            cost = Profiled(
-                profile,
-                target.model,
-                tp=target.tp,
-                block_size=target.block_size,
-                kv_dtype=target.kv_dtype,
-                engine=target.engine,
+        if target.engine.source == BY_HAND:
+            profile = profile.model_copy(
+                update={"terms": profile.terms.model_copy(update={"overhead": None})}
             )
+        try:
+            cost = _profiled(profile, target)
         except PagesimError:  # of another division, type or block size
             continue
         yield profile, cost
+
+
+def _profiled(profile: Profile, target: Target) -> Profiled:
+    return Profiled(
+        profile,
+        target.model,
+        tp=target.tp,
+        block_size=target.block_size,
+        kv_dtype=target.kv_dtype,
+        engine=target.engine,
+    )
 
 
 def _said(profile: Profile, release: str) -> str:
@@ -78,3 +114,17 @@ def _said(profile: Profile, release: str) -> str:
     if timed and release and timed != release:
         said += f"; operators of {timed} for {release}"
     return said
+
+
+def _of_operators(profile: Profile, chip: Chip, target: Target) -> str:
+    """Return which operators are summed up, of which releases, and what error such sums have."""
+    releases = dict.fromkeys(source.rpartition(", ")[2] for source in profile.sources.values())
+    of = f"operators of {' and '.join(releases)} timed on {chip.measured.name}"
+    said = f"using {of}, for {target.release}" if target.release else f"using {of}"
+    return f"{said}: {ERROR_OF_OPERATORS[_kind(target.model, chip)]}"
+
+
+def _kind(model: ModelSpec, chip: Chip) -> str:
+    if not chip.is_measured:
+        return "carried"
+    return "dense" if model.moe is None else "experts"

@@ -71,17 +71,22 @@ def parse_cost(
     if kind not in COST_MODELS:
         others = "".join(f", {name}[:…]" for name in COST_MODELS.foreign())
         raise PagesimError(
-            f"cost is {text!r}; it must be auto, roofline[:name=value,…], affine:a,b,c[,d]{others} or "
-            "profile:NAME or PATH[,overhead_s=seconds][,sequence_s=seconds][,max_error=share]"
+            f"cost is {text!r}; it must be auto[:name=value,…], roofline[:name=value,…], "
+            f"affine:a,b,c[,d]{others} or profile:NAME or PATH[,overhead_s=seconds][,sequence_s=seconds]"
+            "[,max_error=share]"
         )
     target = Target(model, gpu, tp, block_size, kv_dtype, engine, release)
     return COST_MODELS.make(kind, lambda make: make(rest, target))
 
 
 def _auto(rest: str, target: Target) -> CostModel:
-    if rest:
-        raise PagesimError(f"cost is 'auto:{rest}'; auto takes nothing more: name a profile, or roofline")
-    return best_cost(target)
+    others = [part for part in rest.split(",") if part]
+    kernels = [part.partition("=")[2] for part in others if part.startswith("moe_backend=")]
+    numbers = ",".join(part for part in others if not part.startswith("moe_backend="))
+    values = _numbers("auto", rest, numbers, (*_OF_ENGINE, "moe_backend"))
+    engine = {_OF_ENGINE[name]: value for name, value in values.items()}
+    target = replace(target, engine=_by_hand(target.engine, engine))
+    return best_cost(target, kernels[-1] if kernels else None)
 
 
 def _roofline(rest: str, target: Target) -> Roofline:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pagesim.eviction.cache import FlatCache, PrefixCache
 from pagesim.eviction.future import Future, lru_hits
-from pagesim.eviction.names import EVICTION_POLICIES
+from pagesim.eviction.names import EVICTION_POLICIES, OFFLINE
 from pagesim.eviction.policy import CacheView, EvictionPolicy
 from pagesim.eviction.ranking import Ghosts, Queue, Ranking
 
 __all__ = [
     "EVICTION_POLICIES",
+    "OFFLINE",
     "CacheView",
     "EvictionPolicy",
     "FlatCache",

@@ -31,3 +31,6 @@ EVICTION_POLICIES: Plugins[type[EvictionPolicy]] = Plugins(
     base=EvictionPolicy,
 )
 """Those that come with pagesim, and those that others bring."""
+
+OFFLINE = frozenset({"belady"})
+"""Those that know the future, and so cannot serve inside an engine."""

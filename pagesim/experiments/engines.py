@@ -29,7 +29,7 @@ POLICIES = (
 CROWD = 2
 """Clients for each request of mean length that the cache of the first engine holds."""
 
-NO_TIME = ",overhead_s=0,sequence_s=0"
+NO_TIME = "overhead_s=0,sequence_s=0"
 """Of a cost: an engine's loop takes no time."""
 
 Sizing = Literal["same", "own"]
@@ -66,9 +66,9 @@ def serve_engines(
     """
     from pagesim.api import run  # the command's help needs no engine
 
-    if system.cost.startswith(("affine", "auto")):
+    if system.cost.startswith("affine"):
         raise PagesimError(
-            f"cost is {system.cost!r}; a profile or roofline is needed, for engines' own times"
+            f"cost is {system.cost!r}; auto, a profile or roofline is needed, for engines' own times"
         )
     base = system.model_copy(
         update={
@@ -91,7 +91,7 @@ def serve_engines(
         for policy in policies:
             one = _taking_long_prompts((same if sizing == "same" else own)[policy])
             if loop == "none":
-                one = one.model_copy(update={"cost": one.cost + NO_TIME})
+                one = one.model_copy(update={"cost": one.cost + ("," if ":" in one.cost else ":") + NO_TIME})
             try:
                 result = run(one, trace, steps="iterations")
             except CapacityError as error:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pagesim.errors import PagesimError
+from pagesim.eviction import EVICTION_POLICIES, OFFLINE
 from pagesim.hardware.gpu_spec import Link
 
 __all__ = ["NVME", "RDMA", "TierSpec", "parse_capacity", "parse_tiers"]
@@ -30,7 +31,8 @@ SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
 PLACES = ("in-line", "direct")
 COPIES = ("inclusive", "exclusive")
-EVICTIONS = ("lru", "arc", "lru-chunk", "never")
+EVICTIONS = ("lru", "arc", "never", "lru-chunk", "arc-textbook")
+"""vLLM's own, none, and those of a prefix cache (``pagesim.eviction``) whose names these would be."""
 
 GRAMMAR = "NAME:CAPACITY[:BANDWIDTH[:BANDWIDTH INTO IT]][:LATENCY][:EVICTION][:exclusive][:direct]"
 EXAMPLE = "host:64GiB:25GB/s or ssd:1TiB:6.5GB/s:3.5GB/s:80us"
@@ -109,14 +111,16 @@ def _tier(text: str, host: tuple[Link, Link]) -> TierSpec:
             f"tier is {text!r}; it must be {GRAMMAR}, such as {EXAMPLE}, with a name that begins with a "
             "letter and is not device"
         )
-    words = [field for field in fields if field in (*PLACES, *COPIES, *EVICTIONS)]
+    online = (name for name in EVICTION_POLICIES.names() if name not in OFFLINE)
+    evictions = tuple(dict.fromkeys((*EVICTIONS, *online)))
+    words = [field for field in fields if field in (*PLACES, *COPIES, *evictions)]
     sizes, rates, waits = _quantities(text, [field for field in fields if field not in words])
     if len(sizes) != 1 or len(rates) > 2 or len(waits) > 1:
         raise PagesimError(
             f"tier is {text!r}; it has {len(sizes)} capacities, {len(rates)} bandwidths and {len(waits)} "
             "latencies; it must have one capacity, at most two bandwidths and at most one latency"
         )
-    for choice in (PLACES, COPIES, EVICTIONS):
+    for choice in (PLACES, COPIES, evictions):
         if sum(word in choice for word in words) > 1:
             raise PagesimError(f"tier is {text!r}; it can be one of {', '.join(choice)}, not several")
     load, store = {"ssd": NVME, "remote": (RDMA, RDMA)}.get(name, host)
@@ -127,7 +131,7 @@ def _tier(text: str, host: tuple[Link, Link]) -> TierSpec:
         _given(store, rates[-1:], waits, text),
         exclusive="exclusive" in words,
         direct="direct" in words,
-        eviction=next((word for word in words if word in EVICTIONS), EVICTIONS[0]),
+        eviction=next((word for word in words if word in evictions), EVICTIONS[0]),
     )
 
 

@@ -305,6 +305,7 @@ def check_kv_dtype(config: EngineConfig) -> None:
     release = RELEASES[options.vllm_version] if isinstance(options, VllmV1Options) else None
     if release is not None and release.scales_tokens:
         _check_fp8(config)
+        _check_nvfp4(config)
     elif config.kv_dtype in KV_SCALE_BYTES or config.kv_dtype == NVFP4:
         known = ", ".join(version for version, release in RELEASES.items() if release.scales_tokens)
         given = f"policy {config.system.policy}"
@@ -341,6 +342,21 @@ def _check_fp8(config: EngineConfig) -> None:
                 f"{capability / 10:.1f}; {model.name} has {what}, for which vLLM has Triton's kernels alone, "
                 f"and these take fp8 from {NATIVE_FP8 / 10:.1f}: give kv_cache_dtype bf16 (bfloat16)"
             )
+
+
+def _check_nvfp4(config: EngineConfig) -> None:
+    """Refuse nvfp4 for layers that FlashInfer's kernels, which alone take it, do not compute.
+
+    Sources: ``FlashInferBackend`` (v1/attention/backends/flashinfer.py), ``get_attn_backend_cls``.
+    """
+    model = config.model
+    sinks = model.sinks and (config.capability or 0) // 10 != 10
+    what = "images that are attended to both ways" if model.image_prefixes else "attention sinks"
+    if config.kv_dtype == NVFP4 and (model.image_prefixes or sinks):
+        raise PagesimError(
+            f"kv_cache_dtype is nvfp4, which FlashInfer's kernels alone take; {model.name} has {what}, which "
+            f"they do not compute on {config.system.gpu}: give kv_cache_dtype bf16 (bfloat16) or fp8"
+        )
 
 
 def check_longest(system: System, blocks: BlockPlan) -> None:

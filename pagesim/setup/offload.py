@@ -12,7 +12,7 @@ from pagesim.costs.transfers import ChainLinks, path_to_device, transfer_ticks
 from pagesim.errors import PagesimError
 from pagesim.hardware import Link, TierSpec, parse_tiers
 from pagesim.hardware.gpu_spec import GIB, parse_link
-from pagesim.kvcache.tiers import EVICTIONS, UNLIMITED, ChunkStore, Tier, TierChain
+from pagesim.kvcache.tiers import UNLIMITED, ChunkStore, Tier, TierChain, new_eviction
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.offload.offloading import offloading_of
 from pagesim.scheduling.options import SchedulerOptions
@@ -121,7 +121,7 @@ def make_chain(tiers: Sequence[TierSpec], chunk_bytes: int, *, threshold: int = 
             )
         is_near = place == 0 or tier.direct
         store = ChunkStore(
-            capacity, EVICTIONS[tier.eviction](capacity), threshold=threshold if is_near else 0
+            capacity, new_eviction(tier.eviction, capacity), threshold=threshold if is_near else 0
         )
         made.append(Tier(tier.name, store, tier.exclusive, tier.direct))
     return TierChain(made)

@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 
 LOAD = ("--trace", "fixed:8192,512", "--num-requests", "80", "--model", "llama-3.1-8b", "--gpu", "h100")
-COST = ("--cost", "profile:llama-3.1-8b-h100-tp1")
+COST = ("--cost", "auto")
 
 
 def test_it_prints_a_table_for_each_of_the_terms_and_stores_their_numbers(succeeds, tmp_path: Path) -> None:

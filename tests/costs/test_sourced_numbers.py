@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pagesim.costs.engines import UNKNOWN, engine_time
-from pagesim.costs.operators.gemm import LAUNCH_S as LAUNCHED_BY_HOST_S
-from pagesim.costs.operators.iteration import ELEMENTWISE_LAUNCH_S
+from pagesim.costs.operators.aiconfigurator import HOST_LAUNCH_S
+from pagesim.costs.operators.assemble import ELEMENTWISE_LAUNCH_S
 from pagesim.costs.operators.launches import launching
 from pagesim.costs.operators.reduces import EAGER_S
 from pagesim.costs.profiles.rescale import LAUNCH_S
@@ -190,7 +190,7 @@ def test_the_host_launches_layers_in_the_milliseconds_that_public_runs_differ_by
         (LAUNCH_S, 36 / 9),  # Vidur's linear layers of Llama-2-7B on an A100: 36 us a layer of nine kernels
         (ELEMENTWISE_LAUNCH_S, 3),  # as the operators' own authors take it
         (EAGER_S, 16),  # what whole runs say of an all-reduce that no graph launches
-        (LAUNCHED_BY_HOST_S, 20),  # what parts kernels that were timed as the host launches them
+        (HOST_LAUNCH_S, 20),  # what parts kernels that were timed as the host launches them
     ],
 )
 def test_launches_of_kernels_take_the_microseconds_of_their_sources(

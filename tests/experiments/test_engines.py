@@ -14,7 +14,7 @@ from pagesim.workloads import make_trace
 from pagesim.workloads.trace import Trace
 
 POLICIES = ("vllm-v1", "sglang", "vllm-sosp", "orca-max")
-COST = "profile:llama-3.1-8b-h100-tp1"
+COST = "auto"
 
 
 def asked(**options: object) -> System:

@@ -56,7 +56,7 @@ def test_a_tier_of_no_capacity_is_a_tier():
         (["host:64GiB:0GB/s"], "its bandwidth 0GB/s must be above 0"),
         (["host:64GiB:25gb/s"], "'25gb/s' is none of"),
         (["host:64GiB:inclusive:exclusive"], "one of inclusive, exclusive, not several"),
-        (["host:64GiB:lru:arc"], "one of lru, arc, lru-chunk, never, not several"),
+        (["host:64GiB:lru:arc"], "one of lru, arc, never, lru-chunk, arc-textbook, fifo, lfu, sieve"),
         (["64GiB"], "with a name that begins with a letter"),
         (["device:64GiB"], "is not device"),
         (["host:1GiB", "host:2GiB"], "there is a tier host already"),

@@ -16,13 +16,14 @@ from pagesim.kvcache.tiers import (
     Tier,
     TierChain,
     TierCounts,
+    new_eviction,
     segment,
     singles,
 )
 
 
 def tier(capacity, *, name="tier", eviction="lru", exclusive=False, direct=False):
-    return Tier(name, ChunkStore(capacity, EVICTIONS[eviction](capacity)), exclusive, direct)
+    return Tier(name, ChunkStore(capacity, new_eviction(eviction, capacity)), exclusive, direct)
 
 
 def keys(request, count, first=0):
@@ -70,7 +71,7 @@ def drawn_chain(seed):
         tiers.append(
             tier(
                 drawn.randrange(16),
-                eviction=drawn.choice(list(EVICTIONS)),
+                eviction=drawn.choice([*EVICTIONS, "lru-chunk", "sieve", "s3fifo"]),
                 exclusive=exclusive,
                 direct=not exclusive and drawn.random() < 0.3,
             )

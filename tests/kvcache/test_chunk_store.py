@@ -13,13 +13,16 @@ from pagesim.kvcache.tiers import (
     Eviction,
     RequestUse,
     group_of,
+    new_eviction,
     segment,
     singles,
 )
 
+POLICIES = ("lru-chunk", "arc-textbook", "fifo", "lfu", "sieve", "s3fifo")
+
 
 def store_of(capacity, eviction="lru", **more):
-    return ChunkStore(capacity, EVICTIONS[eviction](capacity), **more)
+    return ChunkStore(capacity, new_eviction(eviction, capacity), **more)
 
 
 def prompt(request, chunks, first=0):
@@ -107,10 +110,10 @@ class Twins:
     def __init__(self, eviction, seed):
         self.drawn = random.Random(seed)
         capacity, threshold = self.drawn.choice((1, 5, 12, 40)), self.drawn.choice((0, 0, 2))
-        slow = SlowLru() if eviction == "lru" else EVICTIONS[eviction](capacity)
+        slow = SlowLru() if eviction == "lru" else new_eviction(eviction, capacity)
         self.stores = [
             ChunkStore(capacity, each, threshold=threshold, tracked=30)
-            for each in (EVICTIONS[eviction](capacity), slow)
+            for each in (new_eviction(eviction, capacity), slow)
         ]
         self.uses = {}
         self.writing, self.reading = [], []
@@ -187,7 +190,7 @@ def drawn_runs(drawn, content):
     return runs
 
 
-@pytest.mark.parametrize("eviction", EVICTIONS)
+@pytest.mark.parametrize("eviction", [*EVICTIONS, *POLICIES])
 @pytest.mark.parametrize("seeds", [range(5), pytest.param(range(5, 60), marks=pytest.mark.slow)])
 def test_runs_of_chunks_fare_as_each_chunk_alone(eviction, seeds):
     evicted = 0

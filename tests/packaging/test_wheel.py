@@ -62,6 +62,8 @@ def test_the_wheel_holds_the_bundled_data_and_the_mark_of_typed_code(contents):
     profiles = {f.name for f in (ROOT / "pagesim" / "costs" / "profiles" / "data").glob("*.json")}
     assert profiles
     data |= {f"pagesim/costs/profiles/data/{name}" for name in profiles}
+    tables = (ROOT / "pagesim" / "costs" / "operators" / "data").glob("*.npz")
+    data |= {f"pagesim/costs/operators/data/{file.name}" for file in tables}
     page = ROOT / "pagesim" / "results" / "report"
     parts = {f.name for f in page.iterdir() if f.suffix in (".css", ".html", ".js")}
     assert {"sections.html", "style.css", "main.js"} <= parts

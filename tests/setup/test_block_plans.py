@@ -280,6 +280,30 @@ def test_before_ada_fp8_is_refused_where_layers_need_triton_and_bf16_is_what_hel
         assert EngineConfig(of.model_copy(update={"gpu": newer})).block.bytes
 
 
+@pytest.mark.parametrize(
+    ("name", "on", "what"),
+    [
+        # as the selectors of 0.33.0 refuse and take it
+        ("gemma3-27b", "b200", "images that are attended to both ways"),
+        ("gemma-4-26b-a4b", "a100-80gb", "images that are attended to both ways"),
+        ("gpt-oss-20b", "h200", "attention sinks"),
+        ("gpt-oss-20b", "b200", ""),
+        ("qwen3-8b", "a100-80gb", ""),
+        ("qwen3.5-27b", "h200", ""),
+    ],
+)
+def test_nvfp4_is_refused_where_flashinfer_does_not_compute_the_layers(name, on, what):
+    of = System(policy="vllm-v1", model=name, gpu=on, max_model_len=2048, kv_cache_dtype="nvfp4")
+    of = of.model_copy(update={"tensor_parallel_size": 2})
+    if not what:
+        assert EngineConfig(of).block.bytes
+        return
+    with pytest.raises(
+        PagesimError, match=f"nvfp4, which FlashInfer's kernels alone take; {name} has {what}"
+    ):
+        assert EngineConfig(of).block.bytes
+
+
 def test_before_ada_fp8_is_taken_where_flashinfer_has_a_kernel():
     for name in ("qwen3-next-80b", "llama-3.1-8b", "qwen3-8b", "llama4-scout"):
         of = System(policy="vllm-v1", model=name, gpu="a100-80gb", kv_cache_dtype="fp8")

@@ -1,9 +1,28 @@
-"""Operator tables of AIConfigurator: what single operators take on a GPU, read where they are installed."""
+"""Operator tables of AIConfigurator: what single operators take on a GPU, and a model's iteration of them."""
 
 from __future__ import annotations
 
-from pagesim.costs.operators.held_out import Score, held_out
-from pagesim.costs.operators.store import NOTICE, Found, Store
-from pagesim.costs.operators.system_tables import Tables
+from pagesim.costs.operators.assemble import Operators, imported_profile, operator_profile
+from pagesim.costs.operators.chip import Chip, chip_of
+from pagesim.costs.operators.tables import (
+    NOTICE,
+    HeldOut,
+    OperatorTable,
+    OperatorTables,
+    bundled_gpus,
+    bundled_tables,
+)
 
-__all__ = ["NOTICE", "Found", "Score", "Store", "Tables", "held_out"]
+__all__ = [
+    "NOTICE",
+    "Chip",
+    "HeldOut",
+    "OperatorTable",
+    "OperatorTables",
+    "Operators",
+    "bundled_gpus",
+    "bundled_tables",
+    "chip_of",
+    "imported_profile",
+    "operator_profile",
+]

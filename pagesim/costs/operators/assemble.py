@@ -1,23 +1,28 @@
-"""From operators to a profile."""
+"""From operators to a profile: what an iteration of a model takes, its operators summed up by term."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
 
 import numpy as np
 
+from pagesim.costs.attended import Attended, attended, states
 from pagesim.costs.base import AttentionSpan
 from pagesim.costs.held_out import TermError
-from pagesim.costs.operators.dtypes import BF16, Dtypes, dtypes, in_types
-from pagesim.costs.operators.held_out import Score, held_out_of
-from pagesim.costs.operators.iteration import Operators, operators
+from pagesim.costs.mixed import STATE_FLOPS
+from pagesim.costs.operators.attention import Attention, Heads
+from pagesim.costs.operators.chip import Chip
+from pagesim.costs.operators.dtypes import BF16, Dtypes, dtypes
+from pagesim.costs.operators.experts import experts
+from pagesim.costs.operators.gemm import Products
+from pagesim.costs.operators.latent import TIMED, latent
 from pagesim.costs.operators.launches import launching
 from pagesim.costs.operators.planes import Plane
-from pagesim.costs.operators.store import NOTICE
-from pagesim.costs.operators.sums import Knots, knots
-from pagesim.costs.operators.system_tables import Tables
-from pagesim.costs.profiles import schema1
-from pagesim.costs.profiles.analytic import SIZES, analytic_profile
+from pagesim.costs.operators.products import LatentShape, Product, elementwise, products
+from pagesim.costs.operators.reduces import reduces
+from pagesim.costs.operators.states import delta_net
+from pagesim.costs.operators.tables import NOTICE, Floats, HeldOut, Ints, OperatorTable, OperatorTables
+from pagesim.costs.profiles.analytic import FLOPS, HBM, KV, LONG, analytic_profile
 from pagesim.costs.profiles.profile import (
     ANY_BLOCK,
     Origin,
@@ -30,263 +35,463 @@ from pagesim.costs.profiles.profile import (
 )
 from pagesim.costs.table import Table, constant
 from pagesim.errors import PagesimError
-from pagesim.hardware import GpuSpec
 from pagesim.hardware import gpu as gpu_of
-from pagesim.models import ModelSpec
+from pagesim.models import ALL_REDUCES_PER_LAYER, ModelSpec
+from pagesim.models.layers import ChunkLayer, FullLayer, IndexerLayer, LatentLayer, StateLayer, WindowLayer
+from pagesim.models.recurrent import GatedDeltaNet
 
-GPUS = {
-    "a100_sxm": "a100-80gb",
-    "h100_sxm": "h100",
-    "h200_sxm": "h200",
-    "b200_sxm": "b200",
-    "gb200": "gb200",
-}
-"""What systems of the tables are called in the catalogue of GPUs."""
+TOKENS: Ints = np.array(
+    sorted(
+        {
+            *range(1, 18),
+            *(16 * each + more for each in range(2, 17) for more in (0, 1) if each <= 8 or each % 2 == 0),
+            *(256 * each + more for each in range(2, 18) for more in (0, 1)),
+            *(8192, 16384, 32768),
+        }
+    )
+)
+"""Sizes at which products were timed: with a size there is the next, which kernels do not like."""
 
-NOTHING = constant("tokens", 0.0)
+SEQUENCES: Ints = np.array(sorted({*range(1, 17), *(2**each for each in range(5, 13)), *range(32, 513, 32)}))
+"""Numbers of sequences at which the LM head is looked at."""
+
+ELEMENT_BYTES = 2
+
+ELEMENTWISE_SHARE, ELEMENTWISE_LAUNCH_S = 0.8, 3e-6
+"""What goes through memory element by element reaches such a share of the bandwidth, after such a launch:
+what the tables' own authors take, not a measurement."""
+
+SQUARES = 4
+"""Elements of 16 bits that a norm over all heads sums up for a token: two squares of 32 bits."""
+
+
+class Operators:
+    """Terms of a profile from operator tables; what they lack is the datasheet's.
+
+    Args:
+        chip: the GPU and its measurements.
+        model: any whose weights are known.
+        tp: GPUs over which it is divided.
+        kv_dtype: of the cache: one of `KV_DTYPE_BYTES`.
+        moe_ep: GPUs over which experts are dealt out, a divisor of ``tp``; the model's own division counts
+            instead where it has one.
+        moe_backend: the kernel of experts; the first that was timed when left out.
+
+    Attributes:
+        sources: by term, the table that it is of.
+        used: by term, that table.
+        missing: by term, why it is the datasheet's.
+        ranges: by term, the sizes that were timed.
+        notes: what a user should know, a sentence each.
+
+    Raises:
+        PagesimError: the model cannot be divided so.
+    """
+
+    def __init__(
+        self,
+        chip: Chip,
+        model: ModelSpec,
+        *,
+        tp: int = 1,
+        kv_dtype: str = "bf16",
+        moe_ep: int = 1,
+        moe_backend: str | None = None,
+    ) -> None:
+        self._chip, self._model, self._tp = chip, model, tp
+        self._kv_dtype, self._moe_ep, self._moe_backend = kv_dtype, moe_ep, moe_backend
+        self._types: Dtypes = dtypes(model, kv_dtype)
+        self._products = Products(chip)
+        self._latent_timed: LatentShape | None = None
+        self.used: dict[str, OperatorTable] = {}
+        self.missing: dict[str, str] = {}
+        self.ranges: dict[str, Range] = {}
+        self.notes: list[str] = []
+
+    def terms(self) -> Terms:
+        """Return the terms, all layers, on each GPU."""
+        chip, model, tp = self._chip, self._model, self._tp
+        rest = analytic_profile(chip.gpu, model, tp=tp, kv_dtype=self._kv_dtype, block_sizes=(1,)).terms
+        decode, prefill = self._attention()
+        linear, of_experts = self._linear(), self._experts()
+        if linear is None or (model.moe is not None and of_experts is None):
+            # The datasheet knows products and experts together: without one it is both.
+            self.missing.setdefault("linear", "experts were not timed")
+            self.used.pop("linear", None), self.used.pop("experts", None)
+            linear, of_experts = rest.linear, None
+        by_graph, by_host = self._all_reduces()
+        self.notes += self._products.notes
+        return Terms(
+            linear=linear,
+            head=self._head() or rest.head,
+            write=constant("tokens", 0.0) if "decode" in self.used else rest.write,
+            decode={ANY_BLOCK: decode.get(None, _NO_DECODE)},
+            prefill={ANY_BLOCK: prefill.get(None, _NO_PROMPTS)},
+            # Of blocks of one token, the datasheet's copies and swaps are over tokens.
+            copy={ANY_BLOCK: _ends(rest.copy_[1])},
+            swap_out={ANY_BLOCK: _ends(rest.swap_out[1])},
+            swap_in={ANY_BLOCK: _ends(rest.swap_in[1])},
+            all_reduce=by_graph or rest.all_reduce,
+            all_reduce_eager=by_host,
+            experts=of_experts,
+            reached={
+                f"{span.kind}:{span.size}": Reached(decode=decode[span], prefill=prefill[span])
+                for span in decode
+                if span is not None
+            },
+            states=self._states(),
+            launching=launching(model),
+        )
+
+    def _linear(self) -> Table | None:
+        dtype, timed = self._types.attention, self._latent_timed
+        wanted = products(self._model, self._tp, self._types, latent=timed is None)
+        seconds = self._products.seconds(wanted, TOKENS)
+        if seconds is None:
+            self.missing["linear"] = "products were not timed"
+            return None
+        if timed is not None and (own := LatentShape.of(self._model, self._tp)) != timed:
+            layers = sum(isinstance(layer, LatentLayer) for layer in self._model.cache_layers)
+            more = self._products.seconds(own.products(dtype, layers), TOKENS)
+            less = self._products.seconds(timed.products(dtype, layers), TOKENS)
+            if more is not None and less is not None:
+                seconds = np.maximum(0.1 * seconds, seconds + more - less)
+            self.notes.append(
+                "projections of latent attention are those of DeepSeek-V3 exchanged for the model's"
+            )
+        biggest = max(wanted, key=lambda each: each.layers * each.n * each.k)
+        self.used["linear"] = self._products.used[biggest.dtype]
+        self.ranges["linear"] = Range(least=1, most=int(TOKENS[-1]))
+        return _curve(TOKENS, seconds + self._elementwise(TOKENS))
+
+    def _head(self) -> Table | None:
+        model, tp = self._model, self._tp
+        head = Product("LM head", model.vocab // tp, model.embedding or model.hidden, BF16, 1)
+        seconds = self._products.seconds([head], SEQUENCES)
+        if seconds is None:
+            self.missing["head"] = "products were not timed"
+            return None
+        self.used["head"] = self._products.used[BF16]
+        self.ranges["head"] = Range(least=1, most=int(SEQUENCES[-1]))
+        return _curve(SEQUENCES, seconds, "sequences")
+
+    def _elementwise(self, tokens: Ints) -> Floats:
+        """Return seconds of norms, activations and embedding: launches, and bytes over the bandwidth."""
+        model = self._model
+        halves = elementwise(model, self._tp)
+        # A norm reads the stream and what is added, and writes the sum and its norm; a gate reads two halves.
+        elements = halves.norms * 4 * model.hidden + 2 * model.hidden
+        elements += sum((3 if model.gated else 2) * width for width in halves.activations)
+        launches = halves.norms + len(halves.activations) + 1
+        if halves.wide:
+            # One kernel sums the squares up, another norms: queries and keys are read twice and written once.
+            elements += model.layers * 3 * halves.wide
+            launches += model.layers * 2
+        bandwidth = self._chip.gpu.hbm_bytes_per_s * ELEMENTWISE_SHARE
+        token_s = elements * ELEMENT_BYTES / bandwidth
+        return launches * ELEMENTWISE_LAUNCH_S + tokens.astype(np.float64) * token_s
+
+    def _experts(self) -> Table | None:
+        model, moe, tp = self._model, self._model.moe, self._tp
+        if moe is None:
+            return None
+        division, ranks = model.expert_division, 1
+        moe_tp, moe_ep = tp // self._moe_ep, self._moe_ep
+        if division is not None:
+            ranks = division.ranks
+            moe_tp, moe_ep = (1, ranks * tp) if division.whole else (ranks * tp, 1)
+        found = experts(
+            self._chip,
+            (model.hidden, moe.expert_ffn, moe.experts_per_token, moe.experts),
+            self._types.experts,
+            moe_tp=moe_tp,
+            moe_ep=moe_ep,
+            kernel=self._moe_backend,
+            balanced=model.mla is not None,
+        )
+        if found is None:
+            self.missing["experts"] = "experts were not timed"
+            return None
+        self.notes += found.notes
+        if ranks > 1:
+            self.notes.append(
+                "what data-parallel ranks send each other around experts was not timed and takes no time"
+            )
+        self.used["experts"] = found.table
+        layers = (model.mlp_layers or model.layers) - moe.dense_layers
+        sizes = np.unique(np.concatenate([found.tokens, 3 * found.tokens[1:] // 2]))
+        self.ranges["experts"] = Range(least=1, most=max(1, int(sizes[-1]) // ranks))
+        # The experts of a GPU compute the tokens of all data-parallel ranks, which are taken to be alike.
+        own = sizes[sizes % ranks == 0] // ranks
+        return _curve(own, layers * found.at(own * ranks))
+
+    def _attention(self) -> tuple[dict[AttentionSpan | None, Table], dict[AttentionSpan | None, Table]]:
+        """Return decode and prompts' attention by span; None stands for layers that look back on all."""
+        kinds: Counter[Heads] = Counter()
+        for layer in self._model.cache_layers:
+            if isinstance(layer, FullLayer):
+                span = None
+                if isinstance(layer, WindowLayer):
+                    span = AttentionSpan("window", layer.window)
+                elif isinstance(layer, ChunkLayer):
+                    span = AttentionSpan("chunk", layer.chunk)
+                query, kv = self._model.heads // self._tp, max(1, layer.kv_heads // self._tp)
+                kinds[Heads(query, kv, layer.head_dim, span)] += 1
+        table = Attention(self._chip, self._types.cache)
+        decoding: dict[AttentionSpan | None, Plane] = {}
+        prompting: dict[AttentionSpan | None, Plane] = {}
+        for heads, layers in kinds.items():
+            for planes, plane in ((decoding, table.decoding(heads)), (prompting, table.prompts(heads))):
+                if plane is not None:
+                    _add(planes, heads.span, plane.scaled(layers))
+        for term, family in (("decode", "decode"), ("prefill", "prompts")):
+            if family in table.used:
+                self.used[term] = table.used[family]
+        self.notes += table.notes
+        self._latent(decoding, prompting)
+        self._note_ranges(decoding, prompting)
+        decode = {span: plane.decode_table() for span, plane in decoding.items()}
+        prefill = {span: plane.prefill_table() for span, plane in prompting.items()}
+        for span, each in attended(self._model, self._kv_dtype, self._tp).items():
+            if (each.bytes or span is not None) and (span not in decode or span not in prefill):
+                decode[span], prefill[span] = self._by_datasheet(each)
+                for term in ("decode", "prefill"):
+                    self.missing[term] = f"attention of {self._model.layers_in_words} was not timed"
+        return decode, prefill
+
+    def _latent(
+        self, decoding: dict[AttentionSpan | None, Plane], prompting: dict[AttentionSpan | None, Plane]
+    ) -> None:
+        layers = self._model.cache_layers
+        count = sum(isinstance(layer, LatentLayer) for layer in layers)
+        if not count or any(isinstance(layer, IndexerLayer) for layer in layers):
+            return
+        found = latent(self._chip, self._model.heads // self._tp, self._types.attention, self._types.cache)
+        if found is None:
+            return
+        _add(decoding, None, found.decode.scaled(count))
+        _add(prompting, None, found.prompts.scaled(count))
+        self.used["decode"], self.used["prefill"] = found.tables
+        self._latent_timed = TIMED._replace(heads=found.heads)
+        self.notes += found.notes
+
+    def _by_datasheet(self, layers: Attended) -> tuple[Table, Table]:
+        """Return attention of layers by the bytes and the operations of a token that is looked back on."""
+        gpu, tp = self._chip.gpu, self._tp
+        reading = layers.bytes / (KV * gpu.hbm_bytes_per_s)
+        computing = layers.flops / tp / (FLOPS * gpu.fp16_flops)
+        pair_s = layers.prompt_flops / tp / (FLOPS * gpu.fp16_flops)
+        return _in_proportion("sequences", "context", max(reading, computing)), _in_proportion(
+            "tokens", "keys", pair_s
+        )
+
+    def _note_ranges(
+        self, decoding: dict[AttentionSpan | None, Plane], prompting: dict[AttentionSpan | None, Plane]
+    ) -> None:
+        for plane in list(decoding.values())[:1]:
+            most, longest = int(plane.batch[-1]), int(plane.length[-1])
+            self.ranges["decode"] = Range(least=1, most=most, most_context=longest)
+        for plane in list(prompting.values())[:1]:
+            longest = int(plane.length[-1])
+            pairs = longest * (longest + 1) // 2
+            self.ranges["prefill"] = Range(least=1, most=plane.most, most_context=pairs)
+
+    def _states(self) -> States | None:
+        layers = sum(isinstance(layer, StateLayer) for layer in self._model.cache_layers)
+        if not layers:
+            return None
+        net, tp = self._model.recurrence, self._tp
+        found = None
+        if isinstance(net, GatedDeltaNet):
+            found = delta_net(self._chip, self._model.hidden, net.key_heads // tp, net.value_heads // tp)
+        if found is None:
+            self.missing["states"] = "recurrent layers of this kind were not timed"
+            gpu, kept = self._chip.gpu, states(self._model, tp)
+            sequence_s = 2 * kept.bytes / (HBM * gpu.hbm_bytes_per_s)
+            token_s = STATE_FLOPS * kept.elements / (FLOPS * gpu.fp16_flops)
+            return States(
+                decode=_curve(SEQUENCES, sequence_s * SEQUENCES.astype(np.float64), "sequences"),
+                prefill=_curve(TOKENS, token_s * TOKENS.astype(np.float64)),
+            )
+        self.used["states"] = found.table
+        self.notes += found.notes
+        one = np.array([1])
+        decode = found.decode.at(SEQUENCES, one)[:, 0]
+        # One prompt of so many tokens, or as many of the longest that was timed.
+        longest = int(found.prompts.length[-1])
+        prompts = np.array(
+            [
+                found.prompts.at(np.array([max(1, each // longest)]), np.array([min(each, longest)]))[0, 0]
+                for each in TOKENS.tolist()
+            ]
+        )
+        return States(
+            decode=_curve(SEQUENCES, layers * decode, "sequences"), prefill=_curve(TOKENS, layers * prompts)
+        )
+
+    def _all_reduces(self) -> tuple[Table | None, Table | None]:
+        model, tp = self._model, self._tp
+        if tp == 1:
+            return None, None
+        found = reduces(self._chip, tp)
+        if found is None:
+            self.missing["all_reduce"] = f"all-reduces among {tp} GPUs of this link were not timed"
+            return None, None
+        self.used["all_reduce"] = self.used["all_reduce_eager"] = found.table
+        self.notes += found.notes
+        self.ranges["all_reduce"] = Range(least=1, most=int(TOKENS[-1]))
+        # A norm over all heads sums up the squares of queries and of keys.
+        norms = model.layers if model.wide_qk_norm else 0
+        count, tokens = ALL_REDUCES_PER_LAYER * model.layers, TOKENS.astype(np.float64)
+
+        def curve(graph: bool) -> Table:
+            seconds = count * found.seconds(tokens * model.hidden, graph=graph)
+            if norms:
+                seconds = seconds + norms * found.seconds(tokens * SQUARES, graph=graph)
+            return _curve(TOKENS, seconds)
+
+        return curve(True), curve(False)
+
+
+def _in_proportion(first: str, second: str, each_s: float) -> Table:
+    """Return the table of what takes so many seconds for each of one size and each of another."""
+    ends = (1, LONG)
+    return Table.of({first: ends, second: ends}, lambda one, other: each_s * one * other)
+
+
+_NO_DECODE, _NO_PROMPTS = _in_proportion("sequences", "context", 0.0), _in_proportion("tokens", "keys", 0.0)
 
 
 def operator_profile(
-    tables: Tables,
+    chip: Chip,
     model: ModelSpec,
-    gpu: GpuSpec,
-    types: Dtypes,
     *,
     tp: int = 1,
+    kv_dtype: str = "bf16",
     moe_ep: int = 1,
     moe_backend: str | None = None,
-    kv_dtype: str = "bf16",
-    name: str,
-    errors: Mapping[str, TermError] | None = None,
+    name: str = "",
 ) -> Profile:
     """Return the profile that operator tables make of a model; what they lack is the datasheet's.
 
     It knows no engine: an iteration's own time is the engine's that runs it.
 
     Args:
-        tables: of the GPU and engine.
-        model: any whose layers can be summed up (see `operators`).
-        gpu: for what the tables lack, and for copies and swaps, which no table has.
-        types: of weights and cache.
+        chip: the GPU and its measurements.
+        model: see `Operators`.
         tp: GPUs over which the model is divided.
-        moe_ep: GPUs over which experts are dealt out, a divisor of ``tp``.
-        moe_backend: see `operators`.
-        kv_dtype: of the cache, as pagesim calls it.
-        name: of the profile.
-        errors: by term, on held-out points of the tables.
+        kv_dtype: of the cache.
+        moe_ep: see `Operators`.
+        moe_backend: see `Operators`.
+        name: of the profile; MODEL-GPU-tpN when left out.
 
     Raises:
-        PagesimError: the model cannot be divided so, a table is damaged, or attention of layers that do not
-            look back on all tokens, or a state, is in no table: a datasheet has no term of it.
+        PagesimError: the model cannot be divided so, or there is no such kernel.
     """
-    found = operators(tables, model, tp, types, moe_ep=moe_ep, moe_backend=moe_backend)
-    rest = analytic_profile(gpu, model, tp=tp, kv_dtype=kv_dtype, block_sizes=(1,))
-    if model.moe is not None and ("experts" in found.missing or "linear" in found.missing):
-        # The datasheet knows products and experts together: without one it is both.
-        found.linear = found.experts = None
-    limited = not model.keeps_all
-    if limited and (found.missing.keys() & {"decode", "prefill", "states"}):
-        term = next(iter(found.missing.keys() & {"decode", "prefill", "states"}))
-        raise PagesimError(
-            f"{tables.store.system}: {found.missing[term]}, and the layers of {model.name} are "
-            f"{model.layers_in_words}: there is no profile of them; choose cost roofline"
-        )
-    terms = _terms(found, rest.terms, model)
-    sources = dict(found.origins)
-    if found.linear is None:
-        sources.pop("linear", None)
-    if found.decode:
-        sources["write"] = "in the time of attention"
-    for term, of in (("all_reduce_eager", "all_reduce"), ("reached", "decode")):
-        if of in sources:
-            sources[term] = sources[of]
-    names = terms.names()
-    origins: dict[str, Origin] = {term: "imported" if term in sources else "datasheet" for term in names}
-    release = f"{tables.store.backend} {tables.store.version}"
+    found = Operators(chip, model, tp=tp, kv_dtype=kv_dtype, moe_ep=moe_ep, moe_backend=moe_backend)
+    terms = found.terms()
     of_types = model.weights_in_words
-    missing = tuple(f"{term}: {why}; it is the datasheet's" for term, why in found.missing.items())
+    used = {term: table for term, table in found.used.items() if term in terms.names()}
+    origins: dict[str, Origin] = {
+        term: "datasheet" if term in found.missing or (term not in used and term != "reached") else "imported"
+        for term in terms.names()
+    }
+    if "decode" in used:
+        origins["write"] = "imported"
+    release = max((table.release for table in used.values() if table.release.startswith("vllm")), default="")
+    notes = [
+        *(f"{term}: {why}; it is the datasheet's" for term, why in found.missing.items()),
+        *dict.fromkeys(found.notes),
+    ]
+    if not chip.is_measured:
+        notes.insert(0, f"{chip.gpu.name} was not timed: {carried(chip)}")
     return Profile(
-        name=name,
+        name=name or f"{model.name}-{chip.gpu.name}-tp{tp}",
         kind="imported",
-        sentence=f"{model.name} on {tp} {gpu.name}, {release}, weights {of_types}: sums of timed operators",
+        sentence=f"{model.name} on {tp} {chip.gpu.name}, weights {of_types}: sums of timed operators",
         model=Shape.of(model),
         tp=tp,
         dtype=of_types,
         kv_dtype=kv_dtype,
-        sources={term: source for term, source in sources.items() if term in origins},
-        gpu=gpu.name,
+        sources={term: f"{' '.join(table.name)}, {table.release}" for term, table in used.items()},
+        gpu=chip.gpu.name,
         terms=terms,
         origins=origins,
-        ranges=_ranges(found),
-        errors={term: error for term, error in (errors or {}).items() if origins.get(term) == "imported"},
-        machine={"gpu": gpu.name, "system": tables.store.system, "release": release, "source": NOTICE},
-        notes=(
-            "copies, swaps and the engine's own time were not timed: copies and swaps are the datasheet's",
-            *missing,
-            *dict.fromkeys(found.notes),
-        ),
+        ranges=found.ranges,
+        errors={term: _error(table.held_out) for term, table in used.items() if term in _WITH_ERRORS},
+        machine={"gpu": chip.measured.name, "release": release, "source": NOTICE},
+        notes=tuple(notes),
     )
 
 
-def import_operators(
-    tables: Tables,
+def imported_profile(
+    tables: OperatorTables,
     model: ModelSpec,
     *,
     tp: int = 1,
     moe_ep: int = 1,
     moe_backend: str | None = None,
     weight_dtype: str | None = None,
-    expert_dtype: str | None = None,
     kv_dtype: str = "bf16",
     name: str | None = None,
-    scores: Sequence[Score] | None = None,
 ) -> Profile:
-    """Return a model's profile by its types' names, with the errors of its terms on held-out points.
+    """Return a model's profile by its types' names.
 
     Args:
-        tables: of the GPU and engine.
-        model: see `operator_profile`.
+        tables: of a GPU.
+        model: see `Operators`.
         tp: GPUs over which the model is divided.
         moe_ep: of these, those over which experts are dealt out; it divides ``tp``.
-        moe_backend: see `operators`.
-        weight_dtype: see `in_types`; as the model is released when left out.
-        expert_dtype: see `in_types`.
+        moe_backend: see `Operators`.
+        weight_dtype: of the weights; as the model is released when left out.
         kv_dtype: of the cache.
         name: of the profile; MODEL-GPU-tpN when left out, and further types behind it.
-        scores: of these tables, if they are at hand.
 
     Raises:
-        PagesimError: see `operator_profile`; an unknown type, or a GPU that is not in the catalogue.
+        PagesimError: an unknown type or GPU, or the model cannot be divided so.
     """
-    store = tables.store
-    if store.system not in GPUS:
-        raise PagesimError(
-            f"system is {store.system!r}; no datasheet here is of its GPU, for what tables lack: it must "
-            f"be one of {', '.join(GPUS)}"
-        )
     if tp % moe_ep:
         raise PagesimError(f"expert_parallel_size is {moe_ep}; it must divide the {tp} GPUs")
-    gpu = gpu_of(GPUS[store.system])
-    model = in_types(model, weight_dtype, expert_dtype)
-    types = dtypes(model, kv_dtype)
-    further = (
-        weight_dtype,
-        f"experts-{expert_dtype}" if expert_dtype else None,
-        f"ep{moe_ep}" if moe_ep > 1 else None,
-        moe_backend,
-        "kv-fp8" if kv_dtype == "fp8" else None,
-    )
+    gpu = gpu_of(tables.gpu)
+    model = model if weight_dtype is None else model.with_weights(weight_dtype)
+    further = (weight_dtype, f"ep{moe_ep}" if moe_ep > 1 else None, moe_backend)
+    parts = (model.name, gpu.name, f"tp{tp}", *further, "kv-fp8" if kv_dtype == "fp8" else None)
     return operator_profile(
-        tables,
+        Chip(gpu, gpu, tables),
         model,
-        gpu,
-        types,
         tp=tp,
+        kv_dtype=kv_dtype,
         moe_ep=moe_ep,
         moe_backend=moe_backend,
-        kv_dtype=kv_dtype,
-        name=name or "-".join((model.name, gpu.name, f"tp{tp}", *(each for each in further if each))),
-        errors=errors_of(held_out_of(tables) if scores is None else scores, types, model),
+        name=name or "-".join(each for each in parts if each),
     )
 
 
-def errors_of(scores: Sequence[Score], types: Dtypes, model: ModelSpec) -> dict[str, TermError]:
-    """Return the errors of a model's terms on held-out points.
-
-    Args:
-        scores: of the tables.
-        types: of its weights and cache.
-        model: with latent attention or without.
-    """
-    latent = f"{types.attention}, KV {types.cache}"
-    of = {
-        "linear": ("linear", types.shared if model.moe else types.mlp),
-        "head": ("linear", BF16),
-        "experts": ("experts", types.experts),
-        "all_reduce": ("all_reduce", BF16),
-        "decode": ("latent decode", latent) if model.mla else ("decode", types.cache),
-        "prefill": ("latent prompts", latent) if model.mla else ("prompts", types.cache),
-    }
-    known = {(score.term, score.dtype): score for score in scores}
-    return {
-        term: TermError(mean=round(each.mean, 4), worst=round(each.worst, 4), points=each.points)
-        for term, key in of.items()
-        if (each := known.get(key)) is not None
-    }
+_WITH_ERRORS = ("linear", "head", "experts", "decode", "prefill", "all_reduce")
 
 
-def _terms(found: Operators, rest: Terms, model: ModelSpec) -> Terms:
-    # Of blocks of one token, the datasheet's copies and swaps are over tokens.
-    states = None
-    if found.states_decode is not None and found.states_prompts is not None:
-        states = States(
-            decode=_curve(found.states_decode, "sequences"), prefill=_of_tokens(found.states_prompts)
-        )
-    return Terms(
-        linear=rest.linear if found.linear is None else _curve(found.linear),
-        head=rest.head if found.head is None else _curve(found.head, "sequences"),
-        write=NOTHING if found.decode else rest.write,
-        decode={ANY_BLOCK: _decode(_whole(found.decode)) if found.decode else rest.decode[1]},
-        prefill={ANY_BLOCK: _prefill(_whole(found.prompts)) if found.prompts else rest.prefill[1]},
-        copy={ANY_BLOCK: _short(rest.copy_[1])},
-        swap_out={ANY_BLOCK: _short(rest.swap_out[1])},
-        swap_in={ANY_BLOCK: _short(rest.swap_in[1])},
-        all_reduce=rest.all_reduce if found.all_reduce is None else _curve(found.all_reduce),
-        all_reduce_eager=None if found.all_reduce_eager is None else _curve(found.all_reduce_eager),
-        experts=None if found.experts is None else _curve(found.experts),
-        reached={
-            f"{span.kind}:{span.size}": Reached(decode=_decode(plane), prefill=_prefill(found.prompts[span]))
-            for span, plane in found.decode.items()
-            if span is not None
-        },
-        states=states,
-        launching=launching(model),
+def carried(chip: Chip) -> str:
+    """Return in words how measurements of another GPU are carried to the one that is wanted."""
+    return (
+        f"operators of {chip.measured.name}, of the same generation, count times the ratio of both GPUs' "
+        "datasheet bounds"
     )
 
 
-def _of_tokens(plane: Plane) -> Table:
-    """Return what prompts take by their tokens: one prompt of so many, or as many of the longest."""
-    longest = int(plane.length[-1])
-    return _curve(knots(lambda tokens: plane(max(1, tokens // longest), min(tokens, longest))))
+def _add(planes: dict[AttentionSpan | None, Plane], span: AttentionSpan | None, plane: Plane) -> None:
+    planes[span] = planes[span].plus(plane) if span in planes else plane
 
 
-def _whole(planes: Mapping[AttentionSpan | None, Plane]) -> Plane:
-    """Return attention to all tokens; one that takes no time where no layer looks back on all."""
-    if None in planes:
-        return planes[None]
-    one = np.array([1], np.int64)
-    return Plane(one, one, np.zeros((1, 1)))
+def _curve(sizes: Ints, seconds: Floats, axis: str = "tokens") -> Table:
+    """Return seconds over sizes as a table that never falls."""
+    return Table(axes={axis: tuple(sizes.tolist())}, seconds=seconds.tolist()).rising(axis).rounded(5)
 
 
-def _decode(plane: Plane) -> Table:
-    return Table.model_validate(schema1.decode(plane.decode_table()))
-
-
-def _prefill(plane: Plane) -> Table:
-    return Table.model_validate(schema1.prefill(plane.prefill_table()))
-
-
-def _curve(knots: Knots, axis: str = "tokens") -> Table:
-    return Table(axes={axis: knots.at}, seconds=knots.seconds)
-
-
-def _short(table: Table) -> Table:
+def _ends(table: Table) -> Table:
     """Return a table that is a line by its two ends."""
-    return Table.of({"blocks": (table.knots[0][0], SIZES[-1])}, table).rounded(5)
+    (axis, knots), *_ = table.axes.items()
+    return Table.of({axis: (knots[0], knots[-1])}, table).rounded(5)
 
 
-def _ranges(found: Operators) -> dict[str, Range]:
-    ranges: dict[str, Range] = {}
-    for term, curve in (("linear", found.linear), ("head", found.head), ("all_reduce", found.all_reduce)):
-        if curve is not None:
-            ranges[term] = Range(least=curve.at[0], most=curve.at[-1])
-    if found.experts is not None:
-        ranges["experts"] = Range(least=found.experts.at[0], most=found.experts.at[-1])
-    for planes in (found.decode, found.prompts):
-        for plane in list(planes.values())[:1]:
-            batch, length = int(plane.batch[-1]), int(plane.length[-1])
-            if planes is found.decode:
-                ranges["decode"] = Range(least=1, most=batch, most_context=length)
-            else:
-                ranges["prefill"] = Range(least=1, most=plane.most, most_context=length * (length + 1) // 2)
-    return ranges
+def _error(held_out: HeldOut) -> TermError:
+    return TermError(mean=round(held_out.mean, 4), worst=round(held_out.worst, 4), points=held_out.points)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
-from pagesim.errors import PagesimError
 from pagesim.models import ModelSpec
-from pagesim.models.weights import weight_dtype
+from pagesim.models.weights import WeightDtype, weight_dtype
 
 BF16 = "bfloat16"
 
@@ -24,7 +22,10 @@ WEIGHTS = {
 }
 """Types of weights, and what the tables call them."""
 
-CACHES = {"bf16": BF16, "fp16": BF16, "fp8": "fp8"}
+_NAMES = {table: name for name, table in reversed(WEIGHTS.items())}
+
+STANDS_IN = {"fp8_block": ("fp8", BF16), "fp8": ("fp8_block", BF16), "w4a8_mxfp4_mxfp8": ("fp8", BF16)}
+"""By weight type, those whose products stand for its own where it was not timed; `BF16` for all others."""
 
 
 class Dtypes(NamedTuple):
@@ -32,7 +33,7 @@ class Dtypes(NamedTuple):
 
     Attributes:
         attention, recurrent, mlp, shared, experts: of the weights of these layers (see `Weights`).
-        cache: of keys and values.
+        cache: of keys and values: ``bfloat16`` or ``fp8``.
     """
 
     attention: str
@@ -48,32 +49,28 @@ def dtypes(model: ModelSpec, kv: str = "bf16") -> Dtypes:
 
     Args:
         model: whose weights have types.
-        kv: of the cache: one of `CACHES`.
-
-    Raises:
-        PagesimError: an unknown type.
+        kv: of the cache: one of `KV_DTYPE_BYTES`; all but 16 bits count as fp8.
     """
-    if kv not in CACHES:
-        raise PagesimError(f"kv_dtype is {kv!r}; it must be one of {', '.join(CACHES)}")
     weights = model.weights
     of_groups = (weights.attention, weights.recurrent, weights.mlp, weights.shared, weights.experts)
-    attention, recurrent, mlp, shared, experts = (WEIGHTS[each.name] for each in of_groups)
-    return Dtypes(attention, recurrent, mlp, shared, experts, CACHES[kv])
+    attention, recurrent, mlp, shared, experts = map(_name, of_groups)
+    return Dtypes(attention, recurrent, mlp, shared, experts, BF16 if kv in ("bf16", "fp16") else "fp8")
 
 
-def in_types(model: ModelSpec, weights: str | None, experts: str | None) -> ModelSpec:
-    """Return a model with weights of other types.
+def _name(dtype: WeightDtype) -> str:
+    """Return what the tables call a weight type, or the most like it of those that they know."""
+    if dtype.name in WEIGHTS:
+        return WEIGHTS[dtype.name]
+    if dtype.compute != "fp16":
+        return {"fp8": "fp8", "fp4": "nvfp4"}[dtype.compute]
+    return BF16 if dtype.bits > 12 else "int8_wo" if dtype.bits > 6 else "int4_wo"
 
-    Args:
-        model: any; its own types stay where none is named.
-        weights: of all layers, as checkpoints in it are usually released.
-        experts: of experts that are not shared.
 
-    Raises:
-        PagesimError: there is no such type.
-    """
-    if weights is not None:
-        model = model.with_weights(weights)
-    if experts is not None:
-        model = replace(model, weights=replace(model.weights, experts=weight_dtype(experts)))
-    return model
+def weights_of(dtype: str) -> WeightDtype:
+    """Return the weight type that the tables call so."""
+    return weight_dtype(_NAMES[dtype])
+
+
+def in_words(dtype: str) -> str:
+    """Return what pagesim calls a type of the tables."""
+    return _NAMES.get(dtype, dtype)

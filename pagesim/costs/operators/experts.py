@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
-from pagesim.costs.operators.grids import Grid, Point
-from pagesim.costs.operators.table_rows import KERNEL, Floats, Ints, Rows
+from pagesim.costs.operators.bounds import experts_bound
+from pagesim.costs.operators.chip import Chip
+from pagesim.costs.operators.dtypes import in_words, weights_of
+from pagesim.costs.operators.interpolation import line
+from pagesim.costs.operators.tables import Floats, Ints, OperatorTable
 from pagesim.errors import PagesimError, brief
 
-FAMILY, NAME = "moe", "moe_perf"
-INTS = (
-    *("num_tokens", "hidden_size", "inter_size", "topk", "num_experts"),
-    *("moe_tp_size", "moe_ep_size"),
-)
-TEXTS = ("moe_dtype", "distribution", "kernel_source")
-KEY = ("hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
+FAMILY = "experts"
 
 ROUTINGS = ("power_law_1.2", "power_law_1.01", "balanced")
-"""How tokens choose experts, in the order in which one stands in for another that was not measured."""
-
+"""How tokens were dealt out to experts; a table of experts has the place in this list in its keys."""
 
 KERNELS = {
     "triton": ("fused_moe", "triton"),
@@ -31,68 +27,149 @@ KERNELS = {
 }
 """Kernels of experts as vLLM's ``--moe-backend`` calls them, and what is in the tables' names of each."""
 
-SHARED = ("flashinfer_trtllm", "flashinfer_cutlass")
-"""Kernels of a library that several engines call: what one engine's tables lack, another's may have."""
+Shape = tuple[int, int, int, int]
+"""Hidden size, an expert's inner width, experts a token visits, experts."""
 
 
-class Experts:
-    """Experts of one weight type.
+class Experts(NamedTuple):
+    """A layer's experts over tokens.
+
+    Attributes:
+        table: in which they were found.
+        tokens: sizes, rising, ``[T]``.
+        seconds: of each, ``[T]``.
+        notes: what a user should know, a sentence each.
+    """
+
+    table: OperatorTable
+    tokens: Ints
+    seconds: Floats
+    notes: tuple[str, ...]
+
+    def at(self, tokens: Ints) -> Floats:
+        """Return the seconds of so many tokens: straight between the logarithms of tokens and seconds."""
+        return line(self.tokens, self.seconds, tokens, log=True)
+
+
+def experts(
+    chip: Chip,
+    shape: Shape,
+    dtype: str,
+    *,
+    moe_tp: int = 1,
+    moe_ep: int = 1,
+    kernel: str | None = None,
+    balanced: bool = False,
+) -> Experts | None:
+    """Return what a layer of experts takes; None if no experts were timed at all.
+
+    A shape or a type that was not timed is the one most like it, times the ratio of their bounds.
 
     Args:
-        rows: of `NAME`.
-        dtype: of the experts' weights, as the table calls it.
-        kernel: one of `KERNELS`; any when left out.
+        chip: the GPU and its measurements.
+        shape: of the experts.
+        dtype: of their weights, as the tables call it.
+        moe_tp: GPUs over which each expert is divided.
+        moe_ep: GPUs over which experts are dealt out.
+        kernel: one of `KERNELS`; the first that was timed when left out.
+        balanced: whether the model's router is trained to balance.
 
     Raises:
         PagesimError: there is no such kernel.
     """
-
-    def __init__(self, rows: Rows, dtype: str, kernel: str | None = None) -> None:
-        of_type = rows.where(moe_dtype=dtype)
-        self._rows = of_type if kernel is None else of_kernels(of_type, (kernel,))
-
-    def grid(
-        self, shape: tuple[int, int, int, int], moe_tp: int, moe_ep: int, routings: Sequence[str] = ROUTINGS
-    ) -> tuple[str, Grid] | None:
-        """Return what was measured over tokens, and with which routing; None if nothing was.
-
-        Args:
-            shape: hidden size, an expert's inner width, experts a token visits, experts.
-            moe_tp: GPUs over which each expert is divided.
-            moe_ep: GPUs over which experts are dealt out.
-            routings: those that will do, the best first.
-        """
-        rows = self._rows.where(**dict(zip(KEY, (*shape, moe_tp, moe_ep), strict=True)))
+    if kernel is not None:
+        check_kernel(kernel)
+    routings = (1, 0, 2) if balanced else (0, 1, 2)
+    key = (*shape, moe_tp, moe_ep)
+    for table in _tables(chip, dtype, kernel):
         for routing in routings:
-            of = rows.where(distribution=routing)
-            if len(of):
-                return routing, Grid.of(of, "num_tokens")
-        return None
+            row = table.row(*key, routing)
+            if row is not None:
+                return _found(chip, table, row, ROUTINGS[routing], shape, dtype, moe_tp, moe_ep)
+    return _nearest(chip, key, dtype, kernel, routings)
 
 
-def of_kernels(rows: Rows, kernels: Sequence[str]) -> Rows:
-    """Return the rows of kernels of these names.
+def check_kernel(kernel: str) -> None:
+    """Refuse a kernel of experts that is none of `KERNELS`.
 
     Raises:
-        PagesimError: one is none of `KERNELS`.
+        PagesimError: it is none.
     """
-    if unknown := [each for each in kernels if each not in KERNELS]:
-        raise PagesimError(f"moe_backend is {brief(unknown[0], 80)}; it must be one of {', '.join(KERNELS)}")
-    words = [word for each in kernels for word in KERNELS[each]]
-    names = rows[KERNEL].tolist()
-    return rows.at(np.array([any(word in name for word in words) for name in names], np.bool_))
+    if kernel not in KERNELS:
+        raise PagesimError(f"moe_backend is {brief(kernel, 80)}; it must be one of {', '.join(KERNELS)}")
 
 
-def curve(grid: Grid, sizes: Ints) -> Floats:
-    """Return the seconds of so many tokens: straight between those measured, both in their logarithms.
-
-    Below the first size they are its, beyond the last they go with the tokens.
-    """
-    known, seconds = grid.axes[0], grid.seconds
-    found = np.exp(np.interp(np.log(sizes), np.log(known), np.log(seconds)))
-    return np.asarray(np.where(sizes > known[-1], seconds[-1] * sizes / known[-1], found), np.float64)
+def _tables(chip: Chip, dtype: str, kernel: str | None) -> list[OperatorTable]:
+    found = chip.tables.find(FAMILY, dtype)
+    return [each for each in found if kernel in (None, each.name[2])]
 
 
-def guess(grid: Grid, point: Point) -> float:
-    """Return what experts take by the sizes before and after, straight in the logarithms of both."""
-    return grid.line(point, 0, math.log, log=True)
+def _found(
+    chip: Chip,
+    table: OperatorTable,
+    row: Floats,
+    routing: str,
+    shape: Shape,
+    dtype: str,
+    moe_tp: int,
+    moe_ep: int,
+) -> Experts:
+    known = np.isfinite(row)
+    tokens, seconds = table.axes[0][known], row[known]
+    notes = [f"experts were timed with tokens dealt out by {routing}"]
+    if table.release.startswith("sglang"):
+        notes.append(
+            f"experts are those of {table.release}: vLLM's tables lack them, and both run the same library's "
+            f"kernel ({table.name[2]})"
+        )
+    if not chip.is_measured:
+        ours, theirs = (
+            experts_bound(gpu, weights_of(dtype), shape, moe_tp, moe_ep, tokens)
+            for gpu in (chip.gpu, chip.measured)
+        )
+        seconds = seconds * ours / theirs
+    return Experts(table, tokens, seconds, tuple(notes))
+
+
+def _nearest(
+    chip: Chip, key: tuple[int, ...], dtype: str, kernel: str | None, routings: tuple[int, ...]
+) -> Experts | None:
+    """Return the experts that are the most like those of a key, carried to it."""
+    choices = list(_likely(chip, key, dtype, kernel, routings))
+    if not choices:
+        return None
+    _, table, row = min(choices, key=lambda each: each[0])
+    *shape, moe_tp, moe_ep, _ = table.keys[row].tolist()
+    known = np.isfinite(table.seconds[row])
+    tokens = table.axes[0][known]
+    hidden, inner, visited, count = shape
+    timed = table.name[1]
+    ours = experts_bound(chip.gpu, weights_of(dtype), _shape(key), key[4], key[5], tokens)
+    theirs = experts_bound(
+        chip.measured, weights_of(timed), (hidden, inner, visited, count), moe_tp, moe_ep, tokens
+    )
+    said = (
+        f"experts of this shape in {in_words(dtype)} were not timed on {chip.measured.name}: those of hidden "
+        f"{hidden}, inner {inner}, {visited} of {count} in {in_words(timed)} over {moe_tp} and {moe_ep} GPUs "
+        "count, times the ratio of their bounds"
+    )
+    return Experts(table, tokens, table.seconds[row][known] * ours / theirs, (said,))
+
+
+def _likely(
+    chip: Chip, key: tuple[int, ...], dtype: str, kernel: str | None, routings: tuple[int, ...]
+) -> Iterator[tuple[tuple[float, int], OperatorTable, int]]:
+    """Yield rows with how unlike they are: another type first, then another shape."""
+    tables = _tables(chip, dtype, kernel) or _tables(chip, dtype, None) or chip.tables.find(FAMILY)
+    wanted = weights_of(dtype).bits
+    for place, table in enumerate(tables):
+        bits = weights_of(table.name[1]).bits
+        keys = table.keys[:, :6].astype(np.float64)
+        apart = np.abs(np.log(keys / np.array(key, np.float64))).sum(1) + 4 * abs(np.log(bits / wanted))
+        order = np.array([routings.index(each) for each in table.keys[:, 6].tolist()])
+        row = int(np.lexsort((order, apart))[0])
+        yield (float(apart[row]), place), table, row
+
+
+def _shape(key: tuple[int, ...]) -> Shape:
+    return key[0], key[1], key[2], key[3]

@@ -2,125 +2,88 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from pagesim.costs.operators.grids import Grid, Point
-from pagesim.costs.operators.table_rows import Floats, Ints, Rows
+from pagesim.costs.operators.bounds import product_bound
+from pagesim.costs.operators.chip import Chip
+from pagesim.costs.operators.dtypes import BF16, STANDS_IN, in_words, weights_of
+from pagesim.costs.operators.interpolation import line
+from pagesim.costs.operators.products import Product
+from pagesim.costs.operators.tables import Floats, Ints, OperatorTable
 
-FAMILY, NAME = "gemm", "gemm_perf"
-INTS, TEXTS = ("m", "n", "k"), ("gemm_dtype", "kernel_source")
+FAMILY = "gemm"
 
 
-class Gemm:
-    """The products of one weight type: piecewise linear in m, linear in n and k between the sizes measured.
-
-    Beyond the largest n or k seconds go with it; below the smallest they are its.
+class Products:
+    """Seconds of matrix products on a GPU, of any weight type.
 
     Args:
-        grid: over (m, n, k).
+        chip: the GPU and its measurements.
+
+    Attributes:
+        used: the tables that were looked up, by weight type.
+        notes: what was borrowed, a sentence each.
     """
 
-    def __init__(self, grid: Grid) -> None:
-        self.grid = _whole(grid)
+    def __init__(self, chip: Chip) -> None:
+        self._chip = chip
+        self.used: dict[str, OperatorTable] = {}
+        self.notes: list[str] = []
 
-    @classmethod
-    def read(cls, rows: Rows, dtype: str) -> Gemm:
-        """Return the products of a weight type; ``rows`` must hold some."""
-        return cls(Grid.of(rows.where(gemm_dtype=dtype), "m", "n", "k"))
-
-    def curve(self, n: int, k: int) -> tuple[Ints, Floats]:
-        """Return the knots of seconds over m: sizes, rising, and seconds.
+    def seconds(self, products: Sequence[Product], tokens: Ints) -> Floats | None:
+        """Return the seconds of all products together, ``[T]``; None if none of their types was timed.
 
         Args:
-            n: columns of the weights.
-            k: rows of the weights.
+            products: with the number of layers that have each.
+            tokens: rows of the other factor, ``[T]``.
         """
-        sizes, corners = self.grid.axes[0], []
-        for at_n, share_n in _corners(self.grid.axes[1], n):
-            for at_k, share_k in _corners(self.grid.axes[2], k):
-                corners.append((share_n * share_k, at_n, at_k))
-        # Where one kernel ends, its time holds until the next begins.
-        changes = [
-            int(sizes[at]) - 1
-            for _, at_n, at_k in corners
-            for at in np.flatnonzero(np.diff(self.grid.kernels[:, at_n, at_k])) + 1
-            if sizes[at] - sizes[at - 1] > 1
-        ]
-        knots = np.union1d(sizes, np.array(changes, np.int64))
-        seconds = np.zeros(len(knots))
-        for share, at_n, at_k in corners:
-            seconds += share * self._along(knots, at_n, at_k)
-        return knots, seconds
+        total = np.zeros(len(tokens))
+        for product in products:
+            table = self._table(product.dtype)
+            if table is None:
+                return None
+            n, k = product.n, product.k
+            seconds = line(table.axes[2], shape_seconds(table, n, k), tokens)
+            timed, chip = table.name[1], self._chip
+            if timed != product.dtype or not chip.is_measured:
+                ours = product_bound(chip.gpu, weights_of(product.dtype), n, k, tokens)
+                seconds = seconds * ours / product_bound(chip.measured, weights_of(timed), n, k, tokens)
+            total += product.layers * seconds
+        return total
 
-    def __call__(self, m: int, n: int, k: int) -> float:
-        """Return the seconds of one product."""
-        sizes, seconds = self.curve(n, k)
-        return beyond(sizes, seconds, m)
-
-    def _along(self, knots: Ints, n: int, k: int) -> Floats:
-        """Return the seconds of a measured shape at sizes between which all of its knots lie."""
-        sizes, seconds = self.grid.axes[0], self.grid.seconds[:, n, k]
-        found = np.interp(knots, sizes, seconds)
-        kernels = self.grid.kernels[:, n, k]
-        for at in np.flatnonzero(np.diff(kernels)) + 1:
-            between = (knots > sizes[at - 1]) & (knots < sizes[at])
-            found[between] = seconds[at - 1]
-        return found
+    def _table(self, dtype: str) -> OperatorTable | None:
+        for name in (dtype, *STANDS_IN.get(dtype, (BF16,))):
+            if dtype in self.used:
+                break
+            if found := self._chip.tables.find(FAMILY, name):
+                self.used[dtype] = found[0]
+                if name != dtype:
+                    self.notes.append(
+                        f"products with {in_words(dtype)} weights were not timed on "
+                        f"{self._chip.measured.name}: those with {in_words(name)} count, times the ratio of "
+                        "their bounds"
+                    )
+        return self.used.get(dtype)
 
 
-LAUNCH_S = 20e-6
-"""A kernel whose smallest products take longer than this was timed as the host launches it, one by one."""
+def shape_seconds(table: OperatorTable, n: int, k: int) -> Floats:
+    """Return the seconds of a shape at each measured m, ``[M]``.
 
-SMALL = 512
-"""Products with n and k of at most so many, and m of at most 64, take the device microseconds."""
-
-
-def launched_by_graphs(gemm: Gemm, other: Gemm) -> tuple[Gemm, bool]:
-    """Return the products as a graph launches them, and whether that makes a difference.
-
-    Some kernels were timed as the host launches them, which takes longer than small products do on the device
-    (60 to 230 µs for weights with scales by block). What took less than twice that is not known of the
-    device; it counts as what the same product takes with weights of another type, if that is less.
+    Linear in n and k between the sizes measured; beyond the largest they go with it, below the smallest they
+    are its.
 
     Args:
-        gemm: of one type of weights.
-        other: of another, that was timed in graphs, with as many bytes a weight.
+        table: of one weight type, over n, k and m.
+        n: columns of the weights.
+        k: rows of the weights.
     """
-    grid = gemm.grid
-    if any(not np.array_equal(one, two) for one, two in zip(grid.axes, other.grid.axes, strict=True)):
-        return gemm, False
-    m, n, k = grid.axes
-    small = (m[:, None, None] <= 64) & (n[None, :, None] <= SMALL) & (k[None, None, :] <= SMALL)
-    seconds = grid.seconds.copy()
-    changed = False
-    for kernel in np.unique(grid.kernels).tolist():
-        mine = grid.kernels == kernel
-        least = np.nanmedian(seconds[mine & small]) if (mine & small).any() else np.nanmin(seconds[mine])
-        if least > LAUNCH_S:
-            hidden = mine & (seconds < 2 * least)
-            seconds[hidden] = np.minimum(seconds, other.grid.seconds)[hidden]
-            changed = True
-    return Gemm(Grid(grid.axes, seconds, grid.kernels)), changed
-
-
-def beyond(sizes: Ints, seconds: Floats, size: float) -> float:
-    """Return what a curve gives: its first seconds below the first size, in proportion beyond the last."""
-    if size > sizes[-1]:
-        return float(seconds[-1] * size / sizes[-1])
-    return float(np.interp(size, sizes, seconds))
-
-
-def guess(grid: Grid, point: Point) -> float:
-    """Return what a product takes by its neighbours: the middle one of the lines along m, n and k."""
-    lines = np.array([grid.line(point, axis) for axis in range(3)])
-    lines = lines[np.isfinite(lines)]
-    return float(np.exp(np.median(np.log(lines)))) if len(lines) else float("nan")
-
-
-def guess_shape(grid: Grid, point: Point) -> float:
-    """Return what a product takes by those of other shapes: the mean of the lines along n and k."""
-    lines = np.array([grid.line(point, axis) for axis in (1, 2)])
-    return float(np.nanmean(lines)) if np.isfinite(lines).any() else float("nan")
+    found = np.zeros(table.seconds.shape[-1])
+    for at_n, share_n in _corners(table.axes[0], n):
+        for at_k, share_k in _corners(table.axes[1], k):
+            found += share_n * share_k * table.seconds[0, at_n, at_k]
+    return found
 
 
 def _corners(axis: Ints, size: int) -> list[tuple[int, float]]:
@@ -132,24 +95,4 @@ def _corners(axis: Ints, size: int) -> list[tuple[int, float]]:
         return [(0, 1.0)]
     right = int(np.searchsorted(axis, size))
     share = (size - int(axis[right - 1])) / int(axis[right] - axis[right - 1])
-    return [(right, 1.0)] if share == 1 else [(right - 1, 1 - share), (right, share)]
-
-
-def _whole(grid: Grid) -> Grid:
-    """Return the grid with what was not measured: along m, else in proportion to a smaller k or n."""
-    sizes, seconds, kernels = grid.axes[0], grid.seconds.copy(), grid.kernels.copy()
-    for n in range(seconds.shape[1]):
-        for k in range(seconds.shape[2]):
-            column, known = seconds[:, n, k], np.isfinite(seconds[:, n, k])
-            if known.all():
-                continue
-            if known.sum() >= 2:
-                column[~known] = np.interp(sizes[~known], sizes[known], column[known])
-                nearest = np.abs(sizes[~known][:, None] - sizes[known][None, :]).argmin(1)
-                kernels[~known, n, k] = kernels[known, n, k][nearest]
-            elif k or n:
-                source = (n, k - 1) if k else (n - 1, k)
-                factor = grid.axes[2][k] / grid.axes[2][k - 1] if k else grid.axes[1][n] / grid.axes[1][n - 1]
-                seconds[:, n, k] = seconds[:, source[0], source[1]] * factor
-                kernels[:, n, k] = kernels[:, source[0], source[1]]
-    return Grid(grid.axes, seconds, kernels)
+    return [(right - 1, 1 - share), (right, share)]

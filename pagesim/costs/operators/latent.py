@@ -2,65 +2,81 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from pagesim.costs.operators.decoding import guess as guess_decode
-from pagesim.costs.operators.decoding import plane_of as decode_plane
-from pagesim.costs.operators.grids import Grid
+from pagesim.costs.operators.bounds import decode_bound, prompts_bound
+from pagesim.costs.operators.chip import Chip
+from pagesim.costs.operators.dtypes import BF16
 from pagesim.costs.operators.planes import Plane
-from pagesim.costs.operators.prompts import guess as guess_prompts
-from pagesim.costs.operators.prompts import plane_of as prompt_plane
-from pagesim.costs.operators.table_rows import Rows
+from pagesim.costs.operators.products import LatentShape
+from pagesim.costs.operators.tables import OperatorTable
 
-FAMILY = "mla"
-CONTEXT, GENERATION = "mla_context_module_perf", "mla_generation_module_perf"
-TEXTS = ("architecture", "mla_dtype", "kv_cache_dtype", "gemm_type", "kernel_source")
-CONTEXT_INTS = ("num_heads", "batch_size", "isl", "tp_size")
-GENERATION_INTS = ("num_heads", "batch_size", "step", "tp_size")
+DECODE, PROMPTS = "latent decode", "latent prompts"
 
-RANKS = (512, 64, 128, 128, 1536)
-"""kv_lora_rank, qk_rope_head_dim, qk_nope_head_dim, v_head_dim and q_lora_rank of what was measured."""
+TIMED = LatentShape(7168, 128, 1536, 512, 64, 128, 128)
+"""What was timed, with several numbers of heads: DeepSeek-V3's."""
 
-__all__ = ["Latent", "guess_decode", "guess_prompts"]
+CACHED = 2 * (TIMED.kv_rank + TIMED.rotary)
+"""Bytes of a token in the cache, in 16 bits."""
 
 
-class Latent:
-    """Modules of latent attention with weights of one type over a cache of one element.
+class Latent(NamedTuple):
+    """A layer's module of DeepSeek-V3 with some heads on a GPU.
 
-    Args:
-        context, generation: rows of `CONTEXT` and `GENERATION`.
-        gemm_dtype: of the projections.
-        kv_dtype: of the cache.
+    Attributes:
+        heads: that were timed.
+        decode: seconds over sequences and context.
+        prompts: seconds over prompts and their length.
+        tables: in which they were found.
+        notes: what was borrowed, a sentence each.
     """
 
-    def __init__(self, context: Rows, generation: Rows, gemm_dtype: str, kv_dtype: str) -> None:
-        wanted = {"gemm_type": gemm_dtype, "kv_cache_dtype": kv_dtype, "tp_size": 1}
-        self._context, self._generation = context.where(**wanted), generation.where(**wanted)
-
-    def heads(self) -> list[int]:
-        """Return how many heads a GPU had in what was measured."""
-        return [int(each) for each in self._generation.values("num_heads")]
-
-    def prompt_grid(self, heads: int) -> Grid:
-        """Return what was measured of prompts, over prompts and their length."""
-        return Grid.of(_one_kind(self._context.where(num_heads=heads)), "batch_size", "isl")
-
-    def decode_grid(self, heads: int) -> Grid:
-        """Return what was measured in decoding over sequences and steps, a step one short of context."""
-        return Grid.of(_one_kind(self._generation.where(num_heads=heads)), "batch_size", "step")
-
-    def prompts(self, heads: int) -> Plane | None:
-        """Return the seconds of a layer over prompts and their length; None if that was not measured."""
-        has = np.any(self._context.ints("num_heads") == heads)
-        return prompt_plane(self.prompt_grid(heads)) if has else None
-
-    def decoding(self, heads: int) -> Plane | None:
-        """Return the seconds of a layer over sequences and context; None if that was not measured."""
-        has = np.any(self._generation.ints("num_heads") == heads)
-        return decode_plane(self.decode_grid(heads), ahead=1) if has else None
+    heads: int
+    decode: Plane
+    prompts: Plane
+    tables: tuple[OperatorTable, OperatorTable]
+    notes: tuple[str, ...]
 
 
-def _one_kind(rows: Rows) -> Rows:
-    """Return the rows whose attention computes in 16 bits, if there are any."""
-    plain = rows.where(mla_dtype="bfloat16")
-    return plain if len(plain) else rows
+def latent(chip: Chip, heads: int, gemm_dtype: str, cache: str) -> Latent | None:
+    """Return a layer's module; None if none was timed.
+
+    Args:
+        chip: the GPU and its measurements.
+        heads: on the GPU; where they were not timed, the next larger number of them counts.
+        gemm_dtype: of the projections' weights; one that was not timed is another.
+        cache: ``bfloat16`` or ``fp8``, likewise.
+    """
+    types = [(gemm, kv) for kv in (cache, BF16) for gemm in (gemm_dtype, "fp8_block", BF16)]
+    for gemm, kv in types:
+        decoding, prompting = chip.tables.find(DECODE, gemm, kv), chip.tables.find(PROMPTS, gemm, kv)
+        if decoding and prompting:
+            break
+    else:
+        return None
+    notes = []
+    if (gemm, kv) != (gemm_dtype, cache):
+        notes.append(
+            f"latent attention with projections in {gemm_dtype} and a cache in {cache} was not timed on "
+            f"{chip.measured.name}: that in {gemm} and {kv} counts"
+        )
+    known = sorted(each[0] for each in decoding[0].keys.tolist())
+    measured = next((each for each in known if each >= heads), known[-1])
+    if measured != heads:
+        notes.append(f"latent attention of {heads} heads was not timed: that of {measured} counts")
+    decode_row, prompt_row = decoding[0].row(measured), prompting[0].row(measured)
+    if decode_row is None or prompt_row is None:
+        return None
+    decode = Plane.decoding(decoding[0].axes, decode_row)
+    prompts = Plane.prompting(prompting[0].axes, prompt_row)
+    if not chip.is_measured:
+        tokens = np.multiply.outer(decode.batch, decode.length)
+        ours, theirs = (decode_bound(gpu, CACHED, tokens) for gpu in (chip.gpu, chip.measured))
+        decode = decode.scaled(ours / theirs)
+        tokens = np.multiply.outer(prompts.batch, prompts.length)
+        pairs, width = tokens * (prompts.length + 1) / 2, heads * (TIMED.plain + TIMED.rotary)
+        ours, theirs = (prompts_bound(gpu, CACHED, width, tokens, pairs) for gpu in (chip.gpu, chip.measured))
+        prompts = prompts.scaled(ours / theirs)
+    return Latent(measured, decode, prompts, (decoding[0], prompting[0]), tuple(notes))

@@ -42,6 +42,45 @@ class Halves(NamedTuple):
     wide: int = 0
 
 
+class LatentShape(NamedTuple):
+    """Sizes of latent attention's projections on one GPU.
+
+    Attributes:
+        hidden: width of the residual stream.
+        heads: on the GPU.
+        query_rank: of compressed queries, 0 where they are not.
+        kv_rank: of compressed keys and values.
+        rotary, plain, value: widths of a head's two parts of a key, and of its value.
+    """
+
+    hidden: int
+    heads: int
+    query_rank: int
+    kv_rank: int
+    rotary: int
+    plain: int
+    value: int
+
+    @classmethod
+    def of(cls, model: ModelSpec, tp: int) -> LatentShape:
+        """Return the sizes of a model that has latent attention."""
+        mla = model.mla
+        assert mla is not None
+        widths = (mla.kv_lora_rank, mla.qk_rope_head_dim, mla.qk_nope_head_dim, mla.v_head_dim)
+        return cls(model.hidden, model.heads // tp, mla.q_lora_rank or 0, *widths)
+
+    def products(self, dtype: str, layers: int) -> list[Product]:
+        """Return the projections' products, each of so many layers."""
+        query = self.heads * (self.plain + self.rotary)
+        first = self.query_rank or query
+        shapes = [("latent down", first + self.kv_rank + self.rotary, self.hidden)]
+        if self.query_rank:
+            shapes.append(("latent queries", query, self.query_rank))
+        shapes.append(("latent keys and values", self.heads * (self.plain + self.value), self.kv_rank))
+        shapes.append(("out", self.hidden, self.heads * self.value))
+        return [Product(name, n, k, dtype, layers) for name, n, k in shapes]
+
+
 def products(model: ModelSpec, tp: int, types: Dtypes, *, latent: bool) -> list[Product]:
     """Return the products of all layers that every token goes through; experts and the LM head are left out.
 
@@ -70,7 +109,8 @@ def products(model: ModelSpec, tp: int, types: Dtypes, *, latent: bool) -> list[
             add("qkv", queries * (2 if model.output_gate else 1) + 2 * kv, model.hidden, 1, types.attention)
             add("out", model.hidden, queries, 1, types.attention)
         elif isinstance(layer, LatentLayer) and latent and model.mla:
-            _add_latent(model, tp, add, types.attention)
+            for each in LatentShape.of(model, tp).products(types.attention, 1):
+                add(each.name, each.n, each.k, 1, each.dtype)
         elif isinstance(layer, StateLayer) and model.recurrence:
             values = model.recurrence.layer().state[0] * model.recurrence.layer().state[1] // tp
             conv = model.recurrence.layer().conv[1] * model.recurrence.conv
@@ -103,20 +143,6 @@ def elementwise(model: ModelSpec, tp: int) -> Halves:
     widths = (model.ffn // tp,) * dense + ((shared,) * (mlps - dense) if shared else ())
     wide = (model.heads // tp + max(1, model.kv_heads // tp)) * model.head_dim if model.wide_qk_norm else 0
     return Halves(2 * model.layers, widths, wide)
-
-
-def _add_latent(model: ModelSpec, tp: int, add: object, dtype: str) -> None:
-    assert model.mla is not None
-    assert callable(add)
-    mla, heads = model.mla, model.heads // tp
-    query = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
-    if mla.q_lora_rank:
-        add("latent down", mla.q_lora_rank + mla.kv_lora_rank + mla.qk_rope_head_dim, model.hidden, 1, dtype)
-        add("latent queries", query, mla.q_lora_rank, 1, dtype)
-    else:
-        add("latent down", query + mla.kv_lora_rank + mla.qk_rope_head_dim, model.hidden, 1, dtype)
-    add("latent keys and values", heads * (mla.qk_nope_head_dim + mla.v_head_dim), mla.kv_lora_rank, 1, dtype)
-    add("out", model.hidden, heads * mla.v_head_dim, 1, dtype)
 
 
 def _shared(model: ModelSpec) -> int:

@@ -2,81 +2,117 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from pagesim.costs.operators.gemm import beyond
-from pagesim.costs.operators.grids import Grid, Point
-from pagesim.costs.operators.table_rows import Rows
+from pagesim.costs.operators.chip import Chip
+from pagesim.costs.operators.interpolation import line
+from pagesim.costs.operators.tables import Floats, OperatorTable, bundled_gpus, bundled_tables, version_of
+from pagesim.hardware import gpu as gpu_of
 
-FAMILY, NAME = "comm", "custom_allreduce_perf"
-INTS, TEXTS = ("num_gpus", "message_size"), ("backend", "kernel_source")
-NCCL_INTS, NCCL_TEXTS = ("num_gpus", "message_size"), ("nccl_dtype", "op_name", "kernel_source")
-
-GRAPH, EAGER = "vllm_graph", "vllm_eager"
+FAMILY = "all_reduce"
+GRAPH, EAGER, NCCL = "graph", "eager", "nccl"
 
 EAGER_S = 16e-6
 """Seconds that an all-reduce which no graph launches takes beside what the table has of it: found by
 comparing sums of operators with whole runs, not in the tables."""
 
+MUCH = 1.5
+"""Where two releases' seconds differ by more than this in the mean, the nearer release counts."""
 
-class Reduces:
+
+class Reduces(NamedTuple):
     """All-reduces among some GPUs of one node, of 16-bit elements.
 
-    Args:
-        rows: of `NAME`.
+    Attributes:
+        table: of the engine's own all-reduces.
+        graph, eager: seconds by size, launched by a graph and by the host, ``[S]``.
         nccl: NCCL's, for messages larger than any that was measured of the engine's own; or None.
+        gpus: that take part.
+        notes: what a user should know, a sentence each.
     """
 
-    def __init__(self, rows: Rows, nccl: Rows | None = None) -> None:
-        self._rows = rows
-        self._nccl = None if nccl is None else nccl.where(op_name="all_reduce", nccl_dtype="half")
+    table: OperatorTable
+    graph: Floats
+    eager: Floats
+    nccl: OperatorTable | None
+    gpus: int
+    notes: tuple[str, ...]
 
-    def curve(self, gpus: int, *, graph: bool) -> Callable[[float], float] | None:
-        """Return the seconds of one all-reduce by elements; None if none was measured among so many GPUs."""
-        rows = self._rows.where(num_gpus=gpus, backend=GRAPH if graph else EAGER)
-        if not len(rows):
+    def seconds(self, elements: Floats, *, graph: bool) -> Floats:
+        """Return the seconds of one all-reduce of so many elements, ``[E]``."""
+        sizes = self.table.axes[0]
+        found = line(sizes, self.graph if graph else self.eager, elements)
+        theirs = self.nccl.row(self.gpus) if self.nccl is not None else None
+        if self.nccl is not None and theirs is not None and self.nccl.axes[0][-1] > sizes[-1]:
+            found = np.where(elements > sizes[-1], line(self.nccl.axes[0], theirs, elements), found)
+        return found if graph else found + EAGER_S
+
+
+def reduces(chip: Chip, gpus: int) -> Reduces | None:
+    """Return the all-reduces among some GPUs, of the GPU or of its link; None if none was timed.
+
+    Args:
+        chip: the GPU and its measurements.
+        gpus: that take part.
+    """
+    notes: list[str] = []
+    tables = chip.tables
+    if chip.gpu.peer != chip.measured.peer:
+        linked = [name for name in bundled_gpus() if gpu_of(name).peer == chip.gpu.peer]
+        found = bundled_tables(linked[0]) if linked else None
+        if found is None:
             return None
-        own = Grid.of(rows, "message_size")
-        extra = 0.0 if graph else EAGER_S
-        large = None if self._nccl is None else self._nccl.where(num_gpus=gpus)
-        theirs = Grid.of(large, "message_size") if large is not None and len(large) else None
-
-        def seconds(elements: float) -> float:
-            sizes = own.axes[0]
-            if elements > sizes[-1] and theirs is not None and theirs.axes[0][-1] > sizes[-1]:
-                return extra + beyond(theirs.axes[0], theirs.seconds, elements)
-            return extra + beyond(sizes, own.seconds, elements)
-
-        return seconds
-
-
-def series(rows: Rows) -> Grid:
-    """Return all that was measured over elements, GPUs and the way of launching, in order of its name."""
-    launches = rows.values("backend")
-    numbered = {name: rows[name] for name in (*INTS, "kernel_source", "seconds")}
-    numbered["launch"] = np.array([launches.index(each) for each in rows["backend"].tolist()], np.int64)
-    return Grid.of(Rows(rows.file, numbered), "message_size", "num_gpus", "launch")
+        tables = found
+        notes.append(f"all-reduces are those of {linked[0]}, whose GPUs have the same link")
+    timed = [table for table in tables.find(FAMILY) if table.name[1].endswith(GRAPH)]
+    timed = [table for table in timed if table.row(gpus) is not None]
+    if not timed:
+        return None
+    table, said = _chosen(timed, gpus, chip.release)
+    eager = next(
+        each for each in tables.find(FAMILY) if each.name[1].endswith(EAGER) and each.release == table.release
+    )
+    graph_s, eager_s = table.row(gpus), eager.row(gpus)
+    if graph_s is None or eager_s is None:
+        return None
+    nccl = tables.find(FAMILY, NCCL)
+    return Reduces(table, graph_s, eager_s, nccl[0] if nccl else None, gpus, (*notes, *said))
 
 
-def guess(grid: Grid, point: Point) -> float:
-    """Return what an all-reduce takes by its neighbours, of a `series`.
+def _chosen(timed: Sequence[OperatorTable], gpus: int, release: str) -> tuple[OperatorTable, tuple[str, ...]]:
+    """Return the newest table, or the one of the nearest release where releases differ much."""
+    newest = timed[0]
+    wanted = version_of(release)
+    if len(timed) == 1 or not wanted:
+        return newest, ()
+    ratios = {each.release: _ratio(each, newest, gpus) for each in timed[1:]}
+    name, ratio = max(ratios.items(), key=lambda each: max(each[1], 1 / each[1]))
+    if max(ratio, 1 / ratio) <= MUCH:
+        return newest, ()
+    near = min(timed, key=lambda each: _apart(version_of(each.release), wanted))
+    factor = max(ratio, 1 / ratio)
+    return near, (
+        f"all-reduces among {gpus} GPUs differ by {factor:.1f} times between {newest.release} and {name}: "
+        f"those of {near.release} are taken, the nearest to {release}",
+    )
 
-    It is the middle one of a line over elements, and of what other all-reduces of as many elements took
-    (among other GPUs, or launched otherwise), each times what it differs by before and after. All jump where
-    the engine goes over to another algorithm.
-    """
-    size, gpus, launch = point
-    found = [grid.line(point, 0)]
-    if not np.isfinite(found[0]):
-        return found[0]
-    sizes, mine = np.log(grid.axes[0]), grid.seconds[:, gpus, launch]
-    for other in np.ndindex(*grid.seconds.shape[1:]):
-        theirs = grid.seconds[:, other[0], other[1]]
-        both = np.isfinite(mine) & np.isfinite(theirs)
-        both[size] = False
-        if (other[0] == gpus) != (other[1] == launch) and np.isfinite(theirs[size]) and both.sum() > 1:
-            ratio = np.interp(sizes[size], sizes[both], np.log(mine[both] / theirs[both]))
-            found.append(float(theirs[size] * np.exp(ratio)))
-    return float(np.exp(np.median(np.log(found))))
+
+def _ratio(one: OperatorTable, other: OperatorTable, gpus: int) -> float:
+    """Return the mean ratio of two tables' seconds at the sizes that both have."""
+    sizes, at, beside = np.intersect1d(one.axes[0], other.axes[0], return_indices=True)
+    ours, theirs = one.row(gpus), other.row(gpus)
+    if not len(sizes) or ours is None or theirs is None:
+        return 1.0
+    return float(np.exp(np.nanmean(np.log(ours[at] / theirs[beside]))))
+
+
+def _apart(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """Return how far two versions are apart: a minor version counts as a hundred patches."""
+    first, second = (
+        10_000 * major + 100 * minor + patch
+        for major, minor, patch, *_ in ((*each, 0, 0, 0) for each in (one, other))
+    )
+    return abs(first - second)

@@ -2,55 +2,63 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from pagesim.costs.operators.grids import Grid
+from pagesim.costs.operators.chip import Chip
 from pagesim.costs.operators.planes import Plane
-from pagesim.costs.operators.prompts import plane_of
-from pagesim.costs.operators.table_rows import Rows
+from pagesim.costs.operators.tables import OperatorTable
 
-FAMILY, NAME = "linear_attention", "gdn_perf"
-INTS = ("batch_size", "seq_len", "d_model", "num_k_heads", "num_v_heads", "head_k_dim", "head_v_dim")
-TEXTS = ("phase", "kernel_source")
+FAMILY = "states"
+DECODE, PROMPTS = "generation", "context"
 
 
-class States:
-    """Recurrent layers of a shape.
+class DeltaNet(NamedTuple):
+    """A recurrent layer.
 
-    Args:
-        rows: of `NAME`.
+    Attributes:
+        decode: seconds over sequences; the length is 1.
+        prompts: seconds over prompts and their length.
+        table: in which they were found.
+        notes: what was borrowed, a sentence each.
     """
 
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
+    decode: Plane
+    prompts: Plane
+    table: OperatorTable
+    notes: tuple[str, ...]
 
-    def shapes(self) -> list[tuple[int, int, int]]:
-        """Return what was measured: hidden size, key heads and value heads on a GPU."""
-        return [key for key, _ in self._rows.groups("d_model", "num_k_heads", "num_v_heads")]
 
-    def grids(self, hidden: int, k_heads: int, v_heads: int, phase: str) -> list[Grid]:
-        """Return what was measured of each kernel, over sequences and their length."""
-        rows = self._rows.where(d_model=hidden, num_k_heads=k_heads, num_v_heads=v_heads, phase=phase)
-        return [Grid.of(of, "batch_size", "seq_len") for _, of in rows.groups("kernel_source")]
+def delta_net(chip: Chip, hidden: int, k_heads: int, v_heads: int) -> DeltaNet | None:
+    """Return what a gated delta net takes; None if none was timed.
 
-    def plane(self, hidden: int, k_heads: int, v_heads: int, phase: str) -> Plane | None:
-        """Return the seconds of a layer over sequences and their length; None if it was not measured.
+    Heads that were not timed are those most like them, times the ratio of their value heads.
 
-        Args:
-            hidden: width of the residual stream.
-            k_heads: key heads on the GPU.
-            v_heads: value heads there.
-            phase: ``context`` (lengths of prompts) or ``generation`` (length 1).
-        """
-        grids = self.grids(hidden, k_heads, v_heads, phase)
-        if not grids:
-            return None
-        planes = [plane_of(grid) for grid in grids]
-        batch = planes[0].batch
-        length = planes[0].length
-        seconds = np.zeros((len(batch), len(length)))
-        for plane in planes:
-            for row, sequences in enumerate(batch.tolist()):
-                for column, size in enumerate(length.tolist()):
-                    seconds[row, column] += plane(sequences, size)
-        return Plane(batch, length, seconds, planes[0].power)
+    Args:
+        chip: the GPU and its measurements.
+        hidden: width of the residual stream.
+        k_heads: key heads on the GPU.
+        v_heads: value heads there.
+    """
+    decoding, prompting = chip.tables.find(FAMILY, DECODE), chip.tables.find(FAMILY, PROMPTS)
+    if not decoding or not prompting:
+        return None
+    wanted = np.array([hidden, k_heads, v_heads], np.float64)
+    keys = decoding[0].keys.astype(np.float64)
+    nearest = decoding[0].keys[np.abs(np.log(keys / wanted)).sum(1).argmin()].tolist()
+    decode_row, prompt_row = decoding[0].row(*nearest), prompting[0].row(*nearest)
+    if decode_row is None or prompt_row is None:
+        return None
+    decode = Plane.prompting(decoding[0].axes, decode_row)
+    prompts = Plane.prompting(prompting[0].axes, prompt_row)
+    ratio, notes = 1.0, []
+    if nearest != [hidden, k_heads, v_heads]:
+        ratio = v_heads / nearest[2]
+        notes.append(
+            f"gated delta nets of {k_heads} and {v_heads} heads were not timed: those of {nearest[1]} and "
+            f"{nearest[2]} count, times the ratio of value heads"
+        )
+    if not chip.is_measured:
+        ratio *= chip.measured.hbm_bytes_per_s / chip.gpu.hbm_bytes_per_s
+    return DeltaNet(decode.scaled(ratio), prompts.scaled(ratio), prompting[0], tuple(notes))

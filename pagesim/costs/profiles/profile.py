@@ -332,7 +332,7 @@ class Profile(Strict):
                 raise PagesimError(
                     f"profile {self.name} is off by {error.typical:.1%} on held-out points of {name}, and "
                     f"at most {most:.0%} is allowed; calibrate again, or raise it: profile:NAME,max_error="
-                    f"{ceil(100 * error.typical) / 100:g}"
+                    f"{ceil(round(100 * error.typical, 6)) / 100:g}"
                 )
 
     def with_overhead(self, iteration_s: float | None = None, sequence_s: float = 0.0) -> Profile:

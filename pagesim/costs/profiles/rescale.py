@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from pagesim.costs.profiles.analytic import HBM, analytic_profile
 from pagesim.costs.profiles.bounds import Bounds
@@ -19,9 +20,6 @@ the sizes of decoding, 36 us a layer of nine kernels that no division over 4 or 
 KERNELS = {"linear": 9, "write": 1, "decode": 1, "decode_mixed": 1, "prefill": 1}
 """Kernels a layer: two norms, four products, rotation, activation and residual; a write to the cache; and
 attention. Other terms are taken to be a share of their bound alone."""
-
-Bound = Callable[[Bounds], Callable[..., float]]
-"""What bounds a term, by its sizes."""
 
 
 def rescale(
@@ -80,7 +78,7 @@ def rescale(
             seconds += 16 * where.layers * where.hidden * size / (HBM * there.hbm_bytes_per_s)
         return seconds
 
-    def carried(term: str, table: Table, bound: Bound) -> Table:
+    def carried(term: str, table: Table, bound: Callable[[Bounds], Callable[..., float]]) -> Table:
         """Return a term at its knots, launches apart from what keeps its share of its bound."""
         new_bound, old_bound = bound(after), bound(before)
 
@@ -95,18 +93,21 @@ def rescale(
 
         return Table.of(table.axes, seconds).rising(*table.axes)
 
-    def by_block(term: str, bound: Callable[[Bounds, int], Callable[..., float]]) -> dict[int, Table]:
+    def by_block(term: str, bound: Callable[..., Callable[..., float]]) -> dict[int, Table]:
         tables: dict[int, Table] = old.whole(term)
-        return {
-            size: carried(term, each, lambda bounds, size=size: bound(bounds, max(1, size)))  # type: ignore[misc]
-            for size, each in tables.items()
-        }
+        return {size: carried(term, each, partial(bound, size=max(1, size))) for size, each in tables.items()}
 
-    def moved(name: str) -> Callable[[Bounds, int], Callable[..., float]]:
-        return lambda bounds, size: lambda blocks: getattr(bounds, name)(blocks * size)
-
-    def decoded(bounds: Bounds, _: int) -> Callable[..., float]:
+    def decoded(bounds: Bounds, size: int) -> Callable[..., float]:
         return lambda sequences, context: bounds.context_s * sequences * context
+
+    def prompted(bounds: Bounds, size: int) -> Callable[..., float]:
+        return lambda tokens, keys: bounds.pair_s * tokens * keys
+
+    def copied(bounds: Bounds, size: int) -> Callable[..., float]:
+        return lambda blocks: bounds.copy(blocks * size)
+
+    def swapped(bounds: Bounds, size: int) -> Callable[..., float]:
+        return lambda blocks: bounds.swap(blocks * size)
 
     same_link = tp == profile.tp and gpu.peer == on.peer
     reduces: list[Table | None] = [
@@ -127,10 +128,10 @@ def rescale(
         write=carried("write", old.write, lambda bounds: bounds.write),
         decode=by_block("decode", decoded),
         decode_mixed=by_block("decode_mixed", decoded),
-        prefill=by_block("prefill", lambda bounds, _: lambda tokens, keys: bounds.pair_s * tokens * keys),
-        copy=by_block("copy", moved("copy")),
-        swap_out=by_block("swap_out", moved("swap")),
-        swap_in=by_block("swap_in", moved("swap")),
+        prefill=by_block("prefill", prompted),
+        copy=by_block("copy", copied),
+        swap_out=by_block("swap_out", swapped),
+        swap_in=by_block("swap_in", swapped),
         overhead=old.overhead,
         all_reduce=reduces[0],
         all_reduce_eager=reduces[1],

@@ -1,4 +1,4 @@
-"""The document: what misses first, then every number of every figure, and on what it rests."""
+"""The document: what misses first, then each figure's numbers of the paper beside ours."""
 
 from __future__ import annotations
 
@@ -12,14 +12,11 @@ from pagesim.experiments.paper.setting import ENGINES, FITTED_TO, PaperSetting, 
 
 COSTS = {
     "imported": "operators that others timed on A100s and published (linear layers and all-reduces by Vidur, "
-    "attention by Frontier), carried to these models by the share of the datasheet's rates that they "
-    "reached. Swaps, copies and the LM head are the datasheet's, figures over block sizes analytic. Nothing "
-    "was measured by us",
+    "attention by Frontier), rescaled to these models by the share of the datasheet's rates that they "
+    "reached. Swaps, copies and the LM head are the datasheet's; figures over block sizes are analytic. "
+    "pagesim's authors measured nothing",
     "analytic": "datasheets and rules of thumb. Nothing was measured",
 }
-
-FAR = 0.25
-"""A number of the paper without a bar is far off when it is by more than this share."""
 
 
 def document(
@@ -38,17 +35,14 @@ def document(
         pictures: by figure, where its picture lies, seen from the document.
     """
     numbers = [number for each in made for number in each.numbers]
-    far = [n for n in numbers if n.verdict in ("no bar", "outside reading") and abs(n.relative or 0.0) > FAR]
     parts = [
         "# The PagedAttention paper, figure by figure",
         "Kwon et al., *Efficient Memory Management for Large Language Model Serving with PagedAttention*, "
-        "SOSP 2023. This file is written by `pagesim reproduce`; do not edit it. Why numbers are off, as far "
-        "as it was found out, is said in docs/paper.md of pagesim.",
+        "SOSP 2023. `pagesim reproduce` writes this file; do not edit it. docs/paper.md of pagesim explains "
+        "the misses.",
         *_made_with(setting, beside),
         "## What misses its bar",
         _listed(number for number in numbers if number.verdict == "misses"),
-        "## What is far from a number without a bar",
-        _listed(far),
         "## In all",
         _table(
             {"figure": "---", "title": "---", "rests on": "---", "holds": "--:", "misses": "--:"}
@@ -65,25 +59,24 @@ def document(
 
 
 def _made_with(setting: PaperSetting, beside: Sequence[Column]) -> list[str]:
-    others = f" Beside it: {'; '.join(column.name for column in beside)}." if beside else ""
+    others = f" The next columns: {'; '.join(column.name for column in beside)}." if beside else ""
     lines = [
-        f"*Ours* is made with {setting.name}.{others}",
+        f"*Ours* uses {setting.name}.{others}",
         f"**Costs.** {setting.cost}: {COSTS.get(setting.cost, 'as given on the command line')}.",
     ]
     if setting.fitted:
         bars = " and ".join(f"{bar} on {name}" for name, bar in FITTED_TO.items())
         lines.append(
-            "**Two numbers are fitted**: what the paper's engine takes beside its kernels, an iteration and "
-            f"a sequence that gets a token, to two bars, Fig. 13's vLLM ({bars}). For OPT-13B they are "
+            "**Two numbers are fitted**: the paper's engine's own time an iteration and a sequence. "
+            f"They are fitted to two bars, Fig. 13's vLLM ({bars}). For OPT-13B they are "
             f"{in_words(ENGINES[setting.cost])}; with analytic costs, {in_words(ENGINES['analytic'])}. "
             "Every other number is a prediction."
         )
     sure = "; ".join(f"{letter}: {text}" for letter, text in CERTAINTIES.items() if letter)
     lines.append(
-        f"**How sure the paper's numbers are.** {sure}. A range is the text's, or what the artifact leaves "
-        "open. *Error* is ours less the paper's, 0 inside a range. *Bar* is what was promised beforehand; a "
-        "number without one is there to be looked at, and one read by eye is only compared with how well one "
-        "reads."
+        f"**Certainty of the paper's numbers** (*sure*). {sure}. A range is the text's, or what the artifact "
+        "leaves open. *Error* is ours minus the paper's, 0 inside a range. *Bar* is the tolerance set "
+        "before the run. The CSV files hold the numbers that the paper does not give."
     )
     return lines
 
@@ -126,6 +119,7 @@ def _section(each: Reproduced, beside: Sequence[Column], pictures: Mapping[str, 
     if figure.name in pictures:
         parts.append(f"![{figure.title}]({pictures[figure.name]})")
     right = dict.fromkeys(["paper", "sure", "ours", *(column.name for column in beside), "error"], "--:")
+    given = [number for number in each.numbers if number.paper is not None]
     rows = (
         [
             n.series,
@@ -138,9 +132,13 @@ def _section(each: Reproduced, beside: Sequence[Column], pictures: Mapping[str, 
             "" if n.bar == FITTED else n.bar,
             n.verdict,
         ]
-        for n in each.numbers
+        for n in given
     )
-    return [*parts, _table({"series": "---", "x": "---", **right, "bar": "---", "verdict": "---"}, rows)]
+    if given:
+        parts.append(_table({"series": "---", "x": "---", **right, "bar": "---", "verdict": "---"}, rows))
+    if len(given) < len(each.numbers):
+        parts.append(f"`{figure.name}.csv` has {len(each.numbers) - len(given)} more numbers.")
+    return parts
 
 
 def _table(columns: Mapping[str, str], rows: Iterable[Sequence[str]]) -> str:

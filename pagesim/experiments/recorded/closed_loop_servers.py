@@ -90,6 +90,8 @@ def _llama_70b(row: TableRow) -> dict[str, Any]:
     if row.gpu in BLACKWELL:
         # Graphs of decoding alone.
         found |= {"max_num_seqs": 512, "max_cudagraph_capture_size": 0}
+    else:
+        found["async_scheduling"] = True
     return found
 
 

@@ -20,8 +20,6 @@ COLUMNS = ("model", "system", "dtype", "release", "isl", "osl", "concurrency", "
 OF_A_CLIENT = 10
 """Requests for each client."""
 
-_ASYNCHRONOUS = "asynchronous scheduling of vLLM 0.10.2 is in no log of its decisions, and is not simulated"
-
 
 def fits(text: str) -> bool:
     """Return whether a text may be such a table."""
@@ -50,8 +48,6 @@ def _run(file: Path, line: int, cells: Mapping[str, str]) -> RecordedRun:
         return found
 
     notes: tuple[str, ...] = (f"{file}: line {line}: {row.note}",) if row.note else ()
-    if row.name == "Llama-3.1-70B" and row.release == "0.10.2":
-        notes += (_ASYNCHRONOUS,)
     server = {
         "model": row.model,
         "gpu": row.gpu,

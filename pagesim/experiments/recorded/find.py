@@ -22,6 +22,8 @@ from pagesim.experiments.recorded.catalogue import known, of_another_gpu
 from pagesim.experiments.recorded.layout import json_of, text_of
 from pagesim.experiments.recorded.recording import RecordedRun
 from pagesim.experiments.recorded.server_files import ServerFacts
+from pagesim.models import model
+from pagesim.scheduling.vllm_releases import RELEASES
 
 FORMATS = (
     "the JSON of vllm bench serve --save-result, SGLang's bench, AIPerf's profile_export, "
@@ -37,6 +39,9 @@ READERS = (*OF_LINES, guidellm, inference_perf, llmservingsim, aiperf_records)
 and its runs. ``read`` raises `PagesimError` where a field is missing or wrong, times contradict one another,
 or too many requests failed. The first that fits reads a file."""
 
+SHARING_OUT = "0.33.0"
+"""The release of which it is known how it shares requests out among data-parallel ranks."""
+
 
 def read(file: Path) -> tuple[RecordedRun, ...]:
     """Return the runs of a file, with the server's model, GPU and release as the catalogue has them.
@@ -51,6 +56,16 @@ def _known(run: RecordedRun) -> RecordedRun:
     """Return a run with the server's own words as the catalogue has them."""
     server, said = known(run.server), run.server.get("vllm_version")
     own = server.get("vllm_version")
+    if own is not None:
+        # What no log of so old a release shows is simulated as a release of which one does.
+        if server.get("async_scheduling") and not RELEASES[own].async_scheduling:
+            own = next(name for name, each in RELEASES.items() if each.async_scheduling)
+        if server.get("data_parallel_size", 1) > 1:
+            own = SHARING_OUT
+        server["vllm_version"] = own
+    if "model" in server and model(server["model"]).weights_in_words != "bf16":
+        # Of a checkpoint that is quantized: it says by itself how.
+        server = {name: value for name, value in server.items() if (name, value) != ("weight_dtype", "fp8")}
     notes = run.notes
     if own is not None and own != said:
         notes += (f"recorded of vLLM {brief(said, 40)}, which is simulated as {own}",)

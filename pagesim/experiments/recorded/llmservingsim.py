@@ -54,6 +54,8 @@ class _Meta(Layout):
     gpu: Any = at("hardware.device_name", default=None)
     vllm_version: Any = None
     tensor_parallel_size: Any = at("engine_kwargs.tensor_parallel_size", default=None)
+    data_parallel_size: Any = at("engine_kwargs.data_parallel_size", default=None)
+    enable_expert_parallel: Any = at("engine_kwargs.enable_expert_parallel", default=None)
     max_model_len: Any = at("engine_kwargs.max_model_len", default=None)
     max_num_seqs: Any = at(
         "resolved_config.scheduler_config.max_num_seqs", "engine_kwargs.max_num_seqs", default=None
@@ -81,6 +83,8 @@ def read(name: str, rows: Sequence[Any]) -> tuple[RecordedRun, ...]:
     beside, series = file.with_name("meta.json"), file.with_name("timeseries.csv")
     meta = table(json_of(beside, text_of(beside)) if beside.is_file() else None)
     settings = parsed(_Meta, str(beside), meta).model_dump(exclude_none=True)
+    if not settings.get("enable_expert_parallel"):
+        settings.pop("enable_expert_parallel", None)
     hash_ids = _hash_ids(file, meta.get("dataset_path"), len(rows))
     notes: tuple[str, ...] = ()
     if hash_ids is None and settings.get("enable_prefix_caching"):

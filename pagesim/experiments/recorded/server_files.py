@@ -44,6 +44,8 @@ _OPTIONS = (
     *(
         "model",
         "tensor_parallel_size",
+        "data_parallel_size",
+        "enable_expert_parallel",
         "max_model_len",
         "max_num_seqs",
         "max_num_batched_tokens",

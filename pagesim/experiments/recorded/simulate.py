@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 from pagesim.accounting.metrics import describe
 from pagesim.api import run as replay
 from pagesim.errors import PagesimError
+from pagesim.experiments.clusters import ClusterResult
+from pagesim.experiments.clusters.cluster import run_cluster
 from pagesim.experiments.recorded.errors import (
     OverTime,
     Pair,
@@ -21,6 +24,7 @@ from pagesim.experiments.recorded.errors import (
 from pagesim.experiments.recorded.recording import RecordedRun, Rows, Series
 from pagesim.results.prometheus import states_at
 from pagesim.results.result import Result
+from pagesim.setup.data_parallel import ranks_of
 from pagesim.setup.system import System, checked
 
 NEEDED = (
@@ -84,13 +88,22 @@ def simulate_recorded(run: RecordedRun, **system: Any) -> RecordedComparison:
         PagesimError: an option is missing, or the run and the system do not go together.
     """
     chosen = system_of(run, system)
-    result = replay(chosen, run.trace(), steps="none" if run.series is None else "iterations")
-    return compared(run, result, notes=(*result.notes, *_assumed(run, chosen)))
+    ranks, trace = ranks_of(chosen), run.trace()
+    result: Result | ClusterResult
+    if ranks > 1:
+        result = run_cluster(chosen, trace)
+    else:
+        result = replay(chosen, trace, steps="none" if run.series is None else "iterations")
+    notes = (*result.notes, *_assumed(run, chosen))
+    if ranks > 1 and run.series is not None:
+        notes += (f"{run.name}: what the server said over time is not compared: it had {ranks} ranks",)
+        run = dataclasses.replace(run, series=None)
+    return compared(run, result, notes=notes)
 
 
 def compared(
     run: RecordedRun,
-    result: Result,
+    result: Result | ClusterResult,
     *,
     name: str | None = None,
     rows: Rows | None = None,
@@ -154,7 +167,9 @@ def _assumed(run: RecordedRun, system: System) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _residuals(run: RecordedRun, pairs: Mapping[str, Pair], result: Result) -> dict[str, dict[str, Residual]]:
+def _residuals(
+    run: RecordedRun, pairs: Mapping[str, Pair], result: Result | ClusterResult
+) -> dict[str, dict[str, Residual]]:
     """Return by metric and statistic what was measured and what was simulated."""
     measured: dict[str, Any] = {metric: describe(pair.measured) for metric, pair in pairs.items()}
     if run.itl_s is not None:
@@ -164,7 +179,7 @@ def _residuals(run: RecordedRun, pairs: Mapping[str, Pair], result: Result) -> d
     return residuals_of({**measured, **run.known}, simulated)
 
 
-def duration_of(result: Result) -> float:
+def duration_of(result: Result | ClusterResult) -> float:
     """Return seconds from the first arrival to the last token."""
     columns = result.request_columns
     return float(np.nanmax(columns["finish_s"]) - np.nanmin(columns["arrival_s"]))

@@ -9,9 +9,8 @@ from pagesim.kvcache.tiers.chunks import ChunkRun, count, group_of, joined, segm
 from pagesim.kvcache.tiers.counts import ENTRIES, UNLIMITED, TierCounts
 from pagesim.kvcache.tiers.eviction import Eviction, RequestUse
 from pagesim.kvcache.tiers.lru import LruByRequest
-from pagesim.kvcache.tiers.lru_by_chunk import LruByChunk
 from pagesim.kvcache.tiers.moves import DEVICE, ChainUse, Move
-from pagesim.kvcache.tiers.names import EVICTIONS
+from pagesim.kvcache.tiers.names import EVICTIONS, new_eviction
 from pagesim.kvcache.tiers.never import Never
 from pagesim.kvcache.tiers.spans import Spans
 from pagesim.kvcache.tiers.store import WRITING, ChunkStore
@@ -30,7 +29,6 @@ __all__ = [
     "ChunkStore",
     "Copy",
     "Eviction",
-    "LruByChunk",
     "LruByRequest",
     "Move",
     "Never",
@@ -43,6 +41,7 @@ __all__ = [
     "count",
     "group_of",
     "joined",
+    "new_eviction",
     "segment",
     "singles",
     "within",

@@ -109,6 +109,14 @@ class Eviction(ABC):
         """A request reads or offers chunks that are ready."""
         return
 
+    def idle(self, runs: Sequence[ChunkRun]) -> None:
+        """Chunks are ready, and nobody reads them: they may go from now on."""
+        return
+
+    def pinned(self, runs: Sequence[ChunkRun]) -> None:
+        """Chunks may not go from now on, as they are read."""
+        return
+
     @abstractmethod
     def forgotten(self, run: ChunkRun) -> None:
         """Chunks that may go are about to be given up, and not for want of room."""

@@ -5,18 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from pagesim.eviction import EVICTION_POLICIES
 from pagesim.kvcache.tiers.arc import Arc
+from pagesim.kvcache.tiers.by_policy import ByPolicy
 from pagesim.kvcache.tiers.eviction import Eviction
 from pagesim.kvcache.tiers.lru import LruByRequest
-from pagesim.kvcache.tiers.lru_by_chunk import LruByChunk
 from pagesim.kvcache.tiers.never import Never
 
 EVICTIONS: Mapping[str, Callable[[int], Eviction]] = MappingProxyType(
     {
         "lru": lambda capacity: LruByRequest(),
         "arc": Arc,
-        "lru-chunk": lambda capacity: LruByChunk(),
         "never": lambda capacity: Never(),
     }
 )
-"""How each is made for a capacity in chunks."""
+"""vLLM's own, and none: how each is made for a capacity in chunks."""
+
+BY_POLICY = {"lru-chunk": "lru", "arc-textbook": "arc"}
+"""Policies of `EVICTION_POLICIES` whose names would be vLLM's own."""
+
+
+def new_eviction(name: str, capacity: int) -> Eviction:
+    """Return the eviction of that name for a tier of so many chunks: vLLM's own, or a prefix cache's policy.
+
+    Raises:
+        PagesimError: there is none.
+    """
+    if name in EVICTIONS:
+        return EVICTIONS[name](capacity)
+    name = BY_POLICY.get(name, name)
+    return ByPolicy(capacity, lambda view: EVICTION_POLICIES.make(name, lambda kind: kind(view)))

@@ -179,6 +179,7 @@ class ChunkStore:
                     break
         self.writing -= chunks
         self.evictable += chunks
+        self._eviction.idle(runs)
 
     def pin(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         """Let a request read chunks that are ready, until ``unpin``."""
@@ -244,8 +245,10 @@ class ChunkStore:
                 self._held.put((run[0], first, end), batch.part(readers, batch.rank))
                 if batch.readers == 0:
                     self.evictable -= end - first
+                    self._eviction.pinned([(run[0], first, end)])
                 elif readers == 0:
                     self.evictable += end - first
+                    self._eviction.idle([(run[0], first, end)])
 
     def _make_room(self, lacking: int, spared: Sequence[ChunkRun]) -> bool:
         """Evict so many chunks, none of the spared; say whether there were as many."""

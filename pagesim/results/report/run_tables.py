@@ -6,6 +6,7 @@ from math import inf
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pagesim.accounting.metrics import STRICT_ENTRIES, latency_values
 from pagesim.kvcache.tiers import ENTRIES
@@ -31,10 +32,7 @@ def over_time(result: Result) -> dict[str, Any] | None:
     if steps is None or steps.empty:
         return None
     clock = steps["clock"].to_numpy(np.float64)
-    rows = np.arange(len(clock))
-    if len(clock) > MOST_POINTS:
-        instants = np.linspace(clock[0], clock[-1], MOST_POINTS)
-        rows = np.unique(np.searchsorted(clock, instants, "right") - 1)
+    rows = _spread(clock)
     shown = steps.iloc[rows]
     entries = [name for name in STRICT_ENTRIES if name in steps]
     memory = result.summary["memory"]
@@ -54,6 +52,14 @@ def over_time(result: Result) -> dict[str, Any] | None:
     }
 
 
+def _spread(clock: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """Return which rows a chart over time shows: all, or those that hold at instants spread evenly."""
+    if len(clock) <= MOST_POINTS:
+        return np.arange(len(clock))
+    instants = np.linspace(clock[0], clock[-1], MOST_POINTS)
+    return np.unique(np.searchsorted(clock, instants, "right") - 1)
+
+
 def tiers(result: Result) -> list[dict[str, Any]]:
     """Return of each tier its capacity, mean shares, and the chunks of each entry at instants of the run.
 
@@ -66,10 +72,7 @@ def tiers(result: Result) -> list[dict[str, Any]]:
     for name, known in result.summary["memory"]["tiers"].items():
         own = table[table["tier"] == name]
         clock = own["clock"].to_numpy(np.float64)
-        rows = np.arange(len(clock))
-        if len(clock) > MOST_POINTS:
-            instants = np.linspace(clock[0], clock[-1], MOST_POINTS)
-            rows = np.unique(np.searchsorted(clock, instants, "right") - 1)
+        rows = _spread(clock)
         used = own[["pending", "pinned", "duplicate", "kept"]].to_numpy(np.int64).sum(axis=1)
         capacity = known["capacity"]
         found.append(

@@ -11,9 +11,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pagesim.costs.operators import Store, Tables
-from pagesim.costs.operators.store import tables_folder
+from pagesim.costs.operators import Chip, OperatorTables
+from pagesim.costs.operators.aiconfigurator import read_system, tables_folder
 from pagesim.errors import PagesimError
+from pagesim.hardware import gpu
 
 SYSTEM = "x1_sxm"
 
@@ -47,11 +48,6 @@ def write_store(folder: Path, system: str = SYSTEM) -> Path:
     def table(path: str, rows: list[dict[str, Any]]) -> None:
         write(folder, path, rows, system)
 
-    (folder / "query_versions.yaml").write_text(
-        'defaults:\n  vllm: {current: "1.2.0", previous: null}\n'
-        'overrides:\n  old_sxm:\n    vllm: {current: "1.0.0"}\n'
-    )
-    (folder / f"{system}.yaml").write_text("gpu:\n  mem_bw: 2.0e+12\nmisc:\n  nccl_version: '2.1'\n")
     sizes = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
     widths = [1024, 2048, 4096, 8192, 16384]
     table(
@@ -126,9 +122,15 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def tables(store: Path) -> Tables:
+def tables(store: Path) -> OperatorTables:
     """Return the tables of that folder."""
-    return Tables(Store(SYSTEM, tables=store))
+    return read_system(SYSTEM, tables=store)
+
+
+@pytest.fixture
+def chip(tables: OperatorTables) -> Chip:
+    """Return these tables as measurements of an H100."""
+    return Chip(gpu("h100"), gpu("h100"), tables)
 
 
 @pytest.fixture

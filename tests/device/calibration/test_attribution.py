@@ -30,10 +30,10 @@ def test_every_term_is_recovered_to_within_a_percent(known):
         for size in (1, 3, 7, 20, 32):
             assert terms.at(name, 0)(size) == pytest.approx(getattr(costs, name)(size), rel=A_PERCENT), name
     for batch, context in ((1, 16), (3, 100), (10, 700), (32, 4096)):
-        found, true = terms.decode[16](batch, context), costs.decode(batch, context)
+        found, true = terms.decode[16](batch, context / batch), costs.decode(batch, context)
         assert found == pytest.approx(true, rel=A_PERCENT)
     for tokens, pairs in ((8, 36), (64, 2080), (100, 5050), (128, 8256)):
-        found, true = terms.prefill[16](tokens, pairs), costs.prefill(tokens, pairs)
+        found, true = terms.prefill[16](tokens, pairs / tokens), costs.prefill(tokens, pairs)
         assert found == pytest.approx(true, rel=A_PERCENT)
     for name in ("copy", "swap_out", "swap_in"):
         for count in (1, 3, 9, 16):

@@ -289,3 +289,16 @@ def test_a_device_is_the_gpu_of_its_name_or_a_note_says_that_it_is_another(devic
     assert bool(of_another_gpu(device, name)) is another
     if another:
         assert f"simulated as {name}" in of_another_gpu(device, name)
+
+
+def test_what_no_log_of_a_release_shows_is_simulated_as_a_release_of_which_one_does(tmp_path):
+    head = "model,system,dtype,release,isl,osl,concurrency,tp,ep,ttft_ms,tpot_ms,note\n"
+    file = tmp_path / "runs.csv"
+    file.write_text(head + "meta-llama/Llama-3.1-70B,h100_sxm,fp8,0.10.2,1000,50,4,2,1,250,10.4,\n")
+    (run,) = read(file)
+    assert run.server["async_scheduling"]
+    assert run.server["vllm_version"] == "0.19.0"
+    assert any("vLLM '0.10.2', which is simulated as 0.19.0" in note for note in run.notes)
+    file.write_text(head + "MiniMaxAI/MiniMax-M2.5,b200_sxm,fp8,0.19.0,1000,50,4,2,1,250,10.4,\n")
+    (run,) = read(file)
+    assert "weight_dtype" not in run.server, "the checkpoint has its scales by block"

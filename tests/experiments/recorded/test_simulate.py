@@ -131,3 +131,16 @@ def test_means_alone_are_compared_by_means(tmp_path: Path) -> None:
     # A step of 10 ms with four sequences of 0.1 ms, and a little more where prompts came in.
     assert 0.0104 < found.residuals["tpot"]["mean"].simulated < 0.06
     assert "simulated as 0.11.2" in found.notes[0]
+
+
+def test_ranks_of_a_deployment_are_simulated_as_replicas() -> None:
+    run = replace(recorded(), series=None)
+    ranks = replace(run, server={**SERVER, "data_parallel_size": 2, "vllm_version": "0.33.0"})
+    found = simulate_recorded(ranks, cost=COST)
+    of_ranks = ps.simulate_cluster(run.trace(), cost=COST, **ranks.server)
+    ttft = of_ranks.requests["first_token_s"] - of_ranks.requests["arrival_s"]
+    assert found.residuals["ttft"]["mean"].simulated == pytest.approx(ttft.mean())
+    assert found.residuals["ttft"]["mean"].error < 0, "two engines wait less than the one of the recording"
+    watched = simulate_recorded(replace(ranks, series=recorded().series), cost=COST)
+    assert watched.curve is None
+    assert any("it had 2 ranks" in note for note in watched.notes)

@@ -1,0 +1,171 @@
+"""Compact tables of one GPU: seconds of single operators by type, shape and size, in one small file."""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pagesim.errors import PagesimError
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Axes = tuple[Ints, ...]
+
+NOTICE = "AIConfigurator's operator tables, © NVIDIA, Apache-2.0, changed"
+"""Whose measurements they are; every profile made of them repeats it."""
+
+DATA = Path(__file__).resolve().parent / "data"
+"""Folder of the bundled tables: a file for each GPU, named as the catalogue of GPUs names it."""
+
+STEP = 0.002
+"""Seconds are stored as whole steps of their logarithm, so that a stored value is at most 0.1 % off."""
+
+LEAST_S = 1e-9
+"""Seconds of step 0, which stands for a size that was not measured."""
+
+_RELEASE = re.compile(r"(\d+(?:\.\d+)*)")
+
+
+class HeldOut(NamedTuple):
+    """Relative errors of a table's points, each predicted from its neighbours.
+
+    Attributes:
+        points: number of them.
+        mean, worst: of the absolute errors.
+    """
+
+    points: int
+    mean: float
+    worst: float
+
+
+class OperatorTable(NamedTuple):
+    """Seconds of one kind of operator.
+
+    Attributes:
+        name: family and types, such as ``("gemm", "fp8")``.
+        release: engine and version that were timed, such as ``vllm 0.24.0``.
+        keys: what tells the rows apart, such as numbers of heads, ``[R, K]``.
+        axes: sizes, rising, one array an axis.
+        seconds: ``[R, *axes]``; NaN where nothing was measured.
+        held_out: how wrong a prediction from neighbours is.
+    """
+
+    name: tuple[str, ...]
+    release: str
+    keys: Ints
+    axes: Axes
+    seconds: Floats
+    held_out: HeldOut = HeldOut(0, 0.0, 0.0)
+
+    def row(self, *key: int) -> Floats | None:
+        """Return the seconds of one key, ``[*axes]``; None if it was not measured."""
+        found = np.flatnonzero((self.keys == np.array(key, np.int64)).all(1))
+        return self.seconds[found[0]] if len(found) else None
+
+
+class OperatorTables:
+    """All tables of one GPU, each decoded when it is first asked for.
+
+    Args:
+        gpu: the GPU's name in the catalogue, or the tables' own name of its system.
+        content: bytes of an ``.npz`` file that `packed` made.
+
+    Raises:
+        PagesimError: the content is no such file.
+    """
+
+    def __init__(self, gpu: str, content: bytes) -> None:
+        self.gpu = gpu
+        try:
+            self._arrays = np.load(io.BytesIO(content), allow_pickle=False)
+            self._titles = [tuple(str(each).split("|")) for each in self._arrays["titles"]]
+            self._errors = self._arrays["held_out"]
+        except (ValueError, OSError, KeyError, zipfile.BadZipFile, EOFError):
+            raise PagesimError(f"operator tables of {gpu} are damaged: make them again") from None
+        self._decoded: dict[int, OperatorTable] = {}
+
+    def find(self, *name: str) -> list[OperatorTable]:
+        """Return the tables whose name begins so, the newest release first, other engines' last."""
+        places = [place for place, (_, *full) in enumerate(self._titles) if tuple(full[: len(name)]) == name]
+        return sorted((self._table(place) for place in places), key=_newest_first)
+
+    def types(self, family: str) -> list[str]:
+        """Return the first types of a family's tables, such as the weight types of ``gemm``."""
+        return sorted({full[1] for _, *full in self._titles if full[0] == family})
+
+    def all(self) -> list[OperatorTable]:
+        """Return every table."""
+        return [self._table(place) for place in range(len(self._titles))]
+
+    def _table(self, place: int) -> OperatorTable:
+        known = self._decoded.get(place)
+        if known is None:
+            release, *name = self._titles[place]
+            steps = np.cumsum(self._arrays[f"{place}.steps"].astype(np.int64), axis=-1)
+            seconds = np.where(steps > 0, LEAST_S * np.exp(STEP * steps), np.nan)
+            axes = tuple(
+                self._arrays[f"{place}.axis{axis}"].astype(np.int64) for axis in range(seconds.ndim - 1)
+            )
+            points, mean, worst = self._errors[place].tolist()
+            keys = self._arrays[f"{place}.keys"].astype(np.int64)
+            held_out = HeldOut(int(points), mean, worst)
+            known = OperatorTable(tuple(name), release, keys, axes, seconds, held_out)
+            self._decoded[place] = known
+        return known
+
+
+def packed(tables: Sequence[OperatorTable]) -> bytes:
+    """Return tables as the content of an ``.npz`` file, the same bytes for the same tables."""
+    arrays: dict[str, npt.NDArray[np.generic]] = {
+        "titles": np.array(["|".join((each.release, *each.name)) for each in tables]),
+        "held_out": np.array([each.held_out for each in tables], np.float32).reshape(-1, 3),
+    }
+    for place, table in enumerate(tables):
+        known = np.isfinite(table.seconds)
+        steps = np.zeros(table.seconds.shape, np.int64)
+        steps[known] = np.maximum(1, np.round(np.log(table.seconds[known] / LEAST_S) / STEP))
+        arrays[f"{place}.keys"] = table.keys.astype(np.int32)
+        for axis, sizes in enumerate(table.axes):
+            arrays[f"{place}.axis{axis}"] = sizes.astype(np.int32)
+        # Differences along the last axis are small numbers, which a zip file makes short.
+        arrays[f"{place}.steps"] = np.diff(steps, axis=-1, prepend=0).astype(np.int16)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, array in arrays.items():
+            member = io.BytesIO()
+            np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+            entry = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
+            archive.writestr(entry, member.getvalue(), zipfile.ZIP_DEFLATED, 9)
+    return buffer.getvalue()
+
+
+@cache
+def bundled_tables(gpu: str) -> OperatorTables | None:
+    """Return the tables of a GPU that come with pagesim; None if there are none of it."""
+    file = DATA / f"{gpu}.npz"
+    return OperatorTables(gpu, file.read_bytes()) if file.is_file() else None
+
+
+def bundled_gpus() -> tuple[str, ...]:
+    """Return the GPUs whose tables come with pagesim."""
+    return tuple(sorted(file.stem for file in DATA.glob("*.npz")))
+
+
+def version_of(release: str) -> tuple[int, ...]:
+    """Return the numbers of a release's version, such as (0, 24, 0); none if it has no version."""
+    found = _RELEASE.search(release)
+    return tuple(int(each) for each in found[1].split(".")) if found else ()
+
+
+def _newest_first(table: OperatorTable) -> tuple[object, ...]:
+    engine = table.release.partition(" ")[0]
+    return engine != "vllm", tuple(-each for each in version_of(table.release)), table.name

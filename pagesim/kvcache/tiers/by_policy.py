@@ -1,0 +1,118 @@
+"""ByPolicy: any eviction policy of a prefix cache as that of a tier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pagesim.eviction import CacheView, EvictionPolicy
+from pagesim.kvcache.tiers.chunks import ChunkRun, singles
+from pagesim.kvcache.tiers.eviction import Eviction, MayGo, RequestUse
+
+
+class ByPolicy(Eviction):
+    """Tells a policy chunk by chunk what happens, and lets the chunks go that it names.
+
+    A request's first use of a chunk is a hit or a miss, its others are none. Any chunk may go that is ready
+    and that nobody reads; a tier does not know which chunks hang on it. All chunks cost the same.
+
+    Args:
+        capacity: chunks of the tier.
+        make: makes the policy.
+    """
+
+    __slots__ = ("_asked", "_chunks", "_depth", "_gone", "_numbers", "_policy", "_there", "_view", "_weights")
+
+    def __init__(self, capacity: int, make: Callable[[CacheView], EvictionPolicy]) -> None:
+        self._chunks: list[ChunkRun] = []  # by number
+        self._numbers: dict[ChunkRun, int] = {}  # of those that are there or were asked for
+        self._there: set[int] = set()
+        self._gone: set[int] = set()  # given up, which the policy may still name
+        self._asked: list[int] = []  # of the last offer, which must not make room for it
+        self._depth: list[int] = []
+        self._weights: list[float] = []
+        self._view = CacheView(capacity, self._depth, self._weights)
+        self._policy = make(self._view)
+
+    def missed(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
+        for number in self._first_used(use, runs):
+            self._policy.miss(number)
+        self._asked = []
+
+    def touched(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
+        for number in self._first_used(use, runs):
+            self._policy.hit(number)
+        self._asked = [self._number(each) for each in singles(runs)]
+
+    def inserted(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
+        for each in singles(runs):
+            number = self._number(each)
+            self._there.add(number)
+            self._policy.insert(number)
+
+    def idle(self, runs: Sequence[ChunkRun]) -> None:
+        for each in singles(runs):
+            self._free(self._number(each))
+
+    def pinned(self, runs: Sequence[ChunkRun]) -> None:
+        assert self._view.free is not None
+        self._view.free.difference_update(self._number(each) for each in singles(runs))
+
+    def forgotten(self, run: ChunkRun) -> None:
+        for each in singles([run]):
+            number = self._numbers.pop(each)
+            self._there.discard(number)
+            self._gone.add(number)
+
+    def choose(self, chunks: int, may_go: MayGo) -> list[ChunkRun] | None:
+        free = self._view.free
+        assert free is not None
+        spared = [number for number in self._asked if number in free]
+        free.difference_update(spared)
+        chosen: list[int] = []
+        while len(chosen) < chunks:
+            number = self._policy.evict()
+            if number is None:
+                break
+            free.discard(number)
+            if number in self._gone:
+                self._gone.discard(number)
+            else:
+                chosen.append(number)
+        found = len(chosen) == chunks
+        if not found:  # they stay, as the newest
+            for number in chosen:
+                self._policy.insert(number)
+            spared += chosen
+        for number in spared:
+            self._free(number)
+        if not found:
+            return None
+        runs = [self._chunks[number] for number in chosen]
+        self._there.difference_update(chosen)
+        return runs
+
+    def knows(self) -> set[ChunkRun]:
+        return {self._chunks[number] for number in self._there}
+
+    def _number(self, each: ChunkRun) -> int:
+        """Return the number of a chunk, by which the policy knows it."""
+        number = self._numbers.get(each)
+        if number is None:
+            number = self._numbers[each] = len(self._chunks)
+            self._chunks.append(each)
+            self._depth.append(each[1])
+            self._weights.append(1.0)
+        return number
+
+    def _first_used(self, use: RequestUse, runs: Sequence[ChunkRun]) -> list[int]:
+        """Return the chunks that a request uses for the first time, and note that it does."""
+        used = use.noted.setdefault("used", set())
+        first = [each for each in singles(runs) if each not in used]
+        used.update(first)
+        return [self._number(each) for each in first]
+
+    def _free(self, number: int) -> None:
+        """Let a chunk go from now on, if the policy wants to."""
+        assert self._view.free is not None
+        self._view.free.add(number)
+        self._policy.freed(number)
