@@ -29,6 +29,7 @@ from .samples import (
     guidellm,
     inference_perf,
     llmservingsim,
+    sampled,
     sglang,
     vllm,
 )
@@ -208,24 +209,6 @@ def test_what_a_client_did_not_keep_is_named(tmp_path: Path) -> None:
     del short["itls"]
     with pytest.raises(PagesimError, match="--output-details"):
         read(written(tmp_path, short))
-
-
-def sampled(metrics: dict[str, tuple[float, list[float]]]) -> dict[str, Any]:
-    """Return what AIPerf exports of a server's metrics: by name the total or mean, and means of 2 s each."""
-
-    def slices(means: list[float]) -> list[dict[str, float]]:
-        starts = [10**9 * (100 + 2 * row) for row in range(len(means))]
-        return [
-            {"start_ns": at, "end_ns": at + 2 * 10**9, "avg": mean}
-            for at, mean in zip(starts, means, strict=True)
-        ]
-
-    return {
-        "metrics": {
-            name: {"series": [{"labels": None, "stats": {"avg": value}, "timeslices": slices(means)}]}
-            for name, (value, means) in metrics.items()
-        }
-    }
 
 
 def test_aiperfs_samples_of_a_server_say_what_it_was_over_time(tmp_path: Path) -> None:

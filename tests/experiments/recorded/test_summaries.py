@@ -89,6 +89,34 @@ def aiperf(**fields: Any) -> dict[str, Any]:
     }
 
 
+def records() -> list[dict[str, Any]]:
+    """Return a request of a warm-up, twenty of half a second each, twice a second, and one that failed."""
+    rows: list[dict[str, Any]] = [
+        {
+            "metadata": {
+                "request_start_ns": 1_759_813_207_000_000_000 + 500_000_000 * row,
+                "benchmark_phase": phase,
+            },
+            "metrics": {
+                "time_to_first_token": {"value": 100.0 + row, "unit": "ms"},
+                "request_latency": {"value": 0.5, "unit": "sec"},
+                "input_sequence_length": {"value": 30 + row, "unit": "tokens"},
+                "output_sequence_length": {"value": 5, "unit": "tokens"},
+            },
+            "error": None,
+        }
+        for row, phase in enumerate(["warmup", *["profiling"] * 20])
+    ]  # fmt: skip
+    rows.append(
+        {
+            "metadata": rows[0]["metadata"] | {"benchmark_phase": "profiling"},
+            "metrics": {},
+            "error": {"code": 499},
+        }
+    )
+    return rows
+
+
 CSV = """Metric,avg,min,max,p50,p99,std
 Time to First Token (ms),25.00,20.00,30.00,20.00,30.00,5.00
 Inter Token Latency (ms),16.00,16.00,16.00,16.00,16.00,0.00
@@ -203,29 +231,7 @@ def test_a_csv_alone_has_as_many_clients_as_littles_law_says(tmp_path: Path) -> 
 
 
 def test_records_of_aiperf_are_requests(tmp_path: Path) -> None:
-    rows = [
-        {
-            "metadata": {
-                "request_start_ns": 1_759_813_207_000_000_000 + 500_000_000 * row,
-                "benchmark_phase": phase,
-            },
-            "metrics": {
-                "time_to_first_token": {"value": 100.0 + row, "unit": "ms"},
-                "request_latency": {"value": 0.5, "unit": "sec"},
-                "input_sequence_length": {"value": 30 + row, "unit": "tokens"},
-                "output_sequence_length": {"value": 5, "unit": "tokens"},
-            },
-            "error": None,
-        }
-        for row, phase in enumerate(["warmup", *["profiling"] * 20])
-    ]  # fmt: skip
-    rows.append(
-        {
-            "metadata": rows[0]["metadata"] | {"benchmark_phase": "profiling"},
-            "metrics": {},
-            "error": {"code": 499},
-        }
-    )
+    rows = records()
     (tmp_path / "profile_export_aiperf.json").write_text(json.dumps(aiperf()))
     run = one(tmp_path, "\n".join(map(json.dumps, rows)), "profile_export.jsonl")
     assert run.arrival_s == pytest.approx(np.arange(20) / 2, abs=1e-6)
