@@ -82,7 +82,8 @@ def command(
     apart = {str(file) for file in hold_out or []}
     by_use: dict[bool, list[RecordedRun]] = {False: [], True: []}
     for run, load in zip(runs, loads, strict=True):
-        by_use[run.name.partition("#")[0] in apart].append(load)
+        # A run of a file of several is called by the file and a number.
+        by_use[bool({run.name, run.name.rpartition("#")[0]} & apart)].append(load)
     operators = _start(start, system)
     if operators is not None and "kv_cache_dtype" not in system.model_fields_set:
         system = system.model_copy(update={"kv_cache_dtype": operators.kv_dtype})
