@@ -28,7 +28,7 @@ KINDS = ("prefill", "decode", "mixed", "with swap")
 """Kinds of iterations; one that swaps is of the last kind, whatever it computes."""
 
 LATENCIES = ("normalized_latency", "ttft", "tpot", "latency")
-"""What is compared end to end, beside ``duration``; ``docs/metrics.md`` defines it."""
+"""What is compared end to end, beside ``duration``; ``docs/reference/metrics.md`` defines it."""
 
 Errors = dict[str, float]
 

@@ -67,7 +67,9 @@ def experts(config: HfConfig, layers: int) -> MixtureOfExperts | None:
         dense_layers=len(plain_layers(config, layers)),
         correction_bias=config.text("topk_method") == "noaux_tc"
         or config.flag("use_routing_bias")
-        or config.flag("use_expert_bias"),
+        or config.flag("use_expert_bias")
+        or config.flag("moe_router_enable_expert_bias"),
+        wide_router=config.text("router_dtype") == "fp32",
         latent=config.number(latent, default=0) if latent else 0,
     )
     return replace(found, **rules.experts)

@@ -37,6 +37,9 @@ _MAY_BE_0 = (
 )
 _OF_WEIGHTS = ("hidden", "ffn", "vocab")
 """What may be 0, all of it, where only what a model keeps is known."""
+MOST_OF_TOWER, _TOWERS = 1 << 40, ("tower", "tower_whole")
+"""Likewise more parameters of a tower for images than this."""
+
 _PARTS = ("layers", "heads", "kv_heads", "experts", "experts_per_token", "shared_experts", "index_heads")
 
 
@@ -202,7 +205,7 @@ class ModelSpec:
                 continue
             value = getattr(part, f.name)
             least = 0 if f.name in may_be_0 else 1
-            most = MOST_PARTS if f.name in _PARTS else MOST
+            most = MOST_PARTS if f.name in _PARTS else MOST_OF_TOWER if f.name in _TOWERS else MOST
             if not least <= value <= most:
                 raise PagesimError(
                     f"model {self.name}: {f.name} is {brief(value)}; it must be a positive number, at most "

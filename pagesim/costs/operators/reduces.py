@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pagesim.costs.operators.chip import Chip
-from pagesim.costs.operators.interpolation import line
 from pagesim.costs.operators.tables import Floats, OperatorTable, bundled_gpus, bundled_tables, version_of
+from pagesim.costs.table import line
 from pagesim.hardware import gpu as gpu_of
 
 FAMILY = "all_reduce"

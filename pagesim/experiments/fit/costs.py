@@ -11,8 +11,7 @@ import numpy as np
 
 from pagesim.costs import CostModel, EngineTime, Profiled, Roofline
 from pagesim.costs.profiles import BLOCK_CURVES, Profile, Reached, Shape, States, Terms, analytic_profile
-from pagesim.costs.profiles.analytic import LONG
-from pagesim.costs.table import Table, constant
+from pagesim.costs.table import Table, bilinear, constant
 from pagesim.experiments.fit.equations import COLUMNS
 from pagesim.experiments.fit.iterations import AFFINE, PAIRS, RISES, SIZES, reads_of, served_as
 from pagesim.experiments.recorded.recording import Floats, RecordedRun
@@ -49,20 +48,6 @@ class Coefficients(NamedTuple):
     pair_s: float = 0.0
 
 
-def _attention(
-    context_s: float, pair_s: float, prompt_token_s: float = 0.0, prompts_s: float = 0.0
-) -> tuple[Table, Table]:
-    """Return what attention takes in decoding and in prompts."""
-    decode = Table.of(
-        {"sequences": (1, LONG), "context": (1, LONG)}, lambda batch, mean: context_s * batch * mean
-    )
-    prefill = Table.of(
-        {"tokens": (1, LONG), "keys": (1, LONG)},
-        lambda new, keys: prompts_s + prompt_token_s * new + pair_s * new * keys,
-    )
-    return decode, prefill
-
-
 def profile_of(
     coefficients: Coefficients,
     model: ModelSpec,
@@ -92,21 +77,24 @@ def profile_of(
         (nothing,) * 3 if moves is None else (moves.copy_, moves.swap_out, moves.swap_in)
     )
     of_all = reads.pop(None)
-    decode, prefill = _attention(
-        each.context_s * of_all.context, each.pair_s * of_all.pair, each.prompt_token_s, each.prompts_s
+    prefill = bilinear(
+        *("tokens", "keys"),
+        launch_s=each.prompts_s,
+        first_s=each.prompt_token_s,
+        each_s=each.pair_s * of_all.pair,
     )
-    within = {
-        span: _attention(each.context_s * of.context, each.pair_s * of.pair) for span, of in reads.items()
-    }
     terms = Terms(
         linear=tokens,
         head=constant("sequences", 0.0),
         write=NOTHING,
-        decode={block_size: decode},
+        decode={block_size: bilinear("sequences", "context", each_s=each.context_s * of_all.context)},
         prefill={block_size: prefill},
         reached={
-            f"{span.kind}:{span.size}": Reached(decode=tables[0], prefill=tables[1])
-            for span, tables in within.items()
+            f"{span.kind}:{span.size}": Reached(
+                decode=bilinear("sequences", "context", each_s=each.context_s * of.context),
+                prefill=bilinear("tokens", "keys", each_s=each.pair_s * of.pair),
+            )
+            for span, of in reads.items()
             if span is not None
         },
         states=States(decode=constant("sequences", 0.0), prefill=NOTHING) if model.state_layers else None,

@@ -38,8 +38,8 @@ def document(
     parts = [
         "# The PagedAttention paper, figure by figure",
         "Kwon et al., *Efficient Memory Management for Large Language Model Serving with PagedAttention*, "
-        "SOSP 2023. `pagesim reproduce` writes this file; do not edit it. docs/paper.md of pagesim explains "
-        "the misses.",
+        "SOSP 2023. `pagesim reproduce` writes this file; do not edit it. docs/validation/paper.md of "
+        "pagesim explains the misses.",
         *_made_with(setting, beside),
         "## What misses its bar",
         _listed(number for number in numbers if number.verdict == "misses"),
@@ -75,8 +75,8 @@ def _made_with(setting: PaperSetting, beside: Sequence[Column]) -> list[str]:
     sure = "; ".join(f"{letter}: {text}" for letter, text in CERTAINTIES.items() if letter)
     lines.append(
         f"**Certainty of the paper's numbers** (*sure*). {sure}. A range is the text's, or what the artifact "
-        "leaves open. *Error* is ours minus the paper's, 0 inside a range. *Bar* is the tolerance set "
-        "before the run. The CSV files hold the numbers that the paper does not give."
+        "leaves open. *Bar* is the tolerance set before the run. The CSV files hold the errors, and "
+        "numbers that the paper does not give."
     )
     return lines
 
@@ -118,7 +118,7 @@ def _section(each: Reproduced, beside: Sequence[Column], pictures: Mapping[str, 
         parts.append(f"**Not drawn**: {figure.missing}.")
     if figure.name in pictures:
         parts.append(f"![{figure.title}]({pictures[figure.name]})")
-    right = dict.fromkeys(["paper", "sure", "ours", *(column.name for column in beside), "error"], "--:")
+    right = dict.fromkeys(["paper", "sure", "ours", *(column.name for column in beside)], "--:")
     given = [number for number in each.numbers if number.paper is not None]
     rows = (
         [
@@ -128,7 +128,6 @@ def _section(each: Reproduced, beside: Sequence[Column], pictures: Mapping[str, 
             n.certainty,
             _cell(n.ours),
             *(_cell(column.of(n)) for column in beside),
-            _cell(n.error, sign=True),
             "" if n.bar == FITTED else n.bar,
             n.verdict,
         ]
@@ -152,11 +151,10 @@ def _range_cell(paper: Range | None) -> str:
     return range_text(paper, _cell, "–")
 
 
-def _cell(value: float | None, *, sign: bool = False) -> str:
+def _cell(value: float | None) -> str:
     """Return a value as people read it: four digits, and thousands told apart."""
     if value is None:
         return ""
-    plus = "+" if sign and value > 0 else ""
     if value == int(value) and abs(value) < 1e9:
-        return f"{plus}{int(value):,}"
-    return plus + (f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}")
+        return f"{int(value):,}"
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"

@@ -13,7 +13,7 @@ class ByPolicy(Eviction):
     """Tells a policy chunk by chunk what happens, and lets the chunks go that it names.
 
     A request's first use of a chunk is a hit or a miss, its others are none. Any chunk may go that is ready
-    and that nobody reads; a tier does not know which chunks hang on it. All chunks cost the same.
+    and that is not being read; a tier does not know which chunks hang on it. All chunks cost the same.
 
     Args:
         capacity: chunks of the tier.

@@ -110,7 +110,7 @@ class Eviction(ABC):
         return
 
     def idle(self, runs: Sequence[ChunkRun]) -> None:
-        """Chunks are ready, and nobody reads them: they may go from now on."""
+        """Chunks are ready and not being read: they may go from now on."""
         return
 
     def pinned(self, runs: Sequence[ChunkRun]) -> None:
