@@ -108,8 +108,8 @@ def _recorded(source: Path, target: Path, error: TraceError) -> dict[Path, Trace
     )
     found = {}
     for file, run in zip(files, runs, strict=True):
-        what = "drawn again, as it is known by a summary" if run.known else "when they were sent"
-        note = f"requests of {run.name}, {what}, and how long they were"
+        what = "drawn again by its summary" if run.known else "when they were sent and how long they were"
+        note = f"requests of {run.name}, {what}"
         if run.max_concurrency is not None:
             note += f"; {run.max_concurrency} were outstanding at a time: replay it with --max-concurrency"
         found[file] = run.trace().with_columns({}, note)
