@@ -63,6 +63,7 @@ def best_cost(target: Target, moe_backend: str | None = None) -> Profiled | Roof
         block_size=target.block_size,
         kv_dtype=target.kv_dtype,
         engine=target.engine,
+        drafter=target.drafter,
     )
     roofline.notes = (*roofline.notes, f"{why}; using datasheet estimates (cost roofline)")
     return roofline

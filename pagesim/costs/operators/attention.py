@@ -11,9 +11,9 @@ from pagesim.costs.operators.bounds import decode_bound, prompts_bound
 from pagesim.costs.operators.chip import Chip
 from pagesim.costs.operators.dtypes import BF16
 from pagesim.costs.operators.heads import Stand, stands_for
-from pagesim.costs.operators.interpolation import line
 from pagesim.costs.operators.planes import Plane
 from pagesim.costs.operators.tables import Floats, Ints, OperatorTable
+from pagesim.costs.table import line
 
 DECODE, PROMPTS = "decode", "prompts"
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pagesim.costs.operators.chip import Chip
-from pagesim.costs.operators.interpolation import line
 from pagesim.costs.operators.tables import Floats, OperatorTable, version_of
+from pagesim.costs.table import line
 
 FAMILY = "all_reduce"
 GRAPH, EAGER, NCCL = "graph", "eager", "nccl"
