@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -13,21 +10,9 @@ import pytest
 from pagesim.costs import EngineTime
 from pagesim.errors import PagesimError
 from pagesim.experiments.recorded.closed_loop_table import read
+from tests.pages import module_of
 
-
-def make_accuracy() -> Any:
-    """Return the script of the page on accuracy; its folder is no package."""
-    script = Path(__file__).parents[2] / "docs" / "make_accuracy.py"
-    spec = spec_from_file_location("make_accuracy", script)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules["make_accuracy"] = module  # dataclasses look there
-    spec.loader.exec_module(module)
-    return module
-
-
-PAGE = make_accuracy()
+PAGE = module_of("docs/make_accuracy.py")
 Case, Means, MeasuredRun = PAGE.Case, PAGE.Means, PAGE.MeasuredRun
 cases, predicted, summed = PAGE.cases, PAGE.predicted, PAGE.summed
 
