@@ -132,7 +132,10 @@ class Roofline:
     ) -> None:
         efficiency = efficiency or Efficiency()
         hbm = gpu.hbm_bytes_per_s * efficiency.hbm
-        fp16 = gpu.fp16_flops * efficiency.flops
+        # Shares are of what tensor cores could do.
+        units = 2 if gpu.half_rate else 1
+        products, experts = (min(1.0, units * each) for each in (efficiency.flops, efficiency.experts))
+        fp16 = gpu.fp16_flops * products
         kv_bytes = model.kv_bytes_per_token(kv_dtype, tp)
         self._overhead = to_ticks(engine.iteration_s)
         self._sequence = to_ticks(engine.sequence_s)
@@ -150,18 +153,16 @@ class Roofline:
         self._activations_s = 8 * model.layers * model.hidden * 2 / tp / hbm
         of_experts_s = model.expert_flops_per_token / tp / gpu.flops(model.weights.experts.compute)
         of_all_s = sum(flops / tp / gpu.flops(compute) for compute, flops in model.flops_by_compute.items())
-        self._linear_s = (of_all_s - of_experts_s) / efficiency.flops
-        self._linear_experts_s = of_experts_s / efficiency.experts
+        self._linear_s = (of_all_s - of_experts_s) / products
+        self._linear_experts_s = of_experts_s / experts
         self._head_weights_s = model.lm_head_bytes / tp / hbm
-        self._head_s = (
-            model.lm_head_flops_per_token / tp / (gpu.flops(model.lm_head_compute) * efficiency.flops)
-        )
+        self._head_s = model.lm_head_flops_per_token / tp / (gpu.flops(model.lm_head_compute) * products)
         with_experts = 0
         if model.moe is not None:
             with_experts = (model.mlp_layers or model.layers) - model.moe.dense_layers
         self._launches_s = efficiency.launch_s * (KERNELS * model.layers + EXPERT_KERNELS * with_experts)
         kv = gpu.hbm_bytes_per_s * efficiency.kv
-        prompts = gpu.fp16_flops * efficiency.prompts
+        prompts = gpu.fp16_flops * min(1.0, units * efficiency.prompts)
         layers = attended(model, kv_dtype, tp)
         whole = layers.pop(None)
         self._pair_s = whole.prompt_flops / tp / prompts

@@ -8,7 +8,7 @@ from math import ceil
 
 from pagesim.errors import PagesimError, brief
 from pagesim.models.encoder import Encoder
-from pagesim.models.exactness import Trust, is_estimate, notes, trust
+from pagesim.models.exactness import Trust, notes, trust
 from pagesim.models.experts import ExpertDivision
 from pagesim.models.layers import (
     MOST,
@@ -37,9 +37,6 @@ _MAY_BE_0 = (
 )
 _OF_WEIGHTS = ("hidden", "ffn", "vocab")
 """What may be 0, all of it, where only what a model keeps is known."""
-MOST_OF_TOWER, _TOWERS = 1 << 40, ("tower", "tower_whole")
-"""Likewise more parameters of a tower for images than this."""
-
 _PARTS = ("layers", "heads", "kv_heads", "experts", "experts_per_token", "shared_experts", "index_heads")
 
 
@@ -205,7 +202,8 @@ class ModelSpec:
                 continue
             value = getattr(part, f.name)
             least = 0 if f.name in may_be_0 else 1
-            most = MOST_PARTS if f.name in _PARTS else MOST_OF_TOWER if f.name in _TOWERS else MOST
+            most = MOST_PARTS if f.name in _PARTS else MOST
+            most *= 512 if f.name in ("tower", "tower_whole") else 1  # all parameters of one
             if not least <= value <= most:
                 raise PagesimError(
                     f"model {self.name}: {f.name} is {brief(value)}; it must be a positive number, at most "
@@ -259,11 +257,6 @@ class ModelSpec:
     def notes(self) -> tuple[str, ...]:
         """What a user of this model should know of its numbers, a sentence each."""
         return notes(self)
-
-    @property
-    def estimated(self) -> bool:
-        """Whether parameters, and all that follows from them, are an estimate."""
-        return is_estimate(self)
 
     @property
     def weights_are(self) -> Trust:

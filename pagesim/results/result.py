@@ -167,7 +167,10 @@ class Result(Stored):
         return pd.DataFrame(fragmentation_of(self.summary["memory"]), dtype=np.float64)
 
     def write(self, folder: Path) -> None:
+        from pagesim.results.prometheus import openmetrics
+
         super().write(folder)
+        (folder / "metrics.prom").write_text(openmetrics(self), encoding="utf-8")
         if self.kept_steps is not None:
             self.kept_steps.write(folder / "steps.parquet")
         for name in TABLES[2:]:

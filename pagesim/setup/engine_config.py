@@ -270,23 +270,19 @@ class EngineConfig:
     def vllm_memory(self) -> MemoryOptions:
         """What decides how much memory vLLM's rule gives its cache."""
         # A rule that is not the engine's own has defaults of its own.
-        own = self.sizing == self.scheduler.sizing == "vllm"
+        own, system = self.sizing == self.scheduler.sizing == "vllm", self.system
         options = self.options if own else self.given_options
         return MemoryOptions(
             gpu_memory_utilization=self.gpu_memory_utilization,
             max_num_batched_tokens=getattr(options, "max_num_batched_tokens", None),
             max_num_seqs=getattr(options, "max_num_seqs", None),
             cuda_graphs=self.scheduler.counts_cuda_graphs(self.given_options),
-            flashinfer_sampler=self.system.flashinfer_sampler,
+            flashinfer_sampler=system.flashinfer_sampler,
             sampler_buffers=self.scheduler.keeps_sampler_buffers(self.given_options),
             drafter_bytes=self.drafting.weights,
-            images=Images(
-                tower=not self.system.language_model_only,
-                tried=not self.system.skip_mm_profiling,
-                max_pixels=self.system.max_pixels,
-            ),
+            images=Images(not system.language_model_only, not system.skip_mm_profiling, system.max_pixels),
             offloaded=self.offloaded_bytes,
-            adapters=Adapters(self.system.max_loras or 0, self.system.max_lora_rank),
+            adapters=Adapters(system.max_loras or 0, system.max_lora_rank),
         )
 
     @property

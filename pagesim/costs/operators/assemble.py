@@ -333,7 +333,7 @@ class Operators:
             return None, None
         found = reduces(self._chip, tp)
         if found is None:
-            self.missing["all_reduce"] = f"all-reduces among {tp} GPUs of this link were not timed"
+            self.missing["all_reduce"] = f"all-reduces among {tp} {self._chip.gpu.name} were not timed"
             return None, None
         self.used["all_reduce"] = self.used["all_reduce_eager"] = found.table
         self.notes += found.notes
@@ -395,8 +395,6 @@ def operator_profile(
         *(f"{term}: {why}; it is the datasheet's" for term, why in found.missing.items()),
         *dict.fromkeys(found.notes),
     ]
-    if not chip.is_measured:
-        notes.insert(0, f"{chip.gpu.name} was not timed: {carried(chip)}")
     return Profile(
         name=name or f"{model.name}-{chip.gpu.name}-tp{tp}",
         kind="imported",
@@ -411,7 +409,7 @@ def operator_profile(
         origins=origins,
         ranges=found.ranges,
         errors={term: table.held_out for term, table in used.items() if term in _WITH_ERRORS},
-        machine={"gpu": chip.measured.name, "release": release, "source": NOTICE},
+        machine={"gpu": chip.gpu.name, "release": release, "source": NOTICE},
         notes=tuple(notes),
     )
 
@@ -449,7 +447,7 @@ def imported_profile(
     further = (weight_dtype, f"ep{moe_ep}" if moe_ep > 1 else None, moe_backend)
     parts = (model.name, gpu.name, f"tp{tp}", *further, "kv-fp8" if kv_dtype == "fp8" else None)
     return operator_profile(
-        Chip(gpu, gpu, tables),
+        Chip(gpu, tables),
         model,
         tp=tp,
         kv_dtype=kv_dtype,
@@ -460,14 +458,6 @@ def imported_profile(
 
 
 _WITH_ERRORS = ("linear", "head", "experts", "decode", "prefill", "all_reduce")
-
-
-def carried(chip: Chip) -> str:
-    """Return in words how measurements of another GPU are carried to the one that is wanted."""
-    return (
-        f"operators of {chip.measured.name}, of the same generation, count times the ratio of both GPUs' "
-        "datasheet bounds"
-    )
 
 
 def _add(planes: dict[AttentionSpan | None, Plane], span: AttentionSpan | None, plane: Plane) -> None:

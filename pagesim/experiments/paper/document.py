@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pagesim.experiments.paper.figure import Reproduced
 from pagesim.experiments.paper.numbers import CERTAINTIES, FITTED, Number, Range, range_text
-from pagesim.experiments.paper.reproduce import BEYOND, Column
+from pagesim.experiments.paper.reproduce import BEYOND
 from pagesim.experiments.paper.setting import ENGINES, FITTED_TO, PaperSetting, in_words
 
 COSTS = {
@@ -20,18 +20,13 @@ COSTS = {
 
 
 def document(
-    made: Sequence[Reproduced],
-    setting: PaperSetting,
-    *,
-    beside: Sequence[Column] = (),
-    pictures: Mapping[str, str] | None = None,
+    made: Sequence[Reproduced], setting: PaperSetting, *, pictures: Mapping[str, str] | None = None
 ) -> str:
     """Return the document as Markdown.
 
     Args:
         made: the figures, in order, the paper's first.
         setting: with which they were made.
-        beside: other reproductions, a column each.
         pictures: by figure, where its picture lies, seen from the document.
     """
     numbers = [number for each in made for number in each.numbers]
@@ -40,7 +35,7 @@ def document(
         "Kwon et al., *Efficient Memory Management for Large Language Model Serving with PagedAttention*, "
         "SOSP 2023. `pagesim reproduce` writes this file; do not edit it. docs/validation/paper.md of "
         "pagesim explains the misses.",
-        *_made_with(setting, beside),
+        *_made_with(setting),
         "## What misses its bar",
         _listed(number for number in numbers if number.verdict == "misses"),
         "## In all",
@@ -53,14 +48,13 @@ def document(
     for place, each in enumerate(made):
         if place == of_paper > 0:
             parts.append("# Beyond the paper")
-        parts += _section(each, beside, pictures or {})
+        parts += _section(each, pictures or {})
     return "\n\n".join(parts) + "\n"
 
 
-def _made_with(setting: PaperSetting, beside: Sequence[Column]) -> list[str]:
-    others = f" The next columns: {'; '.join(column.name for column in beside)}." if beside else ""
+def _made_with(setting: PaperSetting) -> list[str]:
     lines = [
-        f"*Ours* uses {setting.name}.{others}",
+        f"*Ours* uses {setting.name}.",
         f"**Costs.** {setting.cost}: {COSTS.get(setting.cost, 'as given on the command line')}.",
     ]
     if setting.fitted:
@@ -95,7 +89,7 @@ def _summary(each: Reproduced) -> list[str]:
     return [figure.name, figure.rests_on, *counts]
 
 
-def _section(each: Reproduced, beside: Sequence[Column], pictures: Mapping[str, str]) -> list[str]:
+def _section(each: Reproduced, pictures: Mapping[str, str]) -> list[str]:
     figure = each.figure
     name = figure.name
     if name not in BEYOND:
@@ -108,14 +102,13 @@ def _section(each: Reproduced, beside: Sequence[Column], pictures: Mapping[str, 
         parts.append(f"**Not drawn**: {figure.missing}.")
     if figure.name in pictures:
         parts.append(f"![{figure.title}]({pictures[figure.name]})")
-    right = dict.fromkeys(["paper", "ours", *(column.name for column in beside)], "--:")
+    right = dict.fromkeys(["paper", "ours"], "--:")
     given = [number for number in each.numbers if number.paper is not None]
     rows = (
         [
             f"{n.series}, {n.x}",
             f"{_range_cell(n.paper)} ({n.certainty})",
             _cell(n.ours),
-            *(_cell(column.of(n)) for column in beside),
             "" if n.bar == FITTED else n.bar,
             n.verdict,
         ]

@@ -1,19 +1,102 @@
-"""The runs of a validation: each policy and way to preempt live, and again by the profile alone."""
+"""Validation: one trace both ways, really carried out and simulated, and by how much the two differ."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from pagesim.api import run
+from pagesim.costs import CostModel, IterationShape
 from pagesim.device.live import run_live
-from pagesim.device.validation.errors import Iterations, by_kind, metric_errors
+from pagesim.experiments.recorded.errors import Residual, as_json, residuals_of
+from pagesim.experiments.recorded.simulate import duration_of
 from pagesim.results.result import Result
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.observer import Observer
 from pagesim.setup.comparison import can_use, each_policy
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.system import System
+from pagesim.sim.clock import TICKS_PER_SECOND
+from pagesim.sim.executor import shape_of
 from pagesim.workloads.trace import Trace
+
+KINDS = ("prefill", "decode", "mixed", "with swap")
+"""Kinds of iterations; one that swaps is of the last kind, whatever it computes."""
+
+LATENCIES = ("normalized_latency", "ttft", "tpot", "latency")
+"""What is compared end to end, beside ``duration``; ``docs/reference/metrics.md`` defines it."""
+
+Errors = dict[str, float]
+
+
+def kind_of(shape: IterationShape) -> str:
+    """Return the kind of an iteration of this shape, one of ``KINDS``."""
+    if shape.blocks_out or shape.blocks_in:
+        return "with swap"
+    if not shape.decoding:
+        return "prefill"
+    return "decode" if shape.tokens == shape.decoding else "mixed"
+
+
+@dataclass
+class Iterations(Observer):
+    """Observes a run's iterations, and predicts each from its own shape: the same schedule, another clock.
+
+    Args:
+        cost: what predicts.
+
+    Attributes:
+        kinds: of each iteration, ``[I]``.
+        measured_s: what each took, ``[I]``.
+        predicted_s: what it would have taken by ``cost``, ``[I]``.
+    """
+
+    cost: CostModel
+    kinds: list[str] = field(default_factory=list)
+    measured_s: list[float] = field(default_factory=list)
+    predicted_s: list[float] = field(default_factory=list)
+
+    def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
+        shape = shape_of(batch)
+        if not (shape.tokens or shape.blocks_out or shape.blocks_in or shape.blocks_copied):
+            return  # nothing was done: nothing was measured
+        self.kinds.append(kind_of(shape))
+        self.measured_s.append(ticks / TICKS_PER_SECOND)
+        self.predicted_s.append(self.cost.iteration(shape) / TICKS_PER_SECOND)
+
+    def next_look(self) -> int:
+        return 0  # every iteration
+
+
+def by_kind(iterations: Iterations) -> dict[str, Errors]:
+    """Return the errors of each kind of iteration that there was, and of ``all``.
+
+    ``iterations``: how many; ``mean_s``: what they took; ``signed`` and ``absolute``: mean relative error of
+    one, with its sign and without; ``total``: relative error of all their time together.
+    """
+    kinds = np.array(iterations.kinds, dtype=object)
+    measured, predicted = np.array(iterations.measured_s), np.array(iterations.predicted_s)
+    return {
+        kind: _errors(measured[chosen], predicted[chosen])
+        for kind in (*KINDS, "all")
+        if (chosen := np.full(len(kinds), True) if kind == "all" else kinds == kind).any()
+    }
+
+
+def _errors(measured: npt.NDArray[np.float64], predicted: npt.NDArray[np.float64]) -> Errors:
+    relative = predicted / measured - 1
+    return {
+        "iterations": len(measured),
+        "mean_s": float(measured.mean()),
+        "signed": float(relative.mean()),
+        "absolute": float(np.abs(relative).mean()),
+        "total": float(predicted.sum() / measured.sum() - 1),
+    }
+
 
 Preemption = Literal["default", "recompute", "swap", "auto"]
 
@@ -44,13 +127,26 @@ class Case:
         """Policy and preemption in a few words."""
         return self.policy if self.preemption == "default" else f"{self.policy}, {self.preemption}"
 
+    @property
+    def residuals(self) -> dict[str, dict[str, Residual]]:
+        """By metric and statistic, seconds of the live run and of the simulated one."""
+        live, simulated = (
+            {
+                **{name: result.summary[name] for name in LATENCIES},
+                "duration": {"mean": duration_of(result)},
+            }
+            for result in (self.live, self.simulated)
+        )
+        return residuals_of(live, simulated)
+
     def report(self) -> dict[str, Any]:
         """Return everything that was found, as JSON holds it."""
         return {
             "policy": self.policy,
             "preemption": self.preemption,
             "same_schedule": by_kind(self.iterations),
-            "end_to_end": metric_errors(self.live, self.simulated),
+            "end_to_end": as_json(self.residuals),
+            "batch": self._both("batch"),
             "iterations": self._both("iterations"),
             "preemptions": self._both("preemptions"),
             "swapped_blocks": self._both("swapped_blocks"),
@@ -105,7 +201,8 @@ def validate(
 
 def _cases(system: System, policies: Sequence[str], preemptions: Sequence[Preemption]) -> Iterator[System]:
     seen: set[tuple[str, str]] = set()
-    default = system.model_copy(update={"preemption": None})
+    # Live runs have no front end; what is given holds for both.
+    default = system.model_copy(update={"preemption": None, "frontend": system.frontend or "0"})
     for preemption in preemptions:
         for policy, each in each_policy(default, policies).items():
             if preemption != "default" and can_use(EngineConfig(each).policy, "preemption", preemption):
