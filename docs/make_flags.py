@@ -34,7 +34,7 @@ HEAD = """# Flags of servers
 
 <!-- made by docs/make_flags.py from pagesim/setup/serve_flags.csv -->
 
-What `--serve` ([serve.md](../serve.md)) does with each flag, JSON key (after a dot) and variable.
+What `--serve` ([serve.md](../how-to/serve.md)) does with each flag, JSON key (after a dot) and variable.
 `pagesim list flags PATTERN` says what each does and where the release reads it.
 A rejected flag is accepted with the values in parentheses, which change nothing.
 """

@@ -1,4 +1,4 @@
-"""Write into docs/plan.md how far the estimate of the KV cache is off start-up logs, and print each log.
+"""Write into docs/reference/plan.md how far the estimated KV cache is off start-up logs; print each log.
 
 Run it from the root of the repository after a change of the estimate: python docs/make_startup.py
 """
@@ -14,10 +14,10 @@ from typing import NamedTuple
 from pagesim.hardware import gpu
 from pagesim.hardware.gpus import GIB
 from pagesim.models import model
-from pagesim.sizing import divide
+from pagesim.sizing import MemoryOptions, divide
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "plan.md"
+PAGE = ROOT / "docs" / "reference" / "plan.md"
 LOGS = ROOT / "docs" / "plan" / "startup.csv"
 BEGIN, END = "<!-- made by docs/make_startup.py -->\n", "<!-- end of start-up logs -->\n"
 
@@ -40,14 +40,16 @@ class Log(NamedTuple):
         found = divide(
             model(row["model"]),
             gpu(row["gpu"]),
+            MemoryOptions(
+                gpu_memory_utilization=float(row["gpu_memory_utilization"]),
+                max_num_batched_tokens=int(row["max_num_batched_tokens"]),
+                max_num_seqs=int(row["max_num_seqs"]),
+                cuda_graphs=release >= (0, 21) and row["enforce_eager"] == "0",
+                # FlashInfer's sampler and the V2 model runner became the defaults in these releases.
+                flashinfer_sampler=not (0, 8) <= release < (0, 10),
+                sampler_buffers=release >= (0, 26),
+            ),
             tp=int(row["tensor_parallel_size"]),
-            gpu_memory_utilization=float(row["gpu_memory_utilization"]),
-            max_num_batched_tokens=int(row["max_num_batched_tokens"]),
-            max_num_seqs=int(row["max_num_seqs"]),
-            cuda_graphs=release >= (0, 21) and row["enforce_eager"] == "0",
-            # FlashInfer's sampler and the V2 model runner became the defaults in these releases.
-            flashinfer_sampler=not (0, 8) <= release < (0, 10),
-            sampler_buffers=release >= (0, 26),
         )
         if row["weights_gib"]:
             found = replace(found, weights=int(float(row["weights_gib"]) * GIB))

@@ -63,6 +63,7 @@ def best_cost(target: Target, moe_backend: str | None = None) -> Profiled | Roof
         block_size=target.block_size,
         kv_dtype=target.kv_dtype,
         engine=target.engine,
+        drafter=target.drafter,
     )
     roofline.notes = (*roofline.notes, f"{why}; using datasheet estimates (cost roofline)")
     return roofline
@@ -111,6 +112,6 @@ def _said(profile: Profile, release: str) -> str:
 def _of_operators(profile: Profile, chip: Chip, target: Target) -> str:
     """Return which operators are summed up, of which releases, and what error such sums have."""
     releases = dict.fromkeys(source.rpartition(", ")[2] for source in profile.sources.values())
-    of = f"operators of {' and '.join(releases)} timed on {chip.measured.name}"
+    of = f"operators of {' and '.join(releases)} timed on {chip.gpu.name}"
     said = f"using {of}, for {target.release}" if target.release else f"using {of}"
     return f"{said}: {ERROR_OF_OPERATORS['dense' if target.model.moe is None else 'experts']}"

@@ -70,7 +70,7 @@ class Measured(NamedTuple):
     kind: Kind | None = None
 
 
-_PAPER = "fitted to Fig. 13's two vLLM bars, OPT-13B on an A100 (docs/reproduction.md)"
+_PAPER = "fitted to Fig. 13's two vLLM bars, OPT-13B on an A100 (docs/validation/reproduction.md)"
 
 _RUNS = "fitted to half of the published runs over operator tables (docs/accuracy.md)"
 

@@ -204,9 +204,10 @@ class Profiled:
         return known
 
     def _attend_in_prompts(self, prompt: int, pairs: int, reached: tuple[int, ...]) -> int:
-        ticks = to_ticks(self._prefill(prompt, pairs / prompt))
+        tokens = max(1, prompt)
+        ticks = to_ticks(self._prefill(prompt, pairs / tokens))
         for each, within in zip(self._within, reached or (pairs,) * len(self._within), strict=True):
-            ticks += to_ticks(each.prefill(prompt, within / prompt))
+            ticks += to_ticks(each.prefill(prompt, within / tokens))
         if self._terms.states is not None:
             ticks += to_ticks(self._terms.states.prefill(prompt))
         return ticks

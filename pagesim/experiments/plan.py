@@ -272,7 +272,8 @@ def plan(
     if full_graphs and not enforce_eager:
         check_graphs(options, blocks)
     ranges = pipeline_stages(config)
-    divisions = [divide(spec, device, **how, layers=each) for each in ranges] if given is None else []
+    tp = system.tensor_parallel_size
+    divisions = [divide(spec, device, how, tp=tp, layers=each) for each in ranges] if given is None else []
     lefts = [each.cache for each in divisions] if given is None else [given] * len(ranges)
     stages = tuple(
         [
@@ -283,13 +284,13 @@ def plan(
     speculation = options.speculation
     fewest = min(range(len(stages)), key=lambda stage: stages[stage].blocks)
     settled = {
-        "tensor_parallel_size": system.tensor_parallel_size,
+        "tensor_parallel_size": tp,
         **options.model_dump(include={"data_parallel_size", "enable_expert_parallel"}, exclude_none=True),
         **({"pipeline_parallel_size": len(stages)} if len(stages) > 1 else {}),
         **({"weight_dtype": spec.weights_in_words} if spec.has_weights else {}),
         "kv_cache_dtype": config.kv_dtype,
         **(
-            {"gpu_memory_utilization": how["gpu_memory_utilization"]}
+            {"gpu_memory_utilization": how.gpu_memory_utilization}
             if system.kv_cache_memory_bytes is None
             else {"kv_cache_memory_bytes": system.kv_cache_memory_bytes}
         ),
@@ -308,7 +309,7 @@ def plan(
         system=system,
         settled=settled,
         memory=device.memory_bytes,
-        requested=requested_bytes(device, how["gpu_memory_utilization"]),
+        requested=requested_bytes(device, how.gpu_memory_utilization),
         division=divisions[fewest] if divisions else None,
         cache_bytes=lefts[fewest],
         sized=sized,

@@ -62,9 +62,11 @@ def encoder(config: HfConfig, tower: HfConfig) -> Encoder | None:
     frames = tower.number("temporal_patch_size", default=2) if family.startswith("qwen") else 1
     merge = {"gemma3": 4, "gemma4": tower.number("pooling_kernel_size", default=3)}.get(family)
     merge = merge or (config if family == "mistral3" else tower).number("spatial_merge_size", default=2)
+    hidden = tower.number("vt_hidden_size", "embed_dim", "hidden_size", default=1152)
+    usual = 4 * hidden if family == "qwen2_vl" else 4304
     return Encoder(
-        hidden=tower.number("vt_hidden_size", "hidden_size", default=1152),
-        ffn=tower.number("vt_intermediate_size", "intermediate_size", default=4304),
+        hidden=hidden,
+        ffn=tower.number("vt_intermediate_size", "intermediate_size", default=usual),
         patch=3 * frames * side * side,
         merged=merge * merge,
         pixels=side * side,

@@ -10,15 +10,6 @@ if TYPE_CHECKING:
 Trust = Literal["exact", "language model only", "estimated"]
 
 
-def is_estimate(spec: ModelSpec) -> bool:
-    """Return whether parameters, and all that follows from them, are an estimate.
-
-    They are where the family is not known here, where the config has keys that may carry a size and are not
-    read, or where what recurrent layers weigh is not known.
-    """
-    return spec.approximate or bool(spec.unread) or _lacks_recurrence(spec) or spec.weights.unlisted
-
-
 def trust(spec: ModelSpec) -> Trust:
     """Return how far to trust a model's parameters, and the bytes of the weights that follow from them.
 
@@ -27,9 +18,10 @@ def trust(spec: ModelSpec) -> Trust:
                          part: an engine loads them for speculation alone. Rows by which an engine pads a
                          vocabulary are none either
     language model only  so they are, but for the parts that are left out
-    estimated            they are not known to be
+    estimated            they are not known to be: the family is not known here, its config has keys that may
+                         carry a size and are not read, or what recurrent layers weigh is not known
     """
-    if is_estimate(spec):
+    if spec.approximate or spec.unread or _lacks_recurrence(spec) or spec.weights.unlisted:
         return "estimated"
     return "language model only" if spec.left_out else "exact"
 

@@ -114,7 +114,9 @@ def layer_count(config: HfConfig) -> int:
     named = config.entries("layer_types") or config.entries("layers_block_type")
     if config.family == "longcat_flash":  # each of whose layers attends twice
         return 2 * config.number("num_layers", "num_hidden_layers")
-    layers = config.number("num_hidden_layers", "n_layer", "n_layers", default=len(named) if named else None)
+    layers = config.number(
+        *("num_hidden_layers", "n_layer", "n_layers", "num_layers"), default=len(named) if named else None
+    )
     if layers > MOST_PARTS:
         raise config.error("num_hidden_layers", layers, f"a whole number from 1 to {MOST_PARTS}")
     return layers

@@ -67,7 +67,9 @@ def experts(config: HfConfig, layers: int) -> MixtureOfExperts | None:
         dense_layers=len(plain_layers(config, layers)),
         correction_bias=config.text("topk_method") == "noaux_tc"
         or config.flag("use_routing_bias")
-        or config.flag("use_expert_bias"),
+        or config.flag("use_expert_bias")
+        or config.flag("moe_router_enable_expert_bias"),
+        wide_router=config.text("router_dtype") == "fp32",
         latent=config.number(latent, default=0) if latent else 0,
     )
     return replace(found, **rules.experts)
@@ -217,16 +219,16 @@ def recurrence(config: HfConfig) -> tuple[Recurrence, str] | None:
             if not config.flag("no_kda_lora"):
                 raise config.error("no_kda_lora", config.get("no_kda_lora"), "true, as vLLM's code needs it")
             return KimiDelta(
-                heads=config.number("num_attention_heads"),
-                head_dim=config.number("head_dim"),
-                conv=config.number("short_conv_kernel_size"),
+                heads=config.number("linear_num_heads", "num_attention_heads"),
+                head_dim=config.number("linear_head_dim", "head_dim"),
+                conv=config.number("short_conv_kernel_size", "linear_conv_kernel_dim"),
                 full_gate=True,
                 full_decay=True,
             ), "fp32"
         case "bailing_hybrid":
             return LightningAttention(
-                heads=config.number("num_attention_heads"),
-                head_dim=config.number("head_dim"),
+                heads=config.number("linear_num_heads", "num_attention_heads"),
+                head_dim=config.number("linear_head_dim", "head_dim"),
                 qk_norm=config.flag("use_qk_norm"),
             ), "bf16"
         case "kimi_linear" | "glm5_next":

@@ -328,16 +328,15 @@ def _of_blocks(config: HfConfig, block: object, where: str, compute: Compute = "
 def _gptq(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Module]) -> DtypeOf:
     if section.get("dynamic"):
         raise config.error("quantization_config.dynamic", section["dynamic"], "empty: it is not read here")
-    bits = _number(config, section, ("bits",), 4)
-    group = _number(config, section, ("group_size",), 128)
-    dtype = _integers(bits, group, zero_points=True)
-    return (lambda _: dtype) if section.get("lm_head") else _but_head(dtype)
+    return _grouped(config, section)
 
 
-def _awq(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Module]) -> DtypeOf:
+def _grouped(config: HfConfig, section: Mapping[str, Any], *_: object) -> DtypeOf:
+    """Return the integers of AutoAWQ and AutoGPTQ, which have zero points unless the config denies it."""
     bits = _number(config, section, ("bits", "w_bit"), 4)
     group = _number(config, section, ("group_size", "q_group_size"), 128)
-    return _but_head(_integers(bits, group, zero_points=section.get("zero_point") is not False))
+    dtype = _integers(bits, group, zero_points=section.get("zero_point") is not False)
+    return (lambda _: dtype) if section.get("lm_head") else _but_head(dtype)
 
 
 def _mxfp4(config: HfConfig, section: Mapping[str, Any], modules: Sequence[Module]) -> DtypeOf:
@@ -436,7 +435,7 @@ def _of_group(config: HfConfig, group: Mapping[str, Any], where: str) -> WeightD
 
 
 METHODS: dict[str, Reader] = {
-    "awq": _awq,
+    "awq": _grouped,
     "compressed-tensors": _compressed,
     "fbgemm_fp8": _fp8,
     "fp8": _fp8,

@@ -7,6 +7,7 @@ parallelism divides.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import NamedTuple
 
 from pagesim.models.hf_config import HfConfig
@@ -53,7 +54,8 @@ def parts(config: HfConfig) -> tuple[Tower | None, tuple[str, ...]]:
     of_tower = HfConfig({**vision, "model_type": "tower"}, f"{config.where}: vision_config")
     shares = count(of_tower, config)
     found.pop("vision tower", None)
-    heads = of_tower.number("vt_num_attention_heads") if count is _kimi_k3 else 0
+    is_k3 = config.whole.get("model_type") == "kimi_k3"
+    heads = of_tower.number("vt_num_attention_heads") if is_k3 else 0
     return Tower(shares, of_tower, heads), tuple(found)
 
 
@@ -97,6 +99,21 @@ def _qwen2_5_vl(tower: HfConfig, model: HfConfig) -> Shares:
         _whole(hidden),
         _divided(merged, merged),
         _summed(merged, tower.number("out_hidden_size", default=model.number("hidden_size"))),
+    )
+
+
+def _qwen2_vl(tower: HfConfig, model: HfConfig) -> Shares:
+    """Layers with biases and LayerNorms, whose ``hidden_size`` is what the merger gives."""
+    tower.skip("num_heads", "spatial_patch_size")
+    hidden = tower.number("embed_dim", default=1280)
+    ffn = int(hidden * tower.real("mlp_ratio", default=4))
+    merged = hidden * tower.number("spatial_merge_size", default=2) ** 2
+    return _sum(
+        _whole(_patch(tower, 14, "in_channels", "in_chans") * hidden),
+        _layer(hidden, ffn, norm=2 * hidden).times(tower.number("depth", default=32)),
+        _whole(2 * hidden),
+        _divided(merged, merged),
+        _summed(merged, tower.number("hidden_size", default=3584)),
     )
 
 
@@ -175,24 +192,27 @@ def _mistral3(tower: HfConfig, model: HfConfig) -> Shares:
     )
 
 
-def _kimi_k25(tower: HfConfig, model: HfConfig) -> Shares:
-    """MoonViT, and a projection that every GPU has whole."""
+def _moonvit(tower: HfConfig, model: HfConfig) -> Shares:
+    """MoonViT, in Kimi K3 without biases, and a projection that every GPU has whole."""
     tower.skip("vt_num_attention_heads", "num_attention_heads", "mm_hidden_size", "text_hidden_size")
+    tower.skip("init_pos_emb_time", "pos_emb_time", "pos_emb_type", "merge_type", "mlp_type", "norm_type")
+    tower.skip("mm_projector_type")
     hidden = tower.number("vt_hidden_size", "hidden_size", default=1152)
     ffn = tower.number("vt_intermediate_size", "intermediate_size", default=4304)
-    merged = hidden
-    for side in tower.numbers("merge_kernel_size") or (2, 2):
-        merged *= side
+    merged, out = hidden * prod(tower.numbers("merge_kernel_size") or (2, 2)), model.number("hidden_size")
     positions = tower.number("init_pos_emb_height", "pos_emb_height", default=64)
     positions *= tower.number("init_pos_emb_width", "pos_emb_width", default=64)
-    tower.skip("init_pos_emb_time", "pos_emb_time")
     layers = tower.number("vt_num_hidden_layers", "num_hidden_layers", default=27)
-    out = model.number("hidden_size")
-    return _sum(
-        _whole((_patch(tower, 14, times=1) + 1 + positions) * hidden),
-        _layer(hidden, ffn, norm=2 * hidden).times(layers),
-        _whole(2 * hidden, 2 * hidden, merged * merged + merged, merged * out + out),
+    table, projection = (
+        _whole((_patch(tower, 14, times=1) + positions) * hidden),
+        merged * (merged + out) + out,
     )
+    if model.whole.get("model_type") == "kimi_k3":
+        wide = tower.number("qkv_hidden_size", default=hidden)
+        layer = Shares(4 * hidden * wide + 2 * hidden * ffn, 2 * hidden)
+        return _sum(table, layer.times(layers), _whole(hidden, projection))
+    layer = _layer(hidden, ffn, norm=2 * hidden)
+    return _sum(table, layer.times(layers), _whole(hidden, 2 * hidden, 2 * hidden, merged + projection))
 
 
 def _gemma4(tower: HfConfig, model: HfConfig) -> Shares:
@@ -252,22 +272,6 @@ def _minimax_m3(tower: HfConfig, model: HfConfig) -> Shares:
     )
 
 
-def _kimi_k3(tower: HfConfig, model: HfConfig) -> Shares:
-    """MoonViT without biases, and a projection that every GPU has whole."""
-    tower.skip("mm_hidden_size", "text_hidden_size", "init_pos_emb_time")
-    tower.skip("pos_emb_type", "merge_type", "mlp_type", "norm_type", "mm_projector_type")
-    hidden, ffn = tower.number("vt_hidden_size"), tower.number("vt_intermediate_size")
-    wide, out, merged = tower.number("qkv_hidden_size", default=hidden), model.number("hidden_size"), hidden
-    for side in tower.numbers("merge_kernel_size") or (2, 2):
-        merged *= side
-    positions = tower.number("init_pos_emb_height") * tower.number("init_pos_emb_width")
-    return _sum(
-        _whole((_patch(tower, 14, times=1) + positions) * hidden, hidden),
-        Shares(4 * hidden * wide + 2 * hidden * ffn, 2 * hidden).times(tower.number("vt_num_hidden_layers")),
-        _whole(merged * merged + merged * out + out),
-    )
-
-
 def _muse_glimmer(tower: HfConfig, model: HfConfig) -> Shares:
     """A tower of which attention alone is divided, with an adapter and a projection that every GPU has."""
     tower.skip(
@@ -300,12 +304,12 @@ _TOWERS: dict[str, Callable[[HfConfig, HfConfig], Shares]] = {
     "gemma3": _gemma3,
     "gemma4": _gemma4,
     **dict.fromkeys(("glm4v", "glm4v_moe", "glm5_next"), _glm),
-    "kimi_k25": _kimi_k25,
-    "kimi_k3": _kimi_k3,
+    **dict.fromkeys(("kimi_k25", "kimi_k3"), _moonvit),
     "llama4": _llama4,
     "minimax_m3_vl": _minimax_m3,
     "mistral3": _mistral3,
     "muse_glimmer": _muse_glimmer,
+    "qwen2_vl": _qwen2_vl,
     "qwen2_5_vl": _qwen2_5_vl,
     "qwen3_5": _qwen3_vl,
     "qwen3_5_moe": _qwen3_vl,

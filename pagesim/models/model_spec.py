@@ -8,7 +8,7 @@ from math import ceil
 
 from pagesim.errors import PagesimError, brief
 from pagesim.models.encoder import Encoder
-from pagesim.models.exactness import Trust, is_estimate, notes, trust
+from pagesim.models.exactness import Trust, notes, trust
 from pagesim.models.experts import ExpertDivision
 from pagesim.models.layers import (
     MOST,
@@ -203,6 +203,7 @@ class ModelSpec:
             value = getattr(part, f.name)
             least = 0 if f.name in may_be_0 else 1
             most = MOST_PARTS if f.name in _PARTS else MOST
+            most *= 512 if f.name in ("tower", "tower_whole") else 1  # all parameters of one
             if not least <= value <= most:
                 raise PagesimError(
                     f"model {self.name}: {f.name} is {brief(value)}; it must be a positive number, at most "
@@ -256,11 +257,6 @@ class ModelSpec:
     def notes(self) -> tuple[str, ...]:
         """What a user of this model should know of its numbers, a sentence each."""
         return notes(self)
-
-    @property
-    def estimated(self) -> bool:
-        """Whether parameters, and all that follows from them, are an estimate."""
-        return is_estimate(self)
 
     @property
     def weights_are(self) -> Trust:

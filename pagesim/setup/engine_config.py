@@ -35,7 +35,7 @@ from pagesim.setup.options import options_of
 from pagesim.setup.presets import BLOCK_SIZE, PAGE_BYTES, POLICY_PLUGINS, Policy, parts_of
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.system import MOST_BLOCKS, System
-from pagesim.sizing import Capacity, PoolPlan, StatePlan, TypePlan, capacity
+from pagesim.sizing import Capacity, MemoryOptions, PoolPlan, StatePlan, TypePlan, capacity
 from pagesim.sizing.activations import Images
 from pagesim.sizing.adapters import Adapters
 from pagesim.sizing.kv_blocks import KVBlock, Plan, Sizing, cache_of, kv_block
@@ -267,28 +267,23 @@ class EngineConfig:
         return int((self.system.cpu_offload_gb or 0) * GIB)
 
     @property
-    def vllm_memory(self) -> dict[str, Any]:
-        """What decides how much memory vLLM's rule gives its cache, as `capacity` and `divide` take it."""
+    def vllm_memory(self) -> MemoryOptions:
+        """What decides how much memory vLLM's rule gives its cache."""
         # A rule that is not the engine's own has defaults of its own.
-        own = self.sizing == self.scheduler.sizing == "vllm"
+        own, system = self.sizing == self.scheduler.sizing == "vllm", self.system
         options = self.options if own else self.given_options
-        return {
-            "tp": self.system.tensor_parallel_size,
-            "gpu_memory_utilization": self.gpu_memory_utilization,
-            "max_num_batched_tokens": getattr(options, "max_num_batched_tokens", None),
-            "max_num_seqs": getattr(options, "max_num_seqs", None),
-            "cuda_graphs": self.scheduler.counts_cuda_graphs(self.given_options),
-            "flashinfer_sampler": self.system.flashinfer_sampler,
-            "sampler_buffers": self.scheduler.keeps_sampler_buffers(self.given_options),
-            "drafter_bytes": self.drafting.weights,
-            "images": Images(
-                tower=not self.system.language_model_only,
-                tried=not self.system.skip_mm_profiling,
-                max_pixels=self.system.max_pixels,
-            ),
-            "offloaded": self.offloaded_bytes,
-            "adapters": Adapters(self.system.max_loras or 0, self.system.max_lora_rank),
-        }
+        return MemoryOptions(
+            gpu_memory_utilization=self.gpu_memory_utilization,
+            max_num_batched_tokens=getattr(options, "max_num_batched_tokens", None),
+            max_num_seqs=getattr(options, "max_num_seqs", None),
+            cuda_graphs=self.scheduler.counts_cuda_graphs(self.given_options),
+            flashinfer_sampler=system.flashinfer_sampler,
+            sampler_buffers=self.scheduler.keeps_sampler_buffers(self.given_options),
+            drafter_bytes=self.drafting.weights,
+            images=Images(not system.language_model_only, not system.skip_mm_profiling, system.max_pixels),
+            offloaded=self.offloaded_bytes,
+            adapters=Adapters(system.max_loras or 0, system.max_lora_rank),
+        )
 
     @property
     def sglang_memory(self) -> dict[str, Any]:
@@ -353,8 +348,9 @@ class EngineConfig:
         return capacity(
             self.model,
             self.gpu,
-            **self.vllm_memory,
+            self.vllm_memory,
             **self.sglang_memory,
+            tp=self.system.tensor_parallel_size,
             block_size=block_size,
             page_bytes=page_bytes,
             kv_dtype=self.kv_dtype,
@@ -450,4 +446,5 @@ class EngineConfig:
             kv_dtype=self.kv_dtype,
             engine=self.engine_time,
             release=f"vllm {release}" if release else "",
+            drafter=self.drafting.forwards,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pagesim.sizing.block_plan import BlockGroup, BlockPlan
 from pagesim.sizing.blocks import capacity
-from pagesim.sizing.division import Division, divide
+from pagesim.sizing.division import Division, MemoryOptions, divide
 from pagesim.sizing.kv_blocks import Capacity, paged_block
 from pagesim.sizing.planning import plan_blocks
 from pagesim.sizing.pool_plan import PoolPlan, StatePlan, plan_pools, plan_states
@@ -17,6 +17,7 @@ __all__ = [
     "Capacity",
     "Division",
     "LayerType",
+    "MemoryOptions",
     "PoolPlan",
     "StatePlan",
     "TypePlan",

@@ -115,3 +115,14 @@ def most_blocks(
             return 1
         case _:
             return -(-tokens // block_size)
+
+
+def at_least_one(**counts: int | None) -> None:
+    """Refuse a number that is less than 1, by its name.
+
+    Raises:
+        PagesimError: one is.
+    """
+    for name, value in counts.items():
+        if value is not None and value < 1:
+            raise PagesimError(f"{name} is {value}; it must be at least 1")

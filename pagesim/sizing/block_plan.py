@@ -54,11 +54,6 @@ class BlockGroup:
         return self.pages[0]
 
     @property
-    def real_page_bytes(self) -> int:
-        """The same without padding."""
-        return self.real_pages[0]
-
-    @property
     def bytes(self) -> int:
         """Bytes of a block in all layers, padded pages included."""
         return sum(self.pages)

@@ -10,11 +10,10 @@ from pagesim.hardware.gpus import GIB, GpuSpec
 from pagesim.models.model_spec import ModelSpec
 from pagesim.models.parameters import tensors
 from pagesim.models.weights import ALL_BF16
-from pagesim.sizing.activations import USUAL, Images
-from pagesim.sizing.adapters import NO_ADAPTERS, Adapters
+from pagesim.sizing.block_pages import at_least_one
 from pagesim.sizing.block_plan import BlockPlan
-from pagesim.sizing.division import BATCHED_TOKENS, SEQUENCES, Division, divide, layer_bytes
-from pagesim.sizing.kv_blocks import SWAP_GIB, Capacity, Plan, Sizing, at_least_one, kv_block
+from pagesim.sizing.division import USUAL_OPTIONS, Division, MemoryOptions, divide, layer_bytes
+from pagesim.sizing.kv_blocks import SWAP_GIB, Capacity, Plan, Sizing, kv_block
 from pagesim.sizing.pool_plan import PoolPlan, StatePlan
 from pagesim.sizing.static_division import divide_statically
 
@@ -29,22 +28,13 @@ PAPER_WORKSPACE = 1 * GIB
 def capacity(
     model: ModelSpec,
     gpu: GpuSpec,
+    options: MemoryOptions = USUAL_OPTIONS,
     *,
     tp: int = 1,
     block_size: int = 16,
     page_bytes: int | None = None,
     kv_dtype: str = "fp16",
     sizing: Sizing = "paper",
-    gpu_memory_utilization: float = 0.9,
-    max_num_batched_tokens: int | None = None,
-    max_num_seqs: int | None = None,
-    cuda_graphs: bool = True,
-    flashinfer_sampler: bool = True,
-    sampler_buffers: bool = False,
-    images: Images = USUAL,
-    adapters: Adapters = NO_ADAPTERS,
-    offloaded: int = 0,
-    drafter_bytes: int = 0,
     mem_fraction_static: float = MEM_FRACTION_STATIC,
     max_total_tokens: int | None = None,
     cache_bytes: int | None = None,
@@ -70,22 +60,14 @@ def capacity(
     Args:
         model: the model.
         gpu: the GPU; ``tp`` of them.
+        options: those of the server, for ``vllm``; for ``paper`` the tokens of the largest iteration, which
+            are 2560 when left out.
         tp: GPUs over which weights and KV heads are divided.
         block_size: tokens a block, at least 1.
         page_bytes: bytes of a page where memory is mapped in pages; a block is then a `paged_block`, whatever
             ``block_size``, and there is no swap space.
         kv_dtype: of the cache: one of `KV_DTYPE_BYTES`.
         sizing: whose rule.
-        gpu_memory_utilization: the share of memory that ``vllm`` may use, in (0, 1].
-        max_num_batched_tokens: tokens of the largest iteration; 2560 (paper) or 2048 (vllm) when left out.
-        max_num_seqs: sequences of the largest iteration, for ``vllm``; 256 when left out.
-        cuda_graphs: whether their memory counts, for ``vllm``.
-        flashinfer_sampler: whether FlashInfer samples, for ``vllm`` (see `divide`).
-        sampler_buffers: whether its sampler keeps buffers, for ``vllm``.
-        images: how images are treated, for ``vllm``.
-        adapters: those that memory is kept for, for ``vllm``.
-        offloaded: bytes of weights that each GPU reads from host memory, for ``vllm``.
-        drafter_bytes: weights of what drafts, on each GPU of the last stage, for ``vllm``.
         mem_fraction_static: the share of memory for weights and cache, for ``sglang``, in (0, 1].
         max_total_tokens: tokens of the cache at most, for ``sglang``.
         cache_bytes: what is left for the cache on each GPU, where it is known; nothing is then worked out.
@@ -102,11 +84,9 @@ def capacity(
         CapacityError: the model does not fit, or the cache cannot hold ``max_model_len`` tokens.
         PagesimError: an argument is out of bounds.
     """
-    _check(sizing, gpu_memory_utilization, mem_fraction_static, swap_gib)
+    _check(sizing, mem_fraction_static, swap_gib)
     at_least_one(
         block_size=block_size,
-        max_num_batched_tokens=max_num_batched_tokens,
-        max_num_seqs=max_num_seqs,
         cache_bytes=cache_bytes,
         max_model_len=max_model_len,
         max_total_tokens=max_total_tokens,
@@ -121,31 +101,20 @@ def capacity(
         sizing=sizing,
         plan=blocks,
     )
-    shares = {"paper": PAPER_UTILIZATION, "vllm": gpu_memory_utilization, "sglang": mem_fraction_static}
+    shares = {
+        "paper": PAPER_UTILIZATION,
+        "vllm": options.gpu_memory_utilization,
+        "sglang": mem_fraction_static,
+    }
 
     own = stages or (range(model.layers),)
 
     def divided(tp: int, layers: range) -> Division:
         if sizing == "paper":
-            return _as_in_the_paper(model, gpu, tp, max_num_batched_tokens or PAPER_BATCHED_TOKENS)
+            return _as_in_the_paper(model, gpu, tp, options.max_num_batched_tokens or PAPER_BATCHED_TOKENS)
         if sizing == "sglang":
             return divide_statically(model, gpu, tp=tp, mem_fraction_static=mem_fraction_static)
-        return divide(
-            model,
-            gpu,
-            tp=tp,
-            gpu_memory_utilization=gpu_memory_utilization,
-            max_num_batched_tokens=max_num_batched_tokens or BATCHED_TOKENS,
-            max_num_seqs=max_num_seqs or SEQUENCES,
-            cuda_graphs=cuda_graphs,
-            flashinfer_sampler=flashinfer_sampler,
-            sampler_buffers=sampler_buffers,
-            images=images,
-            adapters=adapters,
-            offloaded=offloaded,
-            drafter_bytes=drafter_bytes,
-            layers=layers,
-        )
+        return divide(model, gpu, options, tp=tp, layers=layers)
 
     def rests(tp: int) -> list[int]:
         """Return the bytes for the cache on each GPU of every stage."""
@@ -204,13 +173,11 @@ def capacity(
     return Capacity(gpu_blocks, cpu_blocks, block.tokens, block.bytes, weights, activations, tp, plan)
 
 
-def _check(sizing: str, utilization: float, fraction: float, swap_gib: float) -> None:
+def _check(sizing: str, fraction: float, swap_gib: float) -> None:
     if sizing not in get_args(Sizing):
         raise PagesimError(f"sizing is {sizing!r}; it must be paper, vllm or sglang")
     if not 0 < fraction <= 1:
         raise PagesimError(f"mem_fraction_static is {fraction}; it must be above 0 and at most 1")
-    if not 0 < utilization <= 1:
-        raise PagesimError(f"gpu_memory_utilization is {utilization}; it must be above 0 and at most 1")
     if not 0 <= swap_gib < float("inf"):
         raise PagesimError(f"swap_gib is {swap_gib}; it must be a finite number from 0")
 

@@ -1,7 +1,7 @@
 """How vLLM divides the memory of a GPU: weights, activations, CUDA graphs, and what is left for the cache.
 
-vLLM measures all but the weights when it starts; here they are estimated. docs/plan.md holds the estimate
-against start-up logs that users posted.
+vLLM measures all but the weights when it starts; here they are estimated. docs/reference/plan.md compares the
+estimate with start-up logs that users posted.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 
+from pagesim.errors import PagesimError
 from pagesim.hardware.gpus import GIB, GpuSpec
 from pagesim.models.model_spec import ModelSpec
 from pagesim.models.parallel import stage_weight_bytes
@@ -19,9 +20,11 @@ from pagesim.sizing.activations import (
     USUAL,
     Images,
     peak,
+    sampler_buffers,
 )
-from pagesim.sizing.activations import sampler_buffers as kept_by_sampler
 from pagesim.sizing.adapters import NO_ADAPTERS, Adapters, adapter_bytes
+from pagesim.sizing.block_pages import at_least_one
+from pagesim.sizing.kernel_blocks import HOPPER, OTHER_VENDOR
 
 BATCHED_TOKENS = 2048
 SEQUENCES = 256
@@ -38,9 +41,6 @@ LINKED_BYTES = int(0.9 * GIB)
 """Besides, where Hopper or Blackwell GPUs share a model over NVLink: NCCL, symmetric memory, custom
 all-reduce. Logs show 0.95 and 1.38 GiB, and nothing on Ampere."""
 
-
-HOPPER = ("h100", "h200", "h20")
-"""The GPUs here on which vLLM's experts of gpt-oss in MXFP4 run in Triton's kernel."""
 
 POSTED = {False: (21, 0.06, 0.79), True: (5, 1.36, 0.24)}
 """Posted start-up logs that the estimate was held against, without and with a tower for images: how many, the
@@ -78,22 +78,56 @@ class Division:
         return self.requested - used
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryOptions:
+    """The options of a vLLM server that decide how it divides the memory of a GPU.
+
+    Args:
+        gpu_memory_utilization: the share of memory that may be used, in (0, 1].
+        max_num_batched_tokens: tokens of the largest iteration; `BATCHED_TOKENS` when left out.
+        max_num_seqs: sequences of the largest iteration; `SEQUENCES` when left out.
+        cuda_graphs: whether graphs are captured and count (vLLM counts them since 0.21).
+        flashinfer_sampler: whether FlashInfer samples; else PyTorch sorts, which takes 26 bytes a logit.
+        sampler_buffers: whether the sampler keeps buffers and masks a copy of the logits, as in 0.33.0.
+        images: how images are treated, by a model that has a tower for them.
+        adapters: those that memory is kept for.
+        offloaded: bytes of weights that each GPU reads from host memory.
+        drafter_bytes: weights of what drafts, on each GPU of the last stage.
+
+    Raises:
+        PagesimError: an option is out of bounds.
+    """
+
+    gpu_memory_utilization: float = 0.9
+    max_num_batched_tokens: int | None = None
+    max_num_seqs: int | None = None
+    cuda_graphs: bool = True
+    flashinfer_sampler: bool = True
+    sampler_buffers: bool = False
+    images: Images = USUAL
+    adapters: Adapters = NO_ADAPTERS
+    offloaded: int = 0
+    drafter_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise PagesimError(
+                f"gpu_memory_utilization is {self.gpu_memory_utilization}; it must be above 0 and at most 1"
+            )
+        at_least_one(max_num_batched_tokens=self.max_num_batched_tokens, max_num_seqs=self.max_num_seqs)
+
+
+USUAL_OPTIONS = MemoryOptions()
+"""What they are where a server is told none of them."""
+
+
 def divide(
     model: ModelSpec,
     gpu: GpuSpec,
+    options: MemoryOptions = USUAL_OPTIONS,
     *,
     tp: int = 1,
-    gpu_memory_utilization: float = 0.9,
-    max_num_batched_tokens: int = BATCHED_TOKENS,
-    max_num_seqs: int = SEQUENCES,
-    cuda_graphs: bool = True,
-    flashinfer_sampler: bool = True,
-    sampler_buffers: bool = False,
-    images: Images = USUAL,
-    adapters: Adapters = NO_ADAPTERS,
-    offloaded: int = 0,
     layers: range | None = None,
-    drafter_bytes: int = 0,
 ) -> Division:
     """Divide the memory of each of ``tp`` GPUs as vLLM does.
 
@@ -102,48 +136,33 @@ def divide(
     Args:
         model: the model.
         gpu: the GPU.
+        options: those of the server.
         tp: GPUs over which weights are divided.
-        gpu_memory_utilization: the share of memory that may be used.
-        max_num_batched_tokens: tokens of the largest iteration.
-        max_num_seqs: sequences of the largest iteration.
-        cuda_graphs: whether graphs are captured and count (vLLM counts them since 0.21).
-        flashinfer_sampler: whether FlashInfer samples; else PyTorch sorts, which takes 26 bytes a logit.
-        sampler_buffers: whether the sampler keeps buffers and masks a copy of the logits, as in 0.33.0.
-        images: how images are treated, by a model that has a tower for them.
-        adapters: those that memory is kept for.
-        offloaded: bytes of weights that each GPU reads from host memory.
         layers: of the GPUs' stage, in a pipeline; all of them when left out.
-        drafter_bytes: weights of what drafts, on each GPU of the last stage.
     """
     layers = range(model.layers) if layers is None else layers
     is_first, is_last = layers.start == 0, layers.stop == model.layers
-    if not images.tower:
+    batched, sequences = options.max_num_batched_tokens or BATCHED_TOKENS, options.max_num_seqs or SEQUENCES
+    if not options.images.tower:
         model = replace(model, tower=0, tower_whole=0, encoder=None)
-    logit_bytes = MASKED_LOGIT_BYTES if sampler_buffers else LOGIT_BYTES
-    logit_bytes = logit_bytes if flashinfer_sampler else SORTED_LOGIT_BYTES
-    other = OTHER_BYTES + (kept_by_sampler(model, max_num_seqs) if sampler_buffers and is_last else 0)
+    logit_bytes = MASKED_LOGIT_BYTES if options.sampler_buffers else LOGIT_BYTES
+    logit_bytes = logit_bytes if options.flashinfer_sampler else SORTED_LOGIT_BYTES
+    other = OTHER_BYTES + (sampler_buffers(model, sequences) if options.sampler_buffers and is_last else 0)
     if tp > 1 and (gpu.capability or 0) >= 90 and gpu.peer.bytes_per_s > gpu.host.bytes_per_s:
         other += LINKED_BYTES
     padding = expert_padding(model, gpu, tp, layers)
-    graphs = GRAPHS if max_num_seqs >= SEQUENCES else FEW_GRAPHS
+    graphs = GRAPHS if sequences >= SEQUENCES else FEW_GRAPHS
     return Division(
         memory=gpu.memory_bytes,
-        requested=requested_bytes(gpu, gpu_memory_utilization),
-        weights=max(0, stage_weight_bytes(model, tp, layers) + padding - offloaded),
+        requested=requested_bytes(gpu, options.gpu_memory_utilization),
+        weights=max(0, stage_weight_bytes(model, tp, layers) + padding - options.offloaded),
         activations=peak(
-            model,
-            tp,
-            max_num_batched_tokens,
-            max_num_seqs,
-            logit_bytes,
-            images,
-            is_first=is_first,
-            is_last=is_last,
+            *(model, tp, batched, sequences, logit_bytes, options.images), is_first=is_first, is_last=is_last
         ),
-        graphs=graphs if cuda_graphs else 0,
+        graphs=graphs if options.cuda_graphs else 0,
         other=other,
-        adapters=adapter_bytes(model, adapters, tp, layers),
-        drafter=drafter_bytes if is_last else 0,
+        adapters=adapter_bytes(model, options.adapters, tp, layers),
+        drafter=options.drafter_bytes if is_last else 0,
     )
 
 
@@ -163,9 +182,9 @@ def expert_padding(model: ModelSpec, gpu: GpuSpec, tp: int, stage: range) -> int
     # No such kernel is for biases or for the activation of Gemma 4.
     sides = (1, 128 if family == 10 and not moe.beside and not moe.biases else 1)
     if dtype.name.startswith("mxfp4"):
-        sides = (256, 256) if gpu.name.startswith("mi") else (256, 128)
+        sides = (256, 256) if gpu.capability == OTHER_VENDOR else (256, 128)
         # Of models with experts in MXFP4, gpt-oss alone has biases.
-        if moe.biases and gpu.name in HOPPER:
+        if moe.biases and gpu.capability == HOPPER:
             sides = (1, 64)
     elif dtype.quantized:
         sides = (1, 1)
@@ -176,7 +195,7 @@ def expert_padding(model: ModelSpec, gpu: GpuSpec, tp: int, stage: range) -> int
     one = matrices * (hidden * width - takes * inner) * dtype.bits / 8
     if moe.biases:
         one += 2 * ((matrices - 1) * (width - inner) + hidden - takes)
-    if moe.exact_router and gpu.capability and gpu.capability != 90 and family != 10:
+    if moe.exact_router and gpu.capability and gpu.capability != HOPPER and family != 10:
         one += 2 * model.hidden
     sparse = model.sparse or range(model.mlp_layers or model.layers)[moe.dense_layers :]
     return ceil(sum(layer in stage for layer in sparse) * experts * one)

@@ -9,6 +9,7 @@ from pagesim.errors import PagesimError
 from pagesim.hardware.gpu_spec import GIB
 from pagesim.models.layers import KV_SCALE_BYTES, StateLayer
 from pagesim.models.model_spec import ModelSpec
+from pagesim.sizing.block_pages import at_least_one
 from pagesim.sizing.block_plan import BlockPlan
 from pagesim.sizing.pool_plan import PoolPlan, StatePlan
 from pagesim.sizing.type_plan import TypePlan
@@ -176,14 +177,3 @@ def cache_of(num_blocks: int, block: KVBlock, *, tp: int, has_swap: bool, plan: 
     cpu_blocks = block.fitting(SWAP_GIB * GIB) if has_swap else 0
     held = None if plan is None else plan.holding(num_blocks)
     return Capacity(num_blocks, cpu_blocks, block.tokens, block.bytes, 0, 0, tp, held)
-
-
-def at_least_one(**counts: int | None) -> None:
-    """Refuse a number that is less than 1, by its name.
-
-    Raises:
-        PagesimError: one is.
-    """
-    for name, value in counts.items():
-        if value is not None and value < 1:
-            raise PagesimError(f"{name} is {value}; it must be at least 1")

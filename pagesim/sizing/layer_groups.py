@@ -75,19 +75,24 @@ def grouped(pages: Sequence[Page], *, hybrid: bool, packed: bool = False) -> tup
     return (tuple(enumerate(full)),)
 
 
-def _rule(page: Page) -> tuple[object, ...]:
-    """Return what two pages have in common that can always be taken and freed together."""
-    match page.rule:
+def keeping(layer: Layer) -> tuple[object, ...]:
+    """Return by what rule a layer keeps tokens: its kind, and how many where it keeps the last ones."""
+    match layer:
         case WindowLayer(window=window):
             return ("window", window)
         case ChunkLayer(chunk=chunk):
             return ("chunk", chunk)
-        case StateLayer(always=always, checkpoint=checkpoint):
-            return ("states", f"of {page.bytes} bytes", always, checkpoint)
-        case RingLayer():
-            return ("ring",)
+        case StateLayer() | RingLayer():
+            return (layer.kind,)
         case _:
             return ("full",)
+
+
+def _rule(page: Page) -> tuple[object, ...]:
+    """Return what two pages have in common that can always be taken and freed together."""
+    if isinstance(page.rule, StateLayer):
+        return ("states", f"of {page.bytes} bytes", page.rule.always, page.rule.checkpoint)
+    return keeping(page.rule)
 
 
 def _one_kind(pages: Sequence[Page]) -> bool:

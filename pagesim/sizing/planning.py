@@ -19,7 +19,7 @@ from pagesim.models.layers import (
     RingLayer,
     StateLayer,
 )
-from pagesim.sizing.block_pages import StateMode, block_pages, most_blocks
+from pagesim.sizing.block_pages import StateMode, at_least_one, block_pages, most_blocks
 from pagesim.sizing.block_plan import BlockGroup, BlockPlan
 from pagesim.sizing.kernel_blocks import (
     HOPPER,
@@ -84,7 +84,7 @@ def plan_blocks(
         CapacityError: ``cache_bytes`` is less than a block.
         PagesimError: an argument is off, or vLLM does not start with such layers.
     """
-    _check(
+    at_least_one(
         layers=len(layers),
         max_model_len=max_model_len,
         in_flight_tokens=in_flight_tokens,
@@ -236,9 +236,3 @@ def host_copies(layers: Sequence[Layer], tp: int) -> int:
         tp: GPUs that share the model.
     """
     return 1 if all(isinstance(layer, LatentLayer | IndexerLayer) for layer in layers) else tp
-
-
-def _check(**counts: int | None) -> None:
-    for name, value in counts.items():
-        if value is not None and value < 1:
-            raise PagesimError(f"{name} is {value}; it must be at least 1")

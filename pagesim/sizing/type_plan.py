@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from math import lcm
 from typing import Literal
 
-from pagesim.errors import CapacityError, PagesimError
-from pagesim.models.layers import ChunkLayer, Layer, StateLayer, WindowLayer
-from pagesim.sizing.block_pages import most_blocks
+from pagesim.errors import CapacityError
+from pagesim.models.layers import Layer, StateLayer
+from pagesim.sizing.block_pages import at_least_one, most_blocks
+from pagesim.sizing.layer_groups import keeping
 
 Layout = Literal["large-pages", "pools"]
 """How types share memory: all take large pages, as large as the least common multiple of their pages; or each
@@ -145,13 +146,10 @@ def plan_types(
         PagesimError: an argument is off.
     """
     block_size = PAGE_TOKENS if block_size is None else block_size
-    counts = {"block_size": block_size, "max_model_len": max_model_len, "in_flight_tokens": in_flight_tokens}
-    for name, value in counts.items():
-        if value < 1:
-            raise PagesimError(f"{name} is {value}; it must be at least 1")
+    at_least_one(block_size=block_size, max_model_len=max_model_len, in_flight_tokens=in_flight_tokens)
     alike: dict[tuple[object, ...], list[int]] = {}
     for place, layer in enumerate(layers):
-        alike.setdefault((_rule(layer), _kept(layer, kv_dtype, tp)), []).append(place)
+        alike.setdefault((keeping(layer), _kept(layer, kv_dtype, tp)), []).append(place)
     types = []
     for places in alike.values():
         layer = layers[places[0]]
@@ -161,19 +159,6 @@ def plan_types(
         most = most_blocks(layer, size, max_model_len, in_flight_tokens, "none")
         types.append(LayerType(layer, tuple(places), size, page, most))
     return TypePlan(tuple(types), layout, 0, max_model_len, in_flight_tokens)
-
-
-def _rule(layer: Layer) -> tuple[object, ...]:
-    """Return by what rule a layer keeps tokens."""
-    match layer:
-        case WindowLayer(window=window):
-            return ("window", window)
-        case ChunkLayer(chunk=chunk):
-            return ("chunk", chunk)
-        case StateLayer():
-            return ("state",)
-        case _:
-            return ("full",)
 
 
 def _kept(layer: Layer, kv_dtype: str, tp: int) -> int:

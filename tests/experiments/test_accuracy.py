@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 
 from pagesim.experiments.recorded.find import read
+from tests.pages import module_of
 
-
-def make_accuracy() -> Any:
-    """Return the script of the page on accuracy; its folder is no package."""
-    script = Path(__file__).parents[2] / "docs" / "make_accuracy.py"
-    spec = spec_from_file_location("make_accuracy", script)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules["make_accuracy"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-PAGE = make_accuracy()
+PAGE = module_of("docs/make_accuracy.py")
 HEAD = "model,system,dtype,release,isl,osl,concurrency,tp,ep,ttft_ms,tpot_ms,note\n"
 
 

@@ -17,7 +17,7 @@ from pagesim.hardware import gpu
 from pagesim.hardware.gpus import GIB
 from pagesim.models import model
 from pagesim.setup.system import System
-from pagesim.sizing import capacity, divide
+from pagesim.sizing import MemoryOptions, capacity, divide
 from pagesim.sizing.division import OTHER_BYTES
 from tests.pages import module_of
 
@@ -125,11 +125,8 @@ def test_a_plan_counts_the_blocks_that_a_run_under_vllms_sizing_has():
     held = capacity(
         model("llama-3.1-8b"),
         gpu("h100"),
+        MemoryOptions(0.92, max_num_batched_tokens=4096, max_num_seqs=100, sampler_buffers=True),
         sizing="vllm",
-        gpu_memory_utilization=0.92,
-        max_num_batched_tokens=4096,
-        max_num_seqs=100,
-        sampler_buffers=True,
         max_model_len=8192,
     )
     assert replace(planned.sized, plan=None) == held
@@ -217,7 +214,7 @@ def test_an_rtx_4090_whose_sampler_sorts_has_the_blocks_that_its_server_printed(
 
 def test_a_sampler_that_sorts_holds_what_is_sorted_beside_the_logits() -> None:
     spec, device = model("qwen3-8b"), gpu("a100-40gb")
-    sorting = divide(spec, device, flashinfer_sampler=False)
+    sorting = divide(spec, device, MemoryOptions(flashinfer_sampler=False))
     assert sorting.activations == 26 * 256 * spec.vocab
     assert (
         divide(spec, device).cache - sorting.cache == sorting.activations - divide(spec, device).activations

@@ -29,7 +29,7 @@ def groups(plan: BlockPlan) -> list[list[Any]]:
             len(group.layers),
             group.block_size,
             group.page_bytes,
-            group.real_page_bytes,
+            group.real_pages[0],
             group.bytes,
         ]
         for group in plan.groups

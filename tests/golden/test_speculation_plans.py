@@ -48,7 +48,7 @@ def test_a_plan_with_drafts_is_that_of_the_planner_in_every_field(row: dict[str,
     groups = [
         [
             *(group.kind, len(group.layers), plan.drafting(group), group.block_size),
-            *(group.page_bytes, group.real_page_bytes, group.bytes, group.most_blocks),
+            *(group.page_bytes, group.real_pages[0], group.bytes, group.most_blocks),
         ]
         for group in plan.groups
     ]

@@ -170,6 +170,8 @@ ACTIVE = [
     ("laguna-xs-2.1", 33, 3),
     ("ling-3.0-flash", 124, 5.1),
     ("step-3.5-flash", 196, 11),
+    ("ling-2.6-1t", 1000, 63),
+    ("ling-2.6-flash", 104, 7.4),
 ]
 
 
@@ -279,8 +281,8 @@ def test_recurrent_layers_of_a_layer_file_have_no_weights_that_are_known(tmp_pat
     assert model(str(path)).notes == (
         "model mine has recurrent layers whose weights are not known: its weights are an estimate",
     )
-    assert model(str(path)).estimated
-    assert not model("jamba-1.5-mini").estimated
+    assert model(str(path)).weights_are == "estimated"
+    assert model("jamba-1.5-mini").weights_are == "exact"
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,8 @@ ELSEWHERE = {
     *{"kimi_k2"},  # has no class of its own: its code is DeepSeek V3's
     # vLLM's classes read other keys than transformers' do, or transformers has none.
     *{"deepseek_v4", "glm5_next", "kimi_linear", "mimo", "mimo_v2", "minimax_m3", "nemotron-nas", "zamba2"},
-    *{"afmoe", "bailing_hybrid", "glm4_moe_lite", "hy_v3", "hy_v4", "laguna", "mellum"},
-    *{"longcat_flash", "muse_glimmer", "step3p5"},
+    *{"afmoe", "bailing_hybrid", "bailing_moe", "glm4_moe_lite", "hy_v3", "hy_v4", "laguna", "mellum"},
+    *{"longcat_flash", "muse_glimmer", "plamo3", "step3p5"},
 }
 """Families that are held against vLLM's own classes (test_engine_plans.py, test_open_models.py) or against
 the files of a release (test_catalogue.py)."""
@@ -80,7 +80,7 @@ def test_a_config_that_holds_every_key_of_its_family_is_exact() -> None:
 
 def test_a_family_whose_code_is_not_known_is_never_exact() -> None:
     others = [config for _, config in COUNTED if family(config) not in {*FAMILIES, *BUILT_AS}]
-    assert len({family(config) for config in others}) >= 20
+    assert len({family(config) for config in others}) >= 18
     assert [
         family(config) for config in others if (spec := read(config)) and spec.weights_are == "exact"
     ] == []

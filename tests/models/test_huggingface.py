@@ -162,7 +162,7 @@ def test_a_missing_key_is_one_sentence_naming_file_and_key(tmp_path) -> None:
     with pytest.raises(PagesimError) as caught:
         model(str(path))
     assert str(caught.value) == (
-        f"{path}: key num_hidden_layers (or n_layer, n_layers) is missing; add it to the config"
+        f"{path}: key num_hidden_layers (or n_layer, n_layers, num_layers) is missing; add it to the config"
     )
 
 

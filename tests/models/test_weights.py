@@ -354,6 +354,8 @@ def test_experts_in_mxfp4_are_as_wide_as_their_kernel_takes_them(name, device, w
     [
         ("h100", 2, 2880, 1472),
         ("h100", 4, 2880, 768),
+        ("h100-pcie", 4, 2880, 768),
+        ("gh200", 2, 2880, 1472),
         ("b200", 2, 3072, 1536),
         ("a100-80gb", 4, 3072, 768),
         ("mi300x", 1, 3072, 3072),

@@ -9,7 +9,7 @@ import pytest
 from pagesim.hardware import gpu
 from pagesim.hardware.gpus import GIB
 from pagesim.models import model
-from pagesim.sizing import divide
+from pagesim.sizing import MemoryOptions, divide
 from pagesim.sizing.activations import OF_ENCODER, Images, peak, sampler_buffers
 from pagesim.sizing.division import POSTED
 from tests.pages import module_of
@@ -19,7 +19,7 @@ LOADED, OFF = Images(), Images(tower=False)
 
 
 def of(name: str, images: Images = LOADED, **how):
-    return divide(model(name), gpu("h100"), max_num_batched_tokens=8192, images=images, **how)
+    return divide(model(name), gpu("h100"), MemoryOptions(max_num_batched_tokens=8192, images=images, **how))
 
 
 def test_the_largest_image_of_qwen_is_tried_on_with_65_536_patches() -> None:

@@ -78,7 +78,7 @@ def test_windows_of_two_sizes_are_two_kinds():
 def test_a_page_that_divides_the_largest_gets_a_block_of_more_tokens_and_hashes_the_smallest():
     plan = planned(WindowLayer(2, 128, window=1024), FULL)
     assert shape(plan) == [("window", 1, 64), ("full", 1, 16)]
-    assert plan.groups[0].page_bytes == plan.groups[0].real_page_bytes == plan.bytes_per_block
+    assert plan.groups[0].page_bytes == plan.groups[0].real_pages[0] == plan.bytes_per_block
     assert (plan.scheduler_block, plan.hash_block) == (64, 16)
     assert planned(WindowLayer(2, 128, window=1024), FULL, prefix_caching=False).hash_block == 64
 
@@ -153,7 +153,7 @@ def test_a_block_of_attention_has_room_for_a_state_and_states_are_padded_to_it()
     plan = planned(STATE, STATE, STATE, FullLayer(2, 256))
     # A state takes 1,097,728 bytes and a token of attention 2,048: 536 tokens, and a multiple of 64 is 576.
     assert shape(plan) == [("state", 1, 576)] * 3 + [("full", 1, 576)]
-    assert plan.groups[0].real_page_bytes == 1_097_728
+    assert plan.groups[0].real_pages[0] == 1_097_728
     assert {group.page_bytes for group in plan.groups} == {576 * 2048}
     assert plan.state_mode == "align"
 

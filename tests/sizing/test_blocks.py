@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pagesim.errors import CapacityError, PagesimError
 from pagesim.hardware import gpu
 from pagesim.models import model
-from pagesim.sizing import capacity, divide, paged_block
+from pagesim.sizing import Capacity, MemoryOptions, capacity, divide, paged_block
 
 OPT_13B = model("opt-13b")
 A100 = gpu("a100-40gb")
@@ -75,7 +75,7 @@ def test_vllm_counts_every_block_size_by_itself() -> None:
 def test_vllm_leaves_a_tenth_of_the_memory_alone_unless_told_otherwise() -> None:
     held = capacity(OPT_13B, A100, sizing="vllm")
     assert held.num_blocks == divide(OPT_13B, A100).cache // held.block_bytes
-    more = capacity(OPT_13B, A100, sizing="vllm", gpu_memory_utilization=0.95)
+    more = capacity(OPT_13B, A100, MemoryOptions(0.95), sizing="vllm")
     assert more.num_blocks > held.num_blocks
 
 
@@ -131,7 +131,7 @@ def test_vllm_counts_pages_by_themselves() -> None:
 
 def test_larger_batches_leave_fewer_blocks() -> None:
     assert (
-        capacity(OPT_13B, A100, sizing="vllm", max_num_batched_tokens=8192).num_blocks
+        capacity(OPT_13B, A100, MemoryOptions(max_num_batched_tokens=8192), sizing="vllm").num_blocks
         < capacity(OPT_13B, A100, sizing="vllm").num_blocks
     )
 
@@ -195,8 +195,6 @@ def test_what_fits_never_exceeds_the_memory(name, device, tp, block_size, page_b
         ({"num_blocks": 0}, "num_blocks is 0"),
         ({"page_bytes": 0}, "page_bytes is 0; it must be at least 1"),
         ({"max_model_len": 0}, "max_model_len is 0"),
-        ({"max_num_batched_tokens": 0}, "max_num_batched_tokens is 0"),
-        ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization is 1.5"),
         ({"swap_gib": -1}, "swap_gib is -1"),
         ({"swap_gib": float("nan")}, "swap_gib is nan"),
         ({"sizing": "guess"}, "sizing is 'guess'; it must be paper, vllm or sglang"),
@@ -206,6 +204,12 @@ def test_what_fits_never_exceeds_the_memory(name, device, tp, block_size, page_b
 def test_an_argument_out_of_bounds_is_refused_by_name(arguments, message) -> None:
     with pytest.raises(PagesimError, match=message):
         capacity(OPT_13B, A100, **arguments)
+
+
+@pytest.mark.parametrize("name", ["max_num_batched_tokens", "max_num_seqs"])
+def test_an_option_of_the_server_out_of_bounds_is_refused_by_name(name) -> None:
+    with pytest.raises(PagesimError, match=f"{name} is 0; it must be at least 1"):
+        MemoryOptions(**{name: 0})
 
 
 @pytest.mark.parametrize(
@@ -232,11 +236,15 @@ def test_the_advised_degree_divides_the_heads_and_leaves_room(name, memory_gib, 
 
 @pytest.mark.parametrize("share", ["mem_fraction_static", "gpu_memory_utilization"])
 def test_a_share_of_memory_is_above_0_and_at_most_1(share) -> None:
-    sizing = "sglang" if share == "mem_fraction_static" else "vllm"
-    assert capacity(OPT_13B, A100, sizing=sizing, **{share: 1}).num_blocks > 0
+    def sized(value: float) -> Capacity:
+        if share == "mem_fraction_static":
+            return capacity(OPT_13B, A100, sizing="sglang", mem_fraction_static=value)
+        return capacity(OPT_13B, A100, MemoryOptions(value), sizing="vllm")
+
+    assert sized(1).num_blocks > 0
     for value in (0, -0.5, 1.01, 2):
         with pytest.raises(PagesimError, match=f"{share} is {value}; it must be above 0 and at most 1"):
-            capacity(OPT_13B, A100, sizing=sizing, **{share: value})
+            sized(value)
 
 
 def test_known_bytes_are_divided_by_those_of_a_block() -> None:

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pagesim.costs.operators.tables import OperatorTables, bundled_gpus, bundled_tables
+from pagesim.costs.operators.tables import OperatorTables, bundled_tables
 from pagesim.hardware import GpuSpec
 
 
 class Chip(NamedTuple):
-    """Measurements for a GPU.
+    """A GPU and what was measured on it.
 
     Attributes:
-        gpu: for which seconds are wanted.
-        measured: the GPU that was measured, itself or one of its generation.
-        tables: of the one that was measured.
+        gpu: with its peak rates.
+        tables: of its operators.
         release: of the engine that is simulated, such as ``vllm 0.19.0``; where two releases differ much, the
             nearer one counts.
     """
 
     gpu: GpuSpec
-    measured: GpuSpec
     tables: OperatorTables
     release: str = ""
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether the GPU itself was measured."""
-        return self.gpu.name == self.measured.name
 
 
 def chip_of(gpu: GpuSpec, release: str = "") -> Chip | None:
@@ -40,5 +33,5 @@ def chip_of(gpu: GpuSpec, release: str = "") -> Chip | None:
         gpu: any.
         release: see `Chip`.
     """
-    tables = bundled_tables(gpu.name) if gpu.name in bundled_gpus() else None
-    return None if tables is None else Chip(gpu, gpu, tables, release)
+    tables = bundled_tables(gpu.name)
+    return None if tables is None else Chip(gpu, tables, release)

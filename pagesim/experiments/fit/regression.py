@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pagesim.costs.profiles.curves import non_negative
+from pagesim.costs.table import non_negative
 from pagesim.experiments.recorded.recording import Floats, Ints, Rows
 
 OUTLIER = 6.0
@@ -58,8 +58,7 @@ def regress(
     kept = counts
     while True:
         own = (relative * weights[:, None])[kept]
-        # `non_negative` has a target of one less what is known, so that a row's weight may be in both.
-        values = non_negative(own, np.ones(len(own)), 1 - (target * weights)[kept])
+        values = non_negative(own, (target * weights)[kept])
         residuals = relative @ values - target
         off = np.abs(residuals * weights)
         fine = counts & (off <= max(OUTLIER * TO_SIGMA * float(np.median(off[counts])), 1e-9))

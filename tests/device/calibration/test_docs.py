@@ -1,4 +1,4 @@
-"""What docs/calibration.md, docs/validation.md and docs/usage.md show of them is what happens."""
+"""What docs/calibration.md, docs/validation.md and docs/how-to/usage.md show of them is what happens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAGES = {
         for words in commands_in(text_of(f"docs/{name}.md"))
         if words[0] in ("calibrate", "validate", "ablate") or words[:3] == ["profile", "show", "tiny"]
     ]
-    for name in ("calibration", "validation", "usage")
+    for name in ("calibration", "validation", "how-to/usage")
 }
 
 
