@@ -30,7 +30,7 @@ fast: | $(BIN)/python
 
 SCREENSHOT := chromium --headless=new --no-sandbox --disable-gpu --hide-scrollbars --virtual-time-budget=8000
 
-# The first figure of the README, of the demo's page; and that of docs/report.md, of the page about what it stores.
+# The first figure of the README, of the demo's page; and that of docs/how-to/report.md, of the page about what it stores.
 picture: demo
 	$(SCREENSHOT) --window-size=1330,856 --screenshot=docs/pictures/allocators.png file://$(CURDIR)/out/demo.html
 	$(BIN)/pagesim report out/demo --out out/report.html
@@ -39,7 +39,7 @@ picture: demo
 	    [Image.open(file).convert('RGB').quantize(256, Image.Quantize.MAXCOVERAGE).save(file, optimize=True) \
 	    for file in ('docs/pictures/allocators.png', 'docs/report.png')]"
 
-# The figure of docs/hybrid.md and its numbers.
+# The figure of docs/explanation/hybrid.md and its numbers.
 gallery: $(VENV)/.base
 	$(BIN)/pagesim plan --saturate --out out/gallery
 	cp out/gallery/gallery.csv docs/pictures/

@@ -1,360 +1,223 @@
-"""How far simulated closed loops are off: engines' own times fitted to half of the runs, the rest predicted.
+"""How far pagesim is off, by the defaults of its own commands, on runs that others recorded.
 
-    python docs/make_accuracy.py closed_loop_runs.csv --tables DIR --out accuracy.csv
+    python docs/make_accuracy.py closed_loop_runs.csv consumer_runs.csv single_points.csv
+    python docs/make_accuracy.py closed_loop_runs.csv --fit auto overhead_s sequence_s --only gpt-oss
 
-Two numbers of the engine and one of its front end are fitted for each release, whatever the model; runs are
-halved by a hash of model, GPU, degree of parallelism and lengths. Beside it stands what comes of the engine's
-numbers of *other* models alone.
+Closed loops are halved by a hash of model, GPU, degree of parallelism and lengths; numbers of pagesim are
+fitted to one half alone, and errors are those of the other.
 """
 
 from __future__ import annotations
 
 import argparse
-import tempfile
+import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import nnls
+from scipy.optimize import least_squares
 
-from pagesim.costs import EngineTime
-from pagesim.costs.operators import Store, Tables
-from pagesim.costs.operators.assemble import GPUS, import_operators
+import pagesim as ps
 from pagesim.errors import PagesimError
 from pagesim.experiments.recorded.catalogue import known
-from pagesim.experiments.recorded.closed_loop_table import read
+from pagesim.experiments.recorded.find import read
 from pagesim.experiments.recorded.recording import RecordedRun
-from pagesim.experiments.recorded.simulate import simulate_recorded, system_of
+from pagesim.experiments.recorded.simulate import simulate_recorded
 from pagesim.models import model as model_of
-from pagesim.setup.engine_config import EngineConfig
-from pagesim.setup.system import System
 
-BUDGET = 8192
-"""Tokens of a batch where a run does not record them: what vLLM takes on GPUs of 70 GiB and more."""
-
-TOKENIZER_S = 5e-6
-"""Seconds of a prompt's token before the engine has it: what Hugging Face's tokenizers 0.23 takes of text of
-random tokens, as those who measured sent it, with GPT-2's vocabulary on a server's core (5.0 to 6.9 µs)."""
-
-ASYNCHRONOUS = (0, 14)
-"""The release from which vLLM schedules ahead unless it is told not to."""
+BUDGET, RELEASE = 8192, "0.19.0"
+"""Tokens of a batch where no script says them, as vLLM takes on GPUs of 70 GiB and more; and the release that
+stands for one that is not recorded."""
 
 DISTRUSTED = {
-    "Llama-3.1-8B-Instruct-FP8": "its first tokens come faster than the operators",
+    "Llama-3.1-8B-Instruct-FP8": "its first tokens come faster than its weights are read",
     "Qwen3-235B-A22B-FP8": "at tp 1 its weights do not fit, so tp does not say on how many GPUs it ran",
 }
 """Why runs of a model are left out."""
 
-SYSTEMS = {gpu: system for system, gpu in GPUS.items()}
+
+def fitted(run: RecordedRun) -> bool:
+    """Return whether a run is of the half that numbers are fitted to."""
+    server = run.server
+    parts = (server["model"], server["gpu"], server["tensor_parallel_size"], run.name.split()[-2])
+    return zlib.crc32(" ".join(map(str, parts)).encode()) % 2 == 0
 
 
-@dataclass(frozen=True)
-class Case:
-    """A run that is simulated.
-
-    Attributes:
-        run: what was recorded.
-        release: of the server as recorded, empty where it is unknown.
-        experts: whether the model has any.
-        measured: what it took, and its simulation.
-    """
-
-    run: RecordedRun
-    release: str
-    experts: bool
-    measured: MeasuredRun
-
-    @property
-    def model(self) -> str:
-        """The model's name."""
-        return str(self.run.server["model"])
-
-    @property
-    def fitted(self) -> bool:
-        """Whether it is of the half that the engine's numbers are fitted to."""
-        server = self.run.server
-        parts = (self.model, server["gpu"], server["tensor_parallel_size"], *self.run.name.split()[-2:-1])
-        return zlib.crc32(" ".join(map(str, parts)).encode()) % 2 == 0
-
-
-class Operators:
-    """Profiles of the systems that were recorded, made of operator tables and kept in a folder.
-
-    Args:
-        folder: for their files.
-        tables: a folder of operator tables; the installed package when left out.
-    """
-
-    def __init__(self, folder: Path, tables: Path | None) -> None:
-        self._folder = folder
-        self._tables = tables
-
-    @cache  # noqa: B019 - as long as the process
-    def _opened(self, system: str) -> Tables:
-        return Tables(Store(system, tables=self._tables))
-
-    @cache  # noqa: B019
-    def file(
-        self, model: str, gpu: str, tp: int, weights: str | None, kv: str, ep: int, moe_backend: str | None
-    ) -> Path:
-        """Return the file of a profile.
-
-        Raises:
-            PagesimError: the tables lack a term.
-        """
-        spec = model_of(model)
-        profile = import_operators(
-            self._opened(SYSTEMS[gpu]),
-            spec,
-            tp=tp,
-            moe_ep=ep,
-            moe_backend=moe_backend,
-            weight_dtype=weights,
-            kv_dtype=kv,
-            scores=(),
-        )
-        lacking = [
-            term
-            for term, origin in profile.origins.items()
-            if origin != "imported" and term not in ("copy", "swap_out", "swap_in")
-        ]
-        if lacking:
-            notes = [note for note in profile.notes if note.partition(":")[0] in lacking]
-            raise PagesimError(f"no table of {', '.join(lacking)}: {'; '.join(notes)}")
-        file = self._folder / f"{profile.name}.json"
-        profile.save(file)
-        return file
-
-
-def cases(runs: Sequence[RecordedRun], operators: Operators) -> tuple[list[Case], dict[str, str]]:
-    """Return the runs that can be simulated, and why each of the others cannot."""
-    found: list[Case] = []
-    left_out: dict[str, str] = {}
-    for run in runs:
-        name = run.name.split()[1]
-        try:
-            if name in DISTRUSTED:
-                raise PagesimError(DISTRUSTED[name])
-            found.append(_case(run, operators))
-        except PagesimError as error:
-            left_out[run.name] = str(error)
-    return found, left_out
-
-
-def _case(run: RecordedRun, operators: Operators) -> Case:
-    server = known(run.server)
-    release = str(run.server.get("vllm_version", ""))
-    parts = tuple(int(part) for part in release.split(".")[:2] if part.isdecimal())
-    ahead = bool(run.server.get("async_scheduling", not parts or parts >= ASYNCHRONOUS))
-    server = {
-        "max_num_batched_tokens": BUDGET,
-        **{name: value for name, value in server.items() if name in System.model_fields},
-        "vllm_version": "0.19.0" if ahead else "0.11.2",
-    }
-    degree = int(run.server.get("expert_parallel_size", 1))
-    if degree < 1:
-        raise PagesimError(f"ep {degree} is no degree: on how many GPUs it ran is not known")
-    if "model" not in server:
-        raise PagesimError(f"model {run.server['model']} is not in the catalogue")
-    spec = model_of(server["model"])
-    if not spec.is_plain:
-        server["vllm_version"] = "0.33.0"  # the first whose blocks of such layers are modelled
-    if server.get("weight_dtype") == "fp8" and spec.weights_in_words != "bf16":
-        del server["weight_dtype"]  # it is released so, and may have its scales by block
-    recorded = replace(run, server=server)
-    chosen = system_of(recorded, {})
-    if chosen.gpu not in SYSTEMS:
-        raise PagesimError(f"no tables of {chosen.gpu}")
-    kv_dtype = EngineConfig(chosen).kv_dtype
-    file = operators.file(
-        chosen.model,
-        chosen.gpu,
-        chosen.tensor_parallel_size,
-        chosen.weight_dtype,
-        "bf16" if kv_dtype == "fp16" else kv_dtype,
-        degree,
-        run.server.get("moe_backend"),
-    )
-
-    def simulate(engine: EngineTime) -> Means:
-        cost = f"profile:{file},overhead_s={engine.iteration_s:.9f},sequence_s={engine.sequence_s:.9f}"
-        residuals = simulate_recorded(recorded, cost=cost, frontend=f"0,{TOKENIZER_S}").residuals
-        return Means(residuals["tpot"]["mean"].simulated, residuals["ttft"]["mean"].simulated)
-
-    simulate(EngineTime())
-    measured = MeasuredRun(run.name, Means(run.means["tpot"], run.means["ttft"]), cache(simulate))
-    return Case(recorded, release, spec.moe is not None, measured)
-
-
-def predicted(all_cases: Sequence[Case], *, others: bool = False) -> Iterator[dict[str, object]]:
-    """Yield a row for each run of the halves that were not fitted: what it took and what was predicted.
-
-    Args:
-        all_cases: of any releases.
-        others: whether the engine's numbers are fitted to other models of the release alone.
-    """
-    for release in sorted({case.release for case in all_cases}):
-        of_release = [case for case in all_cases if case.release == release]
-        for model in sorted({case.model for case in of_release}):
-            fitted = [c for c in of_release if c.fitted and (not others or c.model != model)]
-            ahead = [c for c in of_release if not c.fitted and c.model == model]
-            try:
-                engine = fit_engine_time([case.measured for case in fitted])
-            except PagesimError:
-                continue
-            front = fit_frontend([case.measured for case in fitted], engine)
-            for case in ahead:
-                took, took_here = case.measured.measured, case.measured.simulate(engine)
-                server = case.run.server
-                yield {
-                    "run": case.run.name,
-                    "model": model,
-                    "gpu": server["gpu"],
-                    "release": release or "unknown",
-                    "kind": "experts" if case.experts else "dense",
-                    "iteration_ms": 1e3 * engine.iteration_s,
-                    "sequence_us": 1e6 * engine.sequence_s,
-                    "frontend_ms": 1e3 * front,
-                    "tpot_ms": 1e3 * took.tpot_s,
-                    "tpot_error": took_here.tpot_s / took.tpot_s - 1,
-                    "ttft_ms": 1e3 * took.ttft_s,
-                    "ttft_error": (took_here.ttft_s + front) / took.ttft_s - 1,
-                }
-
-
-def summed(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """Return the errors of rows of `predicted`, in percent, by some of their columns."""
-    return rows.groupby(list(by)).agg(
-        runs=("run", "size"),
-        tpot_mean_abs=("tpot_error", lambda each: 100 * np.abs(each).mean()),
-        tpot_bias=("tpot_error", lambda each: 100 * each.mean()),
-        ttft_median_abs=("ttft_error", lambda each: 100 * np.abs(each).median()),
-        ttft_bias=("ttft_error", lambda each: 100 * each.median()),
-    )
-
-
-STEP = EngineTime(1e-3, 2e-5)
-"""How far the numbers are moved to see what they change."""
-
-ROUNDS = 3
-"""Times that the numbers are corrected: a time per output token is nearly linear in them."""
-
-
-MOST_CONDITION = 200.0
-"""Of the two numbers' effects on the runs: beyond it a percent of noise is more than all of one of them."""
-
-
-class Means(NamedTuple):
-    """What a run took in the mean.
-
-    Attributes:
-        tpot_s: seconds per output token.
-        ttft_s: seconds to the first token.
-    """
-
-    tpot_s: float
-    ttft_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredRun:
-    """A run of a server, and the same run simulated.
-
-    Attributes:
-        name: for tables.
-        measured: what the server took.
-        simulate: what it takes in the simulator, with an engine's own time; no front end.
-    """
-
-    name: str
-    measured: Means
-    simulate: Callable[[EngineTime], Means]
-
-
-def fit_engine_time(runs: Sequence[MeasuredRun]) -> EngineTime:
-    """Return the own time with which simulated times per output token come nearest to the measured ones.
-
-    Least squares of relative errors, neither number below 0.
-
-    Args:
-        runs: of one engine, at several concurrencies: one alone does not tell the two numbers apart.
+def simulated(run: RecordedRun, cost: str) -> dict[str, float]:
+    """Return the mean seconds of a closed loop's metrics, by name, simulated with a cost.
 
     Raises:
-        PagesimError: there are too few runs, or the two numbers cannot be told apart.
+        PagesimError: it cannot be simulated.
     """
-    if len(runs) < 2:
-        raise PagesimError(
-            f"{len(runs)} runs do not tell seconds an iteration from seconds a sequence; give two"
-        )
-    at = EngineTime()
-    measured = np.array([run.measured.tpot_s for run in runs])
-    for _ in range(ROUNDS):
-        here, more, longer = (
-            np.array([run.simulate(engine).tpot_s for run in runs])
-            for engine in (
-                at,
-                EngineTime(at.iteration_s + STEP.iteration_s, at.sequence_s),
-                EngineTime(at.iteration_s, at.sequence_s + STEP.sequence_s),
-            )
-        )
-        slopes = np.stack(
-            [(more - here) / STEP.iteration_s, (longer - here) / STEP.sequence_s], axis=1
-        )  # [N, 2]
-        rest = measured - here + slopes @ [at.iteration_s, at.sequence_s]
-        # In units of the steps both columns are of one size.
-        weighed = slopes * [STEP.iteration_s, STEP.sequence_s] / measured[:, None]
-        if np.linalg.cond(weighed) > MOST_CONDITION:
-            raise PagesimError(
-                "the runs do not tell seconds an iteration from seconds a sequence: their batches are alike; "
-                "give runs of other concurrencies"
-            )
-        (iteration, sequence), _ = nnls(weighed, rest / measured)
-        at = EngineTime(
-            iteration * STEP.iteration_s, sequence * STEP.sequence_s, f"fitted to {len(runs)} runs"
-        )
-    return at
+    if (why := DISTRUSTED.get(run.name.split()[1])) is not None:
+        raise PagesimError(why)
+    if run.server["expert_parallel_size"] < 1:
+        raise PagesimError("ep 0 is no degree: on how many GPUs it ran is not known")
+    if "model" not in run.server:
+        raise PagesimError("its model is not in the catalogue")
+    flags = {"max_num_batched_tokens": BUDGET, "vllm_version": RELEASE}
+    flags = {name: value for name, value in flags.items() if name not in run.server}
+    if not model_of(run.server["model"]).is_plain:
+        flags["vllm_version"] = "0.33.0"  # the first whose blocks of such layers are modelled
+    found = simulate_recorded(run, cost=cost, **flags)
+    return {metric: found.residuals[metric]["mean"].simulated for metric in ("tpot", "ttft")}
 
 
-def fit_frontend(runs: Sequence[MeasuredRun], engine: EngineTime) -> float:
-    """Return the seconds beside the engine with which times to first token miss by the least in the mean.
+def closed_loops(file: Path, cost: str) -> tuple[pd.DataFrame, pd.Series]:
+    """Return a row for each closed loop of a table, and why the others are left out."""
+    rows, left_out = [], []
+    for run in read(file):
+        try:
+            seconds = simulated(run, cost)
+        except PagesimError as error:
+            left_out.append(re.sub(r"^\d+: ", "", str(error)))
+            continue
+        _, name, dtype, _, release, *_ = run.name.split(maxsplit=5)
+        kind = "dense" if model_of(run.server["model"]).moe is None else "experts"
+        row = {"kind": kind, "model": name, "weights": dtype, "gpu": run.server["gpu"], "release": release}
+        errors = {f"{metric}_error": seconds[metric] / run.means[metric] - 1 for metric in seconds}
+        rows.append({**row, "fitted": fitted(run), "run": run.name, **errors})
+    return pd.DataFrame(rows), pd.Series(left_out, dtype=object).value_counts()
+
+
+def fit(file: Path, cost: str, names: Sequence[str], only: str) -> pd.Series:
+    """Return the numbers of a cost that miss the times per output token of the first half by the least.
 
     Args:
-        runs: of one engine.
-        engine: its own time.
+        file: a table of closed loops.
+        cost: ``auto`` or ``roofline``.
+        names: of numbers that it takes, such as ``overhead_s``.
+        only: what names of the runs contain.
     """
-    measured = np.array([run.measured.ttft_s for run in runs])
-    missing = measured - [run.simulate(engine).ttft_s for run in runs]
-    # The sum of |missing - f| / measured is least at the weighted median.
-    order = np.argsort(missing)
-    weights = np.cumsum(1 / measured[order])
-    return max(0.0, float(missing[order][np.searchsorted(weights, weights[-1] / 2)]))
+    runs = [run for run in read(file) if fitted(run) and only in run.name]
+
+    def misses(powers: np.ndarray) -> list[float]:
+        text = f"{cost}:" + ",".join(f"{name}={10**power}" for name, power in zip(names, powers, strict=True))
+        return [np.log(simulated(run, text)["tpot"] / run.means["tpot"]) for run in runs]
+
+    start = [{"overhead_s": -3.0, "sequence_s": -5.0}.get(name, -0.3) for name in names]
+    found = least_squares(misses, start, bounds=(-7, 0), diff_step=0.02, loss="soft_l1", f_scale=0.1)
+    return pd.Series(10**found.x, names)
+
+
+MODELS = {
+    "DeepSeek-R1-Distill-Llama-70B": ("llama-3.1-70b", None),
+    "DeepSeek-R1-Distill-Llama-8B": ("llama-3.1-8b", None),
+    "DeepSeek-R1-Distill-Qwen-1.5B": ("qwen2.5-1.5b", None),
+    "DeepSeek-R1-Distill-Qwen-14B": ("qwen2.5-14b", None),
+    "DeepSeek-R1-Distill-Qwen-7B": ("qwen2.5-7b", None),
+    "Llama-3.1-Nemotron-70B-Instruct-HF-FP8-dynamic": ("llama-3.1-70b", "fp8"),
+    "Meta-Llama-3-8B-Instruct": ("llama-3-8b", None),
+    "QwQ-32B-Preview": ("qwen2.5-32b", None),
+}
+"""The model of the catalogue that has the shape of each, and its weights where these are not released so."""
+
+GPUS = {"H100-PCIe": "h100-pcie", "GeForce-RTX-4090": "rtx-4090"}
+
+
+def consumer(file: Path, cost: str) -> Iterator[dict[str, Any]]:
+    """Yield a row for each run of vLLM 0.8.5 on few GPUs, all requests as long as the mean."""
+    for row in pd.read_csv(file).itertuples():
+        name, weights = MODELS[row.model]
+        lengths = f"fixed:{row.mean_input_tokens:.0f},{row.mean_output_tokens:.0f}"
+        trace = ps.make_trace(lengths, num_requests=row.completed, rate=row.request_rate)
+        options: dict[str, Any] = {"weight_dtype": weights, "kv_cache_dtype": "bf16", "cost": cost}
+        options |= {"max_model_len": 4096, "max_num_batched_tokens": 2048, "vllm_version": "0.11.2"}
+        result = ps.simulate(
+            trace, model=name, gpu=GPUS[row.gpu], tensor_parallel_size=row.gpus, max_num_seqs=256, **options
+        )
+        error = 1e3 * result.summary["tpot"]["mean"] / row.mean_tpot_ms - 1
+        first = 1e3 * result.summary["ttft"]["mean"] / row.mean_ttft_ms - 1
+        yield {
+            "gpu": row.gpu,
+            "gpus": row.gpus,
+            "model": name,
+            "rate": row.request_rate,
+            "tpot_error": error,
+        } | {"ttft_error": first}
+
+
+RELEASES = {"vLLM 0.9 or so (2025-07)": "0.11.2", "vLLM 0.11": "0.11.2", "vLLM": "0.19.0", "SGLang": None}
+"""The modelled release that is nearest to each of these; 0.33.0 to others."""
+
+
+def single_points(file: Path, cost: str) -> Iterator[dict[str, Any]]:
+    """Yield a row for each public number: of a server with so many clients, or requests all at once."""
+    for row in pd.read_csv(file).itertuples():
+        told = re.search(r"(\d+) (client|requests at once).*?(\d+)/(\d+)", row.load)
+        assert told is not None
+        count, closed = int(told[1]), told[2] == "client"
+        name = row.model.split()[0].removesuffix("-v0.3")
+        release = RELEASES.get(row.engine, "0.33.0")
+        options: dict[str, Any] = {"model": name, "tensor_parallel_size": row.gpus, "cost": cost}
+        options |= {"gpu": known({"gpu": row.gpu})["gpu"], "max_model_len": 16384}
+        options |= {"max_concurrency": count} if closed else {}
+        options |= {"mem_fraction_static": 0.85} if release is None else {"vllm_version": release}
+        trace = ps.make_trace(
+            f"fixed:{told[3]},{told[4]}",
+            num_requests=max(10, 10 * count) if closed else count,
+            arrivals="all-at-once",
+        )
+        summary = ps.simulate(trace, "sglang" if release is None else "vllm-v1", **options).summary
+        tokens = summary["throughput"]["tokens_per_s"]
+        found = {f"{name} ms": 1e3 * summary[name.lower()]["mean"] for name in ("TPOT", "TTFT")}
+        found |= {"output tokens/s": tokens, "total output tokens/s": tokens}
+        for metric, measured in zip(row.metric.split("; "), str(row.measured).split("; "), strict=True):
+            error = 100 * (found[metric] / float(measured) - 1)
+            yield {
+                "model": name,
+                "gpu": row.gpu,
+                "gpus": row.gpus,
+                "metric": metric,
+                "measured": measured,
+            } | {
+                "simulated": round(found[metric], 2),
+                "error": round(error, 1),
+            }
 
 
 def main() -> None:
-    """Fit, predict and print."""
-    parser = argparse.ArgumentParser(description="Predict closed loops by engine times fitted to others.")
-    parser.add_argument("runs", type=Path, help="a table of closed-loop runs")
-    parser.add_argument("--tables", type=Path, help="a folder of operator tables")
-    parser.add_argument("--out", type=Path, help="a CSV file for the rows")
+    """Simulate, and print errors in percent."""
+    parser = argparse.ArgumentParser(description="How far pagesim is off on runs that others recorded.")
+    parser.add_argument("files", nargs="+", type=Path, help="closed_loop_runs.csv and others beside it")
+    parser.add_argument("--cost", default="auto", help="as of pagesim run")
+    parser.add_argument("--fit", nargs="+", metavar="COST NAME", help="fit numbers of a cost instead")
+    parser.add_argument("--only", default="", help="with --fit: what names of the runs contain")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        found, left_out = cases(read(asked.runs), Operators(Path(folder), asked.tables))
-        rows = pd.DataFrame(predicted(found))
-        foreign = pd.DataFrame(predicted(found, others=True))
-    reasons = pd.Series(left_out, dtype=object).value_counts()
-    print(f"{len(found)} of {len(found) + len(left_out)} runs simulated, {len(rows)} of them predicted\n")
-    print("left out:\n" + reasons.to_string(), end="\n\n")
-    for by in (["kind"], ["model", "gpu"], ["release", "iteration_ms", "sequence_us", "frontend_ms"]):
-        print(summed(rows, by).round(1).to_string(), end="\n\n")
-    if len(foreign):
-        print("by the engine's numbers of other models:\n" + summed(foreign, ["model"]).round(1).to_string())
-    if asked.out:
-        rows.round(4).to_csv(asked.out, index=False)
+    if asked.fit:
+        print(fit(asked.files[0], asked.fit[0], asked.fit[1:], asked.only).to_string())
+        return
+    for file in asked.files:
+        if file.name.startswith("closed"):
+            rows, left_out = closed_loops(file, asked.cost)
+            ahead = rows[~rows["fitted"]]
+            for by in (["kind"], ["kind", "release"], ["kind", "model", "weights", "gpu"]):
+                print(summed(ahead, by).to_string(), end="\n\n")
+            print("left out:\n" + left_out.to_string(), end="\n\n")
+        elif file.name.startswith("consumer"):
+            rows = pd.DataFrame(consumer(file, asked.cost))
+            for by in (["gpu", "gpus"], ["gpu", "gpus", "model"]):
+                print(summed(rows, by).to_string(), end="\n\n")
+        else:
+            print(pd.DataFrame(single_points(file, asked.cost)).to_string(index=False), end="\n\n")
+
+
+def summed(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Return errors in percent by some columns of rows: means and medians without sign, and with it."""
+    return (
+        rows.groupby(list(by))
+        .agg(
+            runs=("tpot_error", "size"),
+            tpot_mean_abs=("tpot_error", lambda each: 100 * np.abs(each).mean()),
+            tpot_bias=("tpot_error", lambda each: 100 * each.mean()),
+            ttft_median_abs=("ttft_error", lambda each: 100 * np.abs(each).median()),
+            ttft_bias=("ttft_error", lambda each: 100 * each.median()),
+        )
+        .round(1)
+    )
 
 
 if __name__ == "__main__":

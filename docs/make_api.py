@@ -1,4 +1,4 @@
-"""Write docs/api.md, all of the public API, and tests/signatures.txt, which freezes it.
+"""Write docs/reference/api.md, all of the public API, and tests/signatures.txt, which freezes it.
 
 Run it from the root of the repository after a change that is meant: python docs/make_api.py
 """
@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import BaseModel
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "api.md"
+PAGE = ROOT / "docs" / "reference" / "api.md"
 SIGNATURES = ROOT / "tests" / "signatures.txt"
 
 PUBLIC: dict[str, dict[str, str]] = {
@@ -191,8 +191,9 @@ HEAD = """# The public API
 
 <!-- made by docs/make_api.py -->
 
-These names are stable: each change is in [CHANGELOG.md](../CHANGELOG.md). Other names can change at any time.
+These names are stable: [CHANGELOG.md](../../CHANGELOG.md) has each change. Other names can change any time.
 Functions of `pagesim` and `Result` are shown in full; `help()` describes every other name.
+Functions raise `PagesimError`, with one sentence, where an argument is wrong.
 Lengths are in tokens, sizes in blocks, times in seconds unless a name says ticks (picoseconds).
 `[N]` is a column with one value a request.
 """
@@ -303,7 +304,7 @@ def page() -> str:
         if home == "pagesim":
             for name, part in offered.items():
                 if inspect.isfunction(part) or name == "Result":
-                    described = (inspect.getdoc(part) or "").partition("\n\nExample:")[0]
+                    described = re.split(r"\n\n(?:Raises|Example):", inspect.getdoc(part) or "")[0]
                     shown = f"{called(name, part, 100)}\n\n{described}"
                     texts.append(f"\n### {name}\n\n```text\n{shown}\n```\n")
     return "".join(texts)

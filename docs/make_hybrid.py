@@ -1,4 +1,4 @@
-"""Write the tables of docs/hybrid.md: what one request holds, how many fit, and how much of prompts is found.
+"""Write the tables of docs/explanation/hybrid.md: what requests hold, how many fit, prefix hits.
 
 Run it from the root of the repository after a change of hybrid caches: python docs/make_hybrid.py
 It takes two minutes.
@@ -19,7 +19,7 @@ from pagesim.models import model
 from pagesim.setup.system import System
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "hybrid.md"
+PAGE = ROOT / "docs" / "explanation" / "hybrid.md"
 BEGIN, END = "<!-- {}, made by docs/make_hybrid.py -->\n", "<!-- end of {} -->\n"
 
 MODELS = (

@@ -1,4 +1,4 @@
-"""Write into docs/plan.md how many logs of models with mixed layers plans reproduce, and print each log.
+"""Write into docs/reference/plan.md how many logs of mixed layers plans reproduce, and print each log.
 
 Run it from the root of the repository after a change of the plans: python docs/make_hybrid_plan.py
 """
@@ -16,7 +16,7 @@ from pagesim.models.layers import ChunkLayer, Layer, StateLayer
 from pagesim.sizing import BlockPlan, plan_blocks
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "plan.md"
+PAGE = ROOT / "docs" / "reference" / "plan.md"
 POSTED = ROOT / "docs" / "plan" / "posted-hybrid.csv"
 LAYOUTS = (ROOT / "docs" / "plan" / "layers", ROOT / "tests" / "golden" / "layouts")
 BEGIN, END = "<!-- made by docs/make_hybrid_plan.py -->\n", "<!-- end of mixed layers -->\n"

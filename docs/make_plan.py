@@ -1,4 +1,4 @@
-"""Write into docs/plan.md how far plans are off posted start-up logs, and print each log beside its plan.
+"""Write into docs/reference/plan.md how far plans are off posted start-up logs, and print each log.
 
 Run it from the root of the repository after a change of the estimate: python docs/make_plan.py
 """
@@ -16,7 +16,7 @@ from pagesim.hardware.gpus import GIB
 from pagesim.setup.system import System
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "plan.md"
+PAGE = ROOT / "docs" / "reference" / "plan.md"
 POSTED = ROOT / "docs" / "plan" / "posted.csv"
 BEGIN, END = "<!-- made by docs/make_plan.py -->\n", "<!-- end -->\n"
 

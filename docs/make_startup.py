@@ -1,4 +1,4 @@
-"""Write into docs/plan.md how far the estimate of the KV cache is off start-up logs, and print each log.
+"""Write into docs/reference/plan.md how far the estimated KV cache is off start-up logs; print each log.
 
 Run it from the root of the repository after a change of the estimate: python docs/make_startup.py
 """
@@ -17,7 +17,7 @@ from pagesim.models import model
 from pagesim.sizing import MemoryOptions, divide
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "plan.md"
+PAGE = ROOT / "docs" / "reference" / "plan.md"
 LOGS = ROOT / "docs" / "plan" / "startup.csv"
 BEGIN, END = "<!-- made by docs/make_startup.py -->\n", "<!-- end of start-up logs -->\n"
 

@@ -6,7 +6,7 @@ import resource
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,6 +15,7 @@ import numpy as np
 
 from pagesim.accounting.timeline import Timeline
 from pagesim.accounting.tree_history import TreeHistory
+from pagesim.costs import CostModel
 from pagesim.errors import PagesimError
 from pagesim.results.result import Result, batch_table, preemption_table, tier_columns, tree_table
 from pagesim.results.step_table import StepTable
@@ -99,6 +100,7 @@ def run(
     *,
     steps: Rows = "stretches",
     progress: ProgressCallback | None = None,
+    cost: CostModel | None = None,
     executor: MakeExecutor | None = None,
     timeline: Timeline | None = None,
     observers: Sequence[Observer] = (),
@@ -111,7 +113,8 @@ def run(
         trace: the requests.
         steps: what the result's ``steps`` table holds.
         progress: for a progress bar.
-        executor: what carries out the iterations; left out, the system's cost model predicts them.
+        cost: predicts iterations in place of the cost model that the system names.
+        executor: what carries out the iterations; left out, a cost model predicts them.
         timeline: an observer of the run; ``every`` as ``steps`` says.
         observers: further ones, called after the recorder.
         tables: whether blocks have numbers although nothing looks at them; what is decided is the same.
@@ -123,6 +126,8 @@ def run(
             "simulate_cluster, as pagesim run does"
         )
     setting = prepare(system, trace)
+    if cost is not None:
+        setting = replace(setting, config=replace(setting.config, other_cost=cost))
     log = setting.new_log()
     arrivals = setting.arrivals()
     table = StepTable(

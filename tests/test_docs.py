@@ -13,24 +13,24 @@ from tests import commands as command_line
 from tests.pages import COMMAND, ROOT, text_of, words_of
 
 PAGES = (
-    "docs/clusters.md",
-    "docs/extending.md",
-    "docs/metrics.md",
-    "docs/performance.md",
+    "docs/how-to/clusters.md",
+    "docs/how-to/extending.md",
+    "docs/reference/metrics.md",
+    "docs/explanation/performance.md",
     "docs/profiles.md",
 )
 WALKS = (
     "README.md",
-    "docs/closed-loops.md",
+    "docs/how-to/closed-loops.md",
     "docs/tutorial.md",
-    "docs/ledger.md",
-    "docs/hybrid.md",
-    "docs/fast-forward.md",
-    "docs/policies.md",
-    "docs/vllm-defaults.md",
-    "docs/serve.md",
-    "docs/roofline.md",
-    "docs/tiers.md",
+    "docs/explanation/ledger.md",
+    "docs/explanation/hybrid.md",
+    "docs/explanation/fast-forward.md",
+    "docs/reference/policies.md",
+    "docs/reference/vllm-defaults.md",
+    "docs/how-to/serve.md",
+    "docs/reference/roofline.md",
+    "docs/explanation/tiers.md",
 )
 """Pages whose steps are taken one after another in one folder, and whose outputs are compared."""
 
@@ -39,6 +39,7 @@ STEP = re.compile(rf"{COMMAND.pattern}|{FENCE.pattern}|^```\n(.*?)^```$", re.DOT
 
 NEEDS = {
     "pagesim profile import": "needs tables of operators, which are others'",
+    "pagesim profile bundle": "needs AIConfigurator's package, of 82 MB",
 }
 """What some commands need that is not here."""
 
@@ -123,7 +124,7 @@ def test_its_links_lead_somewhere(page: Path) -> None:
             assert target.stat().st_size < MOST_BYTES
 
 
-@pytest.mark.parametrize("page", ["docs/tour.md", "docs/design.md"])
+@pytest.mark.parametrize("page", ["docs/explanation/tour.md", "docs/explanation/design.md"])
 def test_every_file_that_it_names_is_there(page: str) -> None:
     places = (ROOT, ROOT / "pagesim")
     rooms = [folder for place in places for folder in place.rglob("*") if folder.is_dir()]

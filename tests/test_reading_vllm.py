@@ -1,4 +1,4 @@
-"""Tests of docs/reading-vllm.md: what it names here is there, under that name and in that file."""
+"""Tests of docs/explanation/reading-vllm.md: what it names is there, in that file."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "reading-vllm.md"
+PAGE = ROOT / "docs" / "explanation" / "reading-vllm.md"
 TEXT = PAGE.read_text(encoding="utf-8")
-NAMED = sorted(set(re.findall(r"\[`([\w.]+)`\]\(\.\./(pagesim/[\w/]+\.py)\)", TEXT)))
+NAMED = sorted(set(re.findall(r"\[`([\w.]+)`\]\(\.\./\.\./(pagesim/[\w/]+\.py)\)", TEXT)))
 
 
 def names_in(file: Path) -> set[str]:
@@ -39,7 +39,7 @@ def test_each_rule_and_each_question_has_its_place() -> None:
     questions = re.findall(r"\n\*\*(.+?\?)\*\*(.+?)(?=\n\n|\Z)", TEXT, re.DOTALL)
     assert len(questions) == 5
     for question, answer in questions:
-        assert re.search(r"\]\(\.\./pagesim/[\w/]+\.py\)", answer), question
+        assert re.search(r"\]\(\.\./\.\./pagesim/[\w/]+\.py\)", answer), question
     assert len(NAMED) > 20
 
 

@@ -2,7 +2,7 @@
 
 Run it from anywhere: python tests/words.py [FILE…]
 It prints `file:line: word -> preferred term` for each and exits with 1; `make lint` runs it over everything.
-docs/glossary.md defines the terms.
+docs/reference/glossary.md defines the terms.
 """
 
 from __future__ import annotations

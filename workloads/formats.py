@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pagesim.errors import TraceError
-from pagesim.workloads import agentic_mooncake, bailian, llmservingsim, tables, texts, tracelab
+from pagesim.workloads import agentic_mooncake, aiperf, bailian, llmservingsim, spans, tables, texts, tracelab
 from pagesim.workloads.rows import Rows, listed
 from pagesim.workloads.source import PAIR
 from pagesim.workloads.tokenizer import counter
@@ -83,6 +83,20 @@ READERS: dict[str, Format] = {
         (["chat_id"], ["parent_chat_id"], ["timestamp"], ["input_length"], ["output_length"]),
         lambda rows, _: bailian.read_bailian(rows),
     ),
+    "aiperf": Format(
+        "AIPerf's sessions (JSON lines: session_id, input_length, output_length, delay in ms before later "
+        "turns, hash_ids of 512-token blocks)",
+        _each("session_id", "input_length", "output_length", "delay"),
+        lambda rows, _: aiperf.read_aiperf(rows),
+        closed_loop=True,
+    ),
+    "otel": Format(
+        "OpenTelemetry GenAI spans (OTLP JSON lines: resourceSpans, with gen_ai.usage.input_tokens and "
+        "gen_ai.conversation.id)",
+        (["resourcespans"],),
+        lambda rows, _: spans.read_spans(rows),
+        closed_loop=True,
+    ),
     "mooncake": Format(
         "Mooncake (JSON lines: timestamp in ms, input_length, output_length, hash_ids of 512-token blocks)",
         (["timestamp"], ["input_length"], ["output_length"]),
@@ -106,14 +120,22 @@ READERS: dict[str, Format] = {
         lambda rows, _: tables.SPLITWISE.read(rows),
     ),
     "sharegpt": Format(
-        "ShareGPT conversations (JSON: text; the first turn of each, or all of them)",
-        (["conversations"],),
+        "conversations: ShareGPT's, LMSYS-Chat's, WildChat's, OpenAI's messages (JSON: text; the first turn "
+        "of each, or all of them)",
+        (texts.CONVERSATIONS,),
         lambda rows, options: texts.read_sharegpt(rows, counter(options.tokenizer), options.turns),
+    ),
+    "dolly": Format(
+        "Dolly instructions (JSON lines: text of instruction, context and response)",
+        _each("instruction", "response"),
+        lambda rows, options: texts.read_instructions(
+            rows, counter(options.tokenizer), "context", "response"
+        ),
     ),
     "alpaca": Format(
         "Alpaca instructions (JSON: text of instruction, input and output)",
         (["instruction"], ["output"]),
-        lambda rows, options: texts.read_alpaca(rows, counter(options.tokenizer)),
+        lambda rows, options: texts.read_instructions(rows, counter(options.tokenizer), "input", "output"),
     ),
     "lmbenchmark": Format(
         "LMBenchmark turns (JSON: text of input, output_length)",

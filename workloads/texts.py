@@ -22,15 +22,19 @@ TurnChoice = Literal["first", "all", "after-completion"]
 
 PEOPLE = ("human", "user")
 MODELS = ("gpt", "chatgpt", "assistant", "model", "bing", "bard", "bot")
+CONVERSATIONS = ("conversations", "conversation", "messages")
+"""Columns that hold one: ShareGPT's; LMSYS-Chat's and WildChat's; OpenAI's."""
+
 EXTRA = "one token added to each prompt (beginning of text) and each output (end)"
 
 
 def read_sharegpt(rows: Rows, count: tokenizer.Counter, turns: TurnChoice) -> dict[str, Any]:
-    """Read ShareGPT conversations: their first turn, or each turn with all before it in its prompt."""
-    raw = rows.column("conversations")
+    """Read conversations: their first turn, or each turn with all before it in its prompt."""
+    name = next(each for each in CONVERSATIONS if each in rows.columns)
+    raw = rows.column(name)
     talks = [_rounds(value) for value in raw]
     rows.reject_values(
-        "conversations",
+        name,
         np.array([talk is not None for talk in talks], bool),
         'a list of {"from": ..., "value": text}',
     )
@@ -63,10 +67,10 @@ def read_sharegpt(rows: Rows, count: tokenizer.Counter, turns: TurnChoice) -> di
     }
 
 
-def read_alpaca(rows: Rows, count: tokenizer.Counter) -> dict[str, Any]:
-    """Read Alpaca records: the prompt is the instruction, a blank line, and the input where there is one."""
-    instruction, output = _text(rows, "instruction"), _text(rows, "output")
-    extra = _text(rows, "input", optional=True)
+def read_instructions(rows: Rows, count: tokenizer.Counter, beside: str, answer: str) -> dict[str, Any]:
+    """Read instructions: the prompt is the instruction, a blank line, and what is beside it, if anything."""
+    instruction, output = _text(rows, "instruction"), _text(rows, answer)
+    extra = _text(rows, beside, optional=True)
     prompt = [f"{a}\n\n{b}" if b else a for a, b in zip(instruction, extra, strict=True)]
     kept = rows.settle()
     rows.notes.extend((count.note, EXTRA))

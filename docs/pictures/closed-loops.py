@@ -1,4 +1,4 @@
-"""Draw the figure of docs/closed-loops.md: preemptions in a closed loop by watermark, beside those published.
+"""Draw the figure of docs/how-to/closed-loops.md: preemptions by watermark, beside those published.
 
 Run it from the root of the repository: python docs/pictures/closed-loops.py
 It first prints the table that it draws.

@@ -1,4 +1,4 @@
-"""Draw the figure of docs/engines.md, and print its tables, from what pagesim ablate engines has stored.
+"""Draw the figure of docs/explanation/engines.md, and print its tables, from stored results.
 
 Run it from the root of the repository, after the three commands of that page: python docs/pictures/engines.py
 """

@@ -1,4 +1,4 @@
-"""Draw the figure of docs/fast-forward.md: every iteration, and the first of every stretch.
+"""Draw the figure of docs/explanation/fast-forward.md: every iteration, and the first of every stretch.
 
 Run it from the root of the repository: python docs/pictures/fast-forward.py
 """

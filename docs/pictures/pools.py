@@ -1,4 +1,4 @@
-"""Draw the figure of docs/tiers.md: what a prefiller holds for transfer as its decoder saturates.
+"""Draw the figure of docs/explanation/tiers.md: what a prefiller holds for transfer as its decoder saturates.
 
 Run it from the root of the repository: python docs/pictures/pools.py
 It first prints the table that it draws.

@@ -10,7 +10,7 @@
 * **cached**: slots of blocks that no request holds, kept in case their prefixes are reused.
 * **free**: all other free slots.
 
-``docs/metrics.md`` has the formulas.
+``docs/reference/metrics.md`` has the formulas.
 """
 
 from __future__ import annotations

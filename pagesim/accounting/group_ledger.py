@@ -2,7 +2,7 @@
 
 The groups of a hybrid cache share a pool of blocks of equal bytes, so bytes are what their entries have in
 common. What a decoding sequence holds in a group follows from its length by the group's rule; what else
-sequences held was noted. Terms: ``docs/metrics.md``.
+sequences held was noted. Terms: ``docs/reference/metrics.md``.
 """
 
 from __future__ import annotations

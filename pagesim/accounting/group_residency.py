@@ -57,14 +57,12 @@ class GroupResidency(Residency):
         decodes = request.decodes
         if decodes and request.family is None:
             final = request.prompt + request.output
-            self._stays.frombytes(
-                _pack_stay(first, last, request.length_offset, final, 1, request.tokens_per_step)
-            )
+            self._stays.frombytes(_pack_stay(first, last, request.length_offset, final, 1, 1))
             return
         if self.memory.releases and not decodes:
             self._note_held(request, first, last, 0)
             return
-        growth, base = (request.tokens_per_step, request.length_offset) if decodes else (0, request.tokens)
+        growth, base = (1, request.length_offset) if decodes else (0, request.tokens)
         finals = request.finals if request.family is not None else (request.prompt + request.output,)
         for final, alike in Counter(finals).items():
             self._stays.fromlist([first, last, base, final, alike, growth])
@@ -72,12 +70,12 @@ class GroupResidency(Residency):
     def planned(self, batch: Batch, iteration: int) -> None:
         memory = self.memory
         if memory.releases:
-            growth, running = self.scheduler.tokens_per_step, self.scheduler.running
+            running = self.scheduler.running
             for request, computed in batch.chunks:
                 self._note_now(request, iteration, computed)
             for request in (*batch.served_again, *batch.resumed, *self._fresh):
                 if request.decodes and request.since <= iteration and request.order in running:
-                    self._note_now(request, iteration, growth)
+                    self._note_now(request, iteration, 1)
             if memory.steps_in_flight:
                 self._fresh = [request for request, _ in batch.chunks if request.decodes]
         self._count()

@@ -6,7 +6,7 @@ This is the ledger of a cache whose blocks are the same for all layers; that of 
 An engine that fast-forwards does not look at memory in between. It leaves *stays* behind: from which
 iteration to which a sequence held memory, how long it was then, and by what rule its memory follows from its
 length. From those the ledger of every single iteration follows, so a fast-forward loses nothing. Terms:
-``docs/metrics.md``.
+``docs/reference/metrics.md``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Metrics: from records to the numbers of a summary. Definitions: ``docs/metrics.md``."""
+"""Metrics: from records to the numbers of a summary. Definitions: ``docs/reference/metrics.md``."""
 
 from __future__ import annotations
 

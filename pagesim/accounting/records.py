@@ -146,7 +146,6 @@ class Recorder(Observer):
     def fast_forwarded(self, run: FastForward) -> None:
         scheduler, memory = self.scheduler, self.memory
         sequences = run.sequences
-        tokens = sequences * scheduler.tokens_per_step
         noted = len(self._late)
         if self._joined_at or run.start != self._answered:
             # The row counts a gap of its first step to the iteration before, in which these stood still.
@@ -165,7 +164,7 @@ class Recorder(Observer):
         # fmt: off
         self._rows.frombytes(_pack_row(
             0, run.decided, run.start, run.first, run.increment, run.steps, memory.steps + 1,
-            sequences + run.draining, scheduler.queue.waiting, memory.free_blocks, tokens, tokens,
+            sequences + run.draining, scheduler.queue.waiting, memory.free_blocks, sequences, sequences,
             run.context, sequences, 0, shared, memory.cached_blocks, *rare,
         ))
         # fmt: on
@@ -251,9 +250,7 @@ class Recorder(Observer):
         self.blocks_in += int(columns["swapped_in"].sum())
         self.blocks_out += int(columns["swapped_out"].sum())
         columns["iteration"] = self._chunk_start + np.cumsum(columns["iterations"]) - columns["iterations"]
-        columns["context_growth"] = np.where(
-            columns["planned"] == 1, 0, columns["running_sequences"] * self.scheduler.tokens_per_step
-        )
+        columns["context_growth"] = np.where(columns["planned"] == 1, 0, columns["running_sequences"])
         late = np.array(self._late, np.int64).reshape(-1, 2)
         self.rows += len(table)
         self._rows, self._late = array("q"), array("q")

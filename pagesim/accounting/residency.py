@@ -76,9 +76,7 @@ class PlainResidency(Residency):
             stored, blocks = self.scheduler.stored_length(request), memory.held_blocks(request)
             self._stays.fromlist([first, last, stored, request.final_length, 1, 0, blocks, 0])
             return
-        growth, base = (
-            (request.tokens_per_step, request.length_offset) if request.decodes else (0, request.tokens)
-        )
+        growth, base = (1, request.length_offset) if request.decodes else (0, request.tokens)
         blocks, reserved = memory.held_and_reserved(request) or (ON_DEMAND, 0)
         if request.family is None:
             final = request.prompt + request.output

@@ -60,7 +60,7 @@ class SharedOutOfWindow:
         """
         processed = {}
         for request in self._sharing():
-            computed = chunks.get(request, request.tokens_per_step if request.decodes else 0)
+            computed = chunks.get(request, int(request.decodes))
             length = self._memory.length(request)
             if self._scheduler.speculation is not None:
                 length = self._scheduler.stored_length(request)
@@ -75,8 +75,7 @@ class SharedOutOfWindow:
             steps: how many there are.
         """
         processed = {
-            request: (self._memory.length(request), request.tokens_per_step if request.decodes else 0)
-            for request in self._sharing()
+            request: (self._memory.length(request), int(request.decodes)) for request in self._sharing()
         }
         self._note(first, steps, processed)
 

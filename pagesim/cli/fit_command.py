@@ -16,6 +16,7 @@ from pagesim.setup.system import System
 
 if TYPE_CHECKING:
     from pagesim.costs.profiles import Profile
+    from pagesim.experiments.recorded.recording import RecordedRun
 
 LEFT_OUT = (
     *("cost", "frontend", "max_concurrency", "client_timeout", "window", "until", "fast_forward"),
@@ -70,35 +71,39 @@ def command(
     """
     from pagesim.cli import show_fit, show_truth
     from pagesim.experiments.fit import fitting, reading, result
-    from pagesim.experiments.recorded.errors import residuals_of
-    from pagesim.experiments.recorded.find import split
+    from pagesim.experiments.recorded.find import read_all
 
     if out is not None and out.suffix != ".json":
         raise PagesimError(f"out is {out}; it must end in .json, or no command would find it")
     if out is not None:
         check_file(out, "profile")
-    logs, server = split(logs)
-    system, loads = reading.read(logs, hold_out or [], flags, server.options)
+    runs = read_all([*logs, *(hold_out or [])])
+    system, loads = reading.one_server(runs, flags)
+    apart = {str(file) for file in hold_out or []}
+    by_use: dict[bool, list[RecordedRun]] = {False: [], True: []}
+    for run, load in zip(runs, loads, strict=True):
+        # A run of a file of several is called by the file and a number.
+        by_use[bool({run.name, run.name.rpartition("#")[0]} & apart)].append(load)
     operators = _start(start, system)
     if operators is not None and "kv_cache_dtype" not in system.model_fields_set:
         system = system.model_copy(update={"kv_cache_dtype": operators.kv_dtype})
-    fitted = fitting.fit(loads[: len(logs)], system, start=operators, first=first)
-    tables = result.tables(fitted, loads[len(logs) :])
-    summary = result.report(fitted, tables)
+    fitted = fitting.fit(by_use[False], system, start=operators, first=first)
+    found = result.comparisons(fitted, by_use[True])
+    summary = result.report(fitted, found)
     if out is not None:
         result.profile(fitted, out.stem, summary).save(out)
     if plot is not None:
-        from pagesim.experiments.recorded.plots import latencies
-        from pagesim.results.drawing import load_of
+        from pagesim.experiments.recorded.plots import measured_against_simulated
 
-        show.put_figure(latencies(tables, {}, load_of(system)), plot, "fit")
+        show.put_figure(measured_against_simulated(found), plot, "fit")
     show.say_notes(tuple(dict.fromkeys((*(note for load in loads for note in load.notes), *fitted.notes))))
     if json:
         show.as_json(summary)
         return
     show_fit.values(summary)
-    residuals = [(load, residuals_of(pairs)) for load, pairs in tables.items()]
-    show_truth.latencies("Simulated against measured: latencies", residuals)
+    show_truth.errors(
+        "Simulated against measured: latencies", [(each.name, each.residuals) for each in found]
+    )
     if out is not None:
         show.say(f"profile written to {out}; use it by --cost profile:{out}{show_fit.front_end(summary)}")
     show.stored(plot)

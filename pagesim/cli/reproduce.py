@@ -42,10 +42,6 @@ COST = Annotated[
 ]
 QUICK = Annotated[bool, typer.Option("--quick", help="Replay the first twentieth of each trace.")]
 JOBS = Annotated[int, typer.Option("--jobs", help="Number of parallel replays; -1 for one per core.")]
-BESIDE = Annotated[
-    list[Path] | None,
-    typer.Option(help="Folder of an earlier run, for another column of the document. Repeatable."),
-]
 DOCUMENT = Annotated[
     Path | None,
     typer.Option(help="File to write the document to. Defaults to reproduction.md in the folder."),
@@ -61,7 +57,6 @@ def command(
     cost: COST = "imported",
     quick: QUICK = False,
     jobs: JOBS = -1,
-    beside: BESIDE = None,
     document: DOCUMENT = None,
 ) -> None:
     """Reproduce figures of the PagedAttention paper.
@@ -72,14 +67,13 @@ def command(
     """
     from pagesim.experiments.paper import PaperSetting, chosen, csv, reproduce
     from pagesim.experiments.paper.document import document as text_of
-    from pagesim.experiments.paper.reproduce import SETTING, check, setting_text, stored
+    from pagesim.experiments.paper.reproduce import SETTING, check, setting_text
     from pagesim.experiments.paper.setting import absolute
 
     if jobs == 0 or jobs < -1:
         raise PagesimError(f"jobs is {jobs}; it must be at least 1, or -1 for one a core")
     wanted = chosen(figures)
     setting = PaperSetting(absolute(trace_sharegpt), absolute(trace_alpaca), cost, quick)
-    columns = [stored(folder) for folder in beside or ()]
     show.make_folder(out)
     check(out, setting)
     with show.bar() as progress:
@@ -94,7 +88,7 @@ def command(
         if drawn is not None:
             show.put_figure(drawn, out, name)
             pictures[name] = Path(os.path.relpath(out / f"{name}.png", target.parent)).as_posix()
-    text = text_of(made, setting, beside=columns, pictures=pictures)
+    text = text_of(made, setting, pictures=pictures)
     show.write_text(target, text)
     _show(made)
     show.stored(out)

@@ -11,7 +11,11 @@ from pagesim.costs.operators import OperatorTable
 
 def row(table: OperatorTable) -> dict[str, Any]:
     """Return what is known of a table, for JSON."""
-    return {"table": " ".join(table.name), "release": table.release, **table.held_out._asdict()}
+    return {
+        "table": " ".join(table.name),
+        "release": table.release,
+        **table.held_out.model_dump(exclude={"median"}),
+    }
 
 
 def tables(system: str, found: Sequence[OperatorTable]) -> None:

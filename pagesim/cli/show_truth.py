@@ -23,19 +23,19 @@ def absolute(found: Sequence[RecordedComparison]) -> dict[str, float]:
         metric: [
             abs(error)
             for each in found
-            if metric in each.residuals and (error := each.residuals[metric]["mean"].error) is not None
+            if "mean" in (by := each.residuals.get(metric, {})) and (error := by["mean"].error) is not None
         ]
         for metric in metrics
     }
     return {metric: float(np.mean(each)) for metric, each in errors.items() if each}
 
 
-def latencies(title: str, residuals: Iterable[tuple[str, Mapping[str, Mapping[str, Residual]]]]) -> None:
-    """Print measured and simulated latencies, and the error of each statistic.
+def errors(title: str, found: Iterable[tuple[str, Mapping[str, Mapping[str, Residual]]]]) -> None:
+    """Print what was measured and what was simulated, and the error of each statistic, a row a metric.
 
     Args:
         title: of the table.
-        residuals: of each run, after its name, by metric and statistic.
+        found: of each run, after its name, by metric and statistic.
     """
     put_table(
         title,
@@ -43,12 +43,12 @@ def latencies(title: str, residuals: Iterable[tuple[str, Mapping[str, Mapping[st
         [
             (
                 name,
-                metric.upper(),
-                _seconds(by["mean"].measured),
-                _seconds(by["mean"].simulated),
+                metric.replace("_", " ").upper(),
+                _seconds(by.get("mean")),
+                _seconds(by.get("mean"), 1),
                 *(_percent(by.get(statistic)) for statistic in STATISTICS),
             )
-            for name, metrics in residuals
+            for name, metrics in found
             for metric, by in metrics.items()
         ],
         texts=(0, 1),
@@ -58,8 +58,10 @@ def latencies(title: str, residuals: Iterable[tuple[str, Mapping[str, Mapping[st
 def tables(found: Sequence[RecordedComparison], left_out: Mapping[str, str]) -> None:
     """Print the errors of latencies, what was over time, and the runs that were left out."""
     names = [each.name if len(found) > 1 else "" for each in found]
-    of_runs = [(name, each.residuals) for name, each in zip(names, found, strict=True)]
-    latencies("Simulated against recorded: latencies", of_runs)
+    errors(
+        "Simulated against recorded: latencies",
+        zip(names, (each.residuals for each in found), strict=True),
+    )
     curves = [
         (name, OVER_TIME[what], *(f"{(100 if what == 'kv_use' else 1) * means[way]:,.1f}" for way in means))
         for name, each in zip(names, found, strict=True)
@@ -99,5 +101,8 @@ def _percent(miss: Residual | None) -> str:
     return "–" if miss is None or miss.error is None else f"{100 * miss.error:+.1f} %"
 
 
-def _seconds(seconds: float) -> str:
+def _seconds(miss: Residual | None, way: int = 0) -> str:
+    if miss is None:
+        return "–"
+    seconds = miss[way]
     return f"{seconds:,.4g} s" if seconds >= 1 else f"{1e3 * seconds:,.4g} ms"

@@ -12,8 +12,8 @@ from pagesim.cli.completion import complete
 from pagesim.cli.flags import FORCE, OUT, workload_flags
 from pagesim.cli.printing import put_table
 from pagesim.errors import PagesimError, TraceError, escaped
-from pagesim.experiments.recorded.fields import CUT_OFF
 from pagesim.experiments.recorded.find import FORMATS, read
+from pagesim.experiments.recorded.layout import CUT_OFF
 from pagesim.setup.files import check_file, put_text
 from pagesim.workloads import LengthModel, Provenance, load, make_trace, plot_trace, save
 from pagesim.workloads import describe as statistics
@@ -108,7 +108,8 @@ def _recorded(source: Path, target: Path, error: TraceError) -> dict[Path, Trace
     )
     found = {}
     for file, run in zip(files, runs, strict=True):
-        note = f"requests of {run.name}, when they were sent and how long they were"
+        what = "drawn again by its summary" if run.known else "when they were sent and how long they were"
+        note = f"requests of {run.name}, {what}"
         if run.max_concurrency is not None:
             note += f"; {run.max_concurrency} were outstanding at a time: replay it with --max-concurrency"
         found[file] = run.trace().with_columns({}, note)

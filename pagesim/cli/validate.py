@@ -153,8 +153,8 @@ def _live(scenario: Path | None, out: Path | None, json: bool, flags: dict[str, 
                     **how,
                 )
             )
-        reports = {case.name: case.report() for case in cases}
-        summary = {"profile": profile.name, "kind": profile.kind, "how": how, "cases": list(reports.values())}
+        reports = [case.report() for case in cases]
+        summary = {"profile": profile.name, "kind": profile.kind, "how": how, "cases": reports}
         if out is not None:
             publish(out, lambda folder: _store(folder, chosen, profile, cases, summary), "validation")
     notes = [note for case in cases for note in case.simulated.notes]
@@ -162,10 +162,10 @@ def _live(scenario: Path | None, out: Path | None, json: bool, flags: dict[str, 
     if json:
         show.as_json(summary)
     else:
-        show_validation.tables(reports)
+        show_validation.tables(cases)
         show.say_if_cpu(how["device"])
         show.stored(out)
-    if any(case["check"] is not None and not case["check"]["passed"] for case in reports.values()):
+    if any(case["check"] is not None and not case["check"]["passed"] for case in reports):
         raise typer.Exit(1)
 
 

@@ -12,7 +12,6 @@ from pagesim.costs.profiled import Profiled
 from pagesim.costs.profiles import Profile, bundled_names, bundled_profile
 from pagesim.costs.roofline import Roofline
 from pagesim.errors import PagesimError
-from pagesim.models import ModelSpec
 
 if TYPE_CHECKING:
     from pagesim.costs.parse import Target
@@ -20,13 +19,9 @@ if TYPE_CHECKING:
 RANK = ("measured", "imported")
 """Kinds of profiles that are taken, the best first: a rescaled or analytic one is no better than roofline."""
 
-ERROR_OF_ROOFLINE = "on published runs of vLLM its mean times were 15 to 30 % off, either way"
-"""What is known of the error of datasheet estimates."""
-
 ERROR_OF_OPERATORS = {
-    "dense": "on held-out runs of dense models TPOT was 6 % off in the mean and TTFT 15 % in the median",
-    "experts": "on held-out runs with experts TPOT was 9 % off in the mean and TTFT 15 % in the median",
-    "carried": "on published runs of such GPUs mean times were 20 % off",
+    "dense": "on held-out runs of dense models TPOT was 7 % off in the mean and TTFT 13 % in the median",
+    "experts": "on held-out runs with experts TPOT was 8 % off in the mean and TTFT 6 % in the median",
 }
 """What is known of the error of sums of operators, by the kind of run (docs/accuracy.md)."""
 
@@ -34,8 +29,8 @@ ERROR_OF_OPERATORS = {
 def best_cost(target: Target, moe_backend: str | None = None) -> Profiled | Roofline:
     """Return the costs of a target by the best bundled measurements of it, else by the roofline.
 
-    A bundled profile of the model comes first, then a sum of operators that were timed on the GPU or on one
-    of its generation. Notes say what was taken, and what error such costs have.
+    A bundled profile of the model comes first, then a sum of operators that were timed on the GPU.
+    Notes say what was taken, and what error such costs have.
 
     Args:
         target: the model, the GPU, and how it is divided, kept and served.
@@ -68,11 +63,9 @@ def best_cost(target: Target, moe_backend: str | None = None) -> Profiled | Roof
         block_size=target.block_size,
         kv_dtype=target.kv_dtype,
         engine=target.engine,
+        drafter=target.drafter,
     )
-    roofline.notes = (
-        *roofline.notes,
-        f"{why}; using datasheet estimates (cost roofline): {ERROR_OF_ROOFLINE}",
-    )
+    roofline.notes = (*roofline.notes, f"{why}; using datasheet estimates (cost roofline)")
     return roofline
 
 
@@ -119,12 +112,6 @@ def _said(profile: Profile, release: str) -> str:
 def _of_operators(profile: Profile, chip: Chip, target: Target) -> str:
     """Return which operators are summed up, of which releases, and what error such sums have."""
     releases = dict.fromkeys(source.rpartition(", ")[2] for source in profile.sources.values())
-    of = f"operators of {' and '.join(releases)} timed on {chip.measured.name}"
+    of = f"operators of {' and '.join(releases)} timed on {chip.gpu.name}"
     said = f"using {of}, for {target.release}" if target.release else f"using {of}"
-    return f"{said}: {ERROR_OF_OPERATORS[_kind(target.model, chip)]}"
-
-
-def _kind(model: ModelSpec, chip: Chip) -> str:
-    if not chip.is_measured:
-        return "carried"
-    return "dense" if model.moe is None else "experts"
+    return f"{said}: {ERROR_OF_OPERATORS['dense' if target.model.moe is None else 'experts']}"

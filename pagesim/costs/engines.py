@@ -29,6 +29,9 @@ class EngineTime:
         source: where the numbers come from.
         graphs_to: tokens of the largest iteration with a prompt that CUDA graphs launch: those beyond it the
             host launches kernel by kernel.
+        of_sampler: whether ``iteration_s`` is kernels outside of layers alone, the sampler's above all: where
+            the next batch is scheduled while one runs, the loop itself is hidden. A profile that has the
+            sampler in it takes none of it.
 
     Raises:
         PagesimError: a number is negative or too large.
@@ -38,6 +41,7 @@ class EngineTime:
     sequence_s: float = 0.0
     source: str = BY_HAND
     graphs_to: int = 0
+    of_sampler: bool = False
 
     def __post_init__(self) -> None:
         for name, value, most in (("overhead_s", self.iteration_s, 10), ("sequence_s", self.sequence_s, 1)):
@@ -66,7 +70,7 @@ class Measured(NamedTuple):
     kind: Kind | None = None
 
 
-_PAPER = "fitted to Fig. 13's two vLLM bars, OPT-13B on an A100 (docs/reproduction.md)"
+_PAPER = "fitted to Fig. 13's two vLLM bars, OPT-13B on an A100 (docs/validation/reproduction.md)"
 
 _RUNS = "fitted to half of the published runs over operator tables (docs/accuracy.md)"
 
@@ -75,19 +79,31 @@ _ASYNC = (
     Measured(
         (0, 14),
         True,
-        EngineTime(7.5e-4, 1.5e-5, "the middle of what others found for dense models, vLLM 0.15 to 0.19"),
+        EngineTime(
+            7.5e-4,
+            1.5e-5,
+            "the middle of what others found for dense models, vLLM 0.15 to 0.19",
+            of_sampler=True,
+        ),
         "dense",
     ),
     Measured(
         (0, 14),
         True,
-        EngineTime(1.0e-3, 1.07e-5, f"MiniMax-M2.5 on H200s and B200s, vLLM 0.17 to 0.19, {_RUNS}"),
+        EngineTime(
+            1.0e-3, 1.07e-5, f"MiniMax-M2.5 on H200s and B200s, vLLM 0.17 to 0.19, {_RUNS}", of_sampler=True
+        ),
         "experts",
     ),
     Measured(
         (0, 14),
         True,
-        EngineTime(2.7e-4, 8.7e-6, f"gpt-oss-120b on H100s, H200s and B200s, vLLM 0.15 to 0.18, {_RUNS}"),
+        EngineTime(
+            2.7e-4,
+            8.7e-6,
+            f"gpt-oss-120b on H100s, H200s and B200s, vLLM 0.15 to 0.18, {_RUNS}",
+            of_sampler=True,
+        ),
         "mxfp4",
     ),
 )

@@ -11,7 +11,7 @@ from pagesim.costs.base import CostModel
 from pagesim.costs.engines import BY_HAND, UNKNOWN, EngineTime
 from pagesim.costs.profiled import Profiled
 from pagesim.costs.profiles import find_profile
-from pagesim.costs.roofline import Efficiency, Roofline
+from pagesim.costs.roofline import DraftForwards, Efficiency, Roofline
 from pagesim.errors import PagesimError
 from pagesim.hardware import GpuSpec
 from pagesim.models import ModelSpec
@@ -29,6 +29,7 @@ class Target:
     kv_dtype: str
     engine: EngineTime = UNKNOWN
     release: str = ""
+    drafter: DraftForwards | None = None
 
 
 MAX_ERROR = 0.25
@@ -51,6 +52,7 @@ def parse_cost(
     kv_dtype: str,
     engine: EngineTime = UNKNOWN,
     release: str = "",
+    drafter: DraftForwards | None = None,
 ) -> CostModel:
     """Return the cost model that the text names, for this model on this GPU.
 
@@ -63,6 +65,7 @@ def parse_cost(
         kv_dtype: of the cache: one of `KV_DTYPE_BYTES`.
         engine: its own time, where the text gives none and a cost model has none of its own.
         release: of the engine, such as ``vllm 0.33.0``, for what is said of a profile.
+        drafter: how one runs, which a roofline charges; None without drafts, or where no model makes them.
 
     Raises:
         PagesimError: the text names none, or a number is missing, unknown or out of bounds.
@@ -75,7 +78,7 @@ def parse_cost(
             f"affine:a,b,c[,d]{others} or profile:NAME or PATH[,overhead_s=seconds][,sequence_s=seconds]"
             "[,max_error=share]"
         )
-    target = Target(model, gpu, tp, block_size, kv_dtype, engine, release)
+    target = Target(model, gpu, tp, block_size, kv_dtype, engine, release, drafter)
     return COST_MODELS.make(kind, lambda make: make(rest, target))
 
 
@@ -101,6 +104,7 @@ def _roofline(rest: str, target: Target) -> Roofline:
         kv_dtype=target.kv_dtype,
         efficiency=Efficiency(**values),
         engine=_by_hand(target.engine, engine),
+        drafter=target.drafter,
     )
 
 

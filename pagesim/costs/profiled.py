@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pagesim.costs.assumptions import of_experts
 from pagesim.costs.attended import attended
@@ -60,6 +61,8 @@ class Profiled:
         self.profile = profile
         terms = profile.terms
         self._terms = terms
+        if engine.of_sampler and profile.machine.get("sampler"):
+            engine = replace(engine, iteration_s=0.0)
         self._engine = engine
         measured_at = block_size if block_size in profile.block_sizes else ANY_BLOCK
         self._a_block = 1 if measured_at else block_size
@@ -201,9 +204,10 @@ class Profiled:
         return known
 
     def _attend_in_prompts(self, prompt: int, pairs: int, reached: tuple[int, ...]) -> int:
-        ticks = to_ticks(self._prefill(prompt, pairs / prompt))
+        tokens = max(1, prompt)
+        ticks = to_ticks(self._prefill(prompt, pairs / tokens))
         for each, within in zip(self._within, reached or (pairs,) * len(self._within), strict=True):
-            ticks += to_ticks(each.prefill(prompt, within / prompt))
+            ticks += to_ticks(each.prefill(prompt, within / tokens))
         if self._terms.states is not None:
             ticks += to_ticks(self._terms.states.prefill(prompt))
         return ticks

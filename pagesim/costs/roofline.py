@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import sqrt
+from statistics import NormalDist
+from typing import NamedTuple
 
 from pagesim.costs.assumptions import of_experts, of_layers, of_roofline, of_weights
 from pagesim.costs.attended import attended, states
-from pagesim.costs.base import NOWHERE, UNBOUNDED, AttentionSpan, DecodeRun, IterationShape, SpanAhead
+from pagesim.costs.base import (
+    NOWHERE,
+    UNBOUNDED,
+    AttentionSpan,
+    DecodeRun,
+    IterationShape,
+    SpanAhead,
+    step_shape,
+)
 from pagesim.costs.engines import UNKNOWN, EngineTime
 from pagesim.costs.mixed import MixedLayers
 from pagesim.costs.operators.launches import launching
@@ -61,6 +72,22 @@ class Efficiency:
             raise PagesimError(f"cost roofline: launch_s is {self.launch_s}; it must be from 0 to 1 s")
 
 
+class DraftForwards(NamedTuple):
+    """How the drafter of speculative decoding runs in each step.
+
+    Attributes:
+        forwards: one after another. The first has all tokens of the step, the others one of each sequence.
+        drafts: of each sequence that a forward works out at once.
+        layers: of a forward, taken to be like the target's; its LM head is the target's.
+        model: the whole model that drafts, in their place; None for a head, or modules, of the target.
+    """
+
+    forwards: int
+    drafts: int
+    layers: int
+    model: ModelSpec | None = None
+
+
 class Roofline:
     """Seconds = the engine's own time + linear layers + attention + all-reduces + swaps + copies.
 
@@ -69,7 +96,9 @@ class Roofline:
     (`MixtureOfExperts.touched`). Each kernel of a layer takes a launch beside that. Attention in decoding
     takes the longer of reading the context's KV and of computing with it; in a prompt it is bound by
     operations. Layers that do not look back on all tokens, or keep a state: see `MixedLayers`. Under tensor
-    parallelism each GPU does its share, and two all-reduces a layer are added. An iteration with a prompt
+    parallelism each GPU does its share, and two all-reduces a layer are added; where experts are divided over
+    data-parallel ranks, an all-gather and a reduce-scatter a layer with experts. Of whole experts those on
+    the busiest GPU count. A sequence's drafts read its context with it. An iteration with a prompt
     that no CUDA graph launches takes at least what the host needs to launch it. Swapped blocks cross each
     GPU's own host link.
 
@@ -80,6 +109,7 @@ class Roofline:
         kv_dtype: of the cache: one of `KV_DTYPE_BYTES`.
         efficiency: shares of the datasheet's numbers that are reached.
         engine: its own time; that of an engine of which no measurement is known when left out.
+        drafter: how one runs; None without drafts, or where no model makes them.
 
     Attributes:
         spans: see `ReadsSpans`.
@@ -98,10 +128,14 @@ class Roofline:
         kv_dtype: str = "fp16",
         efficiency: Efficiency | None = None,
         engine: EngineTime = UNKNOWN,
+        drafter: DraftForwards | None = None,
     ) -> None:
         efficiency = efficiency or Efficiency()
         hbm = gpu.hbm_bytes_per_s * efficiency.hbm
-        fp16 = gpu.fp16_flops * efficiency.flops
+        # Shares are of what tensor cores could do.
+        units = 2 if gpu.half_rate else 1
+        products, experts = (min(1.0, units * each) for each in (efficiency.flops, efficiency.experts))
+        fp16 = gpu.fp16_flops * products
         kv_bytes = model.kv_bytes_per_token(kv_dtype, tp)
         self._overhead = to_ticks(engine.iteration_s)
         self._sequence = to_ticks(engine.sequence_s)
@@ -110,29 +144,30 @@ class Roofline:
         self._by_sampled: dict[int, int] = {}
         self._moe = model.moe
         # The experts of a GPU compute the tokens of all data-parallel ranks, which are taken to be alike.
-        self._ranks = 1 if model.expert_division is None else model.expert_division.ranks
+        division = model.expert_division
+        self._ranks = 1 if division is None else division.ranks
+        self._whole_on = self._ranks * tp if division is not None and division.whole else 1
         self._weights_s = model.layer_weight_bytes / tp / hbm
         self._experts_s = model.expert_bytes_per_gpu(tp) / (gpu.hbm_bytes_per_s * efficiency.experts_hbm)
         # A token's residual stream is read and written around each of the two halves of a layer.
         self._activations_s = 8 * model.layers * model.hidden * 2 / tp / hbm
         of_experts_s = model.expert_flops_per_token / tp / gpu.flops(model.weights.experts.compute)
         of_all_s = sum(flops / tp / gpu.flops(compute) for compute, flops in model.flops_by_compute.items())
-        self._linear_s = (of_all_s - of_experts_s) / efficiency.flops
-        self._linear_experts_s = of_experts_s / efficiency.experts
+        self._linear_s = (of_all_s - of_experts_s) / products
+        self._linear_experts_s = of_experts_s / experts
         self._head_weights_s = model.lm_head_bytes / tp / hbm
-        self._head_s = (
-            model.lm_head_flops_per_token / tp / (gpu.flops(model.lm_head_compute) * efficiency.flops)
-        )
+        self._head_s = model.lm_head_flops_per_token / tp / (gpu.flops(model.lm_head_compute) * products)
         with_experts = 0
         if model.moe is not None:
             with_experts = (model.mlp_layers or model.layers) - model.moe.dense_layers
         self._launches_s = efficiency.launch_s * (KERNELS * model.layers + EXPERT_KERNELS * with_experts)
         kv = gpu.hbm_bytes_per_s * efficiency.kv
-        prompts = gpu.fp16_flops * efficiency.prompts
+        prompts = gpu.fp16_flops * min(1.0, units * efficiency.prompts)
         layers = attended(model, kv_dtype, tp)
         whole = layers.pop(None)
         self._pair_s = whole.prompt_flops / tp / prompts
-        context_s = max(whole.bytes / kv, whole.flops / tp / fp16)
+        self._query_s = whole.flops / tp / fp16
+        context_s = max(whole.bytes / kv, self._query_s)
         # Whole ticks a token of context: then a run of decode steps adds up exactly.
         self._context = max(1, to_ticks(context_s)) if context_s else 0
         self._mixed: MixedLayers | None = None
@@ -150,6 +185,7 @@ class Roofline:
         )
         self._gpu, self._tp, self._link = gpu, tp, efficiency.link
         self._reduces = ALL_REDUCES_PER_LAYER * model.layers if tp > 1 else 0
+        self._exchanges = with_experts if self._ranks > 1 else 0
         self._reduced_bytes = 2 * model.hidden
         # Where a prompt makes an iteration too large for CUDA graphs, the host launches it.
         self._graphed = engine.graphs_to
@@ -158,6 +194,22 @@ class Roofline:
         self._swap_latency_s = gpu.host.latency_s
         self._swap_s = kv_bytes * block_size / (gpu.host.bytes_per_s * efficiency.link)
         self._copy_s = 2 * kv_bytes * block_size / hbm
+        self._drafter = drafter
+        self._drafting, self._share, self._context_share = self, 1.0, 1.0
+        if drafter is not None and drafter.model is not None:
+            divided = tp if drafter.model.heads % tp == 0 else 1
+            self._drafting = Roofline(
+                drafter.model,
+                gpu,
+                tp=divided,
+                block_size=block_size,
+                kv_dtype=kv_dtype,
+                efficiency=efficiency,
+            )
+        elif drafter is not None:
+            self._share = drafter.layers / model.layers
+            whole_layers = sum(layer.kind in ("full", "latent") for layer in model.cache_layers)
+            self._context_share = drafter.layers / max(1, whole_layers)
 
     def iteration(self, shape: IterationShape) -> int:
         seconds = 0.0
@@ -170,9 +222,11 @@ class Roofline:
         if not (shape.tokens or shape.launches):
             return moving
         device = self._of_tokens(shape.tokens) + self._of_sampled(shape.sampled)
-        device += self._context * shape.decode_context
+        device += self._of_decoding(shape)
         if self._mixed is not None:
             device += self._mixed.iteration(shape)
+        if self._drafter is not None:
+            device += self._of_drafter(shape, self._drafter)
         own = self._overhead + self._sequence * shape.sampled
         if not shape.query_key_pairs:
             return moving + device + own
@@ -196,9 +250,11 @@ class Roofline:
             "LM head": self._of_sampled(shape.sampled),
             "all-reduces": to_ticks(self._reduces_s(shape.tokens)) + eager,
             "prompt attention": to_ticks(self._pair_s * shape.query_key_pairs),
-            "decode attention": self._context * shape.decode_context,
+            "decode attention": self._of_decoding(shape),
             **mixed,
         }
+        if self._drafter is not None:
+            device["drafter"] = self._of_drafter(shape, self._drafter)
         overhead = self._overhead + self._sequence * shape.sampled
         waiting = self.iteration(shape) - sum(moving.values()) - sum(device.values()) - overhead
         return {"overhead": overhead, **device, "waiting for the host": max(0, waiting), **moving}
@@ -208,7 +264,7 @@ class Roofline:
         if self._mixed is not None:
             further, growth, _ = self._mixed.decode(sequences, context)
             first, increment = first + further, increment + growth
-        return first, increment, UNBOUNDED
+        return first, increment, UNBOUNDED if self._drafter is None else 1
 
     def decode_reached(self, sequences: int, context: int, reached: Sequence[SpanAhead]) -> DecodeRun:
         first, increment = self._first(sequences, context), self._context * sequences
@@ -220,7 +276,33 @@ class Roofline:
     def _first(self, sequences: int, context: int) -> int:
         """Ticks of a step in which so many decode, all but what spans some tokens only."""
         device = self._of_tokens(sequences) + self._of_sampled(sequences) + self._context * context
+        if self._drafter is not None:
+            device += self._of_drafter(step_shape(sequences, context), self._drafter)
         return device + self._overhead + self._sequence * sequences
+
+    def _of_decoding(self, shape: IterationShape) -> int:
+        """Ticks of decode attention to all tokens: a sequence and its drafts read its context once."""
+        a_token = self._context
+        if shape.drafts and shape.decoding:  # a prompt of one token may have drafts, too
+            queries = 1 + shape.drafts / shape.decoding
+            a_token = max(a_token, to_ticks(self._query_s * queries))
+        return a_token * shape.decode_context
+
+    def _of_drafter(self, shape: IterationShape, drafter: DraftForwards) -> int:
+        """Ticks of a drafter's forwards in a step."""
+        sequences, at_once = shape.sampled - shape.drafts, drafter.drafts
+        tokens = shape.tokens + sequences * (at_once - 1)
+        first = self._of_forward(tokens, sequences * at_once, shape.decode_context, shape.query_key_pairs)
+        if not sequences:
+            return first
+        return first + (drafter.forwards - 1) * self._of_forward(sequences, sequences, shape.decode_context)
+
+    def _of_forward(self, tokens: int, sampled: int, context: int, pairs: int = 0) -> int:
+        """Ticks of one forward of the drafter."""
+        model = self._drafting
+        attention = model._context * context + model._pair_s * pairs * TICKS_PER_SECOND
+        layers = self._share * model._of_tokens(tokens) + self._context_share * attention
+        return round(layers) + model._of_sampled(sampled)
 
     def _of_tokens(self, tokens: int) -> int:
         """Ticks of all layers that depend on the number of tokens alone."""
@@ -243,11 +325,28 @@ class Roofline:
         seconds = max(self._weights_s + self._activations_s * tokens, self._linear_s * tokens)
         if self._moe is None:
             return seconds
-        read = self._experts_s * self._moe.touched(tokens * self._ranks)
-        return seconds + max(read, self._linear_experts_s * tokens)
+        visits = tokens * self._ranks
+        read = self._experts_s * self._moe.touched(visits)
+        busiest = busiest_share(visits * self._moe.experts_per_token, self._whole_on)
+        return seconds + max(read, self._linear_experts_s * busiest * tokens)
 
     def _reduces_s(self, tokens: int) -> float:
-        """Seconds of all-reduces that CUDA graphs launch."""
-        if not self._reduces:
-            return 0.0
-        return self._reduces * self._gpu.peer.all_reduce_s(self._reduced_bytes * tokens, self._tp, self._link)
+        """Seconds of what GPUs exchange, launched by CUDA graphs."""
+        seconds, size = 0.0, self._reduced_bytes * tokens
+        if self._reduces:
+            seconds += self._reduces * self._gpu.peer.all_reduce_s(size, self._tp, self._link)
+        if self._exchanges:  # all tokens come to all ranks, and the sums of their experts back
+            size *= self._ranks
+            seconds += self._exchanges * self._gpu.peer.all_reduce_s(size, self._ranks, self._link)
+        return seconds
+
+
+def busiest_share(visits: int, gpus: int) -> float:
+    """Return the expected load of the busiest GPU, over the mean one's, of visits that each go to any.
+
+    A GPU's visits are binomial, taken as normal; the largest of so many is where Blom's formula has it.
+    """
+    if gpus == 1 or not visits:
+        return 1.0
+    spread = sqrt((gpus - 1) / visits)  # over the mean, visits / gpus
+    return min(float(gpus), 1 + spread * NormalDist().inv_cdf((gpus - 0.375) / (gpus + 0.25)))

@@ -23,6 +23,9 @@ Sizes = tuple[float, ...]
 MOST_NEIGHBOURS = 200
 """Points that are looked at for one that was not measured."""
 
+FAR = 1 << 14
+"""What goes with two sizes is told by its seconds at 1 and at so many of each."""
+
 MOST_SECONDS = 1e6
 """A longer time is taken for a mistake."""
 
@@ -56,12 +59,10 @@ class Table(Strict):
     Attributes:
         axes: knots of each axis by its name, such as ``tokens``, rising.
         seconds: at each combination of knots, nested as the axes are.
-        powers: of axes along which seconds are straight over a power of the size, that power.
     """
 
     axes: Annotated[dict[str, Knots], Field(min_length=1, max_length=3)]
     seconds: Any
-    powers: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
 
     @field_validator("seconds")
     @classmethod
@@ -76,28 +77,25 @@ class Table(Strict):
         wanted = tuple(map(len, self.axes.values()))
         try:
             given = np.array(self.seconds, np.float64)
-        except (ValueError, TypeError):
+        except ValueError:
             raise ValueError(f"its seconds must be {' by '.join(map(str, wanted))} numbers") from None
         if given.shape != wanted:
             raise ValueError(f"has {given.shape} seconds, and {wanted} sizes")
         if not ((given >= 0) & (given < MOST_SECONDS)).all():
             raise ValueError(f"its seconds must be from 0 to {MOST_SECONDS:g}")
-        if unknown := set(self.powers) - set(self.axes):
-            raise ValueError(f"has no axis {min(unknown)}")
         return self
 
     @classmethod
-    def of(cls, axes: Mapping[str, Iterable[float]], seconds: Callable[..., float], **powers: float) -> Table:
+    def of(cls, axes: Mapping[str, Iterable[float]], seconds: Callable[..., float]) -> Table:
         """Return a table of what a function gives at all combinations of knots.
 
         Args:
             axes: knots of each axis by its name.
             seconds: takes a size of each axis, in this order.
-            powers: see `Table`.
         """
         knots = {name: tuple(each) for name, each in axes.items()}
         values = [float(seconds(*point)) for point in product(*knots.values())]
-        return cls(axes=knots, seconds=_shaped(values, knots), powers=powers)
+        return cls(axes=knots, seconds=_shaped(values, knots))
 
     @classmethod
     def of_points(
@@ -181,21 +179,13 @@ class Table(Strict):
         """Knots of each axis."""
         return tuple(self.axes.values())
 
-    @cached_property
-    def _powers(self) -> tuple[float, ...]:
-        return tuple(self.powers.get(name, 1.0) for name in self.axes)
-
     def _place(self, axis: int, size: float) -> tuple[int, float]:
         """Return the knot to the left, and how far towards the next: from 0 up, above 1 beyond the last."""
         knots = self.knots[axis]
         if size <= knots[0] or len(knots) == 1:
             return 0, 0.0
         left = min(bisect_right(knots, size), len(knots) - 1) - 1
-        power = self._powers[axis]
-        if power == 1:
-            return left, (size - knots[left]) / (knots[left + 1] - knots[left])
-        low = knots[left] ** power
-        return left, (size**power - low) / (knots[left + 1] ** power - low)
+        return left, (size - knots[left]) / (knots[left + 1] - knots[left])
 
     @property
     def array(self) -> Floats:
@@ -233,20 +223,92 @@ class Table(Strict):
             tolerance: a knot is left out where lines between its neighbours are as near, relatively.
         """
         seconds, axes = self.array, dict(self.axes)
-        for axis, (name, power) in enumerate(zip(self.axes, self._powers, strict=True)):
+        for axis, name in enumerate(self.axes):
             rows = np.moveaxis(seconds, axis, 0)
-            kept = _needed(np.array(axes[name], np.float64) ** power, rows, tolerance)
+            kept = _needed(np.array(axes[name], np.float64), rows, tolerance)
             axes[name] = tuple(axes[name][at] for at in kept)
             seconds = np.moveaxis(rows[kept], 0, axis)
-        return Table(axes=axes, seconds=seconds.tolist(), powers=self.powers)
+        return Table(axes=axes, seconds=seconds.tolist())
 
     def _with(self, seconds: Floats) -> Table:
-        return Table(axes=self.axes, seconds=seconds.tolist(), powers=self.powers)
+        return Table(axes=self.axes, seconds=seconds.tolist())
 
 
 def constant(axis: str, seconds: float) -> Table:
     """Return the table of what takes the same time, however much of it there is."""
     return Table(axes={axis: (1,)}, seconds=(seconds,))
+
+
+def line(
+    sizes: npt.ArrayLike, seconds: Floats, wanted: npt.ArrayLike, *, power: float = 1.0, log: bool = False
+) -> Floats:
+    """Return seconds at other sizes of the last axis, as a `Table` gives them, of whole arrays: ``[..., W]``.
+
+    Beyond the last size the line through the last two does not fall.
+
+    Args:
+        sizes: measured, rising, ``[S]``.
+        seconds: of each, ``[..., S]``.
+        wanted: any sizes, ``[W]``.
+        power: of sizes, over which seconds are straight.
+        log: whether they are straight in the logarithms of both instead.
+    """
+    if log:
+        return np.exp(line(np.log(sizes), np.log(seconds), np.log(wanted)))
+    at, asked = np.asarray(sizes, np.float64), np.asarray(wanted, np.float64)
+    if len(at) == 1:
+        return np.repeat(seconds, len(asked), -1)
+    asked = np.maximum(asked, at[0])
+    right = np.clip(np.searchsorted(at, asked), 1, len(at) - 1)
+    beyond = asked > at[-1]
+    at, asked = at**power, asked**power
+    share = (asked - at[right - 1]) / (at[right] - at[right - 1])
+    first, last = seconds[..., right - 1], seconds[..., right]
+    rise = np.where(beyond, np.maximum(last - first, 0), last - first)
+    start = np.where(beyond, last - rise, first)
+    found: Floats = start + share * rise
+    return found
+
+
+def bilinear(
+    first: str,
+    second: str,
+    *,
+    launch_s: float = 0.0,
+    first_s: float = 0.0,
+    second_s: float = 0.0,
+    each_s: float = 0.0,
+) -> Table:
+    """Return the table of what goes with two sizes, from 1 of each on.
+
+    Args:
+        first: name of an axis.
+        second: name of the other.
+        launch_s: seconds whatever the sizes.
+        first_s: seconds a unit of the first.
+        second_s: seconds a unit of the second.
+        each_s: seconds a unit of the first for each unit of the second.
+    """
+    return Table.of(
+        {first: (1, FAR), second: (1, FAR)},
+        lambda a, b: launch_s + first_s * a + second_s * b + each_s * a * b,
+    )
+
+
+def non_negative(features: Floats, wanted: Floats) -> Floats:
+    """Return the coefficients, none negative, by which features come nearest to what is wanted.
+
+    Args:
+        features: ``[N, F]``.
+        wanted: ``[N]``; least squares.
+    """
+    from scipy.optimize import nnls
+
+    # Columns of like size: what a sequence costs and what a token costs differ by many orders.
+    scale = np.abs(features).max(0)
+    scale[scale == 0] = 1
+    found: Floats = nnls(features / scale, wanted)[0] / scale
+    return found
 
 
 def _between(seconds: Any, places: Sequence[tuple[int, float]], axis: int) -> float:
@@ -260,7 +322,11 @@ def _between(seconds: Any, places: Sequence[tuple[int, float]], axis: int) -> fl
 
 
 def _tuples(seconds: Any) -> Any:
-    return tuple(map(_tuples, seconds)) if isinstance(seconds, list | tuple) else seconds
+    if isinstance(seconds, list | tuple):
+        return tuple(map(_tuples, seconds))
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise ValueError(f"must be numbers, not {type(seconds).__name__}")
+    return float(seconds)
 
 
 def _shaped(values: Sequence[float], knots: Mapping[str, Sizes]) -> Any:
@@ -291,12 +357,8 @@ def _unmeasured(at: Floats, seconds: Floats, wanted: Floats) -> Floats:
         wanted: points, ``[W, axes]``.
     """
     from scipy.interpolate import RBFInterpolator
-    from scipy.optimize import nnls
 
-    # Columns of like size: what a sequence costs and what a token costs differ by many orders.
-    weighted = _products(at) / seconds[:, None]
-    scale = np.maximum(weighted.max(0), 1e-300)
-    coefficients = nnls(weighted / scale, np.ones(len(at)))[0] / scale
+    coefficients = non_negative(_products(at) / seconds[:, None], np.ones(len(at)))
     ratio = np.log(seconds / (_products(at) @ coefficients))
     spline = RBFInterpolator(
         np.log(at + 1), ratio, kernel="linear", degree=0, neighbors=min(len(at), MOST_NEIGHBOURS)

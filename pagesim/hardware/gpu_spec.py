@@ -103,6 +103,8 @@ class GpuSpec:
         listed_mib: memory in MiB as nvidia-smi lists it, by which SGLang sizes; None where it is not known.
         capability: NVIDIA's compute capability, ten times (90 for Hopper), by which vLLM chooses kernels and
             so the tokens of a block; 0 for another vendor's GPU, None where it is not known.
+        half_rate: whether tensor cores that accumulate in fp32 are held to half of what they could do, as a
+            GeForce's are: large products then reach nearly all of the peak.
     """
 
     name: str
@@ -117,6 +119,7 @@ class GpuSpec:
     fp4_flops: float | None = None
     listed_mib: int | None = None
     capability: int | None = None
+    half_rate: bool = False
 
     def flops(self, compute: Compute) -> float:
         """Return peak operations a second where both factors are in fp16, fp8 or nvfp4.

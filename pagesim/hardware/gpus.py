@@ -43,6 +43,7 @@ def _spec(row: Mapping[str, Any]) -> GpuSpec:
         hbm_bytes_per_s=row["hbm_gb_per_s"] * 1e9,
         host=_LINKS[row["host"]],
         peer=_LINKS[row["peer"]],
+        half_rate=row.get("half_rate", False),
         **fields,
     )
 

@@ -200,11 +200,7 @@ class BlockManager:
 
     def length(self, request: SequenceGroup) -> int:
         """Return the tokens of each sample whose KV is held or, for a window, has been."""
-        return (
-            request.length_offset + request.tokens_per_step * self.steps
-            if request.decodes
-            else request.tokens
-        )
+        return request.length_offset + self.steps if request.decodes else request.tokens
 
     @abstractmethod
     def blocks_needed(self, steps: int = 1) -> int:
@@ -334,7 +330,7 @@ class BlockManager:
 
     def start_decoding(self, request: SequenceGroup) -> None:
         """Let ``allocate_step`` give this request its tokens from now on."""
-        request.length_offset = request.tokens - request.tokens_per_step * self.steps
+        request.length_offset = request.tokens - self.steps
         request.decodes = True
 
     def stop_decoding(self, request: SequenceGroup) -> None:

@@ -146,7 +146,7 @@ class PagedManager(BlockManager):
     def start_decoding(self, request: SequenceGroup) -> None:
         super().start_decoding(request)
         if self.grows:
-            self._ring.enter(request.length_offset, request.tokens_per_step, request.samples)
+            self._ring.enter(request.length_offset, request.samples)
             if self.tables is not None:
                 self.tables.start_decoding(request)
         if request.samples > 1 and request.tail_shared:
@@ -155,7 +155,7 @@ class PagedManager(BlockManager):
     def stop_decoding(self, request: SequenceGroup) -> None:
         super().stop_decoding(request)
         if self.grows:
-            self._ring.leave(request.length_offset, request.tokens_per_step, request.samples)
+            self._ring.leave(request.length_offset, request.samples)
             if self.tables is not None:
                 self.tables.stop_decoding(request)
         self._tails.pop(request, None)
@@ -188,7 +188,7 @@ class PagedManager(BlockManager):
         length = self.length(request)
         held, saved = self._held(request, length), self._saved(request, length)
         if request.decodes and self.grows:
-            self._ring.leave(request.length_offset, request.tokens_per_step, len(samples))
+            self._ring.leave(request.length_offset, len(samples))
         if self.tables is not None:
             self.tables.end_samples(request, samples)
         request.samples -= len(samples)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pagesim.allocators.extents import Copy
-from pagesim.kvcache.ring import Buckets, passing_steps
+from pagesim.kvcache.ring import Buckets, opening_step
 from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.setup.compiled import mypyc_attr
 
@@ -140,10 +140,7 @@ class PagedTables:
 
     def start_decoding(self, request: SequenceGroup) -> None:
         """Let a request take the blocks of its next tokens in ``allocate_step``."""
-        size = self._block_size
-        self._decoding.enter(
-            request, passing_steps((request.length_offset - 1) % size, size, request.tokens_per_step, size)
-        )
+        self._decoding.enter(request, (opening_step(request.length_offset, self._block_size),))
 
     def stop_decoding(self, request: SequenceGroup) -> None:
         """Let a request take no blocks in ``allocate_step``."""
@@ -153,9 +150,8 @@ class PagedTables:
         """Take the blocks that decoding requests open in the ``steps`` steps that follow step ``after``."""
         for step in range(after + 1, after + steps + 1):
             for request in self._decoding.at(step):
-                blocks = -(-(request.length_offset + request.tokens_per_step * step) // self._block_size)
                 for table in self.on_device[request]:
-                    table += self.device.allocate(blocks - len(table))
+                    table += self.device.allocate(1)
 
     def copy_tail(self, request: SequenceGroup) -> None:
         """Give every sample a last block of its own; of those that share one the last keeps it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
-from functools import lru_cache
 from itertools import accumulate
 
 from pagesim.kvcache.sequence_group import SequenceGroup
@@ -17,25 +16,6 @@ def opening_step(base: int, block_size: int) -> int:
     A sequence of ``base + steps`` tokens opens a block with each token that follows a multiple of the size.
     """
     return (1 - base) % block_size
-
-
-@lru_cache(1 << 14)
-def passing_steps(offset: int, block_size: int, growth: int, period: int) -> tuple[int, ...]:
-    """Return at which steps of a period ``offset + growth · steps`` reaches or passes a multiple of a size.
-
-    Args:
-        offset: from 0 to ``block_size - 1``.
-        block_size: tokens.
-        growth: tokens a step.
-        period: steps, a multiple of the block size; a step stands here modulo the period.
-
-    Returns:
-        The steps in turn, each as often as it passes a multiple.
-    """
-    passed = [(offset + growth * step) // block_size for step in range(period + 1)]
-    return tuple(
-        [step % period for step in range(1, period + 1) for _ in range(passed[step] - passed[step - 1])]
-    )
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -61,27 +41,22 @@ class Ring:
         self.period = period
         self.whole = 0
 
-    def enter(self, base: int, growth: int = 1, blocks: int = 1, block_size: int = 0) -> None:
+    def enter(self, base: int, blocks: int = 1, block_size: int = 0) -> None:
         """Count blocks at each step at which a sequence opens one.
 
         Args:
-            base: after so many steps the sequence has ``base + growth · steps`` tokens.
-            growth: tokens a step.
+            base: after so many steps the sequence has ``base + steps`` tokens.
             blocks: counted for each block that it opens; may be negative.
             block_size: tokens a block, which divide the period; 0 for as many as the period has steps.
         """
         size = block_size or self.period
-        if growth == 1 and size == self.period:
-            self.counts[(1 - base) % size] += blocks  # at its `opening_step`
-            self.whole += blocks
-            return
-        for step in passing_steps((base - 1) % size, size, growth, self.period):
+        for step in range(opening_step(base, size), self.period, size):
             self.counts[step] += blocks
-        self.whole += blocks * growth * self.period // size
+        self.whole += blocks * self.period // size
 
-    def leave(self, base: int, growth: int = 1, blocks: int = 1, block_size: int = 0) -> None:
+    def leave(self, base: int, blocks: int = 1, block_size: int = 0) -> None:
         """Count no longer what ``enter`` counted with these arguments."""
-        self.enter(base, growth, -blocks, block_size)
+        self.enter(base, -blocks, block_size)
 
     def at(self, step: int) -> int:
         """Return the blocks of one step."""

@@ -12,15 +12,14 @@ class SequenceGroup:
     """What a block manager knows of one request and its samples; a scheduler's request derives from it.
 
     A request *rests* at ``tokens`` (a prompt in chunks, a request that was just admitted or is swapped out),
-    or it *decodes*: then every decode step adds ``tokens_per_step`` tokens, and it holds
-    ``length_offset + tokens_per_step · BlockManager.steps`` of them.
+    or it *decodes*: then every decode step adds a token, and it holds
+    ``length_offset + BlockManager.steps`` of them.
 
     Attributes:
         samples: sequences that share the prompt and are not over.
         output: tokens that the longest sample generates; only a reservation that is told the future looks.
         tokens: tokens of each sample whose KV is held, while it rests.
-        length_offset: while it decodes, its length less ``tokens_per_step`` times the decode steps taken.
-        tokens_per_step: tokens that a step adds to each sample.
+        length_offset: while it decodes, its length less the decode steps taken.
         decodes: whether it takes part in ``BlockManager.allocate_step``.
         uncommitted_tokens: tokens at its end that are not known yet, so that no block of theirs can be found.
         external_tokens: when it is admitted, tokens that are going to be loaded from another tier.
@@ -58,7 +57,6 @@ class SequenceGroup:
         "shared",
         "tail_shared",
         "tokens",
-        "tokens_per_step",
         "uncommitted_tokens",
     )
 
@@ -66,7 +64,6 @@ class SequenceGroup:
     output: int
     tokens: int
     length_offset: int
-    tokens_per_step: int
     decodes: bool
     order: int
     shared: int
@@ -86,7 +83,6 @@ class SequenceGroup:
         self.output = output
         self.tokens = tokens
         self.length_offset = 0
-        self.tokens_per_step = 1
         self.decodes = False
         self.uncommitted_tokens = 0
         self.external_tokens = 0

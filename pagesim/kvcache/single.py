@@ -65,7 +65,7 @@ class SingleSampleManager(BlockManager):
     def _enter_ring(self, request: SequenceGroup, times: int) -> None:
         """Count what a request takes as it decodes; with ``times`` -1, no longer."""
         for size, groups in self._sizes:
-            self._takes.enter(request.length_offset, request.tokens_per_step, times * groups, size)
+            self._takes.enter(request.length_offset, times * groups, size)
 
     @abstractmethod
     def _take_for(self, request: SequenceGroup, length: int) -> None:

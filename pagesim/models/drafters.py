@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pagesim.errors import PagesimError
 from pagesim.models.layers import FullLayer, IndexerLayer, LatentLayer, Layer
 from pagesim.models.model_spec import ModelSpec
 from pagesim.models.parallel import stage_weight_bytes
+
+WITHOUT_MODEL: Final = ("ngram", "ngram_gpu", "suffix")
+"""The methods by which no model drafts."""
 
 _DFLASH_LAYERS = 5
 
@@ -27,7 +32,7 @@ def draft_layers(
     Raises:
         PagesimError: a whole model drafts, and it is not known.
     """
-    if method in ("ngram", "ngram_gpu", "suffix"):
+    if method in WITHOUT_MODEL:
         return ()
     if method == "mtp":
         return target.mtp if target.mtp is not None else _like_full(target) * modules
@@ -38,7 +43,12 @@ def draft_layers(
             "the model that drafts is not known, and with it what it keeps: as model of speculative_config "
             "name one of `pagesim list models`, a config.json or a file of layers"
         )
-    return _like_full(target) * (1 if method in ("eagle", "eagle3") else _DFLASH_LAYERS)
+    return _like_full(target) * layers_of_head(method)
+
+
+def layers_of_head(method: str) -> int:
+    """Return the layers of a head, or of a module, by a method's name, where it is not known."""
+    return 1 if method in ("mtp", "eagle", "eagle3") else _DFLASH_LAYERS
 
 
 def draft_bytes(method: str, target: ModelSpec, drafter: ModelSpec | None, modules: int, tp: int) -> int:
@@ -59,7 +69,7 @@ def draft_bytes(method: str, target: ModelSpec, drafter: ModelSpec | None, modul
         layer = attending[-2:][0]
         one = stage_weight_bytes(target, tp, range(layer, layer + 1)) if target.layers > 1 else 0
         return modules * (one + 2 * 2 * target.hidden * target.hidden)
-    if drafter is not None and drafter.has_weights and method not in ("mtp", "ngram", "ngram_gpu", "suffix"):
+    if drafter is not None and drafter.has_weights and method not in ("mtp", *WITHOUT_MODEL):
         return drafter.weight_bytes_per_gpu(tp if drafter.heads % tp == 0 else 1)
     return 0
 

@@ -15,7 +15,7 @@ from pagesim.models.hf_config import HfConfig
 
 LAYER_FILE = (
     "list what each layer keeps in a layer file and give that as the model "
-    '(docs/plan.md, "Models whose layers differ")'
+    '(docs/reference/plan.md, "Models whose layers differ")'
 )
 """What to do where the layers of a config cannot be read."""
 

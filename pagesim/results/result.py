@@ -73,7 +73,7 @@ class Stored:
 
     Attributes:
         scenario: what was run; a bare `System` where the trace was given as an object.
-        summary: every metric of ``docs/metrics.md``, as ``summary.json`` holds it.
+        summary: every metric of ``docs/reference/metrics.md``, as ``summary.json`` holds it.
         request_columns: the columns of ``requests``, ``[N]`` each.
     """
 
@@ -83,7 +83,7 @@ class Stored:
 
     @cached_property
     def requests(self) -> pd.DataFrame:
-        """One row a request, ``docs/metrics.md`` names the columns; times in seconds."""
+        """One row a request, ``docs/reference/metrics.md`` names the columns; times in seconds."""
         import pandas as pd
 
         return pd.DataFrame(self.request_columns)
@@ -112,7 +112,7 @@ class Result(Stored):
 
     Attributes:
         scenario: what was run; a bare `System` where the trace was given as an object.
-        summary: every metric of ``docs/metrics.md``, as ``summary.json`` holds it.
+        summary: every metric of ``docs/reference/metrics.md``, as ``summary.json`` holds it.
         request_columns: the columns of ``requests``, ``[N]`` each.
         requests: one row a request, as a DataFrame; times in seconds.
         kept_steps: what ``steps`` is made of; None if they were not kept.
@@ -153,7 +153,7 @@ class Result(Stored):
         The rows are ``used``, ``reserved``, ``internal fragmentation`` and its parts ``unused reservation``
         and ``rounding``, ``external fragmentation``, ``cached`` and ``free``. A hybrid cache has ``recurrent
         states``, ``padding`` (a part) and ``out of window``, too; blocks of requests that do not run have
-        rows of their own. ``docs/metrics.md`` defines them all.
+        rows of their own. ``docs/reference/metrics.md`` defines them all.
 
         Returns:
             Shares of the capacity from 0 to 1, 8 rows or more by 3 columns: ``mean over iterations`` (each
@@ -167,7 +167,10 @@ class Result(Stored):
         return pd.DataFrame(fragmentation_of(self.summary["memory"]), dtype=np.float64)
 
     def write(self, folder: Path) -> None:
+        from pagesim.results.prometheus import openmetrics
+
         super().write(folder)
+        (folder / "metrics.prom").write_text(openmetrics(self), encoding="utf-8")
         if self.kept_steps is not None:
             self.kept_steps.write(folder / "steps.parquet")
         for name in TABLES[2:]:

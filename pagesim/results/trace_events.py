@@ -1,6 +1,6 @@
 """Trace events: a run as a time line, in the JSON that Perfetto and Chrome show.
 
-``docs/metrics.md`` says what stands on which track.
+``docs/reference/metrics.md`` says what stands on which track.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ from math import log
 from random import Random
 
 DROP = 0.085
-"""A beam's chance of being dropped at a token, fitted to what sharing saves on Alpaca (docs/design.md)."""
+"""A beam's chance of being dropped at a token, fitted to what sharing saves on Alpaca
+(docs/explanation/design.md)."""
 
 
 class BeamSearch:

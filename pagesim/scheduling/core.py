@@ -227,7 +227,7 @@ class Scheduler(SchedulerTraits):
     def advance(self, steps: int) -> None:
         """Run so many iterations that only decode, at most ``steps_until_next_decision``."""
         self.memory.allocate_step(steps)
-        self.context += steps * self.tokens_per_step * (self.running_sequences - self.draining)
+        self.context += steps * (self.running_sequences - self.draining)
         if self.connector is not None:
             self.connector.advance(steps, self.draining)
 
@@ -299,7 +299,6 @@ class Scheduler(SchedulerTraits):
     def start_decoding(self, request: EngineRequest) -> None:
         """Let a request that holds its tokens decode from now on."""
         memory = self.memory
-        request.tokens_per_step = growth = self.tokens_per_step
         memory.start_decoding(request)
         if self.in_flight > 1:
             request.uncommitted_tokens = 1
@@ -308,8 +307,6 @@ class Scheduler(SchedulerTraits):
         family = request.family
         final = request.prompt + request.output if family is None else min(family.finals)
         last = final - request.tokens - 1  # the last token's KV is never stored
-        if growth > 1:
-            last = -(-last // growth)
         request.last_step = last = memory.steps + last
         insort(self._finishing, (last, request.order, request))
         if family is not None and family.beams is not None:
@@ -433,7 +430,7 @@ class Scheduler(SchedulerTraits):
         self.running_sequences -= len(places)
         memory.end_samples(request, places)
         missing = min(family.finals) - held - 1
-        request.last_step = memory.steps + -(-missing // request.tokens_per_step)
+        request.last_step = memory.steps + missing
         insort(self._finishing, (request.last_step, request.order, request))
 
     def _abort_running(self, request: EngineRequest) -> int:

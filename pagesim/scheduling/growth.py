@@ -21,7 +21,7 @@ def keep_running(scheduler: Scheduler, batch: Batch) -> None:
         batch.blocks_copied = copies
     if forks.copied:
         batch.blocks_copied += forks.take_copied()
-    scheduler.context += scheduler.running_sequences * scheduler.tokens_per_step
+    scheduler.context += scheduler.running_sequences
 
 
 def _all_fit(scheduler: Scheduler) -> bool:
@@ -39,10 +39,10 @@ def _all_fit(scheduler: Scheduler) -> bool:
         return False
     if scheduler.widest == 1:
         # All but the last have theirs; a free block is left for it, or it takes the last one itself.
-        return left > 0 or memory.blocks_to_extend(scheduler.latest(), scheduler.tokens_per_step) > 0
+        return left > 0 or memory.blocks_to_extend(scheduler.latest(), 1) > 0
     free = memory.free_blocks
     for request in scheduler.running.values():
         if free < request.samples:
             return False
-        free -= memory.blocks_to_extend(request, request.tokens_per_step)
+        free -= memory.blocks_to_extend(request, 1)
     return True

@@ -1,6 +1,6 @@
 """LightLLM's admission: a request starts if the tokens of all fit at the worst instant to come.
 
-The loop is `ContinuousBatching`'s and not LightLLM's own. See docs/lightllm.md for the rules.
+The loop is `ContinuousBatching`'s and not LightLLM's own. See docs/explanation/lightllm.md for the rules.
 """
 
 from __future__ import annotations

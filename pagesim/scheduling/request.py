@@ -104,7 +104,6 @@ class EngineRequest(SequenceGroup):
         self.output = output
         self.tokens = prompt
         self.length_offset = 0
-        self.tokens_per_step = 1
         self.decodes = False
         self.uncommitted_tokens = 0
         self.external_tokens = 0

@@ -143,6 +143,11 @@ class SpeculativeConfig(BaseModel):
         """MTP modules that draft one token each; 1 where one drafts all."""
         return min(self.n_predict or 1, self.tokens) if self.drafter == "mtp" else 1
 
+    @property
+    def drafts_at_once(self) -> bool:
+        """Whether the drafter works out all drafts of a request's step in one forward."""
+        return self.parallel_drafting or self.drafter in ("dflash", "dspark")
+
     def acceptance(self, number: float | None) -> tuple[float, ...]:
         """Return the probability of each draft to be accepted if all before it are, by position.
 

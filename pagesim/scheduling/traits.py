@@ -61,9 +61,6 @@ class SchedulerTraits:
     needs_sharing: ClassVar[bool] = False
     """Whether memory must share blocks between sequences."""
 
-    tokens_per_step: ClassVar[int] = 1
-    """Tokens that a decoding sequence gains in an iteration."""
-
     drops_last_token: ClassVar[bool] = False
     """Whether a client that goes away during an iteration gets nothing of it, not even a last token."""
 

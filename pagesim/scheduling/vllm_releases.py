@@ -1,6 +1,6 @@
 """Releases of vLLM v1: what each decides differently, and what its server takes where an option is left out.
 
-Where each number stands in a release is in docs/vllm-defaults.md.
+Where each number stands in a release is in docs/reference/vllm-defaults.md.
 """
 
 from __future__ import annotations

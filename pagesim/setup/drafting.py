@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from pagesim.costs.roofline import DraftForwards
 from pagesim.models import ModelSpec, model
 from pagesim.models.catalogue import is_config, known_as
-from pagesim.models.drafters import draft_bytes, draft_layers
+from pagesim.models.drafters import WITHOUT_MODEL, draft_bytes, draft_layers, layers_of_head
 from pagesim.models.layers import Layer
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 
@@ -22,11 +23,13 @@ class Drafting(NamedTuple):
             it is not known.
         layers: what its layers keep; none where nothing drafts.
         weights: bytes on each GPU, as far as they are known; estimated.
+        forwards: how it runs in a step; None where no model drafts.
     """
 
     drafter: ModelSpec | None = None
     layers: tuple[Layer, ...] = ()
     weights: int = 0
+    forwards: DraftForwards | None = None
 
 
 def drafting_of(config: EngineConfig) -> Drafting:
@@ -41,8 +44,12 @@ def drafting_of(config: EngineConfig) -> Drafting:
     speculation = options.speculation
     name, kind, modules = speculation.model, speculation.drafter, speculation.n_predict or 1
     drafter = model(name) if name is not None and (is_config(name) or known_as(name)) else None
-    return Drafting(
-        drafter,
-        draft_layers(kind, target, drafter, modules),
-        draft_bytes(kind, target, drafter, modules, config.system.tensor_parallel_size),
-    )
+    layers = draft_layers(kind, target, drafter, modules)
+    forwards = None
+    if kind not in WITHOUT_MODEL:
+        known = drafter if drafter is not None and drafter.has_weights and kind != "mtp" else None
+        each = (1, speculation.tokens) if speculation.drafts_at_once else (speculation.tokens, 1)
+        of_each = layers_of_head(kind) if known is None else known.layers
+        forwards = DraftForwards(*each, of_each, known)
+    weights = draft_bytes(kind, target, drafter, modules, config.system.tensor_parallel_size)
+    return Drafting(drafter, layers, weights, forwards)

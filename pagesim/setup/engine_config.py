@@ -446,4 +446,5 @@ class EngineConfig:
             kv_dtype=self.kv_dtype,
             engine=self.engine_time,
             release=f"vllm {release}" if release else "",
+            drafter=self.drafting.forwards,
         )

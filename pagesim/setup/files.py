@@ -24,7 +24,7 @@ MARKERS = ("scenario.toml", "summary.json")
 """A folder that holds these and no manifest is a result of an older version."""
 
 _OLDER = re.compile(
-    r"scenario\.toml|summary\.json|profile\.json|trace-events\.json"
+    r"scenario\.toml|summary\.json|profile\.json|trace-events\.json|metrics\.prom"
     r"|(requests|steps|batches|preemptions|tiers|tree|replicas|iterations)\.parquet"
     r"|(memory|memory_paper_view|service|pools|validation)\.(png|svg)"
 )

@@ -160,15 +160,20 @@ def _context_parallel_notes(config: EngineConfig) -> tuple[str, ...]:
 
 
 def _expert_notes(config: EngineConfig) -> tuple[str, ...]:
-    """Return what is not charged of experts that are divided over the GPUs of several ranks, or are whole."""
+    """Return how experts are charged that are divided over the GPUs of several ranks, or are whole."""
     division = config.model.expert_division
     if division is None:
         return ()
     over = f"data_parallel_size {division.ranks}" if division.ranks > 1 else "enable_expert_parallel"
-    said = f"{over}: what GPUs send each other for experts is not charged"
-    if not isinstance(config.cost, Roofline):
-        said += f", and cost {config.system.cost} takes all experts to be on the GPUs of each rank"
-    return (said,)
+    if isinstance(config.cost, Roofline):
+        return (
+            f"{over}: what GPUs send each other for experts is charged as an all-gather and a reduce-scatter "
+            "within a server, and tokens as if they chose experts at random",
+        )
+    return (
+        f"{over}: what GPUs send each other for experts is not charged, and cost {config.system.cost} takes "
+        "all experts to be on the GPUs of each rank",
+    )
 
 
 def _draft_notes(config: EngineConfig) -> tuple[str, ...]:
@@ -190,6 +195,8 @@ def _draft_notes(config: EngineConfig) -> tuple[str, ...]:
             f"what {speculation.model} keeps is not known: it is taken to have {len(config.drafting.layers)} "
             f"layers like the last of {config.system.model} that attends to all tokens"
         )
+    if config.drafting.forwards is not None and not isinstance(config.cost, Roofline):
+        notes.append(f"cost {config.system.cost} does not charge what drafts: cost roofline does")
     if speculation.drafter == "suffix":
         notes.append(
             f"every step of suffix is taken to have {speculation.tokens} drafts, the most it may have"

@@ -219,7 +219,7 @@ def register(option: str, name: str, part: Any) -> None:
         part: for ``policy`` a `Policy`, for ``gpu`` a ``GpuSpec``, for ``scheduler`` a subclass of
             ``Scheduler``, whose ``Options`` are options of `simulate` from then on; for the others what
             makes one: an ``Allocator`` or ``MakeBlockManager``, a ``MakeCost``, a class of routers, or a
-            subclass of ``EvictionPolicy``. See ``docs/extending.md``.
+            subclass of ``EvictionPolicy``. See ``docs/how-to/extending.md``.
 
     Raises:
         PagesimError: there is no such option, or pagesim has a part of that name.

@@ -371,7 +371,7 @@ class Engine:
             return  # what was sent while a plan was made is not in the queue yet
         draining = scheduler.draining
         sequences = scheduler.running_sequences - draining
-        context = scheduler.context - scheduler.draining_context + sequences * scheduler.tokens_per_step
+        context = scheduler.context - scheduler.draining_context + sequences
         decode_run = self.executor.decode_run(sequences, context)
         if decode_run is None:
             return

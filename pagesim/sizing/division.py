@@ -1,7 +1,7 @@
 """How vLLM divides the memory of a GPU: weights, activations, CUDA graphs, and what is left for the cache.
 
-vLLM measures all but the weights when it starts; here they are estimated. docs/plan.md holds the estimate
-against start-up logs that users posted.
+vLLM measures all but the weights when it starts; here they are estimated. docs/reference/plan.md compares the
+estimate with start-up logs that users posted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How SGLang divides the memory of a GPU: a static share for weights and cache, the rest for all else.
 
 Source: 0.5.23, ``srt/mem_cache/kv_cache_configurator.py``. SGLang measures what is free before weights are
-loaded; here it is estimated, and docs/sglang.md holds the estimate against start-up logs that users posted.
+loaded; here it is estimated, and docs/explanation/sglang.md compares it with start-up logs that users posted.
 """
 
 from __future__ import annotations

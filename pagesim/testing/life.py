@@ -61,7 +61,7 @@ class Life:
         assert taken == needed or (memory.releases and taken < needed), (
             f"blocks_needed says what decode steps take: {needed} foretold for {steps} steps, {taken} taken"
         )
-        found = [self.written.write(*each, steps * each[0].tokens_per_step) for each in before]
+        found = [self.written.write(*each, steps) for each in before]
         if memory.names_blocks:
             assert sum(filter(None, found)) == copies, "as many blocks are copied as allocate_step says"
 
@@ -143,9 +143,7 @@ class Life:
 
     def steps_left(self) -> int:
         """Return for how many steps no decoding request outgrows its reservation."""
-        return min(
-            [self._room(request) // request.tokens_per_step for request in self.decoding()], default=1000
-        )
+        return min(map(self._room, self.decoding()), default=1000)
 
     def snapshot(self) -> object:
         """Return everything that a memory says, to be compared."""
@@ -177,9 +175,7 @@ class Life:
         if not memory.caches_prefixes:
             held = sum([memory.held_blocks(request) for request in self.requests])
             assert memory.free_blocks + held == memory.num_blocks, "every block is free or held"
-        needed = sum(
-            [memory.blocks_to_extend(request, request.tokens_per_step) for request in self.decoding()]
-        )
+        needed = sum([memory.blocks_to_extend(request, 1) for request in self.decoding()])
         assert memory.blocks_needed(1) == needed, "blocks_needed is the sum over the decoding requests"
         assert memory.grows or not needed, "reserved memory never grows"
         for request in (*self.requests, *self.swapped):

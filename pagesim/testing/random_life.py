@@ -42,8 +42,6 @@ class RandomLife(Life):
             prompt = [rng.randint(0, 1)] * same + [rng.randint(0, 1) for _ in range(rest)]
             request.content = Prompt(tuple(prompt), memory.block_size)
             request.tokens = request.prompt = request.length = len(prompt)
-        elif memory.grows:
-            request.tokens_per_step = rng.choice((1, 1, 1, 3))
         tokens = request.tokens
         found = memory.match_prefix(request, tokens)
         assert found % memory.block_size == 0, "whole blocks are found"
@@ -144,7 +142,7 @@ class RandomLife(Life):
     def _allocate_step(self, rng: Random) -> None:
         memory = self.memory
         for request in self.decoding():
-            if not self._room(request) // request.tokens_per_step:
+            if not self._room(request):
                 self.release(request)  # its reservation is full: it has all its tokens
         steps = min(rng.randint(0, 6), self.steps_left())
         if memory.blocks_needed(steps) <= memory.free_blocks:

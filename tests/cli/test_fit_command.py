@@ -50,7 +50,7 @@ def test_three_loads_give_a_profile_that_predicts_a_fourth(
         of = summary["values"][name]
         assert abs(of["value"] - true) <= max(0.02 * true, 2 * of["standard_error"]), name
     held_out = summary["errors"]["c96, held out"]
-    assert set(held_out) == {"ttft", "tpot", "e2e"}
+    assert set(held_out) == {"ttft", "tpot", "e2e", "itl"}
     assert all(abs(by["mean"]["error"]) < 0.05 for by in held_out.values())
     profile = load_profile(out)
     assert profile.machine["fit"]["values"] == summary["values"]
@@ -113,3 +113,14 @@ def test_first_requests_of_a_recorded_run_predict_the_others(cli: Any, shared: P
     others = summary["errors"]["RTX4090-Llama-3.1-8B, others"]
     for metric in ("tpot", "e2e", "ttft"):
         assert all(abs(each["error"]) < 0.08 for each in others[metric].values()), metric
+
+
+def test_runs_of_one_file_are_loads(cli: Any, logs: dict[int, str], tmp_path: Path) -> None:
+    both = tmp_path / "both#1.jsonl"
+    both.write_text("\n".join(Path(logs[many]).read_text() for many in (4, 48)))
+    found = cli("fit", both, "--hold-out", logs[16], *SERVER, "--json").json
+    assert [name.rpartition("/")[2] for name in found["errors"]] == [
+        "both#1.jsonl#1",
+        "both#1.jsonl#2",
+        "c16, held out",
+    ]

@@ -81,11 +81,17 @@ def test_a_pipe_without_an_end_is_refused(piped, refused, monkeypatch):
     assert "more than 5 MiB came" in refused("trace", "describe", piped(endless))
 
 
-@pytest.mark.parametrize("device", ["/dev/zero", "/dev/null", "/dev/full"])
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/null", "/dev/full", "/dev/urandom"])
 def test_a_device_is_refused(device, refused, tmp_path):
     for command in (("run", "--trace"), ("trace", "describe"), ("trace", "convert")):
         more = (tmp_path / "out.csv",) if command[-1] == "convert" else ()
         assert "is not a regular file" in refused(*command, device, *more)
+
+
+@pytest.mark.parametrize("target", ["link", "nowhere", "/proc/self/mem", "/proc/self/maps", "/dev/tty"])
+def test_a_link_to_what_is_no_trace_is_refused(target, refused, tmp_path):
+    (tmp_path / "link").symlink_to(target)
+    assert refused("trace", "describe", tmp_path / "link").startswith(f"{tmp_path / 'link'}: ")
 
 
 def test_runs_over_two_pipes_are_not_taken_for_one(tmp_path, in_a_process):

@@ -87,10 +87,7 @@ def test_a_sweep_with_failed_runs_says_so_and_ends_with_1(cli, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--grid", "rate"), "grid is 'rate'; it must be OPTION=VALUE,VALUE"),
         (("--grid", "rat=1"), "grid: there is no option rat; did you mean rate?"),
-        (("--grid", "rate=1", "--grid", "rate=2"), "grid: rate is given twice"),
-        (("--grid", "policy=vllm"), "policy is 'vllm'; it must be one of"),
         (("--x", "rate"), "a figure needs --x and --y"),
         (("--hue", "rate"), "a figure needs --x and --y"),
         (("--grid", "rate=1,2", "--x", "rate", "--y", "ttft.p99"), "a figure needs --out"),
@@ -108,13 +105,6 @@ def test_a_sweep_that_is_off_is_refused_before_anything_runs(arguments, said, re
     monkeypatch.chdir(tmp_path)
     assert refused("sweep", *arguments).startswith(said)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_with_a_text_for_a_number_is_refused(refused, tmp_path):
-    (tmp_path / "s.toml").write_text('[grid]\nrate = ["1", "2"]\n')
-    assert refused("sweep", tmp_path / "s.toml").startswith(
-        "grid: rate is '1': input should be a valid number"
-    )
 
 
 def test_a_capacity_is_printed_drawn_and_stored(succeeds, tmp_path, monkeypatch):
@@ -156,21 +146,9 @@ def test_a_capacity_without_an_answer_says_why(succeeds, monkeypatch):
     assert "vllm-sosp: 20 requests got no answer, so the goal is not kept there" in out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ((), "goals is empty; a capacity search needs a goal"),
-        (("--slo", "p99_tfft<=2"), "goal 'p99_tfft<=2': the latency tfft is unknown"),
-        (("--slo", "ttft<=2", "--tolerance", "0"), "tolerance is 0.0"),
-        (
-            ("--slo", "ttft<=2", "--lowest", "9", "--highest", "8"),
-            "lowest is 9; it must be below highest, 8",
-        ),
-        (("--slo", "ttft<=2", "--policies", "vllm"), "policy is 'vllm'"),
-    ],
-)
-def test_a_search_that_is_off_is_refused(arguments, said, refused):
-    assert refused("sweep", "--find", "rate", *arguments).startswith(said)
+def test_a_search_that_is_off_is_refused(refused):
+    said = refused("sweep", "--find", "rate", "--slo", "p99_tfft<=2")
+    assert said.startswith("goal 'p99_tfft<=2': the latency tfft is unknown")
 
 
 def test_what_was_assumed_is_said_and_kept(succeeds, tmp_path, trace_file):

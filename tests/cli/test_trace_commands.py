@@ -235,7 +235,7 @@ def hidden():
         ),
         "lists of two lengths": ({**vllm(), "itls": [[]]}, "itls has 1 values, and ttfts has 4"),
         "failures": ({**vllm(), "errors": ["timeout"] * 4}, "4 of 4 requests"),
-        "sglang's without details": (without(sglang(4), "itls"), "run SGLang's bench with --output-details"),
+        "sglang's without details": (without(sglang(4), "itls"), "SGLang's bench with --output-details"),
         "a report without times": (report, "request_start"),
     }
 

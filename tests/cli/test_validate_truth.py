@@ -11,6 +11,7 @@ import pytest
 SERVER = (
     *("--model", "llama-3.1-8b", "--gpu", "h100", "--vllm-version", "0.19.0", "--tensor-parallel-size", "1"),
     *("--max-num-seqs", "32", "--max-num-batched-tokens", "2048", "--no-async-scheduling"),
+    *("--frontend-latency", "0"),
     *("--cost", "affine:0.02,0,0"),
 )
 

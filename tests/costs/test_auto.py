@@ -43,7 +43,7 @@ def test_a_bundled_profile_of_the_model_comes_first():
 @pytest.mark.parametrize(
     ("name", "on", "others"),
     [
-        ("opt-13b", "a100-40gb", {}),  # a rescaled profile is no better than operators of the generation
+        ("opt-13b", "a100-80gb", {}),
         ("llama-3.1-8b", "l40s", {}),
         ("llama-3.1-70b", "h100", {"tp": 16}),
         ("llama-3.1-8b", "h100", {"kv_dtype": "fp8"}),
@@ -61,15 +61,9 @@ def test_any_model_division_and_type_is_summed_up(name, on, others):
     assert 0 < steps[0] < steps[1] < steps[2]
 
 
-@pytest.mark.parametrize("on", ["rtx-4090", "h20", "a100-40gb", "gb10"])
-def test_another_gpu_of_the_generation_is_said_to_be_carried(on):
-    cost = auto("llama-3.1-8b", on)
-    assert isinstance(cost, Profiled)
-    assert any(f"{on} was not timed: operators of" in note for note in cost.notes)
-    assert any("datasheet bounds" in note for note in cost.notes)
-
-
-@pytest.mark.parametrize("on", ["mi300x", "v100", "rtx-3090"])
+@pytest.mark.parametrize(
+    "on", ["mi300x", "v100", "rtx-3090", "rtx-4090", "h20", "a100-40gb", "h100-pcie", "gb10"]
+)
 def test_where_no_operators_hold_it_is_the_roofline_and_says_how_far_that_is_off(on):
     cost = auto("llama-3.1-8b", on)
     assert isinstance(cost, Roofline)

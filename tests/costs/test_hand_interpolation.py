@@ -11,8 +11,8 @@ import pytest
 from pagesim.costs.operators import OperatorTable
 from pagesim.costs.operators.gemm import shape_seconds
 from pagesim.costs.operators.heads import Stand, stands_for
-from pagesim.costs.operators.interpolation import gapless, line
-from pagesim.costs.operators.planes import Plane
+from pagesim.costs.operators.planes import Plane, gapless
+from pagesim.costs.table import line
 
 
 def ints(*values: int) -> np.ndarray:

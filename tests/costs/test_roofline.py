@@ -190,9 +190,12 @@ def test_the_head_computes_sampled_tokens_alone() -> None:
         ("h100", 8, 64, 14.97),
         ("a100-80gb", 4, 64, 18.34),
         ("b200", 8, 64, 17.17),
-        ("rtx-4090", 2, 64, 60.25),
-        ("rtx-4090", 4, 64, 360.6),
-        ("rtx-4090", 8, 64, 582.6),
+        ("l40s", 2, 64, 60.25),
+        ("l40s", 4, 64, 360.6),
+        ("l40s", 8, 64, 582.6),
+        # GeForce cards reach one another through the host, however many there are.
+        ("rtx-4090", 2, 64, 360.6),
+        ("rtx-4090", 8, 64, 360.6),
         ("rtx-pro-6000", 4, 64, 87.66),
         # Half way from 1 to 2 MiB, and twice the largest that was measured.
         ("h100", 4, 96, (12.76 + 18.6) / 2),
@@ -242,3 +245,12 @@ def test_it_says_how_far_it_was_off_by_kind_of_model() -> None:
         (note,) = [each for each in Roofline(model(name), gpu("l4")).notes if "not fitted" in each]
         assert kind in note
         assert "either way" not in note
+
+
+def test_a_geforces_products_reach_twice_the_share_of_a_peak_that_is_held_to_half() -> None:
+    spec, tokens = model("llama-3.1-8b"), 2000
+    cost = Roofline(spec, gpu("rtx-4090"), engine=FREE, efficiency=Efficiency(flops=0.45, launch_s=0))
+    got = cost.parts(NOTHING._replace(tokens=tokens))["linear layers"] / TICKS_PER_SECOND
+    # 32 layers of 4096 x (6144 + 4096 + 3 x 14336).
+    computed = 2 * tokens * 32 * 4096 * (6144 + 4096 + 3 * 14336)
+    assert got == pytest.approx(computed / (0.9 * 165.2e12), rel=1e-3)

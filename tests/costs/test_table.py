@@ -50,12 +50,6 @@ def test_seconds_are_straight_along_three_axes() -> None:
     assert THREE(3, 20, 300) == pytest.approx(25.0)
 
 
-def test_seconds_are_straight_over_a_power_of_a_size() -> None:
-    table = Table(axes={"tokens": (1, 3)}, seconds=(1.0, 9.0), powers={"tokens": 2.0})
-    assert table(2) == pytest.approx(4.0)
-    assert table(5) == pytest.approx(25.0)
-
-
 def test_lines_along_the_last_axis() -> None:
     assert ONE.lines() == (Line(1.0, 0.0, 9), Line(0.0, 0.1, 19), Line(-2.0, 0.2, None))
     # Of three sequences: 3 s at 10 tokens, 10 s at 30.
@@ -63,6 +57,13 @@ def test_lines_along_the_last_axis() -> None:
     assert constant("tokens", 2.0).lines() == (Line(2.0, 0.0, None),)
     half = Table(axes={"keys": (1.5, 2.5)}, seconds=(1.0, 2.0))
     assert [line.until for line in half.lines()] == [1, None]
+
+
+def test_a_row_is_what_the_knots_of_the_last_axis_take() -> None:
+    assert ONE.scaled(0.1).row() == pytest.approx((0.1, 0.2, 0.6))
+    assert TWO.scaled(0.1).row(3) == pytest.approx((0.3, 1.0))
+    falling = Table(axes={"sequences": (1, 2), "context": (10, 30)}, seconds=((1.0, 2.0), (0.0, 3.0)))
+    assert falling.row(3) == (0.0, 4.0)
 
 
 def test_no_line_falls() -> None:
@@ -113,6 +114,15 @@ def test_seconds_never_fall_along_an_axis_that_rises() -> None:
     points = [((1.0,), 1.0), ((2.0,), 4.0), ((3.0,), 1.0), ((4.0,), 8.0)]
     assert Table.of_points(["tokens"], points, rising=["tokens"]).seconds == (1.0, 2.0, 2.0, 8.0)
     assert not Table.of_points(["tokens"], points).rises("tokens")
+    nothing = Table(axes={"tokens": (1, 2, 3)}, seconds=(0.0, 4.0, 1.0)).rising("tokens")
+    assert nothing.seconds == pytest.approx((0.0, 2.0, 2.0), abs=1e-9)
+
+
+def test_of_many_sizes_some_are_knots_evenly_by_ratio() -> None:
+    # Sizes with one more double each time: every second is kept, and what is there once.
+    points = [((float(2**power - 1),), 1.0 + power) for power in range(1, 8)]
+    assert Table.of_points(["tokens"], points, most=4).axes == {"tokens": (1, 7, 31, 127)}
+    assert Table.of_points(["tokens"], points, most=7).knots == ((1, 3, 7, 15, 31, 63, 127),)
 
 
 @pytest.mark.parametrize(("points", "why"), [([], "nothing was measured"), ([((1.0,), 0.0)], "took no time")])
@@ -128,7 +138,7 @@ def test_a_knot_that_a_line_hits_is_left_out() -> None:
     )
     bent = Table(axes={"tokens": (1, 2, 3, 4)}, seconds=(1.0, 2.02, 3.0, 5.0))
     assert bent.simplified(0.02).axes == {"tokens": (1, 3, 4)}
-    assert bent.simplified(0.005).axes == bent.axes
+    assert bent.simplified(0.005).axes == bent.axes == bent.simplified().axes
 
 
 def test_a_table_is_scaled_and_rounded() -> None:
@@ -150,8 +160,11 @@ def test_a_table_comes_back_from_its_text() -> None:
         ({"tokens": (2, 1)}, (1.0, 2.0), "must rise"),
         ({"tokens": (1, 2)}, (1.0,), "sizes"),
         ({"tokens": (1, 2)}, ((1.0,), (2.0, 3.0)), "numbers"),
-        ({"tokens": (1,)}, ("a",), "numbers"),
+        ({"tokens": (1,)}, ("1.0",), "must be numbers, not str"),
+        ({"tokens": (1,)}, (None,), "must be numbers, not NoneType"),
         ({"tokens": (1,)}, (-1.0,), "from 0"),
+        ({"tokens": (1,)}, (1e6,), "from 0"),
+        (dict.fromkeys("abcd", (1,)), ((((1.0,),),),), "at most 3"),
         ({"tokens": (1,)}, (float("nan"),), "from 0"),
         ({"tokens": (-1,)}, (1.0,), "greater than"),
     ],

@@ -18,12 +18,9 @@ from pathlib import Path
 
 import hostile_configs
 import hostile_lines
-import hostile_traces
 from hostile_case import Case
 
-MAKERS = {
-    "configs": hostile_configs.MAKERS, "lines": hostile_lines.MAKERS, "traces": hostile_traces.MAKERS
-}  # fmt: skip
+MAKERS = {"configs": hostile_configs.MAKERS, "lines": hostile_lines.MAKERS}
 LONGEST_S = 10
 """Of a processor's time."""
 

@@ -60,8 +60,3 @@ def link(target: str) -> Callable[[Path], object]:
 def folder(file: Path) -> None:
     """Make an empty folder."""
     file.mkdir(parents=True, exist_ok=True)
-
-
-def canary(name: str) -> dict[str, Content]:
-    """Return a file that must be as it is when the command is over."""
-    return {name: f"kept by its owner: {name}".encode("utf-8", "replace")}

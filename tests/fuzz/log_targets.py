@@ -7,7 +7,8 @@ from pathlib import Path
 
 from target import Target
 
-from pagesim.experiments.fit.reading import read
+from pagesim.experiments.fit.reading import one_server
+from pagesim.experiments.recorded.find import read_all
 
 FLAGS = {"model": "llama-3.1-8b", "gpu": "h100"}
 REQUESTS = 24
@@ -35,7 +36,7 @@ def _client() -> Target:
     }
 
     def load(folder: Path) -> None:
-        _, loads = read([folder / "c.json"], [], FLAGS)
+        _, loads = one_server(read_all([folder / "c.json"]), FLAGS)
         assert len(loads[0].trace())
 
     return Target("a client's log", {"c.json": json.dumps(data).encode()}, ("c.json",), load)
@@ -61,7 +62,8 @@ def _engine() -> Target:
         "hardware": {"device_name": "NVIDIA GeForce RTX 4090"},
         "resolved_config": {"scheduler_config": {"max_num_seqs": 64, "async_scheduling": True}},
     }
-    prompts = [{"input_tok_ids": list(range(row, row + 40))} for row in range(REQUESTS)]
+    lengths = {"arrival_time_ns": 0, "input_toks": 40, "output_toks": 5}
+    prompts = [{**lengths, "input_tok_ids": list(range(row, row + 40))} for row in range(REQUESTS)]
     files = {
         "requests.jsonl": "\n".join(map(json.dumps, rows)),
         "meta.json": json.dumps(meta),
@@ -69,7 +71,7 @@ def _engine() -> Target:
     }
 
     def load(folder: Path) -> None:
-        _, loads = read([folder / "requests.jsonl"], [], {})
+        _, loads = one_server(read_all([folder / "requests.jsonl"]), {})
         assert len(loads[0].trace())
 
     return Target(

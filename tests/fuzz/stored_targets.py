@@ -13,7 +13,7 @@ from target import Target, again, of_tests
 import pagesim as ps
 from pagesim.costs.profiles import import_frontier, import_llmservingsim, import_vidur
 from pagesim.costs.profiles.llmservingsim import HEAD, LAYER, ONCE
-from pagesim.experiments.paper.reproduce import SETTING, check, setting_text, stored
+from pagesim.experiments.paper.reproduce import SETTING, check, setting_text
 from pagesim.experiments.paper.setting import PaperSetting
 from pagesim.experiments.sweeps.run_store import MARKER, RunRecord, RunStore
 from pagesim.hardware import gpu
@@ -110,14 +110,12 @@ def _benches() -> list[Target]:
 
 
 def _papers() -> list[Target]:
-    table = "figure,series,x,paper,certainty,ours,error\nfig2,vLLM,used,96.3,printed,96.2,-0.1\n"
-    files = {SETTING: setting_text(PaperSetting()).encode(), "fig2.csv": table.encode() * 1}
+    files = {SETTING: setting_text(PaperSetting()).encode()}
 
     def read(folder: Path) -> None:
-        stored(folder)
         check(folder, PaperSetting())
 
-    return [Target("paper: column", files, tuple(files), read)]
+    return [Target("paper: setting", files, tuple(files), read)]
 
 
 def _vidur() -> list[Target]:

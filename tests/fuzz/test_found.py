@@ -132,13 +132,6 @@ FOUND = {
     "a stored run without its summary": (STORE, RUN, b'{"status": "done"}', "the run is repeated"),
     "a stored run nested too deeply": (STORE, RUN, DEEP, "the run is repeated"),
     "rows of a bench nested too deeply": ("bench rows", "rows.jsonl", DEEP + b"\n", "is no JSON"),
-    "a table of figures in no encoding": ("paper: column", "fig2.csv", b"figure\n\xff", "is no table"),
-    "a figure's row with a field too many": (
-        "paper: column",
-        "fig2.csv",
-        b"figure,series,x,ours\na,b,c,d,e\n",
-        "more or fewer fields",
-    ),
     "an operator's time that is a word": (
         "vidur",
         "linear.csv",

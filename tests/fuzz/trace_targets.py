@@ -34,27 +34,28 @@ def _traces() -> list[Target]:
     for sample in of_tests("workloads/conftest").SAMPLES:
         suffix = {b"PAR1": "parquet", b"[": "json", b"{": "jsonl"}
         kind = next((suffix[start] for start in suffix if sample.data.startswith(start)), "csv")
-        found.append(_trace(sample.name, f"trace.{kind}", sample.data))
+        found.append(trace_target(sample.name, f"trace.{kind}", sample.data))
     with tempfile.TemporaryDirectory() as folder:
         for suffix in ("csv", "parquet"):
             file = Path(folder) / f"trace.{suffix}"
             save(rich_trace(), file)
-            found.append(_trace(f"every column, {suffix}", file.name, file.read_bytes()))
+            found.append(trace_target(f"every column, {suffix}", file.name, file.read_bytes()))
     talk = [
         {"id": str(k), "conversations": [
             {"from": ("human", "gpt")[turn % 2], "value": f"words {turn} " * k} for turn in range(6)
         ]} for k in range(12)
     ]  # fmt: skip
-    found.append(_trace("conversations", "trace.json", json.dumps(talk).encode()))
+    found.append(trace_target("conversations", "trace.json", json.dumps(talk).encode()))
     lines = (
         json.dumps({"timestamp": 27 * k, "input_length": 600 + k, "output_length": 9, "hash_ids": [k, k + 1]})
         for k in range(40)
     )
-    found.append(_trace("mooncake, longer", "trace.jsonl", "\n".join(lines).encode()))
+    found.append(trace_target("mooncake, longer", "trace.jsonl", "\n".join(lines).encode()))
     return found
 
 
-def _trace(name: str, file: str, data: bytes) -> Target:
+def trace_target(name: str, file: str, data: bytes) -> Target:
+    """Return what reads a trace, and looks for rows that are lost."""
     return Target(f"trace: {name}", {file: data}, (file,), lambda folder: _read_trace(folder / file))
 
 

@@ -30,9 +30,9 @@ def section(file: str, heading: str | None = None) -> str:
 
 
 PROGRAMS = {
-    "docs/kernels.md": ("docs/kernels.md", None),
+    "docs/reference/kernels.md": ("docs/reference/kernels.md", None),
     "docs/bench.md": ("docs/bench.md", None),
-    "docs/usage.md": ("docs/usage.md", "Kernels"),
+    "docs/how-to/usage.md": ("docs/how-to/usage.md", "Kernels"),
 }
 COMMANDS = {
     command.strip(): name for name, where in PROGRAMS.items() for command in COMMAND.findall(section(*where))
@@ -62,7 +62,7 @@ def test_its_blocks_are_one_program_that_prints_what_is_shown(name, tmp_path, mo
 
 def test_there_are_commands():
     assert len(COMMANDS) >= 5
-    assert {"docs/bench.md", "docs/usage.md"} <= set(COMMANDS.values())
+    assert {"docs/bench.md", "docs/how-to/usage.md"} <= set(COMMANDS.values())
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -76,7 +76,7 @@ class SlowManager(BlockManager):
         return sum(self.needed_by(request, steps) for request in self.decoding())
 
     def needed_by(self, request: SequenceGroup, steps: int) -> int:
-        return self.blocks_to_extend(request, steps * request.tokens_per_step)
+        return self.blocks_to_extend(request, steps)
 
     def blocks_to_extend(self, request: SequenceGroup, tokens: int, computed: int | None = None) -> int:
         """Write so many tokens to copies of the tables; return the blocks taken."""
@@ -177,11 +177,10 @@ class SlowManager(BlockManager):
         copies = 0
         processed = {request: self.length(request) - request.inflight_tokens for request in self.decoding()}
         for request in processed:
-            for _ in range(request.tokens_per_step):
-                copies += self.write(self.here[request])[1]
+            copies += self.write(self.here[request])[1]
         for request, tokens in processed.items():
             self.release_skipped(self.here[request], tokens)
-            request.inflight_tokens = self.steps_in_flight * request.tokens_per_step
+            request.inflight_tokens = self.steps_in_flight
         self.count()
         return copies
 

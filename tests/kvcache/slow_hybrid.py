@@ -260,10 +260,7 @@ class SlowHybridPrefixManager(BlockManager):
         return sum(max(0, -(-length // group.block_size) - len(table)) for group, table in tables)
 
     def blocks_needed(self, steps: int = 1) -> int:
-        return sum(
-            self.missing(request, request.tokens + steps * request.tokens_per_step)
-            for request in self.decoding()
-        )
+        return sum(self.missing(request, request.tokens + steps) for request in self.decoding())
 
     def blocks_to_extend(self, request: Reader, tokens: int, computed: int | None = None) -> int:
         return self.missing(request, request.tokens + tokens)
@@ -371,8 +368,8 @@ class SlowHybridPrefixManager(BlockManager):
 
     def serve(self, request: Reader) -> None:
         self.release_skipped(request, request.tokens - request.inflight_tokens)
-        request.inflight_tokens = self.steps_in_flight * request.tokens_per_step
-        self.reach(request, request.tokens + request.tokens_per_step)
+        request.inflight_tokens = self.steps_in_flight
+        self.reach(request, request.tokens + 1)
         if self.at_once:
             self.hash_blocks(request, request.tokens - request.uncommitted_tokens)
         self.count()

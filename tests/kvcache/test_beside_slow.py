@@ -69,7 +69,6 @@ class Lives:
         twins = []
         for _ in self.memories:
             request = SequenceGroup(tokens, output, samples)
-            request.tokens_per_step = 3 if which % 5 == 1 else 1
             request.order = self.admitted
             twins.append(request)
         spare = much % 3
@@ -120,7 +119,7 @@ class Lives:
         steps = much % 9
         for twins in self.alive:
             if twins[0].decodes:
-                room = self.room(twins) // twins[0].tokens_per_step
+                room = self.room(twins)
                 if room:
                     steps = min(steps, room)
                 else:
@@ -189,7 +188,7 @@ class Lives:
             if twins[0].samples == 1 and slow.grows:
                 self.all(lambda m, h: m.held_by_group(h), twins)
             if twins[0].decodes:
-                self.all(lambda m, h: (m.blocks_to_extend(h, h.tokens_per_step), m.copies_due(h)), twins)
+                self.all(lambda m, h: (m.blocks_to_extend(h, 1), m.copies_due(h)), twins)
         for twins in self.away:
             self.all(lambda m, h: (m.length(h), m.held_blocks(h)), twins)
         for spare in (0, much % 7):

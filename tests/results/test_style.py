@@ -39,8 +39,9 @@ ALONE = {
 
 
 def rows(heading: str) -> dict[str, list[str]]:
-    """Return the cells of a table of docs/ledger.md by its first ones."""
-    text = (ROOT / "docs" / "ledger.md").read_text(encoding="utf-8").partition(f"\n## {heading}\n")[2]
+    """Return the cells of a table of docs/explanation/ledger.md by its first ones."""
+    page = ROOT / "docs" / "explanation" / "ledger.md"
+    text = page.read_text(encoding="utf-8").partition(f"\n## {heading}\n")[2]
     table = [line for line in text.partition("\n## ")[0].splitlines() if line.startswith("| ")][1:]
     cells = [[cell.strip().replace("`", "") for cell in line.strip("|").split(" | ")] for line in table]
     return {first.strip(): rest for first, *rest in cells}

@@ -83,7 +83,7 @@ class SlowLedger(EveryIteration):
         found = {}
         for request in self.scheduler.running.values():
             length = memory.length(request)
-            computed = chunks.get(request, request.tokens_per_step if request.decodes else 0)
+            computed = chunks.get(request, int(request.decodes))
             found[request] = length - computed, length
         return found
 
@@ -169,7 +169,7 @@ class SlowTypes(EveryIteration):
         for number, group in enumerate(memory.groups):
             for request in self.scheduler.running.values():
                 length = memory.length(request)
-                computed = chunks.get(request, request.tokens_per_step if request.decodes else 0)
+                computed = chunks.get(request, int(request.decodes))
                 needed = first_needed(group, length - computed)
                 span = request.block_state
                 for place in range(span.gone[number], span.end[number]):

@@ -1,24 +1,18 @@
-"""Schedulers that pagesim does not have, on its core: two batches in flight, and three tokens a step."""
+"""Schedulers that pagesim does not have, on its core: two batches in flight."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from random import Random
 
 import numpy as np
 import pytest
 
 from pagesim.costs.affine import Affine
-from pagesim.costs.base import UNBOUNDED, DecodeRun
 from pagesim.kvcache import (
     BlockManager,
-    ChunkedLocal,
-    CountedHybridManager,
-    HybridManager,
     KVGroup,
     PagedManager,
-    SlidingWindow,
 )
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.continuous import ContinuousBatching
@@ -80,26 +74,6 @@ class TwoInFlight(ContinuousBatching):
             self.running_sequences -= 1
 
 
-class ThreeTokensAStep(ContinuousBatching):
-    """Every decoding sequence gains three tokens in an iteration, as if all drafts were accepted."""
-
-    tokens_per_step = 3
-
-    def plan(self, now: int) -> Batch:
-        batch = super().plan(now)
-        batch.tokens += 2 * batch.decoding
-        batch.batched_tokens += 2 * batch.decoding
-        return batch
-
-
-class ThreeTokensCost(Affine):
-    """As its parent, of iterations in which every sequence computes three tokens."""
-
-    def decode(self, sequences: int, context: int) -> DecodeRun:
-        first, increment, _ = super().decode(sequences, context)
-        return first + 2 * self._token * sequences, 3 * increment, UNBOUNDED
-
-
 def replay(
     scheduler: type[Scheduler], memory: BlockManager, trace: Trace, cost: Affine, *, fast_forward: bool
 ) -> tuple[dict[str, np.ndarray], int]:
@@ -137,45 +111,3 @@ def test_with_two_batches_in_flight_a_decision_is_made_while_the_last_iteration_
     assert (columns["clock"] / second).tolist() == [0, 0, 1, 2, 3, 4, 5]
     assert (columns["start"] / second).tolist() == [0, 1, 2, 3, 4, 5, 5]
     assert columns["finish"].tolist() == [6 * second]
-
-
-def in_three_tokens(memory: Callable[[], BlockManager], seed: int) -> list[dict[str, np.ndarray]]:
-    """Return what becomes of a trace in fast-forward and stepping, in empty memory each."""
-    trace, cost = random_trace(seed), ThreeTokensCost(0.01, 1e-4, 1e-6)
-    return [
-        replay(ThreeTokensAStep, memory(), trace, cost, fast_forward=fast_forward)[0]
-        for fast_forward in (True, False)
-    ]
-
-
-@pytest.mark.parametrize("blocks", [20, 60, 400])
-@pytest.mark.parametrize("seed", range(4))
-def test_three_tokens_a_step_fast_forward_as_they_step(seed, blocks):
-    fast, stepping = in_three_tokens(lambda: PagedManager(blocks, [KVGroup(16)]), seed)
-    assert all(np.array_equal(fast[name], stepping[name]) for name in stepping)
-
-
-@pytest.mark.parametrize("rule", [SlidingWindow(40), ChunkedLocal(32)])
-@pytest.mark.parametrize("blocks", [20, 60, 400])
-@pytest.mark.parametrize("seed", range(4))
-def test_three_tokens_a_step_are_counted_in_groups_as_tabled(seed, blocks, rule):
-    groups = [KVGroup(16), KVGroup(16, rule)]
-    first, *others = (
-        way
-        for kind in (CountedHybridManager, HybridManager)
-        for way in in_three_tokens(lambda kind=kind: kind(blocks, groups, longest=400, in_flight=200), seed)
-    )
-    assert all(np.array_equal(first[name], other[name]) for other in others for name in first)
-
-
-def test_a_request_of_seven_tokens_takes_two_steps_of_three_after_its_prompt():
-    trace = Trace(np.zeros(1), np.array([10]), np.array([7]))
-    columns, _ = replay(
-        ThreeTokensAStep,
-        PagedManager(400, [KVGroup(4)]),
-        trace,
-        ThreeTokensCost(1.0, 0, 0),
-        fast_forward=True,
-    )
-    assert len(columns["clock"]) == 3
-    assert columns["context"].tolist() == [10, 13, 16]

@@ -1,4 +1,4 @@
-"""TensorRT-LLM's loop as docs/trtllm.md tells it: one list, walked from its front in every step.
+"""TensorRT-LLM's loop as docs/explanation/trtllm.md tells it: one list, walked from its front in every step.
 
 Slow and plain: it knows nothing of pagesim. Steps take one unit of time; arrivals are whole units.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Job:
-    """A request; the numbers of the rules are those of docs/trtllm.md."""
+    """A request; the numbers of the rules are those of docs/explanation/trtllm.md."""
 
     number: int
     arrival: int

@@ -1,4 +1,4 @@
-"""What people run: each load of docs/performance.md by one command, and where its time goes.
+"""What people run: each load of docs/explanation/performance.md by one command, and where its time goes.
 
     python tests/speed/loads.py --conversations conversation.jsonl
     python tests/speed/loads.py --only sglang --requests 1200 --instructions
@@ -125,7 +125,7 @@ def most_of(stats: pstats.Stats, count: int) -> list[tuple[str, float]]:
 
 def main() -> None:
     """Measure or profile the loads that are asked for."""
-    parser = argparse.ArgumentParser(description="What each load of docs/performance.md takes.")
+    parser = argparse.ArgumentParser(description="What each load of docs/explanation/performance.md takes.")
     parser.add_argument("--only", action="append", help="loads whose names hold this; again for more")
     parser.add_argument("--conversations", help="Mooncake's trace; without it those loads are left out")
     parser.add_argument("--requests", type=int, help="how many, instead of each load's own")

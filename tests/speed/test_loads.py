@@ -1,4 +1,4 @@
-"""The loads of docs/performance.md: each has a command, and its time has rooms."""
+"""The loads of docs/explanation/performance.md: each has a command, and its time has rooms."""
 
 from __future__ import annotations
 

@@ -72,7 +72,16 @@ def test_a_damaged_file_is_refused(path, content, said):
 
 
 @pytest.mark.parametrize(
-    "content", ["hello world\n", "a,b\n1,2\n", '"a\nb",\x1b[31m\n1,2\n', '{"a": 1}', '[{"text": "x"}]']
+    "content",
+    [
+        "hello world\n",
+        "a,b\n1,2\n",
+        '"a\nb",\x1b[31m\n1,2\n',
+        '{"a": 1}',
+        '[{"text": "x"}]',
+        b"\x00\x01\x02\x03",
+        '{\n "colours": [\n[1, 2],\n[3, 4]\n ]\n}\n',
+    ],
 )
 def test_an_unknown_format_is_refused_with_the_formats_that_are_known(path, content):
     message = refused(path, content)

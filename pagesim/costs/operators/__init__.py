@@ -6,7 +6,6 @@ from pagesim.costs.operators.assemble import Operators, imported_profile, operat
 from pagesim.costs.operators.chip import Chip, chip_of
 from pagesim.costs.operators.tables import (
     NOTICE,
-    HeldOut,
     OperatorTable,
     OperatorTables,
     bundled_gpus,
@@ -16,7 +15,6 @@ from pagesim.costs.operators.tables import (
 __all__ = [
     "NOTICE",
     "Chip",
-    "HeldOut",
     "OperatorTable",
     "OperatorTables",
     "Operators",

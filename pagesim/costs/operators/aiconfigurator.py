@@ -40,8 +40,9 @@ SHARED = ("flashinfer_trtllm", "flashinfer_cutlass")
 FEWEST = 8
 """Sizes at which experts of a shape must have been timed for them to count."""
 
-COVERED = 0.5
-"""Share of a grid of matrix products that must have been measured for it to count."""
+COVERED, FEW = 0.5, 0.1
+"""Share of a grid of matrix products that must have been measured for it to count, and of the points of the
+largest such grid that it must have."""
 
 HOST_LAUNCH_S, SMALL = 20e-6, 512
 """A kernel whose products with n and k up to `SMALL` and m up to 64 take longer than this, where the device
@@ -280,10 +281,11 @@ def _gridded(rows: pd.DataFrame, layout: Layout, release: str, file: Path) -> It
 
 def _products(tables: list[OperatorTable], rows: pd.DataFrame) -> Iterator[OperatorTable]:
     """Yield tables of products without gaps, as graphs launch them."""
+    most = max(table.seconds.size for table in tables)
     whole = {
         table.name[1]: table._replace(seconds=_filled(table))
         for table in tables
-        if np.isfinite(table.seconds).mean() >= COVERED
+        if np.isfinite(table.seconds).mean() >= COVERED and table.seconds.size >= FEW * most
     }
     for dtype, table in whole.items():
         other = whole.get("fp8")

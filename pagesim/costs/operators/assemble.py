@@ -8,7 +8,6 @@ import numpy as np
 
 from pagesim.costs.attended import Attended, attended, states
 from pagesim.costs.base import AttentionSpan
-from pagesim.costs.held_out import TermError
 from pagesim.costs.mixed import STATE_FLOPS
 from pagesim.costs.operators.attention import Attention, Heads
 from pagesim.costs.operators.chip import Chip
@@ -21,8 +20,8 @@ from pagesim.costs.operators.planes import Plane
 from pagesim.costs.operators.products import LatentShape, Product, elementwise, products
 from pagesim.costs.operators.reduces import reduces
 from pagesim.costs.operators.states import delta_net
-from pagesim.costs.operators.tables import NOTICE, Floats, HeldOut, Ints, OperatorTable, OperatorTables
-from pagesim.costs.profiles.analytic import FLOPS, HBM, KV, LONG, analytic_profile
+from pagesim.costs.operators.tables import NOTICE, Floats, Ints, OperatorTable, OperatorTables
+from pagesim.costs.profiles.analytic import FLOPS, HBM, KV, analytic_profile
 from pagesim.costs.profiles.profile import (
     ANY_BLOCK,
     Origin,
@@ -33,7 +32,7 @@ from pagesim.costs.profiles.profile import (
     States,
     Terms,
 )
-from pagesim.costs.table import Table, constant
+from pagesim.costs.table import Table, bilinear, constant
 from pagesim.errors import PagesimError
 from pagesim.hardware import gpu as gpu_of
 from pagesim.models import ALL_REDUCES_PER_LAYER, ModelSpec
@@ -281,9 +280,8 @@ class Operators:
         reading = layers.bytes / (KV * gpu.hbm_bytes_per_s)
         computing = layers.flops / tp / (FLOPS * gpu.fp16_flops)
         pair_s = layers.prompt_flops / tp / (FLOPS * gpu.fp16_flops)
-        return _in_proportion("sequences", "context", max(reading, computing)), _in_proportion(
-            "tokens", "keys", pair_s
-        )
+        decode = bilinear("sequences", "context", each_s=max(reading, computing))
+        return decode, bilinear("tokens", "keys", each_s=pair_s)
 
     def _note_ranges(
         self, decoding: dict[AttentionSpan | None, Plane], prompting: dict[AttentionSpan | None, Plane]
@@ -335,7 +333,7 @@ class Operators:
             return None, None
         found = reduces(self._chip, tp)
         if found is None:
-            self.missing["all_reduce"] = f"all-reduces among {tp} GPUs of this link were not timed"
+            self.missing["all_reduce"] = f"all-reduces among {tp} {self._chip.gpu.name} were not timed"
             return None, None
         self.used["all_reduce"] = self.used["all_reduce_eager"] = found.table
         self.notes += found.notes
@@ -353,13 +351,7 @@ class Operators:
         return curve(True), curve(False)
 
 
-def _in_proportion(first: str, second: str, each_s: float) -> Table:
-    """Return the table of what takes so many seconds for each of one size and each of another."""
-    ends = (1, LONG)
-    return Table.of({first: ends, second: ends}, lambda one, other: each_s * one * other)
-
-
-_NO_DECODE, _NO_PROMPTS = _in_proportion("sequences", "context", 0.0), _in_proportion("tokens", "keys", 0.0)
+_NO_DECODE, _NO_PROMPTS = bilinear("sequences", "context"), bilinear("tokens", "keys")
 
 
 def operator_profile(
@@ -403,8 +395,6 @@ def operator_profile(
         *(f"{term}: {why}; it is the datasheet's" for term, why in found.missing.items()),
         *dict.fromkeys(found.notes),
     ]
-    if not chip.is_measured:
-        notes.insert(0, f"{chip.gpu.name} was not timed: {carried(chip)}")
     return Profile(
         name=name or f"{model.name}-{chip.gpu.name}-tp{tp}",
         kind="imported",
@@ -418,8 +408,8 @@ def operator_profile(
         terms=terms,
         origins=origins,
         ranges=found.ranges,
-        errors={term: _error(table.held_out) for term, table in used.items() if term in _WITH_ERRORS},
-        machine={"gpu": chip.measured.name, "release": release, "source": NOTICE},
+        errors={term: table.held_out for term, table in used.items() if term in _WITH_ERRORS},
+        machine={"gpu": chip.gpu.name, "release": release, "source": NOTICE},
         notes=tuple(notes),
     )
 
@@ -457,7 +447,7 @@ def imported_profile(
     further = (weight_dtype, f"ep{moe_ep}" if moe_ep > 1 else None, moe_backend)
     parts = (model.name, gpu.name, f"tp{tp}", *further, "kv-fp8" if kv_dtype == "fp8" else None)
     return operator_profile(
-        Chip(gpu, gpu, tables),
+        Chip(gpu, tables),
         model,
         tp=tp,
         kv_dtype=kv_dtype,
@@ -468,14 +458,6 @@ def imported_profile(
 
 
 _WITH_ERRORS = ("linear", "head", "experts", "decode", "prefill", "all_reduce")
-
-
-def carried(chip: Chip) -> str:
-    """Return in words how measurements of another GPU are carried to the one that is wanted."""
-    return (
-        f"operators of {chip.measured.name}, of the same generation, count times the ratio of both GPUs' "
-        "datasheet bounds"
-    )
 
 
 def _add(planes: dict[AttentionSpan | None, Plane], span: AttentionSpan | None, plane: Plane) -> None:
@@ -491,7 +473,3 @@ def _ends(table: Table) -> Table:
     """Return a table that is a line by its two ends."""
     (axis, knots), *_ = table.axes.items()
     return Table.of({axis: (knots[0], knots[-1])}, table).rounded(5)
-
-
-def _error(held_out: HeldOut) -> TermError:
-    return TermError(mean=round(held_out.mean, 4), worst=round(held_out.worst, 4), points=held_out.points)

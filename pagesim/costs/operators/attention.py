@@ -11,9 +11,9 @@ from pagesim.costs.operators.bounds import decode_bound, prompts_bound
 from pagesim.costs.operators.chip import Chip
 from pagesim.costs.operators.dtypes import BF16
 from pagesim.costs.operators.heads import Stand, stands_for
-from pagesim.costs.operators.interpolation import line
 from pagesim.costs.operators.planes import Plane
 from pagesim.costs.operators.tables import Floats, Ints, OperatorTable
+from pagesim.costs.table import line
 
 DECODE, PROMPTS = "decode", "prompts"
 
@@ -112,17 +112,16 @@ class Attention:
                 if cache != self._cache:
                     self.notes.append(
                         f"attention over a cache in {self._cache} was not timed on "
-                        f"{self._chip.measured.name}: that over one in 16 bits counts, times the ratio of "
+                        f"{self._chip.gpu.name}: that over one in 16 bits counts, times the ratio of "
                         "their bounds"
                     )
                 return found[0]
         return None
 
     def _carried(self, family: str, plane: Plane, measured: Heads, wanted: Heads, cache: str) -> Plane:
-        """Return what was measured of some heads, cache and GPU as those that are wanted."""
-        chip = self._chip
+        """Return what was measured of some heads and a cache as those that are wanted."""
         same = (measured.query, measured.kv, measured.width) == (wanted.query, wanted.kv, wanted.width)
-        if same and cache == self._cache and chip.is_measured:
+        if same and cache == self._cache:
             return plane
         if not same:
             self.notes.append(
@@ -132,13 +131,13 @@ class Attention:
             )
         tokens = np.multiply.outer(plane.batch, plane.length)
         bounds = []
-        for gpu, heads, of in ((chip.gpu, wanted, self._cache), (chip.measured, measured, cache)):
+        for heads, of in ((wanted, self._cache), (measured, cache)):
             if family == DECODE:
-                bounds.append(decode_bound(gpu, heads.kv_bytes(of), tokens))
+                bounds.append(decode_bound(self._chip.gpu, heads.kv_bytes(of), tokens))
             else:
                 pairs = np.multiply.outer(plane.batch, _pairs(plane.length))
                 width = heads.query * heads.width
-                bounds.append(prompts_bound(gpu, heads.kv_bytes(of), width, tokens, pairs))
+                bounds.append(prompts_bound(self._chip.gpu, heads.kv_bytes(of), width, tokens, pairs))
         return plane.scaled(bounds[0] / bounds[1])
 
 

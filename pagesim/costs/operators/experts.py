@@ -10,8 +10,8 @@ import numpy as np
 from pagesim.costs.operators.bounds import experts_bound
 from pagesim.costs.operators.chip import Chip
 from pagesim.costs.operators.dtypes import in_words, weights_of
-from pagesim.costs.operators.interpolation import line
 from pagesim.costs.operators.tables import Floats, Ints, OperatorTable
+from pagesim.costs.table import line
 from pagesim.errors import PagesimError, brief
 
 FAMILY = "experts"
@@ -85,7 +85,7 @@ def experts(
         for routing in routings:
             row = table.row(*key, routing)
             if row is not None:
-                return _found(chip, table, row, ROUTINGS[routing], shape, dtype, moe_tp, moe_ep)
+                return _found(table, row, ROUTINGS[routing])
     return _nearest(chip, key, dtype, kernel, routings)
 
 
@@ -104,31 +104,15 @@ def _tables(chip: Chip, dtype: str, kernel: str | None) -> list[OperatorTable]:
     return [each for each in found if kernel in (None, each.name[2])]
 
 
-def _found(
-    chip: Chip,
-    table: OperatorTable,
-    row: Floats,
-    routing: str,
-    shape: Shape,
-    dtype: str,
-    moe_tp: int,
-    moe_ep: int,
-) -> Experts:
+def _found(table: OperatorTable, row: Floats, routing: str) -> Experts:
     known = np.isfinite(row)
-    tokens, seconds = table.axes[0][known], row[known]
     notes = [f"experts were timed with tokens dealt out by {routing}"]
     if table.release.startswith("sglang"):
         notes.append(
             f"experts are those of {table.release}: vLLM's tables lack them, and both run the same library's "
             f"kernel ({table.name[2]})"
         )
-    if not chip.is_measured:
-        ours, theirs = (
-            experts_bound(gpu, weights_of(dtype), shape, moe_tp, moe_ep, tokens)
-            for gpu in (chip.gpu, chip.measured)
-        )
-        seconds = seconds * ours / theirs
-    return Experts(table, tokens, seconds, tuple(notes))
+    return Experts(table, table.axes[0][known], row[known], tuple(notes))
 
 
 def _nearest(
@@ -145,11 +129,10 @@ def _nearest(
     hidden, inner, visited, count = shape
     timed = table.name[1]
     ours = experts_bound(chip.gpu, weights_of(dtype), _shape(key), key[4], key[5], tokens)
-    theirs = experts_bound(
-        chip.measured, weights_of(timed), (hidden, inner, visited, count), moe_tp, moe_ep, tokens
-    )
+    like = (hidden, inner, visited, count)
+    theirs = experts_bound(chip.gpu, weights_of(timed), like, moe_tp, moe_ep, tokens)
     said = (
-        f"experts of this shape in {in_words(dtype)} were not timed on {chip.measured.name}: those of hidden "
+        f"experts of this shape in {in_words(dtype)} were not timed on {chip.gpu.name}: those of hidden "
         f"{hidden}, inner {inner}, {visited} of {count} in {in_words(timed)} over {moe_tp} and {moe_ep} GPUs "
         "count, times the ratio of their bounds"
     )

@@ -9,9 +9,9 @@ import numpy as np
 from pagesim.costs.operators.bounds import product_bound
 from pagesim.costs.operators.chip import Chip
 from pagesim.costs.operators.dtypes import BF16, STANDS_IN, in_words, weights_of
-from pagesim.costs.operators.interpolation import line
 from pagesim.costs.operators.products import Product
 from pagesim.costs.operators.tables import Floats, Ints, OperatorTable
+from pagesim.costs.table import line
 
 FAMILY = "gemm"
 
@@ -46,10 +46,12 @@ class Products:
                 return None
             n, k = product.n, product.k
             seconds = line(table.axes[2], shape_seconds(table, n, k), tokens)
-            timed, chip = table.name[1], self._chip
-            if timed != product.dtype or not chip.is_measured:
-                ours = product_bound(chip.gpu, weights_of(product.dtype), n, k, tokens)
-                seconds = seconds * ours / product_bound(chip.measured, weights_of(timed), n, k, tokens)
+            if (timed := table.name[1]) != product.dtype:
+                ours, theirs = (
+                    product_bound(self._chip.gpu, weights_of(dtype), n, k, tokens)
+                    for dtype in (product.dtype, timed)
+                )
+                seconds = seconds * ours / theirs
             total += product.layers * seconds
         return total
 
@@ -62,7 +64,7 @@ class Products:
                 if name != dtype:
                     self.notes.append(
                         f"products with {in_words(dtype)} weights were not timed on "
-                        f"{self._chip.measured.name}: those with {in_words(name)} count, times the ratio of "
+                        f"{self._chip.gpu.name}: those with {in_words(name)} count, times the ratio of "
                         "their bounds"
                     )
         return self.used.get(dtype)

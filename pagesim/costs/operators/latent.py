@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
-from pagesim.costs.operators.bounds import decode_bound, prompts_bound
 from pagesim.costs.operators.chip import Chip
 from pagesim.costs.operators.dtypes import BF16
 from pagesim.costs.operators.planes import Plane
@@ -17,9 +14,6 @@ DECODE, PROMPTS = "latent decode", "latent prompts"
 
 TIMED = LatentShape(7168, 128, 1536, 512, 64, 128, 128)
 """What was timed, with several numbers of heads: DeepSeek-V3's."""
-
-CACHED = 2 * (TIMED.kv_rank + TIMED.rotary)
-"""Bytes of a token in the cache, in 16 bits."""
 
 
 class Latent(NamedTuple):
@@ -60,7 +54,7 @@ def latent(chip: Chip, heads: int, gemm_dtype: str, cache: str) -> Latent | None
     if (gemm, kv) != (gemm_dtype, cache):
         notes.append(
             f"latent attention with projections in {gemm_dtype} and a cache in {cache} was not timed on "
-            f"{chip.measured.name}: that in {gemm} and {kv} counts"
+            f"{chip.gpu.name}: that in {gemm} and {kv} counts"
         )
     known = sorted(each[0] for each in decoding[0].keys.tolist())
     measured = next((each for each in known if each >= heads), known[-1])
@@ -71,12 +65,4 @@ def latent(chip: Chip, heads: int, gemm_dtype: str, cache: str) -> Latent | None
         return None
     decode = Plane.decoding(decoding[0].axes, decode_row)
     prompts = Plane.prompting(prompting[0].axes, prompt_row)
-    if not chip.is_measured:
-        tokens = np.multiply.outer(decode.batch, decode.length)
-        ours, theirs = (decode_bound(gpu, CACHED, tokens) for gpu in (chip.gpu, chip.measured))
-        decode = decode.scaled(ours / theirs)
-        tokens = np.multiply.outer(prompts.batch, prompts.length)
-        pairs, width = tokens * (prompts.length + 1) / 2, heads * (TIMED.plain + TIMED.rotary)
-        ours, theirs = (prompts_bound(gpu, CACHED, width, tokens, pairs) for gpu in (chip.gpu, chip.measured))
-        prompts = prompts.scaled(ours / theirs)
     return Latent(measured, decode, prompts, (decoding[0], prompting[0]), tuple(notes))

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pagesim.costs.operators.interpolation import gapless, line
 from pagesim.costs.operators.tables import Axes, Floats, Ints
-from pagesim.costs.table import Table
+from pagesim.costs.prompts import whole_prompts
+from pagesim.costs.table import Table, line
 
 BENT = 1.5
 """Prompts' seconds are nearly straight over their length to this power, between what goes with tokens and
@@ -72,27 +72,33 @@ class Plane(NamedTuple):
         return Table(axes=axes, seconds=self.seconds.tolist()).rising("context").rounded(4)
 
     def prefill_table(self) -> Table:
-        """Return the plane as a profile has it of prompts: over new tokens and the keys of each in the mean.
-
-        Tokens of which each attends to more keys are a part of a longer prompt; they take no less than as
-        many tokens of whole prompts, and no less than the shortest prompt.
-        """
+        """Return the plane as a profile has it of prompts, which take no less than the shortest does."""
         axes = {"prompts": tuple(self.batch.tolist()), "length": tuple(self.length.tolist())}
         prompts = Table(axes=axes, seconds=self.seconds.tolist()).rising("length").array
-        sizes = np.unique(np.concatenate([[1], np.multiply.outer(self.length, self.batch).ravel()]))
-        found = np.empty((len(sizes), len(self.length)))
-        for column, length in enumerate(self.length.tolist()):
-            part = sizes / length
-            found[:, column] = line(self.batch, prompts[:, column], part) * np.minimum(
-                1, part / self.batch[0]
-            )
-        for row, whole in enumerate(np.searchsorted(self.length, sizes, "right") - 1):
-            longer = found[row, max(0, whole) :]
-            np.maximum.accumulate(longer, out=longer)
-        found = np.maximum(found, prompts[0, 0])
-        keys = tuple(((self.length + 1) / 2).tolist())
-        axes = {"tokens": tuple(sizes.tolist()), "keys": keys}
-        return Table(axes=axes, seconds=found.tolist()).rounded(4)
+        return whole_prompts(self.length, self.batch, prompts.T, prompts[0, 0]).rounded(4)
+
+
+def gapless(sizes: Ints, seconds: Floats, *, in_proportion: bool = False) -> Floats:
+    """Return rows ``[R, S]`` with what is missing between or after what is known, along each row.
+
+    Before the first that is known it is the first.
+
+    Args:
+        sizes: of the columns, rising, ``[S]``.
+        seconds: NaN where nothing was measured; each row has something.
+        in_proportion: whether beyond the last that is known seconds go with the size, or else along the line
+            through the last two.
+    """
+    found = seconds.copy()
+    for row in found:
+        known = np.isfinite(row)
+        if known.all():
+            continue
+        row[~known] = line(sizes[known], row[known], sizes[~known])
+        if in_proportion:
+            last = int(np.flatnonzero(known)[-1])
+            row[last + 1 :] = row[last] * sizes[last + 1 :] / sizes[last]
+    return found
 
 
 def _measured(axes: Axes, seconds: Floats) -> tuple[Ints, Ints, Floats]:

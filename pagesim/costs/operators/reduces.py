@@ -8,9 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pagesim.costs.operators.chip import Chip
-from pagesim.costs.operators.interpolation import line
-from pagesim.costs.operators.tables import Floats, OperatorTable, bundled_gpus, bundled_tables, version_of
-from pagesim.hardware import gpu as gpu_of
+from pagesim.costs.operators.tables import Floats, OperatorTable, version_of
+from pagesim.costs.table import line
 
 FAMILY = "all_reduce"
 GRAPH, EAGER, NCCL = "graph", "eager", "nccl"
@@ -52,21 +51,13 @@ class Reduces(NamedTuple):
 
 
 def reduces(chip: Chip, gpus: int) -> Reduces | None:
-    """Return the all-reduces among some GPUs, of the GPU or of its link; None if none was timed.
+    """Return the all-reduces among some GPUs; None if none was timed.
 
     Args:
         chip: the GPU and its measurements.
         gpus: that take part.
     """
-    notes: list[str] = []
     tables = chip.tables
-    if chip.gpu.peer != chip.measured.peer:
-        linked = [name for name in bundled_gpus() if gpu_of(name).peer == chip.gpu.peer]
-        found = bundled_tables(linked[0]) if linked else None
-        if found is None:
-            return None
-        tables = found
-        notes.append(f"all-reduces are those of {linked[0]}, whose GPUs have the same link")
     timed = [table for table in tables.find(FAMILY) if table.name[1].endswith(GRAPH)]
     timed = [table for table in timed if table.row(gpus) is not None]
     if not timed:
@@ -79,7 +70,16 @@ def reduces(chip: Chip, gpus: int) -> Reduces | None:
     if graph_s is None or eager_s is None:
         return None
     nccl = tables.find(FAMILY, NCCL)
-    return Reduces(table, graph_s, eager_s, nccl[0] if nccl else None, gpus, (*notes, *said))
+    return Reduces(table, _least(graph_s), _least(eager_s), nccl[0] if nccl else None, gpus, said)
+
+
+def _least(seconds: Floats) -> Floats:
+    """Return the seconds of an all-reduce by size, none longer than that of a larger one.
+
+    Where the engine goes over to another algorithm some sizes take longer than larger ones.
+    """
+    least: Floats = np.fmin.accumulate(seconds[::-1])[::-1]
+    return least
 
 
 def _chosen(timed: Sequence[OperatorTable], gpus: int, release: str) -> tuple[OperatorTable, tuple[str, ...]]:

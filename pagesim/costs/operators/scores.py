@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pagesim.costs.operators.tables import Floats, HeldOut, OperatorTable
+from pagesim.costs.held_out import TermError
+from pagesim.costs.operators.tables import Floats, OperatorTable
 
 FOLDS = 5
 """A point belongs to one of so many folds, by the sum of its places on the axes."""
@@ -31,10 +32,7 @@ def held_out(table: OperatorTable) -> OperatorTable:
             guess = np.exp(np.where(known, logs, 0).sum(0) / known.sum(0))
         asked = (folds == fold) & np.isfinite(seconds) & known.any(0)
         errors.append(np.abs(guess[asked] / seconds[asked] - 1))
-    wrong = np.concatenate(errors)
-    if not len(wrong):
-        return table
-    return table._replace(held_out=HeldOut(len(wrong), float(wrong.mean()), float(wrong.max())))
+    return table._replace(held_out=TermError.of(np.concatenate(errors).tolist()))
 
 
 def _lines(kept: Floats, sizes: Floats, axis: int) -> Floats:

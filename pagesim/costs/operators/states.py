@@ -59,6 +59,4 @@ def delta_net(chip: Chip, hidden: int, k_heads: int, v_heads: int) -> DeltaNet |
             f"gated delta nets of {k_heads} and {v_heads} heads were not timed: those of {nearest[1]} and "
             f"{nearest[2]} count, times the ratio of value heads"
         )
-    if not chip.is_measured:
-        ratio *= chip.measured.hbm_bytes_per_s / chip.gpu.hbm_bytes_per_s
     return DeltaNet(decode.scaled(ratio), prompts.scaled(ratio), prompting[0], tuple(notes))

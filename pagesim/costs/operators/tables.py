@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pagesim.costs.held_out import TermError
 from pagesim.errors import PagesimError
 
 Ints = npt.NDArray[np.int64]
@@ -34,19 +35,6 @@ LEAST_S = 1e-9
 _RELEASE = re.compile(r"(\d+(?:\.\d+)*)")
 
 
-class HeldOut(NamedTuple):
-    """Relative errors of a table's points, each predicted from its neighbours.
-
-    Attributes:
-        points: number of them.
-        mean, worst: of the absolute errors.
-    """
-
-    points: int
-    mean: float
-    worst: float
-
-
 class OperatorTable(NamedTuple):
     """Seconds of one kind of operator.
 
@@ -64,7 +52,7 @@ class OperatorTable(NamedTuple):
     keys: Ints
     axes: Axes
     seconds: Floats
-    held_out: HeldOut = HeldOut(0, 0.0, 0.0)
+    held_out: TermError = TermError.of([])
 
     def row(self, *key: int) -> Floats | None:
         """Return the seconds of one key, ``[*axes]``; None if it was not measured."""
@@ -117,7 +105,7 @@ class OperatorTables:
             )
             points, mean, worst = self._errors[place].tolist()
             keys = self._arrays[f"{place}.keys"].astype(np.int64)
-            held_out = HeldOut(int(points), mean, worst)
+            held_out = TermError(mean=round(mean, 4), worst=round(worst, 4), points=int(points))
             known = OperatorTable(tuple(name), release, keys, axes, seconds, held_out)
             self._decoded[place] = known
         return known
@@ -127,7 +115,7 @@ def packed(tables: Sequence[OperatorTable]) -> bytes:
     """Return tables as the content of an ``.npz`` file, the same bytes for the same tables."""
     arrays: dict[str, npt.NDArray[np.generic]] = {
         "titles": np.array(["|".join((each.release, *each.name)) for each in tables]),
-        "held_out": np.array([each.held_out for each in tables], np.float32).reshape(-1, 3),
+        "held_out": np.array([_numbers(each.held_out) for each in tables], np.float32).reshape(-1, 3),
     }
     for place, table in enumerate(tables):
         known = np.isfinite(table.seconds)
@@ -146,6 +134,10 @@ def packed(tables: Sequence[OperatorTable]) -> bytes:
             entry = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
             archive.writestr(entry, member.getvalue(), zipfile.ZIP_DEFLATED, 9)
     return buffer.getvalue()
+
+
+def _numbers(error: TermError) -> tuple[float, float, float]:
+    return error.points, error.mean, error.worst
 
 
 @cache

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from pagesim.costs.profiles.bounds import Bounds
 from pagesim.costs.profiles.profile import Profile, Shape, Terms
-from pagesim.costs.table import Table
+from pagesim.costs.table import Table, bilinear
 from pagesim.hardware import GpuSpec
 from pagesim.models import ModelSpec
 
@@ -15,10 +15,6 @@ FLOPS, HBM, KV, LINK = 0.80, 0.80, 0.65, 1.0
 reach: rules of thumb, as `cost.Efficiency` has them."""
 
 SIZES = (1, 8, 32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 512, 1024, 4096, 16384)
-
-
-LONG = 1 << 14
-"""Attention goes with the tokens: its seconds at one and at so many tell those of any."""
 
 
 def datasheet_table(axis: str, seconds: Callable[[int], float], share: float) -> Table:
@@ -47,10 +43,10 @@ def analytic_profile(
         return {size: of(size) for size in block_sizes}
 
     context_s, pair_s = max(bounds.token_s / KV, bounds.context_s / FLOPS), bounds.pair_s / FLOPS
-    decode = Table.of(
-        {"sequences": (1, LONG), "context": (1, LONG)}, lambda batch, mean: context_s * batch * mean
+    decode, prefill = (
+        bilinear("sequences", "context", each_s=context_s),
+        bilinear("tokens", "keys", each_s=pair_s),
     )
-    prefill = Table.of({"tokens": (1, LONG), "keys": (1, LONG)}, lambda tokens, keys: pair_s * tokens * keys)
     swaps = blocks(bounds.swap, LINK)
     terms = Terms(
         linear=datasheet_table("tokens", bounds.linear, min(FLOPS, HBM)),

@@ -128,7 +128,7 @@ def import_llmservingsim(
         },
         ranges={**fit.ranges, **_ranges(decode, chunks, beside)},
         errors=errors,
-        machine={"gpu": gpu.name, "source": source},
+        machine={"gpu": gpu.name, "source": source, "sampler": "timed with the LM head"},
         date=said.get("profiled_at", ""),
         notes=(
             "writes to the cache are a part of attention; all-reduces, copies and swaps were not measured: "

@@ -328,7 +328,7 @@ class Profile(Strict):
             PagesimError: an operator has a larger one.
         """
         for name, error in self.errors.items():
-            if error.points and error.typical > most:
+            if error.points and round(error.typical, 6) > most:
                 raise PagesimError(
                     f"profile {self.name} is off by {error.typical:.1%} on held-out points of {name}, and "
                     f"at most {most:.0%} is allowed; calibrate again, or raise it: profile:NAME,max_error="

@@ -5,24 +5,118 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from pagesim.costs import CostModel, EngineTime, Profiled, Roofline
-from pagesim.costs.profiles import Profile, Terms, analytic_profile
-from pagesim.costs.table import Table
-from pagesim.experiments.fit.coefficients import NOTHING, Coefficients, profile_of
+from pagesim.costs.profiles import BLOCK_CURVES, Profile, Reached, Shape, States, Terms, analytic_profile
+from pagesim.costs.table import Table, bilinear, constant
 from pagesim.experiments.fit.equations import COLUMNS
-from pagesim.experiments.fit.iterations import AFFINE, PAIRS, RISES, SIZES, prepared
+from pagesim.experiments.fit.iterations import AFFINE, PAIRS, RISES, SIZES, reads_of, served_as
 from pagesim.experiments.recorded.recording import Floats, RecordedRun
 from pagesim.hardware import gpu
-from pagesim.models import model
+from pagesim.models import ModelSpec
 from pagesim.setup.engine_config import EngineConfig
+from pagesim.setup.prepare import prepare
 from pagesim.setup.system import System
 from pagesim.sim.clock import TICKS_PER_SECOND
 
 SHORTEST_S = 1e-9
 """Of an iteration: by its profile, each must take a time."""
+
+NOTHING = constant("tokens", 0.0)
+
+
+class Coefficients(NamedTuple):
+    """Seconds of an iteration, each times its regressor.
+
+    Attributes:
+        iteration_s: of every iteration.
+        sequence_s: a sequence that gets a token.
+        context_s: a token of context that a decoding sequence reads, in all layers.
+        prompt_token_s: a token of a prompt.
+        prompts_s: of an iteration that computes any of a prompt.
+        pair_s: a query and a key of a prompt, in all layers.
+    """
+
+    iteration_s: float
+    sequence_s: float
+    context_s: float = 0.0
+    prompt_token_s: float = 0.0
+    prompts_s: float = 0.0
+    pair_s: float = 0.0
+
+
+def profile_of(
+    coefficients: Coefficients,
+    model: ModelSpec,
+    *,
+    tp: int,
+    kv_dtype: str,
+    block_size: int,
+    tokens: Table = NOTHING,
+    moves: Terms | None = None,
+) -> Profile:
+    """Return the profile of these coefficients, without operators, and without what it is called.
+
+    The time of a state is in that of a sequence and of a prompt's token: both grow by them alone.
+
+    Args:
+        coefficients: seconds of an iteration, each times its regressor.
+        model: that was served.
+        tp: GPUs over which it is divided.
+        kv_dtype: of its cache.
+        block_size: tokens a block.
+        tokens: seconds of an iteration by its tokens, of prompts or not, in addition.
+        moves: of which copies and swaps are taken, which no log shows; they take no time when left out.
+    """
+    each, reads = coefficients, reads_of(model, kv_dtype, tp)
+    nothing = {block_size: constant("blocks", 0.0)}
+    copy, swap_out, swap_in = (
+        (nothing,) * 3 if moves is None else (moves.copy_, moves.swap_out, moves.swap_in)
+    )
+    of_all = reads.pop(None)
+    prefill = bilinear(
+        *("tokens", "keys"),
+        launch_s=each.prompts_s,
+        first_s=each.prompt_token_s,
+        each_s=each.pair_s * of_all.pair,
+    )
+    terms = Terms(
+        linear=tokens,
+        head=constant("sequences", 0.0),
+        write=NOTHING,
+        decode={block_size: bilinear("sequences", "context", each_s=each.context_s * of_all.context)},
+        prefill={block_size: prefill},
+        reached={
+            f"{span.kind}:{span.size}": Reached(
+                decode=bilinear("sequences", "context", each_s=each.context_s * of.context),
+                prefill=bilinear("tokens", "keys", each_s=each.pair_s * of.pair),
+            )
+            for span, of in reads.items()
+            if span is not None
+        },
+        states=States(decode=constant("sequences", 0.0), prefill=NOTHING) if model.state_layers else None,
+        copy=copy,
+        swap_out=swap_out,
+        swap_in=swap_in,
+        overhead=constant("sequences", each.iteration_s),
+    )
+    made = Profile(
+        name="fitted",
+        kind="measured",
+        sentence=f"fitted to the logs of a server of {model.name}",
+        model=Shape.of(model),
+        tp=tp,
+        dtype=model.weights_in_words,
+        kv_dtype=kv_dtype,
+        terms=terms,
+        origins={**dict.fromkeys(terms.names(), "measured"), **dict.fromkeys(BLOCK_CURVES, "datasheet")},
+        ranges={},
+        errors={},
+    )
+    return made.with_overhead(each.iteration_s, each.sequence_s)
 
 
 @dataclass(frozen=True)
@@ -51,7 +145,8 @@ class Costs:
         Raises:
             PagesimError: an option of the system is off, or the profile is not for it.
         """
-        made = cls(system, start, prepared(load, system).config.capacity.block_size)
+        config = prepare(served_as(load, system), load.trace()).config
+        made = cls(system, start, config.capacity.block_size)
         made.cost(np.full(len(COLUMNS), 1e-3))  # says at once if they do not go together
         return made
 
@@ -113,7 +208,7 @@ class Costs:
             return None
         by_datasheet = analytic_profile(
             gpu(system.gpu),
-            model(system.model),
+            self.config.model,
             tp=system.tensor_parallel_size,
             kv_dtype=self.config.kv_dtype,
             block_sizes=(self.block_size,),

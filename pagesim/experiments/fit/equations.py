@@ -8,6 +8,7 @@ import numpy as np
 
 from pagesim.experiments.fit.iterations import REGRESSORS, Simulated
 from pagesim.experiments.recorded.recording import Floats, Ints, RecordedRun, Rows
+from pagesim.sim.clock import TICKS_PER_SECOND
 
 COLUMNS = (*REGRESSORS, "front_end")
 """Of what is fitted: the regressors of an iteration's time, and what a TTFT has beside iterations."""
@@ -62,15 +63,17 @@ def equations(
     size = len(load)
     asked = np.arange(size) < (size if first is None else first)
     before = np.inf if first is None or first >= size else load.first_s[first]
-    answered = asked & run.answered
-    decoding = answered & (load.last_s > load.first_s) & (run.last > run.first) & (load.last_s < before)
-    queue = (run.scheduled - run.arrival) / np.maximum(1, run.first - run.arrival)
-    starting = answered & (load.ttft_s > 0) & (queue < QUEUED) & (load.first_s < before)
+    arrival, scheduled, first_token, finish = map(
+        run.at, ("arrival", "first_scheduled", "first_token", "finish")
+    )
+    waited, ttft = scheduled - arrival, np.maximum(1, first_token - arrival)
+    answered = asked & (first_token >= 0) & (finish >= 0)
+    decoding = answered & (load.last_s > load.first_s) & (finish > first_token) & (load.last_s < before)
+    starting = answered & (load.ttft_s > 0) & (waited / ttft < QUEUED) & (load.first_s < before)
     if starting.sum() < FEWEST_STARTS:
         starting[:] = False
-    ttft = run.seconds()[0]
-    windows = run.windows.between(run.first, run.last)[decoding]
-    starts = run.windows.between(run.arrival, run.first)[starting]
+    windows = run.windows.between(first_token, finish)[decoding]
+    starts = run.windows.between(arrival, first_token)[starting]
     return Equations(
         np.vstack(
             [
@@ -81,7 +84,7 @@ def equations(
         np.concatenate([(load.last_s - load.first_s)[decoding], load.ttft_s[starting]]),
         # A TTFT also has what is left of the iteration that runs when the request arrives, for which that one
         # counts whole: whatever of the simulated TTFT is not those iterations is taken as it is.
-        np.concatenate([windows[:, -1], ttft[starting] - starts[:, :-1] @ used]),
+        np.concatenate([windows[:, -1], ttft[starting] / TICKS_PER_SECOND - starts[:, :-1] @ used]),
         np.repeat([False, True], [len(windows), len(starts)]),
         np.concatenate([np.flatnonzero(each) for each in (decoding, starting)]) * GROUPS // size
         + number * GROUPS,

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from pagesim.costs import CostModel, Profiled
+from pagesim.api import run
+from pagesim.costs import AttentionSpan, CostModel, Profiled
+from pagesim.costs.attended import attended
 from pagesim.errors import PagesimError
-from pagesim.experiments.recorded.recording import Floats, Ints, RecordedRun, Rows
+from pagesim.experiments.recorded.recording import Floats, Ints, RecordedRun
+from pagesim.models import ModelSpec
+from pagesim.results.result import Result
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.observer import FastForward, Observer
-from pagesim.setup.prepare import PreparedSystem, prepare
-from pagesim.setup.server import Server
+from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.system import System
 from pagesim.sim.clock import TICKS_PER_SECOND, to_tick_column
 from pagesim.sim.executor import shape_of
@@ -35,16 +38,40 @@ FEWEST = 20
 """Requests below which nothing is fitted to a load."""
 
 
+class Reads(NamedTuple):
+    """Share of a token of context, and of a query and a key, that layers which look back so far take.
+
+    Attributes:
+        context: by the bytes that they read.
+        pair: by the operations.
+    """
+
+    context: float
+    pair: float
+
+
+def reads_of(model: ModelSpec, kv_dtype: str, tp: int) -> dict[AttentionSpan | None, Reads]:
+    """Return what layers read by how far back they look; None stands for those that look back on all.
+
+    Logs do not tell layers apart: by these shares one time a token of context is that of each kind of layers.
+    """
+    found = attended(model, kv_dtype, tp)
+    bytes_, flops = (max(1, sum(each[at] for each in found.values())) for at in (0, 2))
+    return {span: Reads(each.bytes / bytes_, each.prompt_flops / flops) for span, each in found.items()}
+
+
 class IterationLog(Observer):
     """Observes a run's iterations.
 
     Args:
         kernels: gives the seconds of each that are known beforehand; None if nothing is.
+        reads: what layers read; those of spans are in the order in which a shape has them.
     """
 
-    def __init__(self, kernels: CostModel | None) -> None:
+    def __init__(self, kernels: CostModel | None, reads: Sequence[Reads]) -> None:
         self._kernels = kernels
-        self._planned: list[tuple[int, ...]] = []
+        self._reads = reads
+        self._planned: list[tuple[float, ...]] = []
         self._forwards: list[tuple[int, ...]] = []
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
@@ -52,7 +79,13 @@ class IterationLog(Observer):
             return
         known = 0 if self._kernels is None else self._kernels.iteration(shape_of(batch))
         prompt = batch.tokens - batch.decoding - batch.drafts
-        read = batch.sampled, batch.decode_context, prompt, int(prompt > 0), batch.query_key_pairs
+        of_all, *within = self._reads
+        context = of_all.context * batch.decode_context
+        pairs = of_all.pair * batch.query_key_pairs
+        for span, each in enumerate(within):
+            context += each.context * (batch.reached[span] if batch.reached else batch.decode_context)
+            pairs += each.pair * (batch.reached_pairs[span] if batch.reached_pairs else batch.query_key_pairs)
+        read = batch.sampled, context, prompt, prompt > 0, pairs
         self._planned.append((start + ticks, *read, batch.tokens, known))
 
     def fast_forwarded(self, run: FastForward) -> None:
@@ -67,22 +100,26 @@ class IterationLog(Observer):
 
     def windows(self) -> Windows:
         """Return everything that was observed, ready for sums."""
-        planned = np.array(self._planned, np.int64).reshape(-1, 8)
-        ends, rows, known = [planned[:, 0]], [planned[:, 1:7]], [planned[:, 7]]
+        planned = np.array(self._planned, np.float64).reshape(-1, 8)
+        ends: list[Ints] = [np.array([each[0] for each in self._planned], np.int64)]
+        rows, known = [planned[:, 1:7]], [planned[:, 7]]
         for start, steps, first, increment, sequences, context, first_known, more in self._forwards:
             step = np.arange(steps, dtype=np.int64)
             ends.append(start + np.cumsum(first + increment * step))
-            alike = np.zeros((steps, 6), np.int64)
+            alike = np.zeros((steps, 6))
             alike[:, 0] = alike[:, 5] = sequences
             alike[:, 1] = context + sequences * step
             rows.append(alike)
-            known.append(first_known + more * step)
-        end, row = np.concatenate(ends), np.concatenate(rows).astype(np.float64)
+            known.append((first_known + more * step).astype(np.float64))
+        end, row = np.concatenate(ends), np.concatenate(rows)
         order = np.argsort(end, kind="stable")
         features = np.column_stack(
             [np.ones(len(end)), row[:, :-1], _rises(row[:, -1]), np.concatenate(known) / TICKS_PER_SECOND]
         )[order]
-        return Windows(end[order], np.vstack([np.zeros(features.shape[1]), np.cumsum(features, axis=0)]))
+        return Windows(
+            end[order],
+            np.vstack([np.zeros(features.shape[1]), np.cumsum(features, axis=0)]),
+        )
 
 
 def _rises(tokens: Floats) -> Floats:
@@ -126,41 +163,26 @@ class Simulated(NamedTuple):
     """A load as the simulator answers it.
 
     Attributes:
-        arrival, scheduled, first, last: when each request arrived, was first scheduled, had its first and
-            its last token, in ticks, ``[N]``, -1 where something never happened.
+        result: of the simulation.
         windows: sums over its iterations.
-        preempted: how often each request was, ``[N]``.
-        cached_tokens: tokens of each prompt that were found in the prefix cache, ``[N]``.
     """
 
-    arrival: Ints
-    scheduled: Ints
-    first: Ints
-    last: Ints
+    result: Result
     windows: Windows
-    preempted: Ints
-    cached_tokens: Ints
 
-    @property
-    def answered(self) -> Rows:
-        """Whether each request was, ``[N]``."""
-        return (self.first >= 0) & (self.last >= 0)
+    def at(self, event: str) -> Ints:
+        """Return the ticks of each request's ``arrival``, ``first_scheduled``, ``first_token`` or ``finish``.
 
-    def seconds(self) -> tuple[Floats, Floats, Floats]:
-        """Return TTFT, time from the first to the last token, and both together, ``[N]`` each."""
-        ttft = np.where(self.first < 0, np.nan, (self.first - self.arrival) / TICKS_PER_SECOND)
-        decode = np.where(self.last < 0, np.nan, (self.last - self.first) / TICKS_PER_SECOND)
-        return ttft, decode, ttft + decode
+        ``[N]``; -1 where it never happened.
+        """
+        seconds = self.result.request_columns[f"{event}_s"]
+        return np.where(np.isfinite(seconds), to_tick_column(np.nan_to_num(seconds)), -1)
 
 
-def prepared(load: RecordedRun, system: System) -> PreparedSystem:
-    """Return a system ready for a load, with the options of that run; its cost is left to who replays.
-
-    Raises:
-        PagesimError: the load and the system do not go together.
-    """
-    own = {**load.server, "cost": "affine:1e-3,0,0", "max_concurrency": load.max_concurrency}
-    return prepare(system.model_copy(update=own), load.trace(system.block_size or 16))
+def served_as(load: RecordedRun, system: System) -> System:
+    """Return a system with a load's options, a cost that does not matter, and without a front end."""
+    own = {**load.server, "cost": "affine:1e-3,0,0", "frontend": "0", "max_concurrency": load.max_concurrency}
+    return system.model_copy(update=own)
 
 
 def check(load: RecordedRun) -> None:
@@ -170,7 +192,7 @@ def check(load: RecordedRun) -> None:
         PagesimError: it is known by means alone, has too few requests, or none whose tokens came one after
             the other.
     """
-    if load.means:
+    if load.known:
         raise PagesimError(f"{load.name}: is known by its means; a fit needs the times of single requests")
     if len(load) < FEWEST:
         raise PagesimError(
@@ -196,20 +218,11 @@ def replay(load: RecordedRun, system: System, cost: Profiled, kernels: CostModel
     Raises:
         PagesimError: the load and the system do not go together.
     """
-    setting = prepared(load, system)
-    setting = replace(setting, config=replace(setting.config, other_cost=cost))
-    log, seen = setting.new_log(), IterationLog(kernels)
-    server = Server(setting, log, setting.arrivals(), observers=[seen])
-    server.replay()
-    sent = to_tick_column(setting.trace.arrival_s) if log.sent is None else np.array(log.sent, np.int64)
-    cached = np.zeros(len(load), np.int64)
-    cached[list(log.cached_tokens)] = list(log.cached_tokens.values())
-    return Simulated(
-        sent,
-        np.array(log.first_scheduled, np.int64),
-        np.array(log.first_token, np.int64),
-        np.array(log.finish, np.int64),
-        seen.windows(),
-        np.array(log.recomputes, np.int64) + np.array(log.swaps, np.int64),
-        cached,
-    )
+    config = EngineConfig(system)
+    reads = reads_of(config.model, config.kv_dtype, system.tensor_parallel_size)
+    seen, own = IterationLog(kernels, tuple(reads.values())), served_as(load, system)
+    if len(reads) > 1:
+        # What is within a span is known of planned iterations alone.
+        own = own.model_copy(update={"fast_forward": False})
+    result = run(own, load.trace(), steps="none", cost=cost, observers=[seen])
+    return Simulated(result, seen.windows())

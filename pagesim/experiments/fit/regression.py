@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pagesim.costs.profiles.curves import non_negative
+from pagesim.costs.table import non_negative
 from pagesim.experiments.recorded.recording import Floats, Ints, Rows
 
 OUTLIER = 6.0
@@ -48,9 +48,6 @@ def regress(
             scale: rows that are low by chance would count more, and all values come out too small.
         weights: of each row, ``[N]``; 0 for one that does not count.
         groups: of rows whose errors may be alike, ``[N]``.
-
-    Raises:
-        PagesimError: scipy is not installed.
     """
     relative = features / scale[:, None]
     target = (seconds - known) / scale
@@ -58,8 +55,7 @@ def regress(
     kept = counts
     while True:
         own = (relative * weights[:, None])[kept]
-        # `non_negative` has a target of one less what is known, so that a row's weight may be in both.
-        values = non_negative(own, np.ones(len(own)), 1 - (target * weights)[kept])
+        values = non_negative(own, (target * weights)[kept])
         residuals = relative @ values - target
         off = np.abs(residuals * weights)
         fine = counts & (off <= max(OUTLIER * TO_SIGMA * float(np.median(off[counts])), 1e-9))

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 from pagesim.costs.profiles import Profile, Range
-from pagesim.errors import PagesimError
-from pagesim.experiments.fit.coefficients import Coefficients
-from pagesim.experiments.fit.costs import tokens_table
+from pagesim.experiments.fit.costs import Coefficients, tokens_table
 from pagesim.experiments.fit.equations import COLUMNS
 from pagesim.experiments.fit.fitting import Fitted
 from pagesim.experiments.fit.iterations import AFFINE, PAIRS, REGRESSORS, RISES, Simulated, check, replay
-from pagesim.experiments.recorded.errors import Pair, as_json, pairs_of, residuals_of
+from pagesim.experiments.recorded.errors import RecordedComparison, as_json
 from pagesim.experiments.recorded.recording import Floats, RecordedRun, Rows
+from pagesim.experiments.recorded.simulate import compared
 
 NAMES = dict(zip((*AFFINE, PAIRS, COLUMNS[-1]), (*Coefficients._fields, "front_end_s"), strict=True))
 """What the values of columns are called, but for those of the curve over tokens."""
@@ -24,52 +23,31 @@ NAMES = dict(zip((*AFFINE, PAIRS, COLUMNS[-1]), (*Coefficients._fields, "front_e
 NO_MOVES = "copies and swaps of blocks take no time: no gpu was named, whose datasheet would say how long"
 
 
-def tables(fitted: Fitted, held_out: Sequence[RecordedRun] = ()) -> dict[str, dict[str, Pair]]:
-    """Return the metrics of each load, measured and simulated, by its name.
+def comparisons(fitted: Fitted, held_out: Sequence[RecordedRun] = ()) -> list[RecordedComparison]:
+    """Return each load beside its simulation.
 
     A load of which only the first requests were looked at is two: those, and the others, which are predicted.
+
+    Raises:
+        PagesimError: no request of a load was answered in the simulation.
     """
-    found: dict[str, dict[str, Pair]] = {}
-    front_end = fitted.value("front_end")
+    found: list[RecordedComparison] = []
+    front_end, first = fitted.value("front_end"), fitted.first
     for load, run in zip(fitted.loads, fitted.found.runs, strict=True):
-        first = fitted.first
-        if first is None or first >= len(load):
-            found[load.name] = pairs(load, run, front_end)
-            continue
-        rows = np.arange(len(load)) < first
-        found[f"{load.name}, first {first}"] = pairs(load, run, front_end, rows)
-        found[f"{load.name}, others"] = pairs(load, run, front_end, ~rows)
+        parts: dict[str, Rows | None] = {load.name: None}
+        if first is not None and first < len(load):
+            rows = np.arange(len(load)) < first
+            parts = {f"{load.name}, first {first}": rows, f"{load.name}, others": ~rows}
+        for name, part in parts.items():
+            found.append(compared(load, run.result, name=name, rows=part, front_end_s=front_end))
     for load in held_out:
         check(load)
         run = replay(load, fitted.costs.system, fitted.costs.cost(fitted.found.values))
-        found[f"{load.name}, held out"] = pairs(load, run, front_end)
+        found.append(compared(load, run.result, name=f"{load.name}, held out", front_end_s=front_end))
     return found
 
 
-def pairs(load: RecordedRun, run: Simulated, front_end_s: float, rows: Rows | None = None) -> dict[str, Pair]:
-    """Return TTFT, TPOT and E2E of each request that was answered, measured and simulated.
-
-    Args:
-        load: as measured.
-        run: as simulated.
-        front_end_s: what a TTFT has beside the engine's time; the simulation knows of no front end.
-        rows: requests that are looked at, ``[N]``; all when left out.
-
-    Raises:
-        PagesimError: no request was answered in the simulation.
-    """
-    chosen = run.answered if rows is None else run.answered & rows
-    if not chosen.any():
-        raise PagesimError(
-            f"{load.name}: none of its requests was answered in the simulation; look at the server's "
-            "settings (num_blocks, max_model_len)"
-        )
-    ttft, _, e2e = run.seconds()
-    both = pairs_of(load, ttft + front_end_s, e2e + front_end_s, chosen)
-    return {name: pair for name, pair in both.items() if len(pair.measured)}
-
-
-def report(fitted: Fitted, of: dict[str, dict[str, Pair]]) -> dict[str, Any]:
+def report(fitted: Fitted, of: Sequence[RecordedComparison]) -> dict[str, Any]:
     """Return everything as JSON takes it: values and their errors, what is not the logs', misses by load."""
     return {
         "values": {name: _value(fitted, column) for column, name in NAMES.items() if column in fitted.form},
@@ -78,7 +56,7 @@ def report(fitted: Fitted, of: dict[str, dict[str, Pair]]) -> dict[str, Any]:
         "rows": int(fitted.found.kept.sum()),
         "left_out": int((~fitted.found.kept).sum()),
         "notes": list(fitted.notes),
-        "errors": {load: as_json(residuals_of(both)) for load, both in of.items()},
+        "errors": {each.name: as_json(each.residuals) for each in of},
     }
 
 

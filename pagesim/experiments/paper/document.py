@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pagesim.experiments.paper.figure import Reproduced
 from pagesim.experiments.paper.numbers import CERTAINTIES, FITTED, Number, Range, range_text
-from pagesim.experiments.paper.reproduce import BEYOND, Column
+from pagesim.experiments.paper.reproduce import BEYOND
 from pagesim.experiments.paper.setting import ENGINES, FITTED_TO, PaperSetting, in_words
 
 COSTS = {
@@ -20,33 +20,27 @@ COSTS = {
 
 
 def document(
-    made: Sequence[Reproduced],
-    setting: PaperSetting,
-    *,
-    beside: Sequence[Column] = (),
-    pictures: Mapping[str, str] | None = None,
+    made: Sequence[Reproduced], setting: PaperSetting, *, pictures: Mapping[str, str] | None = None
 ) -> str:
     """Return the document as Markdown.
 
     Args:
         made: the figures, in order, the paper's first.
         setting: with which they were made.
-        beside: other reproductions, a column each.
         pictures: by figure, where its picture lies, seen from the document.
     """
     numbers = [number for each in made for number in each.numbers]
     parts = [
         "# The PagedAttention paper, figure by figure",
         "Kwon et al., *Efficient Memory Management for Large Language Model Serving with PagedAttention*, "
-        "SOSP 2023. `pagesim reproduce` writes this file; do not edit it. docs/paper.md of pagesim explains "
-        "the misses.",
-        *_made_with(setting, beside),
+        "SOSP 2023. `pagesim reproduce` writes this file; do not edit it. docs/validation/paper.md of "
+        "pagesim explains the misses.",
+        *_made_with(setting),
         "## What misses its bar",
         _listed(number for number in numbers if number.verdict == "misses"),
         "## In all",
         _table(
-            {"figure": "---", "title": "---", "rests on": "---", "holds": "--:", "misses": "--:"}
-            | {"worst error of those with a bar": "---"},
+            {"figure": "---", "rests on": "---", "holds": "--:", "misses": "--:"},
             (_summary(each) for each in made),
         ),
     ]
@@ -54,14 +48,13 @@ def document(
     for place, each in enumerate(made):
         if place == of_paper > 0:
             parts.append("# Beyond the paper")
-        parts += _section(each, beside, pictures or {})
+        parts += _section(each, pictures or {})
     return "\n\n".join(parts) + "\n"
 
 
-def _made_with(setting: PaperSetting, beside: Sequence[Column]) -> list[str]:
-    others = f" The next columns: {'; '.join(column.name for column in beside)}." if beside else ""
+def _made_with(setting: PaperSetting) -> list[str]:
     lines = [
-        f"*Ours* uses {setting.name}.{others}",
+        f"*Ours* uses {setting.name}.",
         f"**Costs.** {setting.cost}: {COSTS.get(setting.cost, 'as given on the command line')}.",
     ]
     if setting.fitted:
@@ -74,9 +67,9 @@ def _made_with(setting: PaperSetting, beside: Sequence[Column]) -> list[str]:
         )
     sure = "; ".join(f"{letter}: {text}" for letter, text in CERTAINTIES.items() if letter)
     lines.append(
-        f"**Certainty of the paper's numbers** (*sure*). {sure}. A range is the text's, or what the artifact "
-        "leaves open. *Error* is ours minus the paper's, 0 inside a range. *Bar* is the tolerance set "
-        "before the run. The CSV files hold the numbers that the paper does not give."
+        f"**Certainty of the paper's numbers**, in parentheses. {sure}. A range is the text's, or what the "
+        "artifact leaves open. *Bar* is the tolerance set before the run. The CSV files hold the errors, and "
+        "numbers that the paper does not give."
     )
     return lines
 
@@ -93,49 +86,36 @@ def _listed(numbers: Iterable[Number]) -> str:
 def _summary(each: Reproduced) -> list[str]:
     count = Counter(number.verdict for number in each.numbers)
     figure, counts = each.figure, [str(count[verdict]) for verdict in ("holds", "misses")]
-    return [figure.name, figure.title, figure.rests_on, *counts, _worst(each.numbers)]
+    return [figure.name, figure.rests_on, *counts]
 
 
-def _worst(numbers: Sequence[Number]) -> str:
-    barred = [n for n in numbers if n.verdict in ("holds", "misses") and n.error is not None]
-    if not barred:
-        return "–"
-    worst = max(barred, key=lambda n: (n.verdict == "misses", abs(n.error or 0.0)))
-    share = "" if worst.relative is None else f" ({100 * worst.relative:+.1f} %)"
-    return f"{worst.error:+.3g}{share}, {worst.series}, {worst.x}"
-
-
-def _section(each: Reproduced, beside: Sequence[Column], pictures: Mapping[str, str]) -> list[str]:
+def _section(each: Reproduced, pictures: Mapping[str, str]) -> list[str]:
     figure = each.figure
     name = figure.name
     if name not in BEYOND:
         name = name.replace("fig", "Fig. ").replace("table", "Table ")
     parts = [
         f"## {name}: {figure.title}",
-        f"{figure.how[0].upper()}{figure.how[1:]}. Rests on {figure.rests_on}.",
+        f"{figure.how[0].upper()}{figure.how[1:]}.",
     ]
     if figure.missing:
         parts.append(f"**Not drawn**: {figure.missing}.")
     if figure.name in pictures:
         parts.append(f"![{figure.title}]({pictures[figure.name]})")
-    right = dict.fromkeys(["paper", "sure", "ours", *(column.name for column in beside), "error"], "--:")
+    right = dict.fromkeys(["paper", "ours"], "--:")
     given = [number for number in each.numbers if number.paper is not None]
     rows = (
         [
-            n.series,
-            n.x,
-            _range_cell(n.paper),
-            n.certainty,
+            f"{n.series}, {n.x}",
+            f"{_range_cell(n.paper)} ({n.certainty})",
             _cell(n.ours),
-            *(_cell(column.of(n)) for column in beside),
-            _cell(n.error, sign=True),
             "" if n.bar == FITTED else n.bar,
             n.verdict,
         ]
         for n in given
     )
     if given:
-        parts.append(_table({"series": "---", "x": "---", **right, "bar": "---", "verdict": "---"}, rows))
+        parts.append(_table({"number": "---", **right, "bar": "---", "verdict": "---"}, rows))
     if len(given) < len(each.numbers):
         parts.append(f"`{figure.name}.csv` has {len(each.numbers) - len(given)} more numbers.")
     return parts
@@ -152,11 +132,10 @@ def _range_cell(paper: Range | None) -> str:
     return range_text(paper, _cell, "–")
 
 
-def _cell(value: float | None, *, sign: bool = False) -> str:
+def _cell(value: float | None) -> str:
     """Return a value as people read it: four digits, and thousands told apart."""
     if value is None:
         return ""
-    plus = "+" if sign and value > 0 else ""
     if value == int(value) and abs(value) < 1e9:
-        return f"{plus}{int(value):,}"
-    return plus + (f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}")
+        return f"{int(value):,}"
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"

@@ -1,14 +1,13 @@
-"""The driver: replay what figures need, each load once, over all cores; and what was stored before."""
+"""The driver: replay what figures need, each load once, over all cores."""
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from pagesim.errors import PagesimError, reason
+from pagesim.errors import PagesimError
 from pagesim.experiments.paper.figure import PaperFigure, Reproduced, read_figures
 from pagesim.experiments.paper.jobs import ProgressCallback, carry_out
 from pagesim.experiments.paper.numbers import FITTED, Number, Values, published
@@ -87,18 +86,6 @@ def _numbers(figure: str, setting: PaperSetting, values: Values) -> list[Number]
     return numbers
 
 
-@dataclass(frozen=True)
-class Column:
-    """A reproduction that was stored before: its values by figure, series and x."""
-
-    name: str
-    ours: dict[tuple[str, str, str], float | None]
-
-    def of(self, number: Number) -> float | None:
-        """Return the value beside a number; None where there is none."""
-        return self.ours.get((number.figure, number.series, number.x))
-
-
 def setting_text(setting: PaperSetting) -> str:
     """Return what a folder keeps of the setting of its figures: whose lengths and costs, and no path."""
     files = {name: Path(setting.trace(name)).name for name in ("sharegpt", "alpaca") if setting.real(name)}
@@ -117,29 +104,6 @@ def check(folder: Path, setting: PaperSetting) -> None:
             f"{folder}: holds figures of another setting ({_name(kept)}); choose another folder for "
             f"those with {setting.name}"
         )
-
-
-def stored(folder: Path) -> Column:
-    """Return the column of a folder that the command wrote.
-
-    Raises:
-        PagesimError: it is none, or cannot be read.
-    """
-    kept = folder / SETTING
-    if not kept.is_file():
-        raise PagesimError(f"{folder}: holds no reproduction ({SETTING} is absent)")
-    ours: dict[tuple[str, str, str], float | None] = {}
-    for file in sorted(folder.glob("*.csv")):
-        try:
-            with file.open(encoding="utf-8", newline="") as lines:
-                for row in csv.DictReader(lines, strict=True):
-                    if None in row or None in row.values():
-                        raise ValueError("a row has more or fewer fields than the head")
-                    value = float(row["ours"]) if row["ours"] else None
-                    ours[row["figure"], row["series"], row["x"]] = value
-        except (OSError, ValueError, KeyError, csv.Error) as error:
-            raise PagesimError(f"{file}: is no table of figures ({reason(error)})") from None
-    return Column(_name(kept), ours)
 
 
 def _name(kept: Path) -> str:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pagesim.errors import PagesimError, brief
+from pagesim.errors import brief
 from pagesim.hardware import gpu, gpus
-from pagesim.models import model
+from pagesim.models.catalogue import known_as
 from pagesim.scheduling.vllm_releases import RELEASES
 
 _SAYS_NOTHING = re.compile(
@@ -31,12 +31,8 @@ def known(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _model(name: str) -> str | None:
     """Return the catalogue's name of a model that a server calls by its path or its repository."""
     last = name.rstrip("/").rsplit("/", 1)[-1].lower()
-    for known in (last, last.removesuffix("-instruct"), last.removesuffix("-hf"), last.removeprefix("meta-")):
-        try:
-            return model(known).name
-        except PagesimError:
-            continue
-    return None
+    words = (name, last, last.removesuffix("-instruct"), last.removesuffix("-hf"), last.removeprefix("meta-"))
+    return next(filter(None, map(known_as, words)), None)
 
 
 def _gpu(device: str) -> str | None:

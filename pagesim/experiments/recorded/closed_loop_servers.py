@@ -8,8 +8,11 @@ after a warm-up. Those of Qwen3 and of an FP8 Llama-3.1-8B are NVIDIA's own, wit
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import PlainValidator
+
+from pagesim.experiments.recorded.layout import Layout, number
 
 INFERENCEX = ("Llama-3.1-70B", "gpt-oss", "MiniMax-M2", "Kimi-K2", "DeepSeek-R1", "GLM-5", "Qwen3.5")
 """How the names of models begin that InferenceX runs."""
@@ -26,28 +29,40 @@ OF_ANY_BATCH = 512
 """Requests that InferenceMAX's script for gpt-oss on H100s sent at a time in December 2025, for any batch."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableRow:
-    """What the table says of a run.
+_Whole = Annotated[float, PlainValidator(number(1, 10_000_000, whole=True, cell=True))]
+_Milliseconds = Annotated[float, PlainValidator(number(0, 1e9, cell=True))]
 
-    Attributes:
-        model: its name, without whose it is.
-        dtype: of its products.
-        gpu: by name.
-        release: of vLLM, its first two numbers; empty where it is unknown.
-        isl: tokens of a prompt.
-        clients: that send requests.
-        tp, ep: degrees of parallelism.
-    """
+
+class TableRow(Layout):
+    """A row of the table; ``dtype`` is of the products, an empty ``release`` is not known."""
 
     model: str
+    system: str
     dtype: str
-    gpu: str
-    release: tuple[int, ...]
-    isl: int
-    clients: int
-    tp: int
-    ep: int
+    release: str
+    isl: _Whole
+    osl: _Whole
+    concurrency: Annotated[float, PlainValidator(number(1, 10_000, whole=True, cell=True))]
+    tp: _Whole
+    ep: Annotated[float, PlainValidator(number(0, 10_000, whole=True, cell=True))] = 1.0
+    ttft_ms: _Milliseconds
+    tpot_ms: _Milliseconds
+    note: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The model's name, without whose it is."""
+        return self.model.rsplit("/", 1)[-1]
+
+    @property
+    def gpu(self) -> str:
+        """The GPU's name."""
+        return self.system.removesuffix("_sxm")
+
+    @property
+    def since(self) -> tuple[int, ...]:
+        """First two numbers of the release of vLLM; empty where it is not known."""
+        return tuple(int(part) for part in self.release.split(".")[:2] if part.isdecimal())
 
 
 def spread(model: str) -> tuple[float, float]:
@@ -64,7 +79,7 @@ def settings(row: TableRow) -> Mapping[str, Any]:
     ``moe_backend``, the kernel of experts, where a script chooses it.
     """
     for begins, of in _SCRIPTS.items():
-        if row.model.startswith(begins):
+        if row.name.startswith(begins):
             return of(row)
     return {}
 
@@ -86,8 +101,8 @@ def _gpt_oss(row: TableRow) -> dict[str, Any]:
     if row.gpu in BLACKWELL:
         # VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8; the cache is fp8 since they went over to 0.11.2.
         found |= {"weight_dtype": "mxfp4_mxfp8", "max_num_seqs": 512}
-        found |= {"kv_cache_dtype": "fp8"} if row.release >= (0, 11) else {}
-    elif row.clients == OF_ANY_BATCH:
+        found |= {"kv_cache_dtype": "fp8"} if row.since >= (0, 11) else {}
+    elif row.concurrency == OF_ANY_BATCH:
         # Ten requests a sequence of the batch came at once: the first token waits for 4.5 others in the mean.
         found["max_num_seqs"] = None
     return found
@@ -97,11 +112,11 @@ def _minimax(row: TableRow) -> dict[str, Any]:
     if row.dtype == "nvfp4":
         # The checkpoint asks for a cache in fp8; the nightly release ran with vLLM's own budget.
         found: dict[str, Any] = {"kv_cache_dtype": "fp8", "gpu_memory_utilization": 0.9}
-        return found | (_tuned(row) if row.release else {})
-    if row.gpu in BLACKWELL and row.release >= (0, 19):
+        return found | (_tuned(row) if row.since else {})
+    if row.gpu in BLACKWELL and row.since >= (0, 19):
         return {"kv_cache_dtype": "fp8", "gpu_memory_utilization": 0.9, "block_size": 32, **_tuned(row)}
     # The script asks for expert parallelism whenever the degree is 1 or more.
-    found = {"gpu_memory_utilization": 0.95, "max_num_seqs": UNLIMITED, "expert_parallel_size": row.tp}
+    found = {"gpu_memory_utilization": 0.95, "max_num_seqs": UNLIMITED, "expert_parallel_size": int(row.tp)}
     if row.gpu in BLACKWELL:
         # VLLM_USE_FLASHINFER_MOE_FP8 and VLLM_MOE_USE_DEEP_GEMM are 0: Triton's kernel is left.
         found |= {"block_size": 32, "moe_backend": "triton"}
@@ -119,13 +134,13 @@ def _kimi(row: TableRow) -> dict[str, Any]:
         "expert_parallel_size": 1,
     }
     if not first:
-        found |= {"max_num_batched_tokens": 2 * row.isl, "max_cudagraph_capture_size": 2048}
+        found |= {"max_num_batched_tokens": 2 * int(row.isl), "max_cudagraph_capture_size": 2048}
     return found
 
 
 def _tuned(row: TableRow) -> dict[str, Any]:
     return {
-        "max_num_batched_tokens": 2 * row.isl,
+        "max_num_batched_tokens": 2 * int(row.isl),
         "max_num_seqs": UNLIMITED,
         "max_cudagraph_capture_size": 2048,
     }

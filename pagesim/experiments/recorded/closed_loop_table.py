@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from pagesim.experiments.recorded import fields
 from pagesim.experiments.recorded.closed_loop_servers import TableRow, settings, spread
-from pagesim.experiments.recorded.recording import Floats, Ints, RecordedRun
+from pagesim.experiments.recorded.layout import csv_of, parsed, text_of
+from pagesim.experiments.recorded.recording import Ints, RecordedRun
 
 COLUMNS = ("model", "system", "dtype", "release", "isl", "osl", "concurrency", "tp", "ttft_ms", "tpot_ms")
 OF_A_CLIENT = 10
@@ -34,63 +33,41 @@ def read(file: Path) -> tuple[RecordedRun, ...]:
     Raises:
         PagesimError: a column is missing, or a cell is no number.
     """
-    return tuple(_run(file, line, row) for line, row in enumerate(fields.csv_of(file, COLUMNS), 2))
+    return tuple(_run(file, line, row) for line, row in enumerate(csv_of(file, text_of(file), COLUMNS), 2))
 
 
-def _run(file: Path, line: int, row: Mapping[str, str]) -> RecordedRun:
-    def whole(name: str, most: int) -> int:
-        return int(min(most, fields.number(file, line, name, row[name], 1)))
-
-    isl, osl = whole("isl", 10_000_000), whole("osl", 10_000_000)
-    clients = whole("concurrency", 10_000)
-    model = str(row["model"]).rsplit("/", 1)[-1]
-    low, high = spread(model)
-    size = OF_A_CLIENT * clients
+def _run(file: Path, line: int, cells: Mapping[str, str]) -> RecordedRun:
+    given = {name: cell for name, cell in cells.items() if name != "ep" or cell}
+    row = parsed(TableRow, f"{file}: line {line}", given)
+    clients, (low, high) = int(row.concurrency), spread(row.name)
     draw = np.random.default_rng(line)
 
-    def lengths(mean: int) -> Ints:
-        found: Ints = np.maximum(1, np.rint(mean * draw.uniform(low, high, size))).astype(np.int64)
+    def lengths(mean: float) -> Ints:
+        drawn = np.rint(mean * draw.uniform(low, high, OF_A_CLIENT * clients))
+        found: Ints = np.maximum(1, drawn).astype(np.int64)
         return found
 
-    notes: tuple[str, ...] = (f"{file}: line {line}: {row['note']}",) if row.get("note") else ()
-    nothing: Floats = np.empty(0)
-    server = _settings(file, line, row, model, clients)
-    return RecordedRun(
-        f"{line}: {model} {row['dtype']} {row['system']} {row['release'] or '?'} tp{row['tp']} "
-        f"{isl}/{osl} c{clients}",
-        np.zeros(size),
-        lengths(isl),
-        lengths(osl),
-        nothing,
-        nothing,
-        max_concurrency=clients,
-        means={
-            "ttft": fields.number(file, line, "ttft_ms", row["ttft_ms"]) / 1e3,
-            "tpot": fields.number(file, line, "tpot_ms", row["tpot_ms"]) / 1e3,
-        },
-        server=server,
-        notes=notes,
-    )
-
-
-def _settings(file: Path, line: int, row: Mapping[str, str], model: str, clients: int) -> dict[str, Any]:
-    gpu = str(row["system"]).removesuffix("_sxm")
-    tp = int(fields.number(file, line, "tp", row["tp"], 1))
-    ep = int(fields.number(file, line, "ep", row.get("ep") or "1"))
-    isl = int(fields.number(file, line, "isl", row["isl"], 1))
-    found: dict[str, Any] = {
-        "model": row["model"],
-        "gpu": gpu,
-        "tensor_parallel_size": tp,
-        "expert_parallel_size": ep,
+    notes: tuple[str, ...] = (f"{file}: line {line}: {row.note}",) if row.note else ()
+    server = {
+        "model": row.model,
+        "gpu": row.gpu,
+        "vllm_version": row.release or None,
+        "tensor_parallel_size": int(row.tp),
+        "expert_parallel_size": int(row.ep),
         "enable_prefix_caching": False,
         # Never are there more than clients.
         "max_num_seqs": clients,
         # Of other dtypes it is the model's release that says which layers have them.
-        **({"weight_dtype": row["dtype"]} if row["dtype"] in ("bf16", "fp8", "nvfp4") else {}),
+        "weight_dtype": row.dtype if row.dtype in ("bf16", "fp8", "nvfp4") else None,
+        **settings(row),
     }
-    if row["release"]:
-        found["vllm_version"] = row["release"]
-    release = tuple(int(part) for part in row["release"].split(".")[:2] if part.isdecimal())
-    found |= settings(TableRow(model, row["dtype"], gpu, release, isl, clients, tp, ep))
-    return {name: value for name, value in found.items() if value is not None}
+    return RecordedRun.summarized(
+        f"{line}: {row.name} {row.dtype} {row.system} {row.release or '?'} tp{row.tp:.0f} "
+        f"{row.isl:.0f}/{row.osl:.0f} c{clients}",
+        {"ttft": {"mean": row.ttft_ms / 1e3}, "tpot": {"mean": row.tpot_ms / 1e3}},
+        lengths(row.isl),
+        lengths(row.osl),
+        clients=clients,
+        server={name: value for name, value in server.items() if value is not None},
+        notes=notes,
+    )

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from pagesim.accounting.metrics import PERCENTILES
 from pagesim.experiments.recorded.recording import Floats, RecordedRun, Rows, Series
 from pagesim.setup.system import System
 
-STATISTICS: dict[str, Callable[[Floats], float]] = {
-    "mean": lambda seconds: float(seconds.mean()),
-    "p50": lambda seconds: float(np.percentile(seconds, 50)),
-    "p90": lambda seconds: float(np.percentile(seconds, 90)),
-    "p95": lambda seconds: float(np.percentile(seconds, 95)),
-    "p99": lambda seconds: float(np.percentile(seconds, 99)),
-}
-
-
-def statistics_of(seconds: Floats) -> dict[str, float]:
-    """Return every statistic of seconds, ``[N]``, N at least 1."""
-    return {name: statistic(seconds) for name, statistic in STATISTICS.items()}
+STATISTICS = ("mean", *(f"p{percent}" for percent in PERCENTILES))
+"""What is compared of each metric."""
 
 
 class Residual(NamedTuple):
@@ -49,7 +40,7 @@ class Pair(NamedTuple):
 
 
 def pairs_of(run: RecordedRun, ttft: Floats, e2e: Floats, rows: Rows) -> dict[str, Pair]:
-    """Return TTFT, TPOT and E2E of requests, measured and simulated; measured is empty where means are known.
+    """Return TTFT, TPOT and E2E of requests; nothing is measured of a run that is known by a summary.
 
     Args:
         run: as measured.
@@ -57,28 +48,32 @@ def pairs_of(run: RecordedRun, ttft: Floats, e2e: Floats, rows: Rows) -> dict[st
         e2e: seconds as simulated, ``[N]``.
         rows: requests that are looked at, ``[N]``; of one token there is no TPOT.
     """
-    several, gaps = rows & (run.output_tokens > 1), np.maximum(1, run.output_tokens - 1)
+    output = run.output_tokens[rows]
+    several = output > 1
 
-    def pair(measured: Floats, simulated: Floats, of: Rows) -> Pair:
-        return Pair(measured[of] if len(measured) else measured, simulated[of])
+    def latencies(ttft: Floats, e2e: Floats) -> tuple[Floats, Floats, Floats]:
+        return ttft, (e2e - ttft)[several] / (output[several] - 1), e2e
 
-    return {
-        "ttft": pair(run.ttft_s, ttft, rows),
-        "tpot": pair(
-            (run.e2e_s - run.ttft_s) / gaps if len(run.ttft_s) else run.ttft_s, (e2e - ttft) / gaps, several
-        ),
-        "e2e": pair(run.e2e_s, e2e, rows),
+    simulated = latencies(ttft[rows], e2e[rows])
+    nothing = (np.empty(0),) * 3
+    measured = nothing if run.known else latencies(run.ttft_s[rows], run.e2e_s[rows])
+    return dict(zip(("ttft", "tpot", "e2e"), map(Pair, measured, simulated), strict=True))
+
+
+def residuals_of(
+    measured: Mapping[str, Mapping[str, float | None]], simulated: Mapping[str, Mapping[str, float | None]]
+) -> dict[str, dict[str, Residual]]:
+    """Return by metric and statistic what was measured and what was simulated, as far as both are known."""
+    found = {
+        metric: {
+            name: Residual(ours, theirs)
+            for name in STATISTICS
+            if (ours := by.get(name)) is not None and (theirs := simulated[metric].get(name)) is not None
+        }
+        for metric, by in measured.items()
+        if metric in simulated
     }
-
-
-def residuals_of(pairs: Mapping[str, Pair]) -> dict[str, dict[str, Residual]]:
-    """Return by metric and statistic what was measured and what was simulated."""
-    found = {}
-    for metric, both in pairs.items():
-        if len(both.measured):
-            measured, simulated = (statistics_of(each) for each in both)
-            found[metric] = {name: Residual(measured[name], simulated[name]) for name in STATISTICS}
-    return found
+    return {metric: by for metric, by in found.items() if by}
 
 
 def as_json(residuals: Mapping[str, Mapping[str, Residual]]) -> dict[str, Any]:

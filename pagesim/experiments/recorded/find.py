@@ -5,29 +5,41 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pagesim.errors import PagesimError, brief
 from pagesim.experiments.recorded import (
+    aiperf,
+    aiperf_csv,
+    aiperf_records,
+    bench_summary,
     closed_loop_table,
-    fields,
     guidellm,
     inference_perf,
     llmservingsim,
     server_files,
-    sglang_bench,
     vllm_bench,
 )
 from pagesim.experiments.recorded.catalogue import known, of_another_gpu
+from pagesim.experiments.recorded.layout import json_of, text_of
 from pagesim.experiments.recorded.recording import RecordedRun
 from pagesim.experiments.recorded.server_files import ServerFacts
 from pagesim.models import model
 from pagesim.scheduling.vllm_releases import RELEASES
 
 FORMATS = (
-    "the JSON of vllm bench serve --save-result --save-detailed, SGLang's bench --output-details, "
+    "the JSON of vllm bench serve --save-result, SGLang's bench, AIPerf's profile_export, "
     "GuideLLM's benchmarks.json, inference-perf's per_request_lifecycle_metrics.json, LLMServingSim's "
     "requests.jsonl, or a table of closed-loop runs"
 )
+
+OF_LINES = (vllm_bench, bench_summary)
+"""Readers of what clients append to a file, a run a line."""
+
+READERS = (*OF_LINES, guidellm, inference_perf, llmservingsim, aiperf, aiperf_records)
+"""Each has ``fits(data)`` and ``read(name, data)``: whether what a file of that name holds is of its format,
+and its runs. ``read`` raises `PagesimError` where a field is missing or wrong, times contradict one another,
+or too many requests failed. The first that fits reads a file."""
 
 SHARING_OUT = "0.33.0"
 """The release of which it is known how it shares requests out among data-parallel ranks."""
@@ -65,67 +77,56 @@ def _known(run: RecordedRun) -> RecordedRun:
 
 
 def read_all(files: Sequence[Path]) -> tuple[RecordedRun, ...]:
-    """Return the runs of several files; server's logs and dumps of metrics among them are about all runs.
+    """Return the runs of several files; what servers say of themselves among them is about all runs.
 
     Raises:
         PagesimError: a file is of no format that can be read, or there is no run among them.
     """
-    logs, server = split(files)
-    runs = [run for file in logs for run in read(file)]
-    if server.preemptions is not None and len(runs) == 1:
-        runs = [replace(run, preemptions=server.preemptions) for run in runs]
-    return tuple(replace(run, server={**server.options, **run.server}) for run in runs)
-
-
-def split(files: Sequence[Path]) -> tuple[list[Path], ServerFacts]:
-    """Return the files of requests, and what server's logs and dumps of metrics among the others say.
-
-    Raises:
-        PagesimError: a file cannot be read, or there is none of requests.
-    """
-    logs: list[Path] = []
-    facts = ServerFacts({})
+    runs: list[RecordedRun] = []
+    options: dict[str, Any] = {}
+    of_server: dict[str, Any] = {}
     for file in files:
-        about = about_server(file)
-        if about is None:
-            logs.append(file)
-        else:
-            preempted = facts.preemptions if about.preemptions is None else about.preemptions
-            facts = ServerFacts({**facts.options, **about.options}, preempted)
-    if not logs:
+        if (facts := _about_server(file)) is None:
+            runs += read(file)
+            continue
+        options |= facts.options
+        counted = {"preemptions": facts.preemptions, "series": facts.series}
+        of_server |= {name: value for name, value in counted.items() if value is not None}
+    if not runs:
         raise PagesimError(f"{files[0]}: says what the server is, and holds no request; give a run, too")
-    return logs, facts._replace(options=known(facts.options))
+    options = known(options)
+    more = of_server if len(runs) == 1 else {}
+    return tuple(replace(run, server={**options, **run.server}, **more) for run in runs)
 
 
-def about_server(file: Path) -> ServerFacts | None:
-    """Return what a server's log, or a dump of its metrics, says; None if the file is neither."""
-    text = fields.text_of(file)
+def _about_server(file: Path) -> ServerFacts | None:
+    """Return what a server's log or its metrics say; None if the file is of requests."""
+    text = text_of(file)
     if text.lstrip()[:1] in ("{", "["):
-        return None
-    if server_files.is_metrics(text):
-        return server_files.metrics(str(file), text)
-    return server_files.log(str(file), text) if server_files.is_log(text) else None
+        # Nothing but AIPerf's samples of a server has a table of metrics with series.
+        samples = server_files.sampled(json_of(file, text)) if '"series"' in text else []
+    else:
+        samples = server_files.samples_of(text)
+    if samples:
+        return server_files.metrics(str(file), samples)
+    return server_files.log(str(file), text)
 
 
 def _read(file: Path) -> tuple[RecordedRun, ...]:
-    name = str(file)
-    text = fields.text_of(file)
+    name, text = str(file), text_of(file)
     if not text.strip():
         raise PagesimError(f"{file}: is empty, and so is no log that pagesim reads: {FORMATS}")
     if closed_loop_table.fits(text):
         return closed_loop_table.read(file)
-    data = fields.json_of(file)
-    if guidellm.fits(data):
-        return guidellm.read(name, data)
-    if sglang_bench.fits(data):
-        return (sglang_bench.read(name, data),)
-    if vllm_bench.fits(data):
-        return (vllm_bench.read(name, data),)
-    if inference_perf.fits(data):
-        return (inference_perf.read(name, data),)
-    if isinstance(data, list) and llmservingsim.fits(data):
-        return (llmservingsim.read(file, data),)
-    for each_line in (sglang_bench, vllm_bench):  # both clients append a run to a file, a line each
-        if isinstance(data, list) and data and all(map(each_line.fits, data)):
-            return tuple(each_line.read(f"{name}#{line}", each) for line, each in enumerate(data, 1))
+    if aiperf_csv.fits(text):
+        return aiperf_csv.read(file)
+    data = json_of(file, text)
+    for reader in READERS:
+        if reader.fits(data):
+            runs: tuple[RecordedRun, ...] = reader.read(name, data)
+            return runs
+    for reader in OF_LINES:
+        if isinstance(data, list) and data and all(map(reader.fits, data)):
+            lines = enumerate(data, 1)
+            return tuple(run for line, each in lines for run in reader.read(f"{name}#{line}", each))
     raise PagesimError(f"{file}: is no log that pagesim reads: {FORMATS}")

@@ -1,19 +1,34 @@
-"""Reads what a server says of itself: its log, and a dump of ``/metrics`` in Prometheus's text format.
+"""Reads what a server says of itself: its log, a dump of ``/metrics``, and AIPerf's samples of it.
 
-Sources: vLLM, v1/core/kv_cache_utils.py, v1/engine/core.py, v1/metrics/loggers.py, entrypoints/utils.py.
+Sources: aiperf 0.13.0, docs/server-metrics; SGLang, observability/metrics_collector.py; vLLM,
+v1/core/kv_cache_utils.py, v1/engine/core.py, v1/metrics/loggers.py, entrypoints/utils.py.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pagesim.errors import PagesimError
+import numpy as np
 
-_SAMPLE = re.compile(r"^(vllm:[a-z_]+)(?:\{(.*)\})?\s+(\S+)\s*$")
+from pagesim.errors import PagesimError, brief
+from pagesim.experiments.recorded.layout import Amount, Layout, Nanoseconds, number, parsed, table
+from pagesim.experiments.recorded.recording import Series
+
+_SAMPLE = re.compile(r"^((?:vllm|sglang):[a-z_]+)(?:\{(.*)\})?\s+(\S+)\s*$")
 _LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
+PREEMPTIONS = ("vllm:num_preemptions", "sglang:num_retracted_requests")
+"""Counters of requests that were preempted; text appends ``_total``."""
+
+IN_LABELS = {"block_size": "block_size", "num_gpu_blocks": "num_blocks"}
+OVER_TIME = (
+    ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"),
+    ("sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:token_usage"),
+)
+"""Gauges of what runs, what waits and which share of the KV cache is in use, by engine."""
+
 _RELEASE = re.compile(r"(?:LLM engine \(v|API server version |vLLM version )(\d+\.\d+(?:\.\d+)?)")
 _IN_LOG = {
     "num_kv_tokens": re.compile(r"GPU KV cache size: ([\d,]+) tokens"),
@@ -48,51 +63,90 @@ class ServerFacts(NamedTuple):
     Attributes:
         options: of a system.
         preemptions: how many it counted; None where it did not.
+        series: over time; None where it was not recorded.
     """
 
     options: Mapping[str, Any]
     preemptions: int | None = None
+    series: Series | None = None
 
 
-def is_metrics(text: str) -> bool:
-    """Return whether a text is a dump of vLLM's metrics."""
-    return any(_SAMPLE.match(line) for line in text.splitlines())
+class Sample(NamedTuple):
+    """A value of a metric; where AIPerf sampled it, its increase or mean, and those of slices of time."""
+
+    metric: str
+    labels: Mapping[str, Any]
+    value: Any
+    slices: Sequence[Any] = ()
 
 
-def is_log(text: str) -> bool:
-    """Return whether a text is vLLM's log."""
-    return bool(_RELEASE.search(text) or any(pattern.search(text) for pattern in _IN_LOG.values()))
+class _Slice(Layout):
+    start_ns: Nanoseconds
+    end_ns: Nanoseconds
+    avg: Amount
 
 
-def metrics(name: str, text: str) -> ServerFacts:
-    """Return what a dump of ``/metrics`` says.
+def samples_of(text: str) -> list[Sample]:
+    """Return the samples of a dump of ``/metrics``."""
+    found = filter(None, map(_SAMPLE.match, text.splitlines()))
+    return [Sample(each[1], dict(_LABEL.findall(each[2] or "")), each[3]) for each in found]
 
-    Args:
-        name: of the file.
-        text: the dump.
+
+def sampled(data: object) -> list[Sample]:
+    """Return the samples of AIPerf's ``server_metrics_export.json``."""
+    found = []
+    for metric, of in table(table(data).get("metrics")).items():
+        for each in map(table, table(of).get("series") or ()):
+            stats = table(each.get("stats"))
+            value = stats.get("total", stats.get("avg", 0))
+            found.append(Sample(metric, table(each.get("labels")), value, each.get("timeslices") or ()))
+    return found
+
+
+def metrics(name: str, samples: Sequence[Sample]) -> ServerFacts:
+    """Return what the metrics of a server say.
 
     Raises:
         PagesimError: a value is no number.
     """
     options: dict[str, Any] = {}
     preempted: float | None = None
-    for found in filter(None, map(_SAMPLE.match, text.splitlines())):
-        metric, labels = found[1], dict(_LABEL.findall(found[2] or ""))
+    slices: dict[str, list[_Slice]] = {}
+    for metric, labels, value, means in samples:
         if "model_name" in labels:
             options.setdefault("model", labels["model_name"])
-        if metric == "vllm:num_preemptions_total":
-            preempted = (preempted or 0) + _number(name, metric, found[3])
+        if metric.removesuffix("_total") in PREEMPTIONS:
+            preempted = (preempted or 0) + _number(name, metric, value)
+        if metric.startswith("sglang:"):
+            options["policy"] = "sglang"
+        if metric == "sglang:max_total_num_tokens":
+            options["max_total_tokens"] = int(_number(name, metric, value))
         if metric == "vllm:cache_config_info":
-            for label, option in (("block_size", "block_size"), ("num_gpu_blocks", "num_blocks")):
+            for label, option in IN_LABELS.items():
                 if labels.get(label, "None") not in ("None", "null", ""):
                     options[option] = int(_number(name, label, labels[label]))
             if labels.get("enable_prefix_caching") in ("True", "False"):
                 options["enable_prefix_caching"] = labels["enable_prefix_caching"] == "True"
-    return ServerFacts(options, None if preempted is None else int(preempted))
+        if means:
+            slices[metric] = [parsed(_Slice, f"{name}: {metric}", each) for each in means]
+    return ServerFacts(options, None if preempted is None else int(preempted), _series(slices))
 
 
-def log(name: str, text: str) -> ServerFacts:
-    """Return what a server's log says; flags it was started with count before what it printed of them.
+def _series(slices: Mapping[str, Sequence[_Slice]]) -> Series | None:
+    """Return what was over time, in the middle of each slice; None where slices are not whole."""
+    for gauges in OVER_TIME:
+        found = [slices.get(gauge, ()) for gauge in gauges]
+        if found[0] and len(set(map(len, found))) == 1:
+            starts, ends = (
+                np.array([getattr(each, end) for each in found[0]]) for end in ("start_ns", "end_ns")
+            )
+            values = (np.array([each.avg for each in of]) for of in found)
+            return Series((starts + ends) / 2 - starts[0], *values)
+    return None
+
+
+def log(name: str, text: str) -> ServerFacts | None:
+    """Return what a server's log says, its flags before what it printed of them; None if it is no log.
 
     Args:
         name: of the file.
@@ -119,7 +173,7 @@ def log(name: str, text: str) -> ServerFacts:
     tokens = options.pop("num_kv_tokens", None)
     if tokens is not None and "num_blocks" not in options:
         options["num_blocks"] = tokens // options.get("block_size", BLOCK_SIZE)
-    return ServerFacts(options)
+    return ServerFacts(options) if options else None
 
 
 def _arguments(text: str) -> Mapping[str, Any]:
@@ -132,11 +186,8 @@ def _arguments(text: str) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _number(name: str, what: str, text: str) -> float:
+def _number(name: str, what: str, value: object) -> float:
     try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1e12:
-        raise PagesimError(f"{name}: {what} is {text[:40]!r}; a number from 0 to 1e+12 is needed")
-    return value
+        return number(0, 1e12, cell=True)(value)
+    except ValueError as error:
+        raise PagesimError(f"{name}: {what} is {brief(value)}; {error}") from None

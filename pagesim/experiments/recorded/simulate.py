@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from pagesim.accounting.metrics import describe
 from pagesim.api import run as replay
 from pagesim.errors import PagesimError
 from pagesim.experiments.clusters import ClusterResult
 from pagesim.experiments.clusters.cluster import run_cluster
 from pagesim.experiments.recorded.errors import (
-    STATISTICS,
     OverTime,
     Pair,
     RecordedComparison,
     Residual,
     pairs_of,
     residuals_of,
-    statistics_of,
 )
-from pagesim.experiments.recorded.recording import Floats, RecordedRun, Series
+from pagesim.experiments.recorded.recording import RecordedRun, Rows, Series
+from pagesim.results.prometheus import states_at
 from pagesim.results.result import Result
 from pagesim.setup.data_parallel import ranks_of
 from pagesim.setup.system import System, checked
@@ -31,6 +32,18 @@ NEEDED = (
     "enable_prefix_caching",
 )
 """Options of a server without which nothing is simulated."""
+
+OF_ANY_POLICY = (
+    "model",
+    "gpu",
+    "tensor_parallel_size",
+    "weight_dtype",
+    "kv_cache_dtype",
+    "num_blocks",
+    "max_model_len",
+    "frontend",
+)
+"""Options of a server that are kept where it is simulated under another policy than its own."""
 
 OF_VLLM_V1 = ("vllm_version", "max_num_seqs", "max_num_batched_tokens", "enable_prefix_caching")
 """Those of them that only policy ``vllm-v1`` is asked for."""
@@ -47,9 +60,12 @@ def system_of(run: RecordedRun, given: Mapping[str, Any]) -> System:
         PagesimError: an option is neither in the recording nor given.
     """
     said = {name: value for name, value in run.server.items() if name in System.model_fields}
-    values = {"policy": "vllm-v1", **said, **given}
+    own = said.setdefault("policy", "vllm-v1")
+    if given.get("policy", own) != own:
+        said = {name: said[name] for name in OF_ANY_POLICY if name in said}
+    values = {**said, **given}
     # Where no prompt is known, nothing is known to be shared, and caching prefixes decides nothing.
-    not_needed = set() if run.prompt_ids is not None else {"enable_prefix_caching"}
+    not_needed = set() if run.hash_ids is not None else {"enable_prefix_caching"}
     if values["policy"] != "vllm-v1":
         not_needed |= set(OF_VLLM_V1)
     if missing := [name for name in NEEDED if name not in values and name not in not_needed]:
@@ -72,34 +88,66 @@ def simulate_recorded(run: RecordedRun, **system: Any) -> RecordedComparison:
         PagesimError: an option is missing, or the run and the system do not go together.
     """
     chosen = system_of(run, system)
-    trace, ranks = run.trace(chosen.block_size or 16), ranks_of(chosen)
+    ranks, trace = ranks_of(chosen), run.trace()
     result: Result | ClusterResult
     if ranks > 1:
         result = run_cluster(chosen, trace)
     else:
         result = replay(chosen, trace, steps="none" if run.series is None else "iterations")
-    columns = result.request_columns
-    answered = np.isfinite(columns["finish_s"]) & (columns["finish_s"] >= 0)
-    if not answered.any():
-        raise PagesimError(
-            f"{run.name}: none of its requests was answered in the simulation; look at the server's settings"
-        )
-    notes = (*run.notes, *result.notes, *_assumed(run, chosen))
-    if lost := int((~answered).sum()):
-        notes += (f"{run.name}: {lost} requests were not answered in the simulation and are left out",)
+    notes = (*result.notes, *_assumed(run, chosen))
     if ranks > 1 and run.series is not None:
         notes += (f"{run.name}: what the server said over time is not compared: it had {ranks} ranks",)
-    front = columns.get("frontend_s", 0.0)
+        run = dataclasses.replace(run, series=None)
+    return compared(run, result, notes=notes)
+
+
+def compared(
+    run: RecordedRun,
+    result: Result | ClusterResult,
+    *,
+    name: str | None = None,
+    rows: Rows | None = None,
+    front_end_s: float = 0.0,
+    notes: tuple[str, ...] = (),
+) -> RecordedComparison:
+    """Return a recorded run beside the result of its simulation.
+
+    Args:
+        run: as measured.
+        result: of the same requests.
+        name: of the comparison; the run's when left out.
+        rows: requests that are looked at, ``[N]``; all when left out.
+        front_end_s: what a request takes in addition before its first token.
+        notes: what to know of the simulation.
+
+    Raises:
+        PagesimError: no request was answered in the simulation.
+    """
+    columns = result.request_columns
+    answered = np.isfinite(columns["finish_s"]) & (columns["finish_s"] >= 0)
+    chosen = answered if rows is None else answered & rows
+    if not chosen.any():
+        raise PagesimError(
+            f"{run.name}: none of its requests was answered in the simulation; look at the server's settings "
+            "(num_blocks, max_model_len)"
+        )
+    notes = (*run.notes, *notes)
+    if lost := int((~answered).sum()):
+        notes += (f"{run.name}: {lost} requests were not answered in the simulation and are left out",)
+    front = columns.get("frontend_s", 0.0) + front_end_s
     ttft = columns["first_token_s"] - columns["arrival_s"] + front
     e2e = columns["finish_s"] - columns["arrival_s"] + front
-    pairs = pairs_of(run, ttft, e2e, answered)
+    pairs = pairs_of(run, ttft, e2e, chosen)
+    curve = None
+    if run.series is not None and result.steps is not None:
+        curve = OverTime(run.series, Series(run.series.t, *states_at(result.steps, run.series.t)))
     return RecordedComparison(
-        name=run.name,
-        system=chosen,
+        name=run.name if name is None else name,
+        system=result.scenario,
         requests=len(run),
         pairs=pairs,
         residuals=_residuals(run, pairs, result),
-        curve=None if run.series is None or ranks > 1 else _curve(run.series, result),
+        curve=curve,
         preemptions=sum(result.summary["preemptions"].values()),
         recorded_preemptions=run.preemptions,
         notes=notes,
@@ -123,33 +171,15 @@ def _residuals(
     run: RecordedRun, pairs: Mapping[str, Pair], result: Result | ClusterResult
 ) -> dict[str, dict[str, Residual]]:
     """Return by metric and statistic what was measured and what was simulated."""
-    if run.means:
-        return {
-            metric: {"mean": Residual(seconds, float(pairs[metric].simulated.mean()))}
-            for metric, seconds in run.means.items()
-            if len(pairs[metric].simulated)
-        }
-    found = residuals_of(pairs)
-    gaps = result.summary.get("itl") or {}
-    if run.itl_s is not None and (kept := [each for each in run.itl_s if len(each)]):
-        measured = statistics_of(np.concatenate(kept))
-        found["itl"] = {name: Residual(measured[name], gaps[name]) for name in STATISTICS if name in gaps}
-    return found
+    measured: dict[str, Any] = {metric: describe(pair.measured) for metric, pair in pairs.items()}
+    if run.itl_s is not None:
+        measured["itl"] = describe(np.concatenate([np.empty(0), *run.itl_s]))
+    simulated = {metric: describe(pair.simulated) for metric, pair in pairs.items()}
+    simulated |= {"itl": result.summary.get("itl") or {}, "duration": {"mean": duration_of(result)}}
+    return residuals_of({**measured, **run.known}, simulated)
 
 
-def _curve(series: Series, result: Result | ClusterResult) -> OverTime:
-    """Return what the server said over time beside what the simulated one had at the same instants."""
-    steps = result.steps
-    assert steps is not None
-    # The null block of vllm-v1 is no block of memory: as the server counts, it is none.
-    use = 1 - steps["free_gpu_blocks"] / (steps["free_gpu_blocks"] + steps["num_physical_blocks"]).max()
-    start, end = steps["start"].to_numpy(), (steps["start"] + steps["step_s"]).to_numpy()
-    at = np.searchsorted(start, series.t, "right") - 1
-    busy = (at >= 0) & (series.t < end[np.maximum(at, 0)])
-
-    def then(column: Any) -> Floats:
-        found: Floats = np.where(busy, column.to_numpy(np.float64)[np.maximum(at, 0)], 0.0)
-        return found
-
-    own = Series(series.t, then(steps["num_running"]), then(steps["num_waiting"]), then(use))
-    return OverTime(series, own)
+def duration_of(result: Result | ClusterResult) -> float:
+    """Return seconds from the first arrival to the last token."""
+    columns = result.request_columns
+    return float(np.nanmax(columns["finish_s"]) - np.nanmin(columns["arrival_s"]))

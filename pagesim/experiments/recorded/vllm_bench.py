@@ -1,6 +1,6 @@
 """Reads what ``vllm bench serve --save-result --save-detailed`` writes: a load, as its client measured it.
 
-Source: vLLM 0.19.0, vllm/benchmarks/serve.py.
+SGLang's bench with ``--output-details`` has the same lists. Source: vLLM 0.19.0, vllm/benchmarks/serve.py.
 """
 
 from __future__ import annotations
@@ -11,143 +11,116 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from pydantic import model_validator
 
 from pagesim.errors import PagesimError, brief
-from pagesim.experiments.recorded import fields
-from pagesim.experiments.recorded.recording import Floats, RecordedRun, Rows
-from pagesim.sim.clock import LONGEST_S
+from pagesim.experiments.recorded.bench_server import server_of
+from pagesim.experiments.recorded.layout import (
+    Amount,
+    Column,
+    Count,
+    Duration,
+    Instant,
+    Layout,
+    TokensOrNone,
+    at,
+    parsed,
+)
+from pagesim.experiments.recorded.recording import Answered, Floats, RecordedRun
 
 LISTS = ("input_lens", "output_lens", "ttfts", "itls")
-MOST_FAILED = 0.1
-"""Share of requests that may have failed: the server worked for these, too, the log does not say how long."""
 
 AGREE = 0.1
 """Share by which gaps may miss what the file's own summary says."""
 
 
+DETAILED = (
+    "keep the times of single requests: run vllm bench serve with --save-result --save-detailed, SGLang's "
+    "bench with --output-details"
+)
+
+
+class _Lists(Layout):
+    ttfts: Column[Duration]
+    itls: Column[list[Duration]]
+    input_lens: Column[TokensOrNone]
+    output_lens: Column[TokensOrNone]
+    errors: list[Any] | None = None
+    start_times: Column[Instant] | None = None
+    max_concurrency: Count | None = None
+    request_rate: Any = "inf"
+    duration: Amount | None = None
+    mean_ttft_ms: Amount | None = None
+    mean_tpot_ms: Amount | None = None
+    mean_e2el_ms: Amount | None = at("mean_e2el_ms", "mean_e2e_latency_ms", default=None)
+
+    @model_validator(mode="after")
+    def _a_value_a_request(self) -> _Lists:
+        size = len(self.ttfts)
+        for name in ("itls", "input_lens", "output_lens", "errors", "start_times"):
+            values = getattr(self, name)
+            if values and len(values) != size:
+                raise ValueError(
+                    f"{name} has {len(values)} values, and ttfts has {size}; one a request is needed"
+                )
+        return self
+
+    @property
+    def at_once(self) -> bool:
+        """Whether requests are sent as soon as they may be."""
+        return self.request_rate in ("inf", None)
+
+
 def fits(data: object) -> bool:
     """Return whether a file's data may be such a result."""
-    return isinstance(data, Mapping) and ("completed" in data or "ttfts" in data or "mean_ttft_ms" in data)
+    return isinstance(data, Mapping) and any(name in data for name in LISTS)
 
 
-def read(name: str, data: Mapping[str, Any]) -> RecordedRun:
-    """Return the run.
-
-    Args:
-        name: of the file.
-        data: what it holds.
-
-    Raises:
-        PagesimError: a field is missing, times contradict one another, or too many requests failed.
-    """
-    if missing := [field for field in LISTS if field not in data]:
-        raise PagesimError(
-            f"{name}: has no {missing[0]}; run vllm bench serve with --save-result --save-detailed, which "
-            "keeps the times of single requests"
-        )
-    size = len(_list(name, data, "ttfts"))
-    columns = {field: _list(name, data, field, size) for field in LISTS}
-    prompt, output = (fields.tokens(name, field, columns[field], 0) for field in LISTS[:2])
-    ttft = fields.seconds(name, "ttfts", columns["ttfts"])
-    gaps = _gaps(name, columns["itls"])
-    decode = np.array([math.fsum(each) for each in gaps])
-    errors = _list(name, data, "errors", size) if data.get("errors") else [""] * size
-    failed = np.array([bool(each) for each in errors]) | (output < 1) | (prompt < 1)
-    notes = failures(name, failed)
-    most = _clients(name, data, size)
-    if "start_times" in data:
-        arrival = fields.seconds(name, "start_times", _list(name, data, "start_times", size), fields.INSTANT)
-        arrival = arrival - arrival.min()
-    elif most is not None:
-        arrival = _sent(ttft + decode, most)
-    elif _at_once(data):
-        arrival = np.zeros(size)
-    else:
-        rate = brief(data["request_rate"])
-        raise PagesimError(
-            f"{name}: has no start_times, and request_rate is {rate}: when requests were sent is not known; "
-            "use a newer vllm bench serve, or --max-concurrency with --request-rate inf"
-        )
-    good = ~failed
-    _check_gaps(name, data, ttft[good], decode[good], output[good], arrival[good])
-    if most is not None and "start_times" in data:
-        _check_starts(name, arrival, ttft + decode, most)
-    notes += _chunks(name, np.array([len(each) for each in gaps])[good], output[good])
-    order = np.flatnonzero(good)[np.argsort(arrival[good], kind="stable")]
-    arrival, ttft, decode = arrival[order], ttft[order], decode[order]
-    whole = _whole_gaps(gaps, order, output)
-    return RecordedRun(
+def read(name: str, data: Mapping[str, Any]) -> tuple[RecordedRun, ...]:
+    """Return the run, its requests sent when it says, or as clients of a closed loop do."""
+    found = parsed(_Lists, name, data, DETAILED)
+    size = len(found.ttfts)
+    most = found.max_concurrency if found.at_once else None
+    most = None if most is None or most >= size else most
+    ttft, prompt, output = (np.array(each) for each in (found.ttfts, found.input_lens, found.output_lens))
+    decode = np.array([math.fsum(each) for each in found.itls])
+    arrival = _arrivals(name, found, ttft + decode, most)
+    good = (output >= 1) & (prompt >= 1)
+    if found.errors:
+        good &= ~np.array([bool(each) for each in found.errors])
+    rows = np.flatnonzero(good).tolist()
+    first = arrival + ttft
+    last = first + decode
+    run = RecordedRun.of(
         name,
-        arrival,
-        prompt[order].astype(np.int64),
-        output[order].astype(np.int64),
-        ttft,
-        ttft + decode,
-        itl_s=whole,
+        [
+            Answered(arrival[row], first[row], last[row], prompt[row], output[row], found.itls[row])
+            for row in rows
+        ],
+        failed=int((~good).sum()),
         max_concurrency=most,
-        server={"model": data["model_id"]} if isinstance(data.get("model_id"), str) else {},
-        notes=notes,
-    ).check()
+        server=server_of(name, data),
+        notes=_chunks(name, np.array([len(found.itls[row]) for row in rows]), output[good]),
+    )
+    e2e, closed = ttft + decode, most is not None and found.start_times is not None
+    order = np.argsort(arrival, kind="stable")
+    _check(name, found, run, float(_sent(e2e[order], int(most))[-1]) if closed and most else None)
+    return (run,)
 
 
-def _whole_gaps(gaps: list[list[float]], order: Any, output: Floats) -> list[Floats] | None:
-    """Return the gaps between tokens of these requests; None where a gap is not a token."""
-    if any(len(gaps[row]) != output[row] - 1 for row in order):
-        return None
-    return [np.array(gaps[row], np.float64) for row in order]
-
-
-def _list(name: str, data: Mapping[str, Any], field: str, size: int | None = None) -> list[Any]:
-    """Return a list with a value a request."""
-    value = data[field]
-    if not isinstance(value, list) or not value:
-        raise PagesimError(f"{name}: {field} is {brief(value)}; a list with a value a request is needed")
-    if size is not None and len(value) != size:
+def _arrivals(name: str, found: _Lists, e2e: Floats, most: float | None) -> Floats:
+    """Return when each request was sent: as recorded, dealt out to clients, or all at once."""
+    if found.start_times is not None:
+        return np.array(found.start_times) - min(found.start_times)
+    if most is not None:
+        return _sent(e2e, int(most))
+    if not found.at_once:
         raise PagesimError(
-            f"{name}: {field} has {len(value)} values, and ttfts has {size}; one a request is needed"
+            f"{name}: has no start_times, and request_rate is {brief(found.request_rate)}: when requests "
+            "were sent is not known; use a newer vllm bench serve, or --max-concurrency with --request-rate "
+            "inf"
         )
-    return value
-
-
-def _gaps(name: str, lists: list[Any]) -> list[list[float]]:
-    """Return the gaps between tokens of each request."""
-    for row, each in enumerate(lists):
-        if not isinstance(each, list) or not all(fields.is_number(gap, LONGEST_S) for gap in each):
-            raise PagesimError(
-                f"{name}: request {row}: itls is {brief(each)}; a list of seconds from 0 is needed: times of "
-                "a clock that never runs backwards"
-            )
-    return lists
-
-
-def _at_once(data: Mapping[str, Any]) -> bool:
-    """Return whether requests are sent as soon as they may be."""
-    return data.get("request_rate", "inf") in ("inf", None)
-
-
-def _clients(name: str, data: Mapping[str, Any], size: int) -> int | None:
-    """Return how many requests were outstanding at most, where that decided when each was sent."""
-    most = data.get("max_concurrency")
-    if most is None or not _at_once(data):
-        return None
-    if not fields.is_number(most, 1e9, 1) or most % 1:
-        raise PagesimError(f"{name}: max_concurrency is {brief(most)}; a whole number from 1 is needed")
-    return int(most) if most < size else None
-
-
-def failures(name: str, failed: Rows) -> tuple[str, ...]:
-    """Return a note on requests that failed, none if there are none.
-
-    Raises:
-        PagesimError: more than ``MOST_FAILED`` of them did.
-    """
-    count = int(failed.sum())
-    if count > MOST_FAILED * len(failed):
-        raise PagesimError(
-            f"{name}: {count} of {len(failed)} requests failed; at most {MOST_FAILED:.0%} may: how much of "
-            "the server's time they took is not known. Run the load again"
-        )
-    return (f"{name}: {count} of {len(failed)} requests failed and are left out",) if count else ()
+    return np.zeros(len(e2e))
 
 
 def _sent(e2e: Floats, most: int) -> Floats:
@@ -160,38 +133,30 @@ def _sent(e2e: Floats, most: int) -> Floats:
     return sent
 
 
-def _check_gaps(
-    name: str, data: Mapping[str, Any], ttft: Floats, decode: Floats, output: Floats, arrival: Floats
-) -> None:
-    """Refuse gaps that do not sum to what the file's own summary says."""
-    several = output > 1
-    found = {
-        "mean_ttft_ms": 1e3 * ttft.mean(),
-        "mean_tpot_ms": 1e3 * (decode[several] / (output[several] - 1)).mean() if several.any() else None,
-        "mean_e2el_ms": 1e3 * (ttft + decode).mean(),
-        "mean_e2e_latency_ms": 1e3 * (ttft + decode).mean(),
-        "duration": float((arrival + ttft + decode).max()),
-    }
-    for field, own in found.items():
-        said: Any = data.get(field)
-        if own is None or not fields.is_number(said, 1e3 * LONGEST_S, 1e-9):
-            continue
-        if abs(own / said - 1) > AGREE:
+def _check(name: str, found: _Lists, run: RecordedRun, sent: float | None) -> None:
+    """Refuse gaps that do not sum to what the file itself says.
+
+    Args:
+        name: of the file.
+        found: what it holds.
+        run: the requests that were answered.
+        sent: when clients of a closed loop sent the last request, by the gaps; None where that is not known.
+    """
+    several = run.output_tokens > 1
+    tpot = (run.e2e_s - run.ttft_s)[several] / (run.output_tokens[several] - 1)
+    starts = 0.0 if found.start_times is None else max(found.start_times) - min(found.start_times)
+    for field, said, own in (
+        ("mean_ttft_ms", found.mean_ttft_ms, 1e3 * run.ttft_s.mean()),
+        ("mean_tpot_ms", found.mean_tpot_ms, 1e3 * tpot.mean() if several.any() else None),
+        ("mean_e2el_ms", found.mean_e2el_ms, 1e3 * run.e2e_s.mean()),
+        ("duration", found.duration, run.last_s.max()),
+        ("last of start_times", starts, sent),
+    ):
+        if own is not None and said and abs(own / said - 1) > AGREE:
             raise PagesimError(
                 f"{name}: its {field} is {said:.6g}, and by ttfts, itls and output_lens it is {own:.6g}, "
                 f"{own / said:.2f} times that: the lists are not whole, or not in seconds; save the run again"
             )
-
-
-def _check_starts(name: str, arrival: Floats, e2e: Floats, most: int) -> None:
-    """Refuse requests of a closed loop that were not sent when others were over."""
-    order = np.argsort(arrival, kind="stable")
-    own, said = float(_sent(e2e[order], most)[-1]), float(arrival.max())
-    if said > 0 and abs(own / said - 1) > AGREE:
-        raise PagesimError(
-            f"{name}: {most} clients sent the last request after {said:.6g} s by start_times, and after "
-            f"{own:.6g} s by ttfts and itls: the lists are not whole, or not in seconds; save the run again"
-        )
 
 
 def _chunks(name: str, gaps: Floats, output: Floats) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from pagesim.accounting.metrics import PERCENTILES
 from pagesim.errors import PagesimError, brief
 
 LATENCIES = ("normalized_latency", "latency", "ttft", "tpot", "itl", "queueing")
-"""What a goal may bound: times of ``docs/metrics.md``, in seconds, the first a token."""
+"""What a goal may bound: times of ``docs/reference/metrics.md``, in seconds, the first a token."""
 
 STATISTICS = ("mean", *(f"p{p}" for p in PERCENTILES))
 

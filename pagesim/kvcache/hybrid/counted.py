@@ -177,7 +177,7 @@ class CountedHybridManager(SingleSampleManager):
     def stop_decoding(self, request: SequenceGroup) -> None:
         super().stop_decoding(request)
         if self.steps > request.block_state.since:
-            request.inflight_tokens = self.steps_in_flight * request.tokens_per_step
+            request.inflight_tokens = self.steps_in_flight
         request.block_state = Released(request.block_state.blocks)
 
     def free_skipped_blocks(self, request: SequenceGroup) -> None:
@@ -226,10 +226,10 @@ class CountedHybridManager(SingleSampleManager):
 
     def _look(self, request: SequenceGroup, released: Released) -> None:
         """Give back what a decoding request gives back up to this step; note when to look again."""
-        growth, in_flight = request.tokens_per_step, request.inflight_tokens
+        in_flight = request.inflight_tokens
         if self.steps > released.since + 1:
-            in_flight = self.steps_in_flight * growth
-        self._give_back(released, request.length_offset + growth * (self.steps - 1) - in_flight)
+            in_flight = self.steps_in_flight
+        self._give_back(released, request.length_offset + self.steps - 1 - in_flight)
         self._look_again(request, released)
 
     def _look_again(self, request: SequenceGroup, released: Released) -> None:
@@ -239,7 +239,7 @@ class CountedHybridManager(SingleSampleManager):
             at = kind.processed_at(gone + 1)
             if at < processed:
                 processed = at
-        step = -(-(processed - request.length_offset) // request.tokens_per_step) + 1 + self.steps_in_flight
+        step = processed - request.length_offset + 1 + self.steps_in_flight
         self._look_at(max(self.steps + 1, step), request, released)
 
     def _look_at(self, step: int, request: SequenceGroup, released: Released) -> None:

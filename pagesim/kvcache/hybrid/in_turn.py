@@ -58,7 +58,7 @@ class InTurnManager(SingleSampleManager):
             requests = due(step)
             if requests:
                 for request in requests:
-                    serve(request, request.length_offset + request.tokens_per_step * (step - 1))
+                    serve(request, request.length_offset + step - 1)
                 changes.append((step, self.cached_blocks, *self.held_by_groups()))
         self.steps += steps
         self._count()
@@ -89,5 +89,5 @@ class InTurnManager(SingleSampleManager):
     def _serve(self, request: SequenceGroup, before: int) -> None:
         """Let a request of so many tokens release and take what its next step does."""
         self._release_skipped(request, before - request.inflight_tokens)
-        request.inflight_tokens = self.steps_in_flight * request.tokens_per_step
-        self._reach(request, before + request.tokens_per_step)
+        request.inflight_tokens = self.steps_in_flight
+        self._reach(request, before + 1)

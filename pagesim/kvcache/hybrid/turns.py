@@ -54,11 +54,8 @@ class Turns:
             steps: decode steps that were taken before.
             steps_in_flight: steps that are in flight when another one is planned.
         """
-        if request.tokens_per_step == 1:
-            lengths = self._changes.get(steps_in_flight) or self._lengths(steps_in_flight)
-            turns = tuple([(length - request.length_offset) % self.period for length in lengths])
-        else:
-            turns = tuple(range(self.period))
+        lengths = self._changes.get(steps_in_flight) or self._lengths(steps_in_flight)
+        turns = tuple([(length - request.length_offset) % self.period for length in lengths])
         self._buckets.enter(request, turns)
         self._newest = steps + 1
         for step in (steps + 1, steps + 2):

@@ -189,4 +189,4 @@ class TypedManager(InTurnManager):
     def _enter_ring(self, request: SequenceGroup, times: int) -> None:
         for ring in self._rings:
             if ring is not None:
-                ring.enter(request.length_offset, request.tokens_per_step, times)
+                ring.enter(request.length_offset, times)

@@ -91,7 +91,7 @@ def tiers(result: Result) -> list[dict[str, Any]]:
 def distributions(result: Stored) -> dict[str, Any]:
     """Return quantiles of each latency over the samples of finished requests, and how many these are.
 
-    The samples are those of ``docs/metrics.md``; None where there are none.
+    The samples are those of ``docs/reference/metrics.md``; None where there are none.
     """
     shares = np.linspace(0, 1, QUANTILES + 1)
     return {

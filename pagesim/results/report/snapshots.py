@@ -200,7 +200,7 @@ class Snapshots(Looks[Snapshot]):
         scheduler, memory = self.scheduler, self.memory
         length = scheduler.stored_length(request) if scheduler.decodes_apart else memory.length(request)
         if isinstance(memory, HybridManager):
-            before = length - chunks.get(request, request.tokens_per_step if request.decodes else 0)
+            before = length - chunks.get(request, int(request.decodes))
             final = request.final_length
             # A block that several have counts as that of the one which is furthest behind.
             return [

@@ -1,6 +1,7 @@
 """TensorRT-LLM's two capacity policies: who fits, and who is paused.
 
-Source: TensorRT-LLM, ``GuaranteedNoEvictPolicy`` and ``MaxUtilizationPolicy``; see docs/trtllm.md.
+Source: TensorRT-LLM, ``GuaranteedNoEvictPolicy`` and ``MaxUtilizationPolicy``
+(docs/explanation/trtllm.md).
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class MaxUtilization(Trtllm):
                 head = None
             own = started[place] if place < len(started) else None
             if own is not None and (head is None or own.index < head.index):
-                head, needed = None, memory.blocks_to_extend(own, own.tokens_per_step) if own.decodes else 0
+                head, needed = None, memory.blocks_to_extend(own, 1) if own.decodes else 0
             elif head is not None:
                 needed = self.blocks_to_start(head)
             else:

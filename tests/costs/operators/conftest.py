@@ -130,7 +130,7 @@ def tables(store: Path) -> OperatorTables:
 @pytest.fixture
 def chip(tables: OperatorTables) -> Chip:
     """Return these tables as measurements of an H100."""
-    return Chip(gpu("h100"), gpu("h100"), tables)
+    return Chip(gpu("h100"), tables)
 
 
 @pytest.fixture

@@ -218,14 +218,16 @@ def test_where_nothing_was_timed_it_is_the_datasheets_and_said(store: Path):
         for file in (store / "data" / SYSTEM / folder).rglob("*.parquet"):
             if folder != "gemm":
                 file.unlink()
-    bare = Chip(gpu("h100"), gpu("h100"), read_system(SYSTEM, tables=store))
+    bare = Chip(gpu("h100"), read_system(SYSTEM, tables=store))
     spec = model("qwen3-30b-a3b")
     profile = operator_profile(bare, spec, tp=2)
     # Without a table of experts the datasheet has them among the linear layers, once.
     assert profile.terms.experts is None
     lacking = {term for term, origin in profile.origins.items() if origin == "datasheet"}
     assert lacking >= {"linear", "decode", "prefill", "all_reduce"}
-    assert any(note.startswith("all_reduce: all-reduces among 2 GPUs") for note in profile.notes)
+    assert any(
+        note.startswith("all_reduce: all-reduces among 2 h100 were not timed") for note in profile.notes
+    )
     # 48 layers read 2·2·128 elements of two bytes a token of context on each GPU, at 65 % of 3.35 TB/s.
     read = 48 * 2 * 2 * 128 * 2 * 10_000 / (0.65 * 3.35e12)
     assert profile.terms.decode[ANY_BLOCK](10, 1000) == pytest.approx(read)

@@ -39,7 +39,10 @@ def test_what_is_written_is_read_again(measured: Profile, tmp_path: Path) -> Non
         (lambda p: p.pop("terms"), "terms: Field required"),
         (lambda p: p["terms"].pop("linear"), "terms.linear: Field required"),
         (lambda p: p["terms"]["linear"].update(axes={"tokens": [2, 1]}), "terms.linear"),
-        (lambda p: p["terms"]["linear"]["seconds"].__setitem__(0, "fast"), "terms.linear: Value error"),
+        (
+            lambda p: p["terms"]["linear"]["seconds"].__setitem__(0, "fast"),
+            "terms.linear.seconds: Value error",
+        ),
         (lambda p: p["terms"].update(head=p["terms"]["linear"]), "it must be over sequences"),
         (
             lambda p: p["terms"]["decode"]["16"]["seconds"][0].reverse(),

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from pagesim.costs import Efficiency, IterationShape, Profiled, Roofline, step_shape
-from pagesim.costs.profiles import LAUNCH_S, Profile, analytic_profile, bundled_profile, import_vidur, rescale
+from pagesim.costs.profiles import (
+    LAUNCH_S,
+    Launching,
+    Profile,
+    analytic_profile,
+    bundled_profile,
+    import_vidur,
+    rescale,
+)
 from pagesim.errors import PagesimError
 from pagesim.hardware import gpu
 from pagesim.models import model
@@ -20,21 +28,28 @@ def decode(sequences: int, mean: int) -> IterationShape:
     return step_shape(sequences, sequences * mean)
 
 
+PLAIN = Efficiency(flops=0.8, hbm=0.8, kv=0.65, prompts=0.8, launch_s=0)
+"""Rules of thumb, without what launches take: as an analytic profile has them."""
+
+
 @pytest.mark.parametrize("shape", [decode(1, 300), decode(32, 500), decode(200, 800)])
-def test_an_analytic_profile_decodes_as_the_roofline_does(shape) -> None:
+def test_an_analytic_profile_decodes_as_a_roofline_without_launches_does(shape) -> None:
     profile = Profiled(analytic_profile(A40, OPT), OPT)
-    assert profile.iteration(shape) == pytest.approx(Roofline(OPT, A40).iteration(shape), rel=0.01)
+    assert profile.iteration(shape) == pytest.approx(
+        Roofline(OPT, A40, efficiency=PLAIN).iteration(shape), rel=0.01
+    )
 
 
 def test_an_analytic_profile_knows_that_only_the_last_token_of_a_prompt_needs_the_head() -> None:
-    profile, roofline = Profiled(analytic_profile(A40, OPT), OPT), Roofline(OPT, A40, efficiency=Efficiency())
-    head = 2048 * OPT.lm_head_flops_per_token / (0.8 * A40.fp16_flops)
-    terms = analytic_profile(A40, OPT).terms
-    saved = (
-        roofline.iteration(step_shape(0, 0, prompt=2048)) - profile.iteration(step_shape(0, 0, prompt=2048))
-    ) / 1e12
-    # The roofline does not count writes to the cache.
-    assert saved == pytest.approx(head - terms.head(1) - terms.write(2048), rel=0.02)
+    profile, roofline = Profiled(analytic_profile(A40, OPT), OPT), Roofline(OPT, A40, efficiency=PLAIN)
+    prompt = step_shape(0, 0, prompt=2048)
+    # For one token the weights of the head are read, and that is longer than computing it.
+    assert profile.parts(prompt)["LM head"] == pytest.approx(
+        1e12 * OPT.lm_head_bytes / (0.8 * A40.hbm_bytes_per_s), rel=1e-6
+    )
+    # The roofline does not count writes to the cache, which read keys and values once.
+    written = 2 * 2048 * OPT.kv_bytes_per_token("fp16", 1) / (0.8 * A40.hbm_bytes_per_s)
+    assert profile.iteration(prompt) - roofline.iteration(prompt) == pytest.approx(1e12 * written, rel=0.02)
 
 
 def test_an_analytic_profile_says_so(analytic: Profile) -> None:
@@ -98,6 +113,36 @@ def test_launches_go_with_the_layers_and_are_no_shorter_on_a_faster_gpu() -> Non
         there = rescale(one, LLAMA, A80, model=LLAMA, gpu=gpu_there, name="new").terms
         launches = 9 * LLAMA.layers * LAUNCH_S
         assert there.linear(1) - launches == pytest.approx(faster * (one.terms.linear(1) - launches))
+
+
+def test_a_term_at_its_bound_has_no_launches_to_set_apart(analytic: Profile) -> None:
+    """A datasheet's attention reaches 0.65 of the bandwidth, in prompts 0.8 of the operations."""
+
+    def at_bounds(profile: Profile) -> Profile:
+        terms = profile.terms
+        update = {
+            "decode": {size: each.scaled(0.65) for size, each in terms.decode.items()},
+            "prefill": {size: each.scaled(0.8) for size, each in terms.prefill.items()},
+        }
+        origins = {**profile.origins, "decode": "imported", "prefill": "imported"}
+        return profile.model_copy(
+            update={"kind": "imported", "origins": origins, "terms": terms.model_copy(update=update)}
+        )
+
+    here = at_bounds(analytic)
+    there = at_bounds(analytic_profile(H200, OPT, block_sizes=(1, 16))).terms
+    carried = rescale(here, OPT, A40, model=OPT, gpu=H200, name="new").terms
+    assert carried.decode[16](64, 1000) == pytest.approx(there.decode[16](64, 1000))
+    assert carried.prefill[16](512, 700) == pytest.approx(there.prefill[16](512, 700))
+
+
+def test_what_the_host_launches_goes_with_the_layers(analytic: Profile) -> None:
+    launching = Launching(decode_s=1e-3, prompt_s=2e-3, mixed_s=3e-3, unless_graphed=True)
+    here = analytic.model_copy(update={"terms": analytic.terms.model_copy(update={"launching": launching})})
+    # OPT-13B has 40 layers, Llama-2-7B 32.
+    there = rescale(here, OPT, A40, model=LLAMA, gpu=H200, name="new").terms.launching
+    assert (there.decode_s, there.prompt_s, there.mixed_s) == pytest.approx((8e-4, 1.6e-3, 2.4e-3))
+    assert there.unless_graphed
 
 
 def test_an_engines_overhead_does_not_grow_with_the_layers() -> None:

@@ -38,6 +38,7 @@ def test_a_formula_of_decoding_without_rounds_is_the_same_everywhere() -> None:
     table = read(schema1.decode, {**ROUNDS, "slots": 0})
     assert table(4, 100) == pytest.approx(1.8)  # 1 + 4·0.1 + 400·0.001
     assert table(300, 50_000) == pytest.approx(15_031.0)
+    assert table(1, 1) == pytest.approx(1.101)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +60,7 @@ def test_a_formula_of_prompts_is_the_same_everywhere() -> None:
     table = read(schema1.prefill, term)
     assert table(100, 50.5) == pytest.approx(1 + 10 + 5.05 + 0.505)
     assert table(50_000, 60_000.0) == pytest.approx(1 + 5000 + 3e6 + 600)
+    assert table(1, 1) == pytest.approx(1.111)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +92,30 @@ def test_a_table_of_whole_prompts(tokens: int, pairs: int, seconds: float) -> No
 )
 def test_a_table_of_chunks(tokens: int, pairs: int, seconds: float) -> None:
     assert read(schema1.prefill, CHUNKS)(tokens, pairs / tokens) == pytest.approx(seconds, rel=schema1.NEAR)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "keys", "seconds"),
+    [
+        (20, 5.5, 8.0),  # two prompts of ten
+        (20, 10.5, 3.0),  # one of twenty
+        (20, 15.5, 3.0),  # two thirds of one of thirty are 2.4, and one of twenty takes more
+        (10, 15.5, 4.0),  # a third of it is 1.2, and one of ten takes more
+        (1, 15.5, 0.4),  # a tenth of one of ten
+    ],
+)
+def test_a_part_of_a_prompt_takes_no_less_than_whole_ones(tokens: int, keys: float, seconds: float) -> None:
+    term = {"lengths": [10, 20, 30], "batches": [1, 2], "seconds": [[4.0, 8.0], [3.0, 6.0], [3.6, 7.2]]}
+    assert read(schema1.prefill, term)(tokens, keys) == pytest.approx(seconds, rel=schema1.NEAR)
+
+
+def test_tables_that_were_not_measured_from_one_on_and_know_no_launch() -> None:
+    prompts = read(schema1.prefill, {"lengths": [10], "batches": [2, 4], "seconds": [[1.0, 3.0]]})
+    # A prompt of ten is half of two; forty tokens are four.
+    assert [prompts(tokens, 5.5) for tokens in (10, 20, 40)] == pytest.approx([0.5, 1.0, 3.0])
+    chunks = read(schema1.prefill, {"tokens": [9], "histories": [0, 10], "seconds": [[0.5, 1.0]]})
+    # Five keys without a history; one of five takes its share, as there is no launch.
+    assert [chunks(9, keys) for keys in (1, 5, 10, 15)] == pytest.approx([0.1, 0.5, 0.75, 1.0])
 
 
 def test_a_file_of_schema_1_is_read_and_stored_as_schema_2(analytic: Profile, tmp_path: Path) -> None:

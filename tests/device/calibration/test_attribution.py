@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytest.importorskip("scipy", reason="scipy is not installed")
 
 import pagesim as ps  # noqa: E402
 from pagesim.device.calibration import calibrate  # noqa: E402
@@ -85,8 +84,9 @@ def test_a_live_run_on_that_device_is_predicted_to_within_a_percent(known, tmp_p
         for kind, each in report["same_schedule"].items():
             seen.add(kind)
             assert each["absolute"] < A_PERCENT, (case.name, kind, each)
-        for metric, each in report["end_to_end"].items():
-            assert abs(each["error"]) < A_PERCENT, (case.name, metric, each)
+        for metric, by in report["end_to_end"].items():
+            for each in by.values():
+                assert abs(each["error"]) < A_PERCENT, (case.name, metric, each)
         assert sum(report["preemptions"]["live"].values()) > 0, "without pressure nothing is shown"
     assert seen == {"prefill", "decode", "mixed", "with swap", "all"}
 

@@ -1,11 +1,10 @@
-"""What docs/calibration.md, docs/validation.md and docs/usage.md show of them is what happens."""
+"""What docs/calibration.md, docs/validation.md and docs/how-to/usage.md show of them is what happens."""
 
 from __future__ import annotations
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytest.importorskip("scipy", reason="scipy is not installed")
 
 from tests.pages import check_programs, commands_in, text_of  # noqa: E402
 
@@ -15,7 +14,7 @@ PAGES = {
         for words in commands_in(text_of(f"docs/{name}.md"))
         if words[0] in ("calibrate", "validate", "ablate") or words[:3] == ["profile", "show", "tiny"]
     ]
-    for name in ("calibration", "validation", "usage")
+    for name in ("calibration", "validation", "how-to/usage")
 }
 
 

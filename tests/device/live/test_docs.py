@@ -1,4 +1,4 @@
-"""What docs/live.md shows is what happens: its commands run, and its program prints what is shown."""
+"""What docs/how-to/live.md shows is what happens: its commands run, and its program prints what is shown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import pagesim as ps
 from tests.pages import check_programs, commands_in, text_of
 
-PAGE = text_of("docs/live.md")
+PAGE = text_of("docs/how-to/live.md")
 COMMANDS = [words for words in commands_in(PAGE) if "--device" in words and "--cuda-graphs" not in words]
 
 

@@ -83,9 +83,11 @@ def test_a_profile_that_is_right_has_no_error(cases):
         for kind, each in report["same_schedule"].items():
             kinds.add(kind)
             assert (each["signed"], each["absolute"], each["total"]) == (0, 0, 0)
-        assert len(report["end_to_end"]) == 16
-        for metric, each in report["end_to_end"].items():
-            assert each["error"] == pytest.approx(0, abs=1e-9), metric
+        assert set(report["end_to_end"]) == {"normalized_latency", "ttft", "tpot", "latency", "duration"}
+        for metric, by in report["end_to_end"].items():
+            assert len(by) == (1 if metric == "duration" else 5)
+            for each in by.values():
+                assert each["error"] == pytest.approx(0, abs=1e-9), metric
         assert report["preemptions"]["live"] == report["preemptions"]["simulated"]
         assert sum(report["preemptions"]["live"].values()) > 0
     assert kinds == {"prefill", "decode", "mixed", "with swap", "all"}
@@ -100,11 +102,10 @@ def test_a_profile_that_is_wrong_by_a_factor_is_reported_as_wrong_by_that_factor
             assert each["signed"] == pytest.approx(factor - 1, rel=1e-6)
             assert each["absolute"] == pytest.approx(abs(factor - 1), rel=1e-6)
             assert each["total"] == pytest.approx(factor - 1, rel=1e-6)
-        for metric, each in report["end_to_end"].items():
-            expected = {"mean_batch": 0, "requests_per_s": 1 / factor - 1, "tokens_per_s": 1 / factor - 1}
-            assert each["error"] == pytest.approx(expected.get(metric, factor - 1), rel=1e-6, abs=1e-9), (
-                metric
-            )
+        for metric, by in report["end_to_end"].items():
+            for each in by.values():
+                assert each["error"] == pytest.approx(factor - 1, rel=1e-6, abs=1e-9), metric
+        assert report["batch"]["simulated"] == pytest.approx(report["batch"]["live"])
 
 
 def test_a_term_that_is_wrong_shows_in_the_iterations_that_have_it(cases, monkeypatch):

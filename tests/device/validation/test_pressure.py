@@ -14,7 +14,7 @@ from pagesim.setup.comparison import each_policy
 from pagesim.setup.scenario import Scenario
 
 ROOT = Path(__file__).parents[3]
-PAGES = ("docs/usage.md", "docs/validation.md", "docs/bench.md")
+PAGES = ("docs/how-to/usage.md", "docs/validation.md", "docs/bench.md")
 
 
 def documented() -> set[str]:

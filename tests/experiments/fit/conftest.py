@@ -68,8 +68,8 @@ def served(
     nothing = np.zeros(requests)
     asked = RecordedRun(name, arrival, prompt, output, nothing, nothing, max_concurrency=concurrency)
     run = replay(asked, system, cost)
-    ttft, decode, _ = run.seconds()
-    sent = run.arrival / 1e12
+    arrival, began, ended = (run.at(event) for event in ("arrival", "first_token", "finish"))
+    sent, ttft, decode = arrival / 1e12, (began - arrival) / 1e12, (ended - began) / 1e12
     first = front_end_s + ttft * (1 + noise * draw.standard_normal(requests))
     last = first + decode * (1 + noise * draw.standard_normal(requests))
     return replace(asked, arrival_s=sent, ttft_s=first, e2e_s=last)

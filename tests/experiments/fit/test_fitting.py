@@ -12,13 +12,17 @@ from pagesim import simulate
 from pagesim.costs import Profiled, parse_cost
 from pagesim.costs.profiles import find_profile
 from pagesim.errors import PagesimError
-from pagesim.experiments.fit.coefficients import Coefficients, profile_of
+from pagesim.experiments.fit.costs import Coefficients, profile_of
 from pagesim.experiments.fit.fitting import Fitted, fit
-from pagesim.experiments.fit.result import profile, report, tables
+from pagesim.experiments.fit.iterations import reads_of
+from pagesim.experiments.fit.result import comparisons, profile, report
 from pagesim.experiments.recorded.recording import RecordedRun
 from pagesim.hardware import gpu
 from pagesim.models import model
+from pagesim.setup.engine_config import EngineConfig
+from pagesim.setup.prepare import prepare
 from pagesim.setup.system import System
+from pagesim.workloads.trace import Trace
 
 from .conftest import AFFINE, CONTEXT_S, STEP_S, SYSTEM, TOKEN_S, cost_of, served
 
@@ -54,7 +58,7 @@ def test_coefficients_of_an_affine_server_come_back(of_three: Fitted) -> None:
 
 def test_a_load_above_every_of_three_one_is_predicted(of_three: Fitted) -> None:
     above = replace(served(96, cost_of(AFFINE), noise=0.0), name="above")
-    found = report(of_three, tables(of_three, [above]))["errors"]["above, held out"]
+    found = report(of_three, comparisons(of_three, [above]))["errors"]["above, held out"]
     assert set(found) == {"ttft", "tpot", "e2e"}
     assert all(abs(each["error"]) < 0.05 for by in found.values() for each in by.values())
 
@@ -78,7 +82,7 @@ def test_the_engine_alone_is_fitted_on_top_of_operators() -> None:
     loads = [served(many, Profiled(true, MODEL)) for many in (4, 16, 48)]
     fitted = fit(loads, SYSTEM, start=start)
     check(fitted, iterations=1.5e-3, sequences=6e-5)
-    made = profile(fitted, "mine", report(fitted, tables(fitted)))
+    made = profile(fitted, "mine", report(fitted, comparisons(fitted)))
     assert made.terms.linear == start.terms.linear
     assert made.terms.overhead != start.terms.overhead
 
@@ -96,7 +100,7 @@ def test_a_server_that_bends_over_its_tokens_is_bent(
     cost = parse_cost(text, model=model(name), gpu=gpu("h100"), tp=tp, block_size=16, kv_dtype="fp16")
     fitted = fit([served(many, cost, system=system) for many in concurrencies], system)
     above = replace(served(96, cost, system=system, noise=0.0), name="above")
-    found = report(fitted, tables(fitted, [above]))
+    found = report(fitted, comparisons(fitted, [above]))
     assert found["tokens"] is not None
     assert "prompt_token_s" not in found["values"]
     assert all(abs(by["mean"]["error"]) < 0.03 for by in found["errors"]["above, held out"].values())
@@ -112,13 +116,13 @@ def test_nothing_bends_where_no_iteration_is() -> None:
     loads = [served(many, cost, system=system, lengths=(300, 100)) for many in (4, 16, 48)]
     fitted = fit(loads, system)
     above = replace(served(96, cost, system=system, noise=0.0, lengths=(300, 100)), name="above")
-    found = report(fitted, tables(fitted, [above]))
+    found = report(fitted, comparisons(fitted, [above]))
     assert found["tokens"] is not None
     assert all(abs(by["mean"]["error"]) < 0.05 for by in found["errors"]["above, held out"].values())
 
 
 def test_an_affine_server_is_not_bent_by_noise(of_three: Fitted) -> None:
-    assert report(of_three, tables(of_three))["tokens"] is None
+    assert report(of_three, comparisons(of_three))["tokens"] is None
 
 
 def test_one_load_alone_does_not_tell_a_sequence_from_its_context(affine_loads: list[RecordedRun]) -> None:
@@ -127,7 +131,7 @@ def test_one_load_alone_does_not_tell_a_sequence_from_its_context(affine_loads: 
     assert "the latter is that of the h100's datasheet" in fitted.notes[0]
     assert fitted.fixed["context"] == "datasheet"
     assert 0 < fitted.error("context") < np.inf
-    made = profile(fitted, "mine", report(fitted, tables(fitted)))
+    made = profile(fitted, "mine", report(fitted, comparisons(fitted)))
     assert made.origins["decode"] == "datasheet"
     assert set(fitted.notes) <= set(made.notes)
 
@@ -137,13 +141,13 @@ def test_without_a_gpu_context_counts_with_the_sequences(affine_loads: list[Reco
     fitted = fit(affine_loads[1:2], type(SYSTEM)(**fields))
     assert fitted.value("context") == 0
     assert "name the gpu" in fitted.notes[0]
-    made = profile(fitted, "mine", report(fitted, tables(fitted)))
+    made = profile(fitted, "mine", report(fitted, comparisons(fitted)))
     assert any("copies and swaps of blocks take no time" in note for note in made.notes)
 
 
 def test_swaps_are_those_of_the_datasheet(affine_loads: list[RecordedRun]) -> None:
     fitted = fit(affine_loads[1:2], SYSTEM)
-    made = profile(fitted, "mine", report(fitted, tables(fitted)))
+    made = profile(fitted, "mine", report(fitted, comparisons(fitted)))
     assert made.terms.swap_out == find_profile("analytic-h100", model=MODEL).terms.swap_out
     assert made.origins["swap_out"] == "datasheet"
 
@@ -178,14 +182,14 @@ def test_first_requests_predict_the_others() -> None:
     load = served(None, cost_of(AFFINE), rate=4.0)
     fitted = fit([load], SYSTEM, first=200)
     assert fitted.found.rows.seconds.size <= 400
-    others = report(fitted, tables(fitted))["errors"]["4/s, others"]
+    others = report(fitted, comparisons(fitted))["errors"]["4/s, others"]
     assert all(abs(by["mean"]["error"]) < 0.05 for by in others.values())
 
 
 def test_a_fitted_profile_is_a_cost(
     of_three: Fitted, affine_loads: list[RecordedRun], tmp_path: Path
 ) -> None:
-    made = profile(of_three, "mine", report(of_three, tables(of_three)))
+    made = profile(of_three, "mine", report(of_three, comparisons(of_three)))
     made.save(tmp_path / "mine.json")
     options = SYSTEM.model_dump(exclude_unset=True, exclude={"policy"})
     result = simulate(
@@ -210,7 +214,7 @@ def test_requests_of_one_length_leave_wide_errors_that_are_right() -> None:
         wrong = abs(fitted.value(column) - true)
         assert wrong <= max(0.02 * true, 2 * fitted.error(column)), (column, fitted.value(column), true)
     above = replace(served(96, cost_of(AFFINE), noise=0.0, lengths=(512, 128)), name="above")
-    found = report(fitted, tables(fitted, [above]))["errors"]["above, held out"]
+    found = report(fitted, comparisons(fitted, [above]))["errors"]["above, held out"]
     assert all(abs(by["mean"]["error"]) < 0.05 for by in found.values())
 
 
@@ -232,3 +236,32 @@ def test_a_server_that_answers_nothing_is_refused(affine_loads: list[RecordedRun
     small = SYSTEM.model_copy(update={"max_model_len": 16})
     with pytest.raises(PagesimError, match="look at the server's settings"):
         fit(affine_loads[:1], small)
+
+
+@pytest.mark.parametrize("name", ["gpt-oss-20b", pytest.param("qwen3-next-80b-fp8", marks=pytest.mark.slow)])
+def test_windows_and_states_share_one_time_a_token_of_context(name: str) -> None:
+    # A server whose layers take by what they read: of long contexts, those with a window read 128 tokens.
+    system = SYSTEM.model_copy(update={"model": name, "vllm_version": "0.33.0", "gpu": "h200"})
+    config = EngineConfig(system)
+    truth = Coefficients(5e-3, 8e-5, 6e-8, 4e-5)
+    block_size = prepare(
+        system, Trace(np.zeros(1), np.ones(1, int), np.ones(1, int))
+    ).config.capacity.block_size
+    made = profile_of(truth, config.model, tp=1, kv_dtype=config.kv_dtype, block_size=block_size)
+    cost = Profiled(made, config.model, block_size=block_size, kv_dtype=config.kv_dtype)
+    loads = [served(many, cost, system=system, requests=100) for many in (4, 16, 48)]
+    fitted = fit(loads, system)
+    check(fitted, iterations=5e-3, sequences=8e-5, context=6e-8, prompt_tokens=4e-5)
+    found = profile(fitted, "mine", report(fitted, comparisons(fitted)))
+    assert found.terms.reached.keys() == made.terms.reached.keys()
+    assert (found.terms.states is None) == (not config.model.state_layers)
+
+
+def test_layers_share_a_time_by_what_they_read() -> None:
+    # 12 layers look back on all tokens, 12 on 128; all have 8 heads of 64 elements.
+    shares = reads_of(model("gpt-oss-20b"), "bf16", 1)
+    assert {span and (span.kind, span.size): tuple(each) for span, each in shares.items()} == {
+        None: (0.5, 0.5),
+        ("window", 128): (0.5, 0.5),
+    }
+    assert list(reads_of(MODEL, "bf16", 1).values()) == [(1, 1)]

@@ -13,6 +13,7 @@ from pagesim.errors import PagesimError
 from pagesim.experiments.fit.iterations import check, replay
 from pagesim.experiments.recorded.recording import RecordedRun
 from pagesim.models import model
+from pagesim.workloads.naming import named
 
 from .conftest import AFFINE, CONTEXT_S, STEP_S, SYSTEM, TOKEN_S, cost_of, served
 
@@ -22,17 +23,19 @@ def test_windows_times_coefficients_are_the_simulated_times() -> None:
     system = SYSTEM.model_copy(update={"vllm_version": "0.11.2"})
     load = served(8, cost_of(AFFINE), system=system, requests=40, noise=0.0)
     run = replay(load, system, cost_of(AFFINE))
-    sums = run.windows.between(run.first, run.last)
+    sums = run.windows.between(run.at("first_token"), run.at("finish"))
     affine = [STEP_S, TOKEN_S, CONTEXT_S, TOKEN_S + CONTEXT_S]
     alone = sums[:, 3] == 0
     assert alone.any()
-    assert sums[alone, :4] @ affine == pytest.approx(run.seconds()[1][alone])
+    assert sums[alone, :4] @ affine == pytest.approx((run.at("finish") - run.at("first_token"))[alone] / 1e12)
 
 
 def test_a_decoding_request_has_an_iteration_a_token() -> None:
     load = served(8, cost_of(AFFINE), requests=40)
     run = replay(load, SYSTEM, cost_of(AFFINE))
-    assert (run.windows.between(run.first, run.last)[:, 0] == load.output_tokens - 1).all()
+    assert (
+        run.windows.between(run.at("first_token"), run.at("finish"))[:, 0] == load.output_tokens - 1
+    ).all()
 
 
 @pytest.mark.parametrize("release", ["0.11.2", "0.19.0"])
@@ -42,7 +45,7 @@ def test_fast_forward_changes_no_sum(release: str) -> None:
     load = served(None, cost_of(AFFINE), system=system, requests=60, rate=20.0)
     fast = replay(load, system, start, kernels=start)
     slow = replay(load, system.model_copy(update={"fast_forward": False}), start, kernels=start)
-    assert fast.preempted.sum() > 0
+    assert fast.result.request_columns["recomputes"].sum() > 0
     assert (fast.windows.ends == slow.windows.ends).all()
     assert fast.windows.sums == pytest.approx(slow.windows.sums)
 
@@ -52,11 +55,12 @@ def test_tokens_found_in_the_prefix_cache_are_not_computed() -> None:
     prompts = replace(
         load,
         prompt_tokens=np.full(30, 160),
-        prompt_ids=[[*range(128), *range(1000 * row, 1000 * row + 32)] for row in range(30)],
+        hash_ids=named([[*range(128), *range(1000 * row, 1000 * row + 32)] for row in range(30)], 16),
     )
     run = replay(prompts, SYSTEM.model_copy(update={"enable_prefix_caching": True}), cost_of(AFFINE))
-    assert run.cached_tokens[1:].min() == 128
-    assert run.windows.sums[-1, 3] == 160 * 30 - run.cached_tokens.sum()
+    cached = run.result.request_columns["cached_tokens"]
+    assert cached[1:].min() == 128
+    assert run.windows.sums[-1, 3] == 160 * 30 - cached.sum()
 
 
 def load_of(**columns: object) -> RecordedRun:

@@ -103,6 +103,24 @@ def llmservingsim() -> str:
     )
 
 
+def sampled(metrics: dict[str, tuple[float, list[float]]]) -> dict[str, Any]:
+    """Return what AIPerf exports of a server's metrics: by name the total or mean, and means of 2 s each."""
+
+    def slices(means: list[float]) -> list[dict[str, float]]:
+        starts = [10**9 * (100 + 2 * row) for row in range(len(means))]
+        return [
+            {"start_ns": at, "end_ns": at + 2 * 10**9, "avg": mean}
+            for at, mean in zip(starts, means, strict=True)
+        ]
+
+    return {
+        "metrics": {
+            name: {"series": [{"labels": None, "stats": {"avg": value}, "timeslices": slices(means)}]}
+            for name, (value, means) in metrics.items()
+        }
+    }
+
+
 TABLE = """model,system,dtype,release,isl,osl,concurrency,tp,ep,ttft_ms,tpot_ms,note
 Qwen/Qwen3-32B,h100_sxm,bf16,0.12.0,1000,100,4,2,1,250,12.5,
 meta-llama/Llama-3.1-70B,h100_sxm,fp8,0.10.2,1000,100,4,2,1,250,12.5,fp8 KV

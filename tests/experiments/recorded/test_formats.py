@@ -21,6 +21,7 @@ from .samples import (
     GAP_S,
     LOG,
     METRICS,
+    MODEL,
     OUTPUT,
     PROMPT,
     TABLE,
@@ -28,6 +29,7 @@ from .samples import (
     guidellm,
     inference_perf,
     llmservingsim,
+    sampled,
     sglang,
     vllm,
 )
@@ -54,7 +56,7 @@ def test_every_format_tells_the_same_run(tmp_path: Path, form: str) -> None:
     assert run.output_tokens.tolist() == OUTPUT
     assert run.ttft_s == pytest.approx(TTFT_S)
     assert run.e2e_s == pytest.approx(E2E_S)
-    assert run.tpot_s == pytest.approx([GAP_S] * len(PROMPT))
+    assert (run.e2e_s - run.ttft_s) == pytest.approx([GAP_S * (tokens - 1) for tokens in OUTPUT])
     assert run.max_concurrency is None
     if run.itl_s is not None:
         assert np.concatenate(run.itl_s) == pytest.approx(np.full(sum(OUTPUT) - len(OUTPUT), GAP_S))
@@ -74,10 +76,10 @@ def test_sglangs_lines_are_runs_of_closed_loops(tmp_path: Path) -> None:
     assert runs[0].server == {
         "model": "llama-3.1-8b",
         "tensor_parallel_size": 2,
-        "max_num_seqs": 64,
-        "max_num_batched_tokens": 8192,
+        "max_running_requests": 64,
+        "chunked_prefill_size": 8192,
+        "policy": "sglang",
     }
-    assert "SGLang is simulated as vllm-v1" in runs[0].notes[-1]
 
 
 def test_a_rate_without_a_bound_is_read_as_python_writes_it(tmp_path: Path) -> None:
@@ -178,7 +180,7 @@ def test_a_clock_that_runs_backwards_is_refused(tmp_path: Path) -> None:
         read(written(tmp_path, late))
     falling = inference_perf()
     falling[0]["info"]["response_metrics"]["output_token_times"][1] -= 0.5
-    with pytest.raises(PagesimError, match="output_token_times falls"):
+    with pytest.raises(PagesimError, match=r"output_token_times is .* a clock that never runs backwards"):
         read(written(tmp_path, falling))
 
 
@@ -207,6 +209,43 @@ def test_what_a_client_did_not_keep_is_named(tmp_path: Path) -> None:
     del short["itls"]
     with pytest.raises(PagesimError, match="--output-details"):
         read(written(tmp_path, short))
+
+
+def test_aiperfs_samples_of_a_server_say_what_it_was_over_time(tmp_path: Path) -> None:
+    data = sampled(
+        {
+            "vllm:num_requests_running": (3.0, [2.0, 4.0]),
+            "vllm:num_requests_waiting": (0.5, [0.0, 1.0]),
+            "vllm:kv_cache_usage_perc": (0.3, [0.2, 0.4]),
+        }
+    )
+    labels = {"block_size": "16", "num_gpu_blocks": "2588", "model_name": MODEL}
+    data["metrics"]["vllm:cache_config_info"] = {"series": [{"labels": labels, "stats": {"avg": 1.0}}]}
+    totals = [{"labels": {"engine": str(rank)}, "stats": {"total": 5.0 + rank}} for rank in range(2)]
+    data["metrics"]["vllm:num_preemptions"] = {"series": totals}
+    (run,) = read_all([written(tmp_path, vllm()), written(tmp_path, data, "server_metrics_export.json")])
+    assert run.preemptions == 11
+    assert (run.server["num_blocks"], run.server["block_size"]) == (2588, 16)
+    assert run.series is not None
+    assert [column.tolist() for column in run.series] == [[1.0, 3.0], [2.0, 4.0], [0.0, 1.0], [0.2, 0.4]]
+    data["metrics"]["vllm:num_preemptions"]["series"][0]["stats"]["total"] = "many"
+    with pytest.raises(PagesimError, match="vllm:num_preemptions is 'many'; a number from 0"):
+        read_all([written(tmp_path, vllm()), written(tmp_path, data, "server_metrics_export.json")])
+
+
+def test_sglangs_metrics_say_how_much_its_cache_holds(tmp_path: Path) -> None:
+    text = 'sglang:max_total_num_tokens{tp_rank="0"} 40000\nsglang:num_retracted_requests_total 4\n'
+    (run,) = read_all([written(tmp_path, vllm()), written(tmp_path, text, "metrics.txt")])
+    assert (run.preemptions, run.server["max_total_tokens"], run.server["policy"]) == (4, 40_000, "sglang")
+
+
+@pytest.mark.parametrize("place", [(), ("backend",), ("spec", "backend")])
+def test_a_report_of_guidellm_names_the_model(tmp_path: Path, place: tuple[str, ...]) -> None:
+    args: dict[str, Any] = {"model": MODEL}
+    for name in reversed(place):
+        args = {name: args}
+    (run,) = read(written(tmp_path, {**guidellm(), "args": args}))
+    assert run.server == {"model": "llama-3.1-8b"}
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from pagesim.errors import PagesimError
 from pagesim.experiments.recorded.find import read
 from pagesim.experiments.recorded.recording import RecordedRun, Series
 from pagesim.experiments.recorded.simulate import simulate_recorded
+from pagesim.workloads.naming import named
 
 SERVER = {
     "model": "llama-3.1-8b",
@@ -97,8 +98,8 @@ def test_gaps_between_tokens_are_compared_where_they_are_known() -> None:
 
 def test_prompts_that_begin_alike_find_their_blocks() -> None:
     run = recorded()
-    prompts = [list(range(tokens)) for tokens in run.prompt_tokens.tolist()]
-    same = replace(run, prompt_ids=prompts, series=None)
+    prompts = named([list(range(tokens)) for tokens in run.prompt_tokens.tolist()], 16)
+    same = replace(run, hash_ids=prompts, series=None)
     ttft = [
         simulate_recorded(same, cost=COST, enable_prefix_caching=caches).residuals["ttft"]["mean"].simulated
         for caches in (True, False)
@@ -114,7 +115,7 @@ def test_what_a_recording_does_not_say_is_asked_for_by_name() -> None:
         simulate_recorded(bare, cost=COST)
     assert simulate_recorded(bare, cost=COST, gpu="h100", max_num_seqs=32).worst() < 1e-9
     with pytest.raises(PagesimError, match="does not say enable_prefix_caching"):
-        simulate_recorded(replace(run, prompt_ids=[[1]] * len(run)), cost=COST)
+        simulate_recorded(replace(run, hash_ids=[()] * len(run)), cost=COST)
 
 
 def test_means_alone_are_compared_by_means(tmp_path: Path) -> None:

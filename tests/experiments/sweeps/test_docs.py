@@ -1,4 +1,4 @@
-"""What docs/sweeps.md shows is what happens: its program is run, its commands are, and its file is read."""
+"""What docs/how-to/sweeps.md shows is what happens: programs, commands and its file."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 
 from tests.pages import check_programs, commands_in, text_of
 
-TEXT = text_of("docs/sweeps.md")
+TEXT = text_of("docs/how-to/sweeps.md")
 COMMANDS = commands_in(TEXT)
 
 
 def test_its_programs_print_what_is_shown(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert check_programs(TEXT, "docs/sweeps.md") == 2
+    assert check_programs(TEXT, "docs/how-to/sweeps.md") == 2
 
 
 def test_its_file_and_its_flags_are_the_same_sweep(tmp_path, monkeypatch, succeeds):
@@ -53,7 +53,7 @@ def test_the_command_for_ray_is_the_only_other_one():
 @pytest.mark.slow
 def test_the_commands_of_the_page_on_usage_run(tmp_path, monkeypatch, succeeds):
     monkeypatch.chdir(tmp_path)
-    section = text_of("docs/usage.md").partition("\n## Sweeps\n")[2].partition("\n## ")[0]
+    section = text_of("docs/how-to/usage.md").partition("\n## Sweeps\n")[2].partition("\n## ")[0]
     commands = commands_in(section)
     assert [words[0] for words in commands] == ["sweep", "sweep"]
     for words in commands:

@@ -1,4 +1,4 @@
-"""docs/report.md: its commands run one after another, and its program prints what is shown."""
+"""docs/how-to/report.md: its commands run one after another, and its program prints what is shown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pagesim.results.report import page, run_tables
 from pagesim.results.report.cells import MOST_CELLS
 from tests.pages import ROOT, check_programs, commands_in, text_of
 
-TEXT = text_of("docs/report.md")
+TEXT = text_of("docs/how-to/report.md")
 
 
 @pytest.mark.slow
@@ -25,7 +25,7 @@ def test_its_commands_run_and_leave_their_pages(tmp_path, monkeypatch, succeeds)
 
 def test_its_program_prints_what_is_shown(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert check_programs(TEXT, "docs/report.md") == 1
+    assert check_programs(TEXT, "docs/how-to/report.md") == 1
 
 
 def test_it_tells_the_bounds_that_there_are():

@@ -17,7 +17,6 @@ import pytest
 
 import pagesim as ps
 from pagesim.api import run, trace_of
-from pagesim.cli.main import app
 from pagesim.results.report import write_report
 from pagesim.results.report.pack import embed, pack
 from pagesim.results.report.sources import find
@@ -90,23 +89,10 @@ def test_events_between_pictures_add_up_to_all_there_were(tmp_path: Path) -> Non
     assert unpacked(events["blocks_swapped_in"]).sum() == summary["swapped_blocks"]["in"]
 
 
-def test_a_comparison_is_its_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = [
-        "pagesim",
-        "run",
-        "--policies",
-        "orca-max,vllm-sosp",
-        "--trace",
-        "fixed:10,10",
-        "--num-requests",
-        "3",
-        "--out",
-        "out",
-    ]
+def test_a_comparison_is_its_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, succeeds: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", [*command, "--policies", "static,vllm-sosp"])
-    with pytest.raises(SystemExit):
-        app()
+    load = ("--trace", "fixed:10,10", "--num-requests", "3")
+    succeeds("run", "--policies", "static,vllm-sosp", *load, "--out", "out")
     assert [source.name for source in find([Path("out")])] == ["static", "vllm-sosp"]
     stored(tmp_path / "small", policy="vllm-sosp")
     names = [source.name for source in find([Path("out"), Path("small"), Path("small")])]
@@ -167,55 +153,35 @@ def test_a_result_without_steps_has_a_page(tmp_path: Path) -> None:
     assert "given as an object" in system["no_frames"]
 
 
-@pytest.fixture
-def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Return a function that runs ``pagesim report`` and returns the sentence that refuses."""
-
-    def report(*arguments: object) -> str:
-        monkeypatch.setattr("sys.argv", ["pagesim", "report", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            app()
-        assert end.value.code == 2
-        said = capsys.readouterr().err
-        assert said.count("\n") == 1
-        return said
-
-    return report
-
-
 def test_what_is_no_result_is_refused_in_a_sentence(tmp_path: Path, refused: Any) -> None:
     out = ("--out", tmp_path / "report.html")
     good = stored(tmp_path / "good")
-    assert "is no result of pagesim run" in refused(tmp_path / "nosuch", *out)
-    assert "instants is 1; it must be 0 or from 2 to 5000" in refused(good, *out, "--instants", 1)
-    assert "window is '5:1'" in refused(good, *out, "--window", "5:1")
-    assert "window is '5:5': it must have a length" in refused(good, *out, "--window", "5:5")
-    assert "is a folder); name a file" in refused(good, "--out", tmp_path)
-    assert "13 results are too many" in refused(*[good] * 13, *out)
+    assert "is no result of pagesim run" in refused("report", tmp_path / "nosuch", *out)
+    assert "instants is 1; it must be 0 or from 2 to 5000" in refused("report", good, *out, "--instants", 1)
+    assert "window is '5:1'" in refused("report", good, *out, "--window", "5:1")
+    assert "window is '5:5': it must have a length" in refused("report", good, *out, "--window", "5:5")
+    assert "is a folder); name a file" in refused("report", good, "--out", tmp_path)
+    assert "13 results are too many" in refused("report", *[good] * 13, *out)
     ps.simulate_cluster("fixed:10,10", replicas=2).save(tmp_path / "cluster")
-    assert "is the result of a cluster, and others are not" in refused(tmp_path / "cluster", good, *out)
+    assert "is the result of a cluster, and others are not" in refused(
+        "report", tmp_path / "cluster", good, *out
+    )
     assert not (tmp_path / "report.html").exists()
 
 
 def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, refused: Any) -> None:
     good = stored(tmp_path / "good")
-    assert "cannot be written" in refused(good, "--out", tmp_path / "nosuch" / "report.html")
+    assert "cannot be written" in refused("report", good, "--out", tmp_path / "nosuch" / "report.html")
     page = tmp_path / "report.html"
     page.write_text("old")
     (good / "requests.parquet").unlink()
-    refused(good, "--out", page)
+    refused("report", good, "--out", page)
     assert page.read_text() == "old"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["good", "report.html"]
 
 
-def test_the_command_says_where_the_page_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_says_where_the_page_is(tmp_path: Path, succeeds: Any) -> None:
     page = tmp_path / "page.html"
-    arguments = ["pagesim", "report", str(stored(tmp_path / "out")), "--out", str(page), "--window", "0:1"]
-    monkeypatch.setattr("sys.argv", arguments)
-    with pytest.raises(SystemExit) as end:
-        app()
-    assert not end.value.code
-    assert "page.html" in capsys.readouterr().out
+    told = succeeds("report", stored(tmp_path / "out"), "--out", page, "--window", "0:1").out
+    assert "page.html" in told
     assert data_of(page)["window"] == [0.0, 1.0]
