@@ -1,4 +1,4 @@
-"""Reads the statistics of a run that AIPerf exports as CSV, or its JSON beside it, which has the load, too."""
+"""Reads the statistics of a run that AIPerf exports as CSV; its JSON beside it has the load, too."""
 
 from __future__ import annotations
 
