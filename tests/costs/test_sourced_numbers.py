@@ -6,7 +6,7 @@ import pytest
 
 from pagesim.costs.engines import UNKNOWN, engine_time
 from pagesim.costs.operators.aiconfigurator import HOST_LAUNCH_S
-from pagesim.costs.operators.assemble import ELEMENTWISE_LAUNCH_S
+from pagesim.costs.operators.iteration import ELEMENTWISE_LAUNCH_S
 from pagesim.costs.operators.launches import launching
 from pagesim.costs.operators.reduces import EAGER_S
 from pagesim.costs.profiles.rescale import LAUNCH_S

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pagesim.costs.operators.assemble import Operators, imported_profile, operator_profile
+from pagesim.costs.operators.assemble import imported_profile, operator_profile
 from pagesim.costs.operators.chip import Chip, chip_of
+from pagesim.costs.operators.iteration import Operators
 from pagesim.costs.operators.tables import (
     NOTICE,
     OperatorTable,

@@ -86,10 +86,6 @@ class OperatorTables:
         places = [place for place, (_, *full) in enumerate(self._titles) if tuple(full[: len(name)]) == name]
         return sorted((self._table(place) for place in places), key=_newest_first)
 
-    def types(self, family: str) -> list[str]:
-        """Return the first types of a family's tables, such as the weight types of ``gemm``."""
-        return sorted({full[1] for _, *full in self._titles if full[0] == family})
-
     def all(self) -> list[OperatorTable]:
         """Return every table."""
         return [self._table(place) for place in range(len(self._titles))]

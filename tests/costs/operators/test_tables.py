@@ -190,7 +190,7 @@ def test_tables_of_these_gpus_are_bundled():
     for name in bundled_gpus():
         tables = bundled_tables(name)
         assert tables is not None
-        assert "bfloat16" in tables.types("gemm")
+        assert tables.find("gemm", "bfloat16")
         assert {each.release for each in tables.find("gemm")} <= {"vllm 0.24.0", "vllm 0.14.0"}
         assert all(tables.find(family) for family in ("decode", "prompts", "all_reduce", "experts"))
         served = [each for each in tables.all() if each.name[0] in ("decode", "prompts", "experts")]
@@ -198,8 +198,8 @@ def test_tables_of_these_gpus_are_bundled():
     h100, b200 = bundled_tables("h100"), bundled_tables("b200")
     assert h100 is not None
     assert b200 is not None
-    assert h100.types("gemm") == ["bfloat16", "fp8", "fp8_block"]
-    assert "nvfp4" in b200.types("gemm")
+    assert [each.name[1] for each in h100.find("gemm")] == ["bfloat16", "fp8", "fp8_block"]
+    assert b200.find("gemm", "nvfp4")
     assert tables_of("h100_sxm") is tables_of("h100") is h100
 
 
