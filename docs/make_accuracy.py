@@ -75,7 +75,7 @@ def closed_loops(file: Path, cost: str) -> tuple[pd.DataFrame, pd.Series]:
         except PagesimError as error:
             left_out.append(re.sub(r"^\d+: ", "", str(error)))
             continue
-        _, name, dtype, _, release, *_ = run.name.split(maxsplit=5)
+        _, name, dtype, *_, release, _, _, _ = run.name.split()
         kind = "dense" if model_of(run.server["model"]).moe is None else "experts"
         row = {"kind": kind, "model": name, "weights": dtype, "gpu": run.server["gpu"], "release": release}
         errors = {f"{metric}_error": seconds[metric] / run.means[metric] - 1 for metric in seconds}

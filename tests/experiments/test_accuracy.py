@@ -1,4 +1,4 @@
-"""Half of the runs tell an engine's numbers, and the other half whether they were right."""
+"""Half of the runs tell numbers of pagesim, and the other half whether they were right."""
 
 from __future__ import annotations
 
@@ -7,85 +7,63 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pagesim.costs import EngineTime
-from pagesim.errors import PagesimError
-from pagesim.experiments.recorded.closed_loop_table import read
+from pagesim.experiments.recorded.find import read
 from tests.pages import module_of
 
 PAGE = module_of("docs/make_accuracy.py")
-Case, Means, MeasuredRun = PAGE.Case, PAGE.Means, PAGE.MeasuredRun
-cases, predicted, summed = PAGE.cases, PAGE.predicted, PAGE.summed
-
 HEAD = "model,system,dtype,release,isl,osl,concurrency,tp,ep,ttft_ms,tpot_ms,note\n"
-TRUE = EngineTime(1.1e-3, 3e-5)
 
 
-@pytest.fixture
-def runs(tmp_path: Path):
-    """Return a function that reads rows as recorded runs."""
-
-    def of(*rows: str):
-        file = tmp_path / "runs.csv"
-        file.write_text(HEAD + "".join(f"{row}\n" for row in rows))
-        return read(file)
-
-    return of
+def table(folder: Path, *rows: str) -> Path:
+    """Return a file of closed loops."""
+    file = folder / "closed.csv"
+    file.write_text(HEAD + "".join(f"{row}\n" for row in rows))
+    return file
 
 
-def linear(run, *, kernels_s: float = 0.01, frontend_s: float = 0.02, engine: EngineTime = TRUE) -> Case:
-    """Return a run of a server whose time per output token is a sum, and its simulation."""
-
-    def simulate(own: EngineTime) -> Means:
-        clients = run.max_concurrency
-        return Means(kernels_s + own.iteration_s + own.sequence_s * clients, 0.05)
-
-    took = simulate(engine)
-    measured = MeasuredRun(run.name, Means(took.tpot_s, took.ttft_s + frontend_s), simulate)
-    return Case(run, str(run.server["vllm_version"]), False, measured)
-
-
-def loads(release: str = "0.12.0", tp: int = 1) -> list[str]:
+def loads(isl: range = range(1000, 3000, 100), clients: tuple[int, ...] = (8, 64)) -> list[str]:
     return [
-        f"Qwen/Qwen3-32B,h100_sxm,bf16,{release},{isl},512,{clients},{tp},1,90,9,"
-        for isl in range(1000, 3000, 100)
-        for clients in (8, 64)
+        f"Qwen/Qwen3-32B,h100_sxm,bf16,0.12.0,{each},100,{of},2,1,90,9," for each in isl for of in clients
     ]
 
 
-def test_the_other_half_is_predicted_by_the_numbers_of_the_first(runs):
-    found = [linear(run) for run in runs(*loads())]
-    rows = pd.DataFrame(predicted(found))
-    assert 0 < len(rows) < len(found), "no run is predicted that was fitted"
-    fitted = {case.run.name for case in found if case.fitted}
-    assert not fitted & set(rows["run"])
-    assert rows["tpot_error"].abs().max() < 1e-6
-    assert rows["ttft_error"].abs().max() < 1e-6
-    assert rows["iteration_ms"].unique() == pytest.approx([1.1])
-    assert rows["sequence_us"].unique() == pytest.approx([30])
-    assert rows["frontend_ms"].unique() == pytest.approx([20])
-
-
-def test_runs_that_differ_in_their_load_alone_are_of_one_half(runs):
+def test_runs_that_differ_in_their_load_alone_are_of_one_half(tmp_path):
     by_lengths: dict[str, set[bool]] = {}
-    for case in (linear(run) for run in runs(*loads())):
-        by_lengths.setdefault(case.run.name.split()[-2], set()).add(case.fitted)
+    for run in read(table(tmp_path, *loads())):
+        by_lengths.setdefault(run.name.split()[-2], set()).add(PAGE.fitted(run))
     assert all(len(halves) == 1 for halves in by_lengths.values())
     assert set().union(*by_lengths.values()) == {False, True}
 
 
-def test_each_release_has_numbers_of_its_own(runs):
-    slow = EngineTime(4e-3, 1e-4)
-    found = [linear(run) for run in runs(*loads())]
-    found += [linear(run, engine=slow) for run in runs(*loads("0.15.1"))]
-    rows = pd.DataFrame(predicted(found)).groupby("release")["iteration_ms"].mean()
-    assert rows.to_dict() == pytest.approx({"0.12.0": 1.1, "0.15.1": 4.0})
+def test_a_run_that_was_measured_as_it_is_simulated_is_not_off(tmp_path):
+    (run,) = read(table(tmp_path, *loads()[:1]))
+    took = PAGE.simulated(run, "auto")
+    row = f"Qwen/Qwen3-32B,h100_sxm,bf16,0.12.0,1000,100,8,2,1,{1e3 * took['ttft']},{500 * took['tpot']},"
+    rows, left_out = PAGE.closed_loops(table(tmp_path, row), "auto")
+    assert len(left_out) == 0
+    assert rows["ttft_error"].tolist() == pytest.approx([0], abs=1e-9)
+    assert rows["tpot_error"].tolist() == pytest.approx([1]), "measured twice as fast"
+    assert rows.loc[0, ["kind", "model", "weights", "gpu", "release"]].tolist() == [
+        *("dense", "Qwen3-32B", "bf16", "h100", "0.12.0")
+    ]
+
+
+def test_numbers_are_found_again_in_the_runs_that_they_shaped(tmp_path):
+    text = "roofline:overhead_s=0.004,sequence_s=1e-4"
+    runs = read(table(tmp_path, *loads(range(1000, 1400, 100), clients=(2, 12))))
+    rows = [
+        f"Qwen/Qwen3-32B,h100_sxm,bf16,0.12.0,{run.name.split()[-2].partition('/')[0]},100,"
+        f"{run.max_concurrency},2,1,90,{1e3 * PAGE.simulated(run, text)['tpot']},"
+        for run in runs
+    ]
+    found = PAGE.fit(table(tmp_path, *rows), "roofline", ["overhead_s", "sequence_s"], "Qwen3")
+    assert found["overhead_s"] == pytest.approx(0.004, rel=0.02)
+    assert found["sequence_s"] == pytest.approx(1e-4, rel=0.02)
 
 
 def test_errors_are_summed_in_percent():
-    rows = pd.DataFrame(
-        {"run": ["a", "b"], "kind": "dense", "tpot_error": [0.1, -0.3], "ttft_error": [0.2, 0.4]}
-    )
-    row = summed(rows, ["kind"]).loc["dense"]
+    rows = pd.DataFrame({"kind": "dense", "tpot_error": [0.1, -0.3], "ttft_error": [0.2, 0.4]})
+    row = PAGE.summed(rows, ["kind"]).loc["dense"]
     assert row.to_dict() == pytest.approx(
         {"runs": 2, "tpot_mean_abs": 20, "tpot_bias": -10, "ttft_median_abs": 30, "ttft_bias": 30}
     )
@@ -96,19 +74,35 @@ def test_errors_are_summed_in_percent():
     [
         (
             "nvidia/Llama-3.1-8B-Instruct-FP8,h200_sxm,fp8,0.12.0,2000,100,16,1,1,90,9,",
-            "faster than the oper",
+            "faster than its weights",
         ),
         ("Qwen/Qwen3-235B-A22B-FP8,h200_sxm,fp8,0.12.0,2000,100,16,2,1,90,9,", "on how many GPUs it ran"),
         ("Qwen/Qwen3-32B,h100_sxm,fp8,0.12.0,2000,100,16,1,0,90,9,", "ep 0 is no degree"),
         ("who/knows,h100_sxm,bf16,0.12.0,2000,100,16,1,1,90,9,", "is not in the catalogue"),
     ],
 )
-def test_a_run_that_cannot_be_simulated_is_left_out_with_the_reason(runs, tmp_path, row, why):
-    class Absent(PAGE.Operators):
-        def file(self, *_: object) -> Path:
-            raise PagesimError("no table")
-
-    found, left_out = cases(runs(row), Absent(tmp_path, None))
-    assert not found
-    (reason,) = left_out.values()
+def test_a_run_that_cannot_be_simulated_is_left_out_with_the_reason(tmp_path, row, why):
+    rows, left_out = PAGE.closed_loops(table(tmp_path, row), "auto")
+    assert not len(rows)
+    (reason,) = left_out.index
     assert why in reason
+
+
+def test_consumers_gpus_and_single_numbers_are_simulated(tmp_path):
+    consumer = tmp_path / "consumer_runs.csv"
+    consumer.write_text(
+        "model,gpu,gpus,engine,load,request_rate,completed,mean_input_tokens,mean_output_tokens,duration_s,"
+        "mean_ttft_ms,mean_tpot_ms,p99_tpot_ms\n"
+        "DeepSeek-R1-Distill-Qwen-7B,GeForce-RTX-4090,1,vLLM 0.8.5,ShareGPT,1.0,5,208.2,20,9,33.5,17.9,18\n"
+    )
+    (row,) = PAGE.consumer(consumer, "auto")
+    assert (row["gpu"], row["gpus"], row["model"]) == ("GeForce-RTX-4090", 1, "qwen2.5-7b")
+    assert abs(row["tpot_error"]) < 0.15
+    points = tmp_path / "single_points.csv"
+    points.write_text(
+        "model,gpu,gpus,engine,load,metric,measured\n"
+        'llama-3.1-8b fp16,H100,1,vLLM 0.21,"4 clients, 128/128",TPOT ms; TTFT ms,6.59; 22.75\n'
+    )
+    tpot, ttft = PAGE.single_points(points, "auto")
+    assert (tpot["metric"], ttft["metric"]) == ("TPOT ms", "TTFT ms")
+    assert tpot["error"] == pytest.approx(100 * (tpot["simulated"] / 6.59 - 1), abs=0.1)

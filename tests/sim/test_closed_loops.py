@@ -86,7 +86,9 @@ def test_preemptions_of_a_closed_loop_are_those_of_vllm_s_own_scheduler(
 def test_the_next_request_is_sent_at_the_instant_at_which_one_is_over_and_is_decided_on_then(
     policy: str,
 ) -> None:
-    result = in_seconds(trace([0.0] * 4, [4] * 4, [2, 4, 3, 1]), policy, max_concurrency=2, max_model_len=64)
+    result = in_seconds(
+        trace([0.0] * 4, [4] * 4, [2, 4, 3, 1]), policy, max_concurrency=2, max_model_len=64, frontend="0"
+    )
     requests = result.requests
     assert requests["arrival_s"].tolist() == [0.0, 0.0, 2.0, 4.0]
     assert requests["due_s"].tolist() == [0.0] * 4

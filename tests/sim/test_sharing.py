@@ -13,6 +13,7 @@ from pagesim.scheduling.beams import BeamSearch
 OPTIONS: dict[str, Any] = {
     "steps": "iterations",
     "cost": "affine:0.02,0,0",
+    "frontend": "0",
     "num_blocks": 100,
     "block_size": 4,
 }

@@ -33,8 +33,8 @@ def document(
     parts = [
         "# The PagedAttention paper, figure by figure",
         "Kwon et al., *Efficient Memory Management for Large Language Model Serving with PagedAttention*, "
-        "SOSP 2023. `pagesim reproduce` writes this file; do not edit it. docs/validation/paper.md of "
-        "pagesim explains the misses.",
+        "SOSP 2023. `pagesim reproduce` writes this file; do not edit it. The misses are "
+        "explained in docs/validation/paper.md.",
         *_made_with(setting),
         "## What misses its bar",
         _listed(number for number in numbers if number.verdict == "misses"),

@@ -208,6 +208,8 @@ class PaperSetting:
             "gpu": server.gpu,
             "tensor_parallel_size": server.tp,
             "cost": self.cost_on(server, policy, block_sizes="block_size" in options),
+            # The paper's own clients called the engine.
+            "frontend": "0",
         }
         if window is not None:
             values["window"] = f"{window[0] * share:g}:{window[1] * share:g}"

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pagesim.experiments.recorded.aiperf import UNITS
 from pagesim.experiments.recorded.bench_server import server_of
 from pagesim.experiments.recorded.layout import (
     Amount,
@@ -22,7 +23,7 @@ from pagesim.experiments.recorded.layout import (
     text_of,
 )
 from pagesim.experiments.recorded.recording import RecordedRun
-from pagesim.experiments.recorded.summaries import UNITS, Load
+from pagesim.experiments.recorded.summaries import Load
 
 EXPORT = "profile_export_aiperf.json"
 
@@ -64,7 +65,7 @@ def read(name: str, rows: Sequence[Any]) -> tuple[RecordedRun, ...]:
         name,
         [parsed(_Record, name, rows[number], hint, row=number) for number in good],
         failed=len(of_run) - len(good),
-        max_concurrency=None if load.rate else load.clients,
+        max_concurrency=None if load.a_second(str(beside)) else load.clients,
         server=server_of(str(beside), export),
     )
     return (run,)

@@ -71,7 +71,7 @@ class ServerFacts(NamedTuple):
     series: Series | None = None
 
 
-class Sample(NamedTuple):
+class MetricSample(NamedTuple):
     """A value of a metric; where AIPerf sampled it, its increase or mean, and those of slices of time."""
 
     metric: str
@@ -86,24 +86,24 @@ class _Slice(Layout):
     avg: Amount
 
 
-def samples_of(text: str) -> list[Sample]:
+def samples_of(text: str) -> list[MetricSample]:
     """Return the samples of a dump of ``/metrics``."""
     found = filter(None, map(_SAMPLE.match, text.splitlines()))
-    return [Sample(each[1], dict(_LABEL.findall(each[2] or "")), each[3]) for each in found]
+    return [MetricSample(each[1], dict(_LABEL.findall(each[2] or "")), each[3]) for each in found]
 
 
-def sampled(data: object) -> list[Sample]:
+def sampled(data: object) -> list[MetricSample]:
     """Return the samples of AIPerf's ``server_metrics_export.json``."""
     found = []
     for metric, of in table(table(data).get("metrics")).items():
         for each in map(table, table(of).get("series") or ()):
             stats = table(each.get("stats"))
             value = stats.get("total", stats.get("avg", 0))
-            found.append(Sample(metric, table(each.get("labels")), value, each.get("timeslices") or ()))
+            found.append(MetricSample(metric, table(each.get("labels")), value, each.get("timeslices") or ()))
     return found
 
 
-def metrics(name: str, samples: Sequence[Sample]) -> ServerFacts:
+def metrics(name: str, samples: Sequence[MetricSample]) -> ServerFacts:
     """Return what the metrics of a server say.
 
     Raises:
