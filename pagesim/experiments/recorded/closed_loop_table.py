@@ -61,6 +61,8 @@ def _run(file: Path, line: int, cells: Mapping[str, str]) -> RecordedRun:
         "weight_dtype": row.dtype if row.dtype in ("bf16", "fp8", "nvfp4") else None,
         **settings(row),
     }
+    if server["expert_parallel_size"] > 1:
+        server["enable_expert_parallel"] = True
     return RecordedRun.summarized(
         f"{line}: {row.name} {row.dtype} {row.system} {row.release or '?'} tp{row.tp:.0f} "
         f"{row.isl:.0f}/{row.osl:.0f} c{clients}",
