@@ -193,6 +193,7 @@ HEAD = """# The public API
 
 These names are stable: [CHANGELOG.md](../../CHANGELOG.md) has each change. Other names can change any time.
 Functions of `pagesim` and `Result` are shown in full; `help()` describes every other name.
+Functions raise `PagesimError`, with one sentence, where an argument is wrong.
 Lengths are in tokens, sizes in blocks, times in seconds unless a name says ticks (picoseconds).
 `[N]` is a column with one value a request.
 """
@@ -303,7 +304,7 @@ def page() -> str:
         if home == "pagesim":
             for name, part in offered.items():
                 if inspect.isfunction(part) or name == "Result":
-                    described = (inspect.getdoc(part) or "").partition("\n\nExample:")[0]
+                    described = re.split(r"\n\n(?:Raises|Example):", inspect.getdoc(part) or "")[0]
                     shown = f"{called(name, part, 100)}\n\n{described}"
                     texts.append(f"\n### {name}\n\n```text\n{shown}\n```\n")
     return "".join(texts)

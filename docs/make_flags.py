@@ -26,9 +26,8 @@ SECTIONS: dict[Kind, str] = {
     "layers": "Without an effect on models whose layers are alike; rejected for other models",
     "refused": "Rejected: they affect memory or scheduling and are not modelled",
     "older": "Removed in this release",
-    "no effect": "Without an effect on memory and scheduling",
 }
-"""The headings of the kinds, in order."""
+"""The headings of the kinds, in order; flags without an effect are counted."""
 
 HEAD = """# Flags of servers
 
@@ -37,6 +36,7 @@ HEAD = """# Flags of servers
 What `--serve` ([serve.md](../how-to/serve.md)) does with each flag, JSON key (after a dot) and variable.
 `pagesim list flags PATTERN` says what each does and where the release reads it.
 A rejected flag is accepted with the values in parentheses, which change nothing.
+Flags that are not listed have no effect on memory and scheduling; a note of the run names them.
 """
 
 
@@ -52,7 +52,7 @@ def rows(kind: Kind, flags: Iterable[Flag]) -> Iterator[str]:
     alike = defaultdict(list)
     for flag in flags:
         alike[f"`{flag.option}`" if kind == "taken" and flag.option else flag.does].append(named(flag))
-    if kind in ("replica", "layers", "no effect"):
+    if kind in ("replica", "layers"):
         yield " ".join(name for names in alike.values() for name in names)
         return
     for head, names in alike.items():
@@ -70,6 +70,8 @@ def page() -> str:
             of_kind = [flag for flag in flags if flag.kind == kind]
             if of_kind:
                 lines += [f"### {title}", "", *rows(kind, of_kind), ""]
+        others = sum(flag.kind == "no effect" for flag in flags)
+        lines += [f"{others} flags and variables have no effect.", ""]
     return "\n".join(lines)
 
 

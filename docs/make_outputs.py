@@ -2,7 +2,7 @@
 
 Run it after a change of costs or decisions: python docs/make_outputs.py [PAGE…]
 Each page's steps run one after another in a new folder. Sentences that repeat a changed number are for the
-writer to mend.
+writer to mend; docs/make_answers.py draws the figures of docs/answers.
 """
 
 from __future__ import annotations
@@ -29,15 +29,32 @@ def masked(line: str) -> str:
     return re.sub(r"\d[\d,.]*", "#", " ".join(line.split()))
 
 
+def likeness(old: str, new: str) -> float:
+    """Return how alike two lines are, from 0 to 1: but for their numbers, which tell alike lines apart."""
+    shapes = SequenceMatcher(None, masked(old), masked(new)).ratio()
+    return 0.96 * shapes + 0.04 * SequenceMatcher(None, old, new).ratio()
+
+
 def excerpt(shown: list[str], printed: list[str]) -> list[str]:
-    """Return the lines of an output that are most like those that a page shows."""
+    """Return the lines of an output that are most like those that a page shows, in their order."""
 
-    def likeness(first: int) -> float:
-        pairs = zip(shown, printed[first:], strict=False)
-        return sum(SequenceMatcher(None, masked(old), masked(new)).ratio() for old, new in pairs)
+    def alike(first: int) -> float:
+        return sum(map(likeness, shown, printed[first:]))
 
-    first = max(range(max(1, len(printed) - len(shown) + 1)), key=likeness)
-    return printed[first : first + len(shown)]
+    first = max(range(max(1, len(printed) - len(shown) + 1)), key=alike)
+    if alike(first) > 0.97 * len(shown):
+        return printed[first : first + len(shown)]
+    found, at = [], 0
+    for line in shown:  # with lines left out between them
+        at = (
+            max(
+                range(min(at, len(printed) - 1), len(printed)),
+                key=lambda place: likeness(line, printed[place]),
+            )
+            + 1
+        )
+        found.append(printed[at - 1])
+    return found
 
 
 def lines_of(text: str) -> list[str]:
@@ -49,12 +66,13 @@ def renewed(page: Path) -> str:
     """Run a page's steps in the current folder; return its text with their outputs as they are now."""
     text, at, parts, printed = page.read_text(encoding="utf-8"), 0, [], ""
     names: dict[str, object] = {"__name__": "documentation"}
+    columns = "100" if page.parent.name == "answers" else "80"
     for step in STEP.finditer(text):
         command, program, shown = step.groups()
         if command:
             words = shlex.split(command.replace("\\\n", " "), comments=True)
             done = subprocess.run(
-                [sys.executable, "-m", *words], env={**os.environ, "COLUMNS": "80"},
+                [sys.executable, "-m", *words], env={**os.environ, "COLUMNS": columns},
                 capture_output=True, text=True, check=True,
             )  # fmt: skip
             printed = done.stdout

@@ -283,7 +283,7 @@ class Roofline:
     def _of_decoding(self, shape: IterationShape) -> int:
         """Ticks of decode attention to all tokens: a sequence and its drafts read its context once."""
         a_token = self._context
-        if shape.drafts:
+        if shape.drafts and shape.decoding:  # a prompt of one token may have drafts, too
             queries = 1 + shape.drafts / shape.decoding
             a_token = max(a_token, to_ticks(self._query_s * queries))
         return a_token * shape.decode_context

@@ -92,7 +92,7 @@ SGLANG: Named = {
 }
 
 
-class States(NamedTuple):
+class ServerStates(NamedTuple):
     """A server at some instants, ``[T]`` each: requests that run and wait, share of the KV blocks in use."""
 
     running: Floats
@@ -100,7 +100,7 @@ class States(NamedTuple):
     kv_use: Floats
 
 
-def states_at(steps: pd.DataFrame, t: Floats) -> States:
+def states_at(steps: pd.DataFrame, t: Floats) -> ServerStates:
     """Return what a server was at instants, from its steps table; nothing runs while it is idle.
 
     Args:
@@ -108,7 +108,7 @@ def states_at(steps: pd.DataFrame, t: Floats) -> States:
         t: seconds, ``[T]``, rising.
     """
     if not len(steps):
-        return States(*np.zeros((3, len(t))))
+        return ServerStates(*np.zeros((3, len(t))))
     # The null block of vllm-v1 is no block of memory: as the server counts, it is none.
     use = 1 - steps["free_gpu_blocks"] / (steps["free_gpu_blocks"] + steps["num_physical_blocks"]).max()
     start = steps["start"].to_numpy()
@@ -116,7 +116,9 @@ def states_at(steps: pd.DataFrame, t: Floats) -> States:
     at = np.searchsorted(start, t, "right") - 1
     busy = (at >= 0) & (t < np.asarray(last)[np.maximum(at, 0)])
     columns = (steps["num_running"], steps["num_waiting"], use)
-    return States(*(np.where(busy, each.to_numpy(np.float64)[np.maximum(at, 0)], 0.0) for each in columns))
+    return ServerStates(
+        *(np.where(busy, each.to_numpy(np.float64)[np.maximum(at, 0)], 0.0) for each in columns)
+    )
 
 
 class _Events:

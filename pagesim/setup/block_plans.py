@@ -37,6 +37,7 @@ from pagesim.sizing import (
     plan_states,
     plan_types,
 )
+from pagesim.sizing.kernel_blocks import check_block
 from pagesim.sizing.type_plan import Layout
 
 if TYPE_CHECKING:
@@ -435,6 +436,8 @@ def check_serve_line(config: EngineConfig, *, full_graphs: bool) -> None:
     if not isinstance(options, VllmV1Options):
         return
     num_blocks = config.capacity.num_blocks + config.scheduler.null_blocks
+    if config.system.block_size and config.capability:
+        check_block(config.model.cache_layers, config.system.block_size)
     blocks = block_plan(config).holding(num_blocks)
     check_longest(config.system, blocks)
     if full_graphs:

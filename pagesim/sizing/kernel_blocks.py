@@ -108,6 +108,27 @@ def kernels_block(
     return LATENT_BLOCK if family == 9 and in_8_bits else KERNEL_BLOCK
 
 
+def check_block(layers: Sequence[Layer], block_size: int) -> None:
+    """Refuse a block of which none of vLLM's kernels on NVIDIA's GPUs for these layers takes the tokens.
+
+    Args:
+        layers: what each layer keeps.
+        block_size: tokens of a block, as a flag says.
+
+    Raises:
+        PagesimError: it is no multiple of what they take.
+    """
+    step = KERNEL_BLOCK
+    if any(isinstance(layer, LatentLayer) and layer.tokens_per_state > 1 for layer in layers):
+        step = COMPRESSED_BLOCK
+    elif _latent(layers) and any(isinstance(layer, IndexerLayer) for layer in layers):
+        step = LATENT_BLOCK
+    if block_size % step:
+        raise PagesimError(
+            f"block_size is {block_size}; vLLM's kernels for such layers take multiples of {step}: choose one"
+        )
+
+
 def packs(layers: Sequence[Layer]) -> bool:
     """Say whether pages of different size lie side by side in a block (vLLM's layout BLHNC)."""
     return any(isinstance(layer, WindowLayer | RingLayer) and layer.block_size for layer in layers)

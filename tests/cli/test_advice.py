@@ -101,7 +101,8 @@ OTHERS = {
         "output-details",
         "request-rate",
         "burstiness",
-    ),  # of the clients of vLLM and SGLang
+        "streaming",
+    ),  # of the clients of vLLM and SGLang, and of AIPerf
     *("no", "model-type"),  # the beginning of an option, and one of SGLang's that is read by itself
     *("rules", "targets", "vllm"),  # of scripts in the checkout
     *("query-gpu", "format"),  # of nvidia-smi
@@ -130,7 +131,7 @@ def test_every_option_that_a_text_names_is_a_commands_or_an_engines():
 
 def test_every_extra_that_is_to_be_installed_is_one_and_from_the_checkout():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    pages = [(str(file), file.read_text(encoding="utf-8")) for file in (ROOT / "docs").glob("*.md")]
+    pages = [(str(file), file.read_text(encoding="utf-8")) for file in (ROOT / "docs").rglob("*.md")]
     found = [(place, each) for place, text in (*TEXTS, *pages) for each in EXTRAS.findall(text)]
     assert len(found) > 8
     for place, what in found:

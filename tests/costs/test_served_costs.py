@@ -40,6 +40,12 @@ def test_a_sequence_and_its_drafts_read_its_context_once_and_each_computes_with_
     assert (computed > 1000 * TOKEN / HBM) == (drafts == 511)
 
 
+def test_a_prompt_of_one_token_with_drafts_reads_no_context() -> None:
+    # As where all before it was found: nothing decodes beside it.
+    shape = step_shape(0, 0)._replace(tokens=4, sampled=4, drafts=3, query_key_pairs=1000)
+    assert part(Roofline(OPT, A100, efficiency=IDEAL, engine=FREE), "decode attention", shape) == 0
+
+
 def test_a_head_runs_as_often_as_it_has_drafts_with_a_layer_and_the_models_own_lm_head() -> None:
     cost = Roofline(OPT, A100, efficiency=IDEAL, engine=FREE, drafter=DraftForwards(3, 1, 1))
     shape = step_shape(1, 1000)._replace(tokens=4, sampled=4, drafts=3)

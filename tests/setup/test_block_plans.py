@@ -205,6 +205,28 @@ def test_a_served_override_too_small_for_a_longest_request_is_refused():
     check_serve_line(EngineConfig(served(f"{LINE} 513")[0]), full_graphs=graphs)
 
 
+@pytest.mark.parametrize(
+    ("name", "size", "step"),
+    [
+        # as the selectors of 0.33.0 refuse and take it
+        ("qwen3-8b", 24, 16),
+        ("deepseek-v3.2", 16, 64),
+        ("deepseek-v4-flash", 64, 256),
+        ("deepseek-v3", 16, 0),
+        ("glm-5-fp8", 128, 0),
+        ("glm-5.3-flash", 64, 0),
+    ],
+)
+def test_a_served_block_is_a_multiple_of_what_kernels_take(name, size, step):
+    line = f"vllm serve {name} -tp 8 --max-model-len 4096 --kv-cache-memory-bytes 20G --block-size {size}"
+    of, graphs = served(line)
+    if not step:
+        check_serve_line(EngineConfig(of), full_graphs=graphs)
+        return
+    with pytest.raises(PagesimError, match=f"block_size is {size}; .* take multiples of {step}: choose one"):
+        check_serve_line(EngineConfig(of), full_graphs=graphs)
+
+
 def test_a_run_with_an_override_too_small_for_a_longest_request_says_that_the_engine_does_not_start():
     def notes(num_blocks: int) -> str:
         of = System(policy="vllm-v1", model="llama-3.1-8b", max_model_len=8192, num_blocks=num_blocks)

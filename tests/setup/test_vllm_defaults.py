@@ -110,7 +110,8 @@ def test_a_gpu_of_somebody_else_is_of_a_tier_by_its_memory() -> None:
 def test_a_note_says_what_was_taken_for_the_gpu_at_hand() -> None:
     notes = ps.simulate(ONE, "vllm-v1", gpu="h100", num_blocks=100).notes
     assert any(note.startswith("vllm-v1 on h100 takes by default max_num_seqs 1024") for note in notes)
-    assert not ps.simulate(ONE, "vllm-sosp", num_blocks=100, cost="roofline").notes
+    of_paper = ps.simulate(ONE, "vllm-sosp", num_blocks=100, cost="affine:0.01,1e-5,1e-7").notes
+    assert not of_paper
 
 
 def test_policies_that_are_compared_are_sized_by_one_rule() -> None:
@@ -175,7 +176,7 @@ def test_an_older_release_starts_with_a_threshold_above_the_longest_request() ->
 
 def test_a_result_notes_that_its_models_config_was_not_seen() -> None:
     unseen, seen = (
-        ps.simulate(ONE, "vllm-sosp", model=name, num_blocks=100, cost="roofline").notes
+        ps.simulate(ONE, "vllm-sosp", model=name, num_blocks=100, cost="affine:0.01,1e-5,1e-7").notes
         for name in ("mistral-small-3", "mistral-7b")
     )
     assert unseen == model("mistral-small-3").notes != ()

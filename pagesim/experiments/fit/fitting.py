@@ -67,7 +67,7 @@ def fit(
         first: of how many requests of each load the log is looked at; all when left out.
 
     Raises:
-        PagesimError: a log or an option is off, or scipy is not installed.
+        PagesimError: a log or an option is off.
     """
     if not loads:
         raise PagesimError("there is no log to fit to; give at least one")

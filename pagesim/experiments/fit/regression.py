@@ -48,9 +48,6 @@ def regress(
             scale: rows that are low by chance would count more, and all values come out too small.
         weights: of each row, ``[N]``; 0 for one that does not count.
         groups: of rows whose errors may be alike, ``[N]``.
-
-    Raises:
-        PagesimError: scipy is not installed.
     """
     relative = features / scale[:, None]
     target = (seconds - known) / scale

@@ -94,7 +94,7 @@ def search(
         first: of how many requests of each load the log is looked at; all when None.
 
     Raises:
-        PagesimError: the loads say nothing, or scipy is not installed.
+        PagesimError: the loads say nothing.
     """
     free = np.array([name in form and name not in fixed for name in COLUMNS])
     values = np.where(free, start, [fixed.get(name, 0.0) for name in COLUMNS])

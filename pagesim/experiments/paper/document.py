@@ -33,15 +33,14 @@ def document(
     parts = [
         "# The PagedAttention paper, figure by figure",
         "Kwon et al., *Efficient Memory Management for Large Language Model Serving with PagedAttention*, "
-        "SOSP 2023. `pagesim reproduce` writes this file; do not edit it. docs/validation/paper.md of "
-        "pagesim explains the misses.",
+        "SOSP 2023. `pagesim reproduce` writes this file; do not edit it. The misses are "
+        "explained in docs/validation/paper.md.",
         *_made_with(setting),
         "## What misses its bar",
         _listed(number for number in numbers if number.verdict == "misses"),
         "## In all",
         _table(
-            {"figure": "---", "title": "---", "rests on": "---", "holds": "--:", "misses": "--:"}
-            | {"worst error of those with a bar": "---"},
+            {"figure": "---", "rests on": "---", "holds": "--:", "misses": "--:"},
             (_summary(each) for each in made),
         ),
     ]
@@ -68,8 +67,8 @@ def _made_with(setting: PaperSetting) -> list[str]:
         )
     sure = "; ".join(f"{letter}: {text}" for letter, text in CERTAINTIES.items() if letter)
     lines.append(
-        f"**Certainty of the paper's numbers** (*sure*). {sure}. A range is the text's, or what the artifact "
-        "leaves open. *Bar* is the tolerance set before the run. The CSV files hold the errors, and "
+        f"**Certainty of the paper's numbers**, in parentheses. {sure}. A range is the text's, or what the "
+        "artifact leaves open. *Bar* is the tolerance set before the run. The CSV files hold the errors, and "
         "numbers that the paper does not give."
     )
     return lines
@@ -87,16 +86,7 @@ def _listed(numbers: Iterable[Number]) -> str:
 def _summary(each: Reproduced) -> list[str]:
     count = Counter(number.verdict for number in each.numbers)
     figure, counts = each.figure, [str(count[verdict]) for verdict in ("holds", "misses")]
-    return [figure.name, figure.title, figure.rests_on, *counts, _worst(each.numbers)]
-
-
-def _worst(numbers: Sequence[Number]) -> str:
-    barred = [n for n in numbers if n.verdict in ("holds", "misses") and n.error is not None]
-    if not barred:
-        return "–"
-    worst = max(barred, key=lambda n: (n.verdict == "misses", abs(n.error or 0.0)))
-    share = "" if worst.relative is None else f" ({100 * worst.relative:+.1f} %)"
-    return f"{worst.error:+.3g}{share}, {worst.series}, {worst.x}"
+    return [figure.name, figure.rests_on, *counts]
 
 
 def _section(each: Reproduced, pictures: Mapping[str, str]) -> list[str]:
@@ -106,20 +96,18 @@ def _section(each: Reproduced, pictures: Mapping[str, str]) -> list[str]:
         name = name.replace("fig", "Fig. ").replace("table", "Table ")
     parts = [
         f"## {name}: {figure.title}",
-        f"{figure.how[0].upper()}{figure.how[1:]}. Rests on {figure.rests_on}.",
+        f"{figure.how[0].upper()}{figure.how[1:]}.",
     ]
     if figure.missing:
         parts.append(f"**Not drawn**: {figure.missing}.")
     if figure.name in pictures:
         parts.append(f"![{figure.title}]({pictures[figure.name]})")
-    right = dict.fromkeys(["paper", "sure", "ours"], "--:")
+    right = dict.fromkeys(["paper", "ours"], "--:")
     given = [number for number in each.numbers if number.paper is not None]
     rows = (
         [
-            n.series,
-            n.x,
-            _range_cell(n.paper),
-            n.certainty,
+            f"{n.series}, {n.x}",
+            f"{_range_cell(n.paper)} ({n.certainty})",
             _cell(n.ours),
             "" if n.bar == FITTED else n.bar,
             n.verdict,
@@ -127,7 +115,7 @@ def _section(each: Reproduced, pictures: Mapping[str, str]) -> list[str]:
         for n in given
     )
     if given:
-        parts.append(_table({"series": "---", "x": "---", **right, "bar": "---", "verdict": "---"}, rows))
+        parts.append(_table({"number": "---", **right, "bar": "---", "verdict": "---"}, rows))
     if len(given) < len(each.numbers):
         parts.append(f"`{figure.name}.csv` has {len(each.numbers) - len(given)} more numbers.")
     return parts

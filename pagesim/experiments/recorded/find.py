@@ -9,13 +9,15 @@ from typing import Any
 
 from pagesim.errors import PagesimError, brief
 from pagesim.experiments.recorded import (
+    aiperf,
+    aiperf_csv,
     aiperf_records,
+    bench_summary,
     closed_loop_table,
     guidellm,
     inference_perf,
     llmservingsim,
     server_files,
-    summaries,
     vllm_bench,
 )
 from pagesim.experiments.recorded.catalogue import known, of_another_gpu
@@ -31,10 +33,10 @@ FORMATS = (
     "requests.jsonl, or a table of closed-loop runs"
 )
 
-OF_LINES = (vllm_bench, summaries)
+OF_LINES = (vllm_bench, bench_summary)
 """Readers of what clients append to a file, a run a line."""
 
-READERS = (*OF_LINES, guidellm, inference_perf, llmservingsim, aiperf_records)
+READERS = (*OF_LINES, guidellm, inference_perf, llmservingsim, aiperf, aiperf_records)
 """Each has ``fits(data)`` and ``read(name, data)``: whether what a file of that name holds is of its format,
 and its runs. ``read`` raises `PagesimError` where a field is missing or wrong, times contradict one another,
 or too many requests failed. The first that fits reads a file."""
@@ -116,9 +118,8 @@ def _read(file: Path) -> tuple[RecordedRun, ...]:
         raise PagesimError(f"{file}: is empty, and so is no log that pagesim reads: {FORMATS}")
     if closed_loop_table.fits(text):
         return closed_loop_table.read(file)
-    if text.startswith("Metric,"):
-        beside = file.with_suffix(".json")
-        return _read(beside) if beside.is_file() else summaries.read(name, summaries.of_csv(text))
+    if aiperf_csv.fits(text):
+        return aiperf_csv.read(file)
     data = json_of(file, text)
     for reader in READERS:
         if reader.fits(data):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pagesim.errors import PagesimError, brief
-from pagesim.experiments.recorded.layout import Amount, Layout, Nanoseconds, number, parsed, table
+from pagesim.experiments.recorded.layout import Amount, FileLayout, Nanoseconds, number, parsed, table
 from pagesim.experiments.recorded.recording import Series
 
 _SAMPLE = re.compile(r"^((?:vllm|sglang):[a-z_]+)(?:\{(.*)\})?\s+(\S+)\s*$")
@@ -71,7 +71,7 @@ class ServerFacts(NamedTuple):
     series: Series | None = None
 
 
-class Sample(NamedTuple):
+class MetricSample(NamedTuple):
     """A value of a metric; where AIPerf sampled it, its increase or mean, and those of slices of time."""
 
     metric: str
@@ -80,30 +80,30 @@ class Sample(NamedTuple):
     slices: Sequence[Any] = ()
 
 
-class _Slice(Layout):
+class _Slice(FileLayout):
     start_ns: Nanoseconds
     end_ns: Nanoseconds
     avg: Amount
 
 
-def samples_of(text: str) -> list[Sample]:
+def samples_of(text: str) -> list[MetricSample]:
     """Return the samples of a dump of ``/metrics``."""
     found = filter(None, map(_SAMPLE.match, text.splitlines()))
-    return [Sample(each[1], dict(_LABEL.findall(each[2] or "")), each[3]) for each in found]
+    return [MetricSample(each[1], dict(_LABEL.findall(each[2] or "")), each[3]) for each in found]
 
 
-def sampled(data: object) -> list[Sample]:
+def sampled(data: object) -> list[MetricSample]:
     """Return the samples of AIPerf's ``server_metrics_export.json``."""
     found = []
     for metric, of in table(table(data).get("metrics")).items():
         for each in map(table, table(of).get("series") or ()):
             stats = table(each.get("stats"))
             value = stats.get("total", stats.get("avg", 0))
-            found.append(Sample(metric, table(each.get("labels")), value, each.get("timeslices") or ()))
+            found.append(MetricSample(metric, table(each.get("labels")), value, each.get("timeslices") or ()))
     return found
 
 
-def metrics(name: str, samples: Sequence[Sample]) -> ServerFacts:
+def metrics(name: str, samples: Sequence[MetricSample]) -> ServerFacts:
     """Return what the metrics of a server say.
 
     Raises:

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from pagesim.costs import Efficiency, IterationShape, Profiled, Roofline, step_shape
-from pagesim.costs.profiles import LAUNCH_S, Profile, analytic_profile, bundled_profile, import_vidur, rescale
+from pagesim.costs.profiles import (
+    LAUNCH_S,
+    Launching,
+    Profile,
+    analytic_profile,
+    bundled_profile,
+    import_vidur,
+    rescale,
+)
 from pagesim.errors import PagesimError
 from pagesim.hardware import gpu
 from pagesim.models import model
@@ -105,6 +113,36 @@ def test_launches_go_with_the_layers_and_are_no_shorter_on_a_faster_gpu() -> Non
         there = rescale(one, LLAMA, A80, model=LLAMA, gpu=gpu_there, name="new").terms
         launches = 9 * LLAMA.layers * LAUNCH_S
         assert there.linear(1) - launches == pytest.approx(faster * (one.terms.linear(1) - launches))
+
+
+def test_a_term_at_its_bound_has_no_launches_to_set_apart(analytic: Profile) -> None:
+    """A datasheet's attention reaches 0.65 of the bandwidth, in prompts 0.8 of the operations."""
+
+    def at_bounds(profile: Profile) -> Profile:
+        terms = profile.terms
+        update = {
+            "decode": {size: each.scaled(0.65) for size, each in terms.decode.items()},
+            "prefill": {size: each.scaled(0.8) for size, each in terms.prefill.items()},
+        }
+        origins = {**profile.origins, "decode": "imported", "prefill": "imported"}
+        return profile.model_copy(
+            update={"kind": "imported", "origins": origins, "terms": terms.model_copy(update=update)}
+        )
+
+    here = at_bounds(analytic)
+    there = at_bounds(analytic_profile(H200, OPT, block_sizes=(1, 16))).terms
+    carried = rescale(here, OPT, A40, model=OPT, gpu=H200, name="new").terms
+    assert carried.decode[16](64, 1000) == pytest.approx(there.decode[16](64, 1000))
+    assert carried.prefill[16](512, 700) == pytest.approx(there.prefill[16](512, 700))
+
+
+def test_what_the_host_launches_goes_with_the_layers(analytic: Profile) -> None:
+    launching = Launching(decode_s=1e-3, prompt_s=2e-3, mixed_s=3e-3, unless_graphed=True)
+    here = analytic.model_copy(update={"terms": analytic.terms.model_copy(update={"launching": launching})})
+    # OPT-13B has 40 layers, Llama-2-7B 32.
+    there = rescale(here, OPT, A40, model=LLAMA, gpu=H200, name="new").terms.launching
+    assert (there.decode_s, there.prompt_s, there.mixed_s) == pytest.approx((8e-4, 1.6e-3, 2.4e-3))
+    assert there.unless_graphed
 
 
 def test_an_engines_overhead_does_not_grow_with_the_layers() -> None:

@@ -94,6 +94,21 @@ def test_a_table_of_chunks(tokens: int, pairs: int, seconds: float) -> None:
     assert read(schema1.prefill, CHUNKS)(tokens, pairs / tokens) == pytest.approx(seconds, rel=schema1.NEAR)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "keys", "seconds"),
+    [
+        (20, 5.5, 8.0),  # two prompts of ten
+        (20, 10.5, 3.0),  # one of twenty
+        (20, 15.5, 3.0),  # two thirds of one of thirty are 2.4, and one of twenty takes more
+        (10, 15.5, 4.0),  # a third of it is 1.2, and one of ten takes more
+        (1, 15.5, 0.4),  # a tenth of one of ten
+    ],
+)
+def test_a_part_of_a_prompt_takes_no_less_than_whole_ones(tokens: int, keys: float, seconds: float) -> None:
+    term = {"lengths": [10, 20, 30], "batches": [1, 2], "seconds": [[4.0, 8.0], [3.0, 6.0], [3.6, 7.2]]}
+    assert read(schema1.prefill, term)(tokens, keys) == pytest.approx(seconds, rel=schema1.NEAR)
+
+
 def test_tables_that_were_not_measured_from_one_on_and_know_no_launch() -> None:
     prompts = read(schema1.prefill, {"lengths": [10], "batches": [2, 4], "seconds": [[1.0, 3.0]]})
     # A prompt of ten is half of two; forty tokens are four.

@@ -137,7 +137,6 @@ class FakeDevice:
 def one_thread() -> Iterator[None]:
     """Two threads would fight for a busy core; and without torch nothing of this can run."""
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    pytest.importorskip("scipy", reason="scipy is not installed")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

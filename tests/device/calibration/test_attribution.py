@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytest.importorskip("scipy", reason="scipy is not installed")
 
 import pagesim as ps  # noqa: E402
 from pagesim.device.calibration import calibrate  # noqa: E402

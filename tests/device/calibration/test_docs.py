@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytest.importorskip("scipy", reason="scipy is not installed")
 
 from tests.pages import check_programs, commands_in, text_of  # noqa: E402
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
-pytest.importorskip("scipy", reason="scipy is not installed")
 
 import pagesim
 from pagesim.costs.profiles import load_profile

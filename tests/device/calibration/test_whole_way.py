@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-pytest.importorskip("scipy", reason="scipy is not installed")
 
 import pandas as pd  # noqa: E402
 
