@@ -193,3 +193,13 @@ def test_the_host_launches_a_prompt_that_no_graph_does(profile: Profile) -> None
     assert Profiled(always, OPT, engine=graphed).iteration(graphed_prompt) == own + to_ticks(0.5), (
         "a machine that was measured without such graphs has none"
     )
+
+
+def test_a_profile_that_timed_the_sampler_does_not_pay_it_again() -> None:
+    profile = analytic_profile(A100, OPT)
+    timed = profile.model_copy(update={"machine": {**profile.machine, "sampler": "timed with the LM head"}})
+    hidden, shape = EngineTime(2e-3, 3e-5, of_sampler=True), step_shape(4, 800)
+    plain = Profiled(profile, OPT, engine=hidden).iteration(shape)
+    assert plain - Profiled(timed, OPT, engine=hidden).iteration(shape) == to_ticks(2e-3)
+    # A loop that is not hidden is the host's, whatever was timed of the device.
+    assert Profiled(timed, OPT, engine=ENGINE).iteration(shape) == plain
