@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from pagesim.experiments.recorded.bench_server import server_of
-from pagesim.experiments.recorded.layout import Amount, Count, Layout, Requests, at, parsed, table
+from pagesim.experiments.recorded.layout import Amount, Count, FileLayout, Requests, at, parsed, table
 from pagesim.experiments.recorded.recording import Ints, RecordedRun
-from pagesim.experiments.recorded.summaries import Load, scaled, statistics
+from pagesim.experiments.recorded.summaries import BenchLoad, scaled, statistics
 
 METRICS = {
     "time_to_first_token": "ttft",
@@ -27,7 +27,7 @@ UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3}
 """Seconds of a unit; of others it is 1."""
 
 
-class _Lengths(Layout):
+class _Lengths(FileLayout):
     avg: Count
     std: Amount = 0.0
     min: Amount = 1.0
@@ -38,7 +38,7 @@ class _Lengths(Layout):
         return scaled(np.clip(draw.normal(self.avg, self.std, size), self.min, self.max), self.avg)
 
 
-class _Export(Load):
+class _Export(BenchLoad):
     requests: Requests = at("request_count.avg")
     latency: Amount = at("request_latency.avg")
     prompt: _Lengths = at("input_sequence_length")

@@ -13,7 +13,7 @@ from pagesim.experiments.recorded.aiperf import UNITS
 from pagesim.experiments.recorded.bench_server import server_of
 from pagesim.experiments.recorded.layout import (
     Amount,
-    Layout,
+    FileLayout,
     Nanoseconds,
     Tokens,
     at,
@@ -23,12 +23,12 @@ from pagesim.experiments.recorded.layout import (
     text_of,
 )
 from pagesim.experiments.recorded.recording import RecordedRun
-from pagesim.experiments.recorded.summaries import Load
+from pagesim.experiments.recorded.summaries import BenchLoad
 
 EXPORT = "profile_export_aiperf.json"
 
 
-class _Record(Layout):
+class _Record(FileLayout):
     start: Nanoseconds = at("metadata.request_start_ns")
     ttft: Amount = at("metrics.time_to_first_token.value")
     ttft_unit: str = at("metrics.time_to_first_token.unit")
@@ -56,7 +56,7 @@ def read(name: str, rows: Sequence[Any]) -> tuple[RecordedRun, ...]:
     """Return the run, without the records of its warm-up."""
     beside = Path(name).with_name(EXPORT)
     export = table(json_of(beside, text_of(beside)) if beside.is_file() else None)
-    load = parsed(Load, str(beside), export)
+    load = parsed(BenchLoad, str(beside), export)
     phases = [table(table(row).get("metadata")).get("benchmark_phase", "profiling") for row in rows]
     of_run = [number for number, phase in enumerate(phases) if phase == "profiling"]
     good = [number for number in of_run if table(rows[number]).get("error") is None]

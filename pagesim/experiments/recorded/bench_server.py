@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pagesim.experiments.recorded.layout import Layout, at, parsed, table
+from pagesim.experiments.recorded.layout import FileLayout, at, parsed, table
 
 SGLANG = {
     "tp_size": "tensor_parallel_size",
@@ -27,7 +27,7 @@ SGLANG = {
 """Options of a system, by how SGLang's ``server_info`` calls them."""
 
 
-class _Model(Layout):
+class _Model(FileLayout):
     model: str | None = at(
         *(
             "model_id",

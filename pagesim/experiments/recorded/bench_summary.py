@@ -15,14 +15,14 @@ import numpy as np
 from pagesim.experiments.recorded.bench_server import server_of
 from pagesim.experiments.recorded.layout import Amount, Count, Requests, parsed, table
 from pagesim.experiments.recorded.recording import Floats, RecordedRun
-from pagesim.experiments.recorded.summaries import Load, scaled, statistics
+from pagesim.experiments.recorded.summaries import BenchLoad, scaled, statistics
 from pagesim.workloads import make_trace
 
 METRICS = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2el": "e2e", "e2e_latency": "e2e"}
 """Metrics, by how files call them."""
 
 
-class _Summary(Load):
+class _Summary(BenchLoad):
     completed: Requests
     total_input_tokens: Count
     total_output_tokens: Count

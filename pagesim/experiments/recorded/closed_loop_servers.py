@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import PlainValidator
 
-from pagesim.experiments.recorded.layout import Layout, number
+from pagesim.experiments.recorded.layout import FileLayout, number
 
 INFERENCEX = ("Llama-3.1-70B", "gpt-oss", "MiniMax-M2", "Kimi-K2", "DeepSeek-R1", "GLM-5", "Qwen3.5")
 """How the names of models begin that InferenceX runs."""
@@ -33,7 +33,7 @@ _Whole = Annotated[float, PlainValidator(number(1, 10_000_000, whole=True, cell=
 _Milliseconds = Annotated[float, PlainValidator(number(0, 1e9, cell=True))]
 
 
-class TableRow(Layout):
+class TableRow(FileLayout):
     """A row of the table; ``dtype`` is of the products, an empty ``release`` is not known."""
 
     model: str

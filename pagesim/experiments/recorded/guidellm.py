@@ -10,7 +10,7 @@ from typing import Any
 
 from pagesim.errors import PagesimError, brief
 from pagesim.experiments.recorded.bench_server import server_of
-from pagesim.experiments.recorded.layout import Count, Instant, Layout, Tokens, at, parsed, table
+from pagesim.experiments.recorded.layout import Count, FileLayout, Instant, Tokens, at, parsed, table
 from pagesim.experiments.recorded.recording import RecordedRun
 
 HINT = "run guidellm with streaming, and keep all requests"
@@ -18,7 +18,7 @@ CLIENTS = {"concurrent": "streams", "throughput": "max_concurrency"}
 """Field of a strategy that bounds how many requests are outstanding, by the strategy's name."""
 
 
-class _Request(Layout):
+class _Request(FileLayout):
     start: Instant = at("info.timings.request_start")
     first: Instant = at("info.timings.first_token_iteration")
     last: Instant = at("info.timings.last_token_iteration")
@@ -27,7 +27,7 @@ class _Request(Layout):
     gaps: None = None
 
 
-class _Strategy(Layout):
+class _Strategy(FileLayout):
     type_: str | None = None
     streams: Count | None = None
     max_concurrency: Count | None = None

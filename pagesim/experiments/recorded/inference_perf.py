@@ -13,8 +13,8 @@ from pydantic import field_validator
 
 from pagesim.experiments.recorded.layout import (
     Column,
+    FileLayout,
     Instant,
-    Layout,
     Tokens,
     TokensOrNone,
     at,
@@ -24,7 +24,7 @@ from pagesim.experiments.recorded.layout import (
 from pagesim.experiments.recorded.recording import RecordedRun
 
 
-class _Request(Layout):
+class _Request(FileLayout):
     start: Instant = at("start_time")
     times: Column[Instant] = at("info.response_metrics.output_token_times")
     prompt: Tokens = at("info.request_metrics.text.input_tokens", "info.input_tokens")

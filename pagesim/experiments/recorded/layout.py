@@ -33,7 +33,7 @@ CLOCK = ": times of a clock that never runs backwards"
 LIST = "a list with a value a request is needed"
 
 
-class Layout(BaseModel):
+class FileLayout(BaseModel):
     """What is read of a file, or of a request in it; everything else is passed over."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)

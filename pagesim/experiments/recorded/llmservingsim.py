@@ -15,8 +15,8 @@ from pydantic import PlainValidator
 
 from pagesim.errors import PagesimError, TraceError
 from pagesim.experiments.recorded.layout import (
+    FileLayout,
     Instant,
-    Layout,
     Tokens,
     at,
     csv_of,
@@ -32,7 +32,7 @@ from pagesim.workloads import load
 _Cell = Annotated[float, PlainValidator(number(0, 1e9, cell=True))]
 
 
-class _Request(Layout):
+class _Request(FileLayout):
     start: Instant = at("queued_ts")
     first: Instant = at("first_token_ts")
     last: Instant = at("last_token_ts")
@@ -41,14 +41,14 @@ class _Request(Layout):
     gaps: None = None
 
 
-class _Instant(Layout):
+class _Instant(FileLayout):
     t: _Cell
     running: _Cell
     waiting: _Cell
     kv_cache_pct: _Cell
 
 
-class _Meta(Layout):
+class _Meta(FileLayout):
     frontend: str = "0"  # the engine's own times have none
     model: Any = None
     gpu: Any = at("hardware.device_name", default=None)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pagesim.errors import PagesimError, brief
-from pagesim.experiments.recorded.layout import Amount, Layout, Nanoseconds, number, parsed, table
+from pagesim.experiments.recorded.layout import Amount, FileLayout, Nanoseconds, number, parsed, table
 from pagesim.experiments.recorded.recording import Series
 
 _SAMPLE = re.compile(r"^((?:vllm|sglang):[a-z_]+)(?:\{(.*)\})?\s+(\S+)\s*$")
@@ -80,7 +80,7 @@ class MetricSample(NamedTuple):
     slices: Sequence[Any] = ()
 
 
-class _Slice(Layout):
+class _Slice(FileLayout):
     start_ns: Nanoseconds
     end_ns: Nanoseconds
     avg: Amount

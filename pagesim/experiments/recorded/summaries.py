@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.errors import PagesimError, brief
-from pagesim.experiments.recorded.layout import Count, Layout, at, is_number
+from pagesim.experiments.recorded.layout import Count, FileLayout, at, is_number
 from pagesim.experiments.recorded.recording import Ints
 from pagesim.sim.clock import LONGEST_S
 
@@ -23,7 +23,7 @@ STATISTICS = {
 """Statistics, and how files call them."""
 
 
-class Load(Layout):
+class BenchLoad(FileLayout):
     """With which load a run came about."""
 
     clients: Count | None = at(

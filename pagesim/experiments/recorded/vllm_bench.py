@@ -20,8 +20,8 @@ from pagesim.experiments.recorded.layout import (
     Column,
     Count,
     Duration,
+    FileLayout,
     Instant,
-    Layout,
     TokensOrNone,
     at,
     parsed,
@@ -40,7 +40,7 @@ DETAILED = (
 )
 
 
-class _Lists(Layout):
+class _Lists(FileLayout):
     ttfts: Column[Duration]
     itls: Column[list[Duration]]
     input_lens: Column[TokensOrNone]
