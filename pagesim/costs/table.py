@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from pagesim.errors import PagesimError
+from pagesim.errors import PagesimError, brief
 
 Floats = npt.NDArray[np.float64]
 Sizes = tuple[float, ...]
@@ -326,6 +326,8 @@ def _tuples(seconds: Any) -> Any:
         return tuple(map(_tuples, seconds))
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise ValueError(f"must be numbers, not {type(seconds).__name__}")
+    if not 0 <= seconds < MOST_SECONDS:
+        raise ValueError(f"is {brief(seconds)}; seconds from 0 to a million are needed")
     return float(seconds)
 
 

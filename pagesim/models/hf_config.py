@@ -85,7 +85,7 @@ class HfConfig:
     def number(self, *keys: str, default: int | None = None) -> int:
         """Return the first of these keys that is there and not null; 0 is allowed where it is the default.
 
-        A list that has one number for all layers is that number.
+        A list of as many numbers as there are layers, all alike, is that number.
 
         Raises:
             PagesimError: it is no whole number, or none is there and there is no default.
@@ -95,7 +95,8 @@ class HfConfig:
             value = self.get(key)
             if value is None:
                 continue
-            if isinstance(value, list) and value and value == value[:1] * len(value):
+            layers = self.content.get("num_hidden_layers")
+            if isinstance(value, list) and value and len(value) == layers and value == value[:1] * layers:
                 value = value[0]
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise self.error(key, value, f"a whole number from {least}")

@@ -7,7 +7,7 @@ from operator import itemgetter
 from pagesim.costs.transfers import ChainLinks
 from pagesim.hardware import Link, TierSpec
 from pagesim.hardware.tier_spec import EVICTIONS as NAMES
-from pagesim.kvcache.tiers import DEVICE, EVICTIONS, ChainBacking, segment, singles
+from pagesim.kvcache.tiers import DEVICE, EVICTIONS, ChainBacking, new_eviction, segment, singles
 from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.offload.jobs import Job, Transfers
 from pagesim.scheduling.offload.tracked import Tracked
@@ -136,4 +136,5 @@ def test_a_tier_of_no_room_is_never_written_and_one_without_a_limit_holds_all():
 
 
 def test_evictions_are_called_alike_where_they_are_written_and_where_they_are_made():
-    assert tuple(EVICTIONS) == NAMES
+    assert tuple(EVICTIONS) == NAMES[: len(EVICTIONS)]
+    assert {new_eviction(name, 4).knows() == set() for name in NAMES} == {True}
