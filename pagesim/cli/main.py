@@ -54,6 +54,11 @@ def app() -> None:
         if blamed is None:
             raise
         _refuse(f"{blamed} ended the command with {type(error).__name__}: {reason(error)}")
+    except BaseException as error:
+        # An interrupt that falls into older releases of pydantic's core comes out as a panic of it.
+        if type(error).__name__ == "PanicException" and "KeyboardInterrupt" in str(error):
+            sys.exit(130)
+        raise
 
 
 _NO_TEXT = (
