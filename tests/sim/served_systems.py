@@ -90,12 +90,18 @@ def newest_case(rnd: Random) -> Case:
 
 
 def stages_case(seed: int) -> Case:
-    """Return a random system in the stages of a pipeline; some of a model with windows."""
+    """Return a random system in the stages of a pipeline; some of a model with windows, some with drafts."""
     rnd = Random(seed)
     case = newest_case(rnd)
     staged = {**case.options, "pipeline_parallel_size": rnd.choice((2, 2, 3, 4))}
     if rnd.random() < 0.5:
         staged |= {"model": str(UNEQUAL), "num_blocks": 2 * case.options["num_blocks"]}
+    if rnd.random() < 0.4:
+        drafts = {
+            "speculative_method": rnd.choice(("ngram", "eagle")),
+            "speculative_tokens": rnd.randint(1, 4),
+        }
+        staged |= {**drafts, "acceptance": rnd.choice((0.0, 0.4, 0.9)), "async_scheduling": True}
     return Case(staged, case.trace)
 
 
@@ -108,7 +114,9 @@ def check_stages(seed: int) -> Counter[str]:
     assert difference is None, f"seed {seed}: {difference}\n{case.options}"
     found = random_systems.contents_of(case, base)
     kinds = ("a preemption", "prefix hits", "aborts", "windows in larger blocks", "two batches in flight")
-    return Counter({name: found[name] for name in ("cases", *(f"with {kind}" for kind in kinds))})
+    drafted = int("speculative_tokens" in case.options)
+    counts = {name: found[name] for name in ("cases", *(f"with {kind}" for kind in kinds))}
+    return Counter({**counts, "with drafts": drafted})
 
 
 # Ranks of data parallelism
