@@ -19,6 +19,15 @@ from pagesim.errors import PACKAGES, PagesimError, escaped, reason
 
 def app() -> None:
     """Run the command line; what a user can mend is said in one sentence, with exit code 2."""
+    try:
+        _answer()
+    except (
+        KeyboardInterrupt
+    ):  # while typer is not looking out for it: before the command begins, or at the end
+        sys.exit(130)
+
+
+def _answer() -> None:
     _settle_streams()
     _settle_figures()
     sys.unraisablehook = _not_raised
@@ -41,8 +50,6 @@ def app() -> None:
         if not any("\udc80" <= each <= "\udcff" for each in error.object):
             raise
         _refuse(f"{error.object!r} {_NO_TEXT}")
-    except KeyboardInterrupt:  # while typer is not looking out for it: before the command begins, say
-        sys.exit(130)
     except BrokenPipeError:  # the reader of a pipe has seen enough
         _abandon_stdout()
         sys.exit(1)
@@ -57,7 +64,7 @@ def app() -> None:
     except BaseException as error:
         # An interrupt that falls into older releases of pydantic's core comes out as a panic of it.
         if type(error).__name__ == "PanicException" and "KeyboardInterrupt" in str(error):
-            sys.exit(130)
+            raise KeyboardInterrupt from None
         raise
 
 
