@@ -74,7 +74,6 @@ def compare_policies(
     weights: Sequence[float],
     *,
     seconds: Seconds | None = None,
-    duration: float | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield a row of each policy and of the bound at each capacity.
 
@@ -93,7 +92,6 @@ def compare_policies(
         capacities: blocks.
         weights: FLOPs to compute each block again, see `recompute_weights`.
         seconds: of a prompt; without, no time is saved.
-        duration: seconds for which a request's priority holds, for ``retention``.
 
     Raises:
         PagesimError: there is no such policy.
@@ -118,12 +116,13 @@ def compare_policies(
 
         for name in policies:
             view = CacheView(capacity, prompts.depth, weights)
-            view.duration = duration
             policy = EVICTION_POLICIES.make(name, lambda kind, view=view: kind(view))  # type: ignore[misc]
             cache = PrefixCache(view, policy)
             hits, computed, saved = 0, 0.0, 0.0
             for at, blocks in enumerate(future.blocks):
                 view.now = prompts.arrival_s[at]
+                if prompts.priority is not None:
+                    view.priority = prompts.priority[at]
                 found = cache.serve(blocks, future.following[at])
                 hits += found
                 computed += sum([weights[block] for block in blocks[found:]])

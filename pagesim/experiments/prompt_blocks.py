@@ -30,12 +30,14 @@ class PromptBlocks:
         arrival_s: of each prompt.
         prompt_tokens: of each prompt.
         tokens: of a block.
+        priority: of each request; None where the trace has none.
     """
 
     requests: list[list[Hashable]]
     arrival_s: list[float]
     prompt_tokens: list[int]
     tokens: int
+    priority: list[int] | None = None
 
     @cached_property
     def future(self) -> Future:
@@ -78,7 +80,8 @@ def prompt_blocks(trace: Trace, tokens: int | None = None) -> PromptBlocks:
         for name, first, end in contents.of(row).named(0, prompt):
             blocks += [(name, place) for place in range(first // tokens, end // tokens)]
         requests.append(blocks)
-    return PromptBlocks(requests, trace.arrival_s.tolist(), prompts, tokens)
+    priority = None if trace.priority is None else trace.priority.tolist()
+    return PromptBlocks(requests, trace.arrival_s.tolist(), prompts, tokens, priority)
 
 
 def block_bytes(model: ModelSpec, tokens: int, *, kv_dtype: str = "fp16", tp: int = 1) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -27,6 +28,24 @@ def trace_file(tmp_path: Path) -> Callable[[str | bytes], Path]:
         return file
 
     return write
+
+
+@pytest.fixture
+def conversations(tmp_path: Path) -> Path:
+    """Return a trace of Mooncake's format in which two conversations take turns; each turn adds a block."""
+    file = tmp_path / "conversations.jsonl"
+    rows = [
+        {
+            "timestamp": 1000 * (2 * turn + each),
+            "input_length": 512 * (turn + 1),
+            "output_length": 5,
+            "hash_ids": [10 * each + block for block in range(turn + 1)],
+        }
+        for turn in range(4)
+        for each in range(2)
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
 
 
 @pytest.fixture(scope="session")

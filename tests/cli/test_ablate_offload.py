@@ -3,28 +3,8 @@
 from __future__ import annotations
 
 import csv
-import json
 
 import pytest
-
-
-@pytest.fixture
-def conversations(tmp_path):
-    """Return a trace of Mooncake's format in which two conversations take turns; each turn adds a block."""
-    file = tmp_path / "conversations.jsonl"
-    rows = [
-        {
-            "timestamp": 1000 * (2 * turn + each),
-            "input_length": 512 * (turn + 1),
-            "output_length": 5,
-            "hash_ids": [10 * each + block for block in range(turn + 1)],
-        }
-        for turn in range(4)
-        for each in range(2)
-    ]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return file
-
 
 OFFLOAD = ("ablate", "offload", "--models", "llama-3.1-8b", "--contexts", "128,32768")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 
 import pytest
 
@@ -13,24 +12,6 @@ from pagesim.eviction.ranking import Queue
 from pagesim.testing import check_eviction_policy
 
 CACHE = ("cache", "--model", "tiny")
-
-
-@pytest.fixture
-def conversations(tmp_path):
-    """Return a trace of Mooncake's format in which two conversations take turns; each turn adds a block."""
-    file = tmp_path / "conversations.jsonl"
-    rows = [
-        {
-            "timestamp": 1000 * (2 * turn + each),
-            "input_length": 512 * (turn + 1),
-            "output_length": 5,
-            "hash_ids": [10 * each + block for block in range(turn + 1)],
-        }
-        for turn in range(4)
-        for each in range(2)
-    ]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return file
 
 
 def test_policies_stand_beside_the_bound_and_the_working_set(succeeds, conversations, tmp_path):

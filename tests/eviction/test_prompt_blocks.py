@@ -79,6 +79,23 @@ def test_policies_stand_beside_the_bound() -> None:
     assert whole["ttft_saved_s"] == pytest.approx(64 / 3)  # of a third of the prompts all 64 tokens
 
 
+def test_retention_goes_by_the_traces_priorities() -> None:
+    """Three prompts of one block in a cache of two, then the first again: it stays if it matters more."""
+    found = {}
+    for priority in (None, [80, 35, 35, 80], [10, 35, 35, 10]):
+        trace = ps.Trace(
+            np.arange(4.0),
+            np.full(4, 16),
+            np.ones(4, int),
+            hash_ids=[(1,), (2,), (3,), (1,)],
+            hash_block_size=16,
+            priority=None if priority is None else np.array(priority),
+        )
+        row, _ = compare_policies(prompt_blocks(trace), ["retention"], [2], [1.0] * 3)
+        found[priority and priority[0]] = row["hits"]
+    assert found == {None: 0, 80: 1, 10: 0}
+
+
 def test_a_prompt_that_is_found_whole_computes_its_last_token() -> None:
     """An affine cost of 1 s an iteration and 1 s a token: 10 tokens, of which 0, 4 or 10 are found."""
     from pagesim.costs import Affine

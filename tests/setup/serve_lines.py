@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import pagesim as ps
 from pagesim.setup.serve import read_serve
 from pagesim.setup.serve_flags import Engine, flags_of
+
+MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 
 _SIGNS = {"*": "several", "?": "perhaps", "!": "none"}
 
@@ -18,6 +21,14 @@ def refusal(line: str) -> str:
     with pytest.raises(ps.PagesimError) as caught:
         read_serve(line)
     return str(caught.value)
+
+
+def vllm_options(line: str) -> dict[str, Any]:
+    """Return what a line of vLLM decides besides what every line does."""
+    options = dict(read_serve(line).options)
+    assert options.pop("policy") == "vllm-v1"
+    assert options.pop("vllm_version") == "0.33.0"
+    return options
 
 
 def listed_flags(release: str) -> dict[str, str]:
