@@ -59,6 +59,7 @@ class BlockManager:
     Attributes:
         steps: decode steps taken so far.
         free_blocks: blocks that no request has.
+        cached_blocks: free blocks whose content can still be found.
         free_cpu_blocks: blocks of the swap space that no request has.
         shared_blocks: over the blocks on the device, the requests' tables that name one beyond the first.
         block_size: tokens a block, of the first group.
@@ -75,8 +76,8 @@ class BlockManager:
     """
 
     __slots__ = (
-        "_cached",
         "block_size",
+        "cached_blocks",
         "capacity_bytes",
         "cpu_blocks",
         "free_blocks",
@@ -150,14 +151,9 @@ class BlockManager:
         self.free_cpu_blocks = cpu_blocks
         self.shared_blocks = 0
         self.state_chunks: StateChunks | None = None
-        self._cached = 0  # ``cached_blocks`` of a prefix cache
+        self.cached_blocks = 0
 
     # Questions
-
-    @property
-    def cached_blocks(self) -> int:
-        """Free blocks whose content can still be found."""
-        return self._cached
 
     def blocks_for(self, tokens: int) -> int:
         """Return the blocks of one sequence of so many tokens, on demand and with nothing released."""

@@ -88,8 +88,7 @@ class PrefixManager(SingleSampleManager):
     def match_prefix(self, request: SequenceGroup, tokens: int) -> int:
         if request.content is None:
             return 0
-        hits = self._index.look_up(request.content, (tokens - 1) // self.block_size)
-        blocks = sum([count for _, count in hits]) if hits else 0
+        _, blocks = self._index.look_up(request.content, (tokens - 1) // self.block_size)
         self._matched = request, blocks
         return blocks * self.block_size
 
@@ -97,16 +96,16 @@ class PrefixManager(SingleSampleManager):
         return self.blocks_for(tokens) + spare <= self.num_blocks  # empty memory has cached nothing
 
     def blocks_to_admit(self, request: SequenceGroup, tokens: int) -> int:
-        hits = self._hits_of(request, tokens)
         blocks = -(-tokens // self.block_size)
-        return blocks - sum([blocks for run, blocks in hits if run.holders]) if hits else blocks
+        return blocks - sum([count for run, count in self._hits_of(request, tokens) if run.holders])
 
     def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0, length: int = 0) -> bool:
         if length > tokens:
             tokens = length
-        # Where there is room for all blocks, what was found tells no more.
-        blocks = -(-tokens // self.block_size) + spare
-        return blocks <= self.free_blocks or self.blocks_to_admit(request, tokens) + spare <= self.free_blocks
+        blocks, (last, found) = -(-tokens // self.block_size) + spare, self._matched
+        if blocks <= self.free_blocks or last is not request or blocks - found > self.free_blocks:
+            return blocks <= self.free_blocks  # whether what was found is in use or not
+        return self.blocks_to_admit(request, tokens) + spare <= self.free_blocks
 
     # Changes
 
@@ -114,9 +113,9 @@ class PrefixManager(SingleSampleManager):
         self._check_single(request)
         size = self.block_size
         blocks = -(-tokens // size)
-        if blocks > self.free_blocks:
-            self._check_room(self.blocks_to_admit(request, tokens))
         hits = self._hits_of(request, tokens)
+        if blocks > self.free_blocks:
+            self._check_room(blocks - sum([count for run, count in hits if run.holders]))
         request.block_state = prefix = Prefix(request.content)
         for run, count in hits:
             if count < run.count:
@@ -135,7 +134,7 @@ class PrefixManager(SingleSampleManager):
                 self._index.evict(run, run.count)
                 run.content = None
             self._reserved = run
-        self._cached = 0
+        self.cached_blocks = 0
 
     def allocate_step(self, steps: int = 1) -> int:
         blocks = self._takes.total(self.steps, steps)
@@ -148,10 +147,10 @@ class PrefixManager(SingleSampleManager):
             return 0
         for _ in range(steps):
             self.steps += 1
-            cached = self._cached
+            cached = self.cached_blocks
             self._take(self._takes.at(self.steps))
-            if self._cached < cached:
-                self._changes.append((self.steps, self._cached))
+            if self.cached_blocks < cached:
+                self._changes.append((self.steps, self.cached_blocks))
         return 0
 
     def take_changes(self) -> Sequence[tuple[int, ...]]:
@@ -177,7 +176,7 @@ class PrefixManager(SingleSampleManager):
                 self.shared_blocks -= run.count
             else:
                 self._queue.append(run)
-                self._cached += run.count
+                self.cached_blocks += run.count
                 self.free_blocks += run.count
 
     def check_integrity(self) -> None:
@@ -185,7 +184,7 @@ class PrefixManager(SingleSampleManager):
         queued = list(self._queue)
         assert self.free_blocks == sum([run.count for run in queued]), "free blocks are miscounted"
         cached = [run for run in queued if run.content is not None]
-        assert self._cached == sum([run.count for run in cached]), "cached blocks are miscounted"
+        assert self.cached_blocks == sum([run.count for run in cached]), "cached blocks are miscounted"
         self._index.check_integrity(set(queued))
         findable = self._index.runs()
         assert set(cached) <= set(findable), "a run is cached that cannot be found"
@@ -215,7 +214,7 @@ class PrefixManager(SingleSampleManager):
         last, blocks = self._matched
         if last is not request or not blocks:
             return []
-        return self._index.look_up(request.content, min(blocks, tokens // self.block_size))
+        return self._index.look_up(request.content, min(blocks, tokens // self.block_size))[0]
 
     def _touch(self, run: Run) -> None:
         """Take a run that was found out of the queue, or count it as shared."""
@@ -223,7 +222,7 @@ class PrefixManager(SingleSampleManager):
             self.shared_blocks += run.count
         else:
             self._queue.remove(run)
-            self._cached -= run.count
+            self.cached_blocks -= run.count
             self.free_blocks -= run.count
 
     def _take(self, blocks: int, prefix: Prefix | None = None) -> None:
@@ -237,7 +236,7 @@ class PrefixManager(SingleSampleManager):
             run = queue.end.behind
             count = run.count if run.count < blocks else blocks
             if run.content is not None:
-                self._cached -= count
+                self.cached_blocks -= count
                 if count == run.count or run.key in duplicates:
                     run = self._index.evict(run, count)
             if self.names_blocks:

@@ -49,10 +49,11 @@ class Ring:
             blocks: counted for each block that it opens; may be negative.
             block_size: tokens a block, which divide the period; 0 for as many as the period has steps.
         """
-        size = block_size or self.period
-        for step in range(opening_step(base, size), self.period, size):
-            self.counts[step] += blocks
-        self.whole += blocks * self.period // size
+        counts, period = self.counts, self.period
+        size = block_size or period
+        for step in range((1 - base) % size, period, size):  # from `opening_step` on, without a call
+            counts[step] += blocks
+        self.whole += blocks * period // size
 
     def leave(self, base: int, blocks: int = 1, block_size: int = 0) -> None:
         """Count no longer what ``enter`` counted with these arguments."""

@@ -63,8 +63,8 @@ class RunIndex:
         """Return all runs that can be found, duplicates included."""
         return [*self.found.values(), *[run for each in self.duplicates.values() for run in each]]
 
-    def look_up(self, content: Content, most: int) -> list[Hit]:
-        """Return the runs of a sequence's first ``most`` blocks, as far as these can be found."""
+    def look_up(self, content: Content, most: int) -> tuple[list[Hit], int]:
+        """Return the runs of a sequence's first ``most`` blocks, as far as these can be found; and the blocks."""
         hits: list[Hit] = []
         block = 0
         while block < most:
@@ -74,7 +74,7 @@ class RunIndex:
             blocks = min(_common(run, content), most - block)
             hits.append((run, blocks))
             block += blocks
-        return hits
+        return hits, block
 
     def register(self, prefix: Prefix, full: int) -> None:
         """Make the first ``full`` blocks of a request findable."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from math import lcm
@@ -42,10 +41,7 @@ class SingleSampleManager(BlockManager):
         return self._takes.total(self.steps, steps)
 
     def steps_that_fit(self, steps: int, spare: int) -> int:
-        needed, room = self.blocks_needed, self.free_blocks - spare
-        if needed(steps) <= room:
-            return steps
-        return bisect_right(range(1, steps + 1), room, key=needed)
+        return self._takes.steps_that_fit(self.steps, steps, self.free_blocks - spare)
 
     def start_decoding(self, request: SequenceGroup) -> None:
         super().start_decoding(request)

@@ -61,7 +61,7 @@ class SlowHybridPrefixManager(BlockManager):
 
     def count(self) -> None:
         self.free_blocks = len(self.queue)
-        self._cached = sum(bool(block.keys) for block in self.queue)
+        self.cached_blocks = sum(bool(block.keys) for block in self.queue)
         held = [block for tables in self.tables.values() for table in tables for block in table if block]
         self.shared_blocks = len(held) - len(set(held))
 
@@ -379,7 +379,7 @@ class SlowHybridPrefixManager(BlockManager):
             self.steps += 1
             for request in self.decoding():
                 self.serve(request)
-            self.changes.append((self.steps, self._cached, *self.held_by_groups()))
+            self.changes.append((self.steps, self.cached_blocks, *self.held_by_groups()))
         return 0
 
     def take_changes(self) -> list[tuple[int, ...]]:

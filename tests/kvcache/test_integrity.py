@@ -142,7 +142,7 @@ def lose_a_run(memory: NumberedPrefixManager, request: Reader) -> None:
 
 
 def miscount_the_cached(memory: NumberedPrefixManager, request: Reader) -> None:
-    memory._cached += 1
+    memory.cached_blocks += 1
 
 
 def forget_what_can_be_found(memory: NumberedPrefixManager, request: Reader) -> None:

@@ -59,9 +59,9 @@ class InTurnManager(SingleSampleManager):
             if requests:
                 for request in requests:
                     serve(request, request.length_offset + step - 1)
+                self._count()
                 changes.append((step, self.cached_blocks, *self.held_by_groups()))
         self.steps += steps
-        self._count()
         return 0
 
     def take_changes(self) -> Sequence[tuple[int, ...]]:

@@ -134,10 +134,6 @@ class HybridManager(InTurnManager):
         of = len(self.groups)
         return (key // of for key in self._blocks.found if key % of == group)
 
-    @property
-    def cached_blocks(self) -> int:
-        return len(self._blocks.cached)
-
     def held_by_groups(self) -> Sequence[int]:
         return [family.rows - shared for family in self._families for shared in family.shared]
 
@@ -373,6 +369,7 @@ class HybridManager(InTurnManager):
     def _count(self) -> None:
         blocks = self._blocks
         self.free_blocks = blocks.free
+        self.cached_blocks = len(blocks.cached)
         self.shared_blocks = blocks.extra_references
 
 

@@ -72,7 +72,7 @@ class RadixManager(PagedManager):
     @property
     def available_blocks(self) -> int:
         """Pages that are neither held nor in the tree."""
-        return self.free_blocks - self._cached
+        return self.free_blocks - self.cached_blocks
 
     def match_prefix(self, request: SequenceGroup, tokens: int) -> int:
         if request.content is None:
@@ -200,10 +200,10 @@ class RadixManager(PagedManager):
 
     def make_available(self, pages: int) -> int:
         """Evict until so many pages are available, or nothing is left to evict; return how many are."""
-        short = pages - (self.free_blocks - self._cached)
-        if short > 0 and self._cached:
+        short = pages - (self.free_blocks - self.cached_blocks)
+        if short > 0 and self.cached_blocks:
             self._note_evicted(self.tree.evict(short * self.block_size))
-        return self.free_blocks - self._cached
+        return self.free_blocks - self.cached_blocks
 
     def swap_out(self, request: SequenceGroup) -> int:
         raise BlockManagerError("this memory has no swap space")
@@ -217,9 +217,9 @@ class RadixManager(PagedManager):
         assert (self.tree.protected, self.tree.evictable) == (held, cached), (
             "the tree's tokens are miscounted"
         )
-        assert self._cached == cached // page, "cached pages are miscounted"
+        assert self.cached_blocks == cached // page, "cached pages are miscounted"
         assert self.shared_blocks == self._named - held // page >= 0, "shared pages are miscounted"
-        assert 0 <= self._cached <= self.free_blocks <= self.num_blocks, "pages are miscounted"
+        assert 0 <= self.cached_blocks <= self.free_blocks <= self.num_blocks, "pages are miscounted"
         for node in nodes:
             parent = node.parent
             assert parent is not None
@@ -249,13 +249,13 @@ class RadixManager(PagedManager):
 
     def _note_evicted(self, tokens: int) -> None:
         self.evicted += tokens
-        self._cached -= tokens // self.block_size
+        self.cached_blocks -= tokens // self.block_size
 
     def _note(self) -> None:
         """Count cached and shared pages anew after a change of the tree."""
         cached = self.tree.evictable // self.block_size
-        self.free_blocks += cached - self._cached
-        self._cached = cached
+        self.free_blocks += cached - self.cached_blocks
+        self.cached_blocks = cached
         self.shared_blocks = self._named - self.tree.protected // self.block_size
 
     def _forget(self, request: SequenceGroup) -> None:
@@ -267,5 +267,5 @@ class RadixManager(PagedManager):
 
     def _evict_overdraft(self) -> None:
         """Evict as many pages as were taken beyond the available ones."""
-        if self.free_blocks < self._cached:
+        if self.free_blocks < self.cached_blocks:
             self.make_available(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from pagesim.kvcache.groups import KVGroup, State
@@ -120,6 +121,10 @@ class TypedManager(InTurnManager):
 
     def blocks_needed(self, steps: int = 1) -> int:
         return self.blocks_of_all(self._grown(steps))
+
+    def steps_that_fit(self, steps: int, spare: int) -> int:
+        steps = super().steps_that_fit(steps, spare)
+        return bisect_right(range(1, steps + 1), self.free_blocks - spare, key=self.blocks_needed)
 
     def blocks_to_extend(self, request: SequenceGroup, tokens: int, computed: int | None = None) -> int:
         return self.blocks_taken(self._missing(request, self.length(request) + tokens))

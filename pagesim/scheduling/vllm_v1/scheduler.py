@@ -212,7 +212,8 @@ class VllmV1(VllmV1Base):
         threshold, states = self.threshold, self.memory.state_chunks
         if threshold and not (self.release.spares_single and len(self.running) + self.queue.waiting == 1):
             tokens = min(tokens, threshold)
-        tokens = min(tokens, token_budget)
+        if tokens > token_budget:
+            tokens = token_budget
         if states is None or tokens <= 0:
             return tokens
         most = self.max_num_batched_tokens
