@@ -77,7 +77,9 @@ class PlainResidency(Residency):
             self._stays.fromlist([first, last, stored, request.final_length, 1, 0, blocks, 0])
             return
         growth, base = (1, request.length_offset) if request.decodes else (0, request.tokens)
-        blocks, reserved = memory.held_and_reserved(request) or (ON_DEMAND, 0)
+        blocks, reserved = ON_DEMAND, 0
+        if not memory.grows:
+            blocks, reserved = memory.held_and_reserved(request) or (ON_DEMAND, 0)
         if request.family is None:
             final = request.prompt + request.output
             self._stays.frombytes(_pack_stay(first, last, base, final, 1, growth, blocks, reserved))

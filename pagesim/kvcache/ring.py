@@ -81,13 +81,14 @@ class Ring:
 
     def steps_that_fit(self, after: int, steps: int, room: int) -> int:
         """Return how many of the ``steps`` steps that follow step ``after`` take at most ``room`` blocks."""
-        # A period takes so much: nearly always answer enough.
-        if (steps // self.period + 1) * self.whole <= room or self.total(after, steps) <= room:
-            return steps
+        period, whole = self.period, self.whole
+        if (steps // period + 1) * whole <= room:
+            return steps  # nearly always
         if room < 0:
             return 0
-        rounds, room = divmod(room, self.whole)
-        return rounds * self.period + bisect_right(list(accumulate(self.in_turn(after))), room)
+        rounds, room = divmod(room, whole)
+        fit = rounds * period + bisect_right(list(accumulate(self.in_turn(after))), room)
+        return fit if fit < steps else steps
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
