@@ -220,6 +220,7 @@ class StateLayer:
         always: whether they can even beside layers that cannot (Mamba-2 in vLLM).
         whole: of the channels of ``conv``, those that every GPU keeps: of Mamba-2 with a single group, its
             2 · state channels, which the heads of all GPUs read.
+        chunk: tokens that a kernel of SGLang's computes at once; states can be kept at multiples of them.
     """
 
     kind: ClassVar[str] = "state"
@@ -230,9 +231,11 @@ class StateLayer:
     checkpoint: int | None = None
     always: bool = False
     whole: int = 0
+    chunk: int = 64
 
     def __post_init__(self) -> None:
         _check_sizes(self)
+        _check_size(self, "chunk", self.chunk)
         if self.checkpoint is not None:
             _check_size(self, "checkpoint", self.checkpoint)
         for name, least in (("conv", 0), ("state", 1)):
