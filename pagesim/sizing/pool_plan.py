@@ -135,7 +135,7 @@ class StatePlan:
         if not self.most_running:
             raise CapacityError(
                 f"the cache has room for {self.states} states; a request needs {self.of_a_request}: give "
-                "it more memory"
+                "it more memory, or raise max_mamba_cache_size where it is given"
             )
 
 
