@@ -101,7 +101,7 @@ class Mamba2:
             checkpoint=1,
             always=True,
             whole=2 * self.state if self.groups == 1 else 0,
-            chunk=self.chunk,
+            kernel_chunk=self.chunk,
         )
 
     def tensors(self, hidden: int, at: Sequence[int]) -> list[Tensor]:

@@ -183,7 +183,7 @@ def plan_states(
         state_bytes=sum(layer.state_bytes(tp) for layer in wide),
         block_size=block_size,
         of_a_request=of_a_request,
-        chunk=max(layer.chunk for layer in keep),
+        chunk=max(layer.kernel_chunk for layer in keep),
         ratio=ratio,
         states=states,
     )

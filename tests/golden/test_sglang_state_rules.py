@@ -44,7 +44,7 @@ def model_of(chunk: int, folder: Path) -> str:
     file = folder / f"states{chunk}.toml"
     file.write_text(
         "max_model_len = 8192\n"
-        f"layers = [{{ kind = 'state', conv = [3, 64], state = [2, 16, 16], chunk = {chunk} }},"
+        f"layers = [{{ kind = 'state', conv = [3, 64], state = [2, 16, 16], kernel_chunk = {chunk} }},"
         "{ kind = 'full', kv_heads = 1, head_dim = 64 }]\n"
     )
     return str(file)
