@@ -79,6 +79,8 @@ VALUES = {
         "schedule-conservativeness": "0.5",
         "prefill-delayer-token-usage-low-watermark": "0.5",
         "retraction-policy": "priority",
+        "mamba-radix-cache-strategy": "no_buffer",
+        "mamba-ssm-dtype": "bfloat16",
     },
 }
 """Values of flags that do not take 32."""
