@@ -83,6 +83,7 @@ MODULES = (
     "scheduling.request",
     "scheduling.draining",
     "scheduling.sglang.adder",
+    "scheduling.sglang.attention_group",
     "scheduling.sglang.batch",
     "scheduling.sglang.decode",
     "scheduling.sglang.delays",

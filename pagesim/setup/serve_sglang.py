@@ -34,7 +34,7 @@ AITER = "aiter"
 """The value of it for AMD's kernels, which take any page, and a share of memory for themselves."""
 
 AITER_CONTEXT, AITER_SHARE = 8192, 0.85
-"""Tokens of the longest request beyond which AMD's kernels get by with this share of ``mem_fraction_static``."""
+"""Longest request, in tokens, beyond which AMD's kernels get by with this share of the memory."""
 
 TOKEN_WISE = ("fa3", "flashinfer", "triton", AITER)
 """Values of it whose kernels take any page, and single tokens where none is given."""

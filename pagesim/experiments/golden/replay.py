@@ -14,6 +14,7 @@ import numpy as np
 
 from pagesim.api import run
 from pagesim.errors import PagesimError, reason
+from pagesim.experiments.golden.attention_ranks import tables_of_attention_ranks
 from pagesim.experiments.golden.columns import alike
 from pagesim.experiments.golden.compare import Difference, first_difference
 from pagesim.experiments.golden.data_parallel import tables_of_ranks
@@ -91,6 +92,9 @@ def side_by_side(
     if log.options.get("data_parallel_size"):
         system = _system(log, stepping=stepping)
         of_ranks = tables_of_ranks(system, trace, _names(trace), logged["steps"], tables=tables)
+        return {table: alike(log, table, of_ranks[table], theirs) for table, theirs in logged.items()}
+    if log.options.get("attn_dp_size"):
+        of_ranks = tables_of_attention_ranks(_system(log, stepping=stepping), trace, logged["steps"])
         return {table: alike(log, table, of_ranks[table], theirs) for table, theirs in logged.items()}
     of_sglang = "steps" in logged and is_of_sglang(logged["steps"])
     details = SglangDetails() if of_sglang else Details(_names(trace))

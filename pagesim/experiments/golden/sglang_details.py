@@ -144,7 +144,7 @@ def as_text(steps: pd.DataFrame) -> pd.DataFrame:
     def listed(cell: Any) -> Any:
         return [listed(each) for each in cell] if hasattr(cell, "__len__") else int(cell)
 
-    lists = steps.columns.intersection(["prefill", "retracted", "preempted", "turned_away"])
+    lists = steps.columns.intersection(["prefill", "retracted", "preempted", "turned_away", "all_tokens"])
     texts = {name: [str(listed(cell)) for cell in steps[name]] for name in lists}
     chunked = [
         "" if cell else str(int(number))
