@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -32,6 +33,9 @@ from pagesim.workloads.trace import Trace
 
 if TYPE_CHECKING:  # see pagesim.api
     import pandas as pd
+    from matplotlib.figure import Figure
+
+    from pagesim.results.report import Report
 
 TABLES = ("requests", "steps", "batches", "preemptions", "tiers", "tree")
 """The tables of a result, each in a file of its own."""
@@ -133,6 +137,21 @@ class Result(Stored):
     tree: pd.DataFrame | None = None
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        """Return what was run, how it went and what to look at next, a line each."""
+        summary, system = self.summary, self.scenario
+        requests, memory, times = summary["requests"], summary["memory"], summary["latency"]
+        preempted = sum(summary["preemptions"].values())
+        lines = [
+            f"<Result of {system.policy}: {system.model} on {system.gpu}, "
+            f"{memory['num_blocks']:,} blocks of {memory['block_size']} tokens",
+            f" {requests['finished']:,} of {requests['total']:,} requests finished, "
+            f"{summary['iterations']:,} iterations, {preempted:,} preemptions",
+        ]
+        if times["p50"] is not None:
+            lines.append(f" latency p50 {times['p50']:.3g} s, p99 {times['p99']:.3g} s")
+        return "\n".join([*lines, " .fragmentation() .requests .steps .summary .plot() .report()>"])
+
     @cached_property
     def steps(self) -> pd.DataFrame | None:
         """One row a stretch of like iterations, or one an iteration; None if they were not kept."""
@@ -165,6 +184,31 @@ class Result(Stored):
         import pandas as pd
 
         return pd.DataFrame(fragmentation_of(self.summary["memory"]), dtype=np.float64)
+
+    def plot(self) -> Figure:
+        """Draw where the KV cache goes over time, with the batch and the queue.
+
+        Raises:
+            PagesimError: no steps were kept.
+        """
+        from pagesim.results.plots import memory_over_time
+
+        if self.kept_steps is None or not self.kept_steps.rows:
+            raise PagesimError("the result holds no steps; replay with steps='stretches'")
+        return memory_over_time(self)
+
+    def report(self) -> Report:
+        """Return the page of ``pagesim report``, which a notebook shows and `Report.save` writes.
+
+        The blocks' map is of what was stored: of a trace given as an object there is none.
+        """
+        from pagesim.results.report import Report, write_report
+
+        with TemporaryDirectory() as folder:
+            self.save(Path(folder) / self.scenario.policy)
+            page = Path(folder) / "report.html"
+            write_report([Path(folder) / self.scenario.policy], page)
+            return Report(page.read_text(encoding="utf-8"))
 
     def write(self, folder: Path) -> None:
         from pagesim.results.prometheus import openmetrics
