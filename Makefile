@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ORACLE := .venv-oracle
 MUTANTS := .venv-mutants
 
-.PHONY: demo fast test test-all golden fuzz hostile mutants lint notebooks picture gallery clean
+.PHONY: demo fast test test-all golden fuzz hostile mutants lint docs notebooks picture gallery clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -69,6 +69,10 @@ $(ORACLE)/.ready: tests/oracles/requirements.txt
 golden: $(VENV)/.base $(ORACLE)/.ready
 	$(BIN)/python tests/oracles/remake.py --python $(ORACLE)/bin/python --wheels $(ORACLE)/wheels --out out/golden \
 	    $(if $(ONLY),--only $(ONLY))
+
+# The documents as a site in out/site.
+docs: $(VENV)/.test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # Executes them and stores their outputs.
 notebooks: $(VENV)/.test
