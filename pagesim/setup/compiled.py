@@ -96,6 +96,7 @@ MODULES = (
     "scheduling.sglang.request",
     "scheduling.sglang.results",
     "scheduling.sglang.scheduler",
+    "scheduling.sglang.speculation",
     "scheduling.swapping",
     "scheduling.traits",
     "scheduling.vllm_v0",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pagesim.errors import PagesimError
 from pagesim.scheduling.options import Machine
 from pagesim.scheduling.sglang.options import SglangOptions
+from pagesim.scheduling.sglang.speculative_defaults import speculating
 
 MIB = 1 << 20
 """Bytes."""
@@ -197,7 +198,7 @@ def resolved(options: SglangOptions, machine: Machine) -> SglangOptions:
         taken["cuda_graph_max_bs_decode"] = decode_graphs(options, machine)
     if options.cuda_graph_max_bs_prefill is None:
         taken["cuda_graph_max_bs_prefill"] = max(0, prefill_graphs(options, machine, chunk))
-    return options.model_copy(update=taken)
+    return options.model_copy(update={**taken, **speculating(options, machine)})
 
 
 def _memory_mib(machine: Machine) -> float:
