@@ -25,6 +25,11 @@ BY_POLICY = {"lru-chunk": "lru", "arc-textbook": "arc"}
 """Policies of `EVICTION_POLICIES` whose names would be vLLM's own."""
 
 
+def tier_name(policy: str) -> str:
+    """Return the name by which a tier knows a policy of `EVICTION_POLICIES`."""
+    return next((name for name, of in BY_POLICY.items() if of == policy), policy)
+
+
 def new_eviction(name: str, capacity: int) -> Eviction:
     """Return the eviction of that name for a tier of so many chunks: vLLM's own, or a prefix cache's policy.
 
