@@ -174,8 +174,9 @@ def test_kernels_of_a_recurrent_layer_are_summed(store: Path, put_table):
 def test_an_error_is_that_of_lines_between_neighbours():
     line = held_out(table([[1.0, 2.0, 4.0, 8.0, 16.0]], [1, 2, 4, 8, 16])).held_out
     assert (line.points, line.mean) == (3, pytest.approx(0))
-    jump = held_out(table([[1.0, 4.0, 1.0]], [1, 2, 3])).held_out
-    assert (jump.points, jump.mean, jump.worst) == (1, 0.75, 0.75)  # 1 in place of 4
+    jump = held_out(table([[1.0, 1.0, 4.0, 1.0, 1.0]], [1, 2, 3, 4, 5])).held_out
+    assert (jump.points, jump.worst) == (3, 1.5)  # 2.5 in place of 1, twice; 1 in place of 4
+    assert jump.mean == pytest.approx((1.5 + 0.75 + 1.5) / 3)
     both = held_out(
         table([[[1.0, 1.0, 1.0], [4.0, 9.0, 4.0], [1.0, 1.0, 1.0]]], [1, 2, 3], [1, 2, 3])
     ).held_out
@@ -194,7 +195,10 @@ def test_tables_of_these_gpus_are_bundled():
         assert {each.release for each in tables.find("gemm")} <= {"vllm 0.24.0", "vllm 0.14.0"}
         assert all(tables.find(family) for family in ("decode", "prompts", "all_reduce", "experts"))
         served = [each for each in tables.all() if each.name[0] in ("decode", "prompts", "experts")]
-        assert all(each.held_out.mean < 0.11 for each in served if each.held_out.points > 100)
+        off = {each.name: each.held_out.mean for each in served if each.held_out.points > 100}
+        # Where two neighbours are held out at once, prompts over a cache in FP8 jump more on this one.
+        bars = {("prompts", "fp8"): 0.13} if name == "l40s" else {}
+        assert all(mean < bars.get(of, 0.11) for of, mean in off.items())
     h100, b200 = bundled_tables("h100"), bundled_tables("b200")
     assert h100 is not None
     assert b200 is not None
@@ -205,7 +209,7 @@ def test_tables_of_these_gpus_are_bundled():
 
 @pytest.mark.slow
 def test_they_can_be_made_again(installed: Path, tmp_path: Path):
-    sizes = bundle(tmp_path, installed)
+    sizes = bundle(tmp_path, installed.parent)
     assert set(sizes) == set(SYSTEMS.values())
     for name in sizes:
         assert (tmp_path / f"{name}.npz").read_bytes() == (DATA / f"{name}.npz").read_bytes()
