@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from pagesim.costs.operators import OperatorTable, OperatorTables, bundled_gpus, bundled_tables
+from pagesim.costs.operators import Chip, OperatorTable, OperatorTables, bundled_gpus, bundled_tables
 from pagesim.costs.operators.aiconfigurator import SYSTEMS, bundle, read_system, tables_folder, tables_of
 from pagesim.costs.operators.scores import held_out
+from pagesim.costs.operators.states import delta_net
 from pagesim.costs.operators.tables import DATA, packed, version_of
 from pagesim.errors import PagesimError
+from pagesim.hardware import gpu
 from tests.costs.operators.conftest import SYSTEM, gemm_ms
 
 FIELDS = {"gemm_dtype": "bfloat16", "kernel_source": "a", "k": 64}
@@ -118,6 +121,18 @@ def test_a_product_without_a_time_lies_on_the_line_of_its_shape_or_goes_with_k(s
     assert gemm.seconds[0, 0, 2] == pytest.approx([0.060, 0.180, 0.540], rel=2e-3)
 
 
+def test_products_count_where_half_of_a_large_grid_was_timed(store: Path, put_table):
+    def rows(dtype: str, sizes: int, every: int = 1) -> list[dict[str, object]]:
+        grid = product(range(sizes), range(sizes))
+        shapes = [{"m": 1 + m, "n": 64 + n} for m, n in grid if (m + n) % every == 0]
+        return [{**FIELDS, **shape, "gemm_dtype": dtype, "latency": 1.0} for shape in shapes]
+
+    # A third of 400 points is no grid, and 36 are under a tenth of 400.
+    kinds = rows("bfloat16", 20) + rows("fp8", 20, every=3) + rows("int4_wo", 6) + rows("nvfp4", 7)
+    put_table("gemm/vllm/1.2.0/gemm_perf", kinds)
+    assert {each.name[1] for each in read_system(SYSTEM, tables=store).find("gemm")} == {"bfloat16", "nvfp4"}
+
+
 def test_a_kernel_that_was_timed_as_the_host_launches_it_is_what_another_takes(store: Path, put_table):
     def rows(dtype: str, least: float) -> list[dict[str, object]]:
         return [
@@ -169,6 +184,8 @@ def test_kernels_of_a_recurrent_layer_are_summed(store: Path, put_table):
     (found,) = read_system(SYSTEM, tables=store).find("states")
     assert found.axes[0].tolist() == [1]  # of two sequences one kernel was not timed
     assert found.seconds.ravel() == pytest.approx([3e-3], rel=2e-3)
+    alone = Chip(gpu("h100"), read_system(SYSTEM, tables=store))
+    assert delta_net(alone, 8, 1, 2) is None, "no prompts were timed"
 
 
 def test_an_error_is_that_of_lines_between_neighbours():
