@@ -77,6 +77,7 @@ class PrefixCache:
             used += 1
         for place in range(used - 1, -1, -1):
             self._release(blocks[place])
+        policy.over(blocks[:hits], blocks[hits:used])
         return hits
 
     def __len__(self) -> int:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from pagesim.api import run
 from pagesim.costs import CostModel, IterationShape
-from pagesim.eviction import EVICTION_POLICIES, CacheView, PrefixCache
+from pagesim.eviction import EVICTION_POLICIES, OFFLINE, CacheView, PrefixCache
 from pagesim.experiments.prompt_blocks import PromptBlocks
+from pagesim.kvcache.tiers.names import tier_name
 from pagesim.models import ModelSpec
+from pagesim.setup.system import System
 from pagesim.sim.clock import TICKS_PER_SECOND
+from pagesim.workloads.trace import Trace
 
-__all__ = ["BOUND", "compare_policies", "prefill_seconds", "recompute_weights"]
+__all__ = ["BOUND", "compare_policies", "prefill_seconds", "recompute_weights", "serve_policies"]
 
 BOUND = "bound"
 """Beside the policies: Belady's, where a block need not be cached."""
@@ -136,3 +140,33 @@ def compare_policies(
                 "ttft_saved_s": None if seconds is None else saved / len(future.blocks),
             }
         yield row(BOUND, bound)
+
+
+def serve_policies(
+    system: System, trace: Trace, policies: Sequence[str], capacity: int
+) -> Iterator[dict[str, Any]]:
+    """Yield a row of each policy, as that of a tier beside a device that runs vLLM v1.
+
+    Columns: ``policy``; ``engine_hit_pct`` of the prompt tokens of requests that were scheduled, found on the
+    device or in the tier; ``engine_ttft_s``, the mean.
+
+    Args:
+        system: whose policy and tiers are replaced; its device caches prefixes in vLLM's own order.
+        trace: is replayed each time, with its arrivals.
+        policies: names of `EVICTION_POLICIES`; those that know the future are left out.
+        capacity: bytes of the tier.
+
+    Raises:
+        PagesimError: an option is off.
+    """
+    for name in policies:
+        if name in OFFLINE:
+            continue
+        tier = f"host:{capacity}B:{tier_name(name)}"
+        update = {"policy": "vllm-v1", "enable_prefix_caching": True, "tiers": [tier]}
+        summary = run(system.model_copy(update=update), trace, steps="none").summary
+        yield {
+            "policy": name,
+            "engine_hit_pct": 100 * (summary["prefix"]["share"] or 0.0),
+            "engine_ttft_s": summary["ttft"]["mean"],
+        }

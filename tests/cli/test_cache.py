@@ -46,6 +46,22 @@ def test_a_capacity_is_in_bytes_of_the_models_cache(succeeds, conversations, tmp
     assert int(bound["hits"]) > 6
 
 
+def test_a_policy_serves_inside_an_engine_as_well(succeeds, conversations, tmp_path):
+    """With room for all every turn finds those before it; the last ones are longer than the model allows."""
+    out = tmp_path / "out"
+    done = succeeds(
+        *(*CACHE, "--trace", conversations, "--out", out, "--policies", "lru,arc,belady"),
+        *("--capacities", "1GiB", "--in-engine"),
+    )
+    assert "the engine's hit rates differ by " in done.out
+    with (out / "cache.csv").open(newline="") as file:
+        rows = {row["policy"]: row for row in csv.DictReader(file)}
+    assert (rows["belady"]["engine_hit_pct"], rows["bound"]["engine_hit_pct"]) == ("", "")
+    share = 100 * (0 + 1 + 2) / (1 + 2 + 3)
+    assert float(rows["lru"]["engine_hit_pct"]) == float(rows["arc"]["engine_hit_pct"]) == share
+    assert float(rows["lru"]["engine_ttft_s"]) > 0
+
+
 class Clock(EvictionPolicy):
     """FIFO with reinsertion: a block that was used since it was looked at goes to the end instead."""
 

@@ -47,6 +47,20 @@ def test_smaller_blocks_find_what_larger_ones_do_not() -> None:
     assert found == {8: 3, 16: 1, 32: 0}
 
 
+def test_turns_of_a_closed_loop_come_when_their_clients_have_thought() -> None:
+    """Session 0 thinks for 5 s before its second turn, so session 1 is served between its turns."""
+    trace = ps.Trace(
+        np.array([0.0, 0.0, 3.0]),
+        np.array([16, 48, 32]),
+        np.array([16, 1, 1]),
+        session_id=np.array([0, 0, 1]),
+        think_s=np.array([9.0, 5.0, 9.0]),
+    )
+    prompts = prompt_blocks(trace, 16)
+    assert (prompts.arrival_s, prompts.prompt_tokens) == ([0.0, 3.0, 5.0], [16, 32, 48])
+    assert prompts.requests[2][0] == prompts.requests[0][0]
+
+
 def test_a_block_has_the_bytes_of_its_tokens_on_all_gpus_in_whole_pages() -> None:
     assert block_bytes(LLAMA, 512) == 512 * 131_072
     assert block_bytes(LLAMA, 512, tp=4) == 512 * 131_072, "heads are divided, not copied"

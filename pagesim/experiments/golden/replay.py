@@ -106,7 +106,7 @@ def side_by_side(
             raise PagesimError(f"log {log.name}: {log.policy} leaves no table {table}")
         if table == "steps" and (of_sglang or "scheduled_crc" in theirs):
             ours = details.add_to(ours, theirs)
-        if table == "requests" and "drafted" in theirs and isinstance(details, Details):
+        if table == "requests" and (of_sglang or "drafted" in theirs):
             ours = details.add_to_requests(ours)
         found[table] = alike(log, table, ours, theirs)
     return found

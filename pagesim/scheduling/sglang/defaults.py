@@ -12,6 +12,7 @@ from typing import Any
 from pagesim.errors import PagesimError
 from pagesim.scheduling.options import Machine
 from pagesim.scheduling.sglang.options import SglangOptions
+from pagesim.scheduling.sglang.speculative_defaults import speculating
 
 MIB = 1 << 20
 """Bytes."""
@@ -231,7 +232,7 @@ def resolved(options: SglangOptions, machine: Machine) -> SglangOptions:
         taken["cuda_graph_max_bs_decode"] = decode_graphs(options, machine)
     if options.cuda_graph_max_bs_prefill is None:
         taken["cuda_graph_max_bs_prefill"] = max(0, prefill_graphs(options, machine, chunk))
-    return options.model_copy(update=taken)
+    return options.model_copy(update={**taken, **speculating(options, machine)})
 
 
 def _memory_mib(machine: Machine) -> float:
