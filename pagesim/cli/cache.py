@@ -17,6 +17,7 @@ from pagesim.eviction import OFFLINE
 from pagesim.experiments.evictions import (
     BOUND,
     compare_policies,
+    evicted_blocks,
     prefill_seconds,
     recompute_weights,
     serve_policies,
@@ -84,7 +85,7 @@ def command(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]
     import pandas as pd
 
     from pagesim.results.drawing import load_of
-    from pagesim.results.tier_plots import hit_rate_over_capacity
+    from pagesim.results.tier_plots import hit_rate_over_capacity, who_evicts_whom
 
     trace = trace_of(chosen)
     prompts = prompt_blocks(trace, asked.block_tokens)
@@ -104,13 +105,8 @@ def command(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]
         given = [parse_capacity("capacities", text) // block for text in words(asked.capacities)]
         capacities = list(dict.fromkeys(given))
     policies = words(asked.policies)
-    study = compare_policies(
-        prompts,
-        policies,
-        capacities,
-        recompute_weights(config.model, prompts),
-        seconds=prefill_seconds(config.cost),
-    )
+    weights = recompute_weights(config.model, prompts)
+    study = compare_policies(prompts, policies, capacities, weights, seconds=prefill_seconds(config.cost))
     rows = [
         {**row, "capacity_gib": row["capacity_blocks"] * block / GIB}
         for row in counted("policies", study, len(capacities) * (len(policies) + 1))
@@ -171,6 +167,9 @@ def command(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]
         unlimited_pct=possible,
         working_set_gib=working_set / GIB,
     )
+    if out is not None:
+        evicted = {name: evicted_blocks(prompts, name, middle, weights) for name in policies}
+        show.put_figure(who_evicts_whom(evicted, load), out, "evictions")
     show.stored(out)
 
 

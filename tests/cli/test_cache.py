@@ -19,7 +19,8 @@ def test_policies_stand_beside_the_bound_and_the_working_set(succeeds, conversat
     assert "without a limit: 60.00 %" in done.out  # of 2 (1 + 2 + 3 + 4) blocks all but the last of each turn
     assert "working set: " in done.out
     assert "6 blocks" in done.out
-    assert {file.name for file in (tmp_path / "out").iterdir()} == {"cache.csv", "cache.png", "cache.svg"}
+    pictures = {f"{stem}.{kind}" for stem in ("cache", "evictions") for kind in ("png", "svg")}
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {"cache.csv", *pictures}
     with (tmp_path / "out" / "cache.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     policies = {"lru", "fifo", "lfu", "sieve", "s3fifo", "arc", "gdsf", "belady", "bound"}
