@@ -66,6 +66,7 @@ _FIELDS = {
             "seed",
         ),
         *("tokenizer", "on_bad_row", "model", "gpu", "tensor_parallel_size", "kv_cache_dtype", "cost"),
+        *("num_blocks", "gpu_memory_utilization", "max_model_len"),
     )
 }
 
@@ -150,7 +151,7 @@ def command(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]
                 for name, row in engine.items()
             ],
         )
-        show.say(_difference({name: row["engine_hit_pct"] - at[name] for name, row in engine.items()}))
+        show.say(_difference({name: row["engine_hit_pct"] for name, row in engine.items()}, at))
     lines = {
         name: {size * block: value for size, value in zip(hits.index.tolist(), hits[name], strict=True)}
         for name in hits.columns
@@ -183,22 +184,25 @@ def _worth(at: Any, capacity: int) -> str:
     online = at.drop([name for name in (*OFFLINE, BOUND) if name in at])
     best = online.idxmax()
     first = "lru" if "lru" in online else online.index[0]
-    return (
-        f"with {capacity:,} blocks {best} finds {online[best]:.2f} % and {first} {online[first]:.2f} %; no "
-        f"policy can find more than {at[BOUND]:.2f} %"
+    beside = f"{best} finds {online[best]:.2f} %" + (
+        f", {first} {online[first]:.2f} %" if best != first else ""
     )
+    return f"with {capacity:,} blocks {beside}; no policy can find more than {at[BOUND]:.2f} %"
 
 
-def _difference(points: dict[str, float]) -> str:
-    """Return a sentence on how far hit rates of an engine are from those without one.
+def _difference(engine: dict[str, float], replay: Any) -> str:
+    """Return a sentence on the best policy in an engine, and how far hit rates are from those without one.
 
     Args:
-        points: by policy, how many percentage points more the engine finds.
+        engine: percent of the prompt tokens that are found, by policy.
+        replay: the same without an engine.
     """
-    least, most = min(points, key=points.__getitem__), max(points, key=points.__getitem__)
+    best = max(engine, key=engine.__getitem__)
+    points = sorted((value - replay[name], name) for name, value in engine.items())
+    least, most = (f"{value:+.2f} points ({name})" for value, name in (points[0], points[-1]))
     return (
-        f"the engine's hit rates differ by {points[least]:+.2f} points ({least}) to {points[most]:+.2f} "
-        f"points ({most}): its device caches blocks as well, answers are cached, and requests overlap in time"
+        f"in the engine {best} finds the most; hit rates differ by {least} to {most}, as the device caches "
+        "blocks as well, answers are cached, and requests overlap in time"
     )
 
 

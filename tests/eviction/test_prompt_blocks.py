@@ -140,7 +140,7 @@ def test_what_cannot_be_compared_is_refused(ask: object, said: str) -> None:
 
 
 def test_who_evicts_whom_and_whether_that_is_asked_for_again() -> None:
-    """With room for two blocks the second prompt evicts the first, which comes again and evicts the second."""
+    """With room for two blocks the second prompt evicts the first, which comes again and evicts it."""
     prompts = prompts_of([1, 2], [3, 4], [1, 2])
     evicted = evicted_blocks(prompts, "lru", 2, [1.0] * 4)
     assert evicted.tolist() == [[1, 0, 2], [1, 0, 2], [2, 1, -1], [2, 1, -1]]
