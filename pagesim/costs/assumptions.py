@@ -61,7 +61,7 @@ def of_layers(model: ModelSpec, cost: str) -> tuple[str, ...]:
 
 ERRORS = {"dense": (11, 13), "experts": (9, 13)}
 """How far the roofline was off on runs that it was not fitted to, by kind of model, in percent: seconds per
-output token in the mean, and to the first token in the median, both without sign (docs/accuracy.md)."""
+output token in the mean, and to the first token in the median, both without sign (docs/validation/accuracy.md)."""
 
 
 def of_roofline(model: ModelSpec) -> str:

@@ -23,7 +23,7 @@ ERROR_OF_OPERATORS = {
     "dense": "on held-out runs of dense models TPOT was 7 % off in the mean and TTFT 13 % in the median",
     "experts": "on held-out runs with experts TPOT was 8 % off in the mean and TTFT 6 % in the median",
 }
-"""What is known of the error of sums of operators, by the kind of run (docs/accuracy.md)."""
+"""What is known of the error of sums of operators, by the kind of run (docs/validation/accuracy.md)."""
 
 
 def best_cost(target: Target, moe_backend: str | None = None) -> Profiled | Roofline:
