@@ -83,7 +83,11 @@ def page() -> str:
         lines += [
             f"{dependent} flags count only beside another one, and are rejected.",
             f"{without} flags have no effect on memory and scheduling; a note of the run names them.",
-            f"{removed} flags of earlier releases are rejected with what replaces them.",
+            *(
+                [f"{removed} flags of earlier releases are rejected with what replaces them."]
+                if removed
+                else []
+            ),
             "",
         ]
     return "\n".join(lines)
