@@ -66,7 +66,7 @@ ERRORS = {
     "roofline": {DENSE: (11, 13), EXPERTS: (9, 13)},
 }
 """How far a cost was off on runs that it was not fitted to, by kind of model, in percent: seconds per output
-token in the mean, and to the first token in the median, both without sign (docs/accuracy.md)."""
+token in the mean, and to the first token in the median, both without sign (docs/validation/accuracy.md)."""
 
 
 def of_operators(model: ModelSpec) -> str:

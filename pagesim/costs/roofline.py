@@ -41,7 +41,7 @@ class Efficiency:
     """What share of the datasheet's numbers is reached, and what a kernel takes at least.
 
     The defaults are fitted to one half of published closed-loop runs of vLLM on H100, H200 and B200
-    (docs/accuracy.md); the other half says how far they are off.
+    (docs/validation/accuracy.md); the other half says how far they are off.
 
     Attributes:
         flops: share of peak operations a second, in products with weights.

@@ -135,7 +135,7 @@ def test_tiers_are_as_fast_as_announced() -> None:
 
 # Milliseconds an iteration and microseconds a sequence. docs/validation/reproduction.md has the paper's;
 # those of vLLM 0.2 and of dense models under asynchronous scheduling others measured (0.7 to 1 ms); the rest
-# was fitted (docs/accuracy.md, docs/reference/roofline.md).
+# was fitted (docs/validation/accuracy.md, docs/reference/roofline.md).
 @pytest.mark.parametrize(
     ("scheduler", "release", "ahead", "served", "iteration_ms", "sequence_us"),
     [

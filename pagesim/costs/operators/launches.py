@@ -1,7 +1,7 @@
 """How long the host needs to launch an iteration that no graph launches.
 
 No table has it. These are seconds of layers of a kind under vLLM 0.15 to 0.19, found where public runs of
-short prompts differ by nothing but whether a graph launches them (docs/accuracy.md).
+short prompts differ by nothing but whether a graph launches them (docs/validation/accuracy.md).
 """
 
 from __future__ import annotations
