@@ -1,4 +1,4 @@
-"""Requests of SGLang that verify drafts: a step of theirs yields as many tokens as are accepted, and one more.
+"""Requests of SGLang that verify drafts: a step yields as many tokens as are accepted, and one more.
 
 Source: SGLang 0.5.23, ``srt/speculative/eagle_utils.py``, ``srt/mem_cache/allocation_sizing.py``,
 ``srt/managers/scheduler_components/batch_result_processor.py``.
@@ -128,8 +128,8 @@ class Flight(NamedTuple):
 class Drafts(PendingResults):
     """The results that are due where requests verify drafts: how many tokens they yield is known late.
 
-    A running request's ``length`` is what is known of it. ``committed`` follows when a result is taken in, one
-    step behind under overlap; what was generated beyond a request's last token is thrown away then.
+    A running request's ``length`` is what is known of it. ``committed`` follows when a result is taken in,
+    one step behind under overlap; what was generated beyond a request's last token is thrown away then.
 
     Args:
         pool: of these requests.
