@@ -24,6 +24,11 @@ def pool_plan(config: EngineConfig, options: SglangOptions) -> PoolPlan | StateP
     model, page = config.model, config.granularity[0]
     tp, kv_dtype = config.system.tensor_parallel_size, config.kv_dtype
     if model.state_layers:
+        if options.attn_dp_size > 1:
+            raise PagesimError(
+                f"attn_dp_size is {options.attn_dp_size}, and layers of {model.name} keep a state: what "
+                "SGLang decides then is checked by no log; leave it out"
+            )
         if options.caches and options.mamba_radix_cache_strategy == "no_buffer" and page > 1:
             raise PagesimError(
                 f"mamba_radix_cache_strategy is no_buffer, and block_size is {page}; SGLang needs pages of "

@@ -81,6 +81,7 @@ VALUES = {
         "retraction-policy": "priority",
         "mamba-radix-cache-strategy": "no_buffer",
         "mamba-ssm-dtype": "bfloat16",
+        "speculative-algorithm": "EAGLE",
     },
 }
 """Values of flags that do not take 32."""

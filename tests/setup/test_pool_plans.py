@@ -104,6 +104,14 @@ def test_a_model_without_states_overlaps_whatever_the_strategy_is() -> None:
     assert config.scheduler.schedules_ahead(config.options)
 
 
-def test_states_that_are_copied_are_refused_with_pages() -> None:
-    with pytest.raises(PagesimError, match="no_buffer, and block_size is 16; SGLang needs pages of 1 token"):
-        _ = config_of("qwen3-next-80b", 4, block_size=16, **NO_BUFFER).blocks
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"block_size": 16, **NO_BUFFER}, "no_buffer, and block_size is 16; SGLang needs pages of 1 token"),
+        ({"attn_dp_size": 2}, "attn_dp_size is 2, and layers of qwen3-next-80b keep a state"),
+        ({"speculative_algorithm": "NGRAM"}, "speculative_algorithm is NGRAM, and layers of qwen3-next-80b"),
+    ],
+)
+def test_what_is_in_no_log_beside_states_is_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(PagesimError, match=sentence):
+        _ = config_of("qwen3-next-80b", 4, **options).capacity

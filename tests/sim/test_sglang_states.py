@@ -1,4 +1,4 @@
-"""Under `sglang` layers that keep a state have a pool of their own, whose slots requests and the tree share."""
+"""Under `sglang` layers that keep a state have a pool of their own, for requests and for the tree."""
 
 from __future__ import annotations
 

@@ -33,14 +33,19 @@ class SglangRequest(EngineRequest):
         branch: up to where more of it is in the tree than was found, whole chunks; 0 where no more is.
         tracked: tokens behind which its last prefill left a state that is not cached yet; 0 where it did not.
         untracked: tokens behind which a decode would have left one and did not.
+        committed: its tokens whose KV counts, while it verifies drafts; it holds slots for more.
+        generated: while it verifies drafts, what it has generated when nothing is in flight any more; 0 until
+            its prompt has run whole. No decision looks at it.
     """
 
     __slots__ = (
         "branch",
+        "committed",
         "entry",
         "extend_end",
         "fill_len",
         "final_step",
+        "generated",
         "importance",
         "is_refused",
         "last_node",
@@ -72,6 +77,7 @@ class SglangRequest(EngineRequest):
         self.entry = self.processed_at_entry = self.final_step = self.importance = 0
         self.branch = self.tracked = 0
         self.untracked = ()
+        self.committed = self.generated = 0
         self.last_node = None
         self.block_state = None
 
