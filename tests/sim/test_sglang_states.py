@@ -98,3 +98,23 @@ def test_a_turn_finds_the_last_state_before_it(answer: int, cached: int) -> None
     turns = trace((0, 300, answer), (9, 700, 5), session_id=np.zeros(2, np.int64))
     result = serve(turns)
     assert result.requests["cached_tokens"].tolist() == [0, cached]
+
+
+def test_one_hybrid_model_under_two_engines() -> None:
+    """vLLM keeps states at the ends of long blocks, SGLang at multiples of its kernels' 64 tokens."""
+    turns = STATES64.parents[1] / "sglang" / "turns.csv"
+    how = {"model": "qwen3-next-80b", "gpu": "h100", "tensor_parallel_size": 4, "cost": "affine:0.01,1e-5,0"}
+    vllm = ps.simulate(turns, policy="vllm-v1", enable_prefix_caching=True, **how)
+    sglang = ps.simulate(turns, policy="sglang", **how)
+    block = vllm.summary["memory"]["block_size"]
+    assert block > 64
+    assert (vllm.requests["cached_tokens"] % block == 0).all()
+    assert (sglang.requests["cached_tokens"] % 64 == 0).all()
+    assert sglang.requests["cached_tokens"].sum() > 1.2 * vllm.requests["cached_tokens"].sum()
+    # Where memory goes: to blocks that are all alike, or to states and tokens, 9 to 10, and a state for padding.
+    memory = sglang.summary["memory"]
+    states, tokens = memory["states"], memory["num_blocks"] * 12 * 2 * 256 * 2
+    assert states["slots"] * states["bytes_per_slot"] == pytest.approx(0.9 * tokens, rel=0.01)
+    assert {"0:state", "3:full"} <= set(vllm.summary["memory"]["groups"])
+    assert (vllm.requests["status"] == "finished").all()
+    assert (sglang.requests["status"] == "finished").all()
