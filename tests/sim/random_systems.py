@@ -25,7 +25,7 @@ from pagesim.accounting.request_log import RequestLog
 from pagesim.errors import PagesimError
 from pagesim.kvcache import BlockManager
 from pagesim.kvcache.radix import RadixManager
-from pagesim.results.result import request_columns
+from pagesim.results.recorded_tables import request_columns
 from pagesim.results.step_table import StepTable
 from pagesim.setup.prepare import prepare
 from pagesim.setup.server import Server

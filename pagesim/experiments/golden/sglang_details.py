@@ -156,7 +156,8 @@ def as_text(steps: pd.DataFrame) -> pd.DataFrame:
     def listed(cell: Any) -> Any:
         return [listed(each) for each in cell] if hasattr(cell, "__len__") else int(cell)
 
-    lists = steps.columns.intersection(["prefill", "retracted", "preempted", "turned_away", "accepted"])
+    names = ["prefill", "retracted", "preempted", "turned_away", "accepted", "all_tokens"]
+    lists = steps.columns.intersection(names)
     texts = {name: [str(listed(cell)) for cell in steps[name]] for name in lists}
     chunked = [
         "" if cell else str(int(number))

@@ -15,6 +15,9 @@ PolicyName = Literal["fcfs", "lof", "lpm", "dfs-weight", "hrrn", "shortest-prefi
 CACHE_AWARE: tuple[PolicyName, ...] = ("lpm", "dfs-weight", "hrrn", "shortest-prefill-first")
 """Policies that look every waiting prompt up; without a prefix cache they are ``fcfs``."""
 
+MOST_RANKS = 64
+"""Ranks of attention; each takes its turn within that of the one before it."""
+
 EAGLES = ("EAGLE", "EAGLE3", "NEXTN")
 """Values of ``speculative_algorithm`` whose drafter reads the model's hidden states."""
 
@@ -52,11 +55,22 @@ class SglangOptions(SchedulerOptions):
         None, ge=1, le=MOST, description="Maximum number of prompts per iteration."
     )
     enable_mixed_chunk: bool = Field(False, description="Decode running requests beside prompts in chunks.")
+    dp_size: int = Field(
+        1, ge=1, le=4096, description="Replicas, to which requests go in turn; each has all GPUs of its own."
+    )
+    attn_dp_size: int = Field(
+        1,
+        ge=1,
+        le=MOST_RANKS,
+        description="Ranks into which the GPUs are divided for attention; each has a queue and a cache of "
+        "its own, and all step together.",
+    )
     max_running_requests: int | None = Field(
         None,
         ge=1,
         le=MOST,
-        description="Maximum number of running requests. Defaults to what follows from the cache's size.",
+        description="Maximum number of running requests, of all ranks of attention together. Defaults to "
+        "what follows from the cache's size.",
     )
     mem_fraction_static: float | None = Field(
         None,

@@ -25,7 +25,7 @@ def get_new_batch_prefill(scheduler: Sglang, batch: Batch, now: int) -> bool:
         return _get_new_batch_prefill(scheduler, batch)
     delayer.begin(now, scheduler.queue.waiting, scheduler.pool.usage)
     prefills = _get_new_batch_prefill(scheduler, batch)
-    delayer.end(len(batch.chunks) + batch.decoding)
+    delayer.end(len(batch.chunks) + batch.decoding, len(scheduler.running_batch.reqs))
     return prefills
 
 

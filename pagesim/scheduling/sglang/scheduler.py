@@ -105,6 +105,12 @@ class Sglang(Scheduler):
     sizing = "sglang"
 
     @classmethod
+    def kind_for(cls, options: SglangOptions) -> type[Sglang]:
+        from pagesim.scheduling.sglang.attention_group import SglangRank  # which derives from it
+
+        return SglangRank if options.attn_dp_size > 1 else cls
+
+    @classmethod
     def most_output(
         cls, prompt: IntColumn, max_model_len: int, num_blocks: int, block_size: int
     ) -> IntColumn:
@@ -223,6 +229,12 @@ class Sglang(Scheduler):
             self.ran_dry()
             queue.receive()
             self._get_next_batch_to_run(batch, now)
+        self._close_turn(batch)
+        return batch
+
+    def _close_turn(self, batch: Batch) -> None:
+        """Note what a turn came to."""
+        queue = self.waiting_queue
         self._is_idle = not batch.tokens
         if self.recv_skipper is not None:
             self.recv_skipper.weight = PREFILL_WEIGHT if batch.chunks else 1
@@ -233,7 +245,6 @@ class Sglang(Scheduler):
             batch.ignored, queue.turned_away = tuple(queue.turned_away), []
         batch.batched_tokens = batch.tokens
         batch.sequences = self.running_sequences
-        return batch
 
     def _get_next_batch_to_run(self, batch: Batch, now: int) -> None:
         chunked = self.chunked_req

@@ -53,6 +53,11 @@ def speculating(options: SglangOptions, machine: Machine, *, paged: bool) -> dic
                 f"{given[0]} is {getattr(options, given[0])}, and nothing drafts: give speculative_algorithm"
             )
         return {}
+    if options.attn_dp_size > 1:
+        raise PagesimError(
+            f"speculative_algorithm is {algorithm} and attn_dp_size {options.attn_dp_size}: drafts in "
+            "several ranks of attention are not simulated; leave one of them out"
+        )
     if algorithm == "STANDALONE" and options.speculative_draft_model_path is None:
         raise PagesimError(
             "speculative_algorithm is STANDALONE, by which a whole model drafts: give "
