@@ -184,7 +184,10 @@ def test_what_is_left_out_follows_from_the_model(
         ({**CHAIN, "model": "gpt-oss-20b"}, "keep a window or a state, in a pool of their own"),
         ({**CHAIN, "model": "nemotron-h-8b"}, "keep a window or a state, in a pool of their own"),
         ({**TREE, "gpu": "b200"}, "verify a single branch"),
-        ({**CHAIN, "attn_dp_size": 2}, "drafts in several ranks of attention are not simulated"),
+        (
+            {**CHAIN, "attn_dp_size": 2, "tensor_parallel_size": 2, "enable_prefill_delayer": True},
+            "enable_prefill_delayer beside drafts in several ranks of attention",
+        ),
     ],
 )
 def test_what_sglang_does_not_start_with_or_no_log_checks_is_refused(
