@@ -206,7 +206,7 @@ HEAD = """# The public API
 <!-- made by docs/make_api.py -->
 
 These names are stable: [CHANGELOG.md](../../CHANGELOG.md) has each change. Other names can change any time.
-Functions of `pagesim` and `Result` are shown in full; `help()` describes every other name.
+`help(pagesim.simulate)` and the like describe arguments, defaults and errors.
 Functions raise `PagesimError`, with one sentence, where an argument is wrong.
 Lengths are in tokens, sizes in blocks, times in seconds unless a name says ticks (picoseconds).
 `[N]` is a column with one value a request.
@@ -317,10 +317,9 @@ def page() -> str:
             texts.append(f"| `{name}` | {said} |\n")
         if home == "pagesim":
             for name, part in offered.items():
-                if inspect.isfunction(part) or name == "Result":
-                    described = re.split(r"\n\n(?:Raises|Example):", inspect.getdoc(part) or "")[0]
-                    shown = f"{called(name, part, 100)}\n\n{described}"
-                    texts.append(f"\n### {name}\n\n```text\n{shown}\n```\n")
+                if inspect.isfunction(part):
+                    texts.append(f"\n```text\n{called(name, part, 100)}\n```\n")
+            texts.append(f"\n### Result\n\n```text\n{inspect.getdoc(offered['Result'])}\n```\n")
     return "".join(texts)
 
 
