@@ -21,8 +21,8 @@ COSTS = {
 VERDICTS: tuple[Verdict, ...] = ("holds", "misses", "within reading", "outside reading")
 """Verdicts that the document counts by figure."""
 
-READ_OFF: tuple[Verdict, ...] = ("within reading", "outside reading", "not run")
-"""Verdicts of numbers that the CSV files list and the document counts only: read off curves, or not run."""
+COUNTED: tuple[Verdict, ...] = ("holds", "within reading", "outside reading", "not run")
+"""Verdicts of numbers that the CSV files list and the document only counts."""
 
 
 def document(
@@ -75,8 +75,7 @@ def _made_with(setting: PaperSetting) -> list[str]:
     lines.append(
         f"**Certainty of the paper's numbers**, in parentheses. {sure}. A range is the text's, or what the "
         "artifact leaves open. *Bar* is the tolerance set before the run. The CSV files hold the errors, "
-        "numbers read off curves (counted below as within or outside reading), and numbers that the paper "
-        "does not give."
+        "numbers that hold or were read off curves (counted below), and numbers that the paper does not give."
     )
     return lines
 
@@ -110,7 +109,7 @@ def _section(each: Reproduced, pictures: Mapping[str, str]) -> list[str]:
     if figure.name in pictures:
         parts.append(f"![{figure.title}]({pictures[figure.name]})")
     right = dict.fromkeys(["paper", "ours"], "--:")
-    given = [n for n in each.numbers if n.paper is not None and n.verdict not in READ_OFF]
+    given = [n for n in each.numbers if n.paper is not None and n.verdict not in COUNTED]
     rows = (
         [
             f"{n.series}, {n.x}",
