@@ -17,7 +17,8 @@ from pagesim.accounting.timeline import Timeline
 from pagesim.accounting.tree_history import TreeHistory
 from pagesim.costs import CostModel
 from pagesim.errors import PagesimError
-from pagesim.results.result import Result, batch_table, preemption_table, tier_columns, tree_table
+from pagesim.results.recorded_tables import batch_table, preemption_table, tier_columns, tree_table
+from pagesim.results.result import Result
 from pagesim.results.step_table import StepTable
 from pagesim.scheduling.failure_modes import StrictCompatError
 from pagesim.scheduling.observer import Observer

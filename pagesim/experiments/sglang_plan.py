@@ -84,7 +84,10 @@ def plan_sglang(system: System) -> SglangPlan:
     assert isinstance(options, SglangOptions)
     share = static_fraction(options, config.machine)
     division = divide_statically(
-        config.model, config.gpu, tp=system.tensor_parallel_size, mem_fraction_static=share
+        *(config.model, config.gpu),
+        tp=system.tensor_parallel_size,
+        mem_fraction_static=share,
+        drafter_bytes=config.drafting.weights,
     )
     slots = sized.num_blocks * sized.block_size
     used = sized.num_blocks * sized.block_bytes

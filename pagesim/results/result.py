@@ -3,68 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from pagesim.accounting.fragmentation import fragmentation_of
-from pagesim.accounting.request_log import RequestLog
-from pagesim.accounting.tier_history import TierHistory
-from pagesim.accounting.tree_history import COUNTS, TreeHistory
-from pagesim.costs.engines import FrontEnd
-from pagesim.errors import PagesimError, reason
-from pagesim.results.checks import check_summary, check_table, check_total
+from pagesim.errors import PagesimError
 from pagesim.results.kept_frames import KeptFrames
-from pagesim.results.step_table import STEP_COLUMNS
-from pagesim.scheduling.request import Status
-from pagesim.setup.files import MARKERS, publish, read_sealed
+from pagesim.setup.files import publish, read_sealed
 from pagesim.setup.reading import parse_json, read_parquet
 from pagesim.setup.scenario import Scenario
 from pagesim.setup.scenario_files import read_scenario, read_toml, to_toml
 from pagesim.setup.system import System
-from pagesim.sim.clock import to_seconds, to_tick_column
-from pagesim.workloads.trace import Trace
 
 if TYPE_CHECKING:  # see pagesim.api
     import pandas as pd
+    from matplotlib.figure import Figure
+
+    from pagesim.results.report import Report
 
 TABLES = ("requests", "steps", "batches", "preemptions", "tiers", "tree")
 """The tables of a result, each in a file of its own."""
 
-REQUEST_COLUMNS = (
-    "request_id",
-    "arrival_s",
-    "prompt_tokens",
-    "output_tokens",
-    "n",
-    "first_scheduled_s",
-    "first_token_s",
-    "finish_s",
-    "cached_tokens",
-    "recomputes",
-    "swaps",
-    "status",
-)
-"""Columns of the requests table that are always there."""
-
-BATCH_COLUMNS = (
-    "clock", "queue_len", "batch", "max_input", "max_output", "sum_input", "sum_output", "batch_s"
-)  # fmt: skip
-
-PREEMPTION_COLUMNS = ("clock", "request_id", "choice", "tokens", "blocks", "swap_s", "recompute_s")
-
-TIER_COLUMNS = ("clock", "tier", "pending", "pinned", "duplicate", "kept", "free")
-"""Columns of the tiers table: chunks by entry, `pagesim.kvcache.tiers.TierCounts`."""
-
-TREE_COLUMNS = ("clock", *COUNTS[1:], "new_token_ratio")
-"""Columns of the tree table: tokens by where they are, `pagesim.accounting.tree_history`."""
-
-STATUS_NAMES = {status: status.name.lower() for status in Status}
 
 
 @dataclass(frozen=True)
@@ -133,6 +99,21 @@ class Result(Stored):
     tree: pd.DataFrame | None = None
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        """Return what was run, how it went and what to look at next, a line each."""
+        summary, system = self.summary, self.scenario
+        requests, memory, times = summary["requests"], summary["memory"], summary["latency"]
+        preempted = sum(summary["preemptions"].values())
+        lines = [
+            f"<Result of {system.policy}: {system.model} on {system.gpu}, "
+            f"{memory['num_blocks']:,} blocks of {memory['block_size']} tokens",
+            f" {requests['finished']:,} of {requests['total']:,} requests finished, "
+            f"{summary['iterations']:,} iterations, {preempted:,} preemptions",
+        ]
+        if times["p50"] is not None:
+            lines.append(f" latency p50 {times['p50']:.3g} s, p99 {times['p99']:.3g} s")
+        return "\n".join([*lines, " .fragmentation() .requests .steps .summary .plot() .report()>"])
+
     @cached_property
     def steps(self) -> pd.DataFrame | None:
         """One row a stretch of like iterations, or one an iteration; None if they were not kept."""
@@ -166,6 +147,31 @@ class Result(Stored):
 
         return pd.DataFrame(fragmentation_of(self.summary["memory"]), dtype=np.float64)
 
+    def plot(self) -> Figure:
+        """Draw where the KV cache goes over time, with the batch and the queue.
+
+        Raises:
+            PagesimError: no steps were kept.
+        """
+        from pagesim.results.plots import memory_over_time
+
+        if self.kept_steps is None or not self.kept_steps.rows:
+            raise PagesimError("the result holds no steps; replay with steps='stretches'")
+        return memory_over_time(self)
+
+    def report(self) -> Report:
+        """Return the page of ``pagesim report``, which a notebook shows and `Report.save` writes.
+
+        The blocks' map is of what was stored: of a trace given as an object there is none.
+        """
+        from pagesim.results.report import Report, write_report
+
+        with TemporaryDirectory() as folder:
+            self.save(Path(folder) / self.scenario.policy)
+            page = Path(folder) / "report.html"
+            write_report([Path(folder) / self.scenario.policy], page)
+            return Report(page.read_text(encoding="utf-8"))
+
     def write(self, folder: Path) -> None:
         from pagesim.results.prometheus import openmetrics
 
@@ -190,29 +196,7 @@ def load(directory: str | Path) -> Result:
         PagesimError: the folder is no result, or not the whole of one.
     """
     folder = Path(directory)
-    what = "is no result of pagesim run"
-    names = tuple(f"{name}.parquet" for name in TABLES)
-    files = read_result(folder, ("scenario.toml", "summary.json", *names), names[:1], what)
-    try:
-        summary = check_summary(parse_json(files["summary.json"]))
-        tables = {name: read_table(files[f"{name}.parquet"]) for name in TABLES if f"{name}.parquet" in files}
-        groups = summary["memory"].get("groups", {}) if "page_bytes" in summary["memory"] else {}
-        held = tuple(f"held_blocks_{number}" for number in range(len(groups)))
-        for name, columns in (
-            ("requests", REQUEST_COLUMNS),
-            ("steps", (*STEP_COLUMNS, *held)),
-            ("batches", BATCH_COLUMNS),
-            ("preemptions", PREEMPTION_COLUMNS),
-            ("tiers", TIER_COLUMNS),
-            ("tree", TREE_COLUMNS),
-        ):
-            if name in tables:
-                check_table(name, tables[name], columns)
-        check_total(summary, tables["requests"])
-        if "tiers" in tables and "tiers" not in summary["memory"]:
-            raise ValueError("summary.json knows no tiers, and there is a tiers.parquet")
-    except ValueError as error:
-        raise PagesimError(f"{folder}: {what} ({reason(error)})") from None
+    summary, tables = read_result(folder, TABLES, "run", "pagesim run")
     requests = tables.pop("requests")
     scenario = folder / "scenario.toml"
     kind = Scenario if "trace" in read_toml(scenario) else System
@@ -228,36 +212,24 @@ def load(directory: str | Path) -> Result:
     )
 
 
-def read_result(folder: Path, names: tuple[str, ...], needed: tuple[str, ...], what: str) -> dict[str, bytes]:
-    """Return the files of a stored result, as they were when it was stored.
+def read_result(
+    folder: Path, tables: tuple[str, ...], kind: str, command: str
+) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
+    """Return the summary and the tables of a stored result, as they were when it was stored.
 
     Args:
         folder: the result's.
-        names: of the files; one that is not there is left out.
-        needed: those of them that must be there, beside the scenario and the summary.
-        what: said of a folder that is none.
+        tables: by name; one that the result does not have is left out.
+        kind: what the folder must be, see `pagesim.setup.files`.
+        command: that stores such folders.
 
     Raises:
-        PagesimError: a file is missing, cannot be read or was changed.
+        PagesimError: the folder holds no such result, or a file is missing or was changed.
     """
-    try:
-        return read_sealed(folder, names, (*MARKERS, *needed))
-    except OSError as error:
-        raise PagesimError(f"{folder}: {what} ({error})") from None
-
-
-def read_table(data: bytes) -> pd.DataFrame:
-    """Return the table that a Parquet file holds.
-
-    Raises:
-        ValueError: it is none, or holds what no table of ours does.
-    """
-    table = read_parquet(data)
-    try:
-        frame: pd.DataFrame = table.to_pandas()
-    except Exception as error:  # what pandas cannot hold, it says in many ways: a date out of its range, say
-        raise ValueError(reason(error)) from None
-    return frame
+    names = {f"{name}.parquet": name for name in tables}
+    files = read_sealed(folder, ("scenario.toml", "summary.json", *names), kind, command)
+    found = {name: read_parquet(files[file]).to_pandas() for file, name in names.items() if file in files}
+    return parse_json(files["summary.json"]), found
 
 
 def _columns(table: pd.DataFrame | None) -> dict[str, npt.NDArray[Any]] | None:
@@ -269,99 +241,6 @@ def to_json(value: Any) -> str:
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
-_NO_FRONT_END = FrontEnd()
-
-
-def request_columns(
-    trace: Trace,
-    log: RequestLog,
-    front_end: FrontEnd = _NO_FRONT_END,
-    served_by: npt.NDArray[np.int64] | None = None,
-) -> dict[str, npt.NDArray[Any]]:
-    """Return the columns of the requests table, ``[N]`` each; NaN where something never happened.
-
-    Args:
-        trace: the requests.
-        log: what became of them.
-        front_end: what clients wait beside the engine; nothing when left out.
-        served_by: which of several front ends each request goes through, ``[N]``.
-    """
-
-    def seconds(ticks: Iterable[int]) -> npt.NDArray[np.float64]:
-        column = np.asarray(ticks, np.int64)
-        return np.where(column < 0, np.nan, to_seconds(column))
-
-    def each_sample() -> dict[str, npt.NDArray[Any]]:
-        if trace.sample_tokens is None:
-            return {}
-        finish = np.empty(len(trace), dtype=object)
-        tokens = np.empty(len(trace), dtype=object)
-        for row, lengths in enumerate(trace.sample_tokens):
-            times = log.sample_finish.get(row)
-            alike = log.finish[row]
-            tokens[row] = list(lengths)
-            finish[row] = seconds(
-                [alike if times is None else times.get(k, -1) for k in range(len(lengths))]
-            ).tolist()
-        return {"sample_tokens": tokens, "sample_finish_s": finish}
-
-    cached = np.zeros(len(trace), np.int64)
-    cached[list(log.cached_tokens)] = list(log.cached_tokens.values())
-    loaded = np.zeros(len(trace), np.int64)
-    if log.loaded_tokens:
-        loaded[list(log.loaded_tokens)] = list(log.loaded_tokens.values())
-    names = np.array([STATUS_NAMES[status] for status in Status], dtype=object)
-    sent = trace.arrival_s if log.sent is None else seconds(log.sent)
-    waits = {}
-    if front_end.request_s or front_end.token_s:
-        waits = {"frontend_s": front_end.waits_s(sent, trace.prompt_tokens, served_by)}
-    return {
-        "request_id": trace.request_id,
-        "arrival_s": sent,
-        "prompt_tokens": trace.prompt_tokens,
-        "output_tokens": trace.output_tokens,
-        "n": trace.n,
-        "first_scheduled_s": seconds(log.first_scheduled),
-        "first_token_s": seconds(log.first_token),
-        "finish_s": seconds(log.finish),
-        "cached_tokens": cached,
-        **({} if log.loaded_tokens is None else {"loaded_tokens": loaded}),
-        "recomputes": np.asarray(log.recomputes, np.int64),
-        "swaps": np.asarray(log.swaps, np.int64),
-        "status": names[np.frombuffer(log.status, np.uint8)],
-        **each_sample(),
-        **({} if log.due is None else {"due_s": seconds(log.due)}),
-        **waits,
-    }
-
-
-def preemption_table(trace: Trace, log: RequestLog) -> pd.DataFrame:
-    """Return the victims whose preemption was free to choose, one row each, in order."""
-    import pandas as pd
-
-    table = np.array(log.choices, np.int64).reshape(-1, 7)
-    row, when, swapped, tokens, blocks, swap, recompute = table.T
-    return pd.DataFrame(
-        {
-            "clock": to_seconds(when),
-            "request_id": trace.request_id[row],
-            "choice": np.where(swapped, "swap", "recompute"),
-            "tokens": tokens,
-            "blocks": blocks,
-            "swap_s": to_seconds(swap),
-            "recompute_s": to_seconds(recompute),
-        }
-    )
-
-
-def tier_columns(history: TierHistory) -> dict[str, npt.NDArray[Any]]:
-    """Return the changes of tiers, one row a tier each, in order."""
-    columns = history.columns()
-    names = np.array(history.names, dtype=object)
-    ticks, place = columns.pop("ticks"), columns.pop("tier")
-    return {"clock": to_seconds(ticks), "tier": names[place], **columns}
-
-
 def end_of(result: Result) -> float:
     """Return when a run was over, in seconds: the end of the last row of its steps, or what happened last."""
     columns, steps = result.request_columns, result.kept_steps
@@ -371,37 +250,3 @@ def end_of(result: Result) -> float:
         last = steps.last()
         others = np.array([last["start"] + last["step_s"]])
     return float(np.nanmax(np.concatenate([columns["finish_s"], others]), initial=0.0))
-
-
-def tree_table(history: TreeHistory) -> pd.DataFrame:
-    """Return where the tokens of a radix tree's pool were, a row an iteration or a fast-forward, in order."""
-    import pandas as pd
-
-    columns = history.columns()
-    return pd.DataFrame({"clock": to_seconds(columns.pop("ticks")), **columns})
-
-
-def batch_table(columns: Mapping[str, npt.NDArray[Any]]) -> pd.DataFrame:
-    """Return the static batches, one row each, from the columns of the requests table."""
-    import pandas as pd
-
-    requests = pd.DataFrame(columns)
-    served = requests[requests["first_scheduled_s"].notna()]
-    queued = requests[(requests["status"] != STATUS_NAMES[Status.REJECTED]) & requests["arrival_s"].notna()]
-    batches = served.groupby("first_scheduled_s", sort=True).agg(
-        batch=("n", "size"),
-        max_input=("prompt_tokens", "max"),
-        max_output=("output_tokens", "max"),
-        sum_input=("prompt_tokens", "sum"),
-        sum_output=("output_tokens", "sum"),
-        end=("finish_s", "max"),
-    )
-    clock = batches.index.to_numpy(np.float64)
-    arrived = np.searchsorted(
-        to_tick_column(np.sort(queued["arrival_s"].to_numpy(np.float64))), to_tick_column(clock), "right"
-    )
-    left_before = np.cumsum(batches["batch"].to_numpy()) - batches["batch"].to_numpy()
-    batches.insert(0, "clock", clock)
-    batches.insert(1, "queue_len", arrived - left_before)
-    batches["batch_s"] = batches["end"] - clock
-    return batches.drop(columns="end").reset_index(drop=True)

@@ -259,6 +259,7 @@ class EngineConfig:
             tp=self.system.tensor_parallel_size,
             sizing=self.sizing,
             plan=self.blocks,
+            draft_layers=self.drafting.attending,
         )
 
     @property
@@ -360,6 +361,7 @@ class EngineConfig:
             num_blocks=self.system.num_blocks,
             blocks=blocks,
             stages=pipeline_stages(self),
+            draft_layers=self.drafting.attending,
         )
 
     @cached_property

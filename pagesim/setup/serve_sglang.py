@@ -10,6 +10,7 @@ from pagesim.errors import PagesimError, brief
 from pagesim.models import model
 from pagesim.scheduling.sglang.defaults import PAGE, PAGED_GPUS
 from pagesim.setup.serve_flags import flags_of
+from pagesim.setup.serve_parts import object_of
 from pagesim.setup.serve_table import QUANTIZED, FlagTable
 from pagesim.setup.serve_words import FlagRefused, Reader, choice
 
@@ -29,7 +30,13 @@ PAGES: dict[str, tuple[int, ...]] = {
 }
 """Values of ``--attention-backend`` whose kernels take pages of these tokens only, and 64 for any other."""
 
-TOKEN_WISE = ("fa3", "flashinfer", "triton")
+AITER = "aiter"
+"""The value of it for AMD's kernels, which take any page, and a share of memory for themselves."""
+
+AITER_CONTEXT, AITER_SHARE = 8192, 0.85
+"""Longest request, in tokens, beyond which AMD's kernels get by with this share of the memory."""
+
+TOKEN_WISE = ("fa3", "flashinfer", "triton", AITER)
 """Values of it whose kernels take any page, and single tokens where none is given."""
 
 ORDERS = ("fcfs", "lof", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first")
@@ -40,6 +47,9 @@ EVICTIONS = ("lru", "lfu")
 
 RETRACTIONS = ("length", "priority")
 """Values of ``--retraction-policy``."""
+
+ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM")
+"""Values of ``--speculative-algorithm`` that are modelled."""
 
 Refuses = Callable[[Mapping[str, Any]], str | None]
 
@@ -62,6 +72,8 @@ def read(
     options, flags, notes = TABLE.options(variables, _with_flag(words) if first_is_model else words)
     if "attention-backend" in flags:
         options["block_size"] = _page(flags["attention-backend"][-1], options.get("block_size"))
+        if flags["attention-backend"][-1] == AITER:
+            _leave_room_for_aiter(options)
     return {**FIXED, **options}, notes, _refuses(options, "attention-backend" in flags)
 
 
@@ -101,6 +113,7 @@ _READERS: dict[str, Reader] = {
     "schedule-policy": choice("schedule_policy", {name: name for name in ORDERS}),
     "retraction-policy": choice("retraction_policy", {name: name for name in RETRACTIONS}),
     "radix-eviction-policy": choice("radix_eviction_policy", {name: name for name in EVICTIONS}),
+    "speculative-algorithm": choice("speculative_algorithm", {name: name for name in ALGORITHMS}),
     "kv-cache-dtype": choice(
         "kv_cache_dtype",
         {
@@ -118,6 +131,12 @@ def _experts(given: Mapping[str, list[str]], options: dict[str, Any]) -> tuple[C
 
     Each GPU then holds as many bytes of experts as when every expert is cut.
     """
+    if given.get("enable-multimodal", ["false"]) != ["false"] and model(options["model"]).tower:
+        raise FlagRefused(
+            "enable-multimodal",
+            f"--enable-multimodal would decide whether the vision tower of {brief(options['model'], 80)} is "
+            "loaded, and is not modelled; leave it out",
+        )
     asked = int(given.get("ep-size", ["1"])[-1])
     if asked == 1:
         return (), []
@@ -134,6 +153,22 @@ def _experts(given: Mapping[str, list[str]], options: dict[str, Any]) -> tuple[C
     return (), []
 
 
+def _own_length(name: str, given: Mapping[str, list[str]]) -> int:
+    """Return the tokens of the longest request that a model takes.
+
+    Source: ``get_context_length`` (utils/hf_transformers/common.py), ``_derive_context_length``
+    (configs/model_config.py).
+    """
+    tokens: float = model(name).max_model_len
+    rope = object_of(given.get("json-model-override-args.rope_scaling", [""])[-1])
+    factor = rope.get("factor", 1)
+    if "original_max_position_embeddings" not in rope and rope.get("rope_type") != "llama3":
+        tokens *= factor if isinstance(factor, int | float) else 1
+    longer = given.get("SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN", ["0"])[-1].lower() in ("1", "true")
+    asked = given.get("context-length", ["0"])[-1]
+    return max(int(tokens), int(asked)) if longer and asked.isdecimal() else int(tokens)
+
+
 TABLE = FlagTable(
     server=f"SGLang {RELEASE}",
     engine="SGLang",
@@ -146,12 +181,30 @@ TABLE = FlagTable(
     readers=_READERS,
     model="model-path",
     length="context-length",
-    own_length=lambda name, given: model(name).max_model_len,
+    own_length=_own_length,
     kernels=("moe-runner-backend",),
     settle=_experts,
     online={"fp8": "fp8"},
+    online_experts=("modelopt_fp4",),
     checkpoints={**QUANTIZED, "modelopt_fp8": ("fp8", "fp8_block"), "mxfp8": ("mxfp8",)},
 )
+
+
+def _leave_room_for_aiter(options: dict[str, Any]) -> None:
+    """Take from ``mem_fraction_static`` what AMD's kernels need for long contexts.
+
+    Source: ``handle_attention_backend_compatibility`` (arg_groups/attention_hook.py).
+    """
+    longest = options.get("max_model_len", model(options["model"]).max_model_len)
+    if longest <= AITER_CONTEXT:
+        return
+    if "mem_fraction_static" not in options:
+        raise FlagRefused(
+            "attention-backend",
+            f"--attention-backend {AITER} runs on AMD's GPUs, and what SGLang takes there for "
+            "--mem-fraction-static is not known: give it, too",
+        )
+    options["mem_fraction_static"] *= AITER_SHARE
 
 
 def _page(backend: str, asked: int | None) -> int:

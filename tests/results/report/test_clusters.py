@@ -79,7 +79,7 @@ def test_a_damaged_cluster_is_named(clusters: Any, tmp_path: Path, file: str) ->
     with pytest.raises(PagesimError, match=f"{file}: was changed since the result was stored"):
         write_report([folder], tmp_path / "report.html")
     (folder / "manifest.json").unlink()
-    with pytest.raises(PagesimError, match="is no result of pagesim run --replicas"):
+    with pytest.raises(PagesimError, match=r"is no result of pagesim run \(it has no manifest.json\)"):
         write_report([folder], tmp_path / "report.html")
 
 
