@@ -11,10 +11,11 @@ import simpy
 from pagesim.accounting.pass_recorder import PassRecorder
 from pagesim.accounting.request_log import RequestLog
 from pagesim.costs import IterationShape
+from pagesim.errors import PagesimError
 from pagesim.experiments.clusters.data_parallel import Watch, no_watch
 from pagesim.experiments.clusters.engine import Replica
 from pagesim.experiments.clusters.fleet import Fleet, ReplicaPool, counting
-from pagesim.experiments.clusters.routers import RoundRobin
+from pagesim.experiments.clusters.routers import RoundRobin, Router
 from pagesim.scheduling.added import AddedArrivals
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.sglang.attention_group import AttentionGroup, SglangRank
@@ -202,6 +203,20 @@ class AttentionDataParallel:
         """Return how often the ranks ran, and how often one of them without a request beside others."""
         turns = self._turns
         return {"lock_step": {"passes": turns.passes, "idle_batches": turns.idle_batches}}
+
+
+def check_round_robin(setting: PreparedSystem, router: str | Router | None) -> str:
+    """Return what SGLang's own balancing over replicas or ranks is called in a summary.
+
+    Raises:
+        PagesimError: another router is given beside it.
+    """
+    if router not in (None, "round-robin"):
+        raise PagesimError(
+            f"router is {router}; SGLang sends requests to its replicas and ranks in turn: leave it out, or "
+            "give replicas in place of dp_size"
+        )
+    return "SGLang's round robin"
 
 
 def largest(batches: Sequence[Batch]) -> IterationShape:
