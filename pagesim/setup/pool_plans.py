@@ -22,7 +22,7 @@ def pool_plan(config: EngineConfig, options: SglangOptions) -> PoolPlan | StateP
             options.
     """
     model, page = config.model, config.granularity[0]
-    tp, kv_dtype = config.system.tensor_parallel_size, config.kv_dtype
+    tp, kv_dtype = config.tp, config.kv_dtype
     if model.state_layers:
         if options.attn_dp_size > 1:
             raise PagesimError(

@@ -48,7 +48,7 @@ def test_random_lives_are_those_of_a_slow_tree(page: int, policy: EvictionPolicy
         elif change == "let go" and held:
             node = held.pop(rnd.randrange(len(held)))
             tree.unlock(node)
-            slow.hold(prefix_of(node) if node.end else (), -1)
+            slow.hold(prefix_of(node, tree), -1)
         elif change == "evict" and len(slow.nodes) > 12:
             wanted = rnd.randint(1, 40)
             sizes = slow.tokens(locked=False)
@@ -61,7 +61,7 @@ def test_random_lives_are_those_of_a_slow_tree(page: int, policy: EvictionPolicy
         assert state(tree) == {
             node: (entry.used, entry.born, entry.hits, entry.locks) for node, entry in slow.nodes.items()
         }
-        assert [prefix_of(node) for node in tree.by_recency()] == slow.states[::-1]
+        assert [prefix_of(node, tree) for node in tree.by_recency()] == slow.states[::-1]
         assert (tree.evictable_states, tree.protected_states) == (
             slow.count(held=False),
             slow.count(held=True),
