@@ -1,4 +1,4 @@
-"""Eviction policies that are not in the box, each as a user would write it."""
+"""Eviction policies that are not bundled, each as a user would write it."""
 
 from __future__ import annotations
 
