@@ -206,7 +206,7 @@ HEAD = """# The public API
 <!-- made by docs/make_api.py -->
 
 These names are stable: [CHANGELOG.md](../../CHANGELOG.md) has each change. Other names can change any time.
-`help(pagesim.simulate)` and the like describe arguments, defaults and errors.
+`help(pagesim.simulate)` and the like describe arguments, columns, defaults and errors.
 Functions raise `PagesimError`, with one sentence, where an argument is wrong.
 Lengths are in tokens, sizes in blocks, times in seconds unless a name says ticks (picoseconds).
 `[N]` is a column with one value a request.
@@ -315,11 +315,6 @@ def page() -> str:
         for name, part in offered.items():
             said = first_paragraph(part) if is_called(part) else f"A {noun(part)}: {PUBLIC[home][name]}."
             texts.append(f"| `{name}` | {said} |\n")
-        if home == "pagesim":
-            for name, part in offered.items():
-                if inspect.isfunction(part):
-                    texts.append(f"\n```text\n{called(name, part, 100)}\n```\n")
-            texts.append(f"\n### Result\n\n```text\n{inspect.getdoc(offered['Result'])}\n```\n")
     return "".join(texts)
 
 
