@@ -50,21 +50,18 @@ def named(flag: Flag) -> str:
 
 
 def rows(kind: Kind, flags: Iterable[Flag]) -> Iterator[str]:
-    """Yield the lines of a section: flags by the option that they set, or by what they do."""
+    """Yield the lines of a section: flags, and the options that those of pagesim's own kind set."""
     alike: dict[str, list[str]] = defaultdict(list)
     for flag in flags:
         alike[f"`{flag.option}`" if kind == "taken" and flag.option else flag.does].append(named(flag))
-    if kind in ("replica", "layers"):
+    if kind != "taken":
         yield " ".join(name for names in alike.values() for name in names)
         return
-    if kind == "taken":
-        same = {
-            head: names for head, names in alike.items() if names == [f"`--{head[1:-1].replace('_', '-')}`"]
-        }
-        yield f"- the option of the same name: {' '.join(name for names in same.values() for name in names)}"
-        alike = {head: names for head, names in alike.items() if head not in same}
+    same = {head: names for head, names in alike.items() if names == [f"`--{head[1:-1].replace('_', '-')}`"]}
+    yield f"- the option of the same name: {' '.join(name for names in same.values() for name in names)}"
     for head, names in alike.items():
-        yield f"- {head.removesuffix('.')}: {' '.join(names)}"
+        if head not in same:
+            yield f"- {head}: {' '.join(names)}"
 
 
 def page() -> str:
