@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ORACLE := .venv-oracle
 MUTANTS := .venv-mutants
 
-.PHONY: demo fast test test-all golden fuzz hostile mutants lint notebooks picture gallery clean
+.PHONY: demo fast test test-all golden fuzz hostile mutants lint docs notebooks picture gallery clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -70,6 +70,10 @@ golden: $(VENV)/.base $(ORACLE)/.ready
 	$(BIN)/python tests/oracles/remake.py --python $(ORACLE)/bin/python --wheels $(ORACLE)/wheels --out out/golden \
 	    $(if $(ONLY),--only $(ONLY))
 
+# The documents as a site in out/site.
+docs: $(VENV)/.test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 # Executes them and stores their outputs.
 notebooks: $(VENV)/.test
 	$(BIN)/python notebooks/store.py
@@ -81,7 +85,8 @@ fuzz: $(VENV)/.test
 hostile: $(VENV)/.test
 	HOSTILE_SEED=$(or $(SEED),1) $(BIN)/pytest -n 2 -m slow tests/fuzz/test_hostile.py
 
-# Draws changes to the sources and lists those that no test finds. It makes them in a copy of what git knows.
+# Draws changes to the sources and lists those that no test finds; OF names a file of tests/mutation. It makes them
+# in a copy of what git knows.
 $(MUTANTS)/.ready: tests/mutation/requirements.txt
 	$(PYTHON) -m venv $(MUTANTS)
 	$(MUTANTS)/bin/pip install --quiet --disable-pip-version-check --requirement $<
@@ -91,7 +96,7 @@ mutants: $(VENV)/.test $(MUTANTS)/.ready
 	rm -rf out/mutants && mkdir -p out/mutants/copy
 	git ls-files -z | tar --create --null --files-from - | tar --extract --directory out/mutants/copy
 	ln -s $(CURDIR)/$(VENV) out/mutants/copy/$(VENV)
-	cd out/mutants/copy && COSMIC=$(CURDIR)/$(MUTANTS)/bin && RAY=tests/mutation/cosmic-ray.toml && \
+	cd out/mutants/copy && COSMIC=$(CURDIR)/$(MUTANTS)/bin && RAY=tests/mutation/$(or $(OF),served).toml && \
 	    $$COSMIC/cosmic-ray baseline $$RAY && $$COSMIC/cosmic-ray init $$RAY ../session.sqlite && \
 	    $$COSMIC/python tests/mutation/sample.py ../session.sqlite --mutants $(or $(COUNT),60) --seed $(or $(SEED),1) && \
 	    $$COSMIC/cosmic-ray exec $$RAY ../session.sqlite && \

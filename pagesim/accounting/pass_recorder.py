@@ -52,7 +52,7 @@ class PassRecorder(Recorder):
         self.untimed: deque[Untimed] = deque()
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
-        if not batch.tokens:
+        if not (batch.tokens or batch.launches):
             self._add_row(batch, now, now, 0, 0)
             return
         self.untimed.append(Untimed(batch, now, len(self._rows)))

@@ -13,7 +13,15 @@ from pagesim.cli.flags import OUT, SCENARIO, scenario_from, taken, with_fields
 from pagesim.cli.printing import put_table
 from pagesim.cli.runs import counted
 from pagesim.errors import PagesimError
-from pagesim.experiments.evictions import BOUND, compare_policies, prefill_seconds, recompute_weights
+from pagesim.eviction import OFFLINE
+from pagesim.experiments.evictions import (
+    BOUND,
+    compare_policies,
+    evicted_blocks,
+    prefill_seconds,
+    recompute_weights,
+    serve_policies,
+)
 from pagesim.experiments.prompt_blocks import block_bytes, capacities_around, prompt_blocks
 from pagesim.hardware.gpus import GIB
 from pagesim.hardware.tier_spec import parse_capacity
@@ -36,13 +44,29 @@ class Cache(BaseModel):
     block_tokens: int | None = Field(
         None, description="Tokens per block. Defaults to those per block of the trace's hash_ids."
     )
+    in_engine: bool = Field(
+        False,
+        description="Run each policy in vLLM v1 as well, in a tier on the host of the middle capacity.",
+    )
 
 
 _FIELDS = {
     name: Scenario.model_fields[name]
     for name in (
-        *("trace", "num_requests", "duration", "arrivals", "rate", "cv", "shared_prefix", "turns", "seed"),
+        *(
+            "trace",
+            "num_requests",
+            "duration",
+            "arrivals",
+            "rate",
+            "cv",
+            "shared_prefix",
+            "turns",
+            "think",
+            "seed",
+        ),
         *("tokenizer", "on_bad_row", "model", "gpu", "tensor_parallel_size", "kv_cache_dtype", "cost"),
+        *("num_blocks", "gpu_memory_utilization", "max_model_len"),
     )
 }
 
@@ -62,9 +86,10 @@ def command(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]
     import pandas as pd
 
     from pagesim.results.drawing import load_of
-    from pagesim.results.tier_plots import hit_rate_over_capacity
+    from pagesim.results.tier_plots import hit_rate_over_capacity, who_evicts_whom
 
-    prompts = prompt_blocks(trace_of(chosen), asked.block_tokens)
+    trace = trace_of(chosen)
+    prompts = prompt_blocks(trace, asked.block_tokens)
     config = EngineConfig(chosen)
     block = block_bytes(
         config.model, prompts.tokens, kv_dtype=config.kv_dtype, tp=chosen.tensor_parallel_size
@@ -81,13 +106,8 @@ def command(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]
         given = [parse_capacity("capacities", text) // block for text in words(asked.capacities)]
         capacities = list(dict.fromkeys(given))
     policies = words(asked.policies)
-    study = compare_policies(
-        prompts,
-        policies,
-        capacities,
-        recompute_weights(config.model, prompts),
-        seconds=prefill_seconds(config.cost),
-    )
+    weights = recompute_weights(config.model, prompts)
+    study = compare_policies(prompts, policies, capacities, weights, seconds=prefill_seconds(config.cost))
     rows = [
         {**row, "capacity_gib": row["capacity_blocks"] * block / GIB}
         for row in counted("policies", study, len(capacities) * (len(policies) + 1))
@@ -113,7 +133,25 @@ def command(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]
         f"working set: {working_set / GIB:,.1f} GiB, {future.working_set:,} blocks: an eviction that knew "
         "the future would have all of these hits from there on"
     )
-    show.say(_worth(table, capacities))
+    middle = capacities[len(capacities) // 2]
+    at = table[table["capacity_blocks"] == middle].set_index("policy")["hit_pct"]
+    show.say(_worth(at, middle))
+    if asked.in_engine:
+        served = [name for name in policies if name not in OFFLINE]
+        runs = serve_policies(chosen, trace, served, middle * block)
+        engine = {row["policy"]: row for row in counted("policies in the engine", runs, len(served))}
+        for row in rows:
+            if row["capacity_blocks"] == middle:
+                row |= engine.get(row["policy"], {})
+        put_table(
+            f"Inside vLLM v1, with a tier of {_gib(middle * block)} GiB beside the device",
+            ("policy", "hits,\n%", "hits without\nan engine, %", "TTFT\nmean, s"),
+            [
+                (name, *(f"{value:.4g}" for value in (row["engine_hit_pct"], at[name], row["engine_ttft_s"])))
+                for name, row in engine.items()
+            ],
+        )
+        show.say(_difference({name: row["engine_hit_pct"] for name, row in engine.items()}, at))
     lines = {
         name: {size * block: value for size, value in zip(hits.index.tolist(), hits[name], strict=True)}
         for name in hits.columns
@@ -130,19 +168,41 @@ def command(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]
         unlimited_pct=possible,
         working_set_gib=working_set / GIB,
     )
+    if out is not None:
+        evicted = {name: evicted_blocks(prompts, name, middle, weights) for name in policies}
+        show.put_figure(who_evicts_whom(evicted, load), out, "evictions")
     show.stored(out)
 
 
-def _worth(table: Any, capacities: list[int]) -> str:
-    """Return a sentence on what the best policy, and the bound, have over LRU in the middle capacity."""
-    middle = capacities[len(capacities) // 2]
-    at = table[table["capacity_blocks"] == middle].set_index("policy")["hit_pct"]
-    online = at.drop([name for name in ("belady", BOUND) if name in at])
+def _worth(at: Any, capacity: int) -> str:
+    """Return a sentence on what the best policy, and the bound, have over LRU.
+
+    Args:
+        at: percent of the prompt tokens that are found, by policy.
+        capacity: blocks.
+    """
+    online = at.drop([name for name in (*OFFLINE, BOUND) if name in at])
     best = online.idxmax()
     first = "lru" if "lru" in online else online.index[0]
+    beside = f"{best} finds {online[best]:.2f} %" + (
+        f", {first} {online[first]:.2f} %" if best != first else ""
+    )
+    return f"with {capacity:,} blocks {beside}; no policy can find more than {at[BOUND]:.2f} %"
+
+
+def _difference(engine: dict[str, float], replay: Any) -> str:
+    """Return a sentence on the best policy in an engine, and how far hit rates are from those without one.
+
+    Args:
+        engine: percent of the prompt tokens that are found, by policy.
+        replay: the same without an engine.
+    """
+    best = max(engine, key=engine.__getitem__)
+    points = sorted((value - replay[name], name) for name, value in engine.items())
+    least, most = (f"{value:+.2f} points ({name})" for value, name in (points[0], points[-1]))
     return (
-        f"with {middle:,} blocks {best} finds {online[best]:.2f} % and {first} {online[first]:.2f} %; no "
-        f"policy can find more than {at[BOUND]:.2f} %"
+        f"in the engine {best} finds the most; hit rates differ by {least} to {most}, as the device caches "
+        "blocks as well, answers are cached, and requests overlap in time"
     )
 
 

@@ -45,21 +45,36 @@ class TermError(Strict):
         return self.mean if self.median is None else self.median
 
 
-def held_out(points: Sequence[Point], salt: str = "", fifth: int = 0) -> list[int]:
-    """Return the indices of the points that are held out: every fifth of the inner ones, ordered by a hash.
+def fifths(points: Sequence[Point], salt: str = "") -> list[list[int]]:
+    """Return the indices of the points of each fifth of the inner ones, ordered by a hash.
 
     A point is inner if there are points before and after it along an axis, the other sizes the same, or a
     point that is smaller in every size and one that is larger in every size. At the others a term would be
-    extrapolated, and that is another question. Of fewer than five points none is held out.
+    extrapolated, and that is another question. Of fewer than five points none is in any.
 
     Args:
-        points: as many sizes of each; of a point that is there more than once all are held out or none.
+        points: as many sizes of each; of a point that is there more than once all are in one fifth or none.
         salt: what was measured, so that not the same sizes are held out everywhere.
+    """
+    found: list[list[int]] = [[] for _ in range(EVERY)]
+    if len(set(points)) >= EVERY:
+        inner = sorted(_inner(points), key=lambda point: (_hash(point, salt), point))
+        fifth_of = {point: place % EVERY for place, point in enumerate(inner)}
+        for index, point in enumerate(points):
+            if point in fifth_of:
+                found[fifth_of[point]].append(index)
+    return found
+
+
+def held_out(points: Sequence[Point], salt: str = "", fifth: int = 0) -> list[int]:
+    """Return the indices of the points that are held out: one of the `fifths`.
+
+    Args:
+        points: as many sizes of each.
+        salt: what was measured.
         fifth: which, from 0 to 4.
     """
-    inner = sorted(_inner(points), key=lambda point: (_hash(point, salt), point))
-    chosen = set(inner[fifth::EVERY]) if len(set(points)) >= EVERY else set()
-    return [index for index, point in enumerate(points) if point in chosen]
+    return fifths(points, salt)[fifth]
 
 
 def error_of(
@@ -72,7 +87,7 @@ def error_of(
     Args:
         points: sizes and seconds.
         term: makes a function of the sizes of the points that it is given.
-        salt: see `held_out`.
+        salt: what was measured.
     """
     unseen = set(held_out([point for point, _ in points], salt))
     if not unseen:

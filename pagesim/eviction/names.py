@@ -8,10 +8,13 @@ from pagesim.eviction.fifo import Fifo
 from pagesim.eviction.gdsf import Gdsf
 from pagesim.eviction.lfu import Lfu
 from pagesim.eviction.lru import Lru
+from pagesim.eviction.newest import Filo, Mru
 from pagesim.eviction.policy import EvictionPolicy
+from pagesim.eviction.priority import Priority
 from pagesim.eviction.retention import Retention
 from pagesim.eviction.s3fifo import S3Fifo
 from pagesim.eviction.sieve import Sieve
+from pagesim.eviction.vllm_arc import VllmArc
 from pagesim.setup.plugins import Plugins
 
 EVICTION_POLICIES: Plugins[type[EvictionPolicy]] = Plugins(
@@ -26,6 +29,10 @@ EVICTION_POLICIES: Plugins[type[EvictionPolicy]] = Plugins(
         "arc": Arc,
         "gdsf": Gdsf,
         "retention": Retention,
+        "vllm-arc": VllmArc,
+        "priority": Priority,
+        "mru": Mru,
+        "filo": Filo,
         "belady": Belady,
     },
     base=EvictionPolicy,

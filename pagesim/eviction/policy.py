@@ -80,6 +80,15 @@ class EvictionPolicy(ABC):
     def freed(self, block: int) -> None:
         """A cached block may go from now on; not told where any may."""
 
+    def over(self, found: Sequence[int], inserted: Sequence[int]) -> None:
+        """A request is over; not told where blocks are asked for one by one.
+
+        Args:
+            found: its blocks that were cached when it asked for them, first to last.
+            inserted: those that were cached for it, behind them.
+        """
+        return
+
     @abstractmethod
     def evict(self) -> int | None:
         """Name the block that goes next, one of those that may, and forget it; None where none may."""

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import inf
 from typing import Any
 
-from pagesim.costs import CostModel, IterationShape
-from pagesim.eviction import EVICTION_POLICIES, CacheView, PrefixCache
-from pagesim.experiments.prompt_blocks import PromptBlocks
-from pagesim.models import ModelSpec
-from pagesim.sim.clock import TICKS_PER_SECOND
+import numpy as np
+import numpy.typing as npt
 
-__all__ = ["BOUND", "compare_policies", "prefill_seconds", "recompute_weights"]
+from pagesim.api import run
+from pagesim.costs import CostModel, IterationShape
+from pagesim.eviction import EVICTION_POLICIES, OFFLINE, CacheView, PrefixCache
+from pagesim.experiments.prompt_blocks import PromptBlocks
+from pagesim.kvcache.tiers.names import tier_name
+from pagesim.models import ModelSpec
+from pagesim.setup.system import System
+from pagesim.sim.clock import TICKS_PER_SECOND
+from pagesim.workloads.trace import Trace
+
+__all__ = [
+    "BOUND",
+    "compare_policies",
+    "evicted_blocks",
+    "prefill_seconds",
+    "recompute_weights",
+    "serve_policies",
+]
 
 BOUND = "bound"
 """Beside the policies: Belady's, where a block need not be cached."""
@@ -115,15 +130,9 @@ def compare_policies(
             }
 
         for name in policies:
-            view = CacheView(capacity, prompts.depth, weights)
-            policy = EVICTION_POLICIES.make(name, lambda kind, view=view: kind(view))  # type: ignore[misc]
-            cache = PrefixCache(view, policy)
+            cache = _cache(name, capacity, prompts, weights)
             hits, computed, saved = 0, 0.0, 0.0
-            for at, blocks in enumerate(future.blocks):
-                view.now = prompts.arrival_s[at]
-                if prompts.priority is not None:
-                    view.priority = prompts.priority[at]
-                found = cache.serve(blocks, future.following[at])
+            for at, (blocks, found) in enumerate(zip(future.blocks, _served(prompts, cache), strict=True)):
                 hits += found
                 computed += sum([weights[block] for block in blocks[found:]])
                 if seconds is not None and found:
@@ -136,3 +145,77 @@ def compare_policies(
                 "ttft_saved_s": None if seconds is None else saved / len(future.blocks),
             }
         yield row(BOUND, bound)
+
+
+def evicted_blocks(
+    prompts: PromptBlocks, policy: str, capacity: int, weights: Sequence[float]
+) -> npt.NDArray[np.int64]:
+    """Return who evicts whom, a row a block in the order of eviction: ``[evictions, 3]``.
+
+    Its columns are the request that had the block evicted, the last one that used it, and the next one that
+    asks for it, or -1 where none does.
+
+    Args:
+        prompts: of a trace; requests are numbered in order of arrival.
+        policy: a name of `EVICTION_POLICIES`.
+        capacity: blocks.
+        weights: FLOPs to compute each block again.
+    """
+    future = prompts.future
+    used: dict[int, tuple[int, float]] = {}  # by block, its last request and its next
+    rows = []
+    cache = _cache(policy, capacity, prompts, weights)
+    for at, _ in enumerate(_served(prompts, cache)):
+        for block in cache.victims:
+            last, following = used[block]
+            rows.append((at, last, -1 if following == inf else int(following)))
+        used.update(
+            (block, (at, following))
+            for block, following in zip(future.blocks[at], future.following[at], strict=True)
+        )
+    return np.array(rows, np.int64).reshape(-1, 3)
+
+
+def _cache(policy: str, capacity: int, prompts: PromptBlocks, weights: Sequence[float]) -> PrefixCache:
+    view = CacheView(capacity, prompts.depth, weights)
+    return PrefixCache(view, EVICTION_POLICIES.make(policy, lambda kind: kind(view)))
+
+
+def _served(prompts: PromptBlocks, cache: PrefixCache) -> Iterator[int]:
+    """Serve prompt after prompt, and yield of each how many of its blocks were there."""
+    view, future = cache.view, prompts.future
+    for at, blocks in enumerate(future.blocks):
+        view.now = prompts.arrival_s[at]
+        if prompts.priority is not None:
+            view.priority = prompts.priority[at]
+        yield cache.serve(blocks, future.following[at])
+
+
+def serve_policies(
+    system: System, trace: Trace, policies: Sequence[str], capacity: int
+) -> Iterator[dict[str, Any]]:
+    """Yield a row of each policy, as that of a tier beside a device that runs vLLM v1.
+
+    Columns: ``policy``; ``engine_hit_pct`` of the prompt tokens of requests that were scheduled, found on the
+    device or in the tier; ``engine_ttft_s``, the mean.
+
+    Args:
+        system: whose policy and tiers are replaced; its device caches prefixes in vLLM's own order.
+        trace: is replayed each time, with its arrivals.
+        policies: names of `EVICTION_POLICIES`; those that know the future are left out.
+        capacity: bytes of the tier.
+
+    Raises:
+        PagesimError: an option is off.
+    """
+    for name in policies:
+        if name in OFFLINE:
+            continue
+        tier = f"host:{capacity}B:{tier_name(name)}"
+        update = {"policy": "vllm-v1", "enable_prefix_caching": True, "tiers": [tier]}
+        summary = run(system.model_copy(update=update), trace, steps="none").summary
+        yield {
+            "policy": name,
+            "engine_hit_pct": 100 * (summary["prefix"]["share"] or 0.0),
+            "engine_ttft_s": summary["ttft"]["mean"],
+        }

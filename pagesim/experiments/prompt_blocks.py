@@ -13,7 +13,7 @@ from pagesim.eviction import Future
 from pagesim.models import ModelSpec
 from pagesim.scheduling.content import Contents
 from pagesim.sizing.planning import host_copies
-from pagesim.workloads.trace import Trace
+from pagesim.workloads.trace import FloatColumn, Trace
 
 __all__ = ["PromptBlocks", "block_bytes", "capacities_around", "prompt_blocks"]
 
@@ -26,8 +26,9 @@ class PromptBlocks:
     """The blocks of a trace's prompts. Equal prefixes have equal blocks.
 
     Attributes:
-        requests: of each prompt, in token order: the blocks that it fills.
-        arrival_s: of each prompt.
+        requests: of each prompt, in token order: the blocks that it fills; prompts in order of arrival.
+        arrival_s: of each prompt; of a turn that is sent when the last one is over, as if answers took no
+            time: its session's arrival, and how long its client thought since.
         prompt_tokens: of each prompt.
         tokens: of a block.
         priority: of each request; None where the trace has none.
@@ -72,16 +73,30 @@ def prompt_blocks(trace: Trace, tokens: int | None = None) -> PromptBlocks:
         tokens = trace.hash_block_size
     if tokens < 1:
         raise PagesimError(f"block_size is {tokens}; it must be at least 1")
-    prompts = trace.prompt_tokens.tolist()
+    arrival_s = _due(trace)
+    order = np.argsort(arrival_s, kind="stable")
+    prompts = trace.prompt_tokens[order].tolist()
     contents = Contents(trace, np.arange(len(trace)), tokens)
     requests: list[list[Hashable]] = []
-    for row, prompt in enumerate(prompts):
+    for row, prompt in zip(order.tolist(), prompts, strict=True):
         blocks: list[Hashable] = []
         for name, first, end in contents.of(row).named(0, prompt):
             blocks += [(name, place) for place in range(first // tokens, end // tokens)]
         requests.append(blocks)
-    priority = None if trace.priority is None else trace.priority.tolist()
-    return PromptBlocks(requests, trace.arrival_s.tolist(), prompts, tokens, priority)
+    priority = None if trace.priority is None else trace.priority[order].tolist()
+    return PromptBlocks(requests, arrival_s[order].tolist(), prompts, tokens, priority)
+
+
+def _due(trace: Trace) -> FloatColumn:
+    """Return when each request arrives at the earliest, in seconds: ``[requests]``."""
+    if trace.session_id is None or trace.think_s is None:
+        return trace.arrival_s
+    due = trace.arrival_s.copy()
+    thought: dict[int, float] = {}
+    for row, session in enumerate(trace.session_id.tolist()):
+        thought[session] = thought[session] + trace.think_s[row] if session in thought else 0.0
+        due[row] += thought[session]
+    return due
 
 
 def block_bytes(model: ModelSpec, tokens: int, *, kv_dtype: str = "fp16", tp: int = 1) -> int:

@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from pagesim.accounting.fragmentation import fragmentation_of
-from pagesim.accounting.request_log import RequestLog
-from pagesim.accounting.tier_history import TierHistory
-from pagesim.accounting.tree_history import TreeHistory
-from pagesim.costs.engines import FrontEnd
+from pagesim.errors import PagesimError
 from pagesim.results.kept_frames import KeptFrames
-from pagesim.scheduling.request import Status
 from pagesim.setup.files import publish, read_sealed
 from pagesim.setup.reading import parse_json, read_parquet
 from pagesim.setup.scenario import Scenario
 from pagesim.setup.scenario_files import read_scenario, read_toml, to_toml
 from pagesim.setup.system import System
-from pagesim.sim.clock import to_seconds, to_tick_column
-from pagesim.workloads.trace import Trace
 
 if TYPE_CHECKING:  # see pagesim.api
     import pandas as pd
+    from matplotlib.figure import Figure
+
+    from pagesim.results.report import Report
 
 TABLES = ("requests", "steps", "batches", "preemptions", "tiers", "tree")
 """The tables of a result, each in a file of its own."""
 
-STATUS_NAMES = {status: status.name.lower() for status in Status}
 
 
 @dataclass(frozen=True)
@@ -102,6 +99,21 @@ class Result(Stored):
     tree: pd.DataFrame | None = None
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        """Return what was run, how it went and what to look at next, a line each."""
+        summary, system = self.summary, self.scenario
+        requests, memory, times = summary["requests"], summary["memory"], summary["latency"]
+        preempted = sum(summary["preemptions"].values())
+        lines = [
+            f"<Result of {system.policy}: {system.model} on {system.gpu}, "
+            f"{memory['num_blocks']:,} blocks of {memory['block_size']} tokens",
+            f" {requests['finished']:,} of {requests['total']:,} requests finished, "
+            f"{summary['iterations']:,} iterations, {preempted:,} preemptions",
+        ]
+        if times["p50"] is not None:
+            lines.append(f" latency p50 {times['p50']:.3g} s, p99 {times['p99']:.3g} s")
+        return "\n".join([*lines, " .fragmentation() .requests .steps .summary .plot() .report()>"])
+
     @cached_property
     def steps(self) -> pd.DataFrame | None:
         """One row a stretch of like iterations, or one an iteration; None if they were not kept."""
@@ -134,6 +146,31 @@ class Result(Stored):
         import pandas as pd
 
         return pd.DataFrame(fragmentation_of(self.summary["memory"]), dtype=np.float64)
+
+    def plot(self) -> Figure:
+        """Draw where the KV cache goes over time, with the batch and the queue.
+
+        Raises:
+            PagesimError: no steps were kept.
+        """
+        from pagesim.results.plots import memory_over_time
+
+        if self.kept_steps is None or not self.kept_steps.rows:
+            raise PagesimError("the result holds no steps; replay with steps='stretches'")
+        return memory_over_time(self)
+
+    def report(self) -> Report:
+        """Return the page of ``pagesim report``, which a notebook shows and `Report.save` writes.
+
+        The blocks' map is of what was stored: of a trace given as an object there is none.
+        """
+        from pagesim.results.report import Report, write_report
+
+        with TemporaryDirectory() as folder:
+            self.save(Path(folder) / self.scenario.policy)
+            page = Path(folder) / "report.html"
+            write_report([Path(folder) / self.scenario.policy], page)
+            return Report(page.read_text(encoding="utf-8"))
 
     def write(self, folder: Path) -> None:
         from pagesim.results.prometheus import openmetrics
@@ -204,99 +241,6 @@ def to_json(value: Any) -> str:
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
-_NO_FRONT_END = FrontEnd()
-
-
-def request_columns(
-    trace: Trace,
-    log: RequestLog,
-    front_end: FrontEnd = _NO_FRONT_END,
-    served_by: npt.NDArray[np.int64] | None = None,
-) -> dict[str, npt.NDArray[Any]]:
-    """Return the columns of the requests table, ``[N]`` each; NaN where something never happened.
-
-    Args:
-        trace: the requests.
-        log: what became of them.
-        front_end: what clients wait beside the engine; nothing when left out.
-        served_by: which of several front ends each request goes through, ``[N]``.
-    """
-
-    def seconds(ticks: Iterable[int]) -> npt.NDArray[np.float64]:
-        column = np.asarray(ticks, np.int64)
-        return np.where(column < 0, np.nan, to_seconds(column))
-
-    def each_sample() -> dict[str, npt.NDArray[Any]]:
-        if trace.sample_tokens is None:
-            return {}
-        finish = np.empty(len(trace), dtype=object)
-        tokens = np.empty(len(trace), dtype=object)
-        for row, lengths in enumerate(trace.sample_tokens):
-            times = log.sample_finish.get(row)
-            alike = log.finish[row]
-            tokens[row] = list(lengths)
-            finish[row] = seconds(
-                [alike if times is None else times.get(k, -1) for k in range(len(lengths))]
-            ).tolist()
-        return {"sample_tokens": tokens, "sample_finish_s": finish}
-
-    cached = np.zeros(len(trace), np.int64)
-    cached[list(log.cached_tokens)] = list(log.cached_tokens.values())
-    loaded = np.zeros(len(trace), np.int64)
-    if log.loaded_tokens:
-        loaded[list(log.loaded_tokens)] = list(log.loaded_tokens.values())
-    names = np.array([STATUS_NAMES[status] for status in Status], dtype=object)
-    sent = trace.arrival_s if log.sent is None else seconds(log.sent)
-    waits = {}
-    if front_end.request_s or front_end.token_s:
-        waits = {"frontend_s": front_end.waits_s(sent, trace.prompt_tokens, served_by)}
-    return {
-        "request_id": trace.request_id,
-        "arrival_s": sent,
-        "prompt_tokens": trace.prompt_tokens,
-        "output_tokens": trace.output_tokens,
-        "n": trace.n,
-        "first_scheduled_s": seconds(log.first_scheduled),
-        "first_token_s": seconds(log.first_token),
-        "finish_s": seconds(log.finish),
-        "cached_tokens": cached,
-        **({} if log.loaded_tokens is None else {"loaded_tokens": loaded}),
-        "recomputes": np.asarray(log.recomputes, np.int64),
-        "swaps": np.asarray(log.swaps, np.int64),
-        "status": names[np.frombuffer(log.status, np.uint8)],
-        **each_sample(),
-        **({} if log.due is None else {"due_s": seconds(log.due)}),
-        **waits,
-    }
-
-
-def preemption_table(trace: Trace, log: RequestLog) -> pd.DataFrame:
-    """Return the victims whose preemption was free to choose, one row each, in order."""
-    import pandas as pd
-
-    table = np.array(log.choices, np.int64).reshape(-1, 7)
-    row, when, swapped, tokens, blocks, swap, recompute = table.T
-    return pd.DataFrame(
-        {
-            "clock": to_seconds(when),
-            "request_id": trace.request_id[row],
-            "choice": np.where(swapped, "swap", "recompute"),
-            "tokens": tokens,
-            "blocks": blocks,
-            "swap_s": to_seconds(swap),
-            "recompute_s": to_seconds(recompute),
-        }
-    )
-
-
-def tier_columns(history: TierHistory) -> dict[str, npt.NDArray[Any]]:
-    """Return the changes of tiers, one row a tier each, in order."""
-    columns = history.columns()
-    names = np.array(history.names, dtype=object)
-    ticks, place = columns.pop("ticks"), columns.pop("tier")
-    return {"clock": to_seconds(ticks), "tier": names[place], **columns}
-
-
 def end_of(result: Result) -> float:
     """Return when a run was over, in seconds: the end of the last row of its steps, or what happened last."""
     columns, steps = result.request_columns, result.kept_steps
@@ -306,37 +250,3 @@ def end_of(result: Result) -> float:
         last = steps.last()
         others = np.array([last["start"] + last["step_s"]])
     return float(np.nanmax(np.concatenate([columns["finish_s"], others]), initial=0.0))
-
-
-def tree_table(history: TreeHistory) -> pd.DataFrame:
-    """Return where the tokens of a radix tree's pool were, a row an iteration or a fast-forward, in order."""
-    import pandas as pd
-
-    columns = history.columns()
-    return pd.DataFrame({"clock": to_seconds(columns.pop("ticks")), **columns})
-
-
-def batch_table(columns: Mapping[str, npt.NDArray[Any]]) -> pd.DataFrame:
-    """Return the static batches, one row each, from the columns of the requests table."""
-    import pandas as pd
-
-    requests = pd.DataFrame(columns)
-    served = requests[requests["first_scheduled_s"].notna()]
-    queued = requests[(requests["status"] != STATUS_NAMES[Status.REJECTED]) & requests["arrival_s"].notna()]
-    batches = served.groupby("first_scheduled_s", sort=True).agg(
-        batch=("n", "size"),
-        max_input=("prompt_tokens", "max"),
-        max_output=("output_tokens", "max"),
-        sum_input=("prompt_tokens", "sum"),
-        sum_output=("output_tokens", "sum"),
-        end=("finish_s", "max"),
-    )
-    clock = batches.index.to_numpy(np.float64)
-    arrived = np.searchsorted(
-        to_tick_column(np.sort(queued["arrival_s"].to_numpy(np.float64))), to_tick_column(clock), "right"
-    )
-    left_before = np.cumsum(batches["batch"].to_numpy()) - batches["batch"].to_numpy()
-    batches.insert(0, "clock", clock)
-    batches.insert(1, "queue_len", arrived - left_before)
-    batches["batch_s"] = batches["end"] - clock
-    return batches.drop(columns="end").reset_index(drop=True)

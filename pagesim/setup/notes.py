@@ -164,7 +164,11 @@ def _expert_notes(config: EngineConfig) -> tuple[str, ...]:
     division = config.model.expert_division
     if division is None:
         return ()
-    over = f"data_parallel_size {division.ranks}" if division.ranks > 1 else "enable_expert_parallel"
+    if division.ranks > 1:
+        name = "attn_dp_size" if division.mlps else "data_parallel_size"
+        over = f"{name} {division.ranks}"
+    else:
+        over = "ep_size" if division.mlps else "enable_expert_parallel"
     if isinstance(config.cost, Roofline):
         return (
             f"{over}: what GPUs send each other for experts is charged as an all-gather and a reduce-scatter "
@@ -179,8 +183,7 @@ def _expert_notes(config: EngineConfig) -> tuple[str, ...]:
 def _draft_notes(config: EngineConfig) -> tuple[str, ...]:
     """Return what is assumed of drafts: how many are accepted, and what a drafter keeps."""
     options = config.options
-    speculation = options.speculation if isinstance(options, VllmV1Options) else None
-    if not isinstance(options, VllmV1Options) or speculation is None:
+    if not isinstance(options, VllmV1Options | SglangOptions) or (speculation := options.speculation) is None:
         return ()
     notes = []
     if options.acceptance is None:
@@ -220,7 +223,12 @@ def _static_notes(config: EngineConfig) -> tuple[str, ...]:
     if not asked:
         return ()
     share, most = asked["mem_fraction_static"], asked["max_total_tokens"]
-    division = divide_statically(config.model, config.gpu, tp=sized.tp, mem_fraction_static=share)
+    division = divide_statically(
+        *(config.model, config.gpu),
+        tp=sized.tp,
+        mem_fraction_static=share,
+        drafter_bytes=config.drafting.weights,
+    )
     cut = most is not None and sized.slots + sized.block_size > most
     limit = f", cut to max_total_tokens {most:,}" if cut else ""
     return (

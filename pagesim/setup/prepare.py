@@ -13,7 +13,7 @@ from pagesim.accounting.ledger import LedgerShape
 from pagesim.accounting.metrics import latencies, prefix_hits, throughput
 from pagesim.accounting.request_log import RequestLog
 from pagesim.errors import PagesimError
-from pagesim.results.result import request_columns
+from pagesim.results.recorded_tables import request_columns
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.content import Contents
 from pagesim.scheduling.core import Scheduler

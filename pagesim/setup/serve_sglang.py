@@ -9,7 +9,9 @@ from typing import Any
 from pagesim.errors import PagesimError, brief
 from pagesim.models import model
 from pagesim.scheduling.sglang.defaults import PAGE, PAGED_GPUS
+from pagesim.setup.data_parallel import fuses_shared_experts
 from pagesim.setup.serve_flags import flags_of
+from pagesim.setup.serve_parts import object_of
 from pagesim.setup.serve_table import QUANTIZED, FlagTable
 from pagesim.setup.serve_words import FlagRefused, Reader, choice
 
@@ -29,7 +31,13 @@ PAGES: dict[str, tuple[int, ...]] = {
 }
 """Values of ``--attention-backend`` whose kernels take pages of these tokens only, and 64 for any other."""
 
-TOKEN_WISE = ("fa3", "flashinfer", "triton")
+AITER = "aiter"
+"""The value of it for AMD's kernels, which take any page, and a share of memory for themselves."""
+
+AITER_CONTEXT, AITER_SHARE = 8192, 0.85
+"""Longest request, in tokens, beyond which AMD's kernels get by with this share of the memory."""
+
+TOKEN_WISE = ("fa3", "flashinfer", "triton", AITER)
 """Values of it whose kernels take any page, and single tokens where none is given."""
 
 ORDERS = ("fcfs", "lof", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first")
@@ -40,6 +48,9 @@ EVICTIONS = ("lru", "lfu")
 
 RETRACTIONS = ("length", "priority")
 """Values of ``--retraction-policy``."""
+
+ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM")
+"""Values of ``--speculative-algorithm`` that are modelled."""
 
 Refuses = Callable[[Mapping[str, Any]], str | None]
 
@@ -62,6 +73,8 @@ def read(
     options, flags, notes = TABLE.options(variables, _with_flag(words) if first_is_model else words)
     if "attention-backend" in flags:
         options["block_size"] = _page(flags["attention-backend"][-1], options.get("block_size"))
+        if flags["attention-backend"][-1] == AITER:
+            _leave_room_for_aiter(options)
     return {**FIXED, **options}, notes, _refuses(options, "attention-backend" in flags)
 
 
@@ -101,6 +114,7 @@ _READERS: dict[str, Reader] = {
     "schedule-policy": choice("schedule_policy", {name: name for name in ORDERS}),
     "retraction-policy": choice("retraction_policy", {name: name for name in RETRACTIONS}),
     "radix-eviction-policy": choice("radix_eviction_policy", {name: name for name in EVICTIONS}),
+    "speculative-algorithm": choice("speculative_algorithm", {name: name for name in ALGORITHMS}),
     "kv-cache-dtype": choice(
         "kv_cache_dtype",
         {
@@ -109,29 +123,83 @@ _READERS: dict[str, Reader] = {
             **dict.fromkeys(("fp8_e4m3", "fp8_e5m2"), "fp8"),
         },
     ),
+    "moe-a2a-backend": choice("moe_a2a_backend", {"none": "", "deepep": "deepep"}),
     "attention-backend": choice("", dict.fromkeys((*TOKEN_WISE, *PAGES), "")),  # `_page` says what it does
 }
 
 
-def _experts(given: Mapping[str, list[str]], options: dict[str, Any]) -> tuple[Collection[str], list[str]]:
-    """Refuse whole experts on GPUs that cannot be dealt out evenly; else they change no decision.
+def _settle(given: Mapping[str, list[str]], options: dict[str, Any]) -> tuple[Collection[str], list[str]]:
+    """Put what a line says of ranks and experts into options, as `FlagTable.settle`.
 
-    Each GPU then holds as many bytes of experts as when every expert is cut.
+    Source: ``handle_deprecated_dp_attention`` (arg_groups/parallel_hook.py), ``_a2a_ep_size`` (overrides.py).
+
+    Raises:
+        FlagRefused: it is not modelled.
     """
-    asked = int(given.get("ep-size", ["1"])[-1])
-    if asked == 1:
-        return (), []
-    name, gpus = options["model"], options.get("tensor_parallel_size", 1)
+    name = options["model"]
+    if given.get("enable-multimodal", ["false"]) != ["false"] and model(name).tower:
+        raise FlagRefused(
+            "enable-multimodal",
+            f"--enable-multimodal would decide whether the vision tower of {brief(name, 80)} is loaded, and "
+            "is not modelled; leave it out",
+        )
+    idle, notes = [], []
+    if options.get("moe_a2a_backend", "none") != "none":
+        options["ep_size"] = options.get("tensor_parallel_size", 1)
+    if options.get("ep_size", 1) > 1:
+        notes += _experts(options)
+    if "ep-size" in given and "ep_size" not in options:
+        idle.append("ep-size")
+    attends = "enable-dp-attention" in given and options.get("attn_dp_size", 1) == 1
+    if attends and options.get("dp_size", 1) > 1:
+        options["attn_dp_size"] = options.pop("dp_size")
+    elif "enable-dp-attention" in given:
+        idle.append("enable-dp-attention")
+    for size in ("dp_size", "attn_dp_size", "ep_size"):
+        if options.get(size) == 1:
+            del options[size]
+            idle.append(size.replace("_", "-"))
+    if "attn_dp_size" not in options and options.pop("enable_dp_lm_head", False):
+        idle.append("enable-dp-lm-head")
+    return idle, notes
+
+
+def _experts(options: dict[str, Any]) -> list[str]:
+    """Refuse whole experts on GPUs that cannot be dealt out evenly; return notes of them.
+
+    Each GPU has as many bytes of experts as when every expert is cut, but of a shared one that is fused with
+    the others: of ``ep_size`` nothing else depends, which is left out then.
+    """
+    name, asked, gpus = options["model"], options["ep_size"], options.get("tensor_parallel_size", 1)
     moe = model(name).moe
     if moe is None:
-        return (), [f"SGLang has no use for --ep-size here: {brief(name, 80)} has no experts"]
-    if asked < 1 or gpus % asked or moe.experts % asked:
+        del options["ep_size"]
+        return [f"SGLang has no use for --ep-size here: {brief(name, 80)} has no experts"]
+    if gpus % asked or moe.experts % asked:
         raise FlagRefused(
             "ep-size",
             f"--ep-size would deal the {moe.experts} experts of {brief(name, 80)} unevenly over {asked} of "
             f"{gpus} GPUs, and is not modelled; leave it out",
         )
-    return (), []
+    if not fuses_shared_experts(model(name)):
+        del options["ep_size"]
+    return []
+
+
+def _own_length(name: str, given: Mapping[str, list[str]]) -> int:
+    """Return the tokens of the longest request that a model takes.
+
+    Source: ``get_context_length`` (utils/hf_transformers/common.py), ``_derive_context_length``
+    (configs/model_config.py).
+    """
+    tokens: float = model(name).max_model_len
+    rope = object_of(given.get("json-model-override-args.rope_scaling", [""])[-1])
+    factor = rope.get("factor", 1)
+    if "original_max_position_embeddings" not in rope and rope.get("rope_type") != "llama3":
+        tokens *= factor if isinstance(factor, int | float) else 1
+    longer = given.get("SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN", ["0"])[-1].lower() in ("1", "true")
+    asked = given.get("context-length", ["0"])[-1]
+    return max(int(tokens), int(asked)) if longer and asked.isdecimal() else int(tokens)
 
 
 TABLE = FlagTable(
@@ -146,12 +214,30 @@ TABLE = FlagTable(
     readers=_READERS,
     model="model-path",
     length="context-length",
-    own_length=lambda name, given: model(name).max_model_len,
+    own_length=_own_length,
     kernels=("moe-runner-backend",),
-    settle=_experts,
+    settle=_settle,
     online={"fp8": "fp8"},
+    online_experts=("modelopt_fp4",),
     checkpoints={**QUANTIZED, "modelopt_fp8": ("fp8", "fp8_block"), "mxfp8": ("mxfp8",)},
 )
+
+
+def _leave_room_for_aiter(options: dict[str, Any]) -> None:
+    """Take from ``mem_fraction_static`` what AMD's kernels need for long contexts.
+
+    Source: ``handle_attention_backend_compatibility`` (arg_groups/attention_hook.py).
+    """
+    longest = options.get("max_model_len", model(options["model"]).max_model_len)
+    if longest <= AITER_CONTEXT:
+        return
+    if "mem_fraction_static" not in options:
+        raise FlagRefused(
+            "attention-backend",
+            f"--attention-backend {AITER} runs on AMD's GPUs, and what SGLang takes there for "
+            "--mem-fraction-static is not known: give it, too",
+        )
+    options["mem_fraction_static"] *= AITER_SHARE
 
 
 def _page(backend: str, asked: int | None) -> int:

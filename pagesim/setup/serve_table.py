@@ -64,6 +64,7 @@ class FlagTable:
         checkpoints: by method of quantization, the weight dtypes of checkpoints for which it says nothing
             new.
         online: the weight dtype that a method makes of a checkpoint of 16 bits when it is loaded.
+        online_experts: methods that quantize only the experts of such a checkpoint.
     """
 
     server: str
@@ -82,6 +83,7 @@ class FlagTable:
     settle: Settle
     checkpoints: Mapping[str, tuple[str, ...]]
     online: Mapping[str, str]
+    online_experts: Collection[str] = ()
 
     @cached_property
     def spellings(self) -> dict[str, tuple[str, bool]]:
@@ -130,7 +132,8 @@ class FlagTable:
         self._check_kernels(known, given)
         if "quantization" in given:
             options |= self._quantized(known, given["quantization"][-1])
-        self._check_length(known, given, options)
+        assigned = {name: [value] for name, _, value in (each.partition("=") for each in variables)}
+        self._check_length(known, given | assigned, options)
         self._check_layers(known, given)
         idle, notes = self.settle(given, options)
         without += [f"--{name}" for name in given if self.flags[name].kind != "taken" or name in idle]
@@ -337,6 +340,8 @@ class FlagTable:
             return {}
         if method in self.online and not own:
             return {"weight_dtype": self.online[method]}
+        if method in self.online_experts and not own and spec.moe is None:
+            return {}
         remedy = "it may be none or fp8, or name a quantized config.json as the model"
         raise FlagRefused(
             "quantization",

@@ -170,7 +170,7 @@ class Engine:
         batch = self._plan(now)
         if batch is None:
             return self._has_nothing(now)
-        is_empty, transfers = not batch.tokens, batch.transfers
+        is_empty, transfers = not (batch.tokens or batch.launches), batch.transfers
         naps = is_empty and (self._ahead > 0 or transfers is not None)
         ticks = 0 if is_empty and self._ahead else self.executor.execute(batch)
         launched = busy = now
@@ -190,7 +190,7 @@ class Engine:
             arrived = copies.after(transfers, launched, max(busy, end), naps=naps)
             self._due = 0 if arrived or any(jobs for _, jobs in in_flight) else copies.due
         in_flight.append((end, arrived))
-        self._is_settled = not is_empty
+        self._is_settled = batch.tokens > 0
         if len(in_flight) == scheduler.in_flight or not (batch.tokens or scheduler.has_work):
             self._wait(launched, naps=naps)
         else:
@@ -304,7 +304,7 @@ class Engine:
                 self.events.departed(batch, now)
                 if gives_up:
                     self._give_up(batch, now)
-            if batch.tokens or (not self._ahead and batch.is_iteration):
+            if batch.tokens or batch.launches or (not self._ahead and batch.is_iteration):
                 return batch
             if self._ahead:
                 if not scheduler.empty_turns:

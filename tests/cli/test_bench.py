@@ -180,6 +180,6 @@ def test_the_documentation_names_every_column():
     from pagesim.kernels.bench.rows import MEASURED, PARAMETERS
     from pagesim.kernels.machine import describe_machine
 
-    text = (Path(__file__).parents[2] / "docs" / "bench.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "bench.md").read_text(encoding="utf-8")
     for column in ("schema", "key", *PARAMETERS, *MEASURED, *describe_machine("cpu")):
         assert f"`{column}`" in text, column

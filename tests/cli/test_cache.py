@@ -19,7 +19,8 @@ def test_policies_stand_beside_the_bound_and_the_working_set(succeeds, conversat
     assert "without a limit: 60.00 %" in done.out  # of 2 (1 + 2 + 3 + 4) blocks all but the last of each turn
     assert "working set: " in done.out
     assert "6 blocks" in done.out
-    assert {file.name for file in (tmp_path / "out").iterdir()} == {"cache.csv", "cache.png", "cache.svg"}
+    pictures = {f"{stem}.{kind}" for stem in ("cache", "evictions") for kind in ("png", "svg")}
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {"cache.csv", *pictures}
     with (tmp_path / "out" / "cache.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     policies = {"lru", "fifo", "lfu", "sieve", "s3fifo", "arc", "gdsf", "belady", "bound"}
@@ -44,6 +45,22 @@ def test_a_capacity_is_in_bytes_of_the_models_cache(succeeds, conversations, tmp
         lru, bound = csv.DictReader(file)
     assert (lru["capacity_blocks"], lru["hits"], float(lru["hit_pct"])) == ("4", "6", 30.0)
     assert int(bound["hits"]) > 6
+
+
+def test_a_policy_serves_inside_an_engine_as_well(succeeds, conversations, tmp_path):
+    """With room for all every turn finds those before it; the last ones are longer than the model allows."""
+    out = tmp_path / "out"
+    done = succeeds(
+        *(*CACHE, "--trace", conversations, "--out", out, "--policies", "lru,arc,belady"),
+        *("--capacities", "1GiB", "--in-engine"),
+    )
+    assert "in the engine lru finds the most; hit rates differ by " in done.out
+    with (out / "cache.csv").open(newline="") as file:
+        rows = {row["policy"]: row for row in csv.DictReader(file)}
+    assert (rows["belady"]["engine_hit_pct"], rows["bound"]["engine_hit_pct"]) == ("", "")
+    share = 100 * (0 + 1 + 2) / (1 + 2 + 3)
+    assert float(rows["lru"]["engine_hit_pct"]) == float(rows["arc"]["engine_hit_pct"]) == share
+    assert float(rows["lru"]["engine_ttft_s"]) > 0
 
 
 class Clock(EvictionPolicy):

@@ -19,6 +19,7 @@ from pagesim.costs import (
     ReadsSpans,
     Roofline,
 )
+from pagesim.costs.attended import attended
 from pagesim.costs.profiles import analytic_profile, bundled_profile, rescale
 from pagesim.costs.profiles.bounds import Bounds
 from pagesim.errors import PagesimError
@@ -138,6 +139,18 @@ def sparse(topk: int) -> ModelSpec:
 def test_an_indexer_looks_at_all_tokens_and_latent_vectors_are_read_of_those_it_picks():
     got = attention_s(sparse(2048), tokens=1, decoding=1, decode_context=100_000, reached=(2048,))
     assert got == pytest.approx((100_000 * 132 + 2048 * 656) / H100.hbm_bytes_per_s, rel=0.02)
+
+
+def test_latent_vectors_are_attended_to_as_they_are_and_in_whole_prompts_by_keys_and_values():
+    # 64 index heads of width 128; 8 heads, for which a vector of 512 is key and value, and 64 more are key.
+    indexer, absorbed = 2 * 64 * 128, 2 * 8 * (512 + 64 + 512)
+    assert attended(sparse(2048), "bf16", 1) == {
+        None: (132, indexer, indexer),
+        AttentionSpan("sparse", 2048): (656, absorbed, absorbed),
+    }
+    # Nothing is picked: prompts have keys of 128 and 64, and values of 128.
+    whole = 2 * 8 * (128 + 64 + 128)
+    assert attended(sparse(0), "bf16", 1) == {None: (788, indexer + absorbed, indexer + whole)}
 
 
 def test_where_it_is_not_known_how_many_it_picks_all_are_read_and_a_note_says_so():

@@ -70,6 +70,9 @@ def test_swaps_cross_the_host_link_and_copies_the_gpus_memory() -> None:
     plain = decode(cost, 4, 400)
     copied = seconds(cost, batched_tokens=4, tokens=4, decode_context=400, blocks_copied=50, sampled=4)
     assert copied - plain == pytest.approx(50 * 2 * block / A100.hbm_bytes_per_s, rel=1e-6)
+    # PCIe 4.0: 10 us, and 7 blocks at 25 GB/s.
+    parts = cost.parts(NOTHING._replace(blocks_out=3, blocks_in=4))
+    assert parts["swaps"] / TICKS_PER_SECOND == pytest.approx(10e-6 + 7 * block / 25e9)
 
 
 def test_tensor_parallelism_divides_the_work_and_pays_for_its_all_reduces() -> None:

@@ -39,6 +39,23 @@ class NaiveFifo(NaiveLru):
         pass
 
 
+class NaiveMru(NaiveLru):
+    """The last that may go."""
+
+    def evict(self) -> int | None:
+        self.line.reverse()
+        victim = super().evict()
+        self.line.reverse()
+        return victim
+
+
+class NaiveFilo(NaiveMru):
+    """A hit moves nothing."""
+
+    def hit(self, block: int) -> None:
+        pass
+
+
 class NaiveLfu(NaiveLru):
     """Of the blocks with the fewest uses the one used longest ago."""
 

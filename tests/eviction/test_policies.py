@@ -9,7 +9,16 @@ import pytest
 
 from pagesim.eviction import EVICTION_POLICIES, CacheView, EvictionPolicy, FlatCache, PrefixCache
 from pagesim.testing import check_eviction_policy
-from tests.eviction.naive import NaiveArc, NaiveFifo, NaiveLfu, NaiveLru, NaiveS3Fifo, NaiveSieve
+from tests.eviction.naive import (
+    NaiveArc,
+    NaiveFifo,
+    NaiveFilo,
+    NaiveLfu,
+    NaiveLru,
+    NaiveMru,
+    NaiveS3Fifo,
+    NaiveSieve,
+)
 
 OPERATIONS = 10_000
 BLOCKS = 60
@@ -20,6 +29,8 @@ NAIVE = {
     "sieve": NaiveSieve,
     "s3fifo": NaiveS3Fifo,
     "arc": NaiveArc,
+    "mru": NaiveMru,
+    "filo": NaiveFilo,
 }
 
 
@@ -141,6 +152,30 @@ def test_a_priority_ends_when_a_block_is_missed() -> None:
     view.priority, view.duration, view.now = 35, None, 10.0
     # 1 has the default when 2 is missed, before 2 has it, so 1 goes for 3.
     assert cache.serve([2, 3, 1]) == [False, False, False]
+
+
+def test_a_block_has_the_greatest_priority_of_its_requests() -> None:
+    view = a_view(2, leaves_only=False, priority=5)
+    cache = FlatCache(view, EVICTION_POLICIES.find("priority")(view))
+    cache.serve([1])
+    view.priority = 1
+    assert cache.serve([2, 1]) == [False, True]  # 1 was asked for last, and keeps 5
+    view.priority = 3
+    assert cache.serve([3, 1, 4, 1]) == [False, True, False, True]  # 2 goes, then 3
+
+
+def test_vllms_arc_makes_a_block_frequent_when_the_request_that_found_it_is_over() -> None:
+    policy = EVICTION_POLICIES.find("vllm-arc")(a_view(3))
+    # 1 is found, so it is frequent. The target is 0: of the recent 2 and 3 that used first goes for 4, and 3
+    # for 5. 2 and 3 are ghosts of recent ones: 2 makes the target 1 and 4 goes, as 2 are recent; 3 makes it 2
+    # and 5 goes. 6 is no ghost, and 2 goes. 4 is one, the target is 3: a frequent one goes, which is 1.
+    asked = [[1], [2], [1], [3], [4], [5], [2], [3], [6], [4]]
+    assert served(policy, *asked) == [[], [], [], [], [2], [3], [4], [5], [2], [1]]
+
+
+def test_vllms_arc_lets_the_end_of_a_prompt_go_first() -> None:
+    policy = EVICTION_POLICIES.find("vllm-arc")(a_view(4))
+    assert served(policy, [1, 2, 3], [4], [5, 6]) == [[], [], [3, 2]]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,12 @@ import pytest
 
 import pagesim as ps
 from pagesim.errors import PagesimError
-from pagesim.experiments.evictions import compare_policies, prefill_seconds, recompute_weights
+from pagesim.experiments.evictions import (
+    compare_policies,
+    evicted_blocks,
+    prefill_seconds,
+    recompute_weights,
+)
 from pagesim.experiments.prompt_blocks import PromptBlocks, block_bytes, capacities_around, prompt_blocks
 from pagesim.models import model
 
@@ -45,6 +50,20 @@ def test_smaller_blocks_find_what_larger_ones_do_not() -> None:
     trace = ps.Trace(np.zeros(2), np.array([40, 40]), np.ones(2, int), prefix_tokens=np.array([24, 24]))
     found = {size: prompt_blocks(trace, size).future.possible_hits for size in (8, 16, 32)}
     assert found == {8: 3, 16: 1, 32: 0}
+
+
+def test_turns_of_a_closed_loop_come_when_their_clients_have_thought() -> None:
+    """Session 0 thinks for 5 s before its second turn, so session 1 is served between its turns."""
+    trace = ps.Trace(
+        np.array([0.0, 0.0, 3.0]),
+        np.array([16, 48, 32]),
+        np.array([16, 1, 1]),
+        session_id=np.array([0, 0, 1]),
+        think_s=np.array([9.0, 5.0, 9.0]),
+    )
+    prompts = prompt_blocks(trace, 16)
+    assert (prompts.arrival_s, prompts.prompt_tokens) == ([0.0, 3.0, 5.0], [16, 32, 48])
+    assert prompts.requests[2][0] == prompts.requests[0][0]
 
 
 def test_a_block_has_the_bytes_of_its_tokens_on_all_gpus_in_whole_pages() -> None:
@@ -118,3 +137,11 @@ def test_a_prompt_that_is_found_whole_computes_its_last_token() -> None:
 def test_what_cannot_be_compared_is_refused(ask: object, said: str) -> None:
     with pytest.raises(PagesimError, match=said):
         ask()  # type: ignore[operator]
+
+
+def test_who_evicts_whom_and_whether_that_is_asked_for_again() -> None:
+    """With room for two blocks the second prompt evicts the first, which comes again and evicts it."""
+    prompts = prompts_of([1, 2], [3, 4], [1, 2])
+    evicted = evicted_blocks(prompts, "lru", 2, [1.0] * 4)
+    assert evicted.tolist() == [[1, 0, 2], [1, 0, 2], [2, 1, -1], [2, 1, -1]]
+    assert evicted_blocks(prompts, "lru", 4, [1.0] * 4).shape == (0, 3)

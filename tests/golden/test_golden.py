@@ -46,6 +46,8 @@ QUICK = {
     "e_ngram3",
     "e_prio",
     "now_delayer_queue",
+    "now_dp2",
+    "now_dp4_delayer",
     "now_interval_slots",
     "now_priority",
     "one_token",

@@ -120,6 +120,25 @@ def random_knobs(rnd: Random, options: dict[str, Any]) -> dict[str, Any]:
     return some
 
 
+def random_drafts(rnd: Random, options: dict[str, Any]) -> dict[str, Any]:
+    """Return what drafts, for a system of these options."""
+    name = rnd.choice(("EAGLE", "EAGLE3", "NEXTN", "NGRAM", "STANDALONE"))
+    steps, topk = rnd.choice((1, 2, 3, 5)), rnd.choice((1, 1, 2, 4))
+    tokens = steps + 1 if topk == 1 else rnd.choice((2, 4, 8, 16))
+    if name == "NGRAM":  # ten branches, whatever is said
+        tokens, topk = rnd.choice((4, 8, 12, 24)), 10
+        steps = tokens // topk
+    if name in ("NGRAM", "STANDALONE"):  # the server turns it off
+        options.pop("enable_mixed_chunk", None)
+    return {
+        "speculative_algorithm": name,
+        "speculative_num_steps": steps,
+        "speculative_eagle_topk": topk,
+        "speculative_num_draft_tokens": tokens,
+        "accept_rate": rnd.choice((0.0, 0.3, 0.6, 0.8, 1.0)),
+    }
+
+
 def with_priorities(file: Path, rnd: Random) -> None:
     """Give the requests of a trace priorities."""
     with file.open(encoding="utf-8", newline="") as lines:
@@ -181,6 +200,12 @@ def log_of(options: dict[str, Any], trace: Path, steps: Path) -> GoldenLog:
     """Return what to replay for some options."""
     ours = dict(options)
     page = ours.pop("page_size")
+    if "accept_rate" in ours:
+        ours["acceptance"] = ours.pop("accept_rate")
+    if ours.get("speculative_algorithm") == "NGRAM":
+        del ours["speculative_num_steps"], ours["speculative_eagle_topk"]
+    if ours.get("speculative_algorithm") == "STANDALONE":
+        ours["speculative_draft_model_path"] = "llama-3.2-1b"
     ours |= {
         "block_size": page,
         "num_blocks": ours.pop("max_total_tokens") // page,
@@ -229,3 +254,44 @@ def test_random_systems_decide_by_the_rules(
             assert difference is None, f"seed {seed}, {options}: {difference}"
     assert compared > PART / 2
     assert retracting or part  # the first part has some
+
+
+def drafting_systems(newer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: range) -> int:
+    """Compare random systems that verify drafts with the program; return how many of them retract."""
+    common, mini = load(newer, monkeypatch, "mini_now")
+    compared = retracting = 0
+    for seed in seeds:
+        rnd = Random(seed)
+        trace, steps = tmp_path / "trace.csv", tmp_path / "log.steps.parquet"
+        random_trace(newer, trace, rnd, seed)
+        options = random_options(rnd)
+        options |= random_drafts(rnd, options)
+        if seed % PART == 1:
+            options |= random_knobs(rnd, options)
+            with_priorities(trace, rnd)
+        log = decided(common, mini, options, trace)
+        if log is None:
+            continue
+        compared += 1
+        retracting += bool(log["num_retracted"].any())
+        log.to_parquet(steps)
+        for stepping in (False, True):
+            difference = compare_log(log_of(options, trace, steps), stepping=stepping).difference
+            assert difference is None, f"seed {seed}, {options}: {difference}"
+    assert compared > len(seeds) / 2
+    return retracting
+
+
+def test_some_systems_that_verify_drafts_decide_by_the_rules(
+    newer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafting_systems(newer, tmp_path, monkeypatch, range(1000, 1003))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(3))
+def test_random_systems_that_verify_drafts_decide_by_the_rules(
+    newer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
+) -> None:
+    first = 1000 + 2 * PART * part
+    assert drafting_systems(newer, tmp_path, monkeypatch, range(first, first + 2 * PART))

@@ -136,6 +136,58 @@ def test_kernels_decide_on_the_page() -> None:
         read_serve(f"{LAUNCH} --page-size 1").merged_with(on_b200)
 
 
+def test_kernels_of_amd_take_a_share_of_the_memory_under_long_contexts() -> None:
+    # arg_groups/attention_hook.py 244: times 0.85 beyond 8,192 tokens, also where the share is given.
+    aiter = "--attention-backend aiter --mem-fraction-static 0.8"
+    assert options_of(aiter) == {"block_size": 1, "mem_fraction_static": pytest.approx(0.68)}
+    assert options_of(f"{aiter} --page-size 16")["block_size"] == 16
+    assert options_of(f"{aiter} --context-length 8192")["mem_fraction_static"] == 0.8
+    assert options_of(f"{aiter} --context-length 8193")["mem_fraction_static"] == pytest.approx(0.68)
+    assert "--mem-fraction-static is not known" in refusal(f"{LAUNCH} --attention-backend aiter")
+
+
+def test_modelopt_fp4_quantizes_only_experts_of_a_checkpoint_of_16_bits() -> None:
+    # model_loader/weight_utils.py 385, nvfp4_online.py, NvFp4OnlineConfig.get_quant_method
+    assert options_of("--quantization modelopt_fp4") == {}
+    refused = refusal("sglang serve mixtral-8x7b --tp 2 --quantization modelopt_fp4")
+    assert "--quantization modelopt_fp4 affects scheduling and is not modelled" in refused
+
+
+def test_the_longest_request_follows_from_what_overrides_the_models_config() -> None:
+    # utils/hf_transformers/common.py 677 and configs/model_config.py 1291: the factor counts unless the
+    # original length is named; a longer request needs the variable.
+    def longest(rope: str, flags: str = "") -> Any:
+        return options_of(f"--json-model-override-args '{{\"rope_scaling\":{rope}}}' {flags}").get(
+            "max_model_len"
+        )
+
+    assert longest('{"rope_type":"yarn","factor":4.0}') == 4 * 131072
+    assert longest('{"rope_type":"llama3","factor":4.0}') is None
+    within = '{"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":32768}'
+    assert longest(within) is None
+    assert longest(within, "--context-length 100000") == 100000
+    assert "more than the 131072 tokens" in refusal(
+        f"{LAUNCH} --json-model-override-args '{{\"rope_scaling\":{within}}}' --context-length 200000"
+    )
+    longer = f"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 {LAUNCH} --context-length 200000"
+    assert read_serve(longer).options["max_model_len"] == 200000
+    assert "more than" in refusal(longer.replace("=1", "=0"))
+    other = refusal(f"{LAUNCH} --json-model-override-args '{{\"num_hidden_layers\":4}}'")
+    assert '--json-model-override-args {"num_hidden_layers": 4} affects scheduling' in other
+
+
+def test_a_tower_is_of_no_use_to_a_model_of_text() -> None:
+    assert options_of("--enable-multimodal") == {}
+    said = refusal("sglang serve llama4-scout --tp 8 --enable-multimodal")
+    assert said.startswith("--serve: --enable-multimodal would decide whether the vision tower of ")
+
+
+def test_one_group_of_gpus_has_no_use_for_attention_in_groups() -> None:
+    # arg_groups/parallel_hook.py 39: it becomes --attn-dp-size of --dp-size, which is 1.
+    flags = "--enable-dp-attention --dp 1 --enable-dp-lm-head --enable-dp-attention-local-control-broadcast"
+    assert options_of(flags) == {}
+
+
 def test_variables_of_the_server_are_refused_but_for_those_that_change_nothing() -> None:
     served = read_serve(f"HF_HOME=/data SGLANG_USE_MODELSCOPE=1 {LAUNCH} --port 30000")
     assert served.notes == (

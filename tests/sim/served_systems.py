@@ -24,7 +24,7 @@ from pagesim.accounting.ledger import ENTRIES, GROUP_ENTRIES, HYBRID_ENTRIES
 from pagesim.errors import PagesimError
 from pagesim.experiments.clusters.data_parallel import DataParallel
 from pagesim.kvcache import SlidingWindow, State
-from pagesim.results.result import request_columns
+from pagesim.results.recorded_tables import request_columns
 from pagesim.results.step_table import StepTable
 from pagesim.setup.prepare import prepare
 from pagesim.setup.system import System, checked

@@ -1,50 +1,39 @@
-"""How wrong a prediction from neighbours is: every fifth point of a table held out in its turn."""
+"""How wrong a prediction from neighbours is: each fifth of a table's points held out in its turn."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from pagesim.costs.held_out import TermError
-from pagesim.costs.operators.tables import Floats, OperatorTable
-
-FOLDS = 5
-"""A point belongs to one of so many folds, by the sum of its places on the axes."""
+from pagesim.costs.held_out import TermError, fifths
+from pagesim.costs.operators.tables import Floats, Ints, OperatorTable
 
 
 def held_out(table: OperatorTable) -> OperatorTable:
-    """Return the table with the errors of its inner points, each predicted from those beside it.
+    """Return the table with the errors of its inner points, each fifth predicted from the other four.
 
-    A prediction is the geometric mean of the lines along each axis, between the nearest known points that are
-    not in the same fold.
+    A prediction is the geometric mean of the lines along each axis, between the nearest known points.
     """
-    seconds = table.seconds
-    places = np.indices(seconds.shape)
-    folds = places.sum(0) % FOLDS
-    errors = []
-    for fold in range(FOLDS):
-        kept = np.where(folds == fold, np.nan, seconds)
-        lines = [
-            _lines(kept, np.asarray(sizes, np.float64), axis + 1) for axis, sizes in enumerate(table.axes)
-        ]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            logs = np.log(np.stack(lines))
+    errors: list[float] = []
+    for seconds in table.seconds:
+        places = np.argwhere(np.isfinite(seconds))
+        sizes = [each[at].tolist() for each, at in zip(table.axes, places.T, strict=True)]
+        points = list(zip(*sizes, strict=True))
+        for fifth in fifths(points, " ".join(table.name)):
+            unseen = tuple(places[fifth].T)
+            kept = seconds.copy()
+            kept[unseen] = np.nan
+            lines = [np.apply_along_axis(_line, axis, kept, each) for axis, each in enumerate(table.axes)]
+            logs = np.log(np.stack([each[unseen] for each in lines]))
             known = np.isfinite(logs)
-            guess = np.exp(np.where(known, logs, 0).sum(0) / known.sum(0))
-        asked = (folds == fold) & np.isfinite(seconds) & known.any(0)
-        errors.append(np.abs(guess[asked] / seconds[asked] - 1))
-    return table._replace(held_out=TermError.of(np.concatenate(errors).tolist()))
+            asked = known.any(0)
+            guess = np.exp(np.where(known, logs, 0).sum(0)[asked] / known.sum(0)[asked])
+            errors += np.abs(guess / seconds[unseen][asked] - 1).tolist()
+    return table._replace(held_out=TermError.of(errors))
 
 
-def _lines(kept: Floats, sizes: Floats, axis: int) -> Floats:
-    """Return at every point the line between the nearest known points before and after it on an axis."""
-    values = np.moveaxis(kept, axis, -1)
-    known = np.isfinite(values)
-    count = len(sizes)
-    before = np.maximum.accumulate(np.where(known, np.arange(count), -1), -1)
-    after = np.minimum.accumulate(np.where(known, np.arange(count), count)[..., ::-1], -1)[..., ::-1]
-    between = (before >= 0) & (after < count)
-    low, high = np.where(between, before, 0), np.where(between, after, 0)
-    first, last = np.take_along_axis(values, low, -1), np.take_along_axis(values, high, -1)
-    share = (sizes - sizes[low]) / np.maximum(sizes[high] - sizes[low], 1)
-    found = np.where(between & ~known, first + (last - first) * share, np.nan)
-    return np.moveaxis(found, -1, axis)
+def _line(seconds: Floats, sizes: Ints) -> Floats:
+    """Return what lines between the known points give, ``[S]``; NaN before the first and after the last."""
+    known = np.isfinite(seconds)
+    if not known.any():
+        return seconds
+    return np.interp(sizes, sizes[known], seconds[known], left=np.nan, right=np.nan)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pagesim.accounting.request_log import RequestLog
@@ -29,6 +29,11 @@ SYNC_INTERVAL = 16
 
 Watch = Callable[[int, AddedArrivals], tuple[Sequence[Observer], Sequence[Consume]]]
 """Returns what observes a rank, and takes in its records, by its number and its requests."""
+
+
+def no_watch(number: int, routed: AddedArrivals) -> tuple[Sequence[Observer], Sequence[Consume]]:
+    """Return nothing that observes a rank."""
+    return (), ()
 
 
 @dataclass
@@ -57,7 +62,7 @@ class DataParallel:
     setting: PreparedSystem
     log: RequestLog
     router: Router | None = None
-    watch: Watch = field(default=lambda number, routed: ((), ()))
+    watch: Watch = no_watch
     tables: bool = False
     progress: ProgressCallback | None = None
 

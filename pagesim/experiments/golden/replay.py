@@ -14,6 +14,7 @@ import numpy as np
 
 from pagesim.api import run
 from pagesim.errors import PagesimError, reason
+from pagesim.experiments.golden.attention_ranks import tables_of_attention_ranks
 from pagesim.experiments.golden.columns import alike
 from pagesim.experiments.golden.compare import Difference, first_difference
 from pagesim.experiments.golden.data_parallel import tables_of_ranks
@@ -92,6 +93,9 @@ def _side_by_side(
         system = _system(log, stepping=stepping)
         of_ranks = tables_of_ranks(system, trace, _names(trace), logged["steps"], tables=tables)
         return {table: alike(log, table, of_ranks[table], theirs) for table, theirs in logged.items()}
+    if log.options.get("attn_dp_size"):
+        of_ranks = tables_of_attention_ranks(_system(log, stepping=stepping), trace, logged["steps"])
+        return {table: alike(log, table, of_ranks[table], theirs) for table, theirs in logged.items()}
     of_sglang = "steps" in logged and is_of_sglang(logged["steps"])
     details = SglangDetails() if of_sglang else Details(_names(trace))
     result = replay(log, trace, stepping=stepping, tables=tables, observers=[details])
@@ -102,7 +106,7 @@ def _side_by_side(
             raise PagesimError(f"log {log.name}: {log.policy} leaves no table {table}")
         if table == "steps" and (of_sglang or "scheduled_crc" in theirs):
             ours = details.add_to(ours, theirs)
-        if table == "requests" and "drafted" in theirs and isinstance(details, Details):
+        if table == "requests" and (of_sglang or "drafted" in theirs):
             ours = details.add_to_requests(ours)
         found[table] = alike(log, table, ours, theirs)
     return found

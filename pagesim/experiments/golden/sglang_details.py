@@ -8,6 +8,7 @@ from pagesim.kvcache.radix import WindowedRadixManager
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
+from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.sglang import Sglang
 
 if TYPE_CHECKING:  # pandas takes long to import
@@ -25,6 +26,7 @@ class SglangDetails(Observer):
         self._preempted: list[int] = []
         self._turned_away: list[int] = []
         self._evicted = 0
+        self._outputs: dict[int, int] = {}  # by row of the trace, where requests verify drafts
 
     def begun(self, scheduler: Scheduler) -> None:
         if isinstance(scheduler, Sglang):
@@ -35,6 +37,10 @@ class SglangDetails(Observer):
         self._preempted += [request.row for request in made_way]
         self._retracted += [request.row for request in batch.recomputed if request not in made_way]
         self._turned_away += [request.row for request in batch.ignored]
+
+    def finished(self, request: EngineRequest, now: int) -> None:
+        if self.scheduler.drafts is not None:
+            self._outputs[request.row] = request.length - request.prompt
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         scheduler = self.scheduler
@@ -63,6 +69,7 @@ class SglangDetails(Observer):
                 "retracted": str(self._retracted),
                 "preempted": str(self._preempted),
                 "turned_away": str(self._turned_away),
+                "accepted": str([share.outputs for share in batch.shares or () if share.drafts]),
             }
         )
         self._retracted, self._preempted, self._turned_away = [], [], []
@@ -96,6 +103,11 @@ class SglangDetails(Observer):
             # Prompts that ran before these are cached while the first one runs; without overlap, before it.
             for step in self._steps[len(self._steps) - run.steps + self.scheduler.overlaps :]:
                 step["protected_tokens"] = tree.tree.protected
+
+    def add_to_requests(self, requests: pd.DataFrame) -> pd.DataFrame:
+        """Return pagesim's table of requests with what each generated, what was thrown away included."""
+        rows, known = range(len(requests)), requests["output_tokens"].tolist()
+        return requests.assign(output_tokens=[self._outputs.get(row, known[row]) for row in rows])
 
     def add_to(self, steps: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
         """Return pagesim's steps with the columns of a log that were noted."""
@@ -144,7 +156,8 @@ def as_text(steps: pd.DataFrame) -> pd.DataFrame:
     def listed(cell: Any) -> Any:
         return [listed(each) for each in cell] if hasattr(cell, "__len__") else int(cell)
 
-    lists = steps.columns.intersection(["prefill", "retracted", "preempted", "turned_away"])
+    names = ["prefill", "retracted", "preempted", "turned_away", "accepted", "all_tokens"]
+    lists = steps.columns.intersection(names)
     texts = {name: [str(listed(cell)) for cell in steps[name]] for name in lists}
     chunked = [
         "" if cell else str(int(number))

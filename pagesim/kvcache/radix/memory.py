@@ -46,6 +46,7 @@ class RadixManager(PagedManager):
         num_pages: on the device.
         page_size: tokens a page.
         policy: which leaf is evicted first.
+        by_pairs: whether the tree is keyed by pairs of tokens.
 
     Attributes:
         tree: the prefixes that are cached.
@@ -59,9 +60,11 @@ class RadixManager(PagedManager):
     cuts_answers: ClassVar[bool] = True
     """Whether the end of a prompt becomes the end of a node, so that what was generated can go alone."""
 
-    def __init__(self, num_pages: int, page_size: int = 1, *, policy: EvictionPolicy = "lru") -> None:
+    def __init__(
+        self, num_pages: int, page_size: int = 1, *, policy: EvictionPolicy = "lru", by_pairs: bool = False
+    ) -> None:
         super().__init__(num_pages, (KVGroup(page_size, Full()),))
-        self.tree = RadixTree(page_size, policy)
+        self.tree = RadixTree(page_size, policy, by_pairs=by_pairs)
         self.evicted = 0
         self._named = 0  # pages of the tree that sequences hold, once for each of them
         # What was looked up last, and up to how many tokens.
@@ -94,11 +97,10 @@ class RadixManager(PagedManager):
 
         Then no count of pages changes where ``cache_tokens`` inserts it.
         """
-        page = self.block_size
         begin: set[tuple[Node, int]] = set()
         for request in requests:
             node: Node = request.block_state.node
-            key = request.content.key_at(node.end + page)
+            key = self.tree.key(request.content, node.end)
             if key in node.children or (node, key) in begin:
                 return False
             begin.add((node, key))
@@ -164,23 +166,23 @@ class RadixManager(PagedManager):
             tokens: how many.
             over: whether the request is dropped next: then no more of it is held in the tree.
         """
-        page = self.block_size
+        page, tree = self.block_size, self.tree
         place: Place = request.block_state
-        end = max(tokens - tokens % page, place.protected)
+        end = max(tree.whole_pages(tokens), place.protected)
         if not end:
             return
         there, node = self._insert(request, end)
         # Its own pages are so many fewer: some the tree had already, the others are the tree's now.
         self.free_blocks += (there - place.protected) // page
         self._named += (end - place.protected) // page
-        prompt = request.prompt - request.prompt % page
+        prompt = tree.whole_pages(request.prompt)
         if self.cuts_answers and 0 < prompt < end:
-            self.tree.insert(request.content, prompt, prompt)
+            tree.insert(request.content, prompt, prompt)
         place.protected = end
         if over:
             return
-        begin = self.tree.lock(node)
-        self.tree.unlock(place.node, place.begin)
+        begin = tree.lock(node)
+        tree.unlock(place.node, place.begin)
         place.node, place.begin, place.seen = node, begin, max(end, place.seen)
         self._note()
 

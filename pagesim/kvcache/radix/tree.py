@@ -86,25 +86,31 @@ class Node:
 class RadixTree:
     """The tree; a prefix in it is named by the node with which it ends. Lengths are in tokens.
 
+    Keyed by pairs, as under EAGLE, a token is in it together with the one behind it: N tokens are N - 1
+    entries, and a prefix of so many entries is found only where the token behind it is the same, too.
+
     Args:
         page: tokens of a page; a part of one is never in the tree.
         policy: which leaf is evicted first.
+        by_pairs: whether it is keyed by pairs of tokens; its lengths are in entries then.
 
     Attributes:
         page: tokens of a page.
+        behind: tokens behind an entry that belong to it: 1 by pairs, or 0.
         root: of no tokens; it is never evicted.
         evictable: tokens of nodes that no sequence holds.
         protected: tokens of all others.
         touches: of nodes since the beginning, by which each node's are dated.
     """
 
-    __slots__ = ("_order", "evictable", "page", "protected", "root", "touches")
+    __slots__ = ("_order", "behind", "evictable", "page", "protected", "root", "touches")
 
     kind: ClassVar[type[Node]] = Node
     """Of what its nodes are."""
 
-    def __init__(self, page: int, policy: EvictionPolicy = "lru") -> None:
+    def __init__(self, page: int, policy: EvictionPolicy = "lru", *, by_pairs: bool = False) -> None:
         self.page = page
+        self.behind = int(by_pairs)
         self.root = self.kind(_Nothing(), 0, 0, None, 0.0)
         self.evictable = 0
         self.protected = 0
@@ -119,12 +125,21 @@ class RadixTree:
             yield node
             left.extend(reversed(node.children.values()))
 
+    def whole_pages(self, tokens: int) -> int:
+        """Return how much of so many first tokens can be in the tree: entries of whole pages."""
+        entries = tokens - self.behind
+        return entries - entries % self.page if entries > 0 else 0
+
+    def key(self, content: Text, at: int) -> int:
+        """Name the page that begins there, by which its node's parent has it."""
+        return content.key_at(at + self.page + self.behind)
+
     def match(self, content: Text, tokens: int) -> Node:
         """Return the node with which the longest cached prefix of some first tokens ends.
 
         Every node up to it is touched, the one found last; a node of which only a part is found is split.
         """
-        end = tokens - tokens % self.page
+        end = self.whole_pages(tokens)
         if not end:
             return self.root
         node = self._walk(content, end)
@@ -142,18 +157,18 @@ class RadixTree:
 
         Args:
             content: of a sequence that begins with them.
-            tokens: whole pages.
+            tokens: whole pages, of entries where it is keyed by pairs.
             seen: tokens of this sequence that were inserted before; a node that ends there has no new hit.
             met: called with each node on the way, and whether it is new; it may split the node.
 
         Returns:
             The tokens that were there already, and the node with which the others end.
         """
-        page, node, at = self.page, self.root, 0
+        first, node, at = self.page + self.behind, self.root, 0
         self.touches += 1.0
         node.last_access = self.touches
         while at < tokens:
-            key = content.key_at(at + page)
+            key = content.key_at(at + first)
             child, there = node.children.get(key), at
             is_new = child is None
             self.touches += 1.0
@@ -221,9 +236,9 @@ class RadixTree:
 
     def _walk(self, content: Text, end: int) -> Node:
         """Return the node with which the longest prefix ends that is in the tree, splitting it off."""
-        page, node, at = self.page, self.root, 0
+        first, node, at = self.page + self.behind, self.root, 0
         while at < end:
-            child = node.children.get(content.key_at(at + page))
+            child = node.children.get(content.key_at(at + first))
             if child is None:
                 break
             at = self._same(content, child, end)
@@ -262,8 +277,7 @@ class RadixTree:
         most = child.end if child.end < tokens else tokens
         if child.content is content:
             return most
-        same = content.common_tokens(child.content, most)
-        return same - same % self.page
+        return self.whole_pages(content.common_tokens(child.content, most + self.behind))
 
     def _split(self, node: Node, at: int) -> Node:
         """Split a node; return the upper part. The lower one is touched after it, and stays what it is."""
@@ -271,7 +285,7 @@ class RadixTree:
         assert parent is not None
         upper = self.kind(node.content, node.start, at, parent, self._tick())
         upper.created, upper.lock_ref, upper.hit_count = node.created, node.lock_ref, node.hit_count
-        upper.key, node.key = node.key, node.content.key_at(at + self.page)
+        upper.key, node.key = node.key, self.key(node.content, at)
         parent.children[upper.key] = upper
         upper.children[node.key] = node
         node.start, node.parent = at, upper

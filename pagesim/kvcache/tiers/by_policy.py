@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pagesim.eviction import CacheView, EvictionPolicy
-from pagesim.kvcache.tiers.chunks import ChunkRun, singles
+from pagesim.kvcache.tiers.chunks import END, ChunkRun, singles
 from pagesim.kvcache.tiers.eviction import Eviction, MayGo, RequestUse
 
 
@@ -44,6 +44,7 @@ class ByPolicy(Eviction):
         self._asked = [self._number(each) for each in singles(runs)]
 
     def inserted(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
+        use.noted.setdefault("inserted", set()).update(singles(runs))
         for each in singles(runs):
             number = self._number(each)
             self._there.add(number)
@@ -62,6 +63,14 @@ class ByPolicy(Eviction):
             number = self._numbers.pop(each)
             self._there.discard(number)
             self._gone.add(number)
+
+    def finished(self, use: RequestUse) -> None:
+        inserted = use.noted.get("inserted", set())
+        used = sorted(use.noted.get("used", inserted), key=END)
+        numbers = [(self._numbers.get(each), each in inserted) for each in used]
+        there = [(number, new) for number, new in numbers if number in self._there]
+        found = [number for number, new in there if not new]
+        self._policy.over(found, [number for number, new in there if new])
 
     def choose(self, chunks: int, may_go: MayGo) -> list[ChunkRun] | None:
         free = self._view.free

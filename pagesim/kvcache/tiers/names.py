@@ -24,6 +24,14 @@ EVICTIONS: Mapping[str, Callable[[int], Eviction]] = MappingProxyType(
 BY_POLICY = {"lru-chunk": "lru", "arc-textbook": "arc"}
 """Policies of `EVICTION_POLICIES` whose names would be vLLM's own."""
 
+OWN = {"vllm-arc": "arc"}
+"""Policies of `EVICTION_POLICIES` that a tier has as its own."""
+
+
+def tier_name(policy: str) -> str:
+    """Return the name by which a tier knows a policy of `EVICTION_POLICIES`."""
+    return OWN.get(policy) or next((name for name, of in BY_POLICY.items() if of == policy), policy)
+
 
 def new_eviction(name: str, capacity: int) -> Eviction:
     """Return the eviction of that name for a tier of so many chunks: vLLM's own, or a prefix cache's policy.
@@ -31,6 +39,7 @@ def new_eviction(name: str, capacity: int) -> Eviction:
     Raises:
         PagesimError: there is none.
     """
+    name = OWN.get(name, name)
     if name in EVICTIONS:
         return EVICTIONS[name](capacity)
     name = BY_POLICY.get(name, name)

@@ -1,6 +1,7 @@
 """Report: results as one HTML page that opens from disk, with a map of the memory over time."""
 
 from pagesim.results.report.allocators import write_allocators_page
+from pagesim.results.report.inline import Report
 from pagesim.results.report.page import INSTANTS, write_report
 
-__all__ = ["INSTANTS", "write_allocators_page", "write_report"]
+__all__ = ["INSTANTS", "Report", "write_allocators_page", "write_report"]

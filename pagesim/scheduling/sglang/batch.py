@@ -68,9 +68,9 @@ class ScheduleBatch:
             retracted.append(keep.pop())
             release(retracted[-1])
             pool.evict(-(-len(keep) * RETRACT_STEPS // pool.page_size))
-            if pool.check_decode_mem():
+            if pool.check_decode_mem(keep):
                 break
-        if len(keep) == 1 and not pool.check_decode_mem():
+        if len(keep) == 1 and not pool.check_decode_mem(keep):
             aborted.append(keep.pop())
             release(aborted[-1])
         self.reqs = keep

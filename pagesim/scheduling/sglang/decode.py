@@ -22,7 +22,7 @@ def update_running_batch(scheduler: Sglang, batch: Batch) -> None:
     if not running.reqs:
         running.batch_is_full = False
         return
-    if scheduler.pool.check_decode_mem():
+    if scheduler.pool.check_decode_mem(running.reqs):
         scheduler.new_token_ratio.decay()
     elif ended:
         running.batch_is_full = False  # what they hold comes back before the next turn
@@ -32,8 +32,11 @@ def update_running_batch(scheduler: Sglang, batch: Batch) -> None:
     if len(running.reqs) < before:
         running.batch_is_full = False
     if running.reqs:
-        prepare_for_decode(scheduler, batch)
-        batch.tokens = batch.decoding
+        if scheduler.drafts is None:
+            prepare_for_decode(scheduler, batch)
+        else:
+            scheduler.drafts.verify(scheduler, batch)
+        batch.tokens = batch.decoding + batch.drafts
         batch.context_tokens = batch.decode_context
         # The prompts of an iteration are counted again with each decode of those that began in it alone.
         scheduler.waiting_queue.processed += running.extend_num_tokens
@@ -41,6 +44,8 @@ def update_running_batch(scheduler: Sglang, batch: Batch) -> None:
 
 def filter_ending(scheduler: Sglang) -> int:
     """Let requests drain whose last token is known to be in flight; return how many do."""
+    if scheduler.drafts is not None:
+        return scheduler.drafts.filter_ending(scheduler)
     for req in scheduler.results.ending:
         if req.decodes and req.output >= req.max_new_tokens:
             scheduler.events.interval_ended(req)

@@ -7,10 +7,12 @@ Source: 0.5.23, ``srt/arg_groups/memory_hook.py``, ``cuda_graph_hook.py``, ``ove
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from pagesim.errors import PagesimError
 from pagesim.scheduling.options import Machine
 from pagesim.scheduling.sglang.options import SglangOptions
+from pagesim.scheduling.sglang.speculative_defaults import speculating
 
 MIB = 1 << 20
 """Bytes."""
@@ -52,6 +54,12 @@ PAGE = 64
 
 LATENT_GRAPHS = 8192
 """Tokens of the largest iteration of prompts that a CUDA graph launches under MLA."""
+
+RANK_CONSERVATIVENESS = 0.3
+"""Factor of ``schedule_conservativeness`` where attention has several ranks."""
+
+DEEPEP, DEEPEP_PREFILLS = 2 * 1024, 1024
+"""Memory of DeepEP's buffers under CUDA graphs of decodes, and more under those of prompts."""
 
 LLAMA_2_GRAPHS = 4096
 """Tokens of the largest such iteration for models called llama-2."""
@@ -115,9 +123,14 @@ def reserved_mib(options: SglangOptions, machine: Machine) -> float:
     reserved = 512 + 1.5 * tokens + machine.tp / 8 * 1024
     if options.graphs_decodes:
         reserved += 2 * decodes
+    if options.attn_dp_size > 1:
+        reserved += (3 if decodes <= 300 else 4.5) * decodes * options.attn_dp_size
     if options.graphs_prompts:
         reserved += 1.5 * 1024 if machine.latent else 8 * captured(prompts)
-    return max(reserved, 10 * 1024) if _memory_mib(machine) > 60 * 1024 else reserved
+        reserved += DEEPEP_PREFILLS if options.moe_a2a_backend == "deepep" else 0
+    if _memory_mib(machine) > 60 * 1024:
+        reserved = max(reserved, 10 * 1024)
+    return reserved + (DEEPEP if options.moe_a2a_backend == "deepep" and options.graphs_decodes else 0)
 
 
 def static_fraction(options: SglangOptions, machine: Machine) -> float:
@@ -153,11 +166,39 @@ def most_running(options: SglangOptions, capacity: int, context: int) -> int:
 
     Args:
         options: resolved, or with ``max_running_requests`` left out.
-        capacity: tokens of the cache.
+        capacity: tokens of the cache, of one rank of attention.
         context: tokens of the longest request.
     """
-    most = options.max_running_requests or max(min(int(capacity / context * 512), 4096), 2048)
+    most = max(min(int(capacity / context * 512), 4096), 2048)
+    if options.max_running_requests is not None:
+        most = max(1, options.max_running_requests // options.attn_dp_size)
     return max(1, min(most, capacity // 2))
+
+
+def options_of_rank(options: SglangOptions) -> SglangOptions:
+    """Return the options by which one rank of attention schedules.
+
+    Args:
+        options: of all ranks together, resolved.
+    """
+    ranks, chunk, graphs = (
+        options.attn_dp_size,
+        options.chunked_prefill_size,
+        options.cuda_graph_max_bs_prefill,
+    )
+    if ranks == 1:
+        return options
+    of_rank: dict[str, Any] = {
+        "attn_dp_size": 1,
+        "schedule_conservativeness": options.schedule_conservativeness * RANK_CONSERVATIVENESS,
+    }
+    if options.max_running_requests is not None:
+        of_rank["max_running_requests"] = max(1, options.max_running_requests // ranks)
+    if chunk is not None:
+        of_rank["chunked_prefill_size"] = chunk // ranks  # -1 stays -1
+        if graphs is not None and chunk > 0:
+            of_rank["cuda_graph_max_bs_prefill"] = min(graphs, chunk // ranks)
+    return options.model_copy(update=of_rank)
 
 
 def states_of_a_request(options: SglangOptions, page: int) -> int:
@@ -190,6 +231,8 @@ def resolved(options: SglangOptions, machine: Machine) -> SglangOptions:
         )
     if options.enable_prefill_delayer and options.disable_overlap_schedule:
         raise PagesimError("enable_prefill_delayer needs overlap: leave disable_overlap_schedule out")
+    if options.attn_dp_size > 1:
+        _check_ranks(options, machine)
     if chunk is None:
         chunk = tier_of(machine).chunk
     taken = {"chunked_prefill_size": chunk}
@@ -197,7 +240,28 @@ def resolved(options: SglangOptions, machine: Machine) -> SglangOptions:
         taken["cuda_graph_max_bs_decode"] = decode_graphs(options, machine)
     if options.cuda_graph_max_bs_prefill is None:
         taken["cuda_graph_max_bs_prefill"] = max(0, prefill_graphs(options, machine, chunk))
-    return options.model_copy(update=taken)
+    return options.model_copy(update={**taken, **speculating(options, machine, paged=page_size(machine) > 1)})
+
+
+def _check_ranks(options: SglangOptions, machine: Machine) -> None:
+    """Refuse what does not go with several ranks of attention, or what they do with it is not modelled."""
+    if machine.tp % options.attn_dp_size:
+        raise PagesimError(
+            f"attn_dp_size is {options.attn_dp_size}; it must divide tensor_parallel_size, which is "
+            f"{machine.tp}"
+        )
+    beside = {
+        "speculative_algorithm": options.speculation is not None,
+        "prefill_decode_interval with enable_prefill_delayer": (
+            options.enable_prefill_delayer and options.prefill_decode_interval > 0
+        ),
+    }
+    for what, is_there in beside.items():
+        if is_there:
+            raise PagesimError(
+                f"attn_dp_size is {options.attn_dp_size}; what ranks of attention do with {what} is not "
+                "modelled: leave one of them out"
+            )
 
 
 def _memory_mib(machine: Machine) -> float:

@@ -6,6 +6,8 @@ Source: SGLang 0.5.23, ``srt/managers/prefill_delayer.py``, ``Scheduler._should_
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
 
 from pagesim.scheduling.sglang.options import SglangOptions
 from pagesim.setup.compiled import mypyc_attr
@@ -18,21 +20,45 @@ RECENT = 16
 """Batches of prompts whose sizes are remembered."""
 
 
+class DelayerRow(NamedTuple):
+    """What a group of GPUs says to the others before any of them lets prompts run.
+
+    Attributes:
+        can: whether there is room for a prompt.
+        is_low: whether, besides, so little of its cache is held that none is to be held back.
+        running: requests that run.
+        recent: prompts that ran, or could have run, together lately; the most of them.
+        waiting: requests that wait.
+        is_late: whether few waiting requests have held prompts back for too long.
+    """
+
+    can: bool
+    is_low: bool
+    running: int
+    recent: int
+    waiting: int
+    is_late: bool
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PrefillDelayer:
-    """Lets prompts run only where as many find a place as ran together lately; of one group of GPUs.
+    """Lets prompts run only where as many find a place as ran together lately, and in all groups of GPUs.
 
     It is asked once in a pass of admission, at the first request for which there is room; its answer holds
-    for the rest of the pass. The very first time it would say no it says yes.
+    for the rest of the pass. The very first time that it would say no to all groups it says yes.
 
     Args:
         options: resolved.
         max_running_requests: requests that may run.
+
+    Attributes:
+        exchange: returns what all groups say, from what this one says; by default there is no other.
     """
 
     def __init__(self, options: SglangOptions, max_running_requests: int) -> None:
         self._options = options
         self._most = max_running_requests
+        self.exchange: Callable[[DelayerRow], list[DelayerRow]] = lambda row: [row]
         milliseconds = options.prefill_delayer_max_delay_ms
         self._max_delay = (MAX_DELAY_MS if milliseconds is None else milliseconds) / 1000 * TICKS_PER_SECOND
         self._sizes: deque[int] = deque(maxlen=RECENT)
@@ -58,13 +84,18 @@ class PrefillDelayer:
         """Say whether prompts may run in this pass, beside so many requests."""
         self._tried = max(self._tried, min(max(self._waiting, 1), max(self._most - running, 1)))
         if self._verdict is None:
-            self._verdict = self._negotiate(running)
+            self._verdict = self._negotiate(running, can=True)
         return self._verdict
 
-    def end(self, size: int) -> None:
-        """End a pass from which a batch of so many requests came; 0 for none."""
+    def end(self, size: int, running: int) -> None:
+        """End a pass.
+
+        Args:
+            size: requests of the batch that came from it; 0 for none.
+            running: those that run beside it.
+        """
         if self._verdict is None:
-            self.clear()
+            self._negotiate(running, can=False)
         if size or self._tried:
             self._sizes.append(size or self._tried)
 
@@ -72,18 +103,30 @@ class PrefillDelayer:
         """Forget for how long prompts have been held back, as in a pass in which there is room for none."""
         self._delayed = 0
 
-    def _negotiate(self, running: int) -> bool:
+    def _negotiate(self, own_running: int, *, can: bool) -> bool:
+        """Say whether prompts may run, by what this group and the others have."""
         options, delayed = self._options, self._delayed
         self.clear()
         watermark = options.prefill_delayer_token_usage_low_watermark
-        if watermark is not None and self._usage < watermark:
+        rows = self.exchange(
+            DelayerRow(
+                can,
+                can and watermark is not None and self._usage < watermark,
+                own_running,
+                max(self._sizes, default=0),
+                self._waiting,
+                delayed > 0 and self._now - self._since >= self._max_delay,
+            )
+        )
+        if not any(row.can for row in rows) or any(row.is_low for row in rows):
             return True
-        biggest = max(self._sizes, default=0)
-        if self._most - running >= biggest and not self._waits_for_more(running, biggest, delayed):
-            return True
-        if not self._spared_first:
-            self._spared_first = True
-            return True
+        if all(row.can for row in rows):
+            running, recent = max(row.running for row in rows), max(row.recent for row in rows)
+            if self._most - running >= recent and not self._waits_for_more(rows, running, recent):
+                return True
+            if not self._spared_first:
+                self._spared_first = True
+                return True
         if delayed >= options.prefill_delayer_max_delay_passes - 1:
             return True
         if not delayed:
@@ -91,15 +134,13 @@ class PrefillDelayer:
         self._delayed = delayed + 1
         return False
 
-    def _waits_for_more(self, running: int, biggest: int, delayed: int) -> bool:
+    def _waits_for_more(self, rows: list[DelayerRow], running: int, recent: int) -> bool:
         """Say whether few requests wait beside those that run, and have not waited for long."""
         options, ratio = self._options, self._options.prefill_delayer_queue_min_ratio
-        if ratio is None or not running:
+        if ratio is None or not running or any(row.is_late for row in rows):
             return False
-        if delayed and self._now - self._since >= self._max_delay:
-            return False
-        enough = min(int(running * ratio), options.prefill_max_requests or biggest)
-        return self._waiting < enough
+        enough = min(int(running * ratio), options.prefill_max_requests or recent)
+        return max(row.waiting for row in rows) < enough
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -8,11 +8,26 @@ from pydantic import Field
 
 from pagesim.kvcache.radix import EvictionPolicy
 from pagesim.scheduling.options import MOST, SchedulerOptions
+from pagesim.scheduling.speculative_config import SpeculativeConfig
 
 PolicyName = Literal["fcfs", "lof", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first"]
 
 CACHE_AWARE: tuple[PolicyName, ...] = ("lpm", "dfs-weight", "hrrn", "shortest-prefill-first")
 """Policies that look every waiting prompt up; without a prefix cache they are ``fcfs``."""
+
+MOST_RANKS = 64
+"""Ranks of attention; each takes its turn within that of the one before it."""
+
+EAGLES = ("EAGLE", "EAGLE3", "NEXTN")
+"""Values of ``speculative_algorithm`` whose drafter reads the model's hidden states."""
+
+METHODS: dict[str, str] = {
+    **dict.fromkeys(("EAGLE", "NEXTN"), "eagle"),
+    "EAGLE3": "eagle3",
+    "STANDALONE": "draft_model",
+    "NGRAM": "ngram",
+}
+"""vLLM's name of each of its values, with a drafter of its own (`speculative_config.METHODS`)."""
 
 _BY_GPU = "Defaults to a value by the GPU."
 
@@ -40,11 +55,35 @@ class SglangOptions(SchedulerOptions):
         None, ge=1, le=MOST, description="Maximum number of prompts per iteration."
     )
     enable_mixed_chunk: bool = Field(False, description="Decode running requests beside prompts in chunks.")
+    dp_size: int = Field(
+        1, ge=1, le=4096, description="Replicas, to which requests go in turn; each has all GPUs of its own."
+    )
+    attn_dp_size: int = Field(
+        1,
+        ge=1,
+        le=MOST_RANKS,
+        description="Ranks into which the GPUs are divided for attention; each has a queue and a cache of "
+        "its own, and all step together.",
+    )
+    enable_dp_lm_head: bool = Field(
+        False, description="Divide the LM head over the GPUs of each rank of attention, not over all."
+    )
+    ep_size: int = Field(
+        1,
+        ge=1,
+        le=4096,
+        description="GPUs over which whole experts are dealt out. Decides on what is kept only where the "
+        "shared expert is one of them (Qwen3-Next).",
+    )
+    moe_a2a_backend: Literal["none", "deepep"] = Field(
+        "none", description="What carries tokens to experts; DeepEP has buffers of its own."
+    )
     max_running_requests: int | None = Field(
         None,
         ge=1,
         le=MOST,
-        description="Maximum number of running requests. Defaults to what follows from the cache's size.",
+        description="Maximum number of running requests, of all ranks of attention together. Defaults to "
+        "what follows from the cache's size.",
     )
     mem_fraction_static: float | None = Field(
         None,
@@ -144,6 +183,39 @@ class SglangOptions(SchedulerOptions):
     prefill_decode_interval_min_bs: int = Field(
         0, ge=0, le=MOST, description="Running requests below which such an interval ends at once."
     )
+    speculative_algorithm: Literal["EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM"] | None = Field(
+        None, description="Who drafts tokens that the model verifies: NEXTN is the model's own MTP module."
+    )
+    speculative_num_steps: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="Number of tokens that are drafted one after another. Defaults to 5 for Llama and 3 for "
+        "others.",
+    )
+    speculative_eagle_topk: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="Number of branches of the tree of drafts. Defaults to 4 for Llama and 1 for others.",
+    )
+    speculative_num_draft_tokens: int | None = Field(
+        None,
+        ge=2,
+        le=1024,
+        description="Number of tokens that a step verifies per request, its last one included. Defaults to "
+        "8 for Llama, and to one more than the steps where there is one branch.",
+    )
+    speculative_draft_model_path: str | None = Field(
+        None, description="The model that drafts. Left out, EAGLE and NEXTN take the model's own module."
+    )
+    acceptance: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Probability that a draft is accepted if all before it are. Defaults to the algorithm's "
+        "preset.",
+    )
     ignore_eos: bool = Field(
         False, description="Generate all tokens that requests ask for, as benchmarks do."
     )
@@ -158,6 +230,29 @@ class SglangOptions(SchedulerOptions):
     def caches(self) -> bool:
         """Whether prefixes are cached."""
         return not self.disable_radix_cache
+
+    @property
+    def keys_by_pairs(self) -> bool:
+        """Whether the tree of what is cached is keyed by pairs of tokens."""
+        return self.speculative_algorithm in EAGLES
+
+    @property
+    def speculation(self) -> SpeculativeConfig | None:
+        """What drafts, in the words of ``--speculative-config``; None where nothing does.
+
+        Its ``num_speculative_tokens`` are the drafts that a step accepts at most. Only resolved options that
+        speculate have one.
+        """
+        algorithm, path = self.speculative_algorithm, self.speculative_draft_model_path
+        steps, verified = self.speculative_num_steps, self.speculative_num_draft_tokens
+        if algorithm is None:
+            return None
+        assert steps is not None
+        assert verified is not None
+        method = "mtp" if path is None and algorithm in ("EAGLE", "NEXTN") else METHODS[algorithm]
+        most = verified - 1 if algorithm == "NGRAM" else min(steps, verified - 1)
+        given = {"method": method, "model": path, "num_speculative_tokens": most, "n_predict": 1}
+        return SpeculativeConfig.model_validate(given)
 
     @property
     def graphs_decodes(self) -> bool:

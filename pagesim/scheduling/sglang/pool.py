@@ -73,8 +73,8 @@ class TokenPool:
         memory = self.memory
         return memory.make_available(pages) if isinstance(memory, RadixManager) else memory.free_blocks
 
-    def check_decode_mem(self) -> bool:
-        """Say whether the next step of the running batch finds its pages; evict for it."""
+    def check_decode_mem(self, reqs: Sequence[SglangRequest]) -> bool:
+        """Say whether the next step of the running batch, these requests, finds its pages; evict for it."""
         needed = self.memory.blocks_needed(1)
         return self.evict(needed) >= needed
 
@@ -133,11 +133,13 @@ class TokenPool:
     def cache_finished_req(self, req: SglangRequest) -> None:
         """Insert a request's tokens up to its last one into the tree, and release it."""
         if self.tree_cache is not None:
-            tokens = self.memory.length(req)
-            if not req.is_refused:
-                tokens = min(tokens, req.final_length)
-            self.tree_cache.cache_tokens(req, tokens, over=True)
+            self.tree_cache.cache_tokens(req, self.cached_tokens(req), over=True)
         self.release_req(req)
+
+    def cached_tokens(self, req: SglangRequest) -> int:
+        """Return how many tokens of a request that is over may be cached."""
+        tokens = self.memory.length(req)
+        return tokens if req.is_refused else min(tokens, req.final_length)
 
     def release_req(self, req: SglangRequest) -> None:
         """Release a request of which nothing more is cached."""

@@ -25,7 +25,7 @@ def get_new_batch_prefill(scheduler: Sglang, batch: Batch, now: int) -> bool:
         return _get_new_batch_prefill(scheduler, batch)
     delayer.begin(now, scheduler.queue.waiting, scheduler.pool.usage)
     prefills = _get_new_batch_prefill(scheduler, batch)
-    delayer.end(len(batch.chunks) + batch.decoding)
+    delayer.end(len(batch.chunks) + batch.decoding, len(scheduler.running_batch.reqs))
     return prefills
 
 
@@ -123,10 +123,13 @@ def _run_prompts(scheduler: Sglang, prompts: list[SglangRequest], batch: Batch) 
     batch.incomplete = tuple([req for req in fresh if req is chunked])
     if len(fresh) < len(prompts):
         batch.completed = tuple([req for req in whole if req not in fresh])
-    for req in whole:
-        scheduler.start_decoding(req)
-        req.final_step = req.max_new_tokens + req.prompt - req.length_offset
-    only = not beside and not any(req.max_new_tokens for req in prompts)
+    if scheduler.drafts is None:
+        for req in whole:
+            scheduler.start_decoding(req)
+            req.final_step = req.max_new_tokens + req.prompt - req.length_offset
+    else:
+        scheduler.drafts.start(whole)
+    only = not (beside or scheduler.drafts or any(req.max_new_tokens for req in prompts))
     scheduler.last_batch = ScheduleBatch(prompts + beside, batch.tokens, is_prefill_only=only)
     scheduler.waiting_queue.processed += batch.tokens
     scheduler.results.launched = whole
@@ -137,11 +140,14 @@ def _decode_beside(scheduler: Sglang, batch: Batch) -> list[SglangRequest]:
     if decode.filter_ending(scheduler):
         scheduler.running_batch.batch_is_full = False
     beside = scheduler.running_batch.reqs
-    if not beside or not scheduler.pool.check_decode_mem():
+    if not beside or not scheduler.pool.check_decode_mem(beside):
         return []
-    prompts = sum([req.tokens for req in scheduler.running.values() if not req.decodes])
-    decode.prepare_for_decode(scheduler, batch)
-    batch.decode_context = scheduler.context - prompts
+    if scheduler.drafts is None:
+        prompts = sum([req.tokens for req in scheduler.running.values() if not req.decodes])
+        decode.prepare_for_decode(scheduler, batch)
+        batch.decode_context = scheduler.context - prompts
+    else:
+        scheduler.drafts.decode_beside(scheduler, batch)
     batch.context_tokens += batch.decode_context
     batch.decodes = True
     scheduler.running_batch.reqs = []

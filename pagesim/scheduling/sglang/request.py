@@ -30,13 +30,18 @@ class SglangRequest(EngineRequest):
         entry: counts entries to the waiting queue.
         processed_at_entry: tokens that the engine had processed when it entered.
         importance: the larger, the sooner it is served; 0 for all without priorities.
+        committed: its tokens whose KV counts, while it verifies drafts; it holds slots for more.
+        generated: while it verifies drafts, what it has generated when nothing is in flight any more; 0 until
+            its prompt has run whole. No decision looks at it.
     """
 
     __slots__ = (
+        "committed",
         "entry",
         "extend_end",
         "fill_len",
         "final_step",
+        "generated",
         "importance",
         "is_refused",
         "last_node",
@@ -63,6 +68,7 @@ class SglangRequest(EngineRequest):
         self.is_refused = False
         self.prefix_len = self.fill_len = self.extend_end = self.matched_len = 0
         self.entry = self.processed_at_entry = self.final_step = self.importance = 0
+        self.committed = self.generated = 0
         self.last_node = None
         self.block_state = None
 

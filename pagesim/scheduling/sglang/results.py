@@ -93,10 +93,7 @@ class PendingResults:
                 scheduler._over(req, now)
         self.computed, self.ending = [], {}
         scheduler.draining = scheduler.draining_context = 0
-        scheduler.merge_last_batch()  # as the real engine does before it drops those that are over
-        running = scheduler.running_batch
-        running.reqs = [req for req in running.reqs if req not in ending]
-        running.batch_is_full = False
+        scheduler.drop_from_running(ending)
         return list(ending)
 
     def cache_computed(self) -> None:

@@ -5,6 +5,8 @@ Source: ``srt/managers/scheduler.py``.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import numpy.typing as npt
 
@@ -26,6 +28,7 @@ from pagesim.scheduling.sglang.queue import SglangQueue
 from pagesim.scheduling.sglang.recv_skipper import PREFILL_WEIGHT, SchedulerRecvSkipper
 from pagesim.scheduling.sglang.request import LengthLimits, SglangRequest, room_behind
 from pagesim.scheduling.sglang.results import PendingResults
+from pagesim.scheduling.sglang.speculation import Drafts, SpeculativePool
 from pagesim.setup.compiled import mypyc_attr
 from pagesim.workloads.trace import IntColumn
 
@@ -55,6 +58,7 @@ class Sglang(Scheduler):
         last_batch: those whose prompts ran in the iteration before, and join; None where none ran.
         chunked_req: the request whose prompt runs in chunks, and goes on.
         overlaps: whether an iteration is decided while the one before it runs.
+        drafts: what is due of requests that verify drafts; None where none does.
         recv_skipper: says in which turns the loop looks at what has arrived; None where in each.
         interval: turns behind prompts in which no prompts run; None where there are none.
         preempts: whether a running request makes way for a more important one.
@@ -68,6 +72,7 @@ class Sglang(Scheduler):
         "_is_idle",
         "chunked_req",
         "delayer",
+        "drafts",
         "interval",
         "last_batch",
         "limits",
@@ -100,6 +105,12 @@ class Sglang(Scheduler):
     sizing = "sglang"
 
     @classmethod
+    def kind_for(cls, options: SglangOptions) -> type[Sglang]:
+        from pagesim.scheduling.sglang.attention_group import SglangRank  # which derives from it
+
+        return SglangRank if options.attn_dp_size > 1 else cls
+
+    @classmethod
     def most_output(
         cls, prompt: IntColumn, max_model_len: int, num_blocks: int, block_size: int
     ) -> IntColumn:
@@ -122,7 +133,9 @@ class Sglang(Scheduler):
         policy = options.radix_eviction_policy
         if windows is not None:
             return WindowedRadixManager(num_blocks, block_size, windows, policy=policy, caches=options.caches)
-        return RadixManager(num_blocks, block_size, policy=policy) if options.caches else None
+        if not options.caches:
+            return None
+        return RadixManager(num_blocks, block_size, policy=policy, by_pairs=options.keys_by_pairs)
 
     @classmethod
     def resolve(cls, options: SglangOptions, machine: Machine) -> SglangOptions:
@@ -160,8 +173,14 @@ class Sglang(Scheduler):
         self.overlaps = not options.disable_overlap_schedule
         self.in_flight = 2 if self.overlaps else 1
         memory.steps_in_flight = self.in_flight - 1
-        self.pool = TokenPool(memory, options)
-        self.results = PendingResults(self.pool)
+        self.drafts: Drafts | None = None
+        if options.speculation is None:
+            self.pool = TokenPool(memory, options)
+            self.results = PendingResults(self.pool)
+        else:
+            self.pool = pool = SpeculativePool(memory, options)
+            self.results = self.drafts = Drafts(pool, options)
+            self.speculation, self.decodes_apart = self.drafts.counts, True
         self.policy = SchedulePolicy(options, self.pool.tree_cache, queue)
         self.new_token_ratio = NewTokenRatio(options.schedule_conservativeness)
         self.running_batch = ScheduleBatch()
@@ -210,15 +229,22 @@ class Sglang(Scheduler):
             self.ran_dry()
             queue.receive()
             self._get_next_batch_to_run(batch, now)
+        self._close_turn(batch)
+        return batch
+
+    def _close_turn(self, batch: Batch) -> None:
+        """Note what a turn came to."""
+        queue = self.waiting_queue
         self._is_idle = not batch.tokens
         if self.recv_skipper is not None:
             self.recv_skipper.weight = PREFILL_WEIGHT if batch.chunks else 1
         self.results.decodes = self.overlaps and batch.decoding > 0
+        if self.drafts is not None:
+            self.drafts.close(batch, self.chunked_req)
         if queue.turned_away:
             batch.ignored, queue.turned_away = tuple(queue.turned_away), []
         batch.batched_tokens = batch.tokens
         batch.sequences = self.running_sequences
-        return batch
 
     def _get_next_batch_to_run(self, batch: Batch, now: int) -> None:
         chunked = self.chunked_req
@@ -230,11 +256,16 @@ class Sglang(Scheduler):
         self.merge_last_batch()
         interval = self.interval
         deferred = interval is not None and interval.defers(len(self.running_batch.reqs))
-        if not deferred and prefill.get_new_batch_prefill(self, batch, now):
-            if interval is not None:
-                interval.begin()
-        elif self.running_batch.reqs and not self.running_batch.is_prefill_only:
+        prefills = not deferred and prefill.get_new_batch_prefill(self, batch, now)
+        if prefills and interval is not None:
+            interval.begin()
+        may_decode = self.may_decode(prefills=prefills)
+        if may_decode and self.running_batch.reqs and not self.running_batch.is_prefill_only:
             decode.update_running_batch(self, batch)
+
+    def may_decode(self, *, prefills: bool) -> bool:
+        """Say whether the running batch may decode by itself; ``prefills`` says whether prompts run."""
+        return not prefills
 
     def merge_last_batch(self) -> None:
         """Let the requests join the running batch whose prompts ran in the iteration before."""
@@ -249,6 +280,13 @@ class Sglang(Scheduler):
             self.running_batch.merge_batch(last)
         elif last.reqs:
             self.running_batch = last
+
+    def drop_from_running(self, over: Collection[SglangRequest]) -> None:
+        """Take requests out of the running batch that are over."""
+        self.merge_last_batch()  # as the real engine does before it drops those that are over
+        running = self.running_batch
+        running.reqs = [req for req in running.reqs if req not in over]
+        running.batch_is_full = False
 
     def release_req(self, req: SglangRequest) -> None:
         """Take a running request's place and memory; nothing of it is cached."""
@@ -290,6 +328,12 @@ class Sglang(Scheduler):
         if decode.filter_ending(self):
             self.running_batch.batch_is_full = False
 
+    def stored_length(self, request: EngineRequest) -> int:
+        if self.drafts is None:
+            return self.memory.length(request)
+        assert isinstance(request, SglangRequest)
+        return self.drafts.stored(request)
+
     @property
     def has_work(self) -> bool:
         if self.running or self.queue.waiting or self.waiting_queue.messages:
@@ -311,7 +355,10 @@ class Sglang(Scheduler):
             self.draining -= 1
             self.draining_context -= request.tokens
         self.results.forget(request)
+        known = request.length - request.prompt
         generated = super()._abort_running(request)
+        if self.drafts is not None:
+            generated = known
         if request is self.chunked_req:
             self.chunked_req = None
         running = self.running_batch

@@ -16,7 +16,7 @@ from pagesim.costs.operators import Chip, Operators, OperatorTables, chip_of, op
 from pagesim.costs.operators.aiconfigurator import read_system
 from pagesim.costs.operators.assemble import imported_profile
 from pagesim.costs.operators.dtypes import dtypes
-from pagesim.costs.operators.products import products
+from pagesim.costs.operators.products import elementwise, products
 from pagesim.costs.profiles import ANY_BLOCK, Terms, load_profile
 from pagesim.errors import PagesimError
 from pagesim.hardware import gpu
@@ -114,6 +114,12 @@ def test_linear_layers_are_the_sum_of_their_products_and_what_goes_through_memor
     assert terms.experts is None
     assert found.missing == {}
     assert found.used["linear"].release == "vllm 1.2.0"
+
+
+def test_queries_and_keys_are_normed_as_wide_as_a_gpu_has_them():
+    # MiniMax-M2.5: 48 query heads and 8 of keys, of width 128; over 16 GPUs each has a key head of its own.
+    assert elementwise(model("minimax-m2.5"), 8).wide == (6 + 1) * 128
+    assert elementwise(model("minimax-m2.5"), 16).wide == (3 + 1) * 128
 
 
 def test_attention_and_all_reduces_are_those_of_all_layers(chip: Chip):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from pagesim.costs.operators import OperatorTable, OperatorTables, bundled_gpus, bundled_tables
+from pagesim.costs.operators import Chip, OperatorTable, OperatorTables, bundled_gpus, bundled_tables
 from pagesim.costs.operators.aiconfigurator import SYSTEMS, bundle, read_system, tables_folder, tables_of
 from pagesim.costs.operators.scores import held_out
+from pagesim.costs.operators.states import delta_net
 from pagesim.costs.operators.tables import DATA, packed, version_of
 from pagesim.errors import PagesimError
+from pagesim.hardware import gpu
 from tests.costs.operators.conftest import SYSTEM, gemm_ms
 
 FIELDS = {"gemm_dtype": "bfloat16", "kernel_source": "a", "k": 64}
@@ -118,6 +121,18 @@ def test_a_product_without_a_time_lies_on_the_line_of_its_shape_or_goes_with_k(s
     assert gemm.seconds[0, 0, 2] == pytest.approx([0.060, 0.180, 0.540], rel=2e-3)
 
 
+def test_products_count_where_half_of_a_large_grid_was_timed(store: Path, put_table):
+    def rows(dtype: str, sizes: int, every: int = 1) -> list[dict[str, object]]:
+        grid = product(range(sizes), range(sizes))
+        shapes = [{"m": 1 + m, "n": 64 + n} for m, n in grid if (m + n) % every == 0]
+        return [{**FIELDS, **shape, "gemm_dtype": dtype, "latency": 1.0} for shape in shapes]
+
+    # A third of 400 points is no grid, and 36 are under a tenth of 400.
+    kinds = rows("bfloat16", 20) + rows("fp8", 20, every=3) + rows("int4_wo", 6) + rows("nvfp4", 7)
+    put_table("gemm/vllm/1.2.0/gemm_perf", kinds)
+    assert {each.name[1] for each in read_system(SYSTEM, tables=store).find("gemm")} == {"bfloat16", "nvfp4"}
+
+
 def test_a_kernel_that_was_timed_as_the_host_launches_it_is_what_another_takes(store: Path, put_table):
     def rows(dtype: str, least: float) -> list[dict[str, object]]:
         return [
@@ -169,13 +184,16 @@ def test_kernels_of_a_recurrent_layer_are_summed(store: Path, put_table):
     (found,) = read_system(SYSTEM, tables=store).find("states")
     assert found.axes[0].tolist() == [1]  # of two sequences one kernel was not timed
     assert found.seconds.ravel() == pytest.approx([3e-3], rel=2e-3)
+    alone = Chip(gpu("h100"), read_system(SYSTEM, tables=store))
+    assert delta_net(alone, 8, 1, 2) is None, "no prompts were timed"
 
 
 def test_an_error_is_that_of_lines_between_neighbours():
     line = held_out(table([[1.0, 2.0, 4.0, 8.0, 16.0]], [1, 2, 4, 8, 16])).held_out
     assert (line.points, line.mean) == (3, pytest.approx(0))
-    jump = held_out(table([[1.0, 4.0, 1.0]], [1, 2, 3])).held_out
-    assert (jump.points, jump.mean, jump.worst) == (1, 0.75, 0.75)  # 1 in place of 4
+    jump = held_out(table([[1.0, 1.0, 4.0, 1.0, 1.0]], [1, 2, 3, 4, 5])).held_out
+    assert (jump.points, jump.worst) == (3, 1.5)  # 2.5 in place of 1, twice; 1 in place of 4
+    assert jump.mean == pytest.approx((1.5 + 0.75 + 1.5) / 3)
     both = held_out(
         table([[[1.0, 1.0, 1.0], [4.0, 9.0, 4.0], [1.0, 1.0, 1.0]]], [1, 2, 3], [1, 2, 3])
     ).held_out
@@ -194,7 +212,10 @@ def test_tables_of_these_gpus_are_bundled():
         assert {each.release for each in tables.find("gemm")} <= {"vllm 0.24.0", "vllm 0.14.0"}
         assert all(tables.find(family) for family in ("decode", "prompts", "all_reduce", "experts"))
         served = [each for each in tables.all() if each.name[0] in ("decode", "prompts", "experts")]
-        assert all(each.held_out.mean < 0.11 for each in served if each.held_out.points > 100)
+        off = {each.name: each.held_out.mean for each in served if each.held_out.points > 100}
+        # Where two neighbours are held out at once, prompts over a cache in FP8 jump more on this one.
+        bars = {("prompts", "fp8"): 0.13} if name == "l40s" else {}
+        assert all(mean < bars.get(of, 0.11) for of, mean in off.items())
     h100, b200 = bundled_tables("h100"), bundled_tables("b200")
     assert h100 is not None
     assert b200 is not None
@@ -205,7 +226,7 @@ def test_tables_of_these_gpus_are_bundled():
 
 @pytest.mark.slow
 def test_they_can_be_made_again(installed: Path, tmp_path: Path):
-    sizes = bundle(tmp_path, installed)
+    sizes = bundle(tmp_path, installed.parent)
     assert set(sizes) == set(SYSTEMS.values())
     for name in sizes:
         assert (tmp_path / f"{name}.npz").read_bytes() == (DATA / f"{name}.npz").read_bytes()

@@ -52,6 +52,12 @@ def test_an_analytic_profile_knows_that_only_the_last_token_of_a_prompt_needs_th
     assert profile.iteration(prompt) - roofline.iteration(prompt) == pytest.approx(1e12 * written, rel=0.02)
 
 
+def test_an_analytic_head_computes_where_many_sequences_need_it() -> None:
+    # A product of 50,272 by 5120 for each, at 0.8 of 312 TFLOP/s.
+    head = analytic_profile(A40, OPT).terms.head
+    assert head(4096) == pytest.approx(2 * 50_272 * 5120 * 4096 / (0.8 * 312e12), rel=1e-3)
+
+
 def test_an_analytic_profile_says_so(analytic: Profile) -> None:
     assert analytic.kind == "analytic"
     assert set(analytic.origins.values()) == {"datasheet"}
@@ -98,6 +104,9 @@ def test_any_division_can_be_carried_to_any_that_the_model_allows() -> None:
     launches, share = LLAMA.layers * LAUNCH_S, A80.hbm_bytes_per_s / H200.hbm_bytes_per_s / 2
     whole, half = (each.terms.decode[16](64, 16384) for each in (one, two))
     assert half == pytest.approx(launches + share * (whole - launches))
+    # Two all-reduces in each of 32 layers: 5 us, and 4096 elements of 2 bytes at 450 GB/s.
+    assert two.terms.all_reduce is not None
+    assert two.terms.all_reduce(1000) == pytest.approx(64 * (5e-6 + 1000 * 4096 * 2 / 450e9), rel=1e-3)
     with pytest.raises(PagesimError, match="tp is 3"):
         rescale(one, LLAMA, A80, model=LLAMA, gpu=H200, tp=3, name="three")
     back = rescale(

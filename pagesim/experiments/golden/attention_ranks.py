@@ -1,0 +1,63 @@
+"""Golden logs of SGLang's attention DP: a row a rank and turn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pagesim.experiments.clusters.attention_ranks import AttentionDataParallel
+from pagesim.experiments.golden.sglang_details import SglangDetails
+from pagesim.results.step_table import StepTable
+from pagesim.scheduling.batch import Batch
+from pagesim.scheduling.sglang.attention_group import SglangRank
+from pagesim.setup.prepare import prepare
+from pagesim.setup.system import System
+from pagesim.workloads.trace import Trace
+
+if TYPE_CHECKING:  # pandas takes long to import
+    import pandas as pd
+
+
+def tables_of_attention_ranks(system: System, trace: Trace, steps: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return pagesim's tables of a log's trace, those that the log has, by name.
+
+    Args:
+        system: with ``attn_dp_size``.
+        trace: its requests.
+        steps: the log's, of all ranks.
+    """
+    import pandas as pd
+
+    setting = prepare(system, trace)
+    log = setting.new_log()
+    step_tables: list[StepTable] = []
+    details: list[RankDetails] = []
+
+    def watch(number: int, routed: Any) -> Any:
+        shape = setting.ledger_shape()
+        step_tables.append(StepTable(routed, every=True, shape=shape, reserves=setting.reserves))
+        details.append(RankDetails())
+        return [details[-1]], [step_tables[-1].add]
+
+    ranks = AttentionDataParallel(setting, log, watch=watch)
+    ranks.replay()
+    of_ranks = [
+        noted.add_to(table.frame(), steps).assign(dp_rank=number)
+        for number, (table, noted) in enumerate(zip(step_tables, details, strict=True))
+    ]
+    together = pd.concat(of_ranks).sort_values(["step", "dp_rank"], ignore_index=True)
+    requests = pd.DataFrame(setting.summary(log)[1])
+    for noted in details:
+        requests = noted.add_to_requests(requests)
+    return {"steps": together.assign(step=range(len(together))), "requests": requests}
+
+
+class RankDetails(SglangDetails):
+    """Notes of every turn, too, what the rank's batch is beside those of the others."""
+
+    def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
+        super().planned(batch, now, start, ticks)
+        scheduler = self.scheduler
+        assert isinstance(scheduler, SglangRank)
+        turned = scheduler.mode == "turned"
+        noted = {"mode": scheduler.mode, "all_tokens": str(scheduler.all_tokens)}
+        self._steps[-1] |= {**noted, **({"is_prefill": True} if turned else {})}
