@@ -208,11 +208,7 @@ def states_of_a_request(options: SglangOptions, page: int) -> int:
         options: resolved or not.
         page: tokens of a page.
     """
-    if options.disable_radix_cache:
-        return 1
-    if not options.disable_overlap_schedule:
-        return 5
-    return 4 if page > 1 else 3
+    return 3 + options.tracking_slots(page) if options.caches else 1
 
 
 def resolved(options: SglangOptions, machine: Machine) -> SglangOptions:
@@ -221,6 +217,8 @@ def resolved(options: SglangOptions, machine: Machine) -> SglangOptions:
     Raises:
         PagesimError: the engine would not start with these.
     """
+    if machine.has_states and options.caches and options.mamba_radix_cache_strategy == "no_buffer":
+        options = options.model_copy(update={"disable_overlap_schedule": True})
     chunk = options.chunked_prefill_size
     if chunk == 0:
         raise PagesimError("chunked_prefill_size is 0; it must be at least 1, or -1 for no chunks")
