@@ -195,7 +195,7 @@ def options_of_rank(options: SglangOptions) -> SglangOptions:
     if options.max_running_requests is not None:
         of_rank["max_running_requests"] = max(1, options.max_running_requests // ranks)
     if chunk is not None:
-        of_rank["chunked_prefill_size"] = chunk // ranks  # -1 stays -1
+        of_rank["chunked_prefill_size"] = chunk // ranks or -1  # without chunks, as -1, where none is left
         if graphs is not None and chunk > 0:
             of_rank["cuda_graph_max_bs_prefill"] = min(graphs, chunk // ranks)
     return options.model_copy(update=of_rank)
