@@ -86,6 +86,7 @@ PUBLIC: dict[str, dict[str, str]] = {
     "pagesim.testing": {
         "check_allocator": "the tests that an allocator of one's own must pass",
         "check_block_manager": "the tests that memory of one's own must pass",
+        "check_eviction_policy": "the tests that an eviction policy of one's own must pass",
     },
     "pagesim.scheduling": {
         "Batch": "what a scheduler has decided for an iteration",
@@ -146,6 +147,19 @@ PUBLIC: dict[str, dict[str, str]] = {
         "Replicas": "what a router sees of the replicas",
         "Router": "the contract of a router of one's own",
     },
+    "pagesim.eviction": {
+        "CacheView": "what an eviction policy may know of its cache",
+        "EvictionPolicy": "the contract of eviction policies",
+        "Queue": "blocks in order, of which the first that may go is found",
+        "lru_hits": "the hits of LRU at every capacity",
+    },
+    "pagesim.experiments.evictions": {
+        "compare_policies": "serves a trace from a cache under several eviction policies",
+        "evicted_blocks": "says who evicts whom",
+        "recompute_weights": "weighs blocks by what computing them again takes",
+    },
+    "pagesim.experiments.prompt_blocks": {"prompt_blocks": "cuts a trace's prompts into blocks"},
+    "pagesim.results.tier_plots": {"who_evicts_whom": "draws who evicts whom"},
     "pagesim.experiments.ablations": {"undo": "compares ways to undo an admission"},
     "pagesim.device.live": {"run_live": "carries a trace out on a device"},
     "pagesim.device.calibration": {
@@ -192,7 +206,7 @@ HEAD = """# The public API
 <!-- made by docs/make_api.py -->
 
 These names are stable: [CHANGELOG.md](../../CHANGELOG.md) has each change. Other names can change any time.
-Functions of `pagesim` and `Result` are shown in full; `help()` describes every other name.
+`help(pagesim.simulate)` and the like describe arguments, columns, defaults and errors.
 Functions raise `PagesimError`, with one sentence, where an argument is wrong.
 Lengths are in tokens, sizes in blocks, times in seconds unless a name says ticks (picoseconds).
 `[N]` is a column with one value a request.
@@ -301,12 +315,6 @@ def page() -> str:
         for name, part in offered.items():
             said = first_paragraph(part) if is_called(part) else f"A {noun(part)}: {PUBLIC[home][name]}."
             texts.append(f"| `{name}` | {said} |\n")
-        if home == "pagesim":
-            for name, part in offered.items():
-                if inspect.isfunction(part) or name == "Result":
-                    described = re.split(r"\n\n(?:Raises|Example):", inspect.getdoc(part) or "")[0]
-                    shown = f"{called(name, part, 100)}\n\n{described}"
-                    texts.append(f"\n### {name}\n\n```text\n{shown}\n```\n")
     return "".join(texts)
 
 

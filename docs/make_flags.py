@@ -21,22 +21,24 @@ TITLES: dict[Engine, str] = {
 }
 
 SECTIONS: dict[Kind, str] = {
-    "taken": "Read: the option of pagesim that each sets",
+    "taken": "Read: options of pagesim, and the flags that set each where names differ",
     "replica": "Without an effect where one replica serves",
     "layers": "Without an effect on models whose layers are alike; rejected for other models",
     "refused": "Rejected: they affect memory or scheduling and are not modelled",
-    "older": "Removed in this release",
 }
-"""The headings of the kinds, in order; flags without an effect are counted."""
+"""The headings of the kinds, in order; other flags are counted."""
+
+DEPENDENT = "Counts only beside "
+"""How the sentence of a flag begins that is rejected because it is a part of another one's feature."""
 
 HEAD = """# Flags of servers
 
 <!-- made by docs/make_flags.py from pagesim/setup/serve_flags.csv -->
 
 What `--serve` ([serve.md](../how-to/serve.md)) does with each flag, JSON key (after a dot) and variable.
-`pagesim list flags PATTERN` says what each does and where the release reads it.
+`pagesim list flags PATTERN` prints every flag, also those that are only counted here: what it does, where the
+release reads it, and what replaces a removed one.
 A rejected flag is accepted with the values in parentheses, which change nothing.
-Flags that are not listed have no effect on memory and scheduling; a note of the run names them.
 """
 
 
@@ -48,15 +50,18 @@ def named(flag: Flag) -> str:
 
 
 def rows(kind: Kind, flags: Iterable[Flag]) -> Iterator[str]:
-    """Yield the lines of a section: flags by the option that they set, or by what they do."""
-    alike = defaultdict(list)
+    """Yield the lines of a section: flags, and the options that those of pagesim's own kind set."""
+    alike: dict[str, list[str]] = defaultdict(list)
     for flag in flags:
         alike[f"`{flag.option}`" if kind == "taken" and flag.option else flag.does].append(named(flag))
-    if kind in ("replica", "layers"):
+    if kind != "taken":
         yield " ".join(name for names in alike.values() for name in names)
         return
+    same = {head: names for head, names in alike.items() if names == [f"`--{head[1:-1].replace('_', '-')}`"]}
+    yield f"- the option of the same name: {' '.join(name for names in same.values() for name in names)}"
     for head, names in alike.items():
-        yield f"- {head.removesuffix('.')}: {' '.join(names)}"
+        if head not in same:
+            yield f"- {head}: {' '.join(names)}"
 
 
 def page() -> str:
@@ -67,11 +72,21 @@ def page() -> str:
         own = sum(not (flag.is_variable or flag.is_part or flag.kind == "older") for flag in flags)
         lines += [f"## {TITLES[engine]}: {own} flags", ""]
         for kind, title in SECTIONS.items():
-            of_kind = [flag for flag in flags if flag.kind == kind]
+            of_kind = [flag for flag in flags if flag.kind == kind and not flag.does.startswith(DEPENDENT)]
             if of_kind:
                 lines += [f"### {title}", "", *rows(kind, of_kind), ""]
-        others = sum(flag.kind == "no effect" for flag in flags)
-        lines += [f"{others} flags and variables have no effect.", ""]
+        without, removed = (sum(flag.kind == kind for flag in flags) for kind in ("no effect", "older"))
+        dependent = sum(flag.does.startswith(DEPENDENT) for flag in flags)
+        lines += [
+            f"{dependent} flags count only beside another one, and are rejected.",
+            f"{without} flags have no effect on memory and scheduling; a note of the run names them.",
+            *(
+                [f"{removed} flags of earlier releases are rejected with what replaces them."]
+                if removed
+                else []
+            ),
+            "",
+        ]
     return "\n".join(lines)
 
 

@@ -67,9 +67,7 @@ def held(name: str) -> list[str]:
                     for value in (
                         share["used"],
                         share.get("state", 0.0),
-                        share["reserved"],
                         sum(share.get(entry, 0.0) for entry in INTERNAL),
-                        share.get("padding", 0.0),
                         share.get("out_of_window", 0.0),
                     )
                 ),
@@ -93,10 +91,8 @@ def printed(name: str) -> list[str]:
     return [
         _row(
             name,
-            f"{len(blocks.groups)}",
             f"{blocks.scheduler_block:,}",
             f"{blocks.num_blocks:,}",
-            f"{100 * blocks.padding:.1f}",
             f"{_of_windows(found):,}",
             f"{blocks.most_blocks:,}",
             f"{found.tokens:,}",
@@ -146,14 +142,14 @@ def _row(*cells: str) -> str:
 
 HEADS = {
     "holdings": (
-        "| model | tokens | blocks | at most | MiB | used, % | recurrent states, % | reserved, % | "
-        "internal fragmentation, % | of which padding, % | out of window, % |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "| model | tokens | blocks | at most | MiB | used, % | states, % | "
+        "internal fragmentation, % | out of window, % |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ),
     "concurrency": (
-        "| model | groups | block | blocks | padding, % | of windows | blocks of the longest | "
+        "| model | block | blocks | of windows | blocks of the longest | "
         "tokens, printed | concurrency, printed | without async | at once |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ),
     "prefixes": (
         "| model | block | found, % | found with `-1`, % |",

@@ -17,7 +17,7 @@ PAGES = (
     "docs/how-to/extending.md",
     "docs/reference/metrics.md",
     "docs/explanation/performance.md",
-    "docs/profiles.md",
+    "docs/reference/profiles.md",
 )
 WALKS = (
     "README.md",

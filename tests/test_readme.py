@@ -70,7 +70,7 @@ def test_it_counts_the_read_manifests_that_there_are():
 
 
 def test_its_accuracies_are_those_of_the_page_on_accuracy():
-    page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "validation" / "accuracy.md").read_text(encoding="utf-8")
     rows = [row for row in section("How far off the seconds are").splitlines() if row.startswith("| ")][1:]
     assert len(rows) == 4
     for row in rows:

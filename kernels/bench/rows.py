@@ -1,6 +1,6 @@
 """A bench's points and rows: what is measured, under which key, and the columns that a measurement fills.
 
-Nothing here needs torch, so that rows can be read anywhere. ``docs/bench.md`` explains every column.
+Nothing here needs torch, so that rows can be read anywhere. ``docs/how-to/bench.md`` explains every column.
 """
 
 from __future__ import annotations

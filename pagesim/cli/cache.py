@@ -17,6 +17,7 @@ from pagesim.eviction import OFFLINE
 from pagesim.experiments.evictions import (
     BOUND,
     compare_policies,
+    evicted_blocks,
     prefill_seconds,
     recompute_weights,
     serve_policies,
@@ -65,6 +66,7 @@ _FIELDS = {
             "seed",
         ),
         *("tokenizer", "on_bad_row", "model", "gpu", "tensor_parallel_size", "kv_cache_dtype", "cost"),
+        *("num_blocks", "gpu_memory_utilization", "max_model_len"),
     )
 }
 
@@ -84,7 +86,7 @@ def command(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]
     import pandas as pd
 
     from pagesim.results.drawing import load_of
-    from pagesim.results.tier_plots import hit_rate_over_capacity
+    from pagesim.results.tier_plots import hit_rate_over_capacity, who_evicts_whom
 
     trace = trace_of(chosen)
     prompts = prompt_blocks(trace, asked.block_tokens)
@@ -104,13 +106,8 @@ def command(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]
         given = [parse_capacity("capacities", text) // block for text in words(asked.capacities)]
         capacities = list(dict.fromkeys(given))
     policies = words(asked.policies)
-    study = compare_policies(
-        prompts,
-        policies,
-        capacities,
-        recompute_weights(config.model, prompts),
-        seconds=prefill_seconds(config.cost),
-    )
+    weights = recompute_weights(config.model, prompts)
+    study = compare_policies(prompts, policies, capacities, weights, seconds=prefill_seconds(config.cost))
     rows = [
         {**row, "capacity_gib": row["capacity_blocks"] * block / GIB}
         for row in counted("policies", study, len(capacities) * (len(policies) + 1))
@@ -154,7 +151,7 @@ def command(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]
                 for name, row in engine.items()
             ],
         )
-        show.say(_difference({name: row["engine_hit_pct"] - at[name] for name, row in engine.items()}))
+        show.say(_difference({name: row["engine_hit_pct"] for name, row in engine.items()}, at))
     lines = {
         name: {size * block: value for size, value in zip(hits.index.tolist(), hits[name], strict=True)}
         for name in hits.columns
@@ -171,6 +168,9 @@ def command(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]
         unlimited_pct=possible,
         working_set_gib=working_set / GIB,
     )
+    if out is not None:
+        evicted = {name: evicted_blocks(prompts, name, middle, weights) for name in policies}
+        show.put_figure(who_evicts_whom(evicted, load), out, "evictions")
     show.stored(out)
 
 
@@ -184,22 +184,25 @@ def _worth(at: Any, capacity: int) -> str:
     online = at.drop([name for name in (*OFFLINE, BOUND) if name in at])
     best = online.idxmax()
     first = "lru" if "lru" in online else online.index[0]
-    return (
-        f"with {capacity:,} blocks {best} finds {online[best]:.2f} % and {first} {online[first]:.2f} %; no "
-        f"policy can find more than {at[BOUND]:.2f} %"
+    beside = f"{best} finds {online[best]:.2f} %" + (
+        f", {first} {online[first]:.2f} %" if best != first else ""
     )
+    return f"with {capacity:,} blocks {beside}; no policy can find more than {at[BOUND]:.2f} %"
 
 
-def _difference(points: dict[str, float]) -> str:
-    """Return a sentence on how far hit rates of an engine are from those without one.
+def _difference(engine: dict[str, float], replay: Any) -> str:
+    """Return a sentence on the best policy in an engine, and how far hit rates are from those without one.
 
     Args:
-        points: by policy, how many percentage points more the engine finds.
+        engine: percent of the prompt tokens that are found, by policy.
+        replay: the same without an engine.
     """
-    least, most = min(points, key=points.__getitem__), max(points, key=points.__getitem__)
+    best = max(engine, key=engine.__getitem__)
+    points = sorted((value - replay[name], name) for name, value in engine.items())
+    least, most = (f"{value:+.2f} points ({name})" for value, name in (points[0], points[-1]))
     return (
-        f"the engine's hit rates differ by {points[least]:+.2f} points ({least}) to {points[most]:+.2f} "
-        f"points ({most}): its device caches blocks as well, answers are cached, and requests overlap in time"
+        f"in the engine {best} finds the most; hit rates differ by {least} to {most}, as the device caches "
+        "blocks as well, answers are cached, and requests overlap in time"
     )
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from pagesim.cli.groups import Entry, LazyCommands
-from pagesim.errors import PagesimError
 
 TABLE = (
     Entry("demo", "Compare five memory systems on a load like ShareGPT."),
@@ -36,26 +35,10 @@ TABLE = (
 """All commands, in the order in which ``--help`` lists them."""
 
 
-RENAMED = {
-    "compare": "run --policies A,B",
-    "cluster": "run --replicas N",
-    "live": "run --device auto",
-    "gallery": "plan --models A,B --saturate",
-    "capacity": "sweep --find rate --slo 'p99_ttft<=2s'",
-    "tree": "report RESULT_DIR --tree-at SECONDS",
-}
-"""What commands of earlier releases are called now."""
-
-
 class Pagesim(LazyCommands):
     """The commands of ``pagesim``."""
 
     table = TABLE
-
-    def resolve_command(self, ctx: Any, args: Any) -> Any:
-        if args and args[0] in RENAMED:
-            raise PagesimError(f"pagesim {args[0]} is now: pagesim {RENAMED[args[0]]}")
-        return super().resolve_command(ctx, args)
 
 
 cli = typer.Typer(

@@ -10,7 +10,7 @@ import typer
 from pagesim.errors import PagesimError
 
 if TYPE_CHECKING:
-    from pagesim.experiments.golden import GoldenLog, LogComparison
+    from pagesim.experiments.golden import LogComparison
 
 FOLDER = Annotated[
     Path, typer.Argument(metavar="FOLDER", help="Folder of the manifests (*.toml) that name the logs.")
@@ -20,19 +20,12 @@ FAST_FORWARD = Annotated[
     bool | None,
     typer.Option(help="Replay only with fast-forward, or only without. Defaults to both."),
 ]
-SHOW = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME", help="Print the first preemption or prefix hit of this log beside pagesim's."
-    ),
-]
 
 
 def command(
     folder: FOLDER = Path("tests/golden"),
     only: ONLY = None,
     fast_forward: FAST_FORWARD = None,
-    show: SHOW = None,
 ) -> None:
     """Replay the golden logs and compare every iteration.
 
@@ -42,20 +35,12 @@ def command(
     iteration by iteration; integers must be equal and clocks within 1e-9 s. The exit code is 1 if any log
     differs; its first difference is printed. A log whose files are absent is named and skipped.
 
-    With --show the iterations around the first preemption or prefix hit of one log are printed, the engine's
-    beside pagesim's.
-
     Example: pagesim golden tests/golden --only v0_recompute
     """
     from pagesim.experiments.golden import compare_log, read_manifests
 
     logs = read_manifests(folder)
     names = [log.name for log in logs]
-    if show is not None:
-        if show not in names:
-            raise PagesimError(f"show is {show!r}; the logs of {folder} are {', '.join(names)}")
-        _show(logs[names.index(show)])
-        return
     if unknown := [name for name in only or () if name not in names]:
         raise PagesimError(f"only is {unknown[0]!r}; the logs of {folder} are {', '.join(names)}")
     chosen = [log for log in logs if not only or log.name in only]
@@ -80,27 +65,6 @@ def command(
     typer.echo(f"{equal} equal, {differ} different, {absent} absent")
     if differ:
         raise typer.Exit(1)
-
-
-def _show(log: GoldenLog) -> None:
-    from pagesim.cli.printing import put_table
-    from pagesim.experiments.golden.event import event
-
-    found = event(log)
-    header = ["", *(f"{whose} {step}" for step in found.logged.index for whose in ("log", "pagesim"))]
-
-    def cell(value: object) -> str:
-        return f"{value:,.6g}" if isinstance(value, float) else str(value)
-
-    rows = []
-    for name in found.logged.columns:
-        pairs = zip(found.logged[name], found.decided[name], strict=True)
-        rows.append((name, *(cell(value) for pair in pairs for value in pair)))
-    put_table(f"{log.name}, {log.engine}: iteration {found.step}, {found.what}", header, rows)
-    if found.difference is None:
-        typer.echo(f"All {found.of:,} iterations of the log are equal to pagesim's in every column")
-    else:
-        typer.echo(str(found.difference))
 
 
 def _counts(found: LogComparison) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from pagesim.cli import show, show_profile
 from pagesim.cli.completion import complete
@@ -14,21 +13,7 @@ from pagesim.costs.profiles import Profile, import_frontier, import_llmservingsi
 from pagesim.hardware import gpu as gpu_of
 from pagesim.models import model as model_of
 
-FIRST = "vidur"
-"""The format that is meant where none is named, as before there were others."""
-
-
-class Formats(TyperGroup):
-    """Formats by name; a file or a flag in place of one means `FIRST`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
-            args = [FIRST, *args]
-        return super().parse_args(ctx, args)
-
-
 cli = typer.Typer(
-    cls=Formats,
     help="Make a profile of operator timings that others published.\n\n"
     "Example: pagesim profile import aiconfigurator --system h100_sxm --model llama-3.1-8b",
     no_args_is_help=True,
@@ -78,8 +63,6 @@ def vidur(
     source: SOURCE = "not stated",
 ) -> None:
     """Make a profile of operator timings in Vidur's schema.
-
-    The name vidur may be left out.
 
     Example: pagesim profile import vidur a100.json --linear mlp.csv --attention attention.csv
     --model llama-2-7b --gpu a100-80gb

@@ -11,6 +11,7 @@ from pagesim.models.layers import (
     ChunkLayer,
     IndexerLayer,
     LatentLayer,
+    Layer,
     RingLayer,
     StateLayer,
     WindowLayer,
@@ -71,10 +72,7 @@ def attended(model: ModelSpec, kv_dtype: str, tp: int) -> dict[AttentionSpan | N
                 if mla and not picked:
                     prompt_flops = 2 * model.heads * (mla.qk_nope_head_dim + rope + mla.v_head_dim)
             case _:
-                if isinstance(layer, WindowLayer):
-                    span = AttentionSpan("window", layer.window)
-                elif isinstance(layer, ChunkLayer):
-                    span = AttentionSpan("chunk", layer.chunk)
+                span = span_of(layer)
                 flops = prompt_flops = 4 * model.heads * layer.head_dim
         before = found.get(span, Attended(0, 0, 0))
         found[span] = Attended(
@@ -83,6 +81,18 @@ def attended(model: ModelSpec, kv_dtype: str, tp: int) -> dict[AttentionSpan | N
             before.prompt_flops + prompt_flops,
         )
     return found
+
+
+def span_of(layer: Layer) -> AttentionSpan | None:
+    """Return how far back a layer of windows or chunks looks; None of any other."""
+    if isinstance(layer, WindowLayer):
+        return AttentionSpan("window", layer.window)
+    return AttentionSpan("chunk", layer.chunk) if isinstance(layer, ChunkLayer) else None
+
+
+def layers_with_experts(model: ModelSpec) -> int:
+    """Return how many layers have experts, of which none is there in a model without them."""
+    return 0 if model.moe is None else max(0, (model.mlp_layers or model.layers) - model.moe.dense_layers)
 
 
 def states(model: ModelSpec, tp: int) -> States:

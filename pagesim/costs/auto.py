@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pagesim.costs.assumptions import of_operators
 from pagesim.costs.engines import BY_HAND
 from pagesim.costs.operators import Chip, chip_of, operator_profile
 from pagesim.costs.operators.experts import check_kernel
@@ -18,12 +19,6 @@ if TYPE_CHECKING:
 
 RANK = ("measured", "imported")
 """Kinds of profiles that are taken, the best first: a rescaled or analytic one is no better than roofline."""
-
-ERROR_OF_OPERATORS = {
-    "dense": "on held-out runs of dense models TPOT was 7 % off in the mean and TTFT 13 % in the median",
-    "experts": "on held-out runs with experts TPOT was 8 % off in the mean and TTFT 6 % in the median",
-}
-"""What is known of the error of sums of operators, by the kind of run (docs/accuracy.md)."""
 
 
 def best_cost(target: Target, moe_backend: str | None = None) -> Profiled | Roofline:
@@ -114,4 +109,4 @@ def _of_operators(profile: Profile, chip: Chip, target: Target) -> str:
     releases = dict.fromkeys(source.rpartition(", ")[2] for source in profile.sources.values())
     of = f"operators of {' and '.join(releases)} timed on {chip.gpu.name}"
     said = f"using {of}, for {target.release}" if target.release else f"using {of}"
-    return f"{said}: {ERROR_OF_OPERATORS['dense' if target.model.moe is None else 'experts']}"
+    return f"{said}: {of_operators(target.model)}"

@@ -72,7 +72,7 @@ class Measured(NamedTuple):
 
 _PAPER = "fitted to Fig. 13's two vLLM bars, OPT-13B on an A100 (docs/validation/reproduction.md)"
 
-_RUNS = "fitted to half of the published runs over operator tables (docs/accuracy.md)"
+_RUNS = "fitted to half of the published runs over operator tables (docs/validation/accuracy.md)"
 
 _SYNC = Measured((0, 10), False, EngineTime(1.3e-3, 4.3e-5, f"Qwen3-32B on H100s, vLLM 0.12, {_RUNS}"))
 _ASYNC = (

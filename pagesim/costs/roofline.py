@@ -9,7 +9,7 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 from pagesim.costs.assumptions import of_experts, of_layers, of_roofline, of_weights
-from pagesim.costs.attended import attended, states
+from pagesim.costs.attended import attended, layers_with_experts, states
 from pagesim.costs.base import (
     NOWHERE,
     UNBOUNDED,
@@ -41,7 +41,7 @@ class Efficiency:
     """What share of the datasheet's numbers is reached, and what a kernel takes at least.
 
     The defaults are fitted to one half of published closed-loop runs of vLLM on H100, H200 and B200
-    (docs/accuracy.md); the other half says how far they are off.
+    (docs/validation/accuracy.md); the other half says how far they are off.
 
     Attributes:
         flops: share of peak operations a second, in products with weights.
@@ -157,9 +157,7 @@ class Roofline:
         self._linear_experts_s = of_experts_s / experts
         self._head_weights_s = model.lm_head_bytes / tp / hbm
         self._head_s = model.lm_head_flops_per_token / tp / (gpu.flops(model.lm_head_compute) * products)
-        with_experts = 0
-        if model.moe is not None:
-            with_experts = (model.mlp_layers or model.layers) - model.moe.dense_layers
+        with_experts = layers_with_experts(model)
         self._launches_s = efficiency.launch_s * (KERNELS * model.layers + EXPERT_KERNELS * with_experts)
         kv = gpu.hbm_bytes_per_s * efficiency.kv
         prompts = gpu.fp16_flops * min(1.0, units * efficiency.prompts)

@@ -26,16 +26,17 @@ class PrefixCache:
         policy: of the cache, empty.
 
     Attributes:
+        view: what the policy may know.
         evictions: blocks that were evicted.
         not_cached: blocks of prompts for which there was no room, or which the policy did not want.
         victims: the blocks that the last prompt evicted, in order.
     """
 
-    __slots__ = ("_children", "_parents", "_policy", "_view", "evictions", "not_cached", "victims")
+    __slots__ = ("_children", "_parents", "_policy", "evictions", "not_cached", "victims", "view")
 
     def __init__(self, view: CacheView, policy: EvictionPolicy) -> None:
         assert view.free is not None
-        self._view = view
+        self.view = view
         self._policy = policy
         self._children: dict[int, int] = {}  # of each cached block, those that are cached or in use
         self._parents: dict[int, int] = {}
@@ -49,7 +50,7 @@ class PrefixCache:
             blocks: its blocks, first to last; a block stands for all before it, too.
             following: of each, the number of the next request that asks for it; for offline policies.
         """
-        view, policy, children = self._view, self._policy, self._children
+        view, policy, children = self.view, self._policy, self._children
         free = view.free
         assert free is not None
         self.victims = []
@@ -85,13 +86,13 @@ class PrefixCache:
 
     def _make_room(self) -> bool:
         """Evict until a block has room, and say whether it has."""
-        while len(self._children) >= self._view.capacity:
+        while len(self._children) >= self.view.capacity:
             victim = self._policy.evict()
             if victim is None:
                 return False
             del self._children[victim]
-            assert self._view.free is not None
-            self._view.free.discard(victim)
+            assert self.view.free is not None
+            self.view.free.discard(victim)
             self.evictions += 1
             self.victims.append(victim)
             parent = self._parents.pop(victim)
@@ -103,8 +104,8 @@ class PrefixCache:
         """Count a use, or a child, of a block less; without any it may go."""
         self._children[block] -= 1
         if not self._children[block]:
-            assert self._view.free is not None
-            self._view.free.add(block)
+            assert self.view.free is not None
+            self.view.free.add(block)
             self._policy.freed(block)
 
 

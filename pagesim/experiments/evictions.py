@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import inf
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from pagesim.api import run
 from pagesim.costs import CostModel, IterationShape
@@ -15,7 +19,14 @@ from pagesim.setup.system import System
 from pagesim.sim.clock import TICKS_PER_SECOND
 from pagesim.workloads.trace import Trace
 
-__all__ = ["BOUND", "compare_policies", "prefill_seconds", "recompute_weights", "serve_policies"]
+__all__ = [
+    "BOUND",
+    "compare_policies",
+    "evicted_blocks",
+    "prefill_seconds",
+    "recompute_weights",
+    "serve_policies",
+]
 
 BOUND = "bound"
 """Beside the policies: Belady's, where a block need not be cached."""
@@ -119,15 +130,9 @@ def compare_policies(
             }
 
         for name in policies:
-            view = CacheView(capacity, prompts.depth, weights)
-            policy = EVICTION_POLICIES.make(name, lambda kind, view=view: kind(view))  # type: ignore[misc]
-            cache = PrefixCache(view, policy)
+            cache = _cache(name, capacity, prompts, weights)
             hits, computed, saved = 0, 0.0, 0.0
-            for at, blocks in enumerate(future.blocks):
-                view.now = prompts.arrival_s[at]
-                if prompts.priority is not None:
-                    view.priority = prompts.priority[at]
-                found = cache.serve(blocks, future.following[at])
+            for at, (blocks, found) in enumerate(zip(future.blocks, _served(prompts, cache), strict=True)):
                 hits += found
                 computed += sum([weights[block] for block in blocks[found:]])
                 if seconds is not None and found:
@@ -140,6 +145,50 @@ def compare_policies(
                 "ttft_saved_s": None if seconds is None else saved / len(future.blocks),
             }
         yield row(BOUND, bound)
+
+
+def evicted_blocks(
+    prompts: PromptBlocks, policy: str, capacity: int, weights: Sequence[float]
+) -> npt.NDArray[np.int64]:
+    """Return who evicts whom, a row a block in the order of eviction: ``[evictions, 3]``.
+
+    Its columns are the request that had the block evicted, the last one that used it, and the next one that
+    asks for it, or -1 where none does.
+
+    Args:
+        prompts: of a trace; requests are numbered in order of arrival.
+        policy: a name of `EVICTION_POLICIES`.
+        capacity: blocks.
+        weights: FLOPs to compute each block again.
+    """
+    future = prompts.future
+    used: dict[int, tuple[int, float]] = {}  # by block, its last request and its next
+    rows = []
+    cache = _cache(policy, capacity, prompts, weights)
+    for at, _ in enumerate(_served(prompts, cache)):
+        for block in cache.victims:
+            last, following = used[block]
+            rows.append((at, last, -1 if following == inf else int(following)))
+        used.update(
+            (block, (at, following))
+            for block, following in zip(future.blocks[at], future.following[at], strict=True)
+        )
+    return np.array(rows, np.int64).reshape(-1, 3)
+
+
+def _cache(policy: str, capacity: int, prompts: PromptBlocks, weights: Sequence[float]) -> PrefixCache:
+    view = CacheView(capacity, prompts.depth, weights)
+    return PrefixCache(view, EVICTION_POLICIES.make(policy, lambda kind: kind(view)))
+
+
+def _served(prompts: PromptBlocks, cache: PrefixCache) -> Iterator[int]:
+    """Serve prompt after prompt, and yield of each how many of its blocks were there."""
+    view, future = cache.view, prompts.future
+    for at, blocks in enumerate(future.blocks):
+        view.now = prompts.arrival_s[at]
+        if prompts.priority is not None:
+            view.priority = prompts.priority[at]
+        yield cache.serve(blocks, future.following[at])
 
 
 def serve_policies(

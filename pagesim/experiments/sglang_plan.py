@@ -83,7 +83,12 @@ def plan_sglang(system: System) -> SglangPlan:
     sized, options = config.capacity, config.sized_options
     assert isinstance(options, SglangOptions)
     share = static_fraction(options, config.machine)
-    division = divide_statically(config.model, config.gpu, tp=config.tp, mem_fraction_static=share)
+    division = divide_statically(
+        *(config.model, config.gpu),
+        tp=config.tp,
+        mem_fraction_static=share,
+        drafter_bytes=config.drafting.weights,
+    )
     slots = sized.num_blocks * sized.block_size
     used = sized.num_blocks * sized.block_bytes
     if isinstance(sized.plan, PoolPlan):

@@ -14,12 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.accounting.fragmentation import fragmentation_of
-from pagesim.accounting.tree_history import COUNTS
-from pagesim.errors import PagesimError, reason
-from pagesim.results.checks import check_summary, check_table, check_total
+from pagesim.errors import PagesimError
 from pagesim.results.kept_frames import KeptFrames
-from pagesim.results.step_table import STEP_COLUMNS
-from pagesim.setup.files import MARKERS, publish, read_sealed
+from pagesim.setup.files import publish, read_sealed
 from pagesim.setup.reading import parse_json, read_parquet
 from pagesim.setup.scenario import Scenario
 from pagesim.setup.scenario_files import read_scenario, read_toml, to_toml
@@ -34,33 +31,6 @@ if TYPE_CHECKING:  # see pagesim.api
 TABLES = ("requests", "steps", "batches", "preemptions", "tiers", "tree")
 """The tables of a result, each in a file of its own."""
 
-REQUEST_COLUMNS = (
-    "request_id",
-    "arrival_s",
-    "prompt_tokens",
-    "output_tokens",
-    "n",
-    "first_scheduled_s",
-    "first_token_s",
-    "finish_s",
-    "cached_tokens",
-    "recomputes",
-    "swaps",
-    "status",
-)
-"""Columns of the requests table that are always there."""
-
-BATCH_COLUMNS = (
-    "clock", "queue_len", "batch", "max_input", "max_output", "sum_input", "sum_output", "batch_s"
-)  # fmt: skip
-
-PREEMPTION_COLUMNS = ("clock", "request_id", "choice", "tokens", "blocks", "swap_s", "recompute_s")
-
-TIER_COLUMNS = ("clock", "tier", "pending", "pinned", "duplicate", "kept", "free")
-"""Columns of the tiers table: chunks by entry, `pagesim.kvcache.tiers.TierCounts`."""
-
-TREE_COLUMNS = ("clock", *COUNTS[1:], "new_token_ratio")
-"""Columns of the tree table: tokens by where they are, `pagesim.accounting.tree_history`."""
 
 
 @dataclass(frozen=True)
@@ -226,29 +196,7 @@ def load(directory: str | Path) -> Result:
         PagesimError: the folder is no result, or not the whole of one.
     """
     folder = Path(directory)
-    what = "is no result of pagesim run"
-    names = tuple(f"{name}.parquet" for name in TABLES)
-    files = read_result(folder, ("scenario.toml", "summary.json", *names), names[:1], what)
-    try:
-        summary = check_summary(parse_json(files["summary.json"]))
-        tables = {name: read_table(files[f"{name}.parquet"]) for name in TABLES if f"{name}.parquet" in files}
-        groups = summary["memory"].get("groups", {}) if "page_bytes" in summary["memory"] else {}
-        held = tuple(f"held_blocks_{number}" for number in range(len(groups)))
-        for name, columns in (
-            ("requests", REQUEST_COLUMNS),
-            ("steps", (*STEP_COLUMNS, *held)),
-            ("batches", BATCH_COLUMNS),
-            ("preemptions", PREEMPTION_COLUMNS),
-            ("tiers", TIER_COLUMNS),
-            ("tree", TREE_COLUMNS),
-        ):
-            if name in tables:
-                check_table(name, tables[name], columns)
-        check_total(summary, tables["requests"])
-        if "tiers" in tables and "tiers" not in summary["memory"]:
-            raise ValueError("summary.json knows no tiers, and there is a tiers.parquet")
-    except ValueError as error:
-        raise PagesimError(f"{folder}: {what} ({reason(error)})") from None
+    summary, tables = read_result(folder, TABLES, "run", "pagesim run")
     requests = tables.pop("requests")
     scenario = folder / "scenario.toml"
     kind = Scenario if "trace" in read_toml(scenario) else System
@@ -264,36 +212,24 @@ def load(directory: str | Path) -> Result:
     )
 
 
-def read_result(folder: Path, names: tuple[str, ...], needed: tuple[str, ...], what: str) -> dict[str, bytes]:
-    """Return the files of a stored result, as they were when it was stored.
+def read_result(
+    folder: Path, tables: tuple[str, ...], kind: str, command: str
+) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
+    """Return the summary and the tables of a stored result, as they were when it was stored.
 
     Args:
         folder: the result's.
-        names: of the files; one that is not there is left out.
-        needed: those of them that must be there, beside the scenario and the summary.
-        what: said of a folder that is none.
+        tables: by name; one that the result does not have is left out.
+        kind: what the folder must be, see `pagesim.setup.files`.
+        command: that stores such folders.
 
     Raises:
-        PagesimError: a file is missing, cannot be read or was changed.
+        PagesimError: the folder holds no such result, or a file is missing or was changed.
     """
-    try:
-        return read_sealed(folder, names, (*MARKERS, *needed))
-    except OSError as error:
-        raise PagesimError(f"{folder}: {what} ({error})") from None
-
-
-def read_table(data: bytes) -> pd.DataFrame:
-    """Return the table that a Parquet file holds.
-
-    Raises:
-        ValueError: it is none, or holds what no table of ours does.
-    """
-    table = read_parquet(data)
-    try:
-        frame: pd.DataFrame = table.to_pandas()
-    except Exception as error:  # what pandas cannot hold, it says in many ways: a date out of its range, say
-        raise ValueError(reason(error)) from None
-    return frame
+    names = {f"{name}.parquet": name for name in tables}
+    files = read_sealed(folder, ("scenario.toml", "summary.json", *names), kind, command)
+    found = {name: read_parquet(files[file]).to_pandas() for file, name in names.items() if file in files}
+    return parse_json(files["summary.json"]), found
 
 
 def _columns(table: pd.DataFrame | None) -> dict[str, npt.NDArray[Any]] | None:

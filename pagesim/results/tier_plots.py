@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pagesim.results.drawing import areas, bare, beside, empty, head
+from pagesim.results.drawing import areas, bare, beside, empty, head, panels
 from pagesim.results.drawing import ratios as draw_ratios
 from pagesim.results.style import BLUE, GREEN, ORANGE, PURPLE, SKY, TIERS, VERMILION
 
@@ -21,6 +22,7 @@ __all__ = [
     "loading_map",
     "over_tier_sizes",
     "tiers_over_time",
+    "who_evicts_whom",
 ]
 
 GIB = 1 << 30
@@ -75,6 +77,33 @@ def hit_rate_over_capacity(
     bare(axes)
     beside(axes)
     return head(figure, "Prefixes found in a cache, by its eviction policy", load)
+
+
+def who_evicts_whom(evicted: Mapping[str, npt.NDArray[np.int64]], load: str = "") -> Figure:
+    """Draw a panel a policy: a point a block that was evicted, by the requests that evicted and last used it.
+
+    Blocks that are asked for again are orange, and their share stands above the panel.
+
+    Args:
+        evicted: by the policy's name, ``[evictions, 3]``: the request that evicts, the last one that used the
+            block, and the next one that asks for it, or -1.
+        load: what was served, for the title.
+    """
+    rows = -(-len(evicted) // 4)
+    columns = -(-len(evicted) // rows)
+    figure, axes = panels(rows, columns, 2.6, 2.6)
+    for each, (name, of) in zip(axes, evicted.items(), strict=False):
+        again = of[:, 2] >= 0
+        for part, colour in ((~again, "#BBBBBB"), (again, ORANGE)):
+            each.plot(of[part, 0], of[part, 1], ",", color=colour, rasterized=True)
+        share = f"{100 * again.mean():.0f} % are asked for again" if len(of) else "none"
+        each.set_title(f"{_STYLES.get(name, (name,))[0]}\n{share}", fontsize=8)
+        each.set_xlabel("request that evicts", fontsize=8)
+    for each in axes[::columns]:
+        each.set_ylabel("request that used\nthe block last", fontsize=8)
+    for each in axes[len(evicted) :]:
+        each.set_visible(False)
+    return head(figure, "Who evicts whom: a point a block, orange where it is asked for again", load)
 
 
 def loading_map(

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from pagesim.costs.roofline import DraftForwards
+from pagesim.errors import PagesimError
 from pagesim.models import ModelSpec, model
 from pagesim.models.catalogue import is_config, known_as
 from pagesim.models.drafters import WITHOUT_MODEL, draft_bytes, draft_layers, layers_of_head
-from pagesim.models.layers import Layer
+from pagesim.models.layers import IndexerLayer, Layer
+from pagesim.scheduling.sglang import SglangOptions
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 
 if TYPE_CHECKING:  # which asks for it
@@ -31,17 +33,23 @@ class Drafting(NamedTuple):
     weights: int = 0
     forwards: DraftForwards | None = None
 
+    @property
+    def attending(self) -> int:
+        """How many of its layers attend."""
+        return sum(not isinstance(layer, IndexerLayer) for layer in self.layers)
+
 
 def drafting_of(config: EngineConfig) -> Drafting:
     """Return what drafts for an engine.
 
     Raises:
-        PagesimError: what drafts is not known.
+        PagesimError: what drafts is not known, or is not simulated for the model.
     """
     options, target = config.options, config.model
-    if not isinstance(options, VllmV1Options) or options.speculation is None:
+    if not isinstance(options, VllmV1Options | SglangOptions) or (speculation := options.speculation) is None:
         return Drafting()
-    speculation = options.speculation
+    if isinstance(options, SglangOptions):
+        _check_layers(options, target)
     name, kind, modules = speculation.model, speculation.drafter, speculation.n_predict or 1
     drafter = model(name) if name is not None and (is_config(name) or known_as(name)) else None
     layers = draft_layers(kind, target, drafter, modules)
@@ -53,3 +61,14 @@ def drafting_of(config: EngineConfig) -> Drafting:
         forwards = DraftForwards(*each, of_each, known)
     weights = draft_bytes(kind, target, drafter, modules, config.system.tensor_parallel_size)
     return Drafting(drafter, layers, weights, forwards)
+
+
+def _check_layers(options: SglangOptions, target: ModelSpec) -> None:
+    """Refuse drafts for a model of which SGLang keeps a part in a pool of its own."""
+    apart = {layer.kind for layer in target.cache_layers} - {"full", "latent", "indexer"}
+    if apart and not (options.disable_hybrid_swa_memory and not target.state_layers):
+        raise PagesimError(
+            f"speculative_algorithm is {options.speculative_algorithm}, and layers of {target.name} keep a "
+            "window or a state, in a pool of their own: what SGLang decides then is checked by no log; "
+            "leave it out"
+        )

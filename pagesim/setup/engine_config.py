@@ -264,6 +264,7 @@ class EngineConfig:
             tp=self.tp,
             sizing=self.sizing,
             plan=self.blocks,
+            draft_layers=self.drafting.attending,
         )
 
     @property
@@ -365,6 +366,7 @@ class EngineConfig:
             num_blocks=self.system.num_blocks,
             blocks=blocks,
             stages=pipeline_stages(self),
+            draft_layers=self.drafting.attending,
         )
 
     @cached_property

@@ -20,16 +20,6 @@ from pagesim.setup.reading import parse_json, read_file
 MANIFEST = "manifest.json"
 """What a result's folder is, and the SHA-256 of each of its files, by path."""
 
-MARKERS = ("scenario.toml", "summary.json")
-"""A folder that holds these and no manifest is a result of an older version."""
-
-_OLDER = re.compile(
-    r"scenario\.toml|summary\.json|profile\.json|trace-events\.json|metrics\.prom"
-    r"|(requests|steps|batches|preemptions|tiers|tree|replicas|iterations)\.parquet"
-    r"|(memory|memory_paper_view|service|pools|validation)\.(png|svg)"
-)
-"""The files that an older version put into a result's folder."""
-
 _KINDS = ("run", "comparison", "cluster", "validation", "workload")
 
 _EXCHANGE = 2  # Linux: RENAME_EXCHANGE
@@ -68,14 +58,11 @@ def _check(target: Path, kind: str) -> None:
 def _check_replaceable(folder: Path, kind: str) -> None:
     """Make sure that a folder holds a result of this kind and nothing else."""
     sealed = read_manifest(folder)
-    if sealed is not None:
-        before, files = sealed
-    elif all((folder / name).is_file() for name in MARKERS):
-        before, files = _older(folder)
-    else:
+    if sealed is None:
         raise PagesimError(
             f"{folder}: is not empty and holds no result of pagesim; choose another folder or empty it"
         )
+    before, files = sealed
     if before != kind:
         raise PagesimError(
             f"{folder}: holds a {before}, which a {kind} does not replace; choose another folder or remove it"
@@ -87,7 +74,7 @@ def _check_replaceable(folder: Path, kind: str) -> None:
             known, changed = name in folders, False
         else:
             known = name in files and path.is_file() and not path.is_symlink()
-            changed = known and files[name] not in ("", _sha256_of(path))
+            changed = known and files[name] != _sha256_of(path)
         if not known or changed:
             how = "was changed since pagesim wrote it" if changed else "was not written by pagesim"
             raise PagesimError(
@@ -102,22 +89,6 @@ def _inside(folder: Path) -> Iterator[Path]:
             path = Path(above, name)
             if path != folder / MANIFEST:
                 yield path
-
-
-def _older(folder: Path) -> tuple[str, dict[str, str]]:
-    """Return what a folder without a manifest is, and which files of an older version are in it."""
-    try:
-        summary = parse_json(read_file(folder / "summary.json"))
-        runs = summary.get("runs")
-    except (OSError, ValueError, AttributeError):
-        summary, runs = {}, None
-    kind = "cluster" if "cluster" in summary else "validation" if "cases" in summary else "run"
-    parts = [""]
-    if isinstance(runs, dict):
-        kind, parts = "comparison", ["", *(f"{policy}/" for policy in runs)]
-    files = {path.relative_to(folder).as_posix() for path in _inside(folder) if not path.is_dir()}
-    ours = {name for name in files for part in parts if _OLDER.fullmatch(name.removeprefix(part))}
-    return kind, dict.fromkeys(ours, "")
 
 
 def read_manifest(folder: Path) -> tuple[str, dict[str, str]] | None:
@@ -135,35 +106,39 @@ def read_manifest(folder: Path) -> tuple[str, dict[str, str]] | None:
         if not isinstance(kind, str) or not all(isinstance(seal, str) and seal for seal in files.values()):
             raise ValueError
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise PagesimError(
-            f"{file}: is damaged; remove it if the other files are as they should be"
-        ) from None
+        raise PagesimError(f"{file}: is damaged; run the same again") from None
     return kind, files
 
 
-def read_sealed(folder: Path, names: tuple[str, ...], needed: tuple[str, ...]) -> dict[str, bytes]:
+def read_sealed(folder: Path, names: tuple[str, ...], kind: str, command: str) -> dict[str, bytes]:
     """Return what files of a result's folder hold.
 
     Args:
         folder: the result's.
-        names: of the files; one that is not there, and need not be, is left out.
-        needed: those that must be there.
+        names: of the files; one that the result does not have is left out.
+        kind: what the folder must be.
+        command: that stores such folders.
 
     Raises:
-        PagesimError: a file is not as it was when the result was stored.
-        OSError: a file cannot be read.
+        PagesimError: the folder is none of the kind, or a file is not as it was when the result was stored.
     """
     sealed = read_manifest(folder)
+    if sealed is None or sealed[0] != kind:
+        what = f"it has no {MANIFEST}" if sealed is None else f"it holds a {sealed[0]}"
+        raise PagesimError(f"{folder}: is no result of {command} ({what})")
     files = {}
     for name in names:
         path = folder / name
-        if sealed is not None and (name in sealed[1]) != os.path.lexists(path):
+        if (name in sealed[1]) != os.path.lexists(path):
             how = "is missing" if name in sealed[1] else "was added since the result was stored"
             raise PagesimError(f"{path}: {how}; run the same again")
-        if name not in needed and not os.path.lexists(path):
+        if name not in sealed[1]:
             continue
-        files[name] = read_file(path)
-        if sealed is not None and hashlib.sha256(files[name]).hexdigest() != sealed[1][name]:
+        try:
+            files[name] = read_file(path)
+        except OSError as error:
+            raise PagesimError(f"{path}: cannot be read ({error.strerror or error})") from None
+        if hashlib.sha256(files[name]).hexdigest() != sealed[1][name]:
             raise PagesimError(f"{path}: was changed since the result was stored; run the same again")
     return files
 

@@ -183,8 +183,7 @@ def _expert_notes(config: EngineConfig) -> tuple[str, ...]:
 def _draft_notes(config: EngineConfig) -> tuple[str, ...]:
     """Return what is assumed of drafts: how many are accepted, and what a drafter keeps."""
     options = config.options
-    speculation = options.speculation if isinstance(options, VllmV1Options) else None
-    if not isinstance(options, VllmV1Options) or speculation is None:
+    if not isinstance(options, VllmV1Options | SglangOptions) or (speculation := options.speculation) is None:
         return ()
     notes = []
     if options.acceptance is None:
@@ -224,7 +223,12 @@ def _static_notes(config: EngineConfig) -> tuple[str, ...]:
     if not asked:
         return ()
     share, most = asked["mem_fraction_static"], asked["max_total_tokens"]
-    division = divide_statically(config.model, config.gpu, tp=sized.tp, mem_fraction_static=share)
+    division = divide_statically(
+        *(config.model, config.gpu),
+        tp=sized.tp,
+        mem_fraction_static=share,
+        drafter_bytes=config.drafting.weights,
+    )
     cut = most is not None and sized.slots + sized.block_size > most
     limit = f", cut to max_total_tokens {most:,}" if cut else ""
     return (

@@ -49,6 +49,9 @@ EVICTIONS = ("lru", "lfu")
 RETRACTIONS = ("length", "priority")
 """Values of ``--retraction-policy``."""
 
+ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM")
+"""Values of ``--speculative-algorithm`` that are modelled."""
+
 Refuses = Callable[[Mapping[str, Any]], str | None]
 
 _READABLE = re.compile(r"(\d+)(?:Ki|Mi|Gi|Ti)|(\d+(?:\.\d+)?)[kMGT]")
@@ -111,6 +114,7 @@ _READERS: dict[str, Reader] = {
     "schedule-policy": choice("schedule_policy", {name: name for name in ORDERS}),
     "retraction-policy": choice("retraction_policy", {name: name for name in RETRACTIONS}),
     "radix-eviction-policy": choice("radix_eviction_policy", {name: name for name in EVICTIONS}),
+    "speculative-algorithm": choice("speculative_algorithm", {name: name for name in ALGORITHMS}),
     "kv-cache-dtype": choice(
         "kv_cache_dtype",
         {

@@ -43,6 +43,7 @@ def capacity(
     num_blocks: int | None = None,
     blocks: Plan | None = None,
     stages: Sequence[range] = (),
+    draft_layers: int = 0,
 ) -> Capacity:
     """Say how many KV blocks fit beside the weights.
 
@@ -61,7 +62,7 @@ def capacity(
         model: the model.
         gpu: the GPU; ``tp`` of them.
         options: those of the server, for ``vllm``; for ``paper`` the tokens of the largest iteration, which
-            are 2560 when left out.
+            are 2560 when left out; for ``sglang`` the drafter's bytes.
         tp: GPUs over which weights and KV heads are divided.
         block_size: tokens a block, at least 1.
         page_bytes: bytes of a page where memory is mapped in pages; a block is then a `paged_block`, whatever
@@ -79,6 +80,7 @@ def capacity(
             number is not looked at, and whether a longest request fits is theirs to say.
         stages: the layers of each stage of a pipeline, for ``vllm`` with such a plan of all of them; each has
             the same number of blocks. One has all layers when left out.
+        draft_layers: layers that draft, as `kv_block` takes them, where there are no ``blocks``.
 
     Raises:
         CapacityError: the model does not fit, or the cache cannot hold ``max_model_len`` tokens.
@@ -100,6 +102,7 @@ def capacity(
         tp=tp,
         sizing=sizing,
         plan=blocks,
+        draft_layers=draft_layers,
     )
     shares = {
         "paper": PAPER_UTILIZATION,
@@ -113,7 +116,12 @@ def capacity(
         if sizing == "paper":
             return _as_in_the_paper(model, gpu, tp, options.max_num_batched_tokens or PAPER_BATCHED_TOKENS)
         if sizing == "sglang":
-            return divide_statically(model, gpu, tp=tp, mem_fraction_static=mem_fraction_static)
+            return divide_statically(
+                *(model, gpu),
+                tp=tp,
+                mem_fraction_static=mem_fraction_static,
+                drafter_bytes=options.drafter_bytes,
+            )
         return divide(model, gpu, options, tp=tp, layers=layers)
 
     def rests(tp: int) -> list[int]:

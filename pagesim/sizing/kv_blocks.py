@@ -135,6 +135,7 @@ def kv_block(
     tp: int,
     sizing: Sizing,
     plan: Plan | None,
+    draft_layers: int = 0,
 ) -> KVBlock:
     """Return the block of a model's cache.
 
@@ -146,11 +147,14 @@ def kv_block(
         tp: GPUs over which KV heads are divided.
         sizing: by whose rule memory is shared out.
         plan: of the blocks, where layers differ in what they keep.
+        draft_layers: layers that draft, each of which keeps as much as one of the model's on average, where
+            there is no plan.
 
     Raises:
         PagesimError: the heads do not allow ``tp``, or layers keep a state and there is no plan.
     """
     token_bytes = model.kv_bytes_per_token(kv_dtype, tp)
+    token_bytes += token_bytes * draft_layers // model.layers
     if plan is None and any(isinstance(layer, StateLayer) for layer in model.cache_layers):
         raise PagesimError(
             f"layers of {model.name} keep a state, which is no number of bytes a token; choose policy "

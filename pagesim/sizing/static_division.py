@@ -19,7 +19,9 @@ LINKED_BYTES = int(1.3 * GIB)
 1.8 GiB on H100 and H200 under ``tp`` 2 to 16, and nothing on an RTX 3090."""
 
 
-def divide_statically(model: ModelSpec, gpu: GpuSpec, *, tp: int = 1, mem_fraction_static: float) -> Division:
+def divide_statically(
+    model: ModelSpec, gpu: GpuSpec, *, tp: int = 1, mem_fraction_static: float, drafter_bytes: int = 0
+) -> Division:
     """Divide the memory of each of ``tp`` GPUs as SGLang does.
 
     The cache gets ``mem_fraction_static`` of what is free before weights are loaded, less the weights. What
@@ -30,6 +32,7 @@ def divide_statically(model: ModelSpec, gpu: GpuSpec, *, tp: int = 1, mem_fracti
         gpu: the GPU.
         tp: GPUs over which weights are divided; of each rank where MLPs are divided over several.
         mem_fraction_static: the share, in (0, 1].
+        drafter_bytes: weights of what drafts, on each GPU.
     """
     ranks = 1 if model.expert_division is None else model.expert_division.ranks
     linked = tp * ranks > 1 and gpu.peer.bytes_per_s > gpu.host.bytes_per_s
@@ -37,7 +40,7 @@ def divide_statically(model: ModelSpec, gpu: GpuSpec, *, tp: int = 1, mem_fracti
     return Division(
         memory=gpu.memory_bytes,
         requested=free,
-        weights=model.weight_bytes_per_gpu(tp),
+        weights=model.weight_bytes_per_gpu(tp) + drafter_bytes,
         activations=free - int(free * mem_fraction_static),
         graphs=0,
         other=0,

@@ -71,12 +71,6 @@ def test_a_result_takes_the_place_of_its_own_kind_alone(before, after, succeeds,
     assert everything(tmp_path) == held
 
 
-def without_manifest(folder: Path) -> None:
-    """Leave what an older version would have stored."""
-    for file in folder.rglob("manifest.json"):
-        file.unlink()
-
-
 USERS = {
     "a file": lambda out: (out / "mine.txt").write_text("mine"),
     "a hidden file": lambda out: (out / ".mine").write_text("mine"),
@@ -93,16 +87,13 @@ USERS = {
 """What a user may have put into a result's folder; `mine` is in its name."""
 
 
-@pytest.mark.parametrize("older", [False, True])
 @pytest.mark.parametrize("what", USERS)
 @pytest.mark.parametrize("command", ["run", "compare"])
 def test_what_a_user_put_beside_a_result_is_named_and_stays(
-    command, what, older, succeeds, refused, tmp_path, results
+    command, what, succeeds, refused, tmp_path, results
 ):
     out = tmp_path / "out"
     shutil.copytree(results[command], out)
-    if older:
-        without_manifest(out)
     USERS[what](out)
     before = everything(tmp_path)
     sentence = refused(*COMMANDS[command], "--out", out)
@@ -123,17 +114,6 @@ def test_a_file_of_a_result_that_a_user_changed_is_named_and_stays(file, refused
     sentence = refused(*COMMANDS["compare"], "--out", out)
     assert sentence.startswith(f"{out}/{file}: was changed since pagesim wrote it")
     assert everything(tmp_path) == before
-
-
-def test_a_result_of_an_older_version_is_replaced_by_its_own_kind(succeeds, refused, tmp_path, results):
-    for command, folder in results.items():
-        out = tmp_path / command
-        shutil.copytree(folder, out)
-        without_manifest(out)
-        other = "compare" if command == "run" else "run"
-        assert HELD[command] in refused(*COMMANDS[other], "--out", out)
-        succeeds(*COMMANDS[command], "--out", out)
-        assert (out / "manifest.json").exists()
 
 
 @pytest.fixture(scope="module")

@@ -74,16 +74,3 @@ def test_a_name_that_is_no_logs_is_refused(cli, folder):
     outcome = cli("golden", folder, "--only", "v9")
     assert outcome.code == 2
     assert outcome.err == f"pagesim: only is 'v9'; the logs of {folder} are {NAME}, elsewhere\n"
-
-
-def test_a_preemption_of_a_real_log_is_shown_beside_pagesims(succeeds, refused, folder):
-    shown = succeeds("golden", folder, "--show", NAME).out
-    assert f"{NAME}, vLLM 0.2.7: iteration " in shown
-    assert "num_preempted" in shown
-    assert "iterations of the log are equal to pagesim's in every column" in shown
-    for line in shown.splitlines():
-        if line.strip().startswith(("free_gpu_blocks", "num_running ")):
-            _, *cells = line.split()
-            assert cells[::2] == cells[1::2]
-    assert "show is 'nothing'; the logs of" in refused("golden", folder, "--show", "nothing")
-    assert "show: log elsewhere is absent" in refused("golden", folder, "--show", "elsewhere")

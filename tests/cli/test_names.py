@@ -133,8 +133,7 @@ def test_names_of_options_write_nothing_at_all(option, name, outside, refused):
     home = outside["home"]
     (home / "s.toml").write_text(f"{option} = {json.dumps(name)}\n")
     before = outside["everything"]()
-    command = ("cluster",) if option == "router" else ("run",)
-    assert refused(*command, "s.toml", "--out", "out/x")
+    assert refused("run", "s.toml", "--out", "out/x")
     if option == "policy":
         grid = f"policy = [{json.dumps(name)}]"
         (home / "s.toml").write_text(f'trace = "fixed:5,5"\nnum_requests = 2\n[grid]\n{grid}\n')

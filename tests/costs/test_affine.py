@@ -16,6 +16,12 @@ def test_an_iteration_is_the_sum_of_its_parts() -> None:
     shape = NOTHING._replace(batched_tokens=48, tokens=48, context_tokens=1000)
     assert cost.iteration(shape) == 24_000_000_000 + 48 * 100_000_000 + 1000 * 820_000
     assert cost.iteration(shape._replace(blocks_out=3)) == cost.iteration(shape) + 3 * 10**9
+    assert cost.parts(shape._replace(blocks_out=3, blocks_in=4)) == {
+        "step": 24_000_000_000,
+        "tokens": 4_800_000_000,
+        "context": 820_000_000,
+        "swaps": 7 * 10**9,
+    }
 
 
 def test_an_iteration_that_only_swaps_takes_the_transfer_alone() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from pagesim.costs.assumptions import DENSE, ERRORS, EXPERTS
 from pagesim.costs.engines import UNKNOWN, engine_time
 from pagesim.costs.operators.aiconfigurator import HOST_LAUNCH_S
 from pagesim.costs.operators.iteration import ELEMENTWISE_LAUNCH_S
@@ -15,6 +18,7 @@ from pagesim.hardware import gpu, gpus
 from pagesim.hardware.tier_spec import NVME, RDMA
 from pagesim.models import model
 
+ROOT = Path(__file__).resolve().parents[2]
 ROUNDED = 0.013
 """Datasheets round: the L40S' 724.1 Tflop/s in FP8 stand there as 733."""
 
@@ -131,7 +135,7 @@ def test_tiers_are_as_fast_as_announced() -> None:
 
 # Milliseconds an iteration and microseconds a sequence. docs/validation/reproduction.md has the paper's;
 # those of vLLM 0.2 and of dense models under asynchronous scheduling others measured (0.7 to 1 ms); the rest
-# was fitted (docs/accuracy.md, docs/reference/roofline.md).
+# was fitted (docs/validation/accuracy.md, docs/reference/roofline.md).
 @pytest.mark.parametrize(
     ("scheduler", "release", "ahead", "served", "iteration_ms", "sequence_us"),
     [
@@ -202,3 +206,12 @@ def test_launches_of_kernels_take_the_microseconds_of_their_sources(
 def test_a_roofline_reaches_the_shares_that_its_page_gives() -> None:
     shares = Efficiency(flops=0.50, hbm=0.90, kv=0.88, link=1, prompts=0.16, experts=0.19, experts_hbm=0.78)
     assert shares == Efficiency()
+
+
+def test_errors_that_are_said_are_those_of_the_page() -> None:
+    page = (ROOT / "docs" / "validation" / "accuracy.md").read_text(encoding="utf-8")
+    rows = [[cell.strip(" *%") for cell in line.split("|")[1:-1]] for line in page.splitlines()]
+    printed = {row[0]: (float(row[2]), float(row[4])) for row in rows if len(row) == 6 and "all" in row[0]}
+    for cost, begins in (("auto", ""), ("roofline", "`--cost roofline`, ")):
+        for kind, what in ((DENSE, "dense"), (EXPERTS, "with experts")):
+            assert ERRORS[cost][kind] == pytest.approx(printed[f"{begins}all {what}"], abs=0.5)

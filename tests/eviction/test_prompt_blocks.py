@@ -7,7 +7,12 @@ import pytest
 
 import pagesim as ps
 from pagesim.errors import PagesimError
-from pagesim.experiments.evictions import compare_policies, prefill_seconds, recompute_weights
+from pagesim.experiments.evictions import (
+    compare_policies,
+    evicted_blocks,
+    prefill_seconds,
+    recompute_weights,
+)
 from pagesim.experiments.prompt_blocks import PromptBlocks, block_bytes, capacities_around, prompt_blocks
 from pagesim.models import model
 
@@ -132,3 +137,11 @@ def test_a_prompt_that_is_found_whole_computes_its_last_token() -> None:
 def test_what_cannot_be_compared_is_refused(ask: object, said: str) -> None:
     with pytest.raises(PagesimError, match=said):
         ask()  # type: ignore[operator]
+
+
+def test_who_evicts_whom_and_whether_that_is_asked_for_again() -> None:
+    """With room for two blocks the second prompt evicts the first, which comes again and evicts it."""
+    prompts = prompts_of([1, 2], [3, 4], [1, 2])
+    evicted = evicted_blocks(prompts, "lru", 2, [1.0] * 4)
+    assert evicted.tolist() == [[1, 0, 2], [1, 0, 2], [2, 1, -1], [2, 1, -1]]
+    assert evicted_blocks(prompts, "lru", 4, [1.0] * 4).shape == (0, 3)

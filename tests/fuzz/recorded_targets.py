@@ -29,7 +29,6 @@ def made() -> list[Target]:
         _target("a default save of vLLM", {"v.json": json.dumps(summaries.vllm(request_rate=2.0))}),
         _target("a default save of SGLang", {"s.json": json.dumps(summaries.sglang())}),
         _target("AIPerf's statistics", {"a.json": export}),
-        _target("AIPerf's CSV", {"a.csv": summaries.CSV}),
         _target(
             "AIPerf's records",
             {"profile_export.jsonl": "\n".join(map(json.dumps, summaries.records()))},

@@ -21,7 +21,6 @@ from pagesim.kernels.bench.rows import SCHEMA
 from pagesim.kernels.bench.store import JOURNAL, RowStore, read_rows
 from pagesim.models import model
 from pagesim.results.report import write_report
-from pagesim.setup.files import MANIFEST
 from pagesim.setup.scenario import Scenario
 
 
@@ -60,8 +59,7 @@ def _result(name: str, options: tuple[str, ...]) -> Target:
         made = Path(folder) / "r"
         command = [sys.executable, "-m", "pagesim", *_RUN, *options, "--out", str(made)]
         subprocess.run(command, check=True, capture_output=True)
-        # Without the manifests, whose hashes would tell every change: the checks behind them are tried.
-        found = [file for file in made.rglob("*") if file.is_file() and file.name != MANIFEST]
+        found = [file for file in made.rglob("*") if file.is_file()]
         files = {str(file.relative_to(made)): file.read_bytes() for file in found}
     return Target(f"result: {name}", files, tuple(files), read)
 

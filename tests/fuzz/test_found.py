@@ -26,18 +26,6 @@ def changed(name, file, **values) -> bytes:
     return json.dumps({**json.loads(BY_NAME[name].files[file]), **values}).encode()
 
 
-def worded(table):
-    return table.set_column(0, "step", [["x"] * len(table)])
-
-
-def columns(name, file, change) -> bytes:
-    """Return a Parquet file of a target with its table changed."""
-    table = pq.read_table(io.BytesIO(BY_NAME[name].files[file]))
-    out = io.BytesIO()
-    pq.write_table(change(table), out)
-    return out.getvalue()
-
-
 DEEP = b'{"a":' * 100_000
 LLAMA, DEEPSEEK = "config.json: LLAMA_3_8B", "config.json: DEEPSEEK_V3"
 STORE, RUN = "store of a sweep", f"runs/{'a' * 32}.json"
@@ -103,32 +91,6 @@ FOUND = {
         partial(parquet, prompt_tokens=[1], output_tokens=pa.array([2**62], pa.duration("s"))),
         "holds what Python cannot hold",
     ),
-    "two columns of one name": (
-        "result: static",
-        "requests.parquet",
-        partial(columns, "result: static", "requests.parquet", lambda t: t.append_column("n", t["n"])),
-        "it has two columns 'n'",
-    ),
-    "a table without a column": (
-        "result: static",
-        "batches.parquet",
-        partial(columns, "result: static", "batches.parquet", lambda t: t.drop(["clock"])),
-        "batches.parquet lacks the column clock",
-    ),
-    "a column of texts for numbers": (
-        "result: static",
-        "steps.parquet",
-        partial(columns, "result: static", "steps.parquet", worded),
-        "step of steps.parquet holds no numbers",
-    ),
-    "a row of a result is lost": (
-        "result: auto",
-        "requests.parquet",
-        partial(columns, "result: auto", "requests.parquet", lambda t: t.slice(1)),
-        "does not count the 11 rows",
-    ),
-    "a summary that is a list": ("result: auto", "summary.json", b"[1]", "holds no table"),
-    "a summary with no number": ("result: auto", "summary.json", b'{"requests": NaN}', "no finite number"),
     "a stored run without its summary": (STORE, RUN, b'{"status": "done"}', "the run is repeated"),
     "a stored run nested too deeply": (STORE, RUN, DEEP, "the run is repeated"),
     "rows of a bench nested too deeply": ("bench rows", "rows.jsonl", DEEP + b"\n", "is no JSON"),

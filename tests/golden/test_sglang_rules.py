@@ -257,7 +257,7 @@ def test_random_systems_decide_by_the_rules(
 
 
 def drafting_systems(newer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: range) -> int:
-    """Compare random systems that verify drafts with the program; return in how many requests were retracted."""
+    """Compare random systems that verify drafts with the program; return how many of them retract."""
     common, mini = load(newer, monkeypatch, "mini_now")
     compared = retracting = 0
     for seed in seeds:

@@ -31,7 +31,7 @@ def section(file: str, heading: str | None = None) -> str:
 
 PROGRAMS = {
     "docs/reference/kernels.md": ("docs/reference/kernels.md", None),
-    "docs/bench.md": ("docs/bench.md", None),
+    "docs/how-to/bench.md": ("docs/how-to/bench.md", None),
     "docs/how-to/usage.md": ("docs/how-to/usage.md", "Kernels"),
 }
 COMMANDS = {
@@ -62,7 +62,7 @@ def test_its_blocks_are_one_program_that_prints_what_is_shown(name, tmp_path, mo
 
 def test_there_are_commands():
     assert len(COMMANDS) >= 5
-    assert {"docs/bench.md", "docs/how-to/usage.md"} <= set(COMMANDS.values())
+    assert {"docs/how-to/bench.md", "docs/how-to/usage.md"} <= set(COMMANDS.values())
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -79,6 +79,7 @@ VALUES = {
         "schedule-conservativeness": "0.5",
         "prefill-delayer-token-usage-low-watermark": "0.5",
         "retraction-policy": "priority",
+        "speculative-algorithm": "EAGLE",
         "moe-a2a-backend": "deepep",
     },
 }

@@ -81,6 +81,7 @@ def random_case(seed: int) -> Case:
     options |= _model_options(Random(seed + 0.625), options)
     options |= _cadence(Random(seed + 0.375), options)
     options |= _delays_and_priorities(Random(seed + 0.4375), options)
+    options |= _drafts_of_sglang(Random(seed + 0.40625), options)
     if rnd.random() < 0.1:
         options["until"] = rnd.random() * 5
     if rnd.random() < 0.25:
@@ -126,6 +127,16 @@ def _delays_and_priorities(rnd: Random, options: dict[str, Any]) -> dict[str, An
     if options.get("schedule_policy", "fcfs") in ("fcfs", "lof"):
         perhaps("enable_priority_scheduling", True)
     return some
+
+
+def _drafts_of_sglang(rnd: Random, options: dict[str, Any]) -> dict[str, Any]:
+    if options["policy"] != "sglang" or rnd.random() < 0.6:
+        return {}
+    algorithm, topk = rnd.choice(("EAGLE", "NEXTN", "NGRAM")), rnd.choice((1, 1, 3))
+    drafts = {"speculative_algorithm": algorithm, "acceptance": rnd.choice((0.0, 0.5, 0.9))}
+    if algorithm != "NGRAM":
+        drafts |= {"speculative_num_steps": rnd.choice((1, 3)), "speculative_eagle_topk": topk}
+    return {**drafts, "speculative_num_draft_tokens": rnd.choice((2, 4, 7))}
 
 
 def _scheduler_options(rnd: Random, policy: str, blocks: int) -> dict[str, Any]:

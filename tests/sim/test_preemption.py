@@ -16,11 +16,12 @@ SMALL: dict[str, Any] = {"num_blocks": 20, "cpu_blocks": 100, "preemption": "aut
 
 
 def test_a_swap_is_charged_for_both_transfers_and_a_recomputation_for_its_prompt() -> None:
-    # An iteration takes 10 ms, a token 1 ms, a swapped block 2 ms.
-    prices = PreemptionPrices(Affine(0.010, 0.001, 0.0, 0.002))
+    # An iteration takes 10 ms, a token 1 ms, one of context 1 us, a swapped block 2 ms.
+    prices = PreemptionPrices(Affine(0.010, 0.001, 1e-6, 0.002))
     swap, recompute = prices(tokens=30, blocks=4, sequences=3, context=90)
-    assert swap == (4 * 2 + 4 * 2 + 1) * 10**9, "out, and in beside the token that is decoded"
-    assert recompute == 30 * 10**9
+    context = 30 * 10**6
+    assert swap == (4 * 2 + 4 * 2 + 1) * 10**9 + context, "out, and in beside the token that is decoded"
+    assert recompute == 30 * 10**9 + context
 
 
 @pytest.mark.parametrize("policy", ["vllm-sosp", "vllm-v0"])

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from pagesim.costs.attended import Attended, attended, states
+from pagesim.costs.attended import Attended, attended, layers_with_experts, span_of, states
 from pagesim.costs.base import AttentionSpan
 from pagesim.costs.mixed import STATE_FLOPS
 from pagesim.costs.operators.attention import Attention, Heads
@@ -31,7 +31,7 @@ from pagesim.costs.profiles.profile import (
 )
 from pagesim.costs.table import Table, bilinear, constant
 from pagesim.models import ALL_REDUCES_PER_LAYER, ModelSpec
-from pagesim.models.layers import ChunkLayer, FullLayer, IndexerLayer, LatentLayer, StateLayer, WindowLayer
+from pagesim.models.layers import FullLayer, IndexerLayer, LatentLayer, StateLayer, kv_heads_per_gpu
 from pagesim.models.recurrent import GatedDeltaNet
 
 TOKENS: Ints = np.array(
@@ -212,7 +212,7 @@ class Operators:
                 "what data-parallel ranks send each other around experts was not timed and takes no time"
             )
         self.used["experts"] = found.table
-        layers = (model.mlp_layers or model.layers) - moe.dense_layers
+        layers = layers_with_experts(model)
         sizes = np.unique(np.concatenate([found.tokens, 3 * found.tokens[1:] // 2]))
         self.ranges["experts"] = Range(least=1, most=max(1, int(sizes[-1]) // ranks))
         # The experts of a GPU compute the tokens of all data-parallel ranks, which are taken to be alike.
@@ -224,13 +224,8 @@ class Operators:
         kinds: Counter[Heads] = Counter()
         for layer in self._model.cache_layers:
             if isinstance(layer, FullLayer):
-                span = None
-                if isinstance(layer, WindowLayer):
-                    span = AttentionSpan("window", layer.window)
-                elif isinstance(layer, ChunkLayer):
-                    span = AttentionSpan("chunk", layer.chunk)
-                query, kv = self._model.heads // self._tp, max(1, layer.kv_heads // self._tp)
-                kinds[Heads(query, kv, layer.head_dim, span)] += 1
+                query, kv = self._model.heads // self._tp, kv_heads_per_gpu(layer.kv_heads, self._tp)
+                kinds[Heads(query, kv, layer.head_dim, span_of(layer))] += 1
         table = Attention(self._chip, self._types.cache)
         decoding: dict[AttentionSpan | None, Plane] = {}
         prompting: dict[AttentionSpan | None, Plane] = {}

@@ -1,11 +1,12 @@
 """How long the host needs to launch an iteration that no graph launches.
 
 No table has it. These are seconds of layers of a kind under vLLM 0.15 to 0.19, found where public runs of
-short prompts differ by nothing but whether a graph launches them (docs/accuracy.md).
+short prompts differ by nothing but whether a graph launches them (docs/validation/accuracy.md).
 """
 
 from __future__ import annotations
 
+from pagesim.costs.attended import layers_with_experts
 from pagesim.costs.profiles.profile import Launching
 from pagesim.models import ModelSpec
 
@@ -25,9 +26,7 @@ def launching(model: ModelSpec) -> Launching:
     Args:
         model: whose layers are counted.
     """
-    seconds = model.layers * LAYER_S
-    if model.moe is not None:
-        seconds += ((model.mlp_layers or model.layers) - model.moe.dense_layers) * EXPERTS_S
+    seconds = model.layers * LAYER_S + layers_with_experts(model) * EXPERTS_S
     if model.mla is not None:
         seconds += model.layers * LATENT_S
     seconds = round(seconds, 6)

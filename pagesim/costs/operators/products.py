@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
+from pagesim.costs.attended import layers_with_experts
 from pagesim.costs.operators.dtypes import BF16, Dtypes
 from pagesim.errors import PagesimError
 from pagesim.models import ModelSpec
-from pagesim.models.layers import FullLayer, LatentLayer, StateLayer
+from pagesim.models.layers import FullLayer, LatentLayer, StateLayer, kv_heads_per_gpu
 
 
 class Product(NamedTuple):
@@ -104,7 +105,7 @@ def products(model: ModelSpec, tp: int, types: Dtypes, *, latent: bool) -> list[
 
     for layer in model.cache_layers:
         if isinstance(layer, FullLayer):
-            kv = max(1, layer.kv_heads // tp) * layer.head_dim
+            kv = kv_heads_per_gpu(layer.kv_heads, tp) * layer.head_dim
             queries = model.heads // tp * layer.head_dim
             add("qkv", queries * (2 if model.output_gate else 1) + 2 * kv, model.hidden, 1, types.attention)
             add("out", model.hidden, queries, 1, types.attention)
@@ -120,15 +121,15 @@ def products(model: ModelSpec, tp: int, types: Dtypes, *, latent: bool) -> list[
             add("state in", into, model.hidden, 1, types.recurrent)
             add("state out", model.hidden, values, 1, types.recurrent)
     gated = 2 if model.gated else 1
-    mlps = model.mlp_layers or model.layers
-    dense = min(model.moe.dense_layers, mlps) if model.moe else mlps
+    sparse = layers_with_experts(model)
+    dense = (model.mlp_layers or model.layers) - sparse
     add("gate up", gated * model.ffn // tp, model.hidden, dense, types.mlp)
     add("down", model.hidden, model.ffn // tp, dense, types.mlp)
     if model.moe:
-        add("router", model.moe.experts, model.hidden, mlps - dense, BF16)
+        add("router", model.moe.experts, model.hidden, sparse, BF16)
         shared = _shared(model) // tp
-        add("shared gate up", gated * shared, model.hidden, mlps - dense, types.shared)
-        add("shared down", model.hidden, shared, mlps - dense, types.shared)
+        add("shared gate up", gated * shared, model.hidden, sparse, types.shared)
+        add("shared down", model.hidden, shared, sparse, types.shared)
     return [each._replace(layers=layers) for each, layers in found.items()]
 
 
@@ -137,12 +138,11 @@ def elementwise(model: ModelSpec, tp: int) -> Halves:
 
     Experts' activations are in their own time.
     """
-    mlps = model.mlp_layers or model.layers
-    dense = min(model.moe.dense_layers, mlps) if model.moe else mlps
-    shared = _shared(model) // tp if model.moe else 0
-    widths = (model.ffn // tp,) * dense + ((shared,) * (mlps - dense) if shared else ())
-    wide = (model.heads // tp + max(1, model.kv_heads // tp)) * model.head_dim if model.wide_qk_norm else 0
-    return Halves(2 * model.layers, widths, wide)
+    sparse, shared = layers_with_experts(model), _shared(model) // tp
+    dense = (model.mlp_layers or model.layers) - sparse
+    widths = (model.ffn // tp,) * dense + ((shared,) * sparse if shared else ())
+    heads = model.heads // tp + model.kv_heads_per_gpu(tp)
+    return Halves(2 * model.layers, widths, heads * model.head_dim if model.wide_qk_norm else 0)
 
 
 def _shared(model: ModelSpec) -> int:

@@ -1,1 +1,1 @@
-"""From the logs of a server to the profile of its iterations; see ``docs/fit.md``."""
+"""From the logs of a server to the profile of its iterations; see ``docs/how-to/fit.md``."""

@@ -68,13 +68,13 @@ def compare_log(log: GoldenLog, *, stepping: bool, tables: bool = False) -> LogC
     started = time.perf_counter()
     rows: dict[str, int] = {}
     difference: Difference | None = None
-    for table, (ours, theirs) in side_by_side(log, stepping=stepping, tables=tables).items():
+    for table, (ours, theirs) in _side_by_side(log, stepping=stepping, tables=tables).items():
         rows[table] = len(theirs)
         difference = difference or first_difference(table, ours, theirs)
     return LogComparison(log, stepping, tables, rows, difference, time.perf_counter() - started)
 
 
-def side_by_side(
+def _side_by_side(
     log: GoldenLog, *, stepping: bool, tables: bool = False
 ) -> dict[str, tuple[pd.DataFrame, pd.DataFrame]]:
     """Return each of a log's tables twice, with the same columns: pagesim's, and the log's.

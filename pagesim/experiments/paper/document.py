@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from pagesim.experiments.paper.figure import Reproduced
-from pagesim.experiments.paper.numbers import CERTAINTIES, FITTED, Number, Range, range_text
+from pagesim.experiments.paper.numbers import CERTAINTIES, FITTED, Number, Range, Verdict, range_text
 from pagesim.experiments.paper.reproduce import BEYOND
 from pagesim.experiments.paper.setting import ENGINES, FITTED_TO, PaperSetting, in_words
 
@@ -17,6 +17,12 @@ COSTS = {
     "pagesim's authors measured nothing",
     "analytic": "datasheets and rules of thumb. Nothing was measured",
 }
+
+VERDICTS: tuple[Verdict, ...] = ("holds", "misses", "within reading", "outside reading")
+"""Verdicts that the document counts by figure."""
+
+COUNTED: tuple[Verdict, ...] = ("holds", "within reading", "outside reading", "not run")
+"""Verdicts of numbers that the CSV files list and the document only counts."""
 
 
 def document(
@@ -40,7 +46,7 @@ def document(
         _listed(number for number in numbers if number.verdict == "misses"),
         "## In all",
         _table(
-            {"figure": "---", "rests on": "---", "holds": "--:", "misses": "--:"},
+            {"figure": "---", "rests on": "---"} | dict.fromkeys(VERDICTS, "--:"),
             (_summary(each) for each in made),
         ),
     ]
@@ -68,8 +74,8 @@ def _made_with(setting: PaperSetting) -> list[str]:
     sure = "; ".join(f"{letter}: {text}" for letter, text in CERTAINTIES.items() if letter)
     lines.append(
         f"**Certainty of the paper's numbers**, in parentheses. {sure}. A range is the text's, or what the "
-        "artifact leaves open. *Bar* is the tolerance set before the run. The CSV files hold the errors, and "
-        "numbers that the paper does not give."
+        "artifact leaves open. *Bar* is the tolerance set before the run. The CSV files hold the errors, "
+        "numbers that hold or were read off curves (counted below), and numbers that the paper does not give."
     )
     return lines
 
@@ -85,7 +91,7 @@ def _listed(numbers: Iterable[Number]) -> str:
 
 def _summary(each: Reproduced) -> list[str]:
     count = Counter(number.verdict for number in each.numbers)
-    figure, counts = each.figure, [str(count[verdict]) for verdict in ("holds", "misses")]
+    figure, counts = each.figure, [str(count[verdict] or "–") for verdict in VERDICTS]
     return [figure.name, figure.rests_on, *counts]
 
 
@@ -103,7 +109,7 @@ def _section(each: Reproduced, pictures: Mapping[str, str]) -> list[str]:
     if figure.name in pictures:
         parts.append(f"![{figure.title}]({pictures[figure.name]})")
     right = dict.fromkeys(["paper", "ours"], "--:")
-    given = [number for number in each.numbers if number.paper is not None]
+    given = [n for n in each.numbers if n.paper is not None and n.verdict not in COUNTED]
     rows = (
         [
             f"{n.series}, {n.x}",

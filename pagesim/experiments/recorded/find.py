@@ -10,7 +10,6 @@ from typing import Any
 from pagesim.errors import PagesimError, brief
 from pagesim.experiments.recorded import (
     aiperf,
-    aiperf_csv,
     aiperf_records,
     bench_summary,
     closed_loop_table,
@@ -118,8 +117,6 @@ def _read(file: Path) -> tuple[RecordedRun, ...]:
         raise PagesimError(f"{file}: is empty, and so is no log that pagesim reads: {FORMATS}")
     if closed_loop_table.fits(text):
         return closed_loop_table.read(file)
-    if aiperf_csv.fits(text):
-        return aiperf_csv.read(file)
     data = json_of(file, text)
     for reader in READERS:
         if reader.fits(data):

@@ -46,6 +46,7 @@ _OPTIONS = (
         "tensor_parallel_size",
         "data_parallel_size",
         "enable_expert_parallel",
+        "moe_backend",
         "max_model_len",
         "max_num_seqs",
         "max_num_batched_tokens",

@@ -10,6 +10,7 @@ import numpy as np
 
 from pagesim.accounting.metrics import describe
 from pagesim.api import run as replay
+from pagesim.costs.operators.experts import KERNELS
 from pagesim.errors import PagesimError
 from pagesim.experiments.clusters import ClusterResult
 from pagesim.experiments.clusters.cluster import run_cluster
@@ -50,7 +51,7 @@ OF_VLLM_V1 = ("vllm_version", "max_num_seqs", "max_num_batched_tokens", "enable_
 
 
 def system_of(run: RecordedRun, given: Mapping[str, Any]) -> System:
-    """Return the system of a recorded run.
+    """Return the system of a recorded run; its kernel of experts is the one that ``--cost auto`` sums up.
 
     Args:
         run: the recording.
@@ -64,6 +65,8 @@ def system_of(run: RecordedRun, given: Mapping[str, Any]) -> System:
     if given.get("policy", own) != own:
         said = {name: said[name] for name in OF_ANY_POLICY if name in said}
     values = {**said, **given}
+    if run.server.get("moe_backend") in KERNELS and values.get("cost", "auto") == "auto":
+        values["cost"] = f"auto:moe_backend={run.server['moe_backend']}"
     # Where no prompt is known, nothing is known to be shared, and caching prefixes decides nothing.
     not_needed = set() if run.hash_ids is not None else {"enable_prefix_caching"}
     if values["policy"] != "vllm-v1":
@@ -159,7 +162,9 @@ def _assumed(run: RecordedRun, system: System) -> tuple[str, ...]:
     notes = []
     if system.num_blocks is None:
         notes.append("num_blocks is not recorded, and is worked out by sizing")
-    alone = {"expert_parallel_size": 1}
+    alone: dict[str, Any] = {"expert_parallel_size": 1}
+    if system.cost.startswith("auto:moe_backend="):
+        alone["moe_backend"] = run.server.get("moe_backend")
     said = {name: value for name, value in run.server.items() if alone.get(name) != value}
     if unknown := [name for name in said if name not in System.model_fields]:
         values = ", ".join(f"{name} {run.server[name]}" for name in unknown)

@@ -5,29 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pagesim.accounting.metrics import VIEWS
-from pagesim.errors import PagesimError, reason
+from pagesim.errors import PagesimError
 from pagesim.experiments.clusters import ClusterResult
 from pagesim.experiments.clusters.figures import pool_shares
-from pagesim.experiments.clusters.fleet import MOST_REPLICAS
-from pagesim.results.checks import check_summary, check_table, check_total
 from pagesim.results.report.assemble import options_of, write_page
 from pagesim.results.report.pack import pack, pack_times
 from pagesim.results.report.run_tables import distributions
-from pagesim.results.result import REQUEST_COLUMNS, read_result, read_table
+from pagesim.results.result import read_result
 from pagesim.results.style import PARTS, drawn
-from pagesim.setup.reading import parse_json
 from pagesim.setup.scenario import Cluster
 from pagesim.setup.scenario_files import read_scenario, read_toml
 from pagesim.setup.system import System
-
-if TYPE_CHECKING:  # see pagesim.api
-    import pandas as pd
 
 Column = npt.NDArray[np.float64]
 
@@ -50,44 +43,12 @@ def read_cluster(folder: Path) -> ClusterResult:
     Raises:
         PagesimError: the folder holds none, or not the whole of one.
     """
-    what = "is no result of pagesim run --replicas"
-    names = tuple(f"{name}.parquet" for name in _TABLES)
-    files = read_result(folder, ("scenario.toml", "summary.json", *names), names[:2], what)
-    try:
-        summary = check_summary(parse_json(files["summary.json"]), of_cluster=True)
-        tables = {
-            name: read_table(files[f"{name}.parquet"]) for name in _TABLES if f"{name}.parquet" in files
-        }
-        check_table("replicas", tables["replicas"], ("replica",))
-        pools = "pool" in tables["replicas"]
-        own = ("prefill_replica", "decode_replica", "prefilled_s") if pools else ("replica",)
-        check_table("requests", tables["requests"], (*REQUEST_COLUMNS, *own))
-        if "steps" in tables:
-            check_table("steps", tables["steps"], ("pool", "replica", "start", "step_s", "iterations"))
-            _check_pools(tables["replicas"], tables["steps"])
-        check_total(summary, tables["requests"])
-        if len(tables["replicas"]) > MOST_REPLICAS:
-            raise ValueError(f"replicas.parquet has more than {MOST_REPLICAS} rows")
-    except ValueError as error:
-        raise PagesimError(f"{folder}: {what} ({reason(error)})") from None
+    summary, tables = read_result(folder, _TABLES, "cluster", "pagesim run --replicas")
     columns = {str(name): column.to_numpy() for name, column in tables["requests"].items()}
     replicas = {str(name): column.to_numpy() for name, column in tables["replicas"].items()}
     scenario = folder / "scenario.toml"
     kind = Cluster if "trace" in read_toml(scenario) else System
     return ClusterResult(read_scenario(kind, scenario), summary, columns, replicas, steps=tables.get("steps"))
-
-
-def _check_pools(replicas: pd.DataFrame, steps: pd.DataFrame) -> None:
-    """Make sure that there are two pools, and that there is memory in each row of their steps.
-
-    Raises:
-        ValueError: there are not; the message says what is wrong.
-    """
-    for pool in ("prefill", "decode"):
-        if "pool" not in replicas or not (replicas["pool"] == pool).any():
-            raise ValueError(f"replicas.parquet has no {pool} pool, and there is a steps.parquet")
-    if not (steps[[name for name in VIEWS["strict"] if name in steps]].sum(axis=1) > 0).all():
-        raise ValueError("a row of steps.parquet has no memory")
 
 
 def write_cluster_report(folders: Sequence[Path], out: Path) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pagesim.errors import PagesimError, reason
+from pagesim.errors import PagesimError
 from pagesim.results.result import Result, load
-from pagesim.setup.files import read_manifest
-from pagesim.setup.reading import parse_json, read_text
+from pagesim.setup.files import read_manifest, read_sealed
+from pagesim.setup.reading import parse_json
 
 MOST_SYSTEMS = 12
 """More than these are not compared on one page."""
@@ -30,7 +30,7 @@ def is_cluster(folder: Path) -> bool:
         PagesimError: its manifest is damaged.
     """
     sealed = read_manifest(folder)
-    return (folder / "replicas.parquet").exists() if sealed is None else sealed[0] == "cluster"
+    return sealed is not None and sealed[0] == "cluster"
 
 
 def find(folders: Sequence[Path]) -> list[Source]:
@@ -60,12 +60,8 @@ def find(folders: Sequence[Path]) -> list[Source]:
 
 
 def _parts(folder: Path) -> list[Path]:
-    try:
-        runs = parse_json(read_text(folder / "summary.json")).get("runs")
-    except (OSError, ValueError, AttributeError) as error:
-        raise PagesimError(f"{folder}: is no result of pagesim run ({reason(error)})") from None
-    if runs is not None and not isinstance(runs, dict):
-        raise PagesimError(
-            f"{folder}: is no result of pagesim run --policies (runs of summary.json is no table)"
-        )
-    return [folder] if runs is None else [folder / policy for policy in runs]
+    sealed = read_manifest(folder)
+    if sealed is None or sealed[0] != "comparison":
+        return [folder]
+    files = read_sealed(folder, ("summary.json",), "comparison", "pagesim run --policies")
+    return [folder / policy for policy in parse_json(files["summary.json"])["runs"]]

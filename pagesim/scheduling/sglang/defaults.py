@@ -240,7 +240,7 @@ def resolved(options: SglangOptions, machine: Machine) -> SglangOptions:
         taken["cuda_graph_max_bs_decode"] = decode_graphs(options, machine)
     if options.cuda_graph_max_bs_prefill is None:
         taken["cuda_graph_max_bs_prefill"] = max(0, prefill_graphs(options, machine, chunk))
-    return options.model_copy(update={**taken, **speculating(options, machine)})
+    return options.model_copy(update={**taken, **speculating(options, machine, paged=page_size(machine) > 1)})
 
 
 def _check_ranks(options: SglangOptions, machine: Machine) -> None:

@@ -251,7 +251,8 @@ class SglangOptions(SchedulerOptions):
         assert verified is not None
         method = "mtp" if path is None and algorithm in ("EAGLE", "NEXTN") else METHODS[algorithm]
         most = verified - 1 if algorithm == "NGRAM" else min(steps, verified - 1)
-        return SpeculativeConfig(method=method, model=path, num_speculative_tokens=most, n_predict=1)
+        given = {"method": method, "model": path, "num_speculative_tokens": most, "n_predict": 1}
+        return SpeculativeConfig.model_validate(given)
 
     @property
     def graphs_decodes(self) -> bool:

@@ -1,4 +1,4 @@
-"""Requests of SGLang that verify drafts: a step of theirs yields as many tokens as are accepted, and one more.
+"""Requests of SGLang that verify drafts: a step yields as many tokens as are accepted, and one more.
 
 Source: SGLang 0.5.23, ``srt/speculative/eagle_utils.py``, ``srt/mem_cache/allocation_sizing.py``,
 ``srt/managers/scheduler_components/batch_result_processor.py``.
@@ -128,8 +128,8 @@ class Flight(NamedTuple):
 class Drafts(PendingResults):
     """The results that are due where requests verify drafts: how many tokens they yield is known late.
 
-    A running request's ``length`` is what is known of it. ``committed`` follows when a result is taken in, one
-    step behind under overlap; what was generated beyond a request's last token is thrown away then.
+    A running request's ``length`` is what is known of it. ``committed`` follows when a result is taken in,
+    one step behind under overlap; what was generated beyond a request's last token is thrown away then.
 
     Args:
         pool: of these requests.
@@ -235,6 +235,10 @@ class Drafts(PendingResults):
         shares = batch.shares = [*prompts, *self._decodes]
         self._flights.append(Flight(shares, len(prompts), self._verifies))
         self._decodes, self._verifies = [], False
+
+    def launch_nothing(self) -> None:
+        """Note an iteration in which nothing is computed, beside those of other ranks of attention."""
+        self._flights.append(Flight([], 0, False))
 
     def process(self, scheduler: Sglang, now: int) -> list[EngineRequest]:
         if not self._flights:

@@ -35,8 +35,13 @@ _GOES_WITH = (
 )
 
 
-def speculating(options: SglangOptions, machine: Machine) -> dict[str, Any]:
+def speculating(options: SglangOptions, machine: Machine, *, paged: bool) -> dict[str, Any]:
     """Return the options that change where tokens are drafted, with their values; nothing elsewhere.
+
+    Args:
+        options: as given.
+        machine: the GPUs that the model is served on.
+        paged: whether SGLang's default kernels there take pages.
 
     Raises:
         PagesimError: the engine would not start with these.
@@ -48,12 +53,27 @@ def speculating(options: SglangOptions, machine: Machine) -> dict[str, Any]:
                 f"{given[0]} is {getattr(options, given[0])}, and nothing drafts: give speculative_algorithm"
             )
         return {}
+    if options.attn_dp_size > 1 and algorithm not in EAGLES:
+        raise PagesimError(
+            f"speculative_algorithm is {algorithm}, with which SGLang does not start beside attn_dp_size "
+            f"{options.attn_dp_size}: leave one of them out"
+        )
+    if options.attn_dp_size > 1 and options.enable_prefill_delayer:
+        raise PagesimError(
+            f"attn_dp_size is {options.attn_dp_size}; enable_prefill_delayer beside drafts in several ranks "
+            "of attention is not simulated: leave one of them out"
+        )
     if algorithm == "STANDALONE" and options.speculative_draft_model_path is None:
         raise PagesimError(
             "speculative_algorithm is STANDALONE, by which a whole model drafts: give "
             "speculative_draft_model_path"
         )
     steps, topk, verified = _ngram(options) if algorithm == "NGRAM" else _of_model(options, machine)
+    if paged and topk > 1:
+        raise PagesimError(
+            f"speculative_eagle_topk is {topk}, and SGLang's own kernels on {machine.gpu} verify a single "
+            "branch: give speculative_num_steps with speculative_eagle_topk 1"
+        )
     return {
         "max_running_requests": options.max_running_requests or MOST_RUNNING,
         "enable_mixed_chunk": options.enable_mixed_chunk and algorithm in EAGLES,

@@ -1,4 +1,4 @@
-"""What docs/calibration.md, docs/validation.md and docs/how-to/usage.md show of them is what happens."""
+"""What docs/how-to/calibration.md, docs/how-to/validate.md and docs/how-to/usage.md show of them is what happens."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tests.pages import check_programs, commands_in, text_of  # noqa: E402
 PAGES = {
     name: [
         words
-        for words in commands_in(text_of(f"docs/{name}.md"))
+        for words in commands_in(text_of(f"docs/how-to/{name}.md"))
         if words[0] in ("calibrate", "validate", "ablate") or words[:3] == ["profile", "show", "tiny"]
     ]
-    for name in ("calibration", "validation", "how-to/usage")
+    for name in ("calibration", "validate", "usage")
 }
 
 
@@ -41,4 +41,4 @@ def test_its_commands_for_a_gpu_are_understood(monkeypatch, tmp_path, refused):
 
 @pytest.mark.slow
 def test_its_program_prints_what_is_shown(small_grid):
-    assert check_programs(text_of("docs/calibration.md"), "calibration.md") == 1
+    assert check_programs(text_of("docs/how-to/calibration.md"), "calibration.md") == 1

@@ -14,7 +14,7 @@ from pagesim.setup.comparison import each_policy
 from pagesim.setup.scenario import Scenario
 
 ROOT = Path(__file__).parents[3]
-PAGES = ("docs/how-to/usage.md", "docs/validation.md", "docs/bench.md")
+PAGES = ("docs/how-to/usage.md", "docs/how-to/validate.md", "docs/how-to/bench.md")
 
 
 def documented() -> set[str]:

@@ -128,7 +128,7 @@ meta-llama/Llama-3.1-70B,h100_sxm,fp8,0.10.2,1000,100,4,2,1,250,12.5,fp8 KV
 
 LOG = (
     "INFO 11-20 23:19:30 [utils.py:233] non-default args: {'model': 'meta-llama/Llama-3.1-8B', "
-    "'max_num_seqs': 64, 'port': 8001}\n"
+    "'max_num_seqs': 64, 'moe_backend': 'triton', 'port': 8001}\n"
     "INFO 11-20 23:19:31 [scheduler.py:238] Chunked prefill is enabled with max_num_batched_tokens=2048.\n"
     "INFO 11-20 23:19:31 [vllm.py:799] Asynchronous scheduling is enabled.\n"
     "(EngineCore pid=99) INFO 11-20 23:19:39 [core.py:105] Initializing a V1 LLM engine (v0.19.0) "

@@ -127,6 +127,7 @@ def test_a_servers_log_and_its_metrics_say_what_it_is(tmp_path: Path) -> None:
         "num_blocks": 2588,
         "max_num_batched_tokens": 2048,
         "max_num_seqs": 64,
+        "moe_backend": "triton",
         "tensor_parallel_size": 1,
         "max_model_len": 32768,
         "enable_prefix_caching": True,

@@ -133,6 +133,20 @@ def test_means_alone_are_compared_by_means(tmp_path: Path) -> None:
     assert "simulated as 0.11.2" in found.notes[0]
 
 
+def test_experts_are_those_of_the_kernel_that_the_server_ran() -> None:
+    run = replace(recorded(8), series=None)
+    server = {**SERVER, "model": "minimax-m2.5", "gpu": "b200", "tensor_parallel_size": 4}
+
+    def tpot(cost: str, **backend: str) -> float:
+        found = simulate_recorded(replace(run, server={**server, **backend}), cost=cost)
+        said = any("not an option of a system: moe_backend deep_gemm" in note for note in found.notes)
+        assert said == (backend == {"moe_backend": "deep_gemm"})
+        return found.residuals["tpot"]["mean"].simulated
+
+    assert tpot("auto", moe_backend="triton") == tpot("auto:moe_backend=triton") > tpot("auto")
+    assert tpot("auto", moe_backend="deep_gemm") == tpot("auto"), "no such kernel was timed"
+
+
 def test_ranks_of_a_deployment_are_simulated_as_replicas() -> None:
     run = replace(recorded(), series=None)
     ranks = replace(run, server={**SERVER, "data_parallel_size": 2, "vllm_version": "0.33.0"})

@@ -117,19 +117,6 @@ def records() -> list[dict[str, Any]]:
     return rows
 
 
-CSV = """Metric,avg,min,max,p50,p99,std
-Time to First Token (ms),25.00,20.00,30.00,20.00,30.00,5.00
-Inter Token Latency (ms),16.00,16.00,16.00,16.00,16.00,0.00
-Request Latency (ms),"1,000.00",220.00,220.00,220.00,220.00,0.00
-Input Sequence Length (tokens),30.00,30.00,30.00,30.00,30.00,0.00
-Output Sequence Length (tokens),11.00,11.00,11.00,11.00,11.00,0.00
-
-Metric,Value
-Request Count,20.00
-Request Throughput (requests/sec),4.00
-"""
-
-
 def one(folder: Path, data: Any, name: str = "run.json") -> RecordedRun:
     """Return the only run of a file."""
     file = folder / name
@@ -219,15 +206,6 @@ def test_an_older_export_names_its_load_elsewhere(tmp_path: Path) -> None:
     run = one(tmp_path, aiperf(input_config=config))
     assert (run.max_concurrency, run.server["model"]) == (3, "llama-3.1-8b")
     assert run.arrival_s[-1] == pytest.approx(19 / 5.0)
-
-
-def test_a_csv_alone_has_as_many_clients_as_littles_law_says(tmp_path: Path) -> None:
-    run = one(tmp_path, CSV, "profile_export_aiperf.csv")
-    assert run.max_concurrency == 4  # 4 a second, 1 s each
-    assert run.known["e2e"] == pytest.approx({"mean": 1.0, "p50": 0.22, "p99": 0.22})
-    assert "by Little's law 4 requests at a time" in run.notes[0]
-    (tmp_path / "profile_export_aiperf.json").write_text(json.dumps(aiperf()))
-    assert one(tmp_path, CSV, "profile_export_aiperf.csv").max_concurrency == 1
 
 
 def test_records_of_aiperf_are_requests(tmp_path: Path) -> None:
