@@ -48,7 +48,8 @@ def decided(
         flags += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
     command = [sys.executable, str(RUNNER), str(driver), str(log), *flags, "--max-steps", "60000"]
     subprocess.run(command, check=False, capture_output=True)
-    return as_log(json.loads(log.read_text(encoding="utf-8"))) if log.is_file() else None
+    rows = json.loads(log.read_text(encoding="utf-8")) if log.is_file() else []
+    return as_log(rows) if rows else None
 
 
 def compared(driver: Path, folder: Path, seed: int) -> set[str] | None:

@@ -251,16 +251,14 @@ def _check_ranks(options: SglangOptions, machine: Machine) -> None:
             f"{machine.tp}"
         )
     beside = {
+        "prefill_decode_interval": options.prefill_decode_interval > 0,
         "speculative_algorithm": options.speculation is not None,
-        "prefill_decode_interval with enable_prefill_delayer": (
-            options.enable_prefill_delayer and options.prefill_decode_interval > 0
-        ),
     }
-    for what, is_there in beside.items():
-        if is_there:
+    for name, is_there in beside.items():
+        if options.enable_prefill_delayer and is_there:
             raise PagesimError(
-                f"attn_dp_size is {options.attn_dp_size}; what ranks of attention do with {what} is not "
-                "modelled: leave one of them out"
+                f"attn_dp_size is {options.attn_dp_size}, with enable_prefill_delayer and {name}; what ranks "
+                "say to each other then is not modelled: leave one of them out"
             )
 
 
