@@ -250,16 +250,11 @@ def _check_ranks(options: SglangOptions, machine: Machine) -> None:
             f"attn_dp_size is {options.attn_dp_size}; it must divide tensor_parallel_size, which is "
             f"{machine.tp}"
         )
-    beside = {
-        "prefill_decode_interval": options.prefill_decode_interval > 0,
-        "speculative_algorithm": options.speculation is not None,
-    }
-    for name, is_there in beside.items():
-        if options.enable_prefill_delayer and is_there:
-            raise PagesimError(
-                f"attn_dp_size is {options.attn_dp_size}, with enable_prefill_delayer and {name}; what ranks "
-                "say to each other then is not modelled: leave one of them out"
-            )
+    if options.enable_prefill_delayer and options.prefill_decode_interval:
+        raise PagesimError(
+            f"attn_dp_size is {options.attn_dp_size}; with enable_prefill_delayer ranks wait for each other, "
+            "and with prefill_decode_interval one may not come: leave one of them out"
+        )
 
 
 def _memory_mib(machine: Machine) -> float:
