@@ -64,7 +64,9 @@ def compared(driver: Path, folder: Path, seed: int) -> set[str] | None:
     if "enable_prefill_delayer" in options:  # ranks that are deferred would not ask
         options.pop("prefill_decode_interval", None)
     size, graphs = rnd.choice((2, 3, 4, 8)), rnd.choice((0, 64, 2048))
-    log = decided(driver, options, size, graphs, trace)
+    chunk = options["chunked_prefill_size"]
+    most = min(graphs, chunk // size) if chunk > 0 else graphs  # parallel_hook.py 340
+    log = decided(driver, options, size, most, trace)
     if log is None:
         return None
     log.to_parquet(steps)
