@@ -296,18 +296,18 @@ def page() -> str:
     """Return the page."""
     texts = [HEAD]
     for home, offered in everything().items():
-        texts.append(f"\n## {home}\n\n{first_paragraph(import_module(home))}\n")
+        texts.append(f"\n## {home}\n\n{first_sentence(import_module(home))}\n")
         texts.append("\n| | |\n|---|---|\n")
         for name, part in offered.items():
-            said = first_paragraph(part) if is_called(part) else f"A {noun(part)}: {PUBLIC[home][name]}."
+            said = first_sentence(part) if is_called(part) else f"A {noun(part)}: {PUBLIC[home][name]}."
             texts.append(f"| `{name}` | {said} |\n")
     return "".join(texts)
 
 
-def first_paragraph(part: Any) -> str:
-    """Return the first paragraph of a docstring, fit for a cell of a table."""
+def first_sentence(part: Any) -> str:
+    """Return the first sentence of a docstring, fit for a cell of a table."""
     paragraph = " ".join((inspect.getdoc(part) or "").split("\n\n")[0].split())
-    return paragraph.replace("|", "\\|")
+    return re.split(r"(?<=[.)])\s+(?=[A-Z])", paragraph)[0].replace("|", "\\|")
 
 
 if __name__ == "__main__":
