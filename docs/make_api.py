@@ -297,17 +297,17 @@ def page() -> str:
     texts = [HEAD]
     for home, offered in everything().items():
         texts.append(f"\n## {home}\n\n{first_sentence(import_module(home))}\n")
-        texts.append("\n| | |\n|---|---|\n")
+        texts.append("\n")
         for name, part in offered.items():
             said = first_sentence(part) if is_called(part) else f"A {noun(part)}: {PUBLIC[home][name]}."
-            texts.append(f"| `{name}` | {said} |\n")
+            texts.append(f"- `{name}`: {said}\n")
     return "".join(texts)
 
 
 def first_sentence(part: Any) -> str:
-    """Return the first sentence of a docstring, fit for a cell of a table."""
+    """Return the first sentence of a docstring."""
     paragraph = " ".join((inspect.getdoc(part) or "").split("\n\n")[0].split())
-    return re.split(r"(?<=[.)])\s+(?=[A-Z])", paragraph)[0].replace("|", "\\|")
+    return re.split(r"(?<=[.)])\s+(?=[A-Z])", paragraph)[0]
 
 
 if __name__ == "__main__":
