@@ -47,7 +47,7 @@ def document(
         "## In all",
         _table(
             {"figure": "---", "rests on": "---"} | dict.fromkeys(VERDICTS, "--:"),
-            (_summary(each) for each in made),
+            (_summary(each) for each in made if any(n.verdict in VERDICTS for n in each.numbers)),
         ),
     ]
     of_paper = sum(each.figure.name not in BEYOND for each in made)
