@@ -86,6 +86,7 @@ PUBLIC: dict[str, dict[str, str]] = {
     "pagesim.testing": {
         "check_allocator": "the tests that an allocator of one's own must pass",
         "check_block_manager": "the tests that memory of one's own must pass",
+        "check_eviction_policy": "the tests that an eviction policy of one's own must pass",
     },
     "pagesim.scheduling": {
         "Batch": "what a scheduler has decided for an iteration",
@@ -146,6 +147,19 @@ PUBLIC: dict[str, dict[str, str]] = {
         "Replicas": "what a router sees of the replicas",
         "Router": "the contract of a router of one's own",
     },
+    "pagesim.eviction": {
+        "CacheView": "what an eviction policy may know of its cache",
+        "EvictionPolicy": "the contract of eviction policies",
+        "Queue": "blocks in order, of which the first that may go is found",
+        "lru_hits": "the hits of LRU at every capacity",
+    },
+    "pagesim.experiments.evictions": {
+        "compare_policies": "serves a trace from a cache under several eviction policies",
+        "evicted_blocks": "says who evicts whom",
+        "recompute_weights": "weighs blocks by what computing them again takes",
+    },
+    "pagesim.experiments.prompt_blocks": {"prompt_blocks": "cuts a trace's prompts into blocks"},
+    "pagesim.results.tier_plots": {"who_evicts_whom": "draws who evicts whom"},
     "pagesim.experiments.ablations": {"undo": "compares ways to undo an admission"},
     "pagesim.device.live": {"run_live": "carries a trace out on a device"},
     "pagesim.device.calibration": {

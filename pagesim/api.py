@@ -23,7 +23,7 @@ from pagesim.results.step_table import StepTable
 from pagesim.scheduling.failure_modes import StrictCompatError
 from pagesim.scheduling.observer import Observer
 from pagesim.setup.comparison import each_policy
-from pagesim.setup.data_parallel import ranks_of
+from pagesim.setup.data_parallel import engines_of
 from pagesim.setup.prepare import prepare
 from pagesim.setup.scenario import COMPARED, Scenario
 from pagesim.setup.server import MakeExecutor, ProgressCallback, ProgressObserver, Server
@@ -121,9 +121,10 @@ def run(
         tables: whether blocks have numbers although nothing looks at them; what is decided is the same.
     """
     started = time.perf_counter()
-    if ranks_of(system) > 1:
+    option, engines = engines_of(system)
+    if engines > 1:
         raise PagesimError(
-            f"data_parallel_size is {ranks_of(system)}, and this replays one engine: leave it out, or call "
+            f"{option} is {engines}, and this replays one engine: leave it out, or call "
             "simulate_cluster, as pagesim run does"
         )
     setting = prepare(system, trace)

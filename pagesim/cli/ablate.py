@@ -41,9 +41,6 @@ cli = typer.Typer(
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Block sizes of the PagedAttention paper's Fig. 18b and 19."""
 
-MEASURED_SIZES = (8, 16, 32, 64, 128)
-"""Those that --device measures by default."""
-
 HEADS = {
     **{f"{name}_s": f"{name.replace('_', ' ')}, s" for name in ("swap_out", "swap_in", "swap", "recompute")},
     "normalized_latency_s": "s/token, mean",
@@ -59,9 +56,7 @@ SECONDS_A_TOKEN = "normalized latency, mean (s/token)"
 class Ablation(BaseModel):
     """Where costs come from; not part of the scenario."""
 
-    profile: str | None = Field(None, description="Profile by name or file.")
-    device: str | None = Field(None, description="Measure on cpu or cuda first, instead of taking a profile.")
-    quick: bool = Field(False, description="Measure fewer points, with --device.")
+    profile: str | None = Field(None, description="Profile by name or file, such as pagesim calibrate wrote.")
     block_sizes: str | None = Field(
         None, description="Comma-separated block sizes. Defaults to all that the profile knows."
     )
@@ -191,14 +186,11 @@ def _prepared(
     if "policy" not in chosen.model_fields_set:
         chosen = chosen.model_copy(update={"policy": POLICY})
     sizes = None if asked.block_sizes is None else numbers("block_sizes", asked.block_sizes)
-    if (asked.profile is None) == (asked.device is None):
-        raise PagesimError("either --profile or --device is needed: costs from a file, or measured here")
+    if asked.profile is None:
+        raise PagesimError("--profile is needed: a profile by name, or the file that pagesim calibrate wrote")
     if out is not None:
         show.make_folder(out)
-    if asked.profile is not None:
-        found = _found(asked.profile, chosen, sizes)
-    else:
-        found = _measured(asked, chosen, sizes, out)
+    found = _found(asked.profile, chosen, sizes)
     return found, chosen.model_copy(update={"cost": f"profile:{found.cost}"})
 
 
@@ -217,27 +209,6 @@ def _found(given: str, chosen: Scenario, sizes: tuple[int, ...] | None) -> _Aske
     file = Path(name)
     cost = str(file.resolve()) if file.is_file() else name
     return _Asked(profile, cost + comma + options, sizes_of(profile, sizes))
-
-
-def _measured(asked: Ablation, chosen: Scenario, sizes: tuple[int, ...] | None, out: Path | None) -> _Asked:
-    from pagesim.device.calibration import calibrate
-
-    if out is None:
-        raise PagesimError("--device measures a profile, which goes into the folder --out; name one")
-    with show.bar() as progress:
-        profile = calibrate(
-            chosen,
-            device=str(asked.device),
-            name="profile",
-            quick=asked.quick,
-            block_sizes=sizes or MEASURED_SIZES,
-            journal=out / "rows",
-            progress=progress,
-        ).profile
-    file = out / "profile.json"
-    profile.save(file)
-    # It was asked for, however wrong it is.
-    return _Asked(profile, f"{file.resolve()},max_error=inf", sizes_of(profile, sizes))
 
 
 def _served(result: Any) -> dict[str, Any]:

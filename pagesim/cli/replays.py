@@ -16,7 +16,7 @@ from pagesim.cli import show, show_runs
 from pagesim.experiments.clusters import ClusterResult, run_cluster, run_pools
 from pagesim.results.result import Result, to_json
 from pagesim.setup.comparison import scenarios_of
-from pagesim.setup.data_parallel import ranks_of
+from pagesim.setup.data_parallel import engines_of
 from pagesim.setup.files import seal
 from pagesim.setup.scenario import APART, Cluster, Comparison, Scenario
 from pagesim.setup.scenario_files import to_toml
@@ -167,7 +167,7 @@ def _comparison(comparison: Comparison, *, stored: bool) -> Replayed:
 
 def _cluster(cluster: Cluster, trace: Trace, *, stored: bool) -> Replayed:
     apart = {name: value for name in APART if (value := getattr(cluster, name)) is not None}
-    ranks = ranks_of(cluster)
+    _, ranks = engines_of(cluster)
     replicas = cluster.replicas or (2 if ranks == 1 else None)
     count = f"{cluster.prefill} + {cluster.decode}" if apart else str(replicas or ranks)
     with _counting(f"{cluster.policy} × {count}", trace) as progress:

@@ -12,7 +12,7 @@ from pagesim.cli.flags import JSON, OUT, SCENARIO, SERVE, scenario_from, with_fl
 from pagesim.cli.runs import all_rejected
 from pagesim.errors import PagesimError
 from pagesim.setup.files import check_target, publish
-from pagesim.setup.scenario import APART, Cluster, Comparison, Scenario
+from pagesim.setup.scenario import APART, SEVERAL, Cluster, Comparison, Scenario
 
 TRACE_EVENTS = Annotated[
     bool,
@@ -101,8 +101,7 @@ def _written(scenario: Path | None) -> dict[str, Any]:
 def _kind(given: dict[str, Any], *, live: bool) -> type[Scenario]:
     """Return what kind of scenario these options make: a comparison, a cluster or one system."""
     of_cluster = [name for name in ("replicas", "router", *APART) if name in given]
-    if given.get("data_parallel_size", 1) not in (1, "1", None):
-        of_cluster.append("data_parallel_size")
+    of_cluster += [name for name in SEVERAL if given.get(name, 1) not in (1, "1", None)]
     kinds: dict[str, type[Scenario]] = {
         **({"policies": Comparison} if "policies" in given else {}),
         **({of_cluster[0]: Cluster} if of_cluster else {}),

@@ -51,6 +51,9 @@ SAMPLE = (256, 4000)
 SEQUENCES = 1024
 """Sequences that a server runs at most, doubled while the blocks hold nearly as many."""
 
+SEED = 0
+"""Of the loads."""
+
 ROOM = 1.1
 """Sequences that a server may run, for each request of mean length that the blocks hold."""
 
@@ -59,37 +62,35 @@ PARTS = ("not requested", "weights", "activations", "CUDA graphs", "other", *ENT
 
 
 def gallery(
-    models: Sequence[str] = MODELS, *, gpu: str = "h100", seed: int = 0, jobs: int | None = None
+    models: Sequence[str] = MODELS, *, gpu: str = "h100", jobs: int | None = None
 ) -> Iterator[FullMemory]:
     """Yield the memory of each model under each load, in the order in which it is known.
 
     Args:
         models: names, or files, as ``--model`` takes.
         gpu: for all of them.
-        seed: of the loads.
         jobs: replays at a time; None for one a core.
 
     Raises:
         PagesimError: there is no such model or GPU, or a model does not fit on eight of these GPUs.
     """
-    calls = [(name, load, gpu, seed) for name in models for load in LOADS]
+    calls = [(name, load, gpu) for name in models for load in LOADS]
     with Workers(jobs) as workers:
         yield from workers.call(full, calls)
 
 
-def full(name: str, load: str, gpu: str, seed: int = 0) -> FullMemory:
+def full(name: str, load: str, gpu: str) -> FullMemory:
     """Replay a load that is more than the cache holds, and say where the memory of each GPU was.
 
     Args:
         name: of a model.
         load: see `LOADS`.
         gpu: see `gallery`.
-        seed: see `gallery`.
 
     Raises:
         PagesimError: see `gallery`.
     """
-    lengths = {each: _mean_tokens(make(*SAMPLE, seed)) for each, make in LOADS.items()}
+    lengths = {each: _mean_tokens(make(*SAMPLE, SEED)) for each, make in LOADS.items()}
     planned = _server(name, gpu, min(lengths.values()))
     clients, iterations = ceil(CROWD * _held_at_once(planned, lengths[load])), WARM_UP + LOOKED_AT
     system = planned.system.model_copy(
@@ -100,7 +101,7 @@ def full(name: str, load: str, gpu: str, seed: int = 0) -> FullMemory:
             "until": float(iterations),
         }
     )
-    result = run(system, LOADS[load](clients, iterations, seed), steps="iterations")
+    result = run(system, LOADS[load](clients, iterations, SEED), steps="iterations")
     steps = result.steps
     assert steps is not None
     steps = steps[(steps["num_batched_tokens"] > 0) & (steps["step"] >= WARM_UP)]

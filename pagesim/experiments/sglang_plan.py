@@ -8,7 +8,7 @@ from typing import Any
 from pagesim.errors import PagesimError
 from pagesim.experiments.plan import MemoryPart
 from pagesim.scheduling.sglang import SglangOptions
-from pagesim.scheduling.sglang.defaults import most_running, static_fraction
+from pagesim.scheduling.sglang.defaults import most_running, options_of_rank, static_fraction
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.notes import kernel_notes, kv_notes
 from pagesim.setup.system import System
@@ -85,7 +85,7 @@ def plan_sglang(system: System) -> SglangPlan:
     share = static_fraction(options, config.machine)
     division = divide_statically(
         *(config.model, config.gpu),
-        tp=system.tensor_parallel_size,
+        tp=config.tp,
         mem_fraction_static=share,
         drafter_bytes=config.drafting.weights,
     )
@@ -119,7 +119,8 @@ def plan_sglang(system: System) -> SglangPlan:
         "mem_fraction_static": share,
         "max_model_len": config.max_model_len,
         "page_size": sized.block_size,
-        "chunked_prefill_size": options.chunked_prefill_size,
+        "chunked_prefill_size": options_of_rank(options).chunked_prefill_size,
+        **options.model_dump(include={"dp_size", "attn_dp_size", "ep_size"}, exclude_defaults=True),
     }
     running = most_running(options, slots, config.max_model_len)
     notes = (*config.model.notes, *kv_notes(config), *kernel_notes(config))

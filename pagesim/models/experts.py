@@ -15,11 +15,17 @@ class ExpertDivision(NamedTuple):
         ranks: data-parallel ranks, each of as many GPUs as tensor parallelism has.
         whole: whether each GPU has whole experts (expert parallelism); if not, a part of each.
         rank: whose GPUs are looked at.
+        mlps: whether MLPs and shared experts are divided over all of them, too (SGLang's attention DP).
+        head: whether the LM head is.
+        shared_over: GPUs that divide a shared expert; 0 where it is divided as MLPs are.
     """
 
     ranks: int = 1
     whole: bool = False
     rank: int = 0
+    mlps: bool = False
+    head: bool = False
+    shared_over: int = 0
 
     def on_each_gpu(self, experts: int, tp: int) -> list[int]:
         """Return the experts on each GPU, rank after rank, ``[ranks · tp]``; of each a part unless whole.
@@ -38,6 +44,18 @@ class ExpertDivision(NamedTuple):
         """Return how many GPUs divide an expert, and the experts on the fullest GPU of the rank."""
         held = self.on_each_gpu(experts, tp)[self.rank * tp]
         return (1 if self.whole else self.ranks * tp), held
+
+    def others_over(self, group: str, tp: int) -> int:
+        """Return how many GPUs divide a tensor that is of no routed expert.
+
+        Args:
+            group: of the tensor, one of `weights.GROUPS`.
+            tp: GPUs of a rank.
+        """
+        if group == "shared" and self.shared_over:
+            return self.shared_over
+        over_all = (self.mlps and group in ("mlp", "shared")) or (self.head and group == "head")
+        return tp * self.ranks if over_all else tp
 
     def has_whole_shared(self, tp: int) -> bool:
         """Whether GPUs of a rank divide its tokens among them before experts (``use_sequence_parallel_moe``).

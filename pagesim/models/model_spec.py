@@ -326,7 +326,9 @@ class ModelSpec:
     def bytes_on_gpu(self, tensor: Tensor, tp: int) -> float:
         """Return the bytes of one of its tensors, in all its layers, on the fullest GPU of ``tp``."""
         if tensor.copies == 1:
-            return self.weights.bytes(tensor, 1 if self._is_whole(tensor, tp) else tp)
+            division = self.expert_division
+            shards = tp if division is None else division.others_over(tensor.group, tp)
+            return self.weights.bytes(tensor, 1 if self._is_whole(tensor, tp) else shards)
         shards, held = self.expert_shares(tp)
         return self.weights.bytes(tensor, shards) * held / tensor.copies
 

@@ -16,18 +16,15 @@ Rows = Mapping[tuple[str, str], Mapping[str, Any]]
 """Rows of a table by policy and loop."""
 
 
-def engine_bars(
-    loads: Mapping[str, Iterable[Mapping[str, Any]]], sizing: str = "same", load: str = ""
-) -> Figure:
-    """Draw engines beside each other, a row of panels a load.
+def engine_bars(loads: Mapping[str, Iterable[Mapping[str, Any]]], load: str = "") -> Figure:
+    """Draw engines with the same KV bytes beside each other, a row of panels a load.
 
     Args:
         loads: rows by the name of the load, the values of `pagesim.experiments.engines.serve_engines`.
-        sizing: whose KV bytes the engines have: ``same`` or ``own``.
         load: the model and the GPU, for the line below the title.
     """
     tables: dict[str, Rows] = {
-        name: {(row["policy"], row["loop"]): row for row in rows if row["sizing"] == sizing}
+        name: {(row["policy"], row["loop"]): row for row in rows if row["sizing"] == "same"}
         for name, rows in loads.items()
     }
     policies = list(dict.fromkeys(policy for rows in tables.values() for policy, _ in rows))

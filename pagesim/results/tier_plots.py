@@ -89,8 +89,8 @@ def who_evicts_whom(evicted: Mapping[str, npt.NDArray[np.int64]], load: str = ""
             block, and the next one that asks for it, or -1.
         load: what was served, for the title.
     """
-    columns = min(4, len(evicted))
-    rows = -(-len(evicted) // columns)
+    rows = -(-len(evicted) // 4)
+    columns = -(-len(evicted) // rows)
     figure, axes = panels(rows, columns, 2.6, 2.6)
     for each, (name, of) in zip(axes, evicted.items(), strict=False):
         again = of[:, 2] >= 0

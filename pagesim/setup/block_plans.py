@@ -222,7 +222,7 @@ def pool_plan(config: EngineConfig, options: SglangOptions) -> PoolPlan | StateP
         PagesimError: its layers keep something that is not simulated.
     """
     model, page = config.model, config.granularity[0]
-    tp, kv_dtype = config.system.tensor_parallel_size, config.kv_dtype
+    tp, kv_dtype = config.tp, config.kv_dtype
     if any(isinstance(layer, StateLayer) for layer in model.cache_layers):
         given = options.max_running_requests if options.disable_radix_cache else None
         count = states_of_a_request(options, page)

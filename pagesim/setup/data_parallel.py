@@ -8,12 +8,25 @@ from pagesim.errors import PagesimError
 from pagesim.models import ModelSpec
 from pagesim.models.experts import ExpertDivision
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
+from pagesim.setup.scenario import SEVERAL
 from pagesim.setup.system import System
 
 
 def ranks_of(system: System) -> int:
     """Return how many data-parallel ranks a system has."""
     return system.option("data_parallel_size") or 1
+
+
+def engines_of(system: System) -> tuple[str, int]:
+    """Return which option makes a deployment one of several engines, and how many; 1 where it is one."""
+    found = {name: int(system.option(name) or 1) for name in SEVERAL}
+    several = [name for name, number in found.items() if number > 1]
+    if len(several) > 1:
+        raise PagesimError(
+            f"{several[0]} is {found[several[0]]} and {several[1]} is {found[several[1]]}; what both do "
+            "together is not modelled: leave one of them out"
+        )
+    return (several[0], found[several[0]]) if several else (SEVERAL[0], 1)
 
 
 def divided_experts(spec: ModelSpec, system: System, rank: int) -> ModelSpec:
@@ -27,6 +40,8 @@ def divided_experts(spec: ModelSpec, system: System, rank: int) -> ModelSpec:
     Raises:
         PagesimError: whole experts are asked for, and the model has none.
     """
+    if divided := _divided_by_sglang(spec, system):
+        return replace(spec, expert_division=divided)
     ranks, whole = ranks_of(system), bool(system.option("enable_expert_parallel"))
     if whole and spec.moe is None:
         raise PagesimError(
@@ -36,6 +51,35 @@ def divided_experts(spec: ModelSpec, system: System, rank: int) -> ModelSpec:
     if spec.moe is None or (ranks == 1 and not whole):
         return spec
     return replace(spec, expert_division=ExpertDivision(ranks, whole, rank))
+
+
+def _divided_by_sglang(spec: ModelSpec, system: System) -> ExpertDivision | None:
+    """Return how SGLang divides MLPs over GPUs where it does so otherwise than attention; else None.
+
+    Source: 0.5.23, ``models/deepseek_v2.py``, ``layers/moe/fused_moe_triton/layer.py`` 405,
+    ``models/qwen3_next.py`` 556: Qwen3-Next's shared expert is fused with the routed ones, whole as they are.
+    """
+    ranks, whole = system.option("attn_dp_size") or 1, system.option("ep_size") or 1
+    backend = system.option("moe_a2a_backend") or "none"
+    gpus = system.tensor_parallel_size
+    fuses = spec.moe is not None and whole > 1 and backend == "none" and fuses_shared_experts(spec)
+    if ranks == 1 and not fuses:
+        return None
+    return ExpertDivision(
+        ranks,
+        mlps=True,
+        head=not system.option("enable_dp_lm_head"),
+        shared_over=gpus // whole if fuses else 0,
+    )
+
+
+def fuses_shared_experts(spec: ModelSpec) -> bool:
+    """Say whether SGLang makes the shared expert of a model one of the routed ones under expert parallelism.
+
+    On NVIDIA's GPUs it does for Qwen3-Next alone.
+    """
+    moe = spec.moe
+    return moe is not None and "qwen3-next" in spec.name.lower() and moe.shared_ffn == moe.expert_ffn
 
 
 def experts_on_each_gpu(spec: ModelSpec, tp: int) -> list[int]:

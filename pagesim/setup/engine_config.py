@@ -91,6 +91,11 @@ class EngineConfig:
         return self.gpu.capability if "gpu" in self.system.model_fields_set else None
 
     @property
+    def tp(self) -> int:
+        """GPUs over which attention and its cache are divided: those of one rank of SGLang's attention DP."""
+        return self.system.tensor_parallel_size // (self.system.option("attn_dp_size") or 1)
+
+    @property
     def length_asked(self) -> int:
         """Tokens of the longest request that is asked for; with ``auto`` those of the model's."""
         return self.system.length or self.model.max_model_len
@@ -256,7 +261,7 @@ class EngineConfig:
             block_size=block_size,
             page_bytes=page_bytes,
             kv_dtype=self.kv_dtype,
-            tp=self.system.tensor_parallel_size,
+            tp=self.tp,
             sizing=self.sizing,
             plan=self.blocks,
             draft_layers=self.drafting.attending,
@@ -351,7 +356,7 @@ class EngineConfig:
             self.gpu,
             self.vllm_memory,
             **self.sglang_memory,
-            tp=self.system.tensor_parallel_size,
+            tp=self.tp,
             block_size=block_size,
             page_bytes=page_bytes,
             kv_dtype=self.kv_dtype,
@@ -374,8 +379,7 @@ class EngineConfig:
         if system.num_blocks is None:
             sized = self.fitting_capacity
         else:
-            tp = system.tensor_parallel_size
-            sized = cache_of(system.num_blocks, self.block, tp=tp, has_swap=not has_pages, plan=blocks)
+            sized = cache_of(system.num_blocks, self.block, tp=self.tp, has_swap=not has_pages, plan=blocks)
         if isinstance(sized.plan, PoolPlan | StatePlan):
             sized.plan.check_start()
         if has_pages and system.cpu_blocks:
@@ -443,7 +447,7 @@ class EngineConfig:
             self.system.cost,
             model=self.model,
             gpu=self.gpu,
-            tp=self.system.tensor_parallel_size,
+            tp=self.tp,
             block_size=self.capacity.block_size,
             kv_dtype=self.kv_dtype,
             engine=self.engine_time,

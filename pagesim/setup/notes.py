@@ -164,7 +164,11 @@ def _expert_notes(config: EngineConfig) -> tuple[str, ...]:
     division = config.model.expert_division
     if division is None:
         return ()
-    over = f"data_parallel_size {division.ranks}" if division.ranks > 1 else "enable_expert_parallel"
+    if division.ranks > 1:
+        name = "attn_dp_size" if division.mlps else "data_parallel_size"
+        over = f"{name} {division.ranks}"
+    else:
+        over = "ep_size" if division.mlps else "enable_expert_parallel"
     if isinstance(config.cost, Roofline):
         return (
             f"{over}: what GPUs send each other for experts is charged as an all-gather and a reduce-scatter "

@@ -122,6 +122,9 @@ class Cluster(Scenario):
 LEASE_S = 30
 """Seconds of a lease that is left out."""
 
+SEVERAL = ("data_parallel_size", "attn_dp_size", "dp_size")
+"""Options that make a deployment one of several engines: vLLM's ranks, SGLang's, and its replicas."""
+
 APART = ("prefill", "decode", "prefill_router", "decode_router", "link", "lease", "handover")
 """Options of prefill apart from decode."""
 

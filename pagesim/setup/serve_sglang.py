@@ -9,6 +9,7 @@ from typing import Any
 from pagesim.errors import PagesimError, brief
 from pagesim.models import model
 from pagesim.scheduling.sglang.defaults import PAGE, PAGED_GPUS
+from pagesim.setup.data_parallel import fuses_shared_experts
 from pagesim.setup.serve_flags import flags_of
 from pagesim.setup.serve_parts import object_of
 from pagesim.setup.serve_table import QUANTIZED, FlagTable
@@ -122,35 +123,67 @@ _READERS: dict[str, Reader] = {
             **dict.fromkeys(("fp8_e4m3", "fp8_e5m2"), "fp8"),
         },
     ),
+    "moe-a2a-backend": choice("moe_a2a_backend", {"none": "", "deepep": "deepep"}),
     "attention-backend": choice("", dict.fromkeys((*TOKEN_WISE, *PAGES), "")),  # `_page` says what it does
 }
 
 
-def _experts(given: Mapping[str, list[str]], options: dict[str, Any]) -> tuple[Collection[str], list[str]]:
-    """Refuse whole experts on GPUs that cannot be dealt out evenly; else they change no decision.
+def _settle(given: Mapping[str, list[str]], options: dict[str, Any]) -> tuple[Collection[str], list[str]]:
+    """Put what a line says of ranks and experts into options, as `FlagTable.settle`.
 
-    Each GPU then holds as many bytes of experts as when every expert is cut.
+    Source: ``handle_deprecated_dp_attention`` (arg_groups/parallel_hook.py), ``_a2a_ep_size`` (overrides.py).
+
+    Raises:
+        FlagRefused: it is not modelled.
     """
-    if given.get("enable-multimodal", ["false"]) != ["false"] and model(options["model"]).tower:
+    name = options["model"]
+    if given.get("enable-multimodal", ["false"]) != ["false"] and model(name).tower:
         raise FlagRefused(
             "enable-multimodal",
-            f"--enable-multimodal would decide whether the vision tower of {brief(options['model'], 80)} is "
-            "loaded, and is not modelled; leave it out",
+            f"--enable-multimodal would decide whether the vision tower of {brief(name, 80)} is loaded, and "
+            "is not modelled; leave it out",
         )
-    asked = int(given.get("ep-size", ["1"])[-1])
-    if asked == 1:
-        return (), []
-    name, gpus = options["model"], options.get("tensor_parallel_size", 1)
+    idle, notes = [], []
+    if options.get("moe_a2a_backend", "none") != "none":
+        options["ep_size"] = options.get("tensor_parallel_size", 1)
+    if options.get("ep_size", 1) > 1:
+        notes += _experts(options)
+    if "ep-size" in given and "ep_size" not in options:
+        idle.append("ep-size")
+    attends = "enable-dp-attention" in given and options.get("attn_dp_size", 1) == 1
+    if attends and options.get("dp_size", 1) > 1:
+        options["attn_dp_size"] = options.pop("dp_size")
+    elif "enable-dp-attention" in given:
+        idle.append("enable-dp-attention")
+    for size in ("dp_size", "attn_dp_size", "ep_size"):
+        if options.get(size) == 1:
+            del options[size]
+            idle.append(size.replace("_", "-"))
+    if "attn_dp_size" not in options and options.pop("enable_dp_lm_head", False):
+        idle.append("enable-dp-lm-head")
+    return idle, notes
+
+
+def _experts(options: dict[str, Any]) -> list[str]:
+    """Refuse whole experts on GPUs that cannot be dealt out evenly; return notes of them.
+
+    Each GPU has as many bytes of experts as when every expert is cut, but of a shared one that is fused with
+    the others: of ``ep_size`` nothing else depends, which is left out then.
+    """
+    name, asked, gpus = options["model"], options["ep_size"], options.get("tensor_parallel_size", 1)
     moe = model(name).moe
     if moe is None:
-        return (), [f"SGLang has no use for --ep-size here: {brief(name, 80)} has no experts"]
-    if asked < 1 or gpus % asked or moe.experts % asked:
+        del options["ep_size"]
+        return [f"SGLang has no use for --ep-size here: {brief(name, 80)} has no experts"]
+    if gpus % asked or moe.experts % asked:
         raise FlagRefused(
             "ep-size",
             f"--ep-size would deal the {moe.experts} experts of {brief(name, 80)} unevenly over {asked} of "
             f"{gpus} GPUs, and is not modelled; leave it out",
         )
-    return (), []
+    if not fuses_shared_experts(model(name)):
+        del options["ep_size"]
+    return []
 
 
 def _own_length(name: str, given: Mapping[str, list[str]]) -> int:
@@ -183,7 +216,7 @@ TABLE = FlagTable(
     length="context-length",
     own_length=_own_length,
     kernels=("moe-runner-backend",),
-    settle=_experts,
+    settle=_settle,
     online={"fp8": "fp8"},
     online_experts=("modelopt_fp4",),
     checkpoints={**QUANTIZED, "modelopt_fp8": ("fp8", "fp8_block"), "mxfp8": ("mxfp8",)},

@@ -30,11 +30,12 @@ def divide_statically(
     Args:
         model: the model.
         gpu: the GPU.
-        tp: GPUs over which weights are divided.
+        tp: GPUs over which weights are divided; of each rank where MLPs are divided over several.
         mem_fraction_static: the share, in (0, 1].
         drafter_bytes: weights of what drafts, on each GPU.
     """
-    linked = tp > 1 and gpu.peer.bytes_per_s > gpu.host.bytes_per_s
+    ranks = 1 if model.expert_division is None else model.expert_division.ranks
+    linked = tp * ranks > 1 and gpu.peer.bytes_per_s > gpu.host.bytes_per_s
     free = gpu.memory_bytes - STARTED_BYTES - (LINKED_BYTES if linked else 0)
     return Division(
         memory=gpu.memory_bytes,

@@ -127,11 +127,8 @@ def test_an_analytic_profile_takes_any_block_size(succeeds):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ((), "either --profile or --device is needed"),
-        (("--profile", "analytic-h200", "--device", "cpu"), "either --profile or --device is needed"),
-        (("--device", "cpu"), "--device measures a profile, which goes into the folder --out; name one"),
+        ((), "--profile is needed: a profile by name, or the file that pagesim calibrate wrote"),
         (("--profile", "nothing"), "there is no profile 'nothing'"),
-        (("--profile", "P", "--block-sizes", "16,64"), "not measured at block_size 64; it knows 8, 16, 32"),
         (("--profile", "P", "--num-blocks", "1"), "num_blocks is 1; that many blocks of 16 tokens hold no"),
     ],
 )

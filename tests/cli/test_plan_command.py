@@ -225,7 +225,6 @@ def test_a_plan_is_drawn_as_a_bar_in_two_files(succeeds, tmp_path, name):
     ("arguments", "sentence"),
     [
         (("--model", "llama-3.1-8b", "--gpu", "l4"), "lower max_model_len to at most "),
-        (("--model", "opt-66b", "--gpu", "l4"), "that fits is 8"),
         (("--available-gib", "0"), "available_gib is 0.0; it must be above 0"),
         (("--available-gib", "nan"), "available_gib is nan; it must be above 0"),
         (("--max-num-seqs", "0"), "max_num_seqs"),
@@ -262,17 +261,6 @@ def test_a_plan_of_a_model_whose_config_was_not_seen_says_so_beside_the_output(c
     assert "unverified" not in shown.out
     (note,) = cli(*flags, "--json").json["notes"]
     assert note.startswith("model mistral-small-3 is unverified: ")
-
-
-def test_the_weights_of_a_family_that_is_not_known_are_an_estimate(succeeds, tmp_path):
-    config = tmp_path / "config.json"
-    shape = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "vocab_size": 1000}
-    heads = {"num_attention_heads": 32, "max_position_embeddings": 2048}
-    for family, known in (("llama", "exact"), ("of_tomorrow", "estimated")):
-        config.write_text(json.dumps({"model_type": family, **shape, **heads}))
-        plan = succeeds("plan", "--model", config, "--gpu", "l4", "--json").json
-        assert plan["known"]["weights"] == known
-        assert len(plan["notes"]) == (known == "estimated")
 
 
 GRID = ("plan", "--model", "llama-3.1-70b", "--gpu", "h100", "--max-model-len", "8192")

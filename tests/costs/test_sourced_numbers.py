@@ -209,7 +209,7 @@ def test_a_roofline_reaches_the_shares_that_its_page_gives() -> None:
 
 
 def test_errors_that_are_said_are_those_of_the_page() -> None:
-    page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "validation" / "accuracy.md").read_text(encoding="utf-8")
     rows = [[cell.strip(" *%") for cell in line.split("|")[1:-1]] for line in page.splitlines()]
     printed = {row[0]: (float(row[2]), float(row[4])) for row in rows if len(row) == 6 and "all" in row[0]}
     for cost, begins in (("auto", ""), ("roofline", "`--cost roofline`, ")):

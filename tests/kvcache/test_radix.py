@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -22,31 +23,43 @@ def text(rnd: Random, page: int) -> Prompt:
     return Prompt(tuple(token for token in tokens for _ in range(rnd.choice((1, page)))), page)
 
 
-def prefix_of(node: Node) -> Tokens:
-    return node.content.tokens[: node.end]  # type: ignore[attr-defined]
+def entries(content: Prompt, tree: RadixTree) -> tuple[Any, ...]:
+    """Return what a tree is keyed by: the tokens, or each with the one behind it."""
+    return tuple(pairwise(content.tokens)) if tree.behind else content.tokens
+
+
+def prefix_of(node: Node, tree: RadixTree) -> Tokens:
+    return entries(node.content, tree)[: node.end] if node.end else ()  # type: ignore[arg-type]
 
 
 def state(tree: RadixTree) -> dict[Tokens, tuple[float, ...]]:
-    return {prefix_of(node): (node.last_access, node.created, node.hit_count, node.lock_ref) for node in tree}
+    return {
+        prefix_of(node, tree): (node.last_access, node.created, node.hit_count, node.lock_ref)
+        for node in tree
+    }
 
 
-@pytest.mark.slow_but("1-lru", "4-lfu")
+@pytest.mark.slow_but("1-lru", "4-lfu", "1 by pairs-lfu", "4 by pairs-lru")
 @pytest.mark.parametrize("policy", get_args(EvictionPolicy))
-@pytest.mark.parametrize("page", [1, 4])
-def test_random_lives_are_those_of_a_slow_tree(page: int, policy: EvictionPolicy) -> None:
+@pytest.mark.parametrize(
+    ("page", "by_pairs"),
+    [(1, False), (4, False), (1, True), (4, True)],
+    ids=["1", "4", "1 by pairs", "4 by pairs"],
+)
+def test_random_lives_are_those_of_a_slow_tree(page: int, by_pairs: bool, policy: EvictionPolicy) -> None:
     rnd = Random(f"{page} {policy}")
-    tree, slow = RadixTree(page, policy), SlowTree(page, policy)
+    tree, slow = RadixTree(page, policy, by_pairs=by_pairs), SlowTree(page, policy)
     held: list[Node] = []
     evicted = split = 0
     for _ in range(900):
         change = rnd.choice(("match", "insert", "insert", "hold", "go on", "let go", "evict"))
         content = text(rnd, page)
-        tokens = content.tokens
+        count, tokens = len(content.tokens), entries(content, tree)
         whole = len(tokens) - len(tokens) % page
         before = len(slow.nodes)
         if change == "match":
-            node = tree.match(content, len(tokens))
-            assert content.tokens[: node.end] == slow.match(tokens)
+            node = tree.match(content, count)
+            assert tokens[: node.end] == slow.match(tokens)
             split += len(slow.nodes) > before
         elif change == "insert" and whole:
             seen = rnd.randint(0, whole)
@@ -54,27 +67,29 @@ def test_random_lives_are_those_of_a_slow_tree(page: int, policy: EvictionPolicy
             assert there == slow.insert(tokens[:whole], seen)
             assert node.end == whole
         elif change == "hold":
-            held.append(tree.match(content, len(tokens)))
+            held.append(tree.match(content, count))
             tree.lock(held[-1])
             slow.lock(slow.match(tokens))
         elif change == "go on" and held:
             place = rnd.randrange(len(held))
-            start = prefix_of(held[place]) if held[place].end else ()
-            longer = Prompt(start + tokens, page)
-            whole = len(longer.tokens) - len(longer.tokens) % page
+            start = prefix_of(held[place], tree)
+            own = held[place].content.tokens[: len(start) + tree.behind] if start else ()  # type: ignore[attr-defined]
+            longer = Prompt(own + content.tokens, page)
+            further = entries(longer, tree)
+            whole = len(further) - len(further) % page
             seen = rnd.randint(0, whole)
-            there, node = tree.insert(longer, whole, seen)
-            assert there == slow.insert(longer.tokens[:whole], seen)
+            there, node = tree.insert(longer, whole, seen) if whole else (0, tree.root)
+            assert there == (slow.insert(further[:whole], seen) if whole else 0)
             tree.unlock(held.pop(place))
             slow.lock(start, -1)
             if rnd.random() < 0.5:
                 held.append(node)
                 tree.lock(node)
-                slow.lock(longer.tokens[:whole])
+                slow.lock(further[:whole])
         elif change == "let go" and held:
             node = held.pop(rnd.randrange(len(held)))
             tree.unlock(node)
-            slow.lock(prefix_of(node) if node.end else (), -1)
+            slow.lock(prefix_of(node, tree), -1)
         elif change == "evict" and len(slow.nodes) > 12:
             wanted = rnd.randint(1, 40)
             sizes = sum(slow.length(node) for node in slow.nodes)

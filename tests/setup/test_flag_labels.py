@@ -80,6 +80,7 @@ VALUES = {
         "prefill-delayer-token-usage-low-watermark": "0.5",
         "retraction-policy": "priority",
         "speculative-algorithm": "EAGLE",
+        "moe-a2a-backend": "deepep",
     },
 }
 """Values of flags that do not take 32."""
@@ -154,7 +155,7 @@ def test_a_flag_decides_or_is_noted_or_refused_as_its_label_asks(release: str, f
         ("vllm serve opt-13b --prefill-context-parallel-size", ["1"]),
         ("vllm serve opt-13b --logprobs-mode", ["raw_logprobs", "raw_logits"]),
         ("vllm serve opt-13b --runner", ["auto", "generate"]),
-        ("sglang serve opt-13b --dp-size", ["1"]),
+        ("sglang serve opt-13b --attn-cp-size", ["1"]),
         ("sglang serve opt-13b --offload-group-size", ["-1"]),
         ("sglang serve opt-13b --dtype", ["auto", "half", "float16", "bfloat16"]),
         ("sglang serve opt-13b --model-impl", ["auto", "sglang"]),

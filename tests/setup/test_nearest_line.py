@@ -59,7 +59,7 @@ def nearest(line: str) -> str:
         ),
         ("sglang serve opt-13b --enable-lora --tp 2", "sglang serve opt-13b --tp 2"),
         (
-            "python -m sglang.launch_server --model opt-13b --dp-size 4",
+            "python -m sglang.launch_server --model opt-13b --attn-cp-size 4",
             "python -m sglang.launch_server --model opt-13b",
         ),
     ],

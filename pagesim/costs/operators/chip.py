@@ -27,7 +27,8 @@ def chip_of(gpu: GpuSpec, release: str = "") -> Chip | None:
     """Return the bundled measurements of a GPU; None if there are none.
 
     Those of another GPU of its generation do not stand for it: an RTX 4090 by an L40S's tables is 24 % too
-    slow and an H100 PCIe by an H100's 12 %, where the roofline is 1 and 8 % off (docs/validation/accuracy.md).
+    slow and an H100 PCIe by an H100's 12 %, where the roofline is 1 and 8 % off
+    (docs/validation/accuracy.md).
 
     Args:
         gpu: any.

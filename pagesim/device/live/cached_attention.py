@@ -28,9 +28,7 @@ class CachedAttention:
         pools: the cache.
         batch: of this iteration.
         kind: how decoding sequences read.
-        max_context: the longest context of a decoding sequence, or the longest there can be, by which the
-            kernel cuts contexts into splits; that of the batch unless given.
-        num_splits: how many splits that is, instead of what is chosen.
+        num_splits: into how many splits the kernel cuts contexts, instead of what it chooses by the longest.
         swap: blocks that come and leave while layers compute; a layer waits for its own before it writes.
     """
 
@@ -39,14 +37,13 @@ class CachedAttention:
         pools: KvPools,
         batch: DeviceBatch,
         kind: Kind,
-        max_context: int | None = None,
         num_splits: int | None = None,
         swap: LayerSwap | None = None,
     ) -> None:
         self.pools = pools
         self.batch = batch
         self.kind = kind
-        self._max_context = max(batch.contexts, default=0) if max_context is None else max_context
+        self._max_context = max(batch.contexts, default=0)
         self._num_splits = num_splits
         self._swap = swap
         self._gathered: tuple[Cache, Tensor] | None = None  # contexts as ``gather`` copies them

@@ -11,10 +11,11 @@ import simpy
 from pagesim.accounting.pass_recorder import PassRecorder
 from pagesim.accounting.request_log import RequestLog
 from pagesim.costs import IterationShape
+from pagesim.errors import PagesimError
 from pagesim.experiments.clusters.data_parallel import Watch, no_watch
 from pagesim.experiments.clusters.engine import Replica
 from pagesim.experiments.clusters.fleet import Fleet, ReplicaPool, counting
-from pagesim.experiments.clusters.routers import RoundRobin
+from pagesim.experiments.clusters.routers import RoundRobin, Router
 from pagesim.scheduling.added import AddedArrivals
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.sglang.attention_group import AttentionGroup, SglangRank
@@ -65,12 +66,13 @@ class AttentionTurns:
     Attributes:
         ends: when each forward pass in flight is over, in ticks.
         passes: how many there were.
-        idle_batches: how many empty batches ranks ran beside others.
+        dummies: how many empty batches ranks ran beside others.
+        waves: how often they began to work.
     """
 
     def __init__(self, size: int) -> None:
         self.ends: deque[int] = deque()
-        self.passes = self.idle_batches = 0
+        self.passes = self.dummies = self.waves = 0
         self._size = size
         self._ranks: list[AttentionRank] = []
         self._last_end = 0
@@ -102,6 +104,7 @@ class AttentionTurns:
             batches = group.turn(now, was_idle=was_idle)
             for engine in engines:
                 engine.decide(now)
+            self.waves += was_idle and bool(batches)
             self._launch(batches, now)
             was_idle = not (batches or self.ends)
             if batches and len(self.ends) < depth:
@@ -126,7 +129,7 @@ class AttentionTurns:
         self._last_end = begin + ticks
         self.ends.append(self._last_end)
         self.passes += 1
-        self.idle_batches += sum(not batch.tokens for batch in batches)
+        self.dummies += sum(not batch.tokens for batch in batches)
         for rank in self._ranks:
             recorder = rank.engine.recorder
             assert isinstance(recorder, PassRecorder)
@@ -199,9 +202,24 @@ class AttentionDataParallel:
         self._fleet.run(self._pool)
 
     def summary(self) -> dict[str, Any]:
-        """Return how often the ranks ran, and how often one of them without a request beside others."""
+        """Return how often the ranks ran, together and without any request."""
         turns = self._turns
-        return {"lock_step": {"passes": turns.passes, "idle_batches": turns.idle_batches}}
+        found = {"passes": turns.passes, "dummy_batches": turns.dummies, "waves": turns.waves}
+        return {"lock_step": found}
+
+
+def check_round_robin(setting: PreparedSystem, router: str | Router | None) -> str:
+    """Return what SGLang's own balancing over replicas or ranks is called in a summary.
+
+    Raises:
+        PagesimError: another router is given beside it.
+    """
+    if router not in (None, "round-robin"):
+        raise PagesimError(
+            f"router is {router}; SGLang sends requests to its replicas and ranks in turn: leave it out, or "
+            "give replicas in place of dp_size"
+        )
+    return "SGLang's round robin"
 
 
 def largest(batches: Sequence[Batch]) -> IterationShape:

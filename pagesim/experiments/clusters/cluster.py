@@ -16,13 +16,14 @@ import numpy.typing as npt
 from pagesim.accounting.metrics import TokenGaps, latencies, throughput
 from pagesim.api import as_trace, peak_rss_mb
 from pagesim.errors import PagesimError
+from pagesim.experiments.clusters.attention_ranks import AttentionDataParallel, check_round_robin
 from pagesim.experiments.clusters.data_parallel import DataParallel, check_router
 from pagesim.experiments.clusters.fleet import MOST_REPLICAS, replay_together
 from pagesim.experiments.clusters.routers import Router, find_router
 from pagesim.results.result import Stored
 from pagesim.scheduling.drafts import Speculation
 from pagesim.scheduling.failure_modes import FailureMode
-from pagesim.setup.data_parallel import ranks_of
+from pagesim.setup.data_parallel import engines_of
 from pagesim.setup.offload import total_traffic
 from pagesim.setup.prepare import PreparedSystem, prepare
 from pagesim.setup.server import ProgressCallback, Server
@@ -115,10 +116,10 @@ def run_cluster(
         PagesimError: an option, the trace or their combination is off; or a router answers nonsense.
     """
     started = time.perf_counter()
-    ranks = ranks_of(system)
+    option, ranks = engines_of(system)
     if ranks > 1 and replicas is not None:
         raise PagesimError(
-            f"replicas is {replicas}, and data_parallel_size {ranks}; the replicas of a deployment are its "
+            f"replicas is {replicas}, and {option} {ranks}; the replicas of a deployment are its "
             "ranks: leave one of them out"
         )
     replicas = ranks if ranks > 1 else replicas
@@ -128,13 +129,21 @@ def run_cluster(
     log = setting.new_log()
     chosen = find_router(router or "round-robin")
     of_ranks: dict[str, Any] = {}
-    if ranks > 1:
+    deployment: DataParallel | AttentionDataParallel | None = None
+    balanced = ""
+    if option == "data_parallel_size" and ranks > 1:
         balanced = check_router(setting, router)
         deployment = DataParallel(setting, log, chosen, progress=progress)
+    elif ranks > 1:
+        balanced = check_round_robin(setting, router)
+        if option == "attn_dp_size":
+            deployment = AttentionDataParallel(setting, log, progress=progress)
+    if deployment is not None:
         deployment.replay()
         servers, replica_of = deployment.servers, deployment.went_to
         router, of_ranks = balanced or router, deployment.summary()
     else:
+        router = balanced or router
         servers, replica_of = replay_together(setting, log, chosen, replicas, progress)
     of_requests, columns = setting.summary(log, replica_of)
     columns = {**columns, "replica": replica_of}

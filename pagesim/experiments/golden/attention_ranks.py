@@ -45,8 +45,10 @@ def tables_of_attention_ranks(system: System, trace: Trace, steps: pd.DataFrame)
         for number, (table, noted) in enumerate(zip(step_tables, details, strict=True))
     ]
     together = pd.concat(of_ranks).sort_values(["step", "dp_rank"], ignore_index=True)
-    _, columns = setting.summary(log)
-    return {"steps": together.assign(step=range(len(together))), "requests": pd.DataFrame(columns)}
+    requests = pd.DataFrame(setting.summary(log)[1])
+    for noted in details:
+        requests = noted.add_to_requests(requests)
+    return {"steps": together.assign(step=range(len(together))), "requests": requests}
 
 
 class RankDetails(SglangDetails):

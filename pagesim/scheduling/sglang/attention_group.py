@@ -6,6 +6,8 @@ Source: SGLang 0.5.23, ``srt/managers/scheduler_components/dp_attn.py`` (``prepa
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pagesim.kvcache import BlockManager
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.options import Prices
@@ -33,9 +35,11 @@ class SglangRank(Sglang):
         mode: what the last turn was: prefill, mixed, decode, ``turned`` (decodes that run as prompts of one
             token, because another rank has prompts), or ``idle`` (nothing, because another rank has a batch).
         all_tokens: of the batches of all ranks in the last turn, ``[R]``.
+        agree: tells the others whether this rank has prompts, and returns whether any has; None where decodes
+            and prompts of several ranks run side by side.
     """
 
-    __slots__ = ("_decided", "all_tokens", "graph_tokens", "mode")
+    __slots__ = ("_decided", "agree", "all_tokens", "graph_tokens", "mode")
 
     def __init__(
         self,
@@ -49,6 +53,7 @@ class SglangRank(Sglang):
         super().__init__(memory, own, max_model_len=max_model_len, prices=prices)
         self.graph_tokens = self.graphs_to(own)  # of the largest batch of prompts that a CUDA graph launches
         self.mode = "idle"
+        self.agree: Callable[[bool], bool] | None = None
         self.all_tokens: list[int] = []
         self._decided: Batch | None = None
 
@@ -71,6 +76,10 @@ class SglangRank(Sglang):
         self._decided = batch
         return batch
 
+    def may_decode(self, *, prefills: bool) -> bool:
+        """Say whether the running batch may decode: where it verifies drafts, only if no rank has prompts."""
+        return not (prefills if self.agree is None else self.agree(prefills))
+
     def plan(self, now: int) -> Batch:
         """Hand over what `take_turn` decided."""
         batch, self._decided = self._decided, None
@@ -91,12 +100,15 @@ class AttentionGroup:
     def __init__(self, ranks: list[SglangRank]) -> None:
         self._ranks = ranks
         self._rows: list[DelayerRow] = []
+        self._has_prompts = False  # whether any rank has, of those that have looked for some
         self._batches: list[Batch] = []
         self._begun = self._now = 0
         self._was_idle = False
         for rank in ranks:
             if rank.delayer is not None:
                 rank.delayer.exchange = self._exchange
+            if rank.drafts is not None:
+                rank.agree = self._agree
 
     def turn(self, now: int, *, was_idle: bool) -> list[Batch]:
         """Let every rank decide its batch; return them, ``[R]``, or nothing if none has one.
@@ -109,6 +121,7 @@ class AttentionGroup:
         """
         ranks = self._ranks
         self._now, self._begun, self._rows, self._was_idle = now, 0, [], was_idle
+        self._has_prompts = False
         self._batches = [Batch()] * len(ranks)
         while self._begun < len(ranks):
             self._decide_next()
@@ -144,6 +157,13 @@ class AttentionGroup:
             self._decide_next()
         return self._rows
 
+    def _agree(self, prefills: bool) -> bool:
+        """Return whether any rank has prompts in this turn; the others look for some first, as above."""
+        self._has_prompts = self._has_prompts or prefills
+        if self._begun < len(self._ranks):
+            self._decide_next()
+        return self._has_prompts
+
     def _learn(
         self, rank: SglangRank, batch: Batch, tokens: list[int], *, extends: bool, turns: bool
     ) -> None:
@@ -162,6 +182,8 @@ class AttentionGroup:
         elif not batch.tokens:
             rank.mode = "idle"
             batch.launches = True
+            if rank.drafts is not None:
+                rank.drafts.launch_nothing()
         elif extends and turns:
             rank.mode = "turned"
             running = rank.running_batch

@@ -58,6 +58,9 @@ LATENT_GRAPHS = 8192
 RANK_CONSERVATIVENESS = 0.3
 """Factor of ``schedule_conservativeness`` where attention has several ranks."""
 
+DEEPEP, DEEPEP_PREFILLS = 2 * 1024, 1024
+"""Memory of DeepEP's buffers under CUDA graphs of decodes, and more under those of prompts."""
+
 LLAMA_2_GRAPHS = 4096
 """Tokens of the largest such iteration for models called llama-2."""
 
@@ -124,7 +127,10 @@ def reserved_mib(options: SglangOptions, machine: Machine) -> float:
         reserved += (3 if decodes <= 300 else 4.5) * decodes * options.attn_dp_size
     if options.graphs_prompts:
         reserved += 1.5 * 1024 if machine.latent else 8 * captured(prompts)
-    return max(reserved, 10 * 1024) if _memory_mib(machine) > 60 * 1024 else reserved
+        reserved += DEEPEP_PREFILLS if options.moe_a2a_backend == "deepep" else 0
+    if _memory_mib(machine) > 60 * 1024:
+        reserved = max(reserved, 10 * 1024)
+    return reserved + (DEEPEP if options.moe_a2a_backend == "deepep" and options.graphs_decodes else 0)
 
 
 def static_fraction(options: SglangOptions, machine: Machine) -> float:
@@ -225,6 +231,8 @@ def resolved(options: SglangOptions, machine: Machine) -> SglangOptions:
         )
     if options.enable_prefill_delayer and options.disable_overlap_schedule:
         raise PagesimError("enable_prefill_delayer needs overlap: leave disable_overlap_schedule out")
+    if options.attn_dp_size > 1:
+        _check_ranks(options, machine)
     if chunk is None:
         chunk = tier_of(machine).chunk
     taken = {"chunked_prefill_size": chunk}
@@ -233,6 +241,27 @@ def resolved(options: SglangOptions, machine: Machine) -> SglangOptions:
     if options.cuda_graph_max_bs_prefill is None:
         taken["cuda_graph_max_bs_prefill"] = max(0, prefill_graphs(options, machine, chunk))
     return options.model_copy(update={**taken, **speculating(options, machine, paged=page_size(machine) > 1)})
+
+
+def _check_ranks(options: SglangOptions, machine: Machine) -> None:
+    """Refuse what does not go with several ranks of attention, or what they do with it is not modelled."""
+    if machine.tp % options.attn_dp_size:
+        raise PagesimError(
+            f"attn_dp_size is {options.attn_dp_size}; it must divide tensor_parallel_size, which is "
+            f"{machine.tp}"
+        )
+    beside = {
+        "speculative_algorithm": options.speculation is not None,
+        "prefill_decode_interval with enable_prefill_delayer": (
+            options.enable_prefill_delayer and options.prefill_decode_interval > 0
+        ),
+    }
+    for what, is_there in beside.items():
+        if is_there:
+            raise PagesimError(
+                f"attn_dp_size is {options.attn_dp_size}; what ranks of attention do with {what} is not "
+                "modelled: leave one of them out"
+            )
 
 
 def _memory_mib(machine: Machine) -> float:

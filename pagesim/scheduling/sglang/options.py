@@ -65,6 +65,19 @@ class SglangOptions(SchedulerOptions):
         description="Ranks into which the GPUs are divided for attention; each has a queue and a cache of "
         "its own, and all step together.",
     )
+    enable_dp_lm_head: bool = Field(
+        False, description="Divide the LM head over the GPUs of each rank of attention, not over all."
+    )
+    ep_size: int = Field(
+        1,
+        ge=1,
+        le=4096,
+        description="GPUs over which whole experts are dealt out. Decides on what is kept only where the "
+        "shared expert is one of them (Qwen3-Next).",
+    )
+    moe_a2a_backend: Literal["none", "deepep"] = Field(
+        "none", description="What carries tokens to experts; DeepEP has buffers of its own."
+    )
     max_running_requests: int | None = Field(
         None,
         ge=1,

@@ -256,11 +256,16 @@ class Sglang(Scheduler):
         self.merge_last_batch()
         interval = self.interval
         deferred = interval is not None and interval.defers(len(self.running_batch.reqs))
-        if not deferred and prefill.get_new_batch_prefill(self, batch, now):
-            if interval is not None:
-                interval.begin()
-        elif self.running_batch.reqs and not self.running_batch.is_prefill_only:
+        prefills = not deferred and prefill.get_new_batch_prefill(self, batch, now)
+        if prefills and interval is not None:
+            interval.begin()
+        may_decode = self.may_decode(prefills=prefills)
+        if may_decode and self.running_batch.reqs and not self.running_batch.is_prefill_only:
             decode.update_running_batch(self, batch)
+
+    def may_decode(self, *, prefills: bool) -> bool:
+        """Say whether the running batch may decode by itself; ``prefills`` says whether prompts run."""
+        return not prefills
 
     def merge_last_batch(self) -> None:
         """Let the requests join the running batch whose prompts ran in the iteration before."""

@@ -236,6 +236,10 @@ class Drafts(PendingResults):
         self._flights.append(Flight(shares, len(prompts), self._verifies))
         self._decodes, self._verifies = [], False
 
+    def launch_nothing(self) -> None:
+        """Note an iteration in which nothing is computed, beside those of other ranks of attention."""
+        self._flights.append(Flight([], 0, False))
+
     def process(self, scheduler: Sglang, now: int) -> list[EngineRequest]:
         if not self._flights:
             return []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -131,16 +131,6 @@ class FakeDevice:
             return put(staging, columns)
 
         monkeypatch.setattr(batch.Staging, "put", staged)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def one_thread() -> Iterator[None]:
-    """Two threads would fight for a busy core; and without torch nothing of this can run."""
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

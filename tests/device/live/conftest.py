@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,16 +10,6 @@ import pytest
 
 import pagesim as ps
 from pagesim.setup.system import System
-
-
-@pytest.fixture(autouse=True, scope="session")
-def one_thread() -> Iterator[None]:
-    """Two threads would fight for a busy core; and without torch nothing of this can run."""
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def few_requests(count: int = 8, **columns: Any) -> ps.Trace:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
@@ -137,10 +136,15 @@ class Browser:
         """Move the mouse to a place in the window."""
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
-    def picture(self, file: Path) -> None:
-        """Store what the window shows as a PNG."""
-        data = self.call("Page.captureScreenshot", format="png")["data"]
-        file.write_bytes(base64.b64decode(data))
+    def goes_dark(self) -> None:
+        """See that the page can be dark, sticks out nowhere, complained of nothing and asked for nothing."""
+        self.run("document.getElementById('theme').click()")
+        self.wait("document.documentElement.dataset.theme === 'dark'")
+        assert self.run("document.documentElement.scrollWidth <= innerWidth"), (
+            "nothing sticks out at the side"
+        )
+        assert self.complaints == []
+        assert self.requests == []
 
 
 @pytest.fixture(scope="session")
@@ -174,6 +178,15 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], 
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+@pytest.fixture(scope="module")
+def standing(chromium: Callable[[], Browser], page: Path) -> Iterator[Browser]:
+    """Return a browser in which the module's page stands open."""
+    browser = chromium()
+    browser.open(page)
+    yield browser
+    browser.close()
 
 
 @pytest.fixture

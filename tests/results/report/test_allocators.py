@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,14 +57,6 @@ def page(results: dict[str, Path]) -> Path:
     return out
 
 
-@pytest.fixture(scope="module")
-def opened(chromium: Callable[[], Any], page: Path) -> Iterator[Any]:
-    browser = chromium()
-    browser.open(page)
-    yield browser
-    browser.close()
-
-
 def slots_by_colour(pixels: dict[str, int]) -> dict[str, int]:
     """Return how many slots have each colour, of a map on which all are squares of one size."""
     there = {name: pixels.pop(",".join(map(str, (*colour, 255))), 0) for name, colour in COLOURS.items()}
@@ -90,14 +81,14 @@ def ledger_at(steps: Any, due: float) -> dict[str, int]:
     }
 
 
-def test_the_colours_are_the_ledger_of_the_iteration_at_every_instant(opened, results):
+def test_the_colours_are_the_ledger_of_the_iteration_at_every_instant(standing, results):
     steps = [ps.load(folder).steps for folder in results.values()]
     seen = [dict.fromkeys(COLOURS, 0) for _ in steps]
     for slot in range(INSTANTS):
-        opened.choose("time", str(slot))
-        due = opened.run("pagesimReport.data.instants[pagesimReport.map.slot]")
+        standing.choose("time", str(slot))
+        due = standing.run("pagesimReport.data.instants[pagesimReport.map.slot]")
         assert due == pytest.approx(40.0 * slot / (INSTANTS - 1), abs=1e-6)
-        for pixels, own, most in zip(opened.run(COUNTED), steps, seen, strict=True):
+        for pixels, own, most in zip(standing.run(COUNTED), steps, seen, strict=True):
             slots = slots_by_colour(pixels)
             assert sum(slots.values()) == BLOCKS * BLOCK_SIZE
             assert slots == ledger_at(own, due)
@@ -107,13 +98,13 @@ def test_the_colours_are_the_ledger_of_the_iteration_at_every_instant(opened, re
     assert seen[1]["external"] > 0
     assert seen[2]["internal"] < 16 * 60, "less than a block each"
     # Chromium says that the test reads pixels often.
-    assert [said for said in opened.complaints if "getImageData" not in said] == []
-    assert opened.requests == []
-    opened.complaints.clear()
+    assert [said for said in standing.complaints if "getImageData" not in said] == []
+    assert standing.requests == []
+    standing.complaints.clear()
 
 
-def test_the_table_beneath_is_the_results_fragmentation(opened, results):
-    rows = opened.run(
+def test_the_table_beneath_is_the_results_fragmentation(standing, results):
+    rows = standing.run(
         "Array.from(document.querySelectorAll('#fragmented tbody tr'), (row) =>"
         " Array.from(row.cells, (cell) => cell.innerText.trim()))"
     )
@@ -124,13 +115,13 @@ def test_the_table_beneath_is_the_results_fragmentation(opened, results):
         assert [float(cell) for cell in row[1:]] == pytest.approx(shares, abs=5.1e-3)
 
 
-def test_it_plays_and_names_the_colours(opened):
-    assert opened.run("Array.from(document.querySelectorAll('.pane h3'), (h) => h.innerText)") == list(
+def test_it_plays_and_names_the_colours(standing):
+    assert standing.run("Array.from(document.querySelectorAll('.pane h3'), (h) => h.innerText)") == list(
         POLICIES
     )
-    key = opened.run("Array.from(document.querySelectorAll('#key span'), (span) => span.innerText)")
+    key = standing.run("Array.from(document.querySelectorAll('#key span'), (span) => span.innerText)")
     assert key == ["used", "reserved", "internal fragmentation", "external fragmentation", "free"]
-    opened.choose("time", "5")
-    opened.run("document.getElementById('play').click()")
-    opened.wait(f"pagesimReport.map.slot === {INSTANTS - 1}")
-    assert opened.complaints == []
+    standing.choose("time", "5")
+    standing.run("document.getElementById('play').click()")
+    standing.wait(f"pagesimReport.map.slot === {INSTANTS - 1}")
+    assert standing.complaints == []
