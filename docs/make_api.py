@@ -207,9 +207,7 @@ HEAD = """# The public API
 
 These names are stable: [CHANGELOG.md](../../CHANGELOG.md) has each change. Other names can change any time.
 `help(pagesim.simulate)` and the like describe arguments, columns, defaults and errors.
-Functions raise `PagesimError`, with one sentence, where an argument is wrong.
-Lengths are in tokens, sizes in blocks, times in seconds unless a name says ticks (picoseconds).
-`[N]` is a column with one value a request.
+Lengths are in tokens, sizes in blocks, times in seconds or ticks (picoseconds).
 """
 
 
@@ -310,8 +308,7 @@ def page() -> str:
     """Return the page."""
     texts = [HEAD]
     for home, offered in everything().items():
-        texts.append(f"\n## {home}\n\n{first_sentence(import_module(home))}\n")
-        texts.append("\n")
+        texts.append(f"\n## {home}\n\n")
         for name, part in offered.items():
             said = first_sentence(part) if is_called(part) else f"A {noun(part)}: {PUBLIC[home][name]}."
             texts.append(f"- `{name}`: {said}\n")
