@@ -111,7 +111,7 @@ def test_one_hybrid_model_under_two_engines() -> None:
     assert (vllm.requests["cached_tokens"] % block == 0).all()
     assert (sglang.requests["cached_tokens"] % 64 == 0).all()
     assert sglang.requests["cached_tokens"].sum() > 1.2 * vllm.requests["cached_tokens"].sum()
-    # Memory goes to blocks that are all alike, or to states and tokens, 9 to 10.
+    # Where memory goes: to blocks that are all alike, or to states and tokens, 9 to 10, and a padding state.
     memory = sglang.summary["memory"]
     states, tokens = memory["states"], memory["num_blocks"] * 12 * 2 * 256 * 2
     assert states["slots"] * states["bytes_per_slot"] == pytest.approx(0.9 * tokens, rel=0.01)

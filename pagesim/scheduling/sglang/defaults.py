@@ -195,7 +195,7 @@ def options_of_rank(options: SglangOptions) -> SglangOptions:
     if options.max_running_requests is not None:
         of_rank["max_running_requests"] = max(1, options.max_running_requests // ranks)
     if chunk is not None:
-        of_rank["chunked_prefill_size"] = chunk // ranks  # -1 stays -1
+        of_rank["chunked_prefill_size"] = chunk // ranks or -1  # without chunks, as -1, where none is left
         if graphs is not None and chunk > 0:
             of_rank["cuda_graph_max_bs_prefill"] = min(graphs, chunk // ranks)
     return options.model_copy(update=of_rank)
@@ -248,18 +248,11 @@ def _check_ranks(options: SglangOptions, machine: Machine) -> None:
             f"attn_dp_size is {options.attn_dp_size}; it must divide tensor_parallel_size, which is "
             f"{machine.tp}"
         )
-    beside = {
-        "speculative_algorithm": options.speculation is not None,
-        "prefill_decode_interval with enable_prefill_delayer": (
-            options.enable_prefill_delayer and options.prefill_decode_interval > 0
-        ),
-    }
-    for what, is_there in beside.items():
-        if is_there:
-            raise PagesimError(
-                f"attn_dp_size is {options.attn_dp_size}; what ranks of attention do with {what} is not "
-                "modelled: leave one of them out"
-            )
+    if options.enable_prefill_delayer and options.prefill_decode_interval:
+        raise PagesimError(
+            f"attn_dp_size is {options.attn_dp_size}; with enable_prefill_delayer ranks wait for each other, "
+            "and with prefill_decode_interval one may not come: leave one of them out"
+        )
 
 
 def _memory_mib(machine: Machine) -> float:

@@ -12,10 +12,8 @@ from math import lcm
 from pagesim.kvcache.radix import StateRadixManager
 from pagesim.scheduling.sglang.options import SglangOptions
 from pagesim.scheduling.sglang.request import SglangRequest
-from pagesim.setup.compiled import mypyc_attr
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class StateTracker:
     """Says up to which token a request is inserted into the tree: there must be a state behind that one.
 
