@@ -207,9 +207,7 @@ HEAD = """# The public API
 
 These names are stable: [CHANGELOG.md](../../CHANGELOG.md) has each change. Other names can change any time.
 `help(pagesim.simulate)` and the like describe arguments, columns, defaults and errors.
-Functions raise `PagesimError`, with one sentence, where an argument is wrong.
-Lengths are in tokens, sizes in blocks, times in seconds unless a name says ticks (picoseconds).
-`[N]` is a column with one value a request.
+Lengths are in tokens, sizes in blocks, times in seconds or ticks (picoseconds).
 """
 
 
@@ -310,18 +308,17 @@ def page() -> str:
     """Return the page."""
     texts = [HEAD]
     for home, offered in everything().items():
-        texts.append(f"\n## {home}\n\n{first_paragraph(import_module(home))}\n")
-        texts.append("\n| | |\n|---|---|\n")
+        texts.append(f"\n## {home}\n\n")
         for name, part in offered.items():
-            said = first_paragraph(part) if is_called(part) else f"A {noun(part)}: {PUBLIC[home][name]}."
-            texts.append(f"| `{name}` | {said} |\n")
+            said = first_sentence(part) if is_called(part) else f"A {noun(part)}: {PUBLIC[home][name]}."
+            texts.append(f"- `{name}`: {said}\n")
     return "".join(texts)
 
 
-def first_paragraph(part: Any) -> str:
-    """Return the first paragraph of a docstring, fit for a cell of a table."""
+def first_sentence(part: Any) -> str:
+    """Return the first sentence of a docstring."""
     paragraph = " ".join((inspect.getdoc(part) or "").split("\n\n")[0].split())
-    return paragraph.replace("|", "\\|")
+    return re.split(r"(?<=[.)])\s+(?=[A-Z])", paragraph)[0]
 
 
 if __name__ == "__main__":

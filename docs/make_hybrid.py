@@ -13,7 +13,7 @@ from pagesim.accounting.fragmentation import INTERNAL
 from pagesim.api import run
 from pagesim.experiments.holdings import ANY_COST, holding
 from pagesim.experiments.loads import conversations
-from pagesim.experiments.plan import Plan, plan
+from pagesim.experiments.plan import plan
 from pagesim.hardware.gpus import GIB
 from pagesim.models import model
 from pagesim.setup.system import System
@@ -93,19 +93,12 @@ def printed(name: str) -> list[str]:
             name,
             f"{blocks.scheduler_block:,}",
             f"{blocks.num_blocks:,}",
-            f"{_of_windows(found):,}",
             f"{blocks.most_blocks:,}",
-            f"{found.tokens:,}",
             f"{found.concurrency:.2f}x",
             f"{alone.concurrency:.2f}x",
             f"{found.at_once}",
         )
     ]
-
-
-def _of_windows(found: Plan) -> int:
-    """Return how many of the blocks of a longest request are those of windows."""
-    return sum(group.most_blocks for group in found.blocks.groups if group.kind == "window")
 
 
 def found_again(name: str) -> list[str]:
@@ -147,9 +140,8 @@ HEADS = {
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ),
     "concurrency": (
-        "| model | block | blocks | of windows | blocks of the longest | "
-        "tokens, printed | concurrency, printed | without async | at once |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "| model | block | blocks | blocks of the longest | printed | without async | at once |",
+        "|---|--:|--:|--:|--:|--:|--:|",
     ),
     "prefixes": (
         "| model | block | found, % | found with `-1`, % |",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import gc
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -43,7 +45,8 @@ class PromptBlocks:
     @cached_property
     def future(self) -> Future:
         """What is asked for, block by block."""
-        return Future(self.requests)
+        with _without_collection():
+            return Future(self.requests)
 
     @cached_property
     def depth(self) -> list[int]:
@@ -78,13 +81,26 @@ def prompt_blocks(trace: Trace, tokens: int | None = None) -> PromptBlocks:
     prompts = trace.prompt_tokens[order].tolist()
     contents = Contents(trace, np.arange(len(trace)), tokens)
     requests: list[list[Hashable]] = []
-    for row, prompt in zip(order.tolist(), prompts, strict=True):
-        blocks: list[Hashable] = []
-        for name, first, end in contents.of(row).named(0, prompt):
-            blocks += [(name, place) for place in range(first // tokens, end // tokens)]
-        requests.append(blocks)
+    with _without_collection():
+        for row, prompt in zip(order.tolist(), prompts, strict=True):
+            blocks: list[Hashable] = []
+            for name, first, end in contents.of(row).named(0, prompt):
+                blocks += [(name, place) for place in range(first // tokens, end // tokens)]
+            requests.append(blocks)
     priority = None if trace.priority is None else trace.priority[order].tolist()
     return PromptBlocks(requests, arrival_s[order].tolist(), prompts, tokens, priority)
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Let Python look for no cycles meanwhile: blocks have none, and each look would visit all of them."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _due(trace: Trace) -> FloatColumn:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from pagesim.experiments.paper.figure import Reproduced
-from pagesim.experiments.paper.numbers import CERTAINTIES, FITTED, Number, Range, Verdict, range_text
+from pagesim.experiments.paper.numbers import CERTAINTIES, Number, Range, Verdict, range_text
 from pagesim.experiments.paper.reproduce import BEYOND
 from pagesim.experiments.paper.setting import ENGINES, FITTED_TO, PaperSetting, in_words
 
@@ -21,8 +21,8 @@ COSTS = {
 VERDICTS: tuple[Verdict, ...] = ("holds", "misses", "within reading", "outside reading")
 """Verdicts that the document counts by figure."""
 
-COUNTED: tuple[Verdict, ...] = ("holds", "within reading", "outside reading", "not run")
-"""Verdicts of numbers that the CSV files list and the document only counts."""
+COUNTED: tuple[Verdict, ...] = (*VERDICTS, "not run")
+"""Verdicts of numbers that a figure's section leaves to its CSV file; misses stand first in the document."""
 
 
 def document(
@@ -47,7 +47,7 @@ def document(
         "## In all",
         _table(
             {"figure": "---", "rests on": "---"} | dict.fromkeys(VERDICTS, "--:"),
-            (_summary(each) for each in made),
+            (_summary(each) for each in made if any(n.verdict in VERDICTS for n in each.numbers)),
         ),
     ]
     of_paper = sum(each.figure.name not in BEYOND for each in made)
@@ -108,20 +108,13 @@ def _section(each: Reproduced, pictures: Mapping[str, str]) -> list[str]:
         parts.append(f"**Not drawn**: {figure.missing}.")
     if figure.name in pictures:
         parts.append(f"![{figure.title}]({pictures[figure.name]})")
-    right = dict.fromkeys(["paper", "ours"], "--:")
     given = [n for n in each.numbers if n.paper is not None and n.verdict not in COUNTED]
-    rows = (
-        [
-            f"{n.series}, {n.x}",
-            f"{_range_cell(n.paper)} ({n.certainty})",
-            _cell(n.ours),
-            "" if n.bar == FITTED else n.bar,
-            n.verdict,
-        ]
-        for n in given
-    )
     if given:
-        parts.append(_table({"number": "---", **right, "bar": "---", "verdict": "---"}, rows))
+        rows = (
+            [f"{n.series}, {n.x}", f"{_range_cell(n.paper)} ({n.certainty})", _cell(n.ours)] for n in given
+        )
+        right = dict.fromkeys(["paper", "ours"], "--:")
+        parts.append(_table({"numbers without a bar, or fitted": "---", **right}, rows))
     if len(given) < len(each.numbers):
         parts.append(f"`{figure.name}.csv` has {len(each.numbers) - len(given)} more numbers.")
     return parts
