@@ -164,8 +164,8 @@ def test_a_flag_wins_over_the_file(succeeds, tmp_path):
 
 
 def test_every_field_of_a_scenario_is_a_flag_or_an_option_of_an_engine(succeeds):
-    shown = re.findall(r"^  --([a-z][a-z-]*)", succeeds("run", "--help").out, re.MULTILINE)
-    listed = re.findall(r"^ *--([a-z][a-z-]*)", succeeds("list", "options").out, re.MULTILINE)
+    shown = re.findall(r"^  --([a-z][a-z0-9-]*)", succeeds("run", "--help").out, re.MULTILINE)
+    listed = re.findall(r"^ *--([a-z][a-z0-9-]*)", succeeds("list", "options").out, re.MULTILINE)
     # A server's line stands for the flags that it holds; these are of engines and of no scheduler.
     unlisted = {"flashinfer_sampler", "kv_offloading_link", "page_size"}
     unlisted |= {"max_loras", "max_lora_rank", "cpu_offload_gb"}
