@@ -49,7 +49,7 @@ def test_random_lives_are_those_of_a_slow_tree(page: int, window: int, policy: E
             assert held[-1][1] == slow.lock_window(found)
         elif change == "let go" and held:
             node, begin = held.pop(rnd.randrange(len(held)))
-            prefix = prefix_of(node) if node.end else ()
+            prefix = prefix_of(node, tree)
             slow.unlock_window(prefix, begin)
             slow.lock(prefix, -1)
             tree.unlock(node, begin)
@@ -65,7 +65,7 @@ def test_random_lives_are_those_of_a_slow_tree(page: int, window: int, policy: E
         assert state(tree) == {
             node: (entry.used, entry.born, entry.hits, entry.locks) for node, entry in slow.nodes.items()
         }
-        assert [prefix_of(node) for node in tree.by_recency()] == slow.live
+        assert [prefix_of(node, tree) for node in tree.by_recency()] == slow.live
         assert (tree.window_evictable, tree.window_protected) == (
             slow.window_tokens(locked=False),
             slow.window_tokens(locked=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pagesim.kvcache.radix import WindowedRadixManager
@@ -37,6 +38,11 @@ class SglangDetails(Observer):
         self._preempted += [request.row for request in made_way]
         self._retracted += [request.row for request in batch.recomputed if request not in made_way]
         self._turned_away += [request.row for request in batch.ignored]
+        if not batch.tokens:
+            self._evicted_since()  # a turn without a batch has no row
+
+    def answered(self, requests: Sequence[EngineRequest], now: int) -> None:
+        self._evicted_since()  # likewise: what is left is of a turn that waited for this
 
     def finished(self, request: EngineRequest, now: int) -> None:
         if self.scheduler.drafts is not None:

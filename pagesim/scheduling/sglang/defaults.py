@@ -251,7 +251,6 @@ def _check_ranks(options: SglangOptions, machine: Machine) -> None:
             f"{machine.tp}"
         )
     beside = {
-        "speculative_algorithm": options.speculation is not None,
         "prefill_decode_interval with enable_prefill_delayer": (
             options.enable_prefill_delayer and options.prefill_decode_interval > 0
         ),
