@@ -1,4 +1,4 @@
-"""What the how-tos calibration, validate and usage show of calibrations and validations is what happens."""
+"""What docs/how-to/calibration.md, validate.md and usage.md show of them is what happens."""
 
 from __future__ import annotations
 
