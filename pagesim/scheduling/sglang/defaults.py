@@ -251,7 +251,9 @@ def _check_ranks(options: SglangOptions, machine: Machine) -> None:
             f"{machine.tp}"
         )
     beside = {
-        "speculative_algorithm": options.speculation is not None,
+        "speculative_algorithm and enable_prefill_delayer": (
+            options.speculative_algorithm is not None and options.enable_prefill_delayer
+        ),
         "prefill_decode_interval with enable_prefill_delayer": (
             options.enable_prefill_delayer and options.prefill_decode_interval > 0
         ),
