@@ -39,7 +39,6 @@ STEP = re.compile(rf"{COMMAND.pattern}|{FENCE.pattern}|^```\n(.*?)^```$", re.DOT
 
 NEEDS = {
     "pagesim profile import": "needs tables of operators, which are others'",
-    "pagesim profile bundle": "needs AIConfigurator's package, of 82 MB",
 }
 """What some commands need that is not here."""
 

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from pagesim.errors import TraceError
-from pagesim.workloads import agentic_mooncake, aiperf, bailian, llmservingsim, spans, tables, texts, tracelab
+from pagesim.workloads import (
+    agentic_mooncake,
+    aiperf,
+    bailian,
+    llmservingsim,
+    spans,
+    tables,
+    texts,
+    tracelab,
+    weka,
+)
 from pagesim.workloads.rows import Rows, listed
 from pagesim.workloads.source import PAIR
 from pagesim.workloads.tokenizer import counter
@@ -90,6 +100,13 @@ READERS: dict[str, Format] = {
         lambda rows, _: aiperf.read_aiperf(rows),
         closed_loop=True,
     ),
+    "weka": Format(
+        "Weka's and AgentX's coding agents (JSON lines or JSON: id, block_size, hash_id_scope, requests with "
+        "t, in, out, api_time, hash_ids, and subagents with requests of their own)",
+        _each("id", "block_size", "hash_id_scope", "requests"),
+        lambda rows, _: weka.read_weka(rows),
+        closed_loop=True,
+    ),
     "otel": Format(
         "OpenTelemetry GenAI spans (OTLP JSON lines: resourceSpans, with gen_ai.usage.input_tokens and "
         "gen_ai.conversation.id)",
@@ -155,10 +172,13 @@ READERS: dict[str, Format] = {
         lambda rows, _: tables.read_own(rows),
     ),
     "prompts": Format(
-        "vLLM's benchmark prompts (JSON lines: text of prompt, output_tokens)",
-        (["prompt"], tables.OUTPUT_NAMES),
+        "vLLM's prompts and custom datasets (JSON lines: text of prompt, output_tokens; without, 256)",
+        (["prompt"],),
         lambda rows, options: texts.read_prompts(
-            rows, counter(options.tokenizer), "prompt", tables.first_name(rows, tables.OUTPUT_NAMES)
+            rows,
+            counter(options.tokenizer),
+            "prompt",
+            next((name for name in tables.OUTPUT_NAMES if name in rows.columns), None),
         ),
     ),
 }

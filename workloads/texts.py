@@ -25,6 +25,9 @@ MODELS = ("gpt", "chatgpt", "assistant", "model", "bing", "bard", "bot")
 CONVERSATIONS = ("conversations", "conversation", "messages")
 """Columns that hold one: ShareGPT's; LMSYS-Chat's and WildChat's; OpenAI's."""
 
+CUSTOM_OUTPUT = 256
+"""Tokens that ``vllm bench serve`` generates for a prompt of a custom dataset (``--custom-output-len``)."""
+
 EXTRA = "one token added to each prompt (beginning of text) and each output (end)"
 
 
@@ -80,9 +83,12 @@ def read_instructions(rows: Rows, count: tokenizer.Counter, beside: str, answer:
     }
 
 
-def read_prompts(rows: Rows, count: tokenizer.Counter, prompt: str, output: str) -> dict[str, Any]:
-    """Read a prompt's text from one column, and the number of tokens to generate from another."""
-    text, tokens = _text(rows, prompt), rows.tokens(output)
+def read_prompts(rows: Rows, count: tokenizer.Counter, prompt: str, output: str | None) -> dict[str, Any]:
+    """Read a prompt's text from one column, and the number of tokens to generate from another, if any."""
+    text = _text(rows, prompt)
+    tokens = np.full(len(rows), CUSTOM_OUTPUT) if output is None else rows.tokens(output)
+    if output is None:
+        rows.notes.append(f"no output lengths: {CUSTOM_OUTPUT} tokens each, as --custom-output-len of vLLM")
     kept = rows.settle()
     rows.notes.extend((count.note, EXTRA.replace(" and each output (end)", "")))
     return {"prompt_tokens": count([text[i] for i in kept]) + 1, "output_tokens": tokens[kept]}

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from pagesim.kvcache.radix import RadixManager, WindowedRadixManager
+from pagesim.kvcache.radix import RadixManager, StateRadixManager, WindowedRadixManager
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
@@ -23,18 +23,23 @@ COUNTS = (
 WINDOW_COUNTS = ("window_blank", "window_evictable", "window_protected", "window_own", "tombstones")
 """Counts of the pool of layers with a window, where they have one of their own."""
 
+STATE_COUNTS = ("state_blank", "state_evictable", "state_protected", "state_own")
+"""Counts of the pool of recurrent states, where layers keep one: slots."""
+
 
 class TreeHistory(Observer):
     """Notes in every iteration that is planned, and at the end of every fast-forward, where tokens are.
 
     A token slot is *blank*, *evictable* (in the tree, and held by no request), *protected* (in the tree, and
     held), or a request's *own* (held and not in the tree). The four sum to the capacity. So do those of the
-    pool of layers with a window to its own; *tombstones* are tokens of the tree that have no slot there.
+    pool of layers with a window, and of the pool of states, to its own; *tombstones* are tokens of the tree
+    that have no slot in the pool of layers with a window.
     """
 
     def __init__(self) -> None:
         self._counts = array("q")
         self._windows = array("q")
+        self._states = array("q")
         self._ratios = array("d")
         self._evicted = 0
         self._retracted = 0
@@ -59,9 +64,11 @@ class TreeHistory(Observer):
         """
         table = np.array(self._counts, np.int64).reshape(-1, len(COUNTS))
         windows = np.array(self._windows, np.int64).reshape(-1, len(WINDOW_COUNTS))
+        states = np.array(self._states, np.int64).reshape(-1, len(STATE_COUNTS))
         return {
             **dict(zip(COUNTS, table.T, strict=True)),
             **(dict(zip(WINDOW_COUNTS, windows.T, strict=True)) if len(windows) else {}),
+            **(dict(zip(STATE_COUNTS, states.T, strict=True)) if len(states) else {}),
             "new_token_ratio": np.array(self._ratios, np.float64),
         }
 
@@ -85,5 +92,8 @@ class TreeHistory(Observer):
             own = memory.windows.num_blocks * page - blank - live
             dead = windows.evictable + windows.protected - live
             self._windows.fromlist([blank, windows.window_evictable, windows.window_protected, own, dead])
+        if isinstance(memory, StateRadixManager):
+            evictable, protected = memory.tree.evictable_states, memory.tree.protected_states
+            self._states.fromlist([memory.free_states, evictable, protected, memory.own_states])
         self._ratios.append(scheduler.new_token_ratio.current)
         self._evicted, self._retracted = memory.evicted, 0

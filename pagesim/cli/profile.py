@@ -127,24 +127,6 @@ def operators(
         show_operators.tables(system, of)
 
 
-@cli.command("bundle")
-def bundle(
-    *,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write the tables to.")],
-    tables: TABLES = None,
-) -> None:
-    """Make the bundled operator tables from those of AIConfigurator.
-
-    Example: pagesim profile bundle pagesim/costs/operators/data
-    """
-    from pagesim.costs.operators.aiconfigurator import bundle as make
-
-    sizes = make(folder, tables)
-    for gpu, size in sizes.items():
-        show.say(f"{gpu}: {size:,} bytes")
-    show.say(f"tables of {len(sizes)} GPUs written to {folder}, {sum(sizes.values()):,} bytes in all")
-
-
 @cli.command("rescale")
 def rescale(
     *,

@@ -14,6 +14,7 @@ from pagesim.eviction.priority import Priority
 from pagesim.eviction.retention import Retention
 from pagesim.eviction.s3fifo import S3Fifo
 from pagesim.eviction.sieve import Sieve
+from pagesim.eviction.slru import Slru
 from pagesim.eviction.vllm_arc import VllmArc
 from pagesim.setup.plugins import Plugins
 
@@ -31,6 +32,7 @@ EVICTION_POLICIES: Plugins[type[EvictionPolicy]] = Plugins(
         "retention": Retention,
         "vllm-arc": VllmArc,
         "priority": Priority,
+        "slru": Slru,
         "mru": Mru,
         "filo": Filo,
         "belady": Belady,

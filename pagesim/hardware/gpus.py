@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from pagesim.errors import PagesimError, brief
 from pagesim.hardware.gpu_spec import GIB, AllReduces, GpuSpec, Link
-from pagesim.models.names import find
 from pagesim.setup.plugins import Plugins
 
 __all__ = ["GIB", "GPUS", "GpuSpec", "Link", "gpu", "gpus"]
@@ -62,7 +63,12 @@ def gpu(name: str) -> GpuSpec:
     """
     if name.lower() not in _GPUS and name in GPUS:
         return GPUS.find(name)
-    return find("GPU", name, _GPUS)
+    spec = _GPUS.get(name.lower())
+    if spec is None:
+        near = get_close_matches(name.lower()[:100], _GPUS, n=5, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(_GPUS)}"
+        raise PagesimError(f"no GPU is named {brief(name, 1000)}; {hint}")
+    return spec
 
 
 def gpus() -> tuple[GpuSpec, ...]:

@@ -203,6 +203,7 @@ def recurrence(config: HfConfig) -> tuple[Recurrence, str] | None:
                 conv_bias=config.flag("use_conv_bias"),
                 in_bias=config.flag("use_bias"),
                 out_bias=config.flag("use_bias"),
+                chunk=config.number("chunk_size", default=256),
             ), _dtype(config, "mamba_ssm_cache_dtype")
         case "qwen3_next" | "qwen3_5" | "qwen3_5_moe":
             return GatedDeltaNet(
@@ -263,6 +264,7 @@ def _mamba2(config: HfConfig) -> Mamba2:
         in_bias=config.flag("mamba_proj_bias"),
         out_bias=config.flag("projectors_bias" if falcon else "mamba_proj_bias"),
         norm=config.flag("mamba_rms_norm") if falcon else True,
+        chunk=config.number("mamba_chunk_size", default=256),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from math import prod
 from typing import ClassVar
 
@@ -220,6 +220,8 @@ class StateLayer:
         always: whether they can even beside layers that cannot (Mamba-2 in vLLM).
         whole: of the channels of ``conv``, those that every GPU keeps: of Mamba-2 with a single group, its
             2 · state channels, which the heads of all GPUs read.
+        kernel_chunk: tokens that a kernel of SGLang's computes at once, at multiples of which it can leave a
+            state behind; layers that differ in it alone keep the same.
     """
 
     kind: ClassVar[str] = "state"
@@ -230,9 +232,11 @@ class StateLayer:
     checkpoint: int | None = None
     always: bool = False
     whole: int = 0
+    kernel_chunk: int = field(default=64, compare=False)
 
     def __post_init__(self) -> None:
         _check_sizes(self)
+        _check_size(self, "kernel_chunk", self.kernel_chunk)
         if self.checkpoint is not None:
             _check_size(self, "checkpoint", self.checkpoint)
         for name, least in (("conv", 0), ("state", 1)):

@@ -68,6 +68,7 @@ class Mamba2:
         conv_bias: the convolution has a bias.
         in_bias, out_bias: the projections in and out have one.
         norm: what leaves the state is normed.
+        chunk: tokens that a kernel computes at once.
     """
 
     heads: int
@@ -79,6 +80,7 @@ class Mamba2:
     in_bias: bool = False
     out_bias: bool = False
     norm: bool = True
+    chunk: int = 256
 
     @property
     def inner(self) -> int:
@@ -99,6 +101,7 @@ class Mamba2:
             checkpoint=1,
             always=True,
             whole=2 * self.state if self.groups == 1 else 0,
+            kernel_chunk=self.chunk,
         )
 
     def tensors(self, hidden: int, at: Sequence[int]) -> list[Tensor]:

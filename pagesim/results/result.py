@@ -32,7 +32,6 @@ TABLES = ("requests", "steps", "batches", "preemptions", "tiers", "tree")
 """The tables of a result, each in a file of its own."""
 
 
-
 @dataclass(frozen=True)
 class Stored:
     """What any replay leaves: a scenario, a summary, a row a request; as a folder, whole or not at all.

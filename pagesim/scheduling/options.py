@@ -70,6 +70,7 @@ class Machine(NamedTuple):
         model: the model's name.
         latent: whether it caches latent vectors (MLA).
         mtp_modules: MTP modules of its checkpoint that draft; 0 where that is not known.
+        has_states: whether layers of it keep a recurrent state.
     """
 
     gpu: str
@@ -80,3 +81,4 @@ class Machine(NamedTuple):
     model: str = ""
     latent: bool = False
     mtp_modules: int = 0
+    has_states: bool = False

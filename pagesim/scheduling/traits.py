@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pagesim.errors import PagesimError
 from pagesim.kvcache import BlockManager
-from pagesim.kvcache.radix import WindowPool
+from pagesim.kvcache.radix import StatePool, WindowPool
 from pagesim.scheduling.options import Machine, SchedulerOptions
 from pagesim.setup.compiled import mypyc_attr
 from pagesim.workloads.trace import IntColumn
@@ -118,7 +118,11 @@ class SchedulerTraits:
 
     @classmethod
     def memory_for(
-        cls, options: Any, num_blocks: int, block_size: int, windows: WindowPool | None = None
+        cls,
+        options: Any,
+        num_blocks: int,
+        block_size: int,
+        second: WindowPool | StatePool | None = None,
     ) -> BlockManager | None:
         """Return the empty memory that the scheduler brings with it under these options; None for none.
 
@@ -126,7 +130,7 @@ class SchedulerTraits:
             options: resolved.
             num_blocks: that sequences can hold.
             block_size: tokens a block.
-            windows: the pool of layers with a window, where they have one of their own.
+            second: the pool of layers with a window, or of recurrent states, where it is one of its own.
         """
         return None
 

@@ -18,8 +18,6 @@ from pagesim.models.layers import (
     WindowLayer,
 )
 from pagesim.models.parallel import cached_by_stage, stages_of
-from pagesim.scheduling.sglang import SglangOptions
-from pagesim.scheduling.sglang.defaults import states_of_a_request
 from pagesim.scheduling.speculative_config import DraftRules
 from pagesim.scheduling.vllm_releases import RELEASES
 from pagesim.scheduling.vllm_v1_options import VllmV1Options, batches_in_flight
@@ -29,12 +27,8 @@ from pagesim.sizing import (
     BlockGroup,
     BlockPlan,
     Capacity,
-    PoolPlan,
-    StatePlan,
     TypePlan,
     plan_blocks,
-    plan_pools,
-    plan_states,
     plan_types,
 )
 from pagesim.sizing.kernel_blocks import check_block
@@ -213,26 +207,6 @@ def type_plan(config: EngineConfig, layout: Layout) -> TypePlan:
         tp=config.system.tensor_parallel_size,
         block_size=config.system.block_size,
     )
-
-
-def pool_plan(config: EngineConfig, options: SglangOptions) -> PoolPlan | StatePlan | None:
-    """Plan the two pools of a system of policy ``sglang``; None where it has one, of layers that keep all.
-
-    Raises:
-        PagesimError: its layers keep something that is not simulated.
-    """
-    model, page = config.model, config.granularity[0]
-    tp, kv_dtype = config.tp, config.kv_dtype
-    if any(isinstance(layer, StateLayer) for layer in model.cache_layers):
-        given = options.max_running_requests if options.disable_radix_cache else None
-        count = states_of_a_request(options, page)
-        return plan_states(
-            model, block_size=page, of_a_request=count, states=given or 0, kv_dtype=kv_dtype, tp=tp
-        )
-    if options.disable_hybrid_swa_memory:
-        return None
-    ratio = options.swa_full_tokens_ratio
-    return plan_pools(model, block_size=page, ratio=ratio, kv_dtype=kv_dtype, tp=tp)
 
 
 def kv_groups(plan: BlockPlan, drafts: DraftRules | None = None) -> tuple[KVGroup, ...]:

@@ -18,7 +18,7 @@ from pagesim.kvcache import (
     PrefixManager,
 )
 from pagesim.kvcache.groups import are_hybrid
-from pagesim.kvcache.radix import WindowPool
+from pagesim.kvcache.radix import StatePool, WindowPool
 from pagesim.models.parallel import hand_over_bytes_per_token
 from pagesim.scheduling.attention_spans import AttentionSpans, LastTokens, SinceChunk
 from pagesim.scheduling.core import Scheduler
@@ -105,20 +105,16 @@ def new_memory(config: EngineConfig, *, tables: bool = False) -> BlockManager:
             f"enable_prefix_caching needs allocator paged, not {policy.allocator}: it brings its own "
             "memory; give --no-enable-prefix-caching"
         )
-    windows, types = None, None
+    second: WindowPool | StatePool | None = None
+    types = None
     if isinstance(plan, TypePlan):
         types, plan = plan.holding(num_blocks), None
     if isinstance(plan, PoolPlan):
         pools, plan = plan.holding(num_blocks), None
-        windows = WindowPool(pools.window, pools.window_blocks)
+        second = WindowPool(pools.window, pools.window_blocks)
     if isinstance(plan, StatePlan):
-        if caches:
-            raise PagesimError(
-                f"layers of {config.model.name} keep a state, and which states a tree of SGLang's holds is "
-                "not simulated: give disable_radix_cache, or policy vllm-v1"
-            )
-        plan = None
-    own = scheduler.memory_for(options, num_blocks, block_size, windows)
+        second, plan = StatePool(plan.states, plan.chunk, plan.state_bytes), None
+    own = scheduler.memory_for(options, num_blocks, block_size, second)
     if own is not None:
         return own
     drafts = options.draft_rules if isinstance(options, VllmV1Options) else None

@@ -31,6 +31,7 @@ MODULES = (
     "eviction.retention",
     "eviction.s3fifo",
     "eviction.sieve",
+    "eviction.slru",
     "kvcache.base",
     "kvcache.groups",
     "kvcache.sequence_group",

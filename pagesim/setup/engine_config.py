@@ -25,13 +25,13 @@ from pagesim.setup.block_plans import (
     divided_over,
     fitting_length,
     pipeline_stages,
-    pool_plan,
     type_plan,
 )
 from pagesim.setup.data_parallel import divided_experts
 from pagesim.setup.drafting import Drafting, drafting_of
 from pagesim.setup.offload import tier_specs, with_chunks
 from pagesim.setup.options import options_of
+from pagesim.setup.pool_plans import pool_plan
 from pagesim.setup.presets import BLOCK_SIZE, PAGE_BYTES, POLICY_PLUGINS, Policy, parts_of
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.system import MOST_BLOCKS, System
@@ -143,6 +143,7 @@ class EngineConfig:
             model=self.system.model,
             latent=self.model.mla is not None,
             mtp_modules=len(self.model.mtp or ()),
+            has_states=self.model.state_layers > 0,
         )
 
     @cached_property

@@ -30,7 +30,7 @@ from pagesim.sim.clients import Clients
 from pagesim.sim.clock import LONGEST_S, TICKS_PER_SECOND, to_ticks
 from pagesim.sim.copies import TierCopies
 from pagesim.sim.sending import SentArrivals
-from pagesim.sizing import PoolPlan
+from pagesim.sizing import PoolPlan, StatePlan
 from pagesim.workloads.trace import IntColumn, Trace
 
 
@@ -76,7 +76,7 @@ class PreparedSystem:
     @property
     def counts_pools(self) -> bool:
         """Whether there is a table of where the tokens of a tree's pool are, or those of two pools."""
-        return self.config.caches_in_tree or isinstance(self.config.capacity.plan, PoolPlan)
+        return self.config.caches_in_tree or isinstance(self.config.capacity.plan, PoolPlan | StatePlan)
 
     @property
     def is_closed(self) -> bool:

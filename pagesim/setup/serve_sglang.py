@@ -9,6 +9,7 @@ from typing import Any
 from pagesim.errors import PagesimError, brief
 from pagesim.models import model
 from pagesim.scheduling.sglang.defaults import PAGE, PAGED_GPUS
+from pagesim.setup.block_plans import STATE_DTYPES
 from pagesim.setup.data_parallel import fuses_shared_experts
 from pagesim.setup.serve_flags import flags_of
 from pagesim.setup.serve_parts import object_of
@@ -48,6 +49,9 @@ EVICTIONS = ("lru", "lfu")
 
 RETRACTIONS = ("length", "priority")
 """Values of ``--retraction-policy``."""
+
+STRATEGIES = ("auto", "extra_buffer", "no_buffer")
+"""Values of ``--mamba-radix-cache-strategy`` that are modelled."""
 
 ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM")
 """Values of ``--speculative-algorithm`` that are modelled."""
@@ -114,6 +118,8 @@ _READERS: dict[str, Reader] = {
     "schedule-policy": choice("schedule_policy", {name: name for name in ORDERS}),
     "retraction-policy": choice("retraction_policy", {name: name for name in RETRACTIONS}),
     "radix-eviction-policy": choice("radix_eviction_policy", {name: name for name in EVICTIONS}),
+    "mamba-radix-cache-strategy": choice("mamba_radix_cache_strategy", {name: name for name in STRATEGIES}),
+    "mamba-ssm-dtype": choice("mamba_ssm_dtype", {name: name for name in STATE_DTYPES}),
     "speculative-algorithm": choice("speculative_algorithm", {name: name for name in ALGORITHMS}),
     "kv-cache-dtype": choice(
         "kv_cache_dtype",

@@ -12,6 +12,8 @@ from pagesim.accounting.pass_recorder import PassRecorder
 from pagesim.accounting.records import Recorder
 from pagesim.accounting.request_log import RequestLog
 from pagesim.accounting.tier_history import TierHistory
+from pagesim.kvcache import BlockManager
+from pagesim.kvcache.radix import StateRadixManager
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.failure_modes import FailureMode
@@ -182,8 +184,24 @@ class Server:
                 **({"page_bytes": memory.page_bytes} if memory.is_hybrid and memory.equal_blocks else {}),
                 **means,
                 **({"groups": groups} if groups else {}),
+                **_states(memory),
                 **({} if self.tiers is None else {"tiers": self.tiers.summary()}),
             },
             "sharing": {"saving": self.means.saving},
             **({"tiers": tiers} if tiers else {}),
         }
+
+
+def _states(memory: BlockManager) -> dict[str, Any]:
+    """Return what of a summary is about a pool of recurrent states, beside that of tokens."""
+    if not isinstance(memory, StateRadixManager):
+        return {}
+    pool = memory.pool
+    return {
+        "states": {
+            "slots": pool.slots,
+            "bytes_per_slot": pool.state_bytes,
+            "slots_per_request": memory.slots_per_request,
+            "evicted": memory.evicted_states,
+        }
+    }

@@ -75,10 +75,6 @@ class PoolPlan:
             )
 
 
-STATE_RATIO = 0.9
-"""Memory for states as a share of that for tokens: ``--mamba-full-memory-ratio``, left out."""
-
-
 @dataclass(frozen=True, slots=True)
 class StatePlan:
     """A pool of tokens and one of states, of a model whose layers keep one or the other.
@@ -88,6 +84,8 @@ class StatePlan:
         state_bytes: of a state in all layers that keep one, on each GPU.
         block_size: tokens of a page.
         of_a_request: states for which a running request is counted, those that a tree holds of it among them.
+        chunk: tokens that the kernels of those layers compute at once.
+        ratio: memory for states, as a share of that for tokens.
         states: slots of the pool of states; 0 where they are not known yet.
         num_blocks: pages of the first pool.
     """
@@ -96,6 +94,8 @@ class StatePlan:
     state_bytes: int
     block_size: int
     of_a_request: int
+    chunk: int = 64
+    ratio: float = 0.9
     states: int = 0
     num_blocks: int = 0
 
@@ -111,7 +111,7 @@ class StatePlan:
 
     def within(self, cache_bytes: int) -> StatePlan:
         """Return the plan where both pools have so many bytes on each GPU, and a state for padding."""
-        share = cache_bytes * STATE_RATIO / (1 + STATE_RATIO) - self.state_bytes
+        share = cache_bytes * self.ratio / (1 + self.ratio) - self.state_bytes
         states = self.states or max(0, int(share // self.state_bytes))
         rest = max(0, cache_bytes - (states + 1) * self.state_bytes)
         return replace(self, states=states, num_blocks=rest // self.token_bytes // self.block_size)
@@ -130,12 +130,12 @@ class StatePlan:
         if not self.states:
             raise PagesimError(
                 "num_blocks is given, and how many states there is room for beside them is not known: leave "
-                "it out or, with disable_radix_cache, give max_running_requests"
+                "it out, or give max_mamba_cache_size"
             )
         if not self.most_running:
             raise CapacityError(
                 f"the cache has room for {self.states} states; a request needs {self.of_a_request}: give "
-                "it more memory"
+                "it more memory, or raise max_mamba_cache_size where it is given"
             )
 
 
@@ -145,18 +145,22 @@ def plan_states(
     block_size: int,
     of_a_request: int,
     states: int = 0,
+    ratio: float = 0.9,
+    state_dtype: str = "fp32",
     kv_dtype: str = "fp16",
     tp: int = 1,
 ) -> StatePlan:
     """Plan the pools of a model some of whose layers keep a state.
 
-    Convolutions' states have 16 bits and recurrent ones 32, as SGLang takes them, whatever vLLM does.
+    Convolutions' states have 16 bits, as SGLang takes them, whatever vLLM does.
 
     Args:
         model: its layers say what each pool keeps.
         block_size: tokens of a page.
         of_a_request: states for which a running request is counted.
         states: slots of the pool of states; 0 if they follow from memory.
+        ratio: memory for states, as a share of that for tokens.
+        state_dtype: of recurrent states.
         kv_dtype: of the cache.
         tp: GPUs over which heads are divided.
 
@@ -171,12 +175,16 @@ def plan_states(
             f"layers of {model.name} are {model.layers_in_words}; beside states SGLang is simulated for "
             "layers that attend to all tokens: choose another model, or policy vllm-v1"
         )
-    wide = [replace(each, conv_dtype="bf16", state_dtype="fp32" if each.conv[1] else "bf16") for each in keep]
+    wide = [
+        replace(each, conv_dtype="bf16", state_dtype=state_dtype if each.conv[1] else "bf16") for each in keep
+    ]
     return StatePlan(
         token_bytes=sum(layer.bytes_per_token(kv_dtype, tp) for layer in attend),
         state_bytes=sum(layer.state_bytes(tp) for layer in wide),
         block_size=block_size,
         of_a_request=of_a_request,
+        chunk=max(layer.kernel_chunk for layer in keep),
+        ratio=ratio,
         states=states,
     )
 

@@ -7,9 +7,8 @@ import csv
 import pytest
 
 import pagesim as ps
-from pagesim.eviction import CacheView, EvictionPolicy
-from pagesim.eviction.ranking import Queue
 from pagesim.testing import check_eviction_policy
+from tests.eviction.plugins import Clock
 
 CACHE = ("cache", "--model", "tiny")
 
@@ -61,30 +60,6 @@ def test_a_policy_serves_inside_an_engine_as_well(succeeds, conversations, tmp_p
     share = 100 * (0 + 1 + 2) / (1 + 2 + 3)
     assert float(rows["lru"]["engine_hit_pct"]) == float(rows["arc"]["engine_hit_pct"]) == share
     assert float(rows["lru"]["engine_ttft_s"]) > 0
-
-
-class Clock(EvictionPolicy):
-    """FIFO with reinsertion: a block that was used since it was looked at goes to the end instead."""
-
-    def __init__(self, cache: CacheView) -> None:
-        super().__init__(cache)
-        self._queue = Queue(cache)
-        self._used: set[int] = set()
-
-    def hit(self, block: int) -> None:
-        self._used.add(block)
-
-    def insert(self, block: int) -> None:
-        self._queue.append(block)
-
-    def freed(self, block: int) -> None:
-        self._queue.freed(block)
-
-    def evict(self) -> int | None:
-        while (block := self._queue.pop()) is not None and block in self._used:
-            self._used.discard(block)
-            self._queue.append(block)
-        return block
 
 
 def test_a_policy_of_ones_own_is_a_class_and_a_call(succeeds, conversations):

@@ -266,11 +266,6 @@ def test_a_full_disk_leaves_the_older_result_and_no_draft(succeeds, tmp_path):
     assert everything(tmp_path) == before
 
 
-def test_a_stored_result_may_be_read_by_others(succeeds, tmp_path):
-    succeeds("run", *SMALL, "--out", tmp_path / "out")
-    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o755
-
-
 def test_a_full_standard_output_is_said_in_one_sentence(in_a_process):
     full = Path("/dev/full")
     if not full.exists():

@@ -23,8 +23,12 @@ from pagesim.eviction import (
 from pagesim.eviction.gdsf import Gdsf
 from pagesim.experiments.prompt_blocks import prompt_blocks
 from pagesim.workloads import load
+from tests.eviction.plugins import PLUGINS
 
 POLICIES = ("lru", "fifo", "lfu", "sieve", "s3fifo", "arc", "gdsf", "belady")
+SGLANG = {"mru": "mru", "filo": "filo", "slru-sglang": "slru"}
+"""SGLang's leaf orders that only the reference with the prefix constraint has, and their names here."""
+
 BLOCK = {"multiturn_s7": 16}
 SMALL = ("small_s1", "small_s2", "small_s3")
 
@@ -62,10 +66,12 @@ def policies(shared: Path) -> Path:
     return found
 
 
-def rows_of(folder: Path, name: str, *traces: str) -> list[dict[str, str]]:
-    """Return a golden table's rows of these traces and of the policies of the box."""
+def rows_of(
+    folder: Path, name: str, *traces: str, policies: Sequence[str] = POLICIES
+) -> list[dict[str, str]]:
+    """Return a golden table's rows of these traces and policies."""
     with (folder / f"golden_{name}.csv").open(newline="") as file:
-        return [row for row in csv.DictReader(file) if row["trace"] in traces and row["policy"] in POLICIES]
+        return [row for row in csv.DictReader(file) if row["trace"] in traces and row["policy"] in policies]
 
 
 @cache
@@ -102,12 +108,19 @@ def depths(future: Future) -> list[int]:
 def prefix_cache(policy: str, capacity: int, depth: Sequence[int], size: int) -> PrefixCache:
     weights = [1 + ATTENTION[size] * (each + 0.5) for each in depth]
     view = CacheView(capacity, depth, weights)
-    return PrefixCache(view, EVICTION_POLICIES.find(policy)(view))
+    kind = PLUGINS.get(policy) or EVICTION_POLICIES.find(SGLANG.get(policy, policy))
+    return PrefixCache(view, kind(view))
 
 
-def check_tree(folder: Path, name: str, *traces: str, capacities: Sequence[int] = ()) -> None:
-    rows = rows_of(folder, name, *traces)
-    assert rows
+def check_tree(
+    folder: Path,
+    name: str,
+    *traces: str,
+    capacities: Sequence[int] = (),
+    policies: Sequence[str] = (*POLICIES, *SGLANG),
+) -> None:
+    rows = rows_of(folder, name, *traces, policies=policies)
+    assert {row["policy"] for row in rows} == set(policies)
     for row in rows:
         capacity, trace = int(row["capacity"]), row["trace"]
         if capacities and capacity not in capacities:
@@ -152,6 +165,10 @@ def check_flat(folder: Path, name: str, *traces: str, capacities: Sequence[int] 
 
 def test_small_traces_hit_as_often_as_in_the_reference(policies: Path) -> None:
     check_tree(policies, "tree_small", *SMALL)
+
+
+def test_policies_of_ones_own_hit_as_often_as_in_the_reference(policies: Path) -> None:
+    check_tree(policies, "tree_small", *SMALL, policies=tuple(PLUGINS))
 
 
 def test_small_traces_hit_as_often_as_in_libcachesim(policies: Path) -> None:

@@ -19,6 +19,7 @@ from tests.eviction.naive import (
     NaiveS3Fifo,
     NaiveSieve,
 )
+from tests.eviction.plugins import PLUGINS
 
 OPERATIONS = 10_000
 BLOCKS = 60
@@ -46,6 +47,11 @@ def a_view(capacity: int, **given: object) -> CacheView:
 @pytest.mark.parametrize("name", EVICTION_POLICIES.own())
 def test_a_policy_of_the_box_keeps_the_contract(name: str) -> None:
     check_eviction_policy(EVICTION_POLICIES.find(name))
+
+
+@pytest.mark.parametrize("kind", PLUGINS.values())
+def test_a_policy_of_ones_own_keeps_the_contract(kind: type[EvictionPolicy]) -> None:
+    check_eviction_policy(kind)
 
 
 @pytest.mark.parametrize("capacity", [10, 23])

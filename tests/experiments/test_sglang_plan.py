@@ -11,7 +11,7 @@ import pagesim as ps
 from pagesim.errors import PagesimError
 from pagesim.experiments.sglang_plan import SglangPlan, plan_sglang
 from pagesim.experiments.startup_log import read_log
-from pagesim.hardware.gpus import GIB
+from pagesim.hardware.gpus import GIB, gpu
 from pagesim.models import model
 from pagesim.setup.serve import read_serve
 from pagesim.setup.system import System, checked
@@ -56,6 +56,56 @@ def test_a_model_with_windows_has_two_pools() -> None:
     assert list(found.pools) == ["full attention", "window 128"]
     assert windows[0] == int(full[0] * 0.8)
     assert full[1] == windows[1] == 18 * 2 * 4 * 64 * 2
+
+
+def weights_of(found: SglangPlan) -> float:
+    return next(part.bytes for part in found.parts if part.name == "weights")
+
+
+LATENT_MIB = 1536
+"""What DeepSeek's kernels need beside CUDA graphs of prompts (arg_groups/memory_hook.py 386)."""
+
+
+def test_a_rank_of_attention_is_sized_by_the_rules() -> None:
+    # memory_hook.py 281 to 400: graphs of decodes cost 2 MiB a sequence, and under attention DP 3 a rank
+    # more, half as much again beyond 300; parallel_hook.py 318: a rank has an eighth of the chunk.
+    line = "sglang serve deepseek-v3 --tp 8 --max-running-requests 4096"
+    alone, ranks = planned(line, "h200"), planned(f"{line} --dp 8 --enable-dp-attention", "h200")
+    memory = gpu("h200").listed_mib
+    assert memory is not None
+    reserved = 512 + 1.5 * 8192 + 1024 + 2 * 512 + LATENT_MIB
+    assert alone.settled["mem_fraction_static"] == round((memory - reserved) / memory, 3)
+    reserved += 512 * 8 * 4.5
+    assert ranks.settled["mem_fraction_static"] == round((memory - reserved) / memory, 3)
+    assert (alone.settled["chunked_prefill_size"], ranks.settled["chunked_prefill_size"]) == (8192, 1024)
+    assert (alone.max_running_requests, ranks.max_running_requests) == (4096, 512)
+    # Every GPU has attention and the embedding whole, and a part of all else.
+    spec = model("deepseek-v3")
+    attention = [spec.weight_bytes_by_group(tp)["attention"] for tp in (1, 8)]
+    embedding = spec.vocab * spec.hidden * 2 * 7 // 8
+    assert weights_of(ranks) - weights_of(alone) == attention[0] - attention[1] + embedding
+    head = planned(f"{line} --dp 8 --enable-dp-attention --enable-dp-lm-head", "h200")
+    assert weights_of(head) == weights_of(ranks) + embedding
+
+
+def test_deepep_has_buffers_beside_cuda_graphs() -> None:
+    # memory_hook.py 392 and 402: 1 GiB under graphs of prompts and 2 GiB under those of decodes.
+    memory = gpu("h200").listed_mib
+    assert memory is not None
+    reserved = 512 + 1.5 * 8192 + 1024 + 2 * 512 + LATENT_MIB + 1024 + 2048
+    line = "sglang serve deepseek-v3 --tp 8 --moe-a2a-backend deepep"
+    assert planned(line, "h200").settled["mem_fraction_static"] == round((memory - reserved) / memory, 3)
+    reserved = 512 + 1.5 * 8192 + 1024 + 2 * 512 + 2048  # no graphs of prompts
+    line += " --disable-prefill-cuda-graph --max-total-tokens 100000"
+    assert planned(line, "h200").settled["mem_fraction_static"] == round((memory - reserved) / memory, 3)
+
+
+def test_the_shared_expert_of_qwen3_next_is_whole_where_experts_are() -> None:
+    # layers/moe/fused_moe_triton/layer.py 405: of tp // ep parts a GPU has one; 48 layers of 3 · 2048 · 512.
+    line, expert = "sglang serve Qwen/Qwen3-Next-80B-A3B-Instruct --tp 8", 48 * 3 * 2048 * 512 * 2
+    flags = ("", " --ep 2", " --ep 4", " --ep 8", " --ep 8 --moe-a2a-backend deepep")
+    sizes = [weights_of(planned(line + more, "h200")) for more in flags]
+    assert [size - sizes[0] for size in sizes] == [0, expert // 8, expert * 3 // 8, expert * 7 // 8, 0]
 
 
 def test_other_policies_are_refused() -> None:

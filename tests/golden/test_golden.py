@@ -60,6 +60,8 @@ QUICK = {
     "sglang_turns_lpm_p8_chunk256",
     "sosp_block256_vllm_2.0",
     "sosp_fig2_orca-max",
+    "states_nobuffer",
+    "states_p64_c128",
     "unequal",
 }
 """A short log of each kind; quick in the two ways that have nothing in common."""

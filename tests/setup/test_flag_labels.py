@@ -79,6 +79,8 @@ VALUES = {
         "schedule-conservativeness": "0.5",
         "prefill-delayer-token-usage-low-watermark": "0.5",
         "retraction-policy": "priority",
+        "mamba-radix-cache-strategy": "no_buffer",
+        "mamba-ssm-dtype": "bfloat16",
         "speculative-algorithm": "EAGLE",
         "moe-a2a-backend": "deepep",
     },

@@ -105,7 +105,7 @@ def test_models_without_two_pools_keep_all_tokens_in_one() -> None:
     ("options", "sentence"),
     [
         ({"swa_full_tokens_ratio": 0.05}, "swa_full_tokens_ratio is 0.05, which leaves the pool"),
-        ({"model": "falcon-h1-7b", "num_blocks": None}, "layers of falcon-h1-7b keep a state, and which"),
+        ({"model": "glm-5.3-flash"}, "beside states SGLang is simulated for layers that attend to all"),
     ],
 )
 def test_what_does_not_start_is_refused(options: dict[str, Any], sentence: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,63 @@ def test_a_session_of_aiperf_waits_for_its_delays(tmp_path: Path) -> None:
     assert by_session == {5: (2.0, 0.0), 6: (2.0, 1.5), 7: (0.0, 0.0)}
     assert trace.hash_ids is not None
     assert set(trace.hash_ids) == {(1, 2), (1, 3), (4,)}
+
+
+def a_weka_call(sent: float, ids: list[int], **more: Any) -> dict[str, Any]:
+    call = {"t": sent, "type": "s", "in": 64 * len(ids), "out": 9, "api_time": 1.0, "hash_ids": ids}
+    return {**call, **more}
+
+
+def a_weka_trace(name: str, *requests: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"id": name, "block_size": 64, "hash_id_scope": "local", "requests": list(requests), **more}
+
+
+@pytest.mark.parametrize(("inner", "scope"), [(2.5, "local"), (0.5, "global")])
+def test_an_agent_of_weka_and_its_subagent_are_closed_loops(tmp_path: Path, inner: float, scope: str) -> None:
+    """A subagent at 2 s calls half a second later, whether its times count from itself or from the start."""
+    sub = {
+        "t": 2.0,
+        "type": "subagent",
+        "requests": [a_weka_call(inner, [1, 8]), a_weka_call(inner + 2, [1])],
+    }
+    calls = [a_weka_call(0.0, [1, 2]), sub, a_weka_call(4.0, [1, 2, 3], out=0), a_weka_call(9.0, [1, 2, 3])]
+    rows = [a_weka_trace(name, *calls, hash_id_scope=scope) for name in "ab"]
+    trace = load(written(tmp_path, *rows))
+    assert trace.session_id is not None
+    assert trace.think_s is not None
+    assert trace.hash_ids is not None
+    assert trace.hash_block_size == 64
+    order = [row for row, name in enumerate(trace.session_id.tolist()) if name.startswith("a ")]
+    seen = {name: trace.arrival_s[row] for row, name in enumerate(trace.session_id) if row in order}
+    assert seen == {"a agent 0": 0.0, "a agent 1": 2.5}
+    assert sorted(zip(trace.prompt_tokens[order], trace.think_s[order], strict=True)) == [
+        *((64, 1.0), (128, 0.0), (128, 0.0), (192, 8.0))  # from 3.5 to 4.5 s, and from 1 to 9 s
+    ]
+    assert len({each for ids in trace.hash_ids for each in ids}) == (4 if scope == "global" else 8)
+    assert "nothing waits for the 4 calls of subagents, out of 8" in trace.notes
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"requests": 5}, "a call is 5; it must be an object with t, in, out and hash_ids"),
+        ({"requests": [a_weka_call(-1.0, [1])]}, "a call's t is -1.0; t and api_time must be finite"),
+        ({"requests": [a_weka_call(0.0, [1], out=0.5)]}, "a call's out is 0.5; it must be from 0 to"),
+        ({"requests": [a_weka_call(0.0, [1, 2], **{"in": 64})]}, "must be an id each 64 tokens at most"),
+        ({"requests": [a_weka_call(0.0, [1], **{"in": 0})]}, "a call's in is 0; it must be from 1 to"),
+        ({"block_size": 16}, "block_size is 16; it must be 64, as the first"),
+    ],
+)
+def test_what_is_wrong_with_a_trace_of_weka_is_said(tmp_path: Path, more: dict[str, Any], said: str) -> None:
+    rows = [a_weka_trace("a", a_weka_call(0.0, [1])), a_weka_trace("b", a_weka_call(0.0, [1]), **more)]
+    with pytest.raises(TraceError, match=r"row 2 \(line 2\): .*" + re.escape(said)):
+        load(written(tmp_path, *rows))
+
+
+def test_a_custom_dataset_of_vllm_without_lengths_gets_those_of_its_benchmark(tmp_path: Path) -> None:
+    trace = load(written(tmp_path, {"prompt": "How are you?"}, {"prompt": "Why?"}))
+    assert trace.output_tokens.tolist() == [256, 256]
+    assert any("256 tokens each, as --custom-output-len" in note for note in trace.notes)
 
 
 TALK = [{"role": "user", "content": "How are you?"}, {"role": "assistant", "content": "Fine."}]

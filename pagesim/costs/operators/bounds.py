@@ -1,6 +1,6 @@
 """Bounds of operators by the datasheet, with which a measurement is carried to what was not measured.
 
-What was measured of one type, shape or GPU counts for another one times the ratio of their bounds at the same
+What was measured of one type or shape counts for another one times the ratio of their bounds at the same
 size. Everything that is borrowed goes by this one rule.
 """
 

@@ -72,8 +72,7 @@ class Operators:
         moe_backend: the kernel of experts; the first that was timed when left out.
 
     Attributes:
-        sources: by term, the table that it is of.
-        used: by term, that table.
+        used: by term, the table that it is of.
         missing: by term, why it is the datasheet's.
         ranges: by term, the sizes that were timed.
         notes: what a user should know, a sentence each.

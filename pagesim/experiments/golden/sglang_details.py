@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pagesim.kvcache.radix import WindowedRadixManager
+from pagesim.kvcache.radix import StateRadixManager, WindowedRadixManager
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
@@ -26,7 +25,6 @@ class SglangDetails(Observer):
         self._retracted: list[int] = []
         self._preempted: list[int] = []
         self._turned_away: list[int] = []
-        self._evicted = 0
         self._outputs: dict[int, int] = {}  # by row of the trace, where requests verify drafts
 
     def begun(self, scheduler: Scheduler) -> None:
@@ -38,11 +36,6 @@ class SglangDetails(Observer):
         self._preempted += [request.row for request in made_way]
         self._retracted += [request.row for request in batch.recomputed if request not in made_way]
         self._turned_away += [request.row for request in batch.ignored]
-        if not batch.tokens:
-            self._evicted_since()  # a turn without a batch has no row
-
-    def answered(self, requests: Sequence[EngineRequest], now: int) -> None:
-        self._evicted_since()  # likewise: what is left is of a turn that waited for this
 
     def finished(self, request: EngineRequest, now: int) -> None:
         if self.scheduler.drafts is not None:
@@ -63,7 +56,8 @@ class SglangDetails(Observer):
                 "num_running": len(prompts) + beside,
                 "num_decode": batch.decoding,
                 **self._memory(0),
-                "evicted_tokens": self._evicted_since(),
+                "evicted_tokens": scheduler.pool.evicted_tokens,
+                **self._states(scheduler.pool.evicted_states),
                 "num_prefill_tokens": sum([tokens for _, _, tokens in prompts]),
                 "sum_context_tokens": batch.context_tokens,
                 "num_retracted": len(self._retracted),
@@ -91,6 +85,7 @@ class SglangDetails(Observer):
                     "num_decode": run.sequences,
                     **self._memory(step + 1),
                     "evicted_tokens": 0,
+                    **self._states(0),
                     "num_prefill_tokens": 0,
                     "sum_context_tokens": run.context + step * run.sequences,
                     "num_retracted": 0,
@@ -143,12 +138,17 @@ class SglangDetails(Observer):
             }
         return found
 
-    def _evicted_since(self) -> int:
-        tree = self.scheduler.pool.tree_cache
-        if tree is None:
-            return 0
-        before, self._evicted = self._evicted, tree.evicted
-        return tree.evicted - before
+    def _states(self, evicted: int) -> dict[str, int]:
+        """Return what is free, cached and held in the pool of states, and what was evicted of it."""
+        memory = self.scheduler.memory
+        if not isinstance(memory, StateRadixManager):
+            return {}
+        return {
+            "free_states": memory.free_states,
+            "evictable_states": memory.tree.evictable_states,
+            "protected_states": memory.tree.protected_states,
+            "evicted_states": evicted,
+        }
 
 
 def is_of_sglang(steps: pd.DataFrame) -> bool:

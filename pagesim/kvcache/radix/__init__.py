@@ -2,6 +2,8 @@
 
 from pagesim.kvcache.radix.eviction import EvictionPolicy
 from pagesim.kvcache.radix.memory import RadixManager
+from pagesim.kvcache.radix.state_memory import StatePool, StateRadixManager
+from pagesim.kvcache.radix.states import StateNode, StateTree
 from pagesim.kvcache.radix.tree import Node, RadixTree
 from pagesim.kvcache.radix.windowed import WindowedTree, WindowNode
 from pagesim.kvcache.radix.windowed_memory import WindowedRadixManager, WindowPool
@@ -11,6 +13,10 @@ __all__ = [
     "Node",
     "RadixManager",
     "RadixTree",
+    "StateNode",
+    "StatePool",
+    "StateRadixManager",
+    "StateTree",
     "WindowNode",
     "WindowPool",
     "WindowedRadixManager",

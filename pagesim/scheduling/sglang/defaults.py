@@ -195,7 +195,7 @@ def options_of_rank(options: SglangOptions) -> SglangOptions:
     if options.max_running_requests is not None:
         of_rank["max_running_requests"] = max(1, options.max_running_requests // ranks)
     if chunk is not None:
-        of_rank["chunked_prefill_size"] = chunk // ranks  # -1 stays -1
+        of_rank["chunked_prefill_size"] = chunk // ranks or -1  # without chunks, as -1, where none is left
         if graphs is not None and chunk > 0:
             of_rank["cuda_graph_max_bs_prefill"] = min(graphs, chunk // ranks)
     return options.model_copy(update=of_rank)
@@ -208,11 +208,7 @@ def states_of_a_request(options: SglangOptions, page: int) -> int:
         options: resolved or not.
         page: tokens of a page.
     """
-    if options.disable_radix_cache:
-        return 1
-    if not options.disable_overlap_schedule:
-        return 5
-    return 4 if page > 1 else 3
+    return 3 + options.tracking_slots(page) if options.caches else 1
 
 
 def resolved(options: SglangOptions, machine: Machine) -> SglangOptions:
@@ -221,6 +217,8 @@ def resolved(options: SglangOptions, machine: Machine) -> SglangOptions:
     Raises:
         PagesimError: the engine would not start with these.
     """
+    if machine.has_states and options.caches and options.mamba_radix_cache_strategy == "no_buffer":
+        options = options.model_copy(update={"disable_overlap_schedule": True})
     chunk = options.chunked_prefill_size
     if chunk == 0:
         raise PagesimError("chunked_prefill_size is 0; it must be at least 1, or -1 for no chunks")
@@ -250,20 +248,16 @@ def _check_ranks(options: SglangOptions, machine: Machine) -> None:
             f"attn_dp_size is {options.attn_dp_size}; it must divide tensor_parallel_size, which is "
             f"{machine.tp}"
         )
-    beside = {
-        "speculative_algorithm and enable_prefill_delayer": (
-            options.speculative_algorithm is not None and options.enable_prefill_delayer
-        ),
-        "prefill_decode_interval with enable_prefill_delayer": (
-            options.enable_prefill_delayer and options.prefill_decode_interval > 0
-        ),
-    }
-    for what, is_there in beside.items():
-        if is_there:
-            raise PagesimError(
-                f"attn_dp_size is {options.attn_dp_size}; what ranks of attention do with {what} is not "
-                "modelled: leave one of them out"
-            )
+    if options.enable_prefill_delayer and options.prefill_decode_interval:
+        raise PagesimError(
+            f"attn_dp_size is {options.attn_dp_size}; with enable_prefill_delayer ranks wait for each other, "
+            "and with prefill_decode_interval one may not come: leave one of them out"
+        )
+    if options.enable_prefill_delayer and options.speculative_algorithm is not None:
+        raise PagesimError(
+            f"attn_dp_size is {options.attn_dp_size}; with speculative_algorithm and enable_prefill_delayer "
+            "ranks wait for each other twice in a turn, which is not modelled: leave one of them out"
+        )
 
 
 def _memory_mib(machine: Machine) -> float:

@@ -15,6 +15,8 @@ PolicyName = Literal["fcfs", "lof", "lpm", "dfs-weight", "hrrn", "shortest-prefi
 CACHE_AWARE: tuple[PolicyName, ...] = ("lpm", "dfs-weight", "hrrn", "shortest-prefill-first")
 """Policies that look every waiting prompt up; without a prefix cache they are ``fcfs``."""
 
+StateStrategy = Literal["auto", "extra_buffer", "no_buffer"]
+
 MOST_RANKS = 64
 """Ranks of attention; each takes its turn within that of the one before it."""
 
@@ -126,6 +128,27 @@ class SglangOptions(SchedulerOptions):
     disable_hybrid_swa_memory: bool = Field(
         False, description="Keep all tokens in layers with a window, in one pool with the others."
     )
+    max_mamba_cache_size: int | None = Field(
+        None,
+        ge=1,
+        le=MOST,
+        description="Maximum number of recurrent states in memory. Defaults to what "
+        "mamba_full_memory_ratio leaves.",
+    )
+    mamba_full_memory_ratio: float = Field(
+        0.9, gt=0, le=100, description="Memory for recurrent states, as a fraction of that for tokens."
+    )
+    mamba_radix_cache_strategy: StateStrategy = Field(
+        "auto",
+        description="Where prefixes keep a recurrent state: behind whole chunks (extra_buffer), or where "
+        "prompts end (no_buffer, without overlap). auto is no_buffer without overlap and pages.",
+    )
+    mamba_ssm_dtype: Literal["float32", "bfloat16", "float16"] | None = Field(
+        None, description="Data type of recurrent states. Defaults to float32."
+    )
+    mamba_track_interval: int = Field(
+        256, ge=1, le=MOST, description="Tokens between states that are kept of a decode."
+    )
     scheduler_recv_interval: int = Field(
         1, ge=1, le=MOST, description="Decodes from one look at what has arrived to the next."
     )
@@ -230,6 +253,19 @@ class SglangOptions(SchedulerOptions):
     def caches(self) -> bool:
         """Whether prefixes are cached."""
         return not self.disable_radix_cache
+
+    def tracking_slots(self, page: int) -> int:
+        """Return the slots in which a running request keeps states for the tree, beside its own.
+
+        Args:
+            page: tokens of a page.
+        """
+        strategy = self.mamba_radix_cache_strategy
+        if strategy == "auto" and self.disable_overlap_schedule and page == 1:
+            strategy = "no_buffer"
+        if strategy == "no_buffer" or not self.caches:
+            return 0
+        return 1 if self.disable_overlap_schedule else 2
 
     @property
     def keys_by_pairs(self) -> bool:

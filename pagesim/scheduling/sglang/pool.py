@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pagesim.kvcache import BlockManager
-from pagesim.kvcache.radix import RadixManager, WindowedRadixManager
+from pagesim.kvcache.radix import RadixManager, StateRadixManager, WindowedRadixManager
 from pagesim.scheduling.sglang.options import SglangOptions
 from pagesim.scheduling.sglang.request import SglangRequest
+from pagesim.scheduling.sglang.states import StateTracker
 from pagesim.setup.compiled import mypyc_attr
 
 SWA_EVICTION_INTERVAL = 128
@@ -32,7 +33,8 @@ class TokenPool:
         memory: the pages.
         page_size: tokens of a page.
         tree_cache: the memory with its radix tree; None where no prefix is cached.
-        is_hybrid_swa: whether there are two pools.
+        states: says which recurrent states the tree gets; None where it has none.
+        is_hybrid_swa: whether there is a pool for windows.
         window: tokens of the window there.
         swa_capacity: tokens of the window pool.
     """
@@ -44,6 +46,10 @@ class TokenPool:
         self._chunk = max(0, options.chunked_prefill_size or 0)
         self._swa = memory if isinstance(memory, WindowedRadixManager) else None
         self.is_hybrid_swa = self._swa is not None
+        self.states: StateTracker | None = None
+        if options.caches and isinstance(memory, StateRadixManager):
+            self.states = StateTracker(memory, options)
+        self._evicted = self._evicted_states = 0
         self.window = self.swa_capacity = 0
         if self._swa is not None:
             self.window = self._swa.windows.window
@@ -56,9 +62,12 @@ class TokenPool:
 
     @property
     def usage(self) -> float:
-        """The share of the tokens that requests hold, of two pools the larger one."""
+        """The share of the tokens, or states, that requests hold, of two pools the larger one."""
         capacity = self.memory.num_blocks * self.page_size
         usage = (capacity - self.available_tokens) / capacity
+        if isinstance(self.memory, StateRadixManager):
+            slots = self.memory.pool.slots
+            return max(usage, (slots - self.memory.available_states) / slots)
         if self._swa is None:
             return usage
         return max(usage, (self.swa_capacity - self.available_swa_tokens) / self.swa_capacity)
@@ -67,6 +76,24 @@ class TokenPool:
     def available_swa_tokens(self) -> int:
         """Tokens of the window pool that no request holds, those included that can be evicted."""
         return 0 if self._swa is None else self._swa.free_window_blocks * self.page_size
+
+    def begin_turn(self) -> None:
+        """Let what is evicted count from here."""
+        if self.tree_cache is not None:
+            self._evicted = self.tree_cache.evicted
+        if isinstance(self.tree_cache, StateRadixManager):
+            self._evicted_states = self.tree_cache.evicted_states
+
+    @property
+    def evicted_tokens(self) -> int:
+        """Tokens that were evicted in this turn."""
+        return 0 if self.tree_cache is None else self.tree_cache.evicted - self._evicted
+
+    @property
+    def evicted_states(self) -> int:
+        """Recurrent states that were evicted in this turn."""
+        memory = self.tree_cache
+        return memory.evicted_states - self._evicted_states if isinstance(memory, StateRadixManager) else 0
 
     def evict(self, pages: int) -> int:
         """Evict until so many pages are available, as far as that can be; return how many are."""
@@ -108,6 +135,8 @@ class TokenPool:
         """Look a request's tokens up, all but the last."""
         tree = self.tree_cache
         req.prefix_len = req.matched_len = 0 if tree is None else tree.match_prefix(req, req.length)
+        if self.states is not None:
+            self.states.found(req)
 
     def inc_lock_ref(self, req: SglangRequest) -> None:
         """Hold the prefix that was found last for a request."""
@@ -122,18 +151,24 @@ class TokenPool:
     def cache_unfinished_req(self, req: SglangRequest) -> None:
         """Insert what the last prefill of a request computed into the tree."""
         if self.tree_cache is not None:
-            self.tree_cache.cache_tokens(req, req.extend_end)
+            tokens = req.extend_end if self.states is None else self.states.after_prefill(req)
+            if tokens:
+                self.tree_cache.cache_tokens(req, tokens)
 
     def caches_apart(self, reqs: Sequence[SglangRequest]) -> bool:
-        """Say whether no count of pages changes when the prompts of some requests are cached."""
-        if self.is_hybrid_swa:
+        """Say whether no count of pages or states changes when the prompts of some requests are cached."""
+        if self.is_hybrid_swa or self.states is not None:
             return False
         return self.tree_cache is None or self.tree_cache.caches_apart(reqs)
 
     def cache_finished_req(self, req: SglangRequest) -> None:
         """Insert a request's tokens up to its last one into the tree, and release it."""
         if self.tree_cache is not None:
-            self.tree_cache.cache_tokens(req, self.cached_tokens(req), over=True)
+            tokens = self.cached_tokens(req)
+            if self.states is not None:
+                tokens = self.states.at_end(req, tokens)
+            if tokens:
+                self.tree_cache.cache_tokens(req, tokens, over=True)
         self.release_req(req)
 
     def cached_tokens(self, req: SglangRequest) -> int:

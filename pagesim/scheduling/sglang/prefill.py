@@ -82,6 +82,8 @@ def _add_requests(scheduler: Sglang) -> PrefillAdder:
         result = adder.add_one_req(req)
         if admitted and admitted[-1] is req:
             queue.pop(req)
+        elif scheduler.pool.states is not None:
+            scheduler.pool.states.reject()
         if result is AddReqResult.NO_TOKEN:
             running.batch_is_full = bool(admitted or running.reqs)
         if result is not AddReqResult.CONTINUE:
@@ -95,6 +97,8 @@ def _run_prompts(scheduler: Sglang, prompts: list[SglangRequest], batch: Batch) 
     pool, memory, page = scheduler.pool, scheduler.memory, scheduler.memory.block_size
     tokens = sum([req.extend_end - req.prefix_len for req in prompts])
     ahead = len(prompts) * page if page > 1 else 0  # more than is taken
+    if pool.states is not None:
+        pool.states.reserve(prompts)
     pool.evict(-(-(tokens + ahead) // page))
     fresh: list[SglangRequest] = []
     chunks: list[tuple[EngineRequest, int]] = []
@@ -148,6 +152,8 @@ def _decode_beside(scheduler: Sglang, batch: Batch) -> list[SglangRequest]:
         batch.decode_context = scheduler.context - prompts
     else:
         scheduler.drafts.decode_beside(scheduler, batch)
+    if scheduler.pool.states is not None:
+        scheduler.pool.states.skip_step(beside)
     batch.context_tokens += batch.decode_context
     batch.decodes = True
     scheduler.running_batch.reqs = []

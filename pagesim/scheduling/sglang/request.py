@@ -30,12 +30,16 @@ class SglangRequest(EngineRequest):
         entry: counts entries to the waiting queue.
         processed_at_entry: tokens that the engine had processed when it entered.
         importance: the larger, the sooner it is served; 0 for all without priorities.
+        branch: up to where more of it is in the tree than was found, whole chunks; 0 where no more is.
+        tracked: tokens behind which its last prefill left a state that is not cached yet; 0 where it did not.
+        untracked: tokens behind which a decode would have left one and did not.
         committed: its tokens whose KV counts, while it verifies drafts; it holds slots for more.
         generated: while it verifies drafts, what it has generated when nothing is in flight any more; 0 until
             its prompt has run whole. No decision looks at it.
     """
 
     __slots__ = (
+        "branch",
         "committed",
         "entry",
         "extend_end",
@@ -49,9 +53,12 @@ class SglangRequest(EngineRequest):
         "max_new_tokens",
         "prefix_len",
         "processed_at_entry",
+        "tracked",
+        "untracked",
     )
 
     last_node: Node | None
+    untracked: tuple[int, ...]
 
     def __init__(
         self,
@@ -68,6 +75,8 @@ class SglangRequest(EngineRequest):
         self.is_refused = False
         self.prefix_len = self.fill_len = self.extend_end = self.matched_len = 0
         self.entry = self.processed_at_entry = self.final_step = self.importance = 0
+        self.branch = self.tracked = 0
+        self.untracked = ()
         self.committed = self.generated = 0
         self.last_node = None
         self.block_state = None

@@ -11,7 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.kvcache import BlockManager
-from pagesim.kvcache.radix import RadixManager, WindowedRadixManager, WindowPool
+from pagesim.kvcache.radix import (
+    RadixManager,
+    StatePool,
+    StateRadixManager,
+    WindowedRadixManager,
+    WindowPool,
+)
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.options import Machine, Prices
@@ -43,7 +49,7 @@ class Sglang(Scheduler):
 
     Args:
         memory: empty; a `RadixManager` where prefixes are cached, a `WindowedRadixManager` where layers with
-            a window have a pool of their own.
+            a window have a pool of their own, a `StateRadixManager` where layers keep a state.
         options: what `SglangOptions` has, resolved or not.
         max_model_len: tokens of the model's context.
         prices: not looked at.
@@ -128,11 +134,18 @@ class Sglang(Scheduler):
 
     @classmethod
     def memory_for(
-        cls, options: SglangOptions, num_blocks: int, block_size: int, windows: WindowPool | None = None
+        cls,
+        options: SglangOptions,
+        num_blocks: int,
+        block_size: int,
+        second: WindowPool | StatePool | None = None,
     ) -> BlockManager | None:
         policy = options.radix_eviction_policy
-        if windows is not None:
-            return WindowedRadixManager(num_blocks, block_size, windows, policy=policy, caches=options.caches)
+        if isinstance(second, WindowPool):
+            return WindowedRadixManager(num_blocks, block_size, second, policy=policy, caches=options.caches)
+        if second is not None:
+            slots = 1 + options.tracking_slots(block_size)
+            return StateRadixManager(num_blocks, block_size, second, slots_per_request=slots, policy=policy)
         if not options.caches:
             return None
         return RadixManager(num_blocks, block_size, policy=policy, by_pairs=options.keys_by_pairs)
@@ -247,6 +260,7 @@ class Sglang(Scheduler):
         batch.sequences = self.running_sequences
 
     def _get_next_batch_to_run(self, batch: Batch, now: int) -> None:
+        self.pool.begin_turn()
         chunked = self.chunked_req
         if chunked is not None and chunked.extend_end > chunked.prefix_len:
             self.pool.cache_unfinished_req(chunked)

@@ -1,4 +1,4 @@
-"""What docs/how-to/calibration.md, docs/how-to/validate.md and docs/how-to/usage.md show of them is what happens."""
+"""What docs/how-to/calibration.md, validate.md and usage.md show of them is what happens."""
 
 from __future__ import annotations
 

@@ -1,0 +1,51 @@
+"""The plan of SGLang's second pool: of layers that attend to a window, or of those that keep a state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pagesim.errors import PagesimError
+from pagesim.scheduling.sglang import SglangOptions
+from pagesim.scheduling.sglang.defaults import states_of_a_request
+from pagesim.setup.block_plans import STATE_DTYPES
+from pagesim.sizing import PoolPlan, StatePlan, plan_pools, plan_states
+
+if TYPE_CHECKING:
+    from pagesim.setup.engine_config import EngineConfig
+
+
+def pool_plan(config: EngineConfig, options: SglangOptions) -> PoolPlan | StatePlan | None:
+    """Plan the two pools of a system of policy ``sglang``; None where it has one, of layers that keep all.
+
+    Raises:
+        PagesimError: its layers keep something that is not simulated, or it would not start with these
+            options.
+    """
+    model, page = config.model, config.granularity[0]
+    tp, kv_dtype = config.tp, config.kv_dtype
+    if model.state_layers:
+        if options.attn_dp_size > 1:
+            raise PagesimError(
+                f"attn_dp_size is {options.attn_dp_size}, and layers of {model.name} keep a state: what "
+                "SGLang decides then is checked by no log; leave it out"
+            )
+        if options.caches and options.mamba_radix_cache_strategy == "no_buffer" and page > 1:
+            raise PagesimError(
+                f"mamba_radix_cache_strategy is no_buffer, and block_size is {page}; SGLang needs pages of "
+                "1 token for it: choose extra_buffer, or leave block_size out"
+            )
+        running = options.max_running_requests if options.disable_radix_cache else None
+        return plan_states(
+            model,
+            block_size=page,
+            of_a_request=states_of_a_request(options, page),
+            states=options.max_mamba_cache_size or running or 0,
+            ratio=options.mamba_full_memory_ratio,
+            state_dtype=STATE_DTYPES[options.mamba_ssm_dtype or "float32"],
+            kv_dtype=kv_dtype,
+            tp=tp,
+        )
+    if options.disable_hybrid_swa_memory:
+        return None
+    ratio = options.swa_full_tokens_ratio
+    return plan_pools(model, block_size=page, ratio=ratio, kv_dtype=kv_dtype, tp=tp)

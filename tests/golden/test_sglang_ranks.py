@@ -1,0 +1,89 @@
+"""Random ranks of attention decide as a program does that was written from SGLang's rules alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from pagesim.experiments.golden import compare_log
+from tests.golden.test_sglang_rules import (
+    as_log,
+    log_of,
+    random_knobs,
+    random_options,
+    random_trace,
+    with_priorities,
+)
+
+RUNNER = Path(__file__).with_name("ranks_program.py")
+
+MODELS = {2: "llama-3.1-8b", 3: "llama-3.2-3b", 4: "llama-3.1-8b", 8: "llama-3.1-8b"}
+"""Models whose heads so many GPUs divide."""
+
+
+@pytest.fixture(scope="module")
+def driver(shared: Path) -> Path:
+    """Return the folder of that program."""
+    folder = shared / "golden" / "sglang-today" / "driver"
+    if not (folder / "mini_dp.py").is_file():
+        pytest.skip("the program written from SGLang's rules, sglang-today/driver/mini_dp.py, is absent")
+    return folder
+
+
+def decided(
+    driver: Path, options: dict[str, Any], size: int, graphs: int, trace: Path
+) -> pd.DataFrame | None:
+    """Return what the program decides, as a log; None where it stops by itself, as a pool is too small."""
+    log = trace.with_name("log.json")
+    log.unlink(missing_ok=True)
+    flags = ["--trace", str(trace), "--dp-size", str(size), "--prefill-graph-max-bs", str(graphs)]
+    for name, value in options.items():
+        flags += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
+    command = [sys.executable, str(RUNNER), str(driver), str(log), *flags, "--max-steps", "60000"]
+    subprocess.run(command, check=False, capture_output=True)
+    rows = json.loads(log.read_text(encoding="utf-8")) if log.is_file() else []
+    return as_log(rows) if rows else None
+
+
+def compared(driver: Path, folder: Path, seed: int) -> set[str] | None:
+    """Compare random ranks with the program; return the kinds of their batches, None where it stops."""
+    rnd = Random(seed)
+    trace, steps = folder / "trace.csv", folder / "log.steps.parquet"
+    random_trace(driver, trace, rnd, seed)
+    options = random_options(rnd)
+    if rnd.random() < 0.7:
+        options |= random_knobs(rnd, options)
+        with_priorities(trace, rnd)
+    if "enable_prefill_delayer" in options:  # ranks that are deferred would not ask
+        options.pop("prefill_decode_interval", None)
+    size, graphs = rnd.choice((2, 3, 4, 8)), rnd.choice((0, 64, 2048))
+    chunk = options["chunked_prefill_size"]
+    most = min(graphs, chunk // size) if chunk > 0 else graphs  # parallel_hook.py 340
+    log = decided(driver, options, size, most, trace)
+    if log is None:
+        return None
+    log.to_parquet(steps)
+    graphed = {"cuda_graph_max_bs_prefill": graphs} if graphs else {"disable_prefill_cuda_graph": True}
+    ranks = {"model": MODELS[size], "tensor_parallel_size": size, "attn_dp_size": size}
+    difference = compare_log(log_of({**options, **graphed, **ranks}, trace, steps), stepping=False).difference
+    assert difference is None, f"seed {seed}, {size} ranks, {graphs}, {options}: {difference}"
+    return set(log["mode"])
+
+
+def test_some_ranks_decide_by_the_rules(driver: Path, tmp_path: Path) -> None:
+    found = [compared(driver, tmp_path, seed) for seed in (1, 2)]
+    assert {"idle", "turned", "prefill", "decode"} <= set().union(*[modes or set() for modes in found])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+def test_random_ranks_decide_by_the_rules(driver: Path, tmp_path: Path, part: int) -> None:
+    found = [compared(driver, tmp_path, seed) for seed in range(8 * part, 8 * part + 8)]
+    assert sum(modes is not None for modes in found) >= 5

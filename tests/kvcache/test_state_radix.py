@@ -1,0 +1,184 @@
+"""A radix tree with recurrent states is as a slow one, and its memory loses no slot of either pool."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import get_args
+
+import pytest
+
+from pagesim.allocators import OutOfBlocks
+from pagesim.kvcache import SequenceGroup
+from pagesim.kvcache.radix import EvictionPolicy, Node, StatePool, StateRadixManager, StateTree
+from pagesim.testing.requests import Prompt
+from tests.kvcache.slow_state_tree import SlowStateTree
+from tests.kvcache.test_radix import prefix_of, state, text
+
+
+@pytest.mark.slow_but("1-lru", "4-lfu")
+@pytest.mark.parametrize("policy", get_args(EvictionPolicy))
+@pytest.mark.parametrize("page", [1, 4])
+def test_random_lives_are_those_of_a_slow_tree(page: int, policy: EvictionPolicy) -> None:
+    rnd = Random(f"{page} {policy}")
+    tree, slow = StateTree(page, policy), SlowStateTree(page, policy)
+    held: list[Node] = []
+    buried = cut_short = refused = 0
+    for _ in range(3000):
+        change = rnd.choice(("match", "insert", "insert", "hold", "let go", "evict", "evict states"))
+        content = text(rnd, page)
+        tokens = content.tokens
+        whole = len(tokens) - len(tokens) % page
+        if change == "match":
+            node = tree.match(content, len(tokens))
+            assert tree.reached == len(slow.found(tokens))
+            assert tokens[: node.end] == slow.match(tokens)
+            cut_short += node.end < tree.reached
+        elif change == "insert" and whole:
+            seen = rnd.randint(0, whole)
+            there, node, is_taken = tree.add(content, whole, seen)
+            assert (there, is_taken) == slow.add(tokens[:whole], seen)
+            assert node.end == whole
+            refused += not is_taken
+        elif change == "hold":
+            held.append(tree.match(content, len(tokens)))
+            found = slow.match(tokens)
+            assert tree.unlocked_states(held[-1]) == (found in slow.states and not slow.holders[found])
+            tree.lock(held[-1])
+            slow.hold(found)
+        elif change == "let go" and held:
+            node = held.pop(rnd.randrange(len(held)))
+            tree.unlock(node)
+            slow.hold(prefix_of(node) if node.end else (), -1)
+        elif change == "evict" and len(slow.nodes) > 12:
+            wanted = rnd.randint(1, 40)
+            sizes = slow.tokens(locked=False)
+            slow.evict(wanted)
+            assert tree.evict(wanted) == sizes - slow.tokens(locked=False)
+        elif change == "evict states" and len(slow.states) > 8:
+            wanted, nodes, states = rnd.randint(1, 6), len(slow.nodes), len(slow.states)
+            assert tree.evict_states(wanted) == slow.evict_states(wanted)
+            buried += (states - len(slow.states)) - (nodes - len(slow.nodes))
+        assert state(tree) == {
+            node: (entry.used, entry.born, entry.hits, entry.locks) for node, entry in slow.nodes.items()
+        }
+        assert [prefix_of(node) for node in tree.by_recency()] == slow.states[::-1]
+        assert (tree.evictable_states, tree.protected_states) == (
+            slow.count(held=False),
+            slow.count(held=True),
+        )
+        assert (tree.evictable, tree.protected) == (slow.tokens(locked=False), slow.tokens(locked=True))
+    assert min(buried, cut_short, refused) > 5
+
+
+@pytest.mark.slow_but("1-1", "4-3")
+@pytest.mark.parametrize("slots", [1, 2, 3])
+@pytest.mark.parametrize("page", [1, 4])
+def test_every_state_is_free_in_the_tree_or_a_request_s(page: int, slots: int) -> None:
+    rnd = Random(f"{page} {slots}")
+    memory = StateRadixManager(240 // page, page, StatePool(24), slots_per_request=slots)
+    requests: list[SequenceGroup] = []
+    rejected = 0
+    for _ in range(500):
+        change = rnd.choice(("admit", "admit", "extend", "cache", "release", "drop"))
+        request = rnd.choice(requests) if requests else None
+        if change == "admit":
+            new = SequenceGroup(0)
+            new.content, new.block_state = text(rnd, page), None
+            tokens = new.prompt = len(new.content.tokens)
+            memory.match_prefix(new, tokens)
+            if not memory.can_admit(new, tokens):
+                continue
+            memory.copy_state(new)
+            if rnd.random() < 0.3:
+                if rnd.random() < 0.5:
+                    memory.protect(new)
+                    memory.unprotect(new)
+                memory.drop_copy()
+                rejected += 1
+            else:
+                memory.admit(new, tokens)
+                requests.append(new)
+        elif request is None:
+            continue
+        elif change == "extend":
+            blocks = memory.blocks_to_extend(request, 3)
+            if memory.make_available(blocks) >= blocks:
+                memory.extend(request, 3)
+        elif change == "cache" and memory.available_states:
+            memory.cache_tokens(request, rnd.randint(request.block_state.protected, memory.length(request)))
+        elif change in ("release", "drop"):
+            requests.remove(request)
+            (memory.release if change == "release" else memory.drop)(request)
+        memory.check_integrity()
+        assert memory.own_states == sum(each.block_state.slots for each in requests)
+        assert memory.own_states == slots * len(requests)
+    assert rejected > 5
+    assert memory.evicted_states > 5
+    for request in requests:
+        memory.drop(request)
+    memory.make_available(memory.num_blocks)
+    assert (memory.available_blocks, memory.free_states) == (memory.num_blocks, 24)
+
+
+def request(tokens: str, memory: StateRadixManager) -> SequenceGroup:
+    """Return a request whose prompt has these tokens, admitted, with a copy of the state that was found."""
+    found = SequenceGroup(len(tokens))
+    found.content, found.block_state = Prompt(tuple(map(ord, tokens)), 1), None
+    memory.match_prefix(found, len(tokens))
+    memory.copy_state(found)
+    memory.admit(found, len(tokens))
+    return found
+
+
+def reached(tokens: str, memory: StateRadixManager) -> tuple[int, int]:
+    """Return how many of some tokens are found, and how many are in the tree."""
+    sought = SequenceGroup(len(tokens))
+    sought.content, sought.block_state = Prompt(tuple(map(ord, tokens)), 1), None
+    return memory.match_prefix(sought, len(tokens)), memory.tree.reached
+
+
+def test_where_prompts_part_there_is_no_state_until_one_is_left_there() -> None:
+    memory = StateRadixManager(100, 1, StatePool(10))
+    memory.release(request("abcdef", memory))
+    assert reached("abcdxyz", memory) == (0, 4)
+    memory.cache_tokens(request("abcdxy", memory), 4)
+    assert reached("abcdxyz", memory) == (4, 4)
+
+
+def test_the_state_of_an_older_prefix_goes_first_and_its_tokens_stay() -> None:
+    memory = StateRadixManager(100, 1, StatePool(3))
+    memory.cache_tokens(first := request("abcd", memory), 2)
+    memory.drop(first)
+    memory.release(request("abcdef", memory))
+    assert (memory.free_states, memory.tree.evictable_states) == (1, 2)
+    request("uv", memory)
+    request("xy", memory)  # takes the slot of "ab"
+    assert memory.evicted_states == 1
+    assert reached("abx", memory) == (0, 2)
+    assert reached("abcdefg", memory) == (6, 6)
+
+
+def test_a_leaf_whose_state_is_evicted_goes_whole() -> None:
+    memory = StateRadixManager(100, 1, StatePool(2))
+    memory.release(request("abcdef", memory))
+    request("uv", memory)
+    request("xy", memory)
+    assert (memory.evicted_states, memory.evicted, memory.cached_blocks) == (1, 6, 0)
+
+
+def test_what_is_evicted_for_tokens_gives_its_state_back() -> None:
+    memory = StateRadixManager(10, 1, StatePool(2))
+    memory.release(request("abcdef", memory))
+    assert memory.free_states == 1
+    memory.make_available(10)
+    assert memory.free_states == 2
+
+
+def test_memory_without_a_slot_for_states_takes_no_request() -> None:
+    memory = StateRadixManager(100, 1, StatePool(2), slots_per_request=2)
+    request("ab", memory)
+    other = SequenceGroup(2)
+    other.content, other.block_state = Prompt((1, 2), 1), None
+    assert not memory.can_admit(other, 2)
+    with pytest.raises(OutOfBlocks, match="2 slots for states are needed, 0 are free"):
+        memory.admit(other, 2)

@@ -1,0 +1,117 @@
+"""Pools of states under SGLang: how many there are, for which options, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pagesim.errors import PagesimError
+from pagesim.scheduling.sglang.defaults import most_running
+from pagesim.setup.engine_config import EngineConfig
+from pagesim.setup.system import System
+from pagesim.sizing import StatePlan
+
+NO_BUFFER = {"mamba_radix_cache_strategy": "no_buffer"}
+ALONE = {"disable_radix_cache": True}
+
+
+def config_of(model: str, tp: int = 1, **options: Any) -> EngineConfig:
+    return EngineConfig(System(policy="sglang", gpu="h200", model=model, tensor_parallel_size=tp, **options))
+
+
+@pytest.mark.parametrize(
+    ("model", "tp", "gib", "options", "states", "tokens", "running"),
+    [
+        # What SGLang 0.5.23 made of so many GiB beside the weights (its own code, run on no GPU).
+        ("qwen3-next-80b", 2, 30, {}, 393, 1_382_704, 78),
+        ("qwen3-next-80b", 4, 30, {}, 788, 1_381_132, 157),
+        ("nemotron-h-8b", 1, 30, {}, 148, 1_037_214, 29),
+        ("qwen3-next-80b", 2, 55.5, {}, 729, 2_554_544, 145),
+        ("qwen3-next-80b", 4, 55.5, {}, 1460, 2_552_972, 292),
+        ("nemotron-h-8b", 1, 55.5, {}, 275, 1_916_664, 55),
+        ("qwen3-next-80b", 4, 30, NO_BUFFER, 788, 1_381_132, 262),
+        ("qwen3-next-80b", 4, 30, ALONE, 788, 1_381_132, 788),
+        ("qwen3-next-80b", 4, 30, {**ALONE, "max_running_requests": 64}, 64, 2_519_260, 64),
+        ("qwen3-next-80b", 4, 30, {"max_mamba_cache_size": 500}, 500, 1_833_868, 100),
+        ("qwen3-next-80b", 4, 30, {"mamba_full_memory_ratio": 0.5}, 554, 1_748_980, 110),
+    ],
+)
+def test_as_many_states_and_tokens_fit_as_the_engine_finds(
+    model: str, tp: int, gib: float, options: dict[str, Any], states: int, tokens: int, running: int
+) -> None:
+    config = config_of(model, tp, **options)
+    plan = config.blocks
+    assert isinstance(plan, StatePlan)
+    plan = plan.within(int(gib * 2**30))
+    assert (plan.states, plan.num_blocks) == (states, tokens)
+    most = most_running(config.options, tokens, config.max_model_len)  # type: ignore[arg-type]
+    assert min(most, plan.most_running) == running
+
+
+@pytest.mark.parametrize(
+    ("model", "tp", "options", "size"),
+    [
+        ("qwen3-next-80b", 2, {}, 38_633_472),
+        ("qwen3-next-80b", 4, {}, 19_316_736),
+        # 36 layers, 3 · 2048 numbers of a convolution and 8 · 128 · 128 of a state.
+        ("qwen3-next-80b", 4, {"mamba_ssm_dtype": "bfloat16"}, 36 * (3 * 2048 + 8 * 128 * 128) * 2),
+        ("nemotron-h-8b", 1, {}, 102_137_856),
+    ],
+)
+def test_a_state_takes_as_many_bytes_as_the_engine_finds(
+    model: str, tp: int, options: dict[str, Any], size: int
+) -> None:
+    plan = config_of(model, tp, **options).blocks
+    assert isinstance(plan, StatePlan)
+    assert plan.state_bytes == size
+
+
+@pytest.mark.parametrize(
+    ("model", "chunk"),
+    # As the configs of the checkpoints have it; of a gated delta net the kernels' own.
+    [("qwen3-next-80b", 64), ("falcon-h1-7b", 256), ("nemotron-3-nano", 128), ("granite-4-h-small", 256)],
+)
+def test_states_are_kept_at_multiples_of_the_model_s_own_chunk(model: str, chunk: int) -> None:
+    plan = config_of(model).blocks
+    assert isinstance(plan, StatePlan)
+    assert plan.chunk == chunk
+
+
+@pytest.mark.parametrize(
+    ("options", "overlaps", "slots"),
+    [
+        ({}, True, 5),
+        ({"disable_overlap_schedule": True}, False, 3),
+        ({"disable_overlap_schedule": True, "block_size": 16}, False, 4),
+        ({"mamba_radix_cache_strategy": "extra_buffer", "disable_overlap_schedule": True}, False, 4),
+        (NO_BUFFER, False, 3),
+        ({**NO_BUFFER, **ALONE}, True, 1),
+    ],
+)
+def test_a_strategy_decides_on_overlap_and_on_the_slots_of_a_request(
+    options: dict[str, Any], overlaps: bool, slots: int
+) -> None:
+    config = config_of("qwen3-next-80b", 4, **options)
+    plan = config.blocks
+    assert isinstance(plan, StatePlan)
+    assert plan.of_a_request == slots
+    assert config.scheduler.schedules_ahead(config.options) == overlaps
+
+
+def test_a_model_without_states_overlaps_whatever_the_strategy_is() -> None:
+    config = config_of("llama-3.1-8b", **NO_BUFFER)
+    assert config.scheduler.schedules_ahead(config.options)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"block_size": 16, **NO_BUFFER}, "no_buffer, and block_size is 16; SGLang needs pages of 1 token"),
+        ({"attn_dp_size": 2}, "attn_dp_size is 2, and layers of qwen3-next-80b keep a state"),
+        ({"speculative_algorithm": "NGRAM"}, "speculative_algorithm is NGRAM, and layers of qwen3-next-80b"),
+    ],
+)
+def test_what_is_in_no_log_beside_states_is_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(PagesimError, match=sentence):
+        _ = config_of("qwen3-next-80b", 4, **options).capacity
