@@ -184,10 +184,6 @@ def test_what_is_left_out_follows_from_the_model(
         ({**CHAIN, "model": "gpt-oss-20b"}, "keep a window or a state, in a pool of their own"),
         ({**CHAIN, "model": "nemotron-h-8b"}, "keep a window or a state, in a pool of their own"),
         ({**TREE, "gpu": "b200"}, "verify a single branch"),
-        (
-            {**CHAIN, "attn_dp_size": 2, "tensor_parallel_size": 2, "enable_prefill_delayer": True},
-            "enable_prefill_delayer beside drafts in several ranks of attention",
-        ),
     ],
 )
 def test_what_sglang_does_not_start_with_or_no_log_checks_is_refused(
@@ -195,6 +191,21 @@ def test_what_sglang_does_not_start_with_or_no_log_checks_is_refused(
 ) -> None:
     with pytest.raises(PagesimError, match=said):
         serve(trace((0, 60, 20)), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({**CHAIN, "enable_prefill_delayer": True}, "speculative_algorithm and enable_prefill_delayer"),
+        ({"speculative_algorithm": "NGRAM"}, "does not start beside attn_dp_size 2"),
+    ],
+)
+def test_what_ranks_of_attention_do_not_verify_drafts_beside_is_refused(
+    options: dict[str, Any], said: str
+) -> None:
+    two = Machine("h100", 80 << 30, 8192, tp=2, model=LLAMA)
+    with pytest.raises(PagesimError, match=said):
+        resolved(SglangOptions(attn_dp_size=2, **options), two)
 
 
 @pytest.mark.parametrize(

@@ -253,6 +253,11 @@ def _check_ranks(options: SglangOptions, machine: Machine) -> None:
             f"attn_dp_size is {options.attn_dp_size}; with enable_prefill_delayer ranks wait for each other, "
             "and with prefill_decode_interval one may not come: leave one of them out"
         )
+    if options.enable_prefill_delayer and options.speculative_algorithm is not None:
+        raise PagesimError(
+            f"attn_dp_size is {options.attn_dp_size}; with speculative_algorithm and enable_prefill_delayer "
+            "ranks wait for each other twice in a turn, which is not modelled: leave one of them out"
+        )
 
 
 def _memory_mib(machine: Machine) -> float:

@@ -58,11 +58,6 @@ def speculating(options: SglangOptions, machine: Machine, *, paged: bool) -> dic
             f"speculative_algorithm is {algorithm}, with which SGLang does not start beside attn_dp_size "
             f"{options.attn_dp_size}: leave one of them out"
         )
-    if options.attn_dp_size > 1 and options.enable_prefill_delayer:
-        raise PagesimError(
-            f"attn_dp_size is {options.attn_dp_size}; enable_prefill_delayer beside drafts in several ranks "
-            "of attention is not simulated: leave one of them out"
-        )
     if algorithm == "STANDALONE" and options.speculative_draft_model_path is None:
         raise PagesimError(
             "speculative_algorithm is STANDALONE, by which a whole model drafts: give "
