@@ -307,7 +307,7 @@ class Engine:
             if batch.tokens or batch.launches or (not self._ahead and batch.is_iteration):
                 return batch
             if self._ahead:
-                if not scheduler.empty_turns:
+                if not (scheduler.empty_turns or (batch.unschedulable and not self._in_flight)):
                     return None
                 if not batch.unschedulable:
                     return batch

@@ -36,6 +36,8 @@ class SglangDetails(Observer):
         self._preempted += [request.row for request in made_way]
         self._retracted += [request.row for request in batch.recomputed if request not in made_way]
         self._turned_away += [request.row for request in batch.ignored]
+        if not batch.tokens:  # a turn without a batch has no row
+            self._retracted, self._preempted = [], []
 
     def finished(self, request: EngineRequest, now: int) -> None:
         if self.scheduler.drafts is not None:
