@@ -45,21 +45,18 @@ class ExpertDivision(NamedTuple):
         held = self.on_each_gpu(experts, tp)[self.rank * tp]
         return (1 if self.whole else self.ranks * tp), held
 
-    def others_over(self, group: str, tp: int) -> int:
+    def others_over(self, group: str, tp: int, *, divides_tokens: bool) -> int:
         """Return how many GPUs divide a tensor that is of no routed expert.
 
         Args:
             group: of the tensor, one of `weights.GROUPS`.
             tp: GPUs of a rank.
+            divides_tokens: whether the model's class divides a rank's tokens among its GPUs before experts
+                (``use_sequence_parallel_moe``), as DeepSeek's and Llama 4's do.
         """
+        if group == "shared" and divides_tokens and self.whole and tp > 1 and self.ranks > 1:
+            return 1  # each GPU has it whole
         if group == "shared" and self.shared_over:
             return self.shared_over
         over_all = (self.mlps and group in ("mlp", "shared")) or (self.head and group == "head")
         return tp * self.ranks if over_all else tp
-
-    def has_whole_shared(self, tp: int) -> bool:
-        """Whether GPUs of a rank divide its tokens among them before experts (``use_sequence_parallel_moe``).
-
-        Of models whose class does so (DeepSeek's and Llama 4's) each GPU then has the shared experts whole.
-        """
-        return self.whole and tp > 1 and self.ranks > 1

@@ -35,8 +35,7 @@ _MAY_BE_0 = (
     *("mlp_layers", "index_heads", "index_head_dim", "index_topk", "latent", "act_numbers"),
     *("tower", "tower_whole", "tower_heads", "qk_rope_head_dim", "norms_per_layer"),
 )
-_OF_WEIGHTS = ("hidden", "ffn", "vocab")
-"""What may be 0, all of it, where only what a model keeps is known."""
+_OF_WEIGHTS = ("hidden", "ffn", "vocab")  # all 0 where only what a model keeps is known
 _PARTS = ("layers", "heads", "kv_heads", "experts", "experts_per_token", "shared_experts", "index_heads")
 
 
@@ -326,9 +325,12 @@ class ModelSpec:
     def bytes_on_gpu(self, tensor: Tensor, tp: int) -> float:
         """Return the bytes of one of its tensors, in all its layers, on the fullest GPU of ``tp``."""
         if tensor.copies == 1:
-            division = self.expert_division
-            shards = tp if division is None else division.others_over(tensor.group, tp)
-            return self.weights.bytes(tensor, 1 if self._is_whole(tensor, tp) else shards)
+            division, shards = self.expert_division, tp
+            if division is not None:
+                has_chunks = any(isinstance(layer, ChunkLayer) for layer in self.cached)
+                divides_tokens = self.mla is not None or has_chunks
+                shards = division.others_over(tensor.group, tp, divides_tokens=divides_tokens)
+            return self.weights.bytes(tensor, shards)
         shards, held = self.expert_shares(tp)
         return self.weights.bytes(tensor, shards) * held / tensor.copies
 
@@ -339,13 +341,6 @@ class ModelSpec:
         if self.expert_division is None:
             return tp, self.moe.experts
         return self.expert_division.shares(self.moe.experts, tp)
-
-    def _is_whole(self, tensor: Tensor, tp: int) -> bool:
-        """Say whether every GPU has a tensor of shared experts whole that GPUs divide otherwise."""
-        if self.expert_division is None or tensor.group != "shared":
-            return False
-        divides_tokens = self.mla is not None or any(isinstance(each, ChunkLayer) for each in self.cached)
-        return divides_tokens and self.expert_division.has_whole_shared(tp)
 
     def expert_bytes_per_gpu(self, tp: int) -> int:
         """Return of these the bytes of experts that are not shared."""

@@ -31,7 +31,7 @@ from pagesim.setup.data_parallel import divided_experts
 from pagesim.setup.drafting import Drafting, drafting_of
 from pagesim.setup.offload import tier_specs, with_chunks
 from pagesim.setup.options import options_of
-from pagesim.setup.pool_plans import pool_plan
+from pagesim.setup.pool_plans import check_chunk, pool_plan
 from pagesim.setup.presets import BLOCK_SIZE, PAGE_BYTES, POLICY_PLUGINS, Policy, parts_of
 from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.system import MOST_BLOCKS, System
@@ -375,7 +375,8 @@ class EngineConfig:
         """Its memory; the null block, which no sequence ever holds, is left out."""
         system, spec, blocks = self.system, self.model, self.blocks
         has_pages = self.granularity[1] is not None
-        self._check_chunk()
+        if isinstance(self.options, SglangOptions):
+            check_chunk(self.options, self.granularity[0])
         self._check_sizing()
         if system.num_blocks is None:
             sized = self.fitting_capacity
@@ -402,16 +403,6 @@ class EngineConfig:
         # A tiny model's tokens are small, and no run fills such a swap space.
         cpu_blocks = min(sized.cpu_blocks, MOST_BLOCKS) if system.cpu_blocks is None else system.cpu_blocks
         return replace(sized, num_blocks=sized.num_blocks - null_blocks, cpu_blocks=cpu_blocks)
-
-    def _check_chunk(self) -> None:
-        """Refuse a chunk that is no whole number of pages, as SGLang does."""
-        options, block_size = self.options, self.granularity[0]
-        chunk = options.chunked_prefill_size or 0 if isinstance(options, SglangOptions) else 0
-        if chunk > 0 and chunk % block_size:
-            raise PagesimError(
-                f"chunked_prefill_size is {chunk}; it must be a multiple of a page's {block_size} tokens: "
-                "SGLang does not start so"
-            )
 
     @cached_property
     def tiers(self) -> tuple[TierSpec, ...]:

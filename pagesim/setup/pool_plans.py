@@ -49,3 +49,18 @@ def pool_plan(config: EngineConfig, options: SglangOptions) -> PoolPlan | StateP
         return None
     ratio = options.swa_full_tokens_ratio
     return plan_pools(model, block_size=page, ratio=ratio, kv_dtype=kv_dtype, tp=tp)
+
+
+def check_chunk(options: SglangOptions, page: int) -> None:
+    """Refuse a chunk that is no whole number of pages, as SGLang does.
+
+    Args:
+        options: resolved.
+        page: tokens of a page.
+    """
+    chunk = options.chunked_prefill_size or 0
+    if chunk > 0 and chunk % page:
+        raise PagesimError(
+            f"chunked_prefill_size is {chunk}; it must be a multiple of a page's {page} tokens: "
+            "SGLang does not start so"
+        )
