@@ -90,6 +90,8 @@ def compare(
     Raises:
         PagesimError: as `simulate`.
     """
+    if isinstance(policies, str):
+        raise PagesimError(f"policies is {policies!r}; give a list of names, such as [{policies!r}]")
     systems = each_policy(checked(System, dict(options)), policies)
     requests = as_trace(trace)
     return {policy: run(system, requests, steps=steps) for policy, system in systems.items()}

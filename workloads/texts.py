@@ -26,7 +26,7 @@ CONVERSATIONS = ("conversations", "conversation", "messages")
 """Columns that hold one: ShareGPT's; LMSYS-Chat's and WildChat's; OpenAI's."""
 
 CUSTOM_OUTPUT = 256
-"""Tokens that ``vllm bench serve`` generates for a prompt of a custom dataset (``--custom-output-len``)."""
+"""Tokens that ``vllm bench serve`` generates for a prompt of a custom dataset by default."""
 
 EXTRA = "one token added to each prompt (beginning of text) and each output (end)"
 
@@ -88,7 +88,9 @@ def read_prompts(rows: Rows, count: tokenizer.Counter, prompt: str, output: str 
     text = _text(rows, prompt)
     tokens = np.full(len(rows), CUSTOM_OUTPUT) if output is None else rows.tokens(output)
     if output is None:
-        rows.notes.append(f"no output lengths: {CUSTOM_OUTPUT} tokens each, as --custom-output-len of vLLM")
+        rows.notes.append(
+            f"no output lengths: {CUSTOM_OUTPUT} tokens each, as vllm bench serve takes by default"
+        )
     kept = rows.settle()
     rows.notes.extend((count.note, EXTRA.replace(" and each output (end)", "")))
     return {"prompt_tokens": count([text[i] for i in kept]) + 1, "output_tokens": tokens[kept]}

@@ -98,7 +98,7 @@ def command(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]
     if not future.possible_hits:
         raise PagesimError(
             f"trace is {chosen.trace!r}; no prompt of it begins with {prompts.tokens} tokens of an earlier "
-            "one: choose one with hash_ids, or --shared-prefix, or --turns all"
+            "one (--block-tokens): choose one with hash_ids, or conversations, as conversations:8192:sharegpt"
         )
     if asked.capacities is None:
         capacities = capacities_around(future, block)

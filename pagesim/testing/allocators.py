@@ -28,8 +28,8 @@ def check_allocator(make: Callable[[int], Allocator]) -> None:
     """
     for num_blocks in _SIZES:
         first, second = make(num_blocks), make(num_blocks)
-        assert _lead(first) == _lead(second), "the same calls give the same blocks"
-        assert first.free_extents() == make(num_blocks).free_extents(), "what was freed is as it was"
+        assert _lead(first) == _lead(second), "the same calls gave different blocks"
+        assert first.free_extents() == make(num_blocks).free_extents(), "blocks that were freed are missing"
     check_block_manager(contiguous(make))
 
 
@@ -64,8 +64,11 @@ def _allocate(allocator: Allocator, blocks: int, held: list[Sequence[int]]) -> S
         assert allocator.free_extents() == before, "an allocation that fails changes nothing"
         return None
     assert promised, f"it allocates {blocks} blocks that can_allocate denied"
-    assert len(got) == allocator.rounded(blocks) >= blocks, f"an allocation takes rounded({blocks})"
-    assert list(got) == list(range(got[0], got[0] + len(got))), "an allocation is of neighbouring blocks"
+    rounded = allocator.rounded(blocks)
+    assert rounded >= blocks, f"rounded({blocks}) is {rounded}, which is fewer"
+    assert len(got) == rounded, f"allocate({blocks}) took {len(got)} blocks; rounded({blocks}) says {rounded}"
+    neighbours = list(range(got[0], got[0] + len(got)))
+    assert list(got) == neighbours, f"allocate({blocks}) took blocks that are apart"
     held_now = {block for each in held for block in each}
     assert held_now.isdisjoint(got), "it hands out blocks that are held"
     return got

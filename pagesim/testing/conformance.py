@@ -79,7 +79,7 @@ def _check_life(make: Callable[[], BlockManager], seed: int) -> None:
         twin.change(same)
         life.verify()
         if change in _STAGES:
-            assert life.snapshot() == twin.snapshot(), "the same calls give the same blocks"
+            assert life.snapshot() == twin.snapshot(), "the same calls gave different blocks"
             for check in _CHECKS:
                 check(copied(life), make(), Random(seed))
 

@@ -24,7 +24,8 @@ def check_eviction_policy(make: Callable[[CacheView], EvictionPolicy]) -> None:
         AssertionError: a rule is broken; the message says which.
     """
     for capacity in _CAPACITIES:
-        assert _victims(make, capacity) == _victims(make, capacity), "the same prompts evict the same blocks"
+        first, second = _victims(make, capacity), _victims(make, capacity)
+        assert first == second, "the same prompts evicted different blocks"
 
 
 def _victims(make: Callable[[CacheView], EvictionPolicy], capacity: int) -> list[list[int]]:

@@ -72,7 +72,10 @@ def test_a_policy_of_ones_own_is_a_class_and_a_call(succeeds, conversations):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("--trace", "fixed:600,5", "--num-requests", "3"), "no prompt of it begins with 512 tokens of an"),
+        (
+            ("--trace", "fixed:600,5", "--num-requests", "3"),
+            "no prompt of it begins with 512 tokens of an earlier one (--block",
+        ),
         (
             ("--capacities", "64"),
             "capacities is '64'; it must be a number with a unit of bytes, such as 64GiB",

@@ -142,7 +142,7 @@ def test_what_is_wrong_with_a_trace_of_weka_is_said(tmp_path: Path, more: dict[s
 def test_a_custom_dataset_of_vllm_without_lengths_gets_those_of_its_benchmark(tmp_path: Path) -> None:
     trace = load(written(tmp_path, {"prompt": "How are you?"}, {"prompt": "Why?"}))
     assert trace.output_tokens.tolist() == [256, 256]
-    assert any("256 tokens each, as --custom-output-len" in note for note in trace.notes)
+    assert any("256 tokens each, as vllm bench serve takes by default" in note for note in trace.notes)
 
 
 TALK = [{"role": "user", "content": "How are you?"}, {"role": "assistant", "content": "Fine."}]

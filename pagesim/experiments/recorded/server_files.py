@@ -97,10 +97,12 @@ def sampled(data: object) -> list[MetricSample]:
     """Return the samples of AIPerf's ``server_metrics_export.json``."""
     found = []
     for metric, of in table(table(data).get("metrics")).items():
-        for each in map(table, table(of).get("series") or ()):
-            stats = table(each.get("stats"))
+        series = table(of).get("series")
+        for each in map(table, series if isinstance(series, list) else ()):
+            stats, slices = table(each.get("stats")), each.get("timeslices")
             value = stats.get("total", stats.get("avg", 0))
-            found.append(MetricSample(metric, table(each.get("labels")), value, each.get("timeslices") or ()))
+            means = slices if isinstance(slices, list) else ()
+            found.append(MetricSample(metric, table(each.get("labels")), value, means))
     return found
 
 
