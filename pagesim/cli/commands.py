@@ -16,7 +16,7 @@ TABLE = (
         "Replay a trace on one system, on several, or on a cluster.",
         module="run_command",
     ),
-    Entry("plan", "Plan a GPU's memory under vLLM, and how many requests fit."),
+    Entry("plan", "Plan a GPU's memory under vLLM or SGLang, and how many requests fit."),
     Entry("sweep", "Replay a scenario over a grid, or find its highest load."),
     Entry("ablate", "Ablate the block size, preemption, a tier or the engine."),
     Entry("cache", "Compare eviction policies on a trace, with the bound."),

@@ -9,14 +9,18 @@ from pagesim.cli import show
 from pagesim.cli.flags import scenario_from
 from pagesim.cli.printing import put_table
 from pagesim.cli.runs import number, say_notes
+from pagesim.setup.scenario import Scenario
+from pagesim.setup.scenario_files import read_toml
 
 if TYPE_CHECKING:
     from pagesim.experiments.sweeps.search import CapacityTables
+    from pagesim.setup.serve import ServeLine
 
 
 def find_highest(
     scenario: Path | None,
     given: dict[str, Any],
+    served: ServeLine | None = None,
     *,
     out: Path | None,
     jobs: int | None,
@@ -27,7 +31,8 @@ def find_highest(
 
     Args:
         scenario: a file of options.
-        given: flags over them, those of the search among them.
+        given: flags over them, those of the search among them; without ``policies`` there is one policy.
+        served: a server's line.
         out: folder of the tables, the figure and the runs.
         jobs: parallel runs.
         executor: ``local`` or ``ray``.
@@ -39,7 +44,11 @@ def find_highest(
     from pagesim.experiments.sweeps.workers import Workers
     from pagesim.results.drawing import load_of
 
-    chosen = scenario_from(Search, scenario, given)
+    written = {} if scenario is None else read_toml(scenario)
+    if "policies" not in {**written, **given}:
+        known = {**written, **({} if served is None else served.options), **given}
+        given = {**given, "policies": (known.get("policy", Scenario.model_fields["policy"].default),)}
+    chosen = scenario_from(Search, scenario, given, served)
     chosen.parsed_goals()
     with opened(out) as store, Workers(jobs, executor, address) as workers:
         with show.bar("capacity") as progress:
@@ -49,7 +58,7 @@ def find_highest(
             show.put_figure(
                 capacity_bars(tables.rates, load_of(chosen, ("rate", "max_concurrency"))), out, "capacity"
             )
-    say_notes(tables.probes["notes"])
+    say_notes([*(() if served is None else served.notes), *tables.probes["notes"]])
     _show(tables)
     show.stored(out)
 

@@ -122,7 +122,7 @@ def command(
     json: JSON = False,
     flags: dict[str, Any],
 ) -> None:
-    """Plan a GPU's memory under vLLM, and how many requests fit.
+    """Plan a GPU's memory under vLLM or SGLang, and how many requests fit.
 
     All but the weights is estimated. With --available-gib from a log the rest follows as in the engine.
     --model may also be a list of layers, in TOML or JSON. With --serve 'sglang serve …' the plan is of

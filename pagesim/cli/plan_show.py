@@ -24,7 +24,9 @@ def show_sglang(found: SglangPlan) -> None:
         (name, f"{slots:,}", f"{size:,.0f}", f"{slots * size / GIB:,.2f}")
         for name, (slots, size) in found.pools.items()
     ]
-    put_table("Pools", ("", "slots", "bytes a slot", "GiB"), pools)
+    ranks = found.settled.get("attn_dp_size", 1)
+    title = "Pools" if ranks == 1 else f"Pools of each of {ranks} ranks"
+    put_table(title, ("", "slots", "bytes a slot", "GiB"), pools)
     for line in found.log:
         show.say(line)
 

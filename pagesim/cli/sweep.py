@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pagesim.cli import show
-from pagesim.cli.flags import OUT, scenario_from, with_flags
+from pagesim.cli.flags import OUT, SERVE, scenario_from, with_flags
 from pagesim.cli.printing import put_table
 from pagesim.cli.runs import ADDRESS, EXECUTOR, JOBS, SEEDS, number, say_notes
 from pagesim.errors import PagesimError
@@ -70,6 +70,7 @@ TOLERANCE = Annotated[
 def command(
     *,
     plan: PLAN = None,
+    serve: SERVE = None,
     grid: GRID = None,
     seeds: SEEDS = None,
     out: OUT = None,
@@ -92,7 +93,8 @@ def command(
     Several seeds run at each point, on all cores or on a Ray cluster. With --out each run is kept as soon as
     it is over, and no run is ever repeated.
 
-    --find doubles the load, then bisects, and sends the same requests each time, under each of --policies.
+    --find doubles the load, then bisects, and sends the same requests each time, under --policy or each of
+    --policies.
 
     Example: pagesim sweep --grid policy=orca-max,vllm-sosp --grid rate=0.5,1,2 --duration 300 --out out/sweep
     """
@@ -102,7 +104,9 @@ def command(
     from pagesim.experiments.sweeps.sweeping import keep, point_columns, run_sweep
     from pagesim.experiments.sweeps.workers import Workers
     from pagesim.results.drawing import load_of
+    from pagesim.setup.serve import read_serve
 
+    served = None if serve is None else read_serve(serve)
     search = {"goals": slo and tuple(slo), "lowest": lowest, "highest": highest, "tolerance": tolerance}
     search = {name: value for name, value in search.items() if value is not None}
     if find is not None:
@@ -114,14 +118,14 @@ def command(
             )
         seeds_given = {} if seeds is None else {"seeds": seeds}
         given = {**flags, **search, **seeds_given, "find": find.replace("-", "_")}
-        find_highest(plan, given, out=out, jobs=jobs, executor=executor, address=address)
+        find_highest(plan, given, served, out=out, jobs=jobs, executor=executor, address=address)
         return
     if search or "policies" in flags:
         name = "--policies" if "policies" in flags else f"--{next(iter(search)).replace('goals', 'slo')}"
         raise PagesimError(f"{name} is for a search: give --find rate, too; a grid has --grid policy=A,B")
     varied = {"grid": parse_axes(grid) if grid else None, "seeds": seeds}
     given = {**flags, **{name: value for name, value in varied.items() if value is not None}}
-    chosen = scenario_from(Sweep, plan, given).located(plan.parent if plan else None)
+    chosen = scenario_from(Sweep, plan, given, served).located(plan.parent if plan else None)
     axes = list(chosen.axes())
     metrics = y or []
     if (x is None) != (not metrics) or (hue is not None and x is None):
@@ -138,7 +142,7 @@ def command(
             for metric in metrics:
                 figure = curves(tables.means, axes, x=x or "", y=metric, hue=hue, load=load_of(chosen, axes))
                 show.put_figure(figure, out, f"{metric}_by_{x}".replace(".", "_"))
-    say_notes(tables.runs["notes"])
+    say_notes([*(() if served is None else served.notes), *tables.runs["notes"]])
     _show(tables, axes, list(dict.fromkeys((*SHOWN, *metrics))))
     show.stored(out)
     if tables.means["failed"].any():
