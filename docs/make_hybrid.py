@@ -28,9 +28,6 @@ MODELS = (
     "gemma3-27b",
     "llama4-scout",
     "qwen3-next-80b",
-    "jamba-1.5-mini",
-    "granite-4-h-small",
-    "nemotron-h-8b",
     "nemotron-3-nano",
     "falcon-h1-7b",
 )
@@ -50,10 +47,8 @@ def held(name: str) -> list[str]:
     """Return the rows of what one request of a model holds."""
     rows = []
     for tokens in LENGTHS:
-        longest = model(name).max_model_len
-        if tokens > longest:
-            continue
-        one = holding(system(name, num_blocks=20_000, max_model_len=min(longest, LONGEST)), tokens)
+        longest = min(model(name).max_model_len, LONGEST)
+        one = holding(system(name, num_blocks=20_000, max_model_len=longest), tokens)
         share = {entry: 100 * count / one.all_bytes for entry, count in one.bytes.items()}
         rows.append(
             _row(
@@ -78,9 +73,7 @@ def held(name: str) -> list[str]:
 
 def printed(name: str) -> list[str]:
     """Return the row of what vLLM prints of a cache for a model, and what runs."""
-    asked = system(
-        name, max_model_len=min(model(name).max_model_len, LENGTHS[-1]), max_num_batched_tokens=8192
-    )
+    asked = system(name, max_model_len=LENGTHS[-1], max_num_batched_tokens=8192)
     found, alone = (
         plan(
             asked.model_copy(update={"async_scheduling": two}), cache_bytes=CACHE_GIB * GIB, full_graphs=False
