@@ -81,7 +81,7 @@ class LayerSwap:
         self._start(layer + 1 + self._ahead)
 
     def join_all(self) -> None:
-        """Let whatever is launched from now on, on the current stream, wait for all layers."""
+        """Let what is launched later on the current stream wait for every layer's copies."""
         self.join(self.layers - 1)
 
     def wait(self) -> None:

@@ -59,7 +59,7 @@ class ArcByRequest(Generic[Key]):
         self._frequent_ghosts.pop(block, None)
 
     def forgotten(self, block: Key) -> None:
-        """Forget a block that was given up, and not for want of room."""
+        """Forget a block that was released for another reason than lack of space."""
         del (self.recent if block in self.recent else self.frequent)[block]
 
     def over(self, blocks: Iterable[Key], reused: Collection[Key]) -> None:

@@ -16,7 +16,7 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class NumberedPrefixManager(PrefixManager):
-    """`PrefixManager` whose blocks have numbers: runs and requests know which blocks they have.
+    """A `PrefixManager` that tracks which numbered blocks each run and each request holds.
 
     Attributes:
         requests: the requests that hold blocks.

@@ -24,10 +24,10 @@ Fields = dict[str, Any]
 
 
 def extras(config: HfConfig, layers: int) -> Fields:
-    """Return these fields of a model's spec: its ``extras``, ``ffns`` and ``own_attention``.
+    """Read some fields of a model's spec from its table: its ``extras``, ``ffns`` and ``own_attention``.
 
     Raises:
-        PagesimError: a key is missing or off.
+        PagesimError: a key is missing, or its value is invalid.
     """
     read = _EXTRAS.get(config.family)
     return read(config, layers) if read else {}

@@ -37,9 +37,9 @@ class TreeNode(NamedTuple):
         parent: its parent's index; `NO_NODE` where it begins with the first token.
         start, end: the stretch, in tokens from the beginning of the sequence.
         locks: sequences that hold it, or a node behind it.
-        row: of the request that inserted it, or what it was split from.
+        row: the trace's row of the request that inserted it, or the node that it was split from.
         inserted, used: ticks at which it was inserted, and touched last.
-        hits: how often a sequence was inserted through it that had not been before.
+        hits: sequences that were inserted through it, each counted once.
     """
 
     parent: int

@@ -176,7 +176,7 @@ class Batch:
 
     @property
     def sampled(self) -> int:
-        """Tokens after which the next one is worked out: a sequence's last, and its drafts.
+        """Positions at which a token is sampled: each sequence's last token, and its drafts.
 
         Prompts that end in this iteration count once.
         """

@@ -54,7 +54,7 @@ WITHOUT_EFFECT: Final = frozenset(
 
 
 class DraftRules(NamedTuple):
-    """By what numbers a method enters scheduling and memory.
+    """The numbers by which a method of speculation affects scheduling and memory.
 
     Attributes:
         num_speculative_tokens: drafts of a request's step, and the states that a state group keeps for them.
@@ -62,7 +62,7 @@ class DraftRules(NamedTuple):
         prefill_lookahead: tokens behind a chunk of a prompt that the drafter reads in its step.
         hash_lookahead: tokens behind a block that its hash covers.
         draft_slots: tokens of a step's budget that each request takes for its drafter, besides its own.
-        reads_behind: whether the drafter's KV of a block reads the token behind it, with no remedy but these.
+        reads_behind: whether the drafter's KV of a block depends on the token behind the block.
         drops_block: whether the last block of a hit is computed again for that reason.
         max_concurrency: requests that may run at most, whatever ``max_num_seqs``.
         by_batch: (first, last, drafts): the drafts of each request's next step where a step has from

@@ -104,12 +104,12 @@ def make_chain(tiers: Sequence[TierSpec], chunk_bytes: int, *, threshold: int = 
     """Return an empty chain of these tiers.
 
     Args:
-        tiers: that next to the device first.
+        tiers: in order, the one nearest to the device first.
         chunk_bytes: of a chunk in each of them; a tier holds as many whole ones as there is room for.
         threshold: how often the device must offer a chunk before a tier linked to it takes it.
 
     Raises:
-        PagesimError: a tier has room, and not for a single chunk.
+        PagesimError: a tier's room is more than nothing and less than one chunk.
     """
     made = []
     for place, tier in enumerate(tiers):

@@ -99,13 +99,13 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def read_parquet(data: bytes) -> Any:
-    """Return a Parquet file's table, of pyarrow.
+    """Return the table of a Parquet file, as pyarrow has it.
 
-    What is said in it of how pandas should present it is not looked at.
+    The file's metadata for pandas is ignored.
 
     Raises:
-        ValueError: it is none, is damaged, has a column twice, or would take more memory than a file of its
-            size can need: a few bytes of Parquet can claim any number of rows.
+        ValueError: it is no Parquet file, is damaged, has a column twice, or would take more memory than a
+            file of its size can need: a few bytes of Parquet can claim any number of rows.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

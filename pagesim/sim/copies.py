@@ -60,7 +60,7 @@ class _Load:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class TierCopies:
-    """Carries out the jobs of iterations over a chain of tiers, beside them.
+    """Copies blocks between the device and a chain of tiers while iterations run.
 
     A job starts when the device is through with what was launched before it. Each of its moves waits for
     those sent before it over its link in its direction, and for those that it comes after; a load is over

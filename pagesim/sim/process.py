@@ -63,9 +63,9 @@ class HandoverEvent(Instant):
 
 
 class Decision(Instant):
-    """The instant at which an engine decides: after all that is over at it and what is routed for that.
+    """The instant at which an engine decides: after every event that is due then, routing included.
 
-    Engines take turns, so that what they share, as links, does not depend on when they decided before.
+    Engines decide in a fixed order, so that shared resources, as links, are granted in the same order always.
     """
 
     PRIORITY = EventPriority(NORMAL + 3)

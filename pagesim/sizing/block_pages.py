@@ -93,12 +93,12 @@ def most_blocks(
     drafts: int = 0,
     retained: int = 0,
 ) -> int:
-    """Return the blocks that a request of so many tokens takes at most, a checkpoint's left out.
+    """Return the most blocks that a request can hold, those of checkpoints left out.
 
     Args:
         rule: the layer by whose rule blocks are kept.
         block_size: tokens of a block.
-        tokens: of the request.
+        tokens: length of the request.
         in_flight: tokens that are scheduled and not yet computed at most.
         mode: what is kept of states.
         drafts: states that are kept besides, one after each draft.

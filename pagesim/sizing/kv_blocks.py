@@ -63,11 +63,11 @@ class Capacity:
 
 
 class PagedBlock(NamedTuple):
-    """A block of memory that is mapped in pages: in every tensor a page, or as many as a token takes.
+    """A block of memory that is mapped in pages: one page in each tensor, or as many as one token needs.
 
     Attributes:
         tokens: whole tokens whose keys or values a page holds; 1 if it holds less than one.
-        bytes: of all its pages on each GPU, what no whole token fills included.
+        bytes: of all its pages on each GPU, including space too small for a whole token.
     """
 
     tokens: int

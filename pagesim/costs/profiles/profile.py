@@ -341,7 +341,7 @@ class Profile(Strict):
         An iteration in which no sequence gets a token takes as long as one in which one does.
 
         Args:
-            iteration_s: seconds an iteration; the profile's own of one sequence when left out.
+            iteration_s: seconds an iteration; by default the profile's overhead at one sequence.
             sequence_s: seconds of each sequence that gets a token.
 
         Raises:

@@ -118,7 +118,7 @@ def distance(paper: Range, ours: float) -> float:
 
 @cache
 def published(figure: str) -> dict[Key, Number]:
-    """Return the numbers that the paper gives of a figure, by series and x, ours not yet known."""
+    """Return the numbers that the paper gives of a figure, by series and x; pagesim's are filled in later."""
     rows = csv_reader.DictReader(
         Path(__file__).with_name("published.csv").read_text(encoding="utf-8").splitlines()
     )
