@@ -97,8 +97,8 @@ def summary(images: bool) -> str:
     number, middle, most = errors(images)
     kind = "with a vision tower" if images else "of text"
     return (
-        f"- {number} logs of models {kind}: the KV cache is off by {middle:.2f} GiB in the median, and by at most "
-        f"{most:.2f} GiB where no cause is known.\n"
+        f"- {number} logs of models {kind}: the KV cache is off by {middle:.2f} GiB in the median, and by at "
+        f"most {most:.2f} GiB where no cause is known.\n"
     )
 
 
