@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 import pytest
 
@@ -127,6 +129,29 @@ def test_a_capacity_is_printed_drawn_and_stored(succeeds, tmp_path, monkeypatch)
     drawn = {name: (tmp_path / "out" / name).read_bytes() for name in ("capacity.png", "capacity.svg")}
     assert succeeds(*search).out == out
     assert {name: (tmp_path / "out" / name).read_bytes() for name in drawn} == drawn
+
+
+@pytest.mark.parametrize(
+    ("system", "policy"),
+    [
+        ((), "vllm-v1"),
+        (("--policy", "vllm-sosp"), "vllm-sosp"),
+        (("--gpu", "h100", "--serve", "sglang serve meta-llama/Llama-3.1-8B-Instruct"), "sglang"),
+    ],
+)
+def test_a_search_is_of_one_policy_unless_several_are_named(succeeds, system, policy):
+    load = ("--trace", "fixed:100,10", "--num-requests", "20", "--highest", "2")
+    out = succeeds("sweep", "--find", "rate", "--slo", "latency<=100s", *load, *system).out
+    rows = [line.split()[0] for line in out.splitlines() if re.match(r"  [a-z]+(-\w+)* +\d", line)]
+    assert rows == [policy]
+
+
+def test_a_served_line_goes_with_a_grid(succeeds):
+    line = "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-num-seqs 64"
+    load = ("--trace", "fixed:100,10", "--num-requests", "20", "--rate", "5")
+    said = succeeds("sweep", "--grid", "seed=1,2", "--gpu", "h100", "--serve", line, *load)
+    assert "2 of 2 runs done" in said.out
+    assert "max_num_seqs" not in said.err, "the default is not taken"
 
 
 def test_a_capacity_without_an_answer_says_why(succeeds, monkeypatch):
