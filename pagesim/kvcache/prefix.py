@@ -136,10 +136,18 @@ class PrefixManager(SingleSampleManager):
             self._reserved = run
         self.cached_blocks = 0
 
+    def try_allocate_step(self, spare: int) -> int:
+        blocks = self._takes.total(self.steps, 1)
+        return -1 if self.free_blocks - blocks < spare else self._allocate_steps(1, blocks)
+
     def allocate_step(self, steps: int = 1) -> int:
         blocks = self._takes.total(self.steps, steps)
         if blocks > self.free_blocks:
             self._check_room(blocks)
+        return self._allocate_steps(steps, blocks)
+
+    def _allocate_steps(self, steps: int, blocks: int) -> int:
+        """Take so many blocks, which there are, for so many steps; likewise return 0."""
         if self.reuses_unhashed_first:
             if blocks:
                 self._take(blocks)

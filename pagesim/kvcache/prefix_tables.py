@@ -47,9 +47,9 @@ class NumberedPrefixManager(PrefixManager):
         self._buckets.leave(request)
         super().stop_decoding(request)
 
-    def allocate_step(self, steps: int = 1) -> int:
+    def _allocate_steps(self, steps: int, blocks: int) -> int:
         first = self.steps + 1
-        super().allocate_step(steps)
+        super()._allocate_steps(steps, blocks)
         if self._fresh:
             takers = [request for step in range(first, first + steps) for request in self._buckets.at(step)]
             for request, block in zip(takers, self._fresh, strict=True):

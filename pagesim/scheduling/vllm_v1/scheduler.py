@@ -41,7 +41,7 @@ class VllmV1(VllmV1Base):
         self.memory.new_plan()
         batch.reports, self.unreported = self.unreported, False
         self.must_replan = False
-        if self.in_flight > 1:
+        if self.in_flight > 1 and self._finishing and self._finishing[0][0] <= self.memory.steps:
             self.start_draining()
         cadence, drafts, budget = self.cadence, self.drafts, self.max_num_batched_tokens
         if drafts is not None:
