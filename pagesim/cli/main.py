@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from _thread import interrupt_main
@@ -31,6 +32,7 @@ def _answer() -> None:
     _settle_streams()
     _settle_figures()
     sys.unraisablehook = _not_raised
+    gc.set_threshold(100_000)  # a run makes many objects and hardly any cycles
     try:
         try:
             _check_arguments()
