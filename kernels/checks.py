@@ -238,8 +238,8 @@ def check_variant(
     q: Tensor, scale: float | None, window: int | None, softcap: float | None, sinks: Tensor | None
 ) -> None:
     """Check what attention of some models has beside a softmax over all tokens."""
-    if scale is not None and not isfinite(scale):
-        raise PagesimError(f"scale is {scale}; a finite number is needed")
+    if scale is not None and not (isfinite(scale) and scale > 0):
+        raise PagesimError(f"scale is {scale}; a positive number is needed")
     if window is not None:
         check_number("window", window, 1)
     if softcap is not None and not (isfinite(softcap) and softcap > 0):

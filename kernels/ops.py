@@ -180,8 +180,8 @@ def mla_decode_attention(
         check_tensor("context_lens", context_lens, (len(q),), (torch.int32,))
         if not q.shape[1]:
             raise PagesimError("q has 0 heads; at least 1 is needed")
-        if not isfinite(scale):
-            raise PagesimError(f"scale is {scale}; a finite number is needed")
+        if not (isfinite(scale) and scale > 0):
+            raise PagesimError(f"scale is {scale}; a positive number is needed")
         if num_splits is not None:
             check_number("num_splits", num_splits, 1, MAX_SPLITS)
     out = check_out(out, q[..., : cache.latent_dim], check)

@@ -3,7 +3,7 @@
 | clock | for | what is timed |
 |---|---|---|
 | ``graph`` | kernels | a millisecond of replays of a CUDA graph that holds every call once |
-| ``events`` | kernels with small inputs | each call between two CUDA events, behind a read of 3× L2 |
+| ``events`` | kernels with small inputs | each call between two CUDA events, behind a read of 12× L2 |
 | ``wall`` | what the host takes part in | each call and a wait for the GPU, by the host's clock |
 | ``cpu`` | the reference path | runs of calls, by the host's clock |
 
@@ -39,7 +39,10 @@ Call = Callable[[], Any]
 """Does the work once and leaves it under way; what it returns is dropped."""
 
 CACHES_OVER = 3
-"""Inputs are rotated over, or L2 flushed with, so many times its size."""
+"""Inputs are rotated over so many times the L2."""
+
+FLUSH_OVER = 12
+"""L2 is flushed with so many times its size: the GPU reads for 0.2 ms, while the host launches the call."""
 
 MIN_SAMPLES, MAX_SAMPLES = 5, 1000
 """In each of the two rounds."""
@@ -158,7 +161,7 @@ class EventClock(Clock):
     """Times each call between two CUDA events, with L2 flushed before.
 
     Args:
-        flush: reads more than L2 holds; without, a buffer of three times its size is read.
+        flush: reads more than L2 holds; without, a buffer of 12 times its size is read.
     """
 
     name: ClassVar[str] = "events"
@@ -168,7 +171,7 @@ class EventClock(Clock):
 
     def prepare(self, calls: Sequence[Call]) -> Callable[[], float]:
         # A reduction: it reads, and writes next to nothing.
-        flush = self._flush or torch.empty(CACHES_OVER * l2_bytes() // 4, device="cuda").normal_().amax
+        flush = self._flush or torch.empty(FLUSH_OVER * l2_bytes() // 4, device="cuda").normal_().amax
         _warm_up([flush, *calls])
         calls = calls[:_FLUSHED_CALLS]
         graphs = [_captured([call]) for call in calls]

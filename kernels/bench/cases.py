@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import sqrt
-from typing import Any
 
 import torch
 
@@ -32,18 +31,7 @@ def make_case(point: Point, calls: Sequence[Call], check: Callable[[], float]) -
         flops=4 * visible_pairs(point) * wide,
         check=check,
         tolerance=TOLERANCE[point["dtype"]],
-        columns=tuned_columns,
     )
-
-
-def tuned_columns() -> dict[str, Any]:
-    """Return the configuration that the attention kernel was last tuned to, on a GPU."""
-    if not torch.cuda.is_available():
-        return {}
-    from pagesim.kernels.attention import TUNABLE
-
-    best = getattr(TUNABLE.tuned, "best_config", None)
-    return {"config": None if best is None else str(best)}
 
 
 def poisoned(calls: Sequence[Call], outs: torch.Tensor | None) -> Callable[[], torch.Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from pagesim.kernels import paged_attention
-from pagesim.kernels.bench.cases import error_of, poisoned, tuned_columns
+from pagesim.kernels.bench.cases import error_of, poisoned
 from pagesim.kernels.bench.inputs import DTYPES, TOLERANCE
 from pagesim.kernels.bench.rows import Point
 from pagesim.kernels.bench.session import Case, Session
@@ -63,7 +63,6 @@ def prepare(point: Point, session: Session) -> Case:
         flops=4 * pairs * point["q_heads"] * dim,
         check=check,
         tolerance=TOLERANCE[point["dtype"]],
-        columns=tuned_columns,
     )
 
 

@@ -84,7 +84,6 @@ MEASURED = {
     "fraction": float,
     "peak_tflop_per_s": float,
     "of_peak": float,
-    "config": str,
     "max_error": float,
     "alone_s": float,
     "in_front_s": float,

@@ -94,7 +94,7 @@ def test_decode_attention_says_what_is_off(change, sentence):
 @pytest.mark.parametrize(
     ("option", "sentence"),
     [
-        ({"scale": float("nan")}, "scale is nan; a finite number is needed"),
+        ({"scale": float("nan")}, "scale is nan; a positive number is needed"),
         ({"out": torch.empty(2, 4, 32)}, r"out has the shape \[2, 4, 32\]; \[2, 4, 64\] is needed"),
         ({"out": torch.empty(2, 4, 64)}, "out is float32; float16 is needed"),
         ({"backend": "cuda"}, "backend is 'cuda'; it must be one of auto, triton, reference"),
@@ -270,7 +270,7 @@ def test_ops_of_latents_say_what_is_off():
         ({"q": q[..., :256]}, {}, r"q has the shape \[1, 5, 256\]; \[batch, q_heads, 288\] is needed"),
         ({"q": q[:, :0]}, {}, "q has 0 heads; at least 1 is needed"),
         ({"q": q.half()}, {}, "q is float16; float32 is needed"),
-        ({}, {"scale": float("nan")}, "scale is nan; a finite number is needed"),
+        ({}, {"scale": float("nan")}, "scale is nan; a positive number is needed"),
         ({}, {"num_splits": 0}, "num_splits is 0; 1 to 65535 is allowed"),
     ):
         given = {"q": q, "cache": cache, "block_table": table, "context_lens": lengths, **change}

@@ -33,7 +33,14 @@ USED: list[str] = []
 class Wrapper:
     """FlashInfer's ``BatchDecodeWithPagedKVCacheWrapper``, as its documentation describes it."""
 
-    def __init__(self, float_workspace_buffer, kv_layout="NHD", use_cuda_graph=False, use_tensor_cores=False):
+    def __init__(
+        self,
+        float_workspace_buffer,
+        kv_layout="NHD",
+        use_cuda_graph=False,
+        use_tensor_cores=False,
+        backend="auto",
+    ):
         assert float_workspace_buffer.dtype == torch.uint8
         self.layout = kv_layout
         USED.append("tensor" if use_tensor_cores else "cuda")

@@ -111,7 +111,6 @@ def test_a_rows_bytes_and_flops_are_those_of_the_shape():
     cached, queries = 2 * 2 * 20 * 2 * 64 * 4, 2 * 4 * 64 * 4
     assert row["bytes_moved"] == cached + 2 * queries + 4 * 2 * 2
     assert row["flops"] == 4 * 2 * 20 * 4 * 64
-    assert row["config"] is None
     prefill = Point("attention", "paged-prefill", {**DECODE.parameters, "query": 3})
     (row,) = run([prefill]).rows
     assert row["flops"] == 4 * 2 * (18 + 19 + 20) * 4 * 64

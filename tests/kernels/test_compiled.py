@@ -1,4 +1,4 @@
-"""Every kernel compiled ahead of time for three GPUs: no spills, wide loads, tensor cores, shared memory."""
+"""Every kernel compiled ahead of time for three GPUs: few spills, wide loads, tensor cores, shared memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from pagesim.kernels import (  # noqa: E402
     mla,
     reduce,
 )
-from pagesim.kernels.launch import Launch, Tunable  # noqa: E402
+from pagesim.kernels.launch import Launch  # noqa: E402
 
 TARGETS = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 """A100, H100 and H200, B200: compute capability times ten, and the bytes of shared memory a program may take
@@ -58,7 +58,7 @@ class Code(NamedTuple):
 
 def compiled(launch: Launch, config: triton.Config, target: int) -> Code:
     """Compile a launch in a configuration; pointers begin at multiples of 16 bytes."""
-    kernel = launch.kernel.kernel if isinstance(launch.kernel, Tunable) else launch.kernel
+    kernel = launch.kernel
     given = {**launch.arguments, **config.kwargs}
     signature, constants, attributes = {}, {}, {}
     for parameter in kernel.params:
@@ -187,62 +187,66 @@ KERNELS: dict[str, Callable[[], Launch]] = {
     "gather of blocks": lambda: moved("gather"),
     "scatter of blocks": lambda: moved("scatter"),
 }  # fmt: skip
-LIKE_OTHERS = (
-    "decode, block 128, splits", "decode, HND, bf16", "decode, head 72", "four queries, splits",
-    "prefill, block 128, HND",
-)  # fmt: skip
-"""Kernels whose tiles are as large as those of another, in the same configurations: the first is compiled."""
+CHOICES = {
+    attention.paged_attention_kernel: attention.choose_config,
+    mla.mla_kernel: mla.choose_config,
+}
 
 QUICK = ("decode, fp8", "prefill", "reduce", "gather of blocks")
 
 
+SPILLS = {
+    "decode, fp8": 16, "prefill, head 256, window, soft cap": 122, "mla, 128 heads, splits": 188,
+    "mla, 256 + 32": 32, "decode, 64 heads of one": 4,
+}  # fmt: skip
+"""Loads and stores that spill in kernels which were the fastest on an H100 even so. Smaller tiles, which
+spill nothing, took 1.04 to 2 times as long. The last spills on an A100, where nothing was measured."""
+
+
 def check(name: str, launch: Launch, config: triton.Config, target: int) -> None:
     code = compiled(launch, config, target)
-    assert code.spills == 0, (name, str(config), code)
+    assert code.spills <= SPILLS.get(name, 0), (name, str(config), code)
     assert code.shared <= TARGETS[target], (name, str(config), code)
     assert code.wide_loads, (name, str(config), code)
-    if launch.kernel in (attention.TUNABLE, mla.TUNABLE) and "fp32" not in name:
+    if launch.kernel in CHOICES and "fp32" not in name:
         assert code.tensor, (name, str(config), code)
 
 
 @pytest.mark.slow_but(*QUICK)
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_kernel_as_it_is_first_guessed_has_no_spills(name):
+def test_a_kernel_spills_no_more_than_is_known_on_hopper(name):
     launch = KERNELS[name]()
-    check(name, launch, launch.configs[0], 90)
+    check(name, launch, launch.config, 90)
 
 
 @pytest.mark.slow
 @pytest.mark.takes_minutes
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", KERNELS)
-def test_no_configuration_has_spills_on_any_gpu(name, target):
+def test_no_kernel_spills_more_than_is_known_on_any_gpu(name, target):
     launch = KERNELS[name]()
     if target == 80 and "fp8" in name:
         with pytest.raises(Exception, match=r"\A") as refused:
-            compiled(launch, launch.configs[0], target)
+            compiled(launch, launch.config, target)
         said, error = "", refused.value
         while error is not None:  # what a function that the kernel calls is refused for is the cause of this
             said, error = f"{said} {error}", error.__cause__
         assert "fp8e4nv not supported in this architecture" in said
         return
-    configs = launch.configs
-    if launch.kernel is attention.TUNABLE:
-        configs = launch.kernel.fitting({**launch.arguments, "capability": target})
-    for config in configs[:1] if name in LIKE_OTHERS else configs:
-        check(name, launch, config, target)
+    choose = CHOICES.get(launch.kernel)
+    check(name, launch, choose(launch.arguments, target) if choose else launch.config, target)
 
 
 def test_spills_are_seen():
     launch = KERNELS["decode, fp8"]()
     wide = triton.Config({"BLOCK_M": 128, "BLOCK_N": 128}, num_warps=4, num_stages=3)
     assert compiled(launch, wide, 90).spills > 0
-    assert not attention.fits(wide, launch.arguments)
+    assert not attention.fits(wide, launch.arguments, 90)
 
 
 def test_all_stages_but_one_are_in_flight():
     """Were the block ids not carried along, half of them would be: their load would be a stage of its own."""
     launch = KERNELS["decode"]()
-    config = launch.configs[0]
+    config = launch.config
     tile = 2 * config.kwargs["BLOCK_N"] * 128 * 2  # bytes of keys and values
     assert compiled(launch, config, 90).shared >= (config.num_stages - 1) * tile

@@ -227,11 +227,11 @@ def _equipped(
         attention=attention,
         swap_by_layer=swap_by_layer,
     )
-    options = config.options
-    most = getattr(options, "max_num_seqs", 256)
+    # The scheduler has resolved what the options leave out; one with static batches has neither limit.
+    most = getattr(scheduler, "max_num_seqs", 256)
     if cuda_graphs:
         executor.graphs = DecodeGraphs(weights, pools, longest=longest, most=most)
-    warm_up(executor, most_sequences=most, most_tokens=getattr(options, "max_num_batched_tokens", 2560))
+    warm_up(executor, most_sequences=most, most_tokens=getattr(scheduler, "max_num_batched_tokens", 2560))
     if check:
         executor.checker = Checker(executor, seed=system.seed)
     return executor

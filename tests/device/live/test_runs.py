@@ -8,7 +8,7 @@ import pytest
 
 import pagesim as ps
 from pagesim.api import run
-from pagesim.device.live import run_live
+from pagesim.device.live import run_live, warmup
 
 PARTS = ["prepare_s", "move_s", "compute_s", "prompt_tokens", "decode_sequences", "decode_context"]
 
@@ -124,3 +124,13 @@ def test_requests_that_can_never_be_served_run_nothing(live, make_trace):
     assert result.summary["requests"]["rejected"] == 2
     assert result.summary["iterations"] == 0
     assert not result.summary["live"]["check"]["passed"], "nothing was looked at, so nothing is proven"
+
+
+# vLLM 0.2.7: 256 sequences, and as many tokens as the model is long, but 2,048 at least (`SchedulerConfig`);
+# vLLM 0.33 on a GPU of 40 GB: 256 and 2,048 (`EngineArgs.get_batch_defaults`).
+@pytest.mark.parametrize("policy", ["vllm-v0", "vllm-v1"])
+def test_the_warm_up_is_of_the_limits_that_the_scheduler_resolved(policy, live, make_trace, monkeypatch):
+    asked = []
+    monkeypatch.setattr(warmup, "warm_up", lambda _, **limits: asked.append(tuple(limits.values())))
+    live(make_trace(), {"policy": policy, "num_blocks": 40}, check=False)
+    assert asked == [(256, 2048)]

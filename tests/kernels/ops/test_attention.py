@@ -210,7 +210,7 @@ def test_no_sequence_is_nothing_to_do(device):
 def test_splits_keep_a_gpu_busy_and_are_not_too_short():
     cpu = torch.device("cpu")
     assert attention.choose_splits(1, 100_000, cpu) == 128
-    assert attention.choose_splits(1, 1024, cpu) == 4
+    assert attention.choose_splits(1, 1024, cpu) == 16
     assert attention.choose_splits(1, 100, cpu) == 1
     assert attention.choose_splits(64, 100_000, cpu) == 4
     assert attention.choose_splits(1000, 100_000, cpu) == 1
