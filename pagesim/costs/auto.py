@@ -17,9 +17,6 @@ from pagesim.errors import PagesimError
 if TYPE_CHECKING:
     from pagesim.costs.parse import Target
 
-RANK = ("measured", "imported")
-"""Kinds of profiles that are taken, the best first: a rescaled or analytic one is no better than roofline."""
-
 
 def best_cost(target: Target, moe_backend: str | None = None) -> Profiled | Roofline:
     """Return the costs of a target by the best bundled measurements of it, else by the roofline.
@@ -36,7 +33,7 @@ def best_cost(target: Target, moe_backend: str | None = None) -> Profiled | Roof
     """
     if moe_backend is not None:
         check_kernel(moe_backend)
-    for profile, cost in sorted(_fitting(target), key=lambda each: RANK.index(each[0].kind)):
+    for profile, cost in _fitting(target):
         cost.notes = (*cost.notes, f"using profile {profile.name}: {_said(profile, target.release)}")
         return cost
     chip, why = chip_of(target.gpu, target.release), f"no operators were timed on {target.gpu.name}"
@@ -71,7 +68,8 @@ def _fitting(target: Target) -> Iterator[tuple[Profile, Profiled]]:
         if not name.startswith(f"{target.model.shape_name}-"):
             continue
         profile = bundled_profile(name)
-        if profile.kind not in RANK or profile.gpu != target.gpu.name:
+        # A measured one is of pagesim's own kernels; a rescaled or analytic one is no better than roofline.
+        if profile.kind != "imported" or profile.gpu != target.gpu.name:
             continue
         if target.engine.source == BY_HAND:
             profile = profile.model_copy(

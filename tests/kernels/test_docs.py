@@ -6,6 +6,7 @@ import contextlib
 import io
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -84,3 +85,15 @@ def test_its_commands_ask_for_points(command, monkeypatch, tmp_path):
         app()
     assert not end.value.code
     assert asked
+
+
+def test_the_tables_of_the_h100_are_those_of_its_rows():
+    pages = ROOT / "docs"
+    printed = subprocess.run(
+        [sys.executable, pages / "make_kernels.py", pages / "validation" / "h100.parquet"],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    page = (pages / "validation" / "kernels.md").read_text(encoding="utf-8")
+    tables = printed.strip().split("\n\n")
+    assert len(tables) == 4
+    assert all(table in page for table in tables)
