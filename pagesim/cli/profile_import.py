@@ -182,8 +182,8 @@ def aiconfigurator(
 
     Example: pagesim profile import aiconfigurator --system h100_sxm --model llama-3.1-8b --tp 2
     """
-    from pagesim.costs.operators import imported_profile
     from pagesim.costs.operators.aiconfigurator import tables_of
+    from pagesim.costs.operators.assemble import imported_profile
 
     profile = imported_profile(
         tables_of(system, backend, version, tables),

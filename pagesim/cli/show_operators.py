@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pagesim.cli.printing import put_table
-from pagesim.costs.operators import OperatorTable
+from pagesim.costs.operators.tables import OperatorTable
 
 
 def row(table: OperatorTable) -> dict[str, Any]:
