@@ -292,9 +292,9 @@ class Operators:
             found = delta_net(self._chip, self._model.hidden, net.key_heads // tp, net.value_heads // tp)
         if found is None:
             self.missing["states"] = "recurrent layers of this kind were not timed"
-            gpu, kept = self._chip.gpu, states(self._model, tp)
-            sequence_s = 2 * kept.bytes / (HBM * gpu.hbm_bytes_per_s)
-            token_s = STATE_FLOPS * kept.elements / (FLOPS * gpu.fp16_flops)
+            gpu, (size, elements) = self._chip.gpu, states(self._model, tp)
+            sequence_s = 2 * size / (HBM * gpu.hbm_bytes_per_s)
+            token_s = STATE_FLOPS * elements / (FLOPS * gpu.fp16_flops)
             return States(
                 decode=_curve(SEQUENCES, sequence_s * SEQUENCES.astype(np.float64), "sequences"),
                 prefill=_curve(TOKENS, token_s * TOKENS.astype(np.float64)),
