@@ -7,7 +7,6 @@ from pagesim.workloads.files import NO_ARRIVALS, has_recorded_arrivals, load, sa
 from pagesim.workloads.formats import FORMATS
 from pagesim.workloads.lengths import (
     SPECS,
-    Empirical,
     Fixed,
     Lengths,
     Lognormal,
@@ -27,7 +26,6 @@ __all__ = [
     "NO_ARRIVALS",
     "SPECS",
     "ArrivalKind",
-    "Empirical",
     "Fixed",
     "LengthModel",
     "Lengths",

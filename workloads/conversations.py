@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from pagesim.errors import PagesimError
@@ -17,20 +15,8 @@ SPEC = "conversations:TOKENS:LENGTHS"
 """How conversations are spelt in text; the lengths are a workload or a distribution."""
 
 
-class Spec(NamedTuple):
-    """What a text asks for.
-
-    Args:
-        longest: tokens of a prompt at most; a conversation whose next prompt would be longer is over.
-        lengths: the name of what questions and answers are as long as.
-    """
-
-    longest: int
-    lengths: str
-
-
-def parse_conversations(text: str) -> Spec | None:
-    """Return what a text such as ``conversations:8192:sharegpt`` asks for; None where it is of another kind.
+def parse_conversations(text: str) -> tuple[int, str] | None:
+    """Return the most tokens of a prompt and the name of the lengths; None where a text is of another kind.
 
     Raises:
         PagesimError: the tokens are no whole number from 1 to ``MAX_TOKENS``, or no lengths are named.
@@ -45,7 +31,7 @@ def parse_conversations(text: str) -> Spec | None:
             f"trace {text!r} cannot be read; write {SPEC}, such as conversations:8192:sharegpt: "
             f"a whole number of tokens from 1 to {MAX_TOKENS}, then a workload or a distribution"
         )
-    return Spec(int(longest), lengths)
+    return int(longest), lengths
 
 
 def conversations(lengths: Lengths, longest: int, turns: int, seed: int = 0) -> Trace:

@@ -1,4 +1,4 @@
-"""Distributions of (prompt, output) lengths: fixed, uniform, lognormal, or those of a trace."""
+"""Distributions of (prompt, output) lengths: fixed, uniform or lognormal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from pagesim.errors import PagesimError
-from pagesim.workloads.trace import MAX_TOKENS, IntColumn, Trace
+from pagesim.workloads.trace import MAX_TOKENS, IntColumn
 
 
 class Lengths(Protocol):
@@ -57,18 +57,6 @@ class Lognormal:
         """Return ``size`` independent pairs."""
         prompts = _lognormal(self.mean_prompt, self.cv_prompt, size, rng)
         return prompts, _lognormal(self.mean_output, self.cv_output, size, rng)
-
-
-@dataclass(frozen=True)
-class Empirical:
-    """Pairs drawn from the requests of a trace, with replacement, so that prompt and output stay together."""
-
-    trace: Trace
-
-    def sample(self, size: int, rng: np.random.Generator) -> tuple[IntColumn, IntColumn]:
-        """Return ``size`` of the trace's pairs."""
-        rows = rng.integers(0, len(self.trace), size)
-        return self.trace.prompt_tokens[rows], self.trace.output_tokens[rows]
 
 
 SPECS = {

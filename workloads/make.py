@@ -11,12 +11,12 @@ import numpy as np
 from pagesim.errors import PagesimError, TraceError
 from pagesim.workloads.arrivals import ArrivalKind, arrival_times, arrive, check_seed
 from pagesim.workloads.bundled import NAMES, workload
-from pagesim.workloads.conversations import Spec, conversations, parse_conversations
+from pagesim.workloads.conversations import conversations, parse_conversations
 from pagesim.workloads.files import NO_ARRIVALS, has_recorded_arrivals, load
 from pagesim.workloads.lengths import SPECS, Lengths, parse_lengths
 from pagesim.workloads.model import LengthModel
 from pagesim.workloads.rows import OnBadRow
-from pagesim.workloads.servegen import Pool, generate, parse_servegen
+from pagesim.workloads.servegen import generate, parse_servegen
 from pagesim.workloads.sharing import share_prefix
 from pagesim.workloads.texts import TurnChoice
 from pagesim.workloads.thinking import begin_sessions
@@ -91,21 +91,24 @@ def make_trace(
             raise PagesimError(
                 "a pool of ServeGen's has arrivals of its own; leave out arrivals, cv and turns"
             )
-        trace = _generated(pool, rate, duration, num_requests, seed)
+        if duration is None:
+            raise PagesimError("a pool of ServeGen's sends for days; give a duration in seconds")
+        trace = generate(*pool, duration, rate, seed).take(slice(0, num_requests))
         return trace if shared_prefix is None else share_prefix(trace, shared_prefix, seed)
     talks = parse_conversations(name)
-    lengths = _lengths(name if talks is None else talks.lengths)
+    longest, of_talks = talks or (0, name)
+    lengths = _lengths(of_talks)
     recorded = False
     if lengths is None:
         if talks is not None:
             raise PagesimError(
-                f"conversations are made of a workload or a distribution; {talks.lengths} is a file: "
+                f"conversations are made of a workload or a distribution; {of_talks} is a file: "
                 f"fit a model to it with pagesim trace fit"
             )
         trace = load(name_or_path, turns=turns, tokenizer=tokenizer, on_bad_row=on_bad_row)
         recorded = has_recorded_arrivals(trace)
     else:
-        _check_made(name, talks, arrivals, turns)
+        _check_made(name, talks is not None, arrivals, turns)
     notes: list[str] = []
     kind = arrivals or _implied(rate, cv, recorded)
     if kind is None and talks is None and isinstance(lengths, LengthModel) and lengths.rate and lengths.cv:
@@ -121,10 +124,10 @@ def make_trace(
         if num_requests is None and duration is None:
             num_requests = DEFAULT_REQUESTS
         if talks is not None:
-            trace = conversations(lengths, talks.longest, num_requests or DEFAULT_REQUESTS, seed)
+            trace = conversations(lengths, longest, num_requests or DEFAULT_REQUESTS, seed)
             note = (
-                f"conversations up to prompts of {talks.longest} tokens, of lengths from "
-                f"{_origin(talks.lengths, lengths)}, seed {seed}; each turn after the last is answered"
+                f"conversations up to prompts of {longest} tokens, of lengths from "
+                f"{_origin(of_talks, lengths)}, seed {seed}; each turn after the last is answered"
             )
         else:
             times = arrival_times(
@@ -144,27 +147,17 @@ def make_trace(
     return trace if shared_prefix is None else share_prefix(trace, shared_prefix, seed)
 
 
-def _check_made(name: str, talks: Spec | None, arrivals: ArrivalKind | None, turns: TurnChoice) -> None:
+def _check_made(name: str, talks: bool, arrivals: ArrivalKind | None, turns: TurnChoice) -> None:
     """Raise PagesimError for options of recorded requests where requests are made of lengths."""
     if arrivals in ("recorded", "replay"):
-        why = "conversations are made" if talks is not None else f"{name} is a model"
+        why = "conversations are made" if talks else f"{name} is a model"
         raise PagesimError(f"arrivals {arrivals} need a file that recorded them; {why}")
-    if talks is None and turns == "after-completion":
+    if not talks and turns == "after-completion":
         raise PagesimError(f"turns after-completion need sessions; {name} is a model of single requests")
-    if talks is not None and turns == "all":
+    if talks and turns == "all":
         raise PagesimError(
             "turns is all, but conversations that are made have no recorded arrivals; leave it out"
         )
-
-
-def _generated(
-    pool: Pool, rate: float | None, duration: float | None, num_requests: int | None, seed: int
-) -> Trace:
-    """Generate a workload of a pool's clients."""
-    if duration is None:
-        raise PagesimError("a pool of ServeGen's sends for days; give a duration in seconds")
-    trace = generate(pool, duration, rate, seed)
-    return trace if num_requests is None else trace.take(slice(0, num_requests))
 
 
 def _lengths(name: str) -> Lengths | None:

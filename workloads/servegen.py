@@ -37,18 +37,6 @@ _MOST = 10_000_000
 _BIN = re.compile(r"(\d+)\s*:")
 
 
-class Pool(NamedTuple):
-    """What a text asks for.
-
-    Args:
-        folder: of the pool's files.
-        start_s: where in the pool's time the workload begins.
-    """
-
-    folder: str
-    start_s: float
-
-
 class Window(NamedTuple):
     """What a client does for some time.
 
@@ -87,8 +75,8 @@ class Client:
         return next((shares for since, shares in reversed(self.lengths) if since <= second), None)
 
 
-def parse_servegen(text: str) -> Pool | None:
-    """Return what a text such as ``servegen:data/language/m-small@64800`` asks for; None for other texts.
+def parse_servegen(text: str) -> tuple[str, float] | None:
+    """Return the folder, and the second from which on, of ``servegen:FOLDER@64800``; None for other texts.
 
     Raises:
         PagesimError: no folder is named, or the start is no number from 0.
@@ -100,7 +88,7 @@ def parse_servegen(text: str) -> Pool | None:
     start_s = number(second) if at else 0.0
     if not folder or not (0 <= start_s < math.inf):
         raise PagesimError(f"trace {text!r} cannot be read; write {SPEC}, the seconds a number from 0")
-    return Pool(folder, start_s)
+    return folder, start_s
 
 
 def read_pool(folder: Path) -> list[Client]:
@@ -118,7 +106,7 @@ def read_pool(folder: Path) -> list[Client]:
     ]
 
 
-def generate(pool: Pool, duration: float, rate: float | None = None, seed: int = 0) -> Trace:
+def generate(folder: str, start: float, duration: float, rate: float | None = None, seed: int = 0) -> Trace:
     """Return the requests of all clients over some time, in order of arrival.
 
     In each window a client sends as many requests as its rate says, to the nearest whole number above or
@@ -126,7 +114,8 @@ def generate(pool: Pool, duration: float, rate: float | None = None, seed: int =
     fill the window. As ServeGen draws them, both lengths of a request have the same rank.
 
     Args:
-        pool: the clients' folder, and the time of which their requests are.
+        folder: of the pool's files.
+        start: second of the pool's time in which the workload begins.
         duration: seconds.
         rate: of all clients together in each window; None for their own.
         seed: of every random number.
@@ -137,8 +126,7 @@ def generate(pool: Pool, duration: float, rate: float | None = None, seed: int =
     """
     if not 0 < duration < math.inf:
         raise PagesimError(f"duration is {duration:g}; it must be a number of seconds above 0")
-    start, stop = pool.start_s, pool.start_s + duration
-    clients = read_pool(Path(pool.folder))
+    stop, clients = start + duration, read_pool(Path(folder))
     totals: dict[float, float] = {}
     for client in clients:
         for window in client.windows:
@@ -159,9 +147,7 @@ def generate(pool: Pool, duration: float, rate: float | None = None, seed: int =
                 continue
             requests += sent
             if requests > _MOST:
-                raise TraceError(
-                    f"{pool.folder}: over {_MOST} requests in {duration:g} s; take a shorter time"
-                )
+                raise TraceError(f"{folder}: over {_MOST} requests in {duration:g} s; take a shorter time")
             gaps = (rng.gamma if window.pattern == "Gamma" else rng.weibull)(window.shape, size=sent + 1)
             whole = gaps.sum()
             times = low - start + np.cumsum(gaps[:-1]) * ((high - low) / whole if whole else 0.0)
@@ -169,12 +155,12 @@ def generate(pool: Pool, duration: float, rate: float | None = None, seed: int =
             prompts, outputs = (_drawn(shares, ranks) for shares in lengths)
             found.append((times, prompts, outputs))
     if not requests:
-        raise TraceError(f"{pool.folder}: no client sends anything from {start:g} s for {duration:g} s")
+        raise TraceError(f"{folder}: no client sends anything from {start:g} s for {duration:g} s")
     arrival, prompt, output = (np.concatenate(column) for column in zip(*found, strict=True))
     order = np.argsort(arrival, kind="stable")
     share = "" if rate is None else f", all together {rate:g} requests/s"
     notes = [
-        f"generated from {len(clients)} clients of {pool.folder}, {start:g} to {stop:g} s{share}, seed {seed}"
+        f"generated from {len(clients)} clients of {folder}, {start:g} to {stop:g} s{share}, seed {seed}"
     ]
     if unknown:
         notes.append(f"{unknown} requests are left out, of clients whose lengths are not known then")

@@ -26,7 +26,7 @@ TABLE = (
     Entry("validate", "Compare simulated runs with recorded or live ones."),
     Entry("calibrate", "Measure what a system's operators cost; write a profile."),
     Entry("bench", "Time the kernels on a GPU or the reference path on a CPU."),
-    Entry("profile", "Show, compare, check, import and rescale cost profiles."),
+    Entry("profile", "Show, compare, import and rescale cost profiles."),
     Entry("list", "List policies, options, flags, models, GPUs and more.", module="listing"),
     Entry("doctor", "Show what is installed and usable, and how to get the rest."),
     Entry("reproduce", "Reproduce figures of the PagedAttention paper."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 
 from pagesim.cli import show
 from pagesim.cli.flags import JSON, with_fields
+from pagesim.cli.printing import put_table
 from pagesim.errors import PagesimError
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.files import check_file
@@ -69,7 +71,7 @@ def command(
 
     Example: pagesim fit c4.json c16.json c64.json --hold-out c96.json --gpu h100 --out my.json
     """
-    from pagesim.cli import show_fit, show_truth
+    from pagesim.cli import show_truth
     from pagesim.experiments.fit import fitting, reading, result
     from pagesim.experiments.recorded.find import read_all
 
@@ -100,12 +102,12 @@ def command(
     if json:
         show.as_json(summary)
         return
-    show_fit.values(summary)
+    _show_values(summary)
     show_truth.errors(
         "Simulated against measured: latencies", [(each.name, each.residuals) for each in found]
     )
     if out is not None:
-        show.say(f"profile written to {out}; use it by --cost profile:{out}{show_fit.front_end(summary)}")
+        show.say(f"profile written to {out}; use it by --cost profile:{out}{_front_end(summary)}")
     show.stored(plot)
 
 
@@ -123,3 +125,45 @@ def _start(name: str | None, system: System) -> Profile | None:
         kv_dtype=config.kv_dtype,
         block_size=system.block_size or 16,
     )
+
+
+WORDS = {
+    "iteration_s": ("an iteration", 1e3, "ms"),
+    "sequence_s": ("a sequence", 1e6, "µs"),
+    "context_s": ("a token of context", 1e9, "ns"),
+    "prompt_token_s": ("a token of a prompt", 1e6, "µs"),
+    "prompts_s": ("an iteration with a prompt, more", 1e3, "ms"),
+    "pair_s": ("a query and a key of a prompt", 1e12, "ps"),
+    "front_end_s": ("front end, a request", 1e3, "ms"),
+}
+
+
+def _show_values(summary: Mapping[str, Any]) -> None:
+    """Print what was fitted, with standard errors."""
+    rows = []
+    for name, of in summary["values"].items():
+        words, scale, unit = WORDS[name]
+        error = of["standard_error"]
+        spread = "not seen" if error is None else f"± {scale * error:,.3g}"
+        rows.append((words, f"{scale * of['value']:,.4g}", spread, unit, of["source"]))
+    put_table(
+        f"Time of each, fitted to {summary['rows']:,} windows ({summary['left_out']:,} outliers left out); "
+        f"mean miss {100 * summary['miss']:.1f} %",
+        ("", "time", "standard error", "", "from"),
+        rows,
+        texts=(0, 3, 4),
+    )
+    if curve := summary["tokens"]:
+        each = zip(curve["at"], curve["seconds"], strict=True)
+        show.say(
+            "more by the tokens of an iteration: "
+            + ", ".join(f"{size:,}: {1e3 * seconds:.3g} ms" for size, seconds in each if seconds)
+        )
+
+
+def _front_end(summary: Mapping[str, Any]) -> str:
+    """Return the flag of the front end's time, ready to be appended; 0 where the runs do not show any."""
+    of = summary["values"]["front_end_s"]
+    error = of["standard_error"]
+    known = error is not None and of["value"] > 2 * error
+    return f" --frontend-latency {of['value'] if known else 0:.3g}"

@@ -60,8 +60,7 @@ def options(scheduler: SCHEDULER = None) -> None:
     Example: pagesim list options vllm-v1
     """
     from pagesim.cli.printing import put_table
-    from pagesim.setup.options import declared
-    from pagesim.setup.registry import SCHEDULERS
+    from pagesim.setup.registry import SCHEDULERS, declared
 
     names = SCHEDULERS.names() if scheduler is None else (scheduler,)
     put_table(

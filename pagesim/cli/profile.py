@@ -1,4 +1,4 @@
-"""``pagesim profile``: look at, compare, check, import and rescale profiles."""
+"""``pagesim profile``: look at, compare, import and rescale profiles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pagesim.hardware import gpu as gpu_of
 from pagesim.models import model as model_of
 
 cli = typer.Typer(
-    help="Show, compare, check, import and rescale cost profiles.\n\n"
+    help="Show, compare, import and rescale cost profiles.\n\n"
     "Example: pagesim profile show llama-2-7b-a100-tp1",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -86,19 +86,6 @@ def compare(
     show_profile.compared(found)
 
 
-@cli.command("check")
-def check(*, profile: PROFILE, model: MODEL = "opt-13b") -> None:
-    """Predict a profile's own measurements; print the errors.
-
-    Example: pagesim profile check analytic-h200
-    """
-    found = find_profile(profile, model=model_of(model))
-    if not found.samples:
-        show.say(f"{found.name} holds no measurements ({found.kind}): there is nothing to check it against")
-        return
-    show_profile.checked(found)
-
-
 @cli.command("operators")
 def operators(
     *,
@@ -116,15 +103,16 @@ def operators(
 
     Example: pagesim profile operators h100 a100-80gb
     """
-    from pagesim.cli import show_operators
     from pagesim.costs.operators.aiconfigurator import tables_of
 
     found = {system: tables_of(system, backend, version, tables).all() for system in systems}
     if as_json:
-        show.as_json({system: [show_operators.row(each) for each in of] for system, of in found.items()})
+        show.as_json(
+            {system: [show_profile.operators_row(each) for each in of] for system, of in found.items()}
+        )
         return
     for system, of in found.items():
-        show_operators.tables(system, of)
+        show_profile.operators(system, of)
 
 
 @cli.command("rescale")

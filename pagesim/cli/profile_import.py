@@ -9,7 +9,7 @@ import typer
 
 from pagesim.cli import show, show_profile
 from pagesim.cli.completion import complete
-from pagesim.costs.profiles import Profile, import_frontier, import_llmservingsim, import_vidur
+from pagesim.costs.profiles import Profile, import_llmservingsim, import_vidur
 from pagesim.hardware import gpu as gpu_of
 from pagesim.models import model as model_of
 
@@ -33,7 +33,6 @@ TP = Annotated[
     int,
     typer.Option("--tensor-parallel-size", "--tp", help="Number of GPUs in a tensor-parallel group.", min=1),
 ]
-ATTENTION = Annotated[Path, typer.Option(help="CSV of prefill and decode attention.")]
 SOURCE = Annotated[str, typer.Option(help="Source of the measurements.")]
 SYSTEM = Annotated[str, typer.Option(help="The GPU, or the tables' own name of it, e.g. h100_sxm.")]
 BACKEND = Annotated[str, typer.Option(help="The engine whose operators were timed: vllm, sglang, trtllm.")]
@@ -54,13 +53,21 @@ TABLES = Annotated[
 def vidur(
     *,
     target: TARGET,
-    linear: Annotated[Path, typer.Option(help="CSV of linear layers, norms and embedding.")],
-    attention: ATTENTION,
+    linear: Annotated[Path | None, typer.Option(help="CSV of linear layers, norms and embedding.")] = None,
+    attention: Annotated[Path, typer.Option(help="CSV of prefill and decode attention.")],
     all_reduce: Annotated[Path | None, typer.Option(help="CSV of all-reduces, for tp above 1.")] = None,
     model: MODEL,
     gpu: GPU,
     tensor_parallel_size: TP = 1,
     source: SOURCE = "not stated",
+    any_block: Annotated[
+        bool,
+        typer.Option(
+            "--any-block-size",
+            help="Take attention for any block size, as of Frontier's files; the datasheet's numbers stand "
+            "for other files that are left out.",
+        ),
+    ] = False,
 ) -> None:
     """Make a profile of operator timings in Vidur's schema.
 
@@ -76,41 +83,7 @@ def vidur(
         tp=tensor_parallel_size,
         name=target.stem,
         source=source,
-    )
-    _store(profile, target)
-
-
-@cli.command("frontier")
-def frontier(
-    *,
-    target: TARGET,
-    attention: ATTENTION,
-    linear: Annotated[
-        Path | None,
-        typer.Option(help="CSV of linear layers in Vidur's schema. Defaults to the datasheet's numbers."),
-    ] = None,
-    all_reduce: Annotated[
-        Path | None, typer.Option(help="CSV of all-reduces. Defaults to the datasheet's numbers.")
-    ] = None,
-    model: MODEL,
-    gpu: GPU,
-    tensor_parallel_size: TP = 1,
-    source: SOURCE = "Frontier",
-) -> None:
-    """Make a profile whose attention is a table of Frontier's timings.
-
-    Example: pagesim profile import frontier a800.json --attention attention.csv --model llama-2-7b
-    --gpu a100-80gb
-    """
-    profile = import_frontier(
-        attention,
-        linear,
-        all_reduce,
-        model=model_of(model),
-        gpu=gpu_of(gpu),
-        tp=tensor_parallel_size,
-        name=target.stem,
-        source=source,
+        any_block=any_block,
     )
     _store(profile, target)
 
@@ -182,8 +155,8 @@ def aiconfigurator(
 
     Example: pagesim profile import aiconfigurator --system h100_sxm --model llama-3.1-8b --tp 2
     """
-    from pagesim.costs.operators import imported_profile
     from pagesim.costs.operators.aiconfigurator import tables_of
+    from pagesim.costs.operators.assemble import imported_profile
 
     profile = imported_profile(
         tables_of(system, backend, version, tables),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pagesim.cli.printing import put_side_by_side, put_table
 from pagesim.cli.show import say
 from pagesim.costs import Profiled, step_shape
-from pagesim.costs.profiles import ANY_BLOCK, Profile, predict
+from pagesim.costs.operators.tables import OperatorTable
+from pagesim.costs.profiles import ANY_BLOCK, Profile
 from pagesim.models import model as model_of
 from pagesim.sim.clock import TICKS_PER_SECOND
 
@@ -88,23 +90,23 @@ def compared(profiles: Mapping[str, Profile]) -> None:
     put_side_by_side("Iterations, ms", list(profiles), rows)
 
 
-def checked(profile: Profile) -> None:
-    """Print how wrong each term is on the samples that it was fitted to, and on those that it was not."""
-    held_out = set(profile.held_out)
+def operators_row(table: OperatorTable) -> dict[str, Any]:
+    """Return what is known of a table, for JSON."""
+    return {
+        "table": " ".join(table.name),
+        "release": table.release,
+        **table.held_out.model_dump(exclude={"median"}),
+    }
+
+
+def operators(system: str, found: Sequence[OperatorTable]) -> None:
+    """Print the tables of a system: their release, and how wrong a prediction from neighbours is."""
     rows = []
-    for term in profile.terms.operators():
-        wrong: tuple[list[float], list[float]] = ([], [])
-        for index, sample in enumerate(profile.samples):
-            if sample.term == term:
-                predicted = predict(profile.terms.at(term, sample.block_size), sample)
-                wrong[index in held_out].append(100 * abs(predicted / sample.seconds - 1))
-        if any(wrong):
-            rows.append((term, *(cell for each in wrong for cell in _errors(each))))
-    heads = ("term", "fitted: samples", "mean", "worst", "held out: samples", "mean", "worst")
-    put_table("Relative errors, %", heads, rows)
-
-
-def _errors(each: list[float]) -> tuple[str, str, str]:
-    if not each:
-        return "0", "–", "–"
-    return f"{len(each):,}", f"{sum(each) / len(each):.1f}", f"{max(each):.1f}"
+    for table in found:
+        errors = table.held_out
+        percents = (f"{100 * each:.1f}" if errors.points else "–" for each in (errors.mean, errors.worst))
+        rows.append(
+            (" ".join(table.name), table.release, f"{len(table.keys):,}", f"{errors.points:,}", *percents)
+        )
+    heads = ("table", "release", "shapes", "held out", "mean", "worst")
+    put_table(f"{system}: relative errors of held-out points, %", heads, rows, texts=(0, 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from pydantic import BaseModel, Field
 from pagesim.cli import show
 from pagesim.cli.calibrate import words
 from pagesim.cli.flags import JSON, OUT, scenario_from, taken, with_fields
+from pagesim.cli.printing import put_side_by_side, put_table
 from pagesim.errors import PagesimError
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.files import check_target, publish
@@ -122,7 +124,6 @@ def _live(scenario: Path | None, out: Path | None, json: bool, flags: dict[str, 
     known = ("default", "recompute", "swap", "auto")
     if wrong := [each for each in preemptions if each not in known]:
         raise PagesimError(f"preemptions is {wrong[0]!r}; each must be one of {', '.join(known)}")
-    from pagesim.cli import show_validation
     from pagesim.kernels.bench import selection
 
     if out is not None:
@@ -162,7 +163,7 @@ def _live(scenario: Path | None, out: Path | None, json: bool, flags: dict[str, 
     if json:
         show.as_json(summary)
     else:
-        show_validation.tables(cases)
+        _show(cases)
         show.say_if_cpu(how["device"])
         show.stored(out)
     if any(case["check"] is not None and not case["check"]["passed"] for case in reports):
@@ -256,3 +257,45 @@ def _store(
     tables = [pd.DataFrame(each).assign(case=name) for name, each in columns.items()]
     pd.concat(tables, ignore_index=True).to_parquet(folder / "iterations.parquet", index=False)
     save(predicted_iterations(columns, load_of(chosen)), folder / "validation")
+
+
+def _show(cases: list[Case]) -> None:
+    """Print both comparisons of every case of `pagesim.device.validation`."""
+    from pagesim.cli import show_live, show_truth
+
+    reports = {case.name: case.report() for case in cases}
+    put_table(
+        "Same schedule: each live iteration, predicted from its own shape",
+        ("", "iterations", "ms, mean", "error, mean", "without sign", "of all time"),
+        [
+            (
+                f"{name}: {kind}",
+                f"{each['iterations']:,}",
+                f"{1e3 * each['mean_s']:,.3f}",
+                f"{100 * each['signed']:+.1f} %",
+                f"{100 * each['absolute']:.1f} %",
+                f"{100 * each['total']:+.1f} %",
+            )
+            for name, report in reports.items()
+            for kind, each in report["same_schedule"].items()
+        ],
+    )
+    show_truth.errors("End to end: simulated against live", [(case.name, case.residuals) for case in cases])
+    counted = {"iterations": _iterations_of, "recomputed, swapped": _preempted_of}
+    rows = [
+        (label, [" / ".join(counts(report)) for report in reports.values()])
+        for label, counts in counted.items()
+    ]
+    put_side_by_side("Simulated / live", list(reports), rows)
+    for name, report in reports.items():
+        if report["check"] is not None:
+            show.say(f"{name}: {show_live.verdict(report['check'])}")
+
+
+def _iterations_of(report: Mapping[str, Any]) -> Sequence[str]:
+    return [f"{report['iterations'][way]:,}" for way in ("simulated", "live")]
+
+
+def _preempted_of(report: Mapping[str, Any]) -> Sequence[str]:
+    both = report["preemptions"]
+    return [f"{both[way]['recompute']}, {both[way]['swap']}" for way in ("simulated", "live")]

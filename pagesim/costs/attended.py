@@ -33,18 +33,6 @@ class Attended(NamedTuple):
     prompt_flops: int
 
 
-class States(NamedTuple):
-    """The recurrent states of one sequence, all layers, on each GPU.
-
-    Attributes:
-        bytes: of all of them.
-        elements: numbers in them, those of the convolutions left out.
-    """
-
-    bytes: int
-    elements: float
-
-
 def attended(model: ModelSpec, kv_dtype: str, tp: int) -> dict[AttentionSpan | None, Attended]:
     """Return what attention takes of a token, by span; None stands for layers that look back on all.
 
@@ -95,13 +83,11 @@ def layers_with_experts(model: ModelSpec) -> int:
     return 0 if model.moe is None else max(0, (model.mlp_layers or model.layers) - model.moe.dense_layers)
 
 
-def states(model: ModelSpec, tp: int) -> States:
-    """Return the recurrent states of a sequence.
+def states(model: ModelSpec, tp: int) -> tuple[int, float]:
+    """Return the recurrent states of a sequence on each GPU: their bytes, and numbers but the convolutions'.
 
     Raises:
         PagesimError: they cannot be dealt out evenly over ``tp`` GPUs.
     """
     layers = [layer for layer in model.cache_layers if isinstance(layer, StateLayer)]
-    return States(
-        sum(layer.state_bytes(tp) for layer in layers), sum(prod(layer.state) for layer in layers) / tp
-    )
+    return sum(layer.state_bytes(tp) for layer in layers), sum(prod(layer.state) for layer in layers) / tp

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from pagesim.costs.assumptions import of_operators
 from pagesim.costs.engines import BY_HAND
-from pagesim.costs.operators import Chip, chip_of, operator_profile
+from pagesim.costs.operators.assemble import operator_profile
 from pagesim.costs.operators.experts import check_kernel
+from pagesim.costs.operators.tables import Chip, chip_of
 from pagesim.costs.profiled import Profiled
 from pagesim.costs.profiles import Profile, bundled_names, bundled_profile
 from pagesim.costs.roofline import Roofline

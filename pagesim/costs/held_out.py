@@ -66,15 +66,14 @@ def fifths(points: Sequence[Point], salt: str = "") -> list[list[int]]:
     return found
 
 
-def held_out(points: Sequence[Point], salt: str = "", fifth: int = 0) -> list[int]:
-    """Return the indices of the points that are held out: one of the `fifths`.
+def held_out(points: Sequence[Point], salt: str = "") -> list[int]:
+    """Return the indices of the points that are held out: the first of the `fifths`.
 
     Args:
         points: as many sizes of each.
         salt: what was measured.
-        fifth: which, from 0 to 4.
     """
-    return fifths(points, salt)[fifth]
+    return fifths(points, salt)[0]
 
 
 def error_of(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pagesim.costs.attended import Attended, States
+from pagesim.costs.attended import Attended
 from pagesim.costs.base import UNBOUNDED, AnyShape, AttentionSpan, DecodeRun, SpanAhead
 from pagesim.sim.clock import to_ticks
 
@@ -22,7 +22,7 @@ class MixedLayers:
 
     Args:
         layers: by span.
-        states: of a sequence.
+        states: bytes and numbers of a sequence's.
         kv: bytes a second, of the cache.
         hbm: bytes a second, of states.
         flops: operations a second of a GPU, in decoding and with states.
@@ -36,7 +36,7 @@ class MixedLayers:
     def __init__(
         self,
         layers: dict[AttentionSpan, Attended],
-        states: States,
+        states: tuple[int, float],
         *,
         kv: float,
         hbm: float,
@@ -50,9 +50,9 @@ class MixedLayers:
             max(1, to_ticks(max(each.bytes / kv, each.flops / tp / flops))) for each in layers.values()
         ]
         self._pairs_s = [each.prompt_flops / tp / prompts for each in layers.values()]
-        self._state = to_ticks(2 * states.bytes / hbm)
-        self._state_s = STATE_FLOPS * states.elements / flops
-        self._keeps_states = states.bytes > 0
+        self._state = to_ticks(2 * states[0] / hbm)
+        self._state_s = STATE_FLOPS * states[1] / flops
+        self._keeps_states = states[0] > 0
 
     def iteration(self, shape: AnyShape) -> int:
         """Return the ticks of an iteration that computes anything, the sum of its `parts`."""

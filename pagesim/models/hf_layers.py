@@ -7,7 +7,6 @@ of attention that is not read here is refused: read as full attention it would b
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from pagesim.errors import PagesimError, brief
@@ -67,16 +66,6 @@ KINDS = {
 _LETTERS = {"M": "state", "*": "full", "-": "none", "E": "none"}
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What the layers of a model have in common: heads, the latent vector, the recurrent state, if any."""
-
-    kv_heads: int
-    head_dim: int
-    mla: LatentAttention | None
-    state: StateLayer | None
-
-
 def kinds(config: HfConfig) -> tuple[str, ...]:
     """Return what each layer keeps, in order: full, window, chunk, indexed, state, both or none.
 
@@ -122,31 +111,36 @@ def layer_count(config: HfConfig) -> int:
     return layers
 
 
-def cached(config: HfConfig, shape: Shape) -> Kept:
+def cached(config: HfConfig, full: FullLayer, mla: LatentAttention | None, state: StateLayer | None) -> Kept:
     """Return what each layer keeps, in order.
+
+    Args:
+        config: a model's.
+        full: what a layer keeps that attends to all tokens by head.
+        mla: latent attention, if it has such.
+        state: of a recurrent layer, if it is known.
 
     Raises:
         PagesimError: as for `kinds`; or a window, a chunk or a state is named and its size is not.
     """
     if config.family in KEPT:
         _refuse_unknown_signs(config, config.get("layer_types") is not None)
-        latent = _vector(shape.mla) if shape.mla else None
-        full = FullLayer(shape.kv_heads, shape.head_dim)
-        return KEPT[config.family](config, layer_count(config), full, latent, shape.state)
+        latent = _vector(mla) if mla else None
+        return KEPT[config.family](config, layer_count(config), full, latent, state)
     found = kinds(config)
-    made = {kind: _layers(config, kind, shape) for kind in dict.fromkeys(found)}
+    made = {kind: _layers(config, kind, full, mla, state) for kind in dict.fromkeys(found)}
     return [made[kind] for kind in found]
 
 
-def _layers(config: HfConfig, kind: str, shape: Shape) -> tuple[Layer, ...]:
+def _layers(
+    config: HfConfig, kind: str, full: FullLayer, mla: LatentAttention | None, state: StateLayer | None
+) -> tuple[Layer, ...]:
     """Return what a layer of that kind keeps."""
-    heads = shape.kv_heads, shape.head_dim
-    full: Layer = FullLayer(*heads)
-    if shape.mla:
-        full = LatentLayer(shape.mla.width)
+    heads = full.kv_heads, full.head_dim
+    attends = LatentLayer(mla.width) if mla else full
     match kind:
         case "full":
-            return (full,)
+            return (attends,)
         case "window":
             # Cohere's layers also see the token before the window.
             window = config.number("sliding_window") + (config.family == "cohere2")
@@ -154,16 +148,16 @@ def _layers(config: HfConfig, kind: str, shape: Shape) -> tuple[Layer, ...]:
         case "chunk":
             return (ChunkLayer(*heads, chunk=config.number("attention_chunk_size")),)
         case "indexed":
-            return _indexed(config, shape.mla)
+            return _indexed(config, mla)
         case "none":
             return ()
-    if shape.state is None:
+    if state is None:
         key = "layer_types" if config.get("layer_types") else "layers_block_type"
         raise PagesimError(
             f"{config.where}: {key} names recurrent layers, and the state of those of model_type "
             f"{config.model_type} is not known here; {LAYER_FILE}"
         )
-    return (full, shape.state) if kind == "both" else (shape.state,)
+    return (attends, state) if kind == "both" else (state,)
 
 
 def _vector(mla: LatentAttention) -> LatentLayer:

@@ -13,7 +13,7 @@ from pagesim.models.families import OTHER
 from pagesim.models.hf_config import HfConfig
 from pagesim.models.hf_extras import extras
 from pagesim.models.hf_kept import widest_kv
-from pagesim.models.hf_layers import Shape, cached, layer_count
+from pagesim.models.hf_layers import cached, layer_count
 from pagesim.models.hf_modules import modules
 from pagesim.models.hf_parts import experts, latent, mlp_layers, plain_layers, recurrence, sparse_layers
 from pagesim.models.hf_quantization import cache_dtype, weights, with_file
@@ -73,7 +73,7 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
     state = None
     if recurrent is not None:
         state = recurrent[0].layer(recurrent[1])
-    by_layer = cached(config, Shape(kv_heads, head_dim, mla, state))
+    by_layer = cached(config, FullLayer(kv_heads, head_dim), mla, state)
     kept = tuple(layer for of_layer in by_layer for layer in of_layer)
     if config.family == "zamba2":  # whose code makes all attention before the layers that share it
         kept = tuple(sorted(kept, key=lambda layer: isinstance(layer, StateLayer)))

@@ -14,22 +14,21 @@ ALL_REDUCES_PER_LAYER = 2
 """One after attention, one after the MLP (Megatron-LM, arXiv 1909.08053)."""
 
 
-def all_reduce_bytes_per_token(model: ModelSpec, tp: int, dtype_bytes: int = 2) -> float:
+def all_reduce_bytes_per_token(model: ModelSpec, tp: int) -> float:
     """Bytes that each GPU sends (and receives) per token in one all-reduce.
 
-    They are 2·(tp − 1)/tp · hidden · dtype_bytes: a ring sends every element that often, once while reducing
+    They are 2·(tp − 1)/tp · hidden · 2 bytes: a ring sends every element that often, once while reducing
     and once while gathering. With one GPU it is 0.
     A layer has ``ALL_REDUCES_PER_LAYER``.
 
     Args:
         model: whose hidden size it is.
         tp: tensor parallel degree.
-        dtype_bytes: of an element.
     """
-    return 2 * (tp - 1) / tp * model.hidden * dtype_bytes
+    return 2 * (tp - 1) / tp * model.hidden * 2
 
 
-def hand_over_bytes_per_token(model: ModelSpec, tp: int, dtype_bytes: int = 2) -> float:
+def hand_over_bytes_per_token(model: ModelSpec, tp: int) -> float:
     """Bytes that each GPU of a stage sends per token to the next stage: hidden states and the residual.
 
     The GPUs of a stage hold the same, so each sends 1/tp of it.
@@ -39,9 +38,8 @@ def hand_over_bytes_per_token(model: ModelSpec, tp: int, dtype_bytes: int = 2) -
     Args:
         model: whose hidden size it is.
         tp: tensor parallel degree.
-        dtype_bytes: of an element.
     """
-    return 2 * model.hidden * dtype_bytes / tp
+    return 2 * model.hidden * 2 / tp
 
 
 def stages_of(model: ModelSpec, number: int) -> tuple[range, ...]:

@@ -1,10 +1,18 @@
-"""The registry: the allocators and the schedulers that a policy names."""
+"""The registry: the allocators and schedulers that a policy names, and the options schedulers declare."""
 
 from __future__ import annotations
 
-from typing import cast
+import json
+from collections.abc import Mapping
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin
+
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from pagesim.allocators import Allocator, BestFit, Buddy, FirstFit
+from pagesim.errors import PagesimError, brief
 from pagesim.kvcache import (
     BlockManager,
     JengaManager,
@@ -18,6 +26,7 @@ from pagesim.kvcache import (
 from pagesim.scheduling.continuous import Orca, VllmSosp
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.lightllm import Lightllm
+from pagesim.scheduling.options import SchedulerOptions
 from pagesim.scheduling.sglang import Sglang
 from pagesim.scheduling.static import StaticBatching
 from pagesim.scheduling.trtllm import GuaranteedNoEvict
@@ -25,7 +34,8 @@ from pagesim.scheduling.vllm_v0 import VllmV0
 from pagesim.scheduling.vllm_v1 import VllmV1
 from pagesim.setup.plugins import Plugins
 
-__all__ = ["ALLOCATORS", "SCHEDULERS", "memory_of"]
+if TYPE_CHECKING:
+    from pagesim.setup.presets import Policy
 
 
 def _paged(pool: Pool, *, shares: bool = True) -> BlockManager:
@@ -96,3 +106,112 @@ SCHEDULERS: Plugins[type[Scheduler]] = Plugins(
     base=Scheduler,
 )
 """Which requests run next, by name."""
+
+Declared = dict[str, list[tuple[str, FieldInfo]]]
+"""By the name of an option, the schedulers that have it, each with its own field."""
+
+
+def declared(names: tuple[str, ...]) -> Declared:
+    """Return the options that these schedulers have."""
+    found: Declared = {}
+    for name in names:
+        for option, field in SCHEDULERS.find(name).Options.model_fields.items():
+            found.setdefault(option, []).append((name, field))
+    return found
+
+
+def declared_by_plugins() -> Declared:
+    """Return the options of the schedulers that others bring, as far as these can be loaded."""
+    loaded = []
+    for name in SCHEDULERS.foreign():
+        try:
+            SCHEDULERS.find(name)
+        except PagesimError:  # it says so where it is asked for
+            continue
+        loaded.append(name)
+    return declared(tuple(loaded))
+
+
+def fields_of(options: Declared) -> dict[str, tuple[Any, FieldInfo]]:
+    """Return a field for each option whose default, None, stands for the scheduler's own."""
+    found = {}
+    for option, having in options.items():
+        annotation = _either([field.annotation for _, field in having])
+        texts: Declared = {}
+        for name, field in having:
+            texts.setdefault(field.description or "", []).append((name, field))
+        text = " ".join(f"{text} [{_defaults(own)}]" for text, own in texts.items())
+        described: Any = Field(None, description=text)
+        found[option] = (annotation | None, described)
+    return found
+
+
+def _either(annotations: list[Any]) -> Any:
+    """Return the type of what is of one of these types; of several sets of choices the one of all."""
+    choices = [choice for each in annotations if get_origin(each) is Literal for choice in get_args(each)]
+    others = [each for each in annotations if get_origin(each) is not Literal]
+    one = [Literal[tuple(dict.fromkeys(choices))]] if choices else []
+    return reduce(or_, dict.fromkeys([*one, *others]))
+
+
+def converted(name: str, value: Any, annotation: Any) -> Any:
+    """Return the value of a plug-in's option as its type; its bounds are checked with the others, later.
+
+    Raises:
+        PagesimError: it is of another type.
+    """
+    try:
+        return TypeAdapter(annotation).validate_python(value)
+    except ValidationError as error:
+        raise PagesimError(sentence(name, error)) from None
+
+
+def _defaults(having: list[tuple[str, FieldInfo]]) -> str:
+    """Return the schedulers that have an option, with its default where they have one."""
+    return ", ".join(name if field.default is None else f"{name}: {field.default}" for name, field in having)
+
+
+def refuse_unknown(scheduler: str, name: str) -> None:
+    """Refuse an option that a scheduler does not have.
+
+    Raises:
+        PagesimError: the sentence names those that have it.
+    """
+    having = {**declared(SCHEDULERS.own()), **declared_by_plugins()}[name]
+    *others, last = [each for each, _ in having]
+    named = f"{', '.join(others)} and {last}" if others else last
+    raise PagesimError(f"{name} is for scheduler {named}, not {scheduler}")
+
+
+def sentence(name: str, error: ValidationError, where: str = "") -> str:
+    """Return what is wrong with the value of an option."""
+    first = error.errors()[0]
+    wanted = first["msg"].removeprefix("Value error, ")
+    return f"{name} is {brief(first['input'], 200)}: {where}{wanted[0].lower()}{wanted[1:]}"
+
+
+def options_of(policy: Policy, given: Mapping[str, Any]) -> SchedulerOptions:
+    """Return the options of a policy's scheduler: those that were given, and the policy's own.
+
+    Args:
+        policy: whose.
+        given: options of any scheduler, by name.
+
+    Raises:
+        PagesimError: one contradicts the policy, the scheduler does not have it, or it is out of bounds.
+    """
+    for name, own in policy.options.items():
+        if given.get(name, own) != own:
+            raise PagesimError(
+                f"{name} is {json.dumps(given[name])}; it must be {json.dumps(own)} or left out: this "
+                "policy is about it"
+            )
+    kind = SCHEDULERS.find(policy.scheduler).Options
+    for name in given:
+        if name not in kind.model_fields:
+            refuse_unknown(policy.scheduler, name)
+    try:
+        return kind.model_validate({**given, **policy.options})
+    except ValidationError as error:
+        where = f"under scheduler {policy.scheduler} "
+        raise PagesimError(sentence(str(error.errors()[0]["loc"][0]), error, where)) from None

@@ -22,9 +22,8 @@ from pagesim.errors import PagesimError
 from pagesim.hardware.gpu_spec import parse_link
 from pagesim.scheduling.beams import DROP as BEAM_DROP
 from pagesim.scheduling.options import MOST
-from pagesim.setup.options import converted, declared, declared_by_plugins, fields_of, sentence
 from pagesim.setup.presets import PageSize, ReservationName
-from pagesim.setup.registry import SCHEDULERS
+from pagesim.setup.registry import SCHEDULERS, converted, declared, declared_by_plugins, fields_of, sentence
 from pagesim.setup.sizes import GIB_OPTIONS, size_of
 from pagesim.sim.clock import LONGEST_S
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from pagesim.costs.held_out import TermError, error_of, held_out
+from pagesim.costs.held_out import TermError, error_of, fifths, held_out
 from pagesim.costs.table import Table
 
 
 def test_each_inner_point_is_in_one_of_five_parts() -> None:
     points = [(size,) for size in range(1, 101)]
-    parts = [held_out(points, "linear", fifth) for fifth in range(5)]
+    parts = fifths(points, "linear")
     assert sorted(index for part in parts for index in part) == list(range(1, 99))
     assert {len(part) for part in parts} == {19, 20}
     assert held_out(points, "head") != parts[0]
@@ -25,13 +25,13 @@ def test_of_four_points_none_is_held_out_and_of_five_one() -> None:
 def test_the_ends_of_a_grid_are_not_held_out() -> None:
     """Of three by three points without the last corner five are ends: three corners, and two beside it."""
     grid = [(a, b) for a in (1, 2, 3) for b in (10, 20, 30) if (a, b) != (3, 30)]
-    inner = {grid[index] for fifth in range(5) for index in held_out(grid, "", fifth)}
+    inner = {grid[index] for part in fifths(grid) for index in part}
     assert inner == {(1, 20), (2, 10), (2, 20)}
 
 
 def test_of_scattered_points_those_between_others_are_inner() -> None:
     points = [(1, 1), (2, 3), (4, 2), (8, 9), (3, 20)]
-    inner = {points[index] for fifth in range(5) for index in held_out(points, "", fifth)}
+    inner = {points[index] for part in fifths(points) for index in part}
     assert inner == {(2, 3), (4, 2)}
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from target import Target, again, of_tests
 
 import pagesim as ps
-from pagesim.costs.profiles import import_frontier, import_llmservingsim, import_vidur
+from pagesim.costs.profiles import import_llmservingsim, import_vidur
 from pagesim.costs.profiles.llmservingsim import HEAD, LAYER, ONCE
 from pagesim.experiments.paper.reproduce import SETTING, check, setting_text
 from pagesim.experiments.paper.setting import PaperSetting
@@ -142,8 +142,14 @@ def _frontier() -> list[Target]:
     files = {"attention.csv": "\n".join([columns, *(f"4096,32,32,16,1,{row}" for row in rows)]).encode()}
 
     def read(folder: Path) -> None:
-        import_frontier(
-            folder / "attention.csv", model=model("llama-2-7b"), gpu=gpu("a100-80gb"), name="x", source="y"
+        import_vidur(
+            None,
+            folder / "attention.csv",
+            any_block=True,
+            model=model("llama-2-7b"),
+            gpu=gpu("a100-80gb"),
+            name="x",
+            source="y",
         )
 
     return [Target("frontier", files, tuple(files), read)]

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from pagesim.errors import PagesimError
 from pagesim.workloads import (
-    Empirical,
     Fixed,
     LengthModel,
     Lognormal,
@@ -84,13 +83,6 @@ def test_lognormal_lengths_have_their_mean_and_cv():
     assert prompts.mean() == pytest.approx(1000, rel=0.01)
     assert prompts.std() / prompts.mean() == pytest.approx(0.8, rel=0.02)
     assert set(outputs.tolist()) == {300}
-
-
-def test_empirical_lengths_keep_prompt_and_output_together():
-    trace = Trace(np.zeros(3), np.array([1, 10, 100]), np.array([2, 20, 200]))
-    prompts, outputs = Empirical(trace).sample(300, np.random.default_rng(0))
-    assert set(prompts.tolist()) == {1, 10, 100}
-    assert (outputs == 2 * prompts).all()
 
 
 def test_a_fitted_model_is_close_to_its_source_in_mean_median_and_tail():

@@ -162,4 +162,4 @@ def test_more_requests_than_a_run_can_have_are_refused(pool: Path) -> None:
     asked = parse_servegen(f"servegen:{pool}")
     assert asked is not None
     with pytest.raises(TraceError, match="take a shorter time"):
-        generate(asked, 600, rate=1e6)
+        generate(*asked, 600, rate=1e6)

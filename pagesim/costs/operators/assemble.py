@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pagesim.costs.operators.chip import Chip
 from pagesim.costs.operators.iteration import Operators
-from pagesim.costs.operators.tables import NOTICE, OperatorTables
+from pagesim.costs.operators.tables import NOTICE, Chip, OperatorTables
 from pagesim.costs.profiles.profile import Origin, Profile, Shape
 from pagesim.errors import PagesimError
 from pagesim.hardware import gpu as gpu_of

@@ -8,9 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pagesim.costs.operators.bounds import experts_bound
-from pagesim.costs.operators.chip import Chip
 from pagesim.costs.operators.dtypes import in_words, weights_of
-from pagesim.costs.operators.tables import Floats, Ints, OperatorTable
+from pagesim.costs.operators.tables import Chip, Floats, Ints, OperatorTable
 from pagesim.costs.table import line
 from pagesim.errors import PagesimError, brief
 

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from pagesim.costs.operators.bounds import product_bound
-from pagesim.costs.operators.chip import Chip
 from pagesim.costs.operators.dtypes import BF16, STANDS_IN, in_words, weights_of
 from pagesim.costs.operators.products import Product
-from pagesim.costs.operators.tables import Floats, Ints, OperatorTable
+from pagesim.costs.operators.tables import Chip, Floats, Ints, OperatorTable
 from pagesim.costs.table import line
 
 FAMILY = "gemm"

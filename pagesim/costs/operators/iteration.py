@@ -10,7 +10,6 @@ from pagesim.costs.attended import Attended, attended, layers_with_experts, span
 from pagesim.costs.base import AttentionSpan
 from pagesim.costs.mixed import STATE_FLOPS
 from pagesim.costs.operators.attention import Attention, Heads
-from pagesim.costs.operators.chip import Chip
 from pagesim.costs.operators.dtypes import BF16, Dtypes, dtypes
 from pagesim.costs.operators.experts import experts
 from pagesim.costs.operators.gemm import Products
@@ -20,7 +19,7 @@ from pagesim.costs.operators.planes import Plane
 from pagesim.costs.operators.products import LatentShape, Product, elementwise, products
 from pagesim.costs.operators.reduces import reduces
 from pagesim.costs.operators.states import delta_net
-from pagesim.costs.operators.tables import Floats, Ints, OperatorTable
+from pagesim.costs.operators.tables import Chip, Floats, Ints, OperatorTable
 from pagesim.costs.profiles.analytic import FLOPS, HBM, KV, analytic_profile
 from pagesim.costs.profiles.profile import (
     ANY_BLOCK,
@@ -293,9 +292,9 @@ class Operators:
             found = delta_net(self._chip, self._model.hidden, net.key_heads // tp, net.value_heads // tp)
         if found is None:
             self.missing["states"] = "recurrent layers of this kind were not timed"
-            gpu, kept = self._chip.gpu, states(self._model, tp)
-            sequence_s = 2 * kept.bytes / (HBM * gpu.hbm_bytes_per_s)
-            token_s = STATE_FLOPS * kept.elements / (FLOPS * gpu.fp16_flops)
+            gpu, (size, elements) = self._chip.gpu, states(self._model, tp)
+            sequence_s = 2 * size / (HBM * gpu.hbm_bytes_per_s)
+            token_s = STATE_FLOPS * elements / (FLOPS * gpu.fp16_flops)
             return States(
                 decode=_curve(SEQUENCES, sequence_s * SEQUENCES.astype(np.float64), "sequences"),
                 prefill=_curve(TOKENS, token_s * TOKENS.astype(np.float64)),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pagesim.costs.operators.chip import Chip
 from pagesim.costs.operators.dtypes import BF16
 from pagesim.costs.operators.planes import Plane
 from pagesim.costs.operators.products import LatentShape
-from pagesim.costs.operators.tables import OperatorTable
+from pagesim.costs.operators.tables import Chip, OperatorTable
 
 DECODE, PROMPTS = "latent decode", "latent prompts"
 

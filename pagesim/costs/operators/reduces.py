@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pagesim.costs.operators.chip import Chip
-from pagesim.costs.operators.tables import Floats, OperatorTable, version_of
+from pagesim.costs.operators.tables import Chip, Floats, OperatorTable, version_of
 from pagesim.costs.table import line
 
 FAMILY = "all_reduce"

@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pagesim.costs.operators.chip import Chip
 from pagesim.costs.operators.planes import Plane
-from pagesim.costs.operators.tables import OperatorTable
+from pagesim.costs.operators.tables import Chip, OperatorTable
 
 FAMILY = "states"
 DECODE, PROMPTS = "generation", "context"

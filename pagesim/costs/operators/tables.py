@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from pagesim.costs.held_out import TermError
 from pagesim.errors import PagesimError
+from pagesim.hardware import GpuSpec
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -141,6 +142,36 @@ def bundled_tables(gpu: str) -> OperatorTables | None:
     """Return the tables of a GPU that come with pagesim; None if there are none of it."""
     file = DATA / f"{gpu}.npz"
     return OperatorTables(gpu, file.read_bytes()) if file.is_file() else None
+
+
+class Chip(NamedTuple):
+    """A GPU and what was measured on it.
+
+    Attributes:
+        gpu: with its peak rates.
+        tables: of its operators.
+        release: of the engine that is simulated, such as ``vllm 0.19.0``; where two releases differ much, the
+            nearer one counts.
+    """
+
+    gpu: GpuSpec
+    tables: OperatorTables
+    release: str = ""
+
+
+def chip_of(gpu: GpuSpec, release: str = "") -> Chip | None:
+    """Return the bundled measurements of a GPU; None if there are none.
+
+    Those of another GPU of its generation do not stand for it: an RTX 4090 by an L40S's tables is 24 % too
+    slow and an H100 PCIe by an H100's 12 %, where the roofline is 1 and 8 % off
+    (docs/validation/accuracy.md).
+
+    Args:
+        gpu: any.
+        release: see `Chip`.
+    """
+    tables = bundled_tables(gpu.name)
+    return None if tables is None else Chip(gpu, tables, release)
 
 
 def bundled_gpus() -> tuple[str, ...]:

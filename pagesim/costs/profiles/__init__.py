@@ -30,7 +30,7 @@ from pagesim.costs.profiles.profile import (
 )
 from pagesim.costs.profiles.rescale import LAUNCH_S, rescale
 from pagesim.costs.profiles.samples import BLOCK_CURVES, CURVES, EVERYWHERE, TERMS, Sample
-from pagesim.costs.profiles.vidur import import_frontier, import_vidur
+from pagesim.costs.profiles.vidur import import_vidur
 
 __all__ = [
     "ANY_BLOCK",
@@ -58,7 +58,6 @@ __all__ = [
     "check_attends_to_all",
     "find_profile",
     "fit_terms",
-    "import_frontier",
     "import_llmservingsim",
     "import_vidur",
     "load_profile",

@@ -6,11 +6,10 @@ from math import ceil
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
 from pagesim.costs.engines import EngineTime
 from pagesim.costs.held_out import TermError
-from pagesim.costs.profiles import schema1
 from pagesim.costs.profiles.samples import TERMS, Sample
 from pagesim.costs.table import MOST_SECONDS, Strict, Table
 from pagesim.errors import PagesimError
@@ -19,7 +18,7 @@ from pagesim.setup.files import check_file, put_text
 from pagesim.setup.reading import parse_json, read_text
 
 SCHEMA = 2
-"""Raised whenever a field changes its meaning; files of schema 1 are read, too."""
+"""Raised whenever a field changes its meaning."""
 
 MOST_BYTES = 64 << 20
 """A file beyond this is no profile."""
@@ -42,12 +41,12 @@ def _over(*axes: str, rising: str = "") -> AfterValidator:
     return AfterValidator(check)
 
 
-OverTokens = Annotated[Table, BeforeValidator(schema1.curve("tokens")), _over("tokens")]
-OverSequences = Annotated[Table, BeforeValidator(schema1.curve("sequences")), _over("sequences")]
-OverBlocks = Annotated[Table, BeforeValidator(schema1.curve("blocks")), _over("blocks")]
+OverTokens = Annotated[Table, _over("tokens")]
+OverSequences = Annotated[Table, _over("sequences")]
+OverBlocks = Annotated[Table, _over("blocks")]
 ByBlock = Annotated[dict[int, OverBlocks], Field(min_length=1)]
-Decode = Annotated[Table, BeforeValidator(schema1.decode), _over("sequences", "context", rising="context")]
-Prefill = Annotated[Table, BeforeValidator(schema1.prefill), _over("tokens", "keys")]
+Decode = Annotated[Table, _over("sequences", "context", rising="context")]
+Prefill = Annotated[Table, _over("tokens", "keys")]
 
 ANY_BLOCK = 0
 """In place of a block size: whatever it is. Copies and swaps are then over tokens, not over blocks."""
@@ -273,11 +272,10 @@ class Profile(Strict):
 
     @field_validator("schema_", mode="after")
     @classmethod
-    def _converted(cls, schema: int) -> int:
-        # The fields of `Terms` read those of schema 1.
-        if schema not in (1, SCHEMA):
-            raise ValueError(f"has schema {schema}; this version of pagesim reads 1 and {SCHEMA}")
-        return SCHEMA
+    def _check_schema(cls, schema: int) -> int:
+        if schema != SCHEMA:
+            raise ValueError(f"has schema {schema}; this version of pagesim reads {SCHEMA}")
+        return schema
 
     @model_validator(mode="after")
     def _check(self) -> Profile:
@@ -356,18 +354,14 @@ class Profile(Strict):
         terms = self.terms.model_copy(update={"overhead": overhead})
         return self.model_copy(update={"terms": terms, "origins": {**self.origins, "overhead": "given"}})
 
-    def save(self, file: Path, *, compact: bool = False) -> None:
+    def save(self, file: Path) -> None:
         """Write the profile, whole or not at all, in the place of no other file but a profile.
-
-        Args:
-            file: where.
-            compact: in one line.
 
         Raises:
             PagesimError: the file cannot be written, or is there and is no profile.
         """
         check_file(file, "profile")
-        text = self.model_dump_json(by_alias=True, exclude_none=True, indent=None if compact else 1) + "\n"
+        text = self.model_dump_json(by_alias=True, exclude_none=True, indent=1) + "\n"
         put_text(file, text)
 
 
@@ -399,7 +393,7 @@ def _first(error: ValidationError, text: str) -> str:
         schema = parse_json(text).get("schema")
     except (ValueError, AttributeError):
         schema = None
-    if isinstance(schema, int) and schema not in (1, SCHEMA):
-        return f"its schema is {schema}, and this version of pagesim reads 1 and {SCHEMA}; calibrate again"
+    if isinstance(schema, int) and schema != SCHEMA:
+        return f"its schema is {schema}, and this version of pagesim reads {SCHEMA}; calibrate again"
     where = ".".join(str(part) for part in first["loc"])
     return f"{where}: {first['msg']}" if where else first["msg"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pagesim.costs.profiles.analytic import analytic_profile
 from pagesim.costs.profiles.columns import MOST_MS, counts, flags, numbers, one, read
@@ -34,7 +34,7 @@ LAYER = (
 
 
 def import_vidur(
-    linear: Path,
+    linear: Path | None,
     attention: Path,
     all_reduce: Path | None = None,
     *,
@@ -43,6 +43,7 @@ def import_vidur(
     tp: int = 1,
     name: str,
     source: str,
+    any_block: bool = False,
 ) -> Profile:
     """Return a profile that rests on operators timed by others, at the block size at which they were.
 
@@ -60,57 +61,16 @@ def import_vidur(
         tp: whose rows are taken.
         name: of the profile.
         source: whose measurements they are.
+        any_block: attention is taken for that of any block size, as of Frontier's files; the other files are
+            then the datasheet's where they are left out.
 
     Raises:
-        PagesimError: a file cannot be read, lacks a column, or holds no row of this model.
+        PagesimError: a file is needed, cannot be read, lacks a column, or holds no row of this model.
     """
-    if tp > 1 and all_reduce is None:
+    if tp > 1 and all_reduce is None and not any_block:
         raise PagesimError(f"tp is {tp}; a file of all-reduces is needed")
-    timed = _timed(attention, linear, all_reduce, model, tp)
-    return _profile(timed, timed.block_size, model, gpu, tp, name, source)
-
-
-def import_frontier(
-    attention: Path,
-    linear: Path | None = None,
-    all_reduce: Path | None = None,
-    *,
-    model: ModelSpec,
-    gpu: GpuSpec,
-    tp: int = 1,
-    name: str,
-    source: str,
-) -> Profile:
-    """Return a profile of attention in Frontier's schema, which is Vidur's, for any block size.
-
-    Args:
-        attention: timings of prefill and of decode, in Vidur's schema.
-        linear: timings of linear layers, in Vidur's schema; the GPU's datasheet's when left out.
-        all_reduce: timings of all-reduces; the datasheet's when left out.
-        model: the one that was measured.
-        gpu: what it was measured on.
-        tp: GPUs over which the model is divided. Where attention was not timed on so many, it is that of one:
-            a launch a layer, and the share of the heads of the rest.
-        name: of the profile.
-        source: whose measurements they are.
-
-    Raises:
-        PagesimError: a file cannot be read, lacks a column, or holds no row of this model.
-    """
-    timed = _timed(attention, linear, all_reduce, model, tp)
-    return _profile(timed, ANY_BLOCK, model, gpu, tp, name, source)
-
-
-class _Timed(NamedTuple):
-    samples: list[Sample]
-    block_size: int
-    notes: list[str]
-
-
-def _timed(
-    attention: Path, linear: Path | None, all_reduce: Path | None, model: ModelSpec, tp: int
-) -> _Timed:
-    """Return what files hold of a model."""
+    if linear is None and not any_block:
+        raise PagesimError("linear is left out; a file of linear layers is needed")
     notes: list[str] = []
     rows = read(attention)
     block_size = one(rows, "block_size", attention)
@@ -124,17 +84,9 @@ def _timed(
     for term, file in wanted.items():
         if not any(sample.term == term for sample in samples):
             raise PagesimError(f"{file}: holds no row of {term} for tp {tp} that took a time above 0")
-    return _Timed(samples, block_size, notes)
-
-
-def _profile(
-    timed: _Timed, at: int, model: ModelSpec, gpu: GpuSpec, tp: int, name: str, source: str
-) -> Profile:
-    """Return the profile of what was timed, for a block size or for any."""
-    fit = fit_terms(timed.samples)
+    fit, at = fit_terms(samples), ANY_BLOCK if any_block else block_size
     fitted: dict[str, Any] = {
-        term: {at: each[timed.block_size]} if isinstance(each, dict) else each
-        for term, each in fit.terms.items()
+        term: {at: each[block_size]} if isinstance(each, dict) else each for term, each in fit.terms.items()
     }
     size = at or 1
     rest = analytic_profile(gpu, model, tp=tp, block_sizes=(size,)).terms
@@ -146,8 +98,8 @@ def _profile(
     }
     others = ", ".join(term for term, origin in origins.items() if origin == "datasheet")
     blocks = (
-        f"attention was timed with blocks of {timed.block_size} tokens, and is taken for that of any"
-        if at == ANY_BLOCK
+        f"attention was timed with blocks of {block_size} tokens, and is taken for that of any"
+        if any_block
         else f"the block size is {at}; no other was measured"
     )
     return Profile(
@@ -166,7 +118,7 @@ def _profile(
             blocks,
             f"not measured, but the datasheet's: {others}; the engine's own time is that of the run's engine",
             "cache writes are those of decoding: prompts' writes are taken to cost as much a token",
-            *timed.notes,
+            *notes,
         ),
     )
 

@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pagesim.costs.operators import Chip, OperatorTables
 from pagesim.costs.operators.aiconfigurator import read_system, tables_folder
+from pagesim.costs.operators.tables import Chip, OperatorTables
 from pagesim.errors import PagesimError
 from pagesim.hardware import gpu
 

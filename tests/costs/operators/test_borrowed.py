@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 
 from pagesim.costs.base import AttentionSpan
-from pagesim.costs.operators import Chip, Operators, chip_of
 from pagesim.costs.operators.aiconfigurator import read_system
 from pagesim.costs.operators.attention import Attention, Heads
 from pagesim.costs.operators.bounds import decode_bound, experts_bound, product_bound, prompts_bound
 from pagesim.costs.operators.experts import experts
 from pagesim.costs.operators.gemm import Products
+from pagesim.costs.operators.iteration import Operators
 from pagesim.costs.operators.products import Product
 from pagesim.costs.operators.reduces import EAGER_S, reduces
 from pagesim.costs.operators.states import delta_net
+from pagesim.costs.operators.tables import Chip, chip_of
 from pagesim.errors import PagesimError
 from pagesim.hardware import gpu
 from pagesim.models import model

@@ -12,11 +12,12 @@ import pytest
 
 from pagesim.costs import Profiled, step_shape
 from pagesim.costs.engines import EngineTime
-from pagesim.costs.operators import Chip, Operators, OperatorTables, chip_of, operator_profile
 from pagesim.costs.operators.aiconfigurator import read_system
-from pagesim.costs.operators.assemble import imported_profile
+from pagesim.costs.operators.assemble import imported_profile, operator_profile
 from pagesim.costs.operators.dtypes import dtypes
+from pagesim.costs.operators.iteration import Operators
 from pagesim.costs.operators.products import elementwise, products
+from pagesim.costs.operators.tables import Chip, OperatorTables, chip_of
 from pagesim.costs.profiles import ANY_BLOCK, Terms, load_profile
 from pagesim.errors import PagesimError
 from pagesim.hardware import gpu

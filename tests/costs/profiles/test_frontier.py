@@ -8,11 +8,18 @@ import pandas as pd
 import pytest
 
 from pagesim.costs import Profiled, step_shape
-from pagesim.costs.profiles import ANY_BLOCK, LAUNCH_S, analytic_profile, import_frontier
+from pagesim.costs.profiles import ANY_BLOCK, LAUNCH_S, Profile, analytic_profile, import_vidur
 from pagesim.hardware import gpu
 from pagesim.models import model
 
 LLAMA, A80 = model("llama-2-7b"), gpu("a100-80gb")
+
+
+def frontier(linear: Path | None, attention: Path, tp: int = 1) -> Profile:
+    """Return the profile of files in Frontier's schema."""
+    return import_vidur(
+        linear, attention, model=LLAMA, gpu=A80, tp=tp, name="x", source="a test", any_block=True
+    )
 
 
 @pytest.fixture
@@ -29,7 +36,7 @@ def files(vidur_files) -> tuple[Path, Path]:
 
 def test_attention_is_what_was_measured_and_serves_any_block_size(files) -> None:
     linear, attention = files
-    profile = import_frontier(attention, linear, model=LLAMA, gpu=A80, name="x", source="a test")
+    profile = frontier(linear, attention)
     decode, prefill = profile.terms.decode[ANY_BLOCK], profile.terms.prefill[ANY_BLOCK]
     assert decode(4, 1025) == pytest.approx(32e-3 * (0.01 + 1e-5 * 4 * 1025), rel=1e-5)
     pairs = 512 * 1024 + 512 * 513 // 2
@@ -41,10 +48,7 @@ def test_attention_is_what_was_measured_and_serves_any_block_size(files) -> None
 
 
 def test_a_division_shares_the_heads_and_not_the_launches(files) -> None:
-    whole, half = (
-        import_frontier(files[1], model=LLAMA, gpu=A80, tp=tp, name="x", source="a test").terms
-        for tp in (1, 2)
-    )
+    whole, half = (frontier(None, files[1], tp=tp).terms for tp in (1, 2))
     launches = LLAMA.layers * LAUNCH_S
     one, two = (terms.decode[ANY_BLOCK](16, 1025) for terms in (whole, half))
     assert two - launches == pytest.approx((one - launches) / 2, rel=1e-4)
@@ -62,15 +66,13 @@ def test_several_prompts_at_once_are_points_like_any_other(files) -> None:
         0.02 + 4e-7 * several.prefill_chunk_size * (several.prefill_chunk_size + 1) / 2
     )
     pd.concat([rows, several]).to_csv(attention, index=False)
-    prefill = import_frontier(attention, model=LLAMA, gpu=A80, name="x", source="a test").terms.prefill[
-        ANY_BLOCK
-    ]
+    prefill = frontier(None, attention).terms.prefill[ANY_BLOCK]
     assert prefill(4 * 512, 513 / 2) == pytest.approx(32e-3 * (0.02 + 4e-7 * 512 * 513 / 2), rel=1e-4)
 
 
 def test_the_published_attention_is_within_its_bars(shared: Path) -> None:
     attention = shared / "data" / "profiles" / "a800_llama2_7b_attention.csv"
-    profile = import_frontier(attention, model=LLAMA, gpu=A80, name="x", source="a test")
+    profile = frontier(None, attention)
     for term, bar in (("decode", 0.02), ("prefill", 0.06)):
         assert profile.errors[term].points > 100
         assert profile.errors[term].mean < bar

@@ -49,7 +49,6 @@ def whole_way(command, folder: Path, *how: str) -> None:
     assert all(math.isfinite(number) and number >= 0 for number in numbers(made.terms.model_dump()))
     assert all(math.isfinite(error.mean) for error in made.errors.values())
     assert "overhead" in command("profile", "show", profile)
-    command("profile", "check", profile)
 
     command("run", *LOAD, "--cost", f"profile:{profile},max_error=inf", "--out", folder / "run")
     assert ps.load(folder / "run").summary["requests"]["finished"] == 12
