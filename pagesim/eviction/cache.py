@@ -53,9 +53,10 @@ class PrefixCache:
         free = view.free
         self.victims = []
         hits, number = 0, len(blocks)
+        following = following or [inf] * number
         while hits < number and blocks[hits] in children:
             block = blocks[hits]
-            view.next_request = following[hits] if following else inf
+            view.next_request = following[hits]
             free.discard(block)
             children[block] += 1  # while it is in use
             policy.hit(block)
@@ -63,7 +64,7 @@ class PrefixCache:
         used = hits
         for place in range(hits, number):
             block = blocks[place]
-            view.next_request = following[place] if following else inf
+            view.next_request = following[place]
             if not policy.miss(block) or not self._make_room():
                 self.not_cached += number - place
                 break
