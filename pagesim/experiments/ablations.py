@@ -16,18 +16,6 @@ from pagesim.setup.system import System
 from pagesim.sim.clock import TICKS_PER_SECOND
 from pagesim.workloads.trace import Trace
 
-__all__ = [
-    "ALIKE",
-    "PREEMPTIONS",
-    "PreemptionCost",
-    "best",
-    "crossover",
-    "notes_on",
-    "serve",
-    "sizes_of",
-    "undo",
-]
-
 PREEMPTIONS = ("recompute", "swap", "auto")
 
 ALIKE = 0.05

@@ -19,15 +19,6 @@ from pagesim.setup.system import System
 from pagesim.sim.clock import TICKS_PER_SECOND
 from pagesim.workloads.trace import Trace
 
-__all__ = [
-    "BOUND",
-    "compare_policies",
-    "evicted_blocks",
-    "prefill_seconds",
-    "recompute_weights",
-    "serve_policies",
-]
-
 BOUND = "bound"
 """Beside the policies: Belady's, where a block need not be cached."""
 

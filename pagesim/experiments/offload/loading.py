@@ -10,8 +10,6 @@ from pagesim.costs.transfers import path_to_device, transfer_ticks
 from pagesim.hardware import TierSpec
 from pagesim.sim.clock import TICKS_PER_SECOND
 
-__all__ = ["DecodingLoad", "OffloadServer", "Returning", "place_at", "reaches", "returning"]
-
 NAP = TICKS_PER_SECOND // 1000
 """An iteration of vLLM that computes nothing, while it waits for a transfer (`sim.engine`)."""
 
