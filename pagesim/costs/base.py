@@ -51,23 +51,30 @@ AnyShape = IterationShape | Any
 
 
 def step_shape(
-    sequences: int, context: int, *, prompt: int = 0, blocks_out: int = 0, blocks_in: int = 0
+    sequences: int,
+    context: int,
+    *,
+    prompt: int = 0,
+    history: int = 0,
+    blocks_out: int = 0,
+    blocks_in: int = 0,
 ) -> IterationShape:
-    """Return a step in which sequences decode, one whole prompt is computed if any, and blocks are swapped.
+    """Return a step in which sequences decode, a prompt is computed to its end, and blocks are swapped.
 
     Args:
         sequences: that decode.
         context: tokens that they hold together.
-        prompt: tokens of the prompt, 0 for none.
+        prompt: tokens of the prompt that are computed, 0 for none.
+        history: tokens of the prompt before these.
         blocks_out: moved from the device to the host.
         blocks_in: moved from the host to the device.
     """
     return IterationShape(
         batched_tokens=sequences + prompt,
         tokens=sequences + prompt,
-        context_tokens=context + prompt,
+        context_tokens=context + history + prompt,
         decode_context=context,
-        query_key_pairs=prompt * (prompt + 1) // 2,
+        query_key_pairs=prompt * history + prompt * (prompt + 1) // 2,
         blocks_out=blocks_out,
         blocks_in=blocks_in,
         blocks_copied=0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pagesim.costs.base import CostModel, IterationShape, step_shape
+from pagesim.costs.base import CostModel, step_shape
 
 LoadTime = Callable[[Sequence[int]], int]
 """Ticks in which so many blocks are loaded from each tier, that next to the device first."""
@@ -56,19 +56,7 @@ class PreemptionPrices:
         """
         assert self._load_time is not None
         alone = self._ticks(sequences, context)
-        beside = step_shape(sequences, context)
-        computing = IterationShape(
-            batched_tokens=beside.batched_tokens + tokens,
-            tokens=beside.tokens + tokens,
-            context_tokens=beside.context_tokens + history + tokens,
-            decode_context=beside.decode_context,
-            query_key_pairs=tokens * history + tokens * (tokens + 1) // 2,
-            blocks_out=0,
-            blocks_in=0,
-            blocks_copied=0,
-            decoding=sequences,
-            sampled=sequences + 1,
-        )
+        computing = step_shape(sequences, context, prompt=tokens, history=history)
         return self._load_time(blocks) + alone, self._cost.iteration(computing) - alone
 
     def _ticks(self, sequences: int, context: int, **more: int) -> int:

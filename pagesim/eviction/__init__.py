@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from pagesim.eviction.cache import FlatCache, PrefixCache
+from pagesim.eviction.cache import PrefixCache
 from pagesim.eviction.future import Future, lru_hits
 from pagesim.eviction.names import EVICTION_POLICIES, OFFLINE
 from pagesim.eviction.policy import CacheView, EvictionPolicy
-from pagesim.eviction.ranking import Ghosts, Queue, Ranking
+from pagesim.eviction.ranking import Ghosts, Queue, RankedPolicy, Ranking
 
 __all__ = [
     "EVICTION_POLICIES",
     "OFFLINE",
     "CacheView",
     "EvictionPolicy",
-    "FlatCache",
     "Future",
     "Ghosts",
     "PrefixCache",
     "Queue",
+    "RankedPolicy",
     "Ranking",
     "lru_hits",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import inf
 from typing import Final
 
@@ -35,7 +35,6 @@ class PrefixCache:
     __slots__ = ("_children", "_parents", "_policy", "evictions", "not_cached", "victims", "view")
 
     def __init__(self, view: CacheView, policy: EvictionPolicy) -> None:
-        assert view.free is not None
         self.view = view
         self._policy = policy
         self._children: dict[int, int] = {}  # of each cached block, those that are cached or in use
@@ -52,12 +51,12 @@ class PrefixCache:
         """
         view, policy, children = self.view, self._policy, self._children
         free = view.free
-        assert free is not None
         self.victims = []
         hits, number = 0, len(blocks)
+        following = following or [inf] * number
         while hits < number and blocks[hits] in children:
             block = blocks[hits]
-            view.next_request = following[hits] if following else inf
+            view.next_request = following[hits]
             free.discard(block)
             children[block] += 1  # while it is in use
             policy.hit(block)
@@ -65,7 +64,7 @@ class PrefixCache:
         used = hits
         for place in range(hits, number):
             block = blocks[place]
-            view.next_request = following[place] if following else inf
+            view.next_request = following[place]
             if not policy.miss(block) or not self._make_room():
                 self.not_cached += number - place
                 break
@@ -91,7 +90,6 @@ class PrefixCache:
             if victim is None:
                 return False
             del self._children[victim]
-            assert self.view.free is not None
             self.view.free.discard(victim)
             self.evictions += 1
             self.victims.append(victim)
@@ -104,55 +102,5 @@ class PrefixCache:
         """Count a use, or a child, of a block less; without any it may go."""
         self._children[block] -= 1
         if not self._children[block]:
-            assert self.view.free is not None
             self.view.free.add(block)
             self._policy.freed(block)
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class FlatCache:
-    """Blocks of which any may go, whatever hangs on it, as in a key-value cache that knows no prefixes.
-
-    Args:
-        view: what the policy may know; its ``free`` is None.
-        policy: of the cache, empty.
-
-    Attributes:
-        evictions: blocks that were evicted.
-        not_cached: blocks that the policy did not want.
-    """
-
-    __slots__ = ("_blocks", "_policy", "_view", "evictions", "not_cached")
-
-    def __init__(self, view: CacheView, policy: EvictionPolicy) -> None:
-        assert view.free is None
-        self._view = view
-        self._policy = policy
-        self._blocks: set[int] = set()
-        self.evictions = self.not_cached = 0
-
-    def serve(self, blocks: Sequence[int], following: Sequence[float] = ()) -> list[bool]:
-        """Ask for blocks one after another, and return of each whether it was there."""
-        view, policy, cached = self._view, self._policy, self._blocks
-        found = []
-        for place, block in enumerate(blocks):
-            view.next_request = following[place] if following else inf
-            found.append(block in cached)
-            if found[-1]:
-                policy.hit(block)
-                continue
-            if not policy.miss(block):
-                self.not_cached += 1
-                continue
-            while len(cached) >= view.capacity:
-                victim = policy.evict()
-                assert victim is not None
-                cached.discard(victim)
-                self.evictions += 1
-            cached.add(block)
-            policy.insert(block)
-        return found
-
-
-MakePolicy = Callable[[CacheView], EvictionPolicy]
-"""Makes a policy for a cache that is empty."""

@@ -56,7 +56,8 @@ class Future:
                     kept.pop(block, None)
                 else:
                     kept[block] = again
-                    heappush(last, (-again, block))
+                    if capacity is not None:
+                        heappush(last, (-again, block))
             while capacity is not None and len(kept) > capacity:
                 again, block = heappop(last)
                 if kept.get(block) == -again:

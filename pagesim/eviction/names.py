@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from pagesim.eviction.arc import Arc
-from pagesim.eviction.belady import Belady
-from pagesim.eviction.fifo import Fifo
-from pagesim.eviction.gdsf import Gdsf
-from pagesim.eviction.lfu import Lfu
-from pagesim.eviction.lru import Lru
-from pagesim.eviction.newest import Filo, Mru
+from pagesim.eviction.frequency import Gdsf, Lfu, Slru
 from pagesim.eviction.policy import EvictionPolicy
-from pagesim.eviction.priority import Priority
-from pagesim.eviction.retention import Retention
+from pagesim.eviction.recency import Belady, Fifo, Filo, Lru, Mru
+from pagesim.eviction.retention import Priority, Retention
 from pagesim.eviction.s3fifo import S3Fifo
 from pagesim.eviction.sieve import Sieve
-from pagesim.eviction.slru import Slru
 from pagesim.eviction.vllm_arc import VllmArc
 from pagesim.setup.plugins import Plugins
 

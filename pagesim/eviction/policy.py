@@ -15,8 +15,7 @@ class CacheView:
 
     Attributes:
         capacity: blocks.
-        free: the blocks that may go: cached, not in use, and without a cached block behind them; None where
-            any cached block may go, whatever hangs on it.
+        free: the blocks that may go: cached, not in use, and without a cached block behind them.
         depth: of each block, the blocks before it in its prompt.
         recompute: of each block, the FLOPs to compute it again if all before it are there, in units of those
             of its linear layers.
@@ -29,22 +28,15 @@ class CacheView:
 
     __slots__ = ("capacity", "depth", "duration", "free", "next_request", "now", "priority", "recompute")
 
-    def __init__(
-        self, capacity: int, depth: Sequence[int], recompute: Sequence[float], *, leaves_only: bool = True
-    ) -> None:
+    def __init__(self, capacity: int, depth: Sequence[int], recompute: Sequence[float]) -> None:
         self.capacity = capacity
-        self.free: set[int] | None = set() if leaves_only else None
+        self.free: set[int] = set()
         self.depth = depth
         self.recompute = recompute
         self.now = 0.0
         self.next_request: float = inf
         self.priority = 35
         self.duration: float | None = None
-
-    def may_go(self, block: int) -> bool:
-        """Say whether a cached block may be evicted now."""
-        free = self.free
-        return free is None or block in free
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -78,10 +70,10 @@ class EvictionPolicy(ABC):
 
     @abstractmethod
     def freed(self, block: int) -> None:
-        """A cached block may go from now on; not told where any may."""
+        """A cached block may go from now on."""
 
     def over(self, found: Sequence[int], inserted: Sequence[int]) -> None:
-        """A request is over; not told where blocks are asked for one by one.
+        """A request is over.
 
         Args:
             found: its blocks that were cached when it asked for them, first to last.

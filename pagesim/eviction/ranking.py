@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import OrderedDict
 from heapq import heappop, heappush
 from typing import Any
 
-from pagesim.eviction.policy import CacheView
+from pagesim.eviction.policy import CacheView, EvictionPolicy
 from pagesim.setup.compiled import mypyc_attr
 
 
@@ -21,10 +22,10 @@ class Ranking:
         keys: of the blocks that are ranked; no two are equal.
     """
 
-    __slots__ = ("_cache", "_heap", "keys")
+    __slots__ = ("_free", "_heap", "keys")
 
     def __init__(self, cache: CacheView) -> None:
-        self._cache = cache
+        self._free = cache.free
         self._heap: list[tuple[Any, int]] = []
         self.keys: dict[int, Any] = {}
 
@@ -37,7 +38,7 @@ class Ranking:
     def put(self, block: int, key: Any) -> None:
         """Rank a block, or rank it anew."""
         self.keys[block] = key
-        if self._cache.may_go(block):
+        if block in self._free:
             heappush(self._heap, (key, block))
 
     def freed(self, block: int) -> None:
@@ -51,10 +52,10 @@ class Ranking:
 
     def first(self) -> int | None:
         """Return the block that may go and has the smallest key; None where none may."""
-        heap, keys = self._heap, self.keys
+        heap, keys, free = self._heap, self.keys, self._free
         while heap:
             key, block = heap[0]
-            if keys.get(block) == key and self._cache.may_go(block):
+            if keys.get(block) == key and block in free:
                 return block
             heappop(heap)
         return None
@@ -81,6 +82,40 @@ class Queue(Ranking):
         """Put a block at the end, or move it there."""
         self._appended += 1
         self.put(block, self._appended)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class RankedPolicy(EvictionPolicy):
+    """Evicts the block with the smallest key, which each use gives it anew.
+
+    Attributes:
+        ranking: the cached blocks.
+        ticks: uses so far, the one at hand included.
+    """
+
+    __slots__ = ("ranking", "ticks")
+
+    def __init__(self, cache: CacheView) -> None:
+        super().__init__(cache)
+        self.ranking = Ranking(cache)
+        self.ticks = 0
+
+    @abstractmethod
+    def key(self, block: int) -> Any:
+        """Return the key of a block that is used now; no two are equal."""
+
+    def hit(self, block: int) -> None:
+        self.insert(block)
+
+    def insert(self, block: int) -> None:
+        self.ticks += 1
+        self.ranking.put(block, self.key(block))
+
+    def freed(self, block: int) -> None:
+        self.ranking.freed(block)
+
+    def evict(self) -> int | None:
+        return self.ranking.pop()
 
 
 class Ghosts:

@@ -1,18 +1,19 @@
-"""Retention: the block of the lowest priority goes first, and priorities may end."""
+"""Orders of blocks by the priority of their requests: TensorRT-LLM's retention, and SGLang's ``priority``."""
 
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from typing import Any
 
-from pagesim.eviction.policy import CacheView, EvictionPolicy
-from pagesim.eviction.ranking import Ranking
+from pagesim.eviction.policy import CacheView
+from pagesim.eviction.ranking import RankedPolicy
 from pagesim.setup.compiled import mypyc_attr
 
 DEFAULT_PRIORITY = 35
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Retention(EvictionPolicy):
+class Retention(RankedPolicy):
     """Evicts by the priority that a block's last request gave it, of several the one used longest ago.
 
     A priority that has a duration becomes the default, behind the others that have it, when it is over.
@@ -20,36 +21,39 @@ class Retention(EvictionPolicy):
     Source: TensorRT-LLM, cpp/tensorrt_llm/batch_manager/evictionPolicy.cpp.
     """
 
-    __slots__ = ("_ends", "_ranking", "_ticks")
+    __slots__ = ("_ends",)
 
     def __init__(self, cache: CacheView) -> None:
         super().__init__(cache)
-        self._ranking = Ranking(cache)
-        self._ticks = 0
         self._ends: list[tuple[float, int, int]] = []
-
-    def hit(self, block: int) -> None:
-        self.insert(block)
 
     def miss(self, block: int) -> bool:
         while self._ends and self._ends[0][0] <= self.cache.now:
             _, tick, ended = heappop(self._ends)
-            if self._ranking.keys.get(ended, (0, 0))[1] == tick:
-                self._rank(ended, DEFAULT_PRIORITY)
+            if self.ranking.keys.get(ended, (0, 0))[1] == tick:
+                self.ticks += 1
+                self.ranking.put(ended, (DEFAULT_PRIORITY, self.ticks))
         return True
 
-    def insert(self, block: int) -> None:
+    def key(self, block: int) -> Any:
         cache = self.cache
-        self._rank(block, cache.priority)
         if cache.duration is not None and cache.priority != DEFAULT_PRIORITY:
-            heappush(self._ends, (cache.now + cache.duration, self._ticks, block))
+            heappush(self._ends, (cache.now + cache.duration, self.ticks, block))
+        return cache.priority, self.ticks
 
-    def freed(self, block: int) -> None:
-        self._ranking.freed(block)
 
-    def evict(self) -> int | None:
-        return self._ranking.pop()
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Priority(RankedPolicy):
+    """Evicts by the greatest priority of a block's requests, of several the least recently used one.
 
-    def _rank(self, block: int, priority: int) -> None:
-        self._ticks += 1
-        self._ranking.put(block, (priority, self._ticks))
+    Priorities do not end.
+
+    Source: SGLang 0.5.23, srt/mem_cache/evict_policy.py.
+    """
+
+    __slots__ = ()
+
+    def key(self, block: int) -> Any:
+        priority = self.cache.priority
+        known: int = self.ranking.keys.get(block, (priority, 0))[0]
+        return max(priority, known), self.ticks

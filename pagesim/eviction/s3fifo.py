@@ -71,8 +71,6 @@ class S3Fifo(EvictionPolicy):
                 block = self._from_main() if from_main else self._from_small()
                 if block is not None:
                     return block
-                if self.cache.free is None:
-                    break
         return None
 
     def _from_small(self) -> int | None:

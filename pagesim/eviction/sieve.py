@@ -36,7 +36,7 @@ class Sieve(EvictionPolicy):
     def insert(self, block: int) -> None:
         self._newest += 1
         self._places[block] = self._newest
-        if self.cache.may_go(block):
+        if block in self.cache.free:
             self.freed(block)
 
     def freed(self, block: int) -> None:
@@ -47,8 +47,7 @@ class Sieve(EvictionPolicy):
             self._behind.append((place, block))
 
     def evict(self) -> int | None:
-        free = self.cache.free
-        if not (self._places if free is None else free):
+        if not self.cache.free:
             return None  # and the hand stays where it is
         last = (0, -1)
         while True:
@@ -57,7 +56,7 @@ class Sieve(EvictionPolicy):
                 last = (0, -1)
             entry = heappop(self._ahead)
             place, block = entry
-            if entry == last or self._places.get(block) != place or not self.cache.may_go(block):
+            if entry == last or self._places.get(block) != place or block not in self.cache.free:
                 continue  # it was told twice, is gone, or is in use again
             last = entry
             self._hand = place + 1

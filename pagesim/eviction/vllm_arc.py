@@ -130,5 +130,5 @@ class VllmArc(EvictionPolicy):
         self._order.over([*reversed(inserted), *reversed(found)], set(found))
 
     def evict(self) -> int | None:
-        chosen = self._order.choose(1, self.cache.may_go)
+        chosen = self._order.choose(1, self.cache.free.__contains__)
         return None if chosen is None else chosen[0]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pagesim.api import run
-from pagesim.costs import IterationShape, Profiled
+from pagesim.costs import Profiled, step_shape
 from pagesim.costs.profiles import Profile
 from pagesim.errors import PagesimError
 from pagesim.models import ModelSpec
@@ -15,18 +15,6 @@ from pagesim.results.result import Result
 from pagesim.setup.system import System
 from pagesim.sim.clock import TICKS_PER_SECOND
 from pagesim.workloads.trace import Trace
-
-__all__ = [
-    "ALIKE",
-    "PREEMPTIONS",
-    "PreemptionCost",
-    "best",
-    "crossover",
-    "notes_on",
-    "serve",
-    "sizes_of",
-    "undo",
-]
 
 PREEMPTIONS = ("recompute", "swap", "auto")
 
@@ -94,18 +82,7 @@ def undo(profile: Profile, spec: ModelSpec, sizes: Sequence[int], tokens: int) -
 
     def seconds(size: int, *, prompt: int = 0, out: int = 0, back: int = 0) -> float:
         cost = Profiled(profile, spec, tp=profile.tp, block_size=size, kv_dtype=profile.kv_dtype)
-        shape = IterationShape(
-            batched_tokens=prompt,
-            tokens=prompt,
-            context_tokens=prompt,
-            decode_context=0,
-            query_key_pairs=prompt * (prompt + 1) // 2,
-            blocks_out=out,
-            blocks_in=back,
-            blocks_copied=0,
-            decoding=0,
-            sampled=int(prompt > 0),
-        )
+        shape = step_shape(0, 0, prompt=prompt, blocks_out=out, blocks_in=back)
         return cost.iteration(shape) / TICKS_PER_SECOND
 
     found = []

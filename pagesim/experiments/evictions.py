@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagesim.api import run
-from pagesim.costs import CostModel, IterationShape
+from pagesim.costs import CostModel, step_shape
 from pagesim.eviction import EVICTION_POLICIES, OFFLINE, CacheView, PrefixCache
 from pagesim.experiments.prompt_blocks import PromptBlocks
 from pagesim.kvcache.tiers.names import tier_name
@@ -18,15 +18,6 @@ from pagesim.models import ModelSpec
 from pagesim.setup.system import System
 from pagesim.sim.clock import TICKS_PER_SECOND
 from pagesim.workloads.trace import Trace
-
-__all__ = [
-    "BOUND",
-    "compare_policies",
-    "evicted_blocks",
-    "prefill_seconds",
-    "recompute_weights",
-    "serve_policies",
-]
 
 BOUND = "bound"
 """Beside the policies: Belady's, where a block need not be cached."""
@@ -63,19 +54,7 @@ def prefill_seconds(cost: CostModel) -> Seconds:
     def seconds(prompt: int, found: int) -> float:
         found = min(found, prompt - 1)
         if (prompt, found) not in known:
-            new = prompt - found
-            shape = IterationShape(
-                batched_tokens=new,
-                tokens=new,
-                context_tokens=prompt,
-                decode_context=0,
-                query_key_pairs=new * found + new * (new + 1) // 2,
-                blocks_out=0,
-                blocks_in=0,
-                blocks_copied=0,
-                decoding=0,
-                sampled=1,
-            )
+            shape = step_shape(0, 0, prompt=prompt - found, history=found)
             known[prompt, found] = cost.iteration(shape) / TICKS_PER_SECOND
         return known[prompt, found]
 

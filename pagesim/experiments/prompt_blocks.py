@@ -17,8 +17,6 @@ from pagesim.scheduling.content import Contents
 from pagesim.sizing.planning import host_copies
 from pagesim.workloads.trace import FloatColumn, Trace
 
-__all__ = ["PromptBlocks", "block_bytes", "capacities_around", "prompt_blocks"]
-
 PAGE = 4096
 """Bytes to whose multiple vLLM rounds a chunk of its tier up."""
 

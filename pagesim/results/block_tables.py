@@ -29,7 +29,6 @@ from pagesim.workloads.trace import Trace
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["KernelBatch", "batches_of", "kernel_batches"]
 
 Ints = npt.NDArray[np.int32]
 Slots = npt.NDArray[np.int64]

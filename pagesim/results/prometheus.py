@@ -8,7 +8,7 @@ observability/metrics_collector.py.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -92,33 +92,29 @@ SGLANG: Named = {
 }
 
 
-class ServerStates(NamedTuple):
-    """A server at some instants, ``[T]`` each: requests that run and wait, share of the KV blocks in use."""
-
-    running: Floats
-    waiting: Floats
-    kv_use: Floats
-
-
-def states_at(steps: pd.DataFrame, t: Floats) -> ServerStates:
+def states_at(steps: pd.DataFrame, t: Floats) -> dict[str, Floats]:
     """Return what a server was at instants, from its steps table; nothing runs while it is idle.
 
     Args:
         steps: one row an iteration or a stretch.
         t: seconds, ``[T]``, rising.
+
+    Returns:
+        Requests ``running`` and ``waiting``, and ``kv_use``, the share of the KV blocks in use, ``[T]`` each.
     """
     if not len(steps):
-        return ServerStates(*np.zeros((3, len(t))))
+        return dict.fromkeys(("running", "waiting", "kv_use"), np.zeros(len(t)))
     # The null block of vllm-v1 is no block of memory: as the server counts, it is none.
     use = 1 - steps["free_gpu_blocks"] / (steps["free_gpu_blocks"] + steps["num_physical_blocks"]).max()
     start = steps["start"].to_numpy()
     last = start + steps["step_s"].to_numpy() * steps.get("iterations", 1)
     at = np.searchsorted(start, t, "right") - 1
     busy = (at >= 0) & (t < np.asarray(last)[np.maximum(at, 0)])
-    columns = (steps["num_running"], steps["num_waiting"], use)
-    return ServerStates(
-        *(np.where(busy, each.to_numpy(np.float64)[np.maximum(at, 0)], 0.0) for each in columns)
-    )
+    columns = {"running": steps["num_running"], "waiting": steps["num_waiting"], "kv_use": use}
+    return {
+        name: np.where(busy, each.to_numpy(np.float64)[np.maximum(at, 0)], 0.0)
+        for name, each in columns.items()
+    }
 
 
 class _Events:
@@ -185,7 +181,7 @@ def openmetrics(result: Result) -> str:
     counted = _counted(result)
     end = max(float(each.at.max(initial=0.0)) for each in counted.values())
     t = np.arange(0.0, end + 2 * max(1.0, end / SCRAPES), max(1.0, end / SCRAPES))
-    states = {} if result.steps is None else states_at(result.steps, t)._asdict()
+    states = {} if result.steps is None else states_at(result.steps, t)
     lines: list[str] = []
     for what, (name, buckets) in (SGLANG if sglang else VLLM).items():
         if what in states:

@@ -11,21 +11,6 @@ from typing import Any, NamedTuple
 
 from pagesim.accounting.fragmentation import INTERNAL, LABELS, Category, categories
 
-__all__ = [
-    "ITERATIONS",
-    "LINES",
-    "LINE_COLOURS",
-    "LOADS",
-    "LOOPS",
-    "PARTS",
-    "PHASES",
-    "TIERS",
-    "Part",
-    "drawn",
-    "drawn_categories",
-    "ink",
-]
-
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = (
     "#0072B2",
     "#D55E00",

@@ -17,13 +17,6 @@ from pagesim.results.style import BLUE, GREEN, ORANGE, PURPLE, SKY, TIERS, VERMI
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "hit_rate_over_capacity",
-    "loading_map",
-    "over_tier_sizes",
-    "tiers_over_time",
-    "who_evicts_whom",
-]
 
 GIB = 1 << 30
 

@@ -95,8 +95,8 @@ class EngineProcess(Observer):
     when it happens interrupts the fast-forward. That is carried out when its time has passed, so cutting it
     short costs nothing.
 
-    A subclass may change `_decided`, `_wait`, `_rest` and `_replans_at`. One that tells clients what is over
-    is among the engine's observers.
+    A subclass may change `_wait`, `_rest` and `_replans_at`. One that tells clients what is over is among the
+    engine's observers.
 
     Args:
         routed: where a request is added that is submitted; None where the engine knows what will arrive.
@@ -144,7 +144,6 @@ class EngineProcess(Observer):
             yield from self._await_turn(now)
         while now <= engine.until:
             self._busy = engine.decide(now)
-            self._decided()
             if self._busy:
                 while self._busy:
                     try:
@@ -152,11 +151,9 @@ class EngineProcess(Observer):
                         self._busy = False
                     except simpy.Interrupt:
                         now = int(environment.now)
-                        self._decided()
                 now = engine.over_at
                 again_at = engine.complete(now)
                 if again_at > now or settles:
-                    self._decided()
                     yield from self._rest(now, again_at)
                     now = int(environment.now)
                 if recorder.iterations >= recorder.full_at:
@@ -172,9 +169,6 @@ class EngineProcess(Observer):
             )
 
     # What a subclass may change
-
-    def _decided(self) -> None:
-        """Learn that the engine does something else from now on."""
 
     def _replans_at(self, now: int) -> list[int]:
         """Return the instants at which an iteration must be planned because a request arrives now."""

@@ -77,7 +77,6 @@ class _Watched(EvictionPolicy):
 
     def evict(self) -> int | None:
         free = self.cache.free
-        assert free is not None
         before = set(free)
         victim = self._policy.evict()
         assert free == before, "a policy changes nothing of its cache"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagesim.eviction import CacheView, EvictionPolicy, Queue, Ranking
+from pagesim.eviction import CacheView, EvictionPolicy, Queue, RankedPolicy
 
 
 class Clock(EvictionPolicy):
@@ -29,54 +29,24 @@ class Clock(EvictionPolicy):
         return block
 
 
-class Lru2(EvictionPolicy):
+class Lru2(RankedPolicy):
     """Blocks used once go first, in the order of that use; then by the last use but one."""
 
     def __init__(self, cache: CacheView) -> None:
         super().__init__(cache)
-        self._ranking = Ranking(cache)
         self._used: dict[int, int] = {}
-        self._ticks = 0
 
-    def hit(self, block: int) -> None:
-        self._ranking.put(block, (1, self._used[block]))
-        self._tick(block)
-
-    def insert(self, block: int) -> None:
-        self._tick(block)
-        self._ranking.put(block, (0, self._ticks))
-
-    def freed(self, block: int) -> None:
-        self._ranking.freed(block)
-
-    def evict(self) -> int | None:
-        return self._ranking.pop()
-
-    def _tick(self, block: int) -> None:
-        self._ticks += 1
-        self._used[block] = self._ticks
+    def key(self, block: int) -> tuple[int, int]:
+        before = self._used.get(block) if block in self.ranking else None
+        self._used[block] = self.ticks
+        return (0, self.ticks) if before is None else (1, before)
 
 
-class LengthAware(EvictionPolicy):
+class LengthAware(RankedPolicy):
     """The deepest block goes first, of several the one used longest ago."""
 
-    def __init__(self, cache: CacheView) -> None:
-        super().__init__(cache)
-        self._ranking = Ranking(cache)
-        self._ticks = 0
-
-    def hit(self, block: int) -> None:
-        self.insert(block)
-
-    def insert(self, block: int) -> None:
-        self._ticks += 1
-        self._ranking.put(block, (-self.cache.depth[block], self._ticks))
-
-    def freed(self, block: int) -> None:
-        self._ranking.freed(block)
-
-    def evict(self) -> int | None:
-        return self._ranking.pop()
+    def key(self, block: int) -> tuple[int, int]:
+        return -self.cache.depth[block], self.ticks
 
 
 PLUGINS: dict[str, type[EvictionPolicy]] = {"clock": Clock, "lru-2": Lru2, "lengthaware": LengthAware}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 from random import Random
 
 import pytest
 
-from pagesim.eviction import EVICTION_POLICIES, CacheView, EvictionPolicy, FlatCache, PrefixCache
+from pagesim.eviction import EVICTION_POLICIES, CacheView, EvictionPolicy, PrefixCache
 from pagesim.testing import check_eviction_policy
 from tests.eviction.naive import (
     NaiveArc,
@@ -37,10 +38,9 @@ NAIVE = {
 
 def a_view(capacity: int, **given: object) -> CacheView:
     """Return what a policy of a cache of that capacity may know; all blocks cost the same."""
-    view = CacheView(capacity, [0] * 1000, [1.0] * 1000, leaves_only=bool(given.get("leaves_only", True)))
+    view = CacheView(capacity, [0] * 1000, [1.0] * 1000)
     for name, value in given.items():
-        if name != "leaves_only":
-            setattr(view, name, value)
+        setattr(view, name, value)
     return view
 
 
@@ -59,9 +59,8 @@ def test_a_policy_of_ones_own_keeps_the_contract(kind: type[EvictionPolicy]) -> 
 def test_a_policy_names_the_victims_of_its_plain_model(name: str, capacity: int) -> None:
     """Blocks are used, and may go or not, at random; both are told the same."""
     rng, view = Random(capacity), a_view(capacity)
-    assert view.free is not None
     policy = EVICTION_POLICIES.find(name)(view)
-    model = NAIVE[name](capacity, view.may_go)
+    model = NAIVE[name](capacity, view.free.__contains__)
     cached: set[int] = set()
     victims = 0
     for _ in range(OPERATIONS):
@@ -103,6 +102,14 @@ def served(policy: EvictionPolicy, *prompts: list[int]) -> list[list[int]]:
     return found
 
 
+class Flat(PrefixCache):
+    """Blocks that hang on none, so that any may go: each is a prompt of its own."""
+
+    def ask(self, blocks: list[int], following: Sequence[float] = ()) -> list[bool]:
+        again = [[each] for each in following] or [[]] * len(blocks)
+        return [self.serve([block], then) == 1 for block, then in zip(blocks, again, strict=True)]
+
+
 def test_a_parent_stays_as_long_as_a_block_behind_it() -> None:
     """The prompt 1 2 3 leaves 3 as its only leaf; then 2 is one."""
     policy = EVICTION_POLICIES.find("fifo")(a_view(3))
@@ -118,56 +125,56 @@ def test_blocks_of_the_prompt_under_way_do_not_make_room_for_it() -> None:
 
 
 def test_belady_lets_go_what_is_asked_for_last() -> None:
-    view = a_view(2, leaves_only=False)
-    cache = FlatCache(view, EVICTION_POLICIES.find("belady")(view))
+    view = a_view(2)
+    cache = Flat(view, EVICTION_POLICIES.find("belady")(view))
     # 1 2 3 1 2: with room for two, 3 takes the room of 2, which is asked for after 1.
-    assert cache.serve([1, 2, 3, 1, 2], [3, 4, inf, inf, inf]) == [False, False, False, True, False]
+    assert cache.ask([1, 2, 3, 1, 2], [3, 4, inf, inf, inf]) == [False, False, False, True, False]
 
 
 def test_gdsf_keeps_what_takes_more_to_compute_again() -> None:
     """Block 2 costs three times as much as the others: it stays until they have been used three times."""
-    view = CacheView(2, [0] * 9, [1, 1, 3, 1, 1, 1, 1, 1, 1], leaves_only=False)
-    cache = FlatCache(view, EVICTION_POLICIES.find("gdsf")(view))
+    view = CacheView(2, [0] * 9, [1, 1, 3, 1, 1, 1, 1, 1, 1])
+    cache = Flat(view, EVICTION_POLICIES.find("gdsf")(view))
     # 1 has priority 1, 2 has 3. 3 makes 1 go, the clock is 1; 3 has 2, goes for 4; 4 has 3 and was used later
     # than 2, so 2 goes for 5.
-    assert cache.serve([1, 2, 3, 4, 2, 5, 2]) == [False, False, False, False, True, False, True]
-    view = CacheView(2, [0] * 9, [1, 1, 3, 1, 1, 1, 1, 1, 1], leaves_only=False)
-    cache = FlatCache(view, EVICTION_POLICIES.find("gdsf")(view))
-    assert cache.serve([1, 2, 3, 4, 5, 2]) == [False, False, False, False, False, False]
+    assert cache.ask([1, 2, 3, 4, 2, 5, 2]) == [False, False, False, False, True, False, True]
+    view = CacheView(2, [0] * 9, [1, 1, 3, 1, 1, 1, 1, 1, 1])
+    cache = Flat(view, EVICTION_POLICIES.find("gdsf")(view))
+    assert cache.ask([1, 2, 3, 4, 5, 2]) == [False, False, False, False, False, False]
 
 
 def test_a_priority_that_is_over_is_the_default() -> None:
     """Blocks of priority 80 outlive later ones of 35, but not for longer than their duration."""
-    view = a_view(2, leaves_only=False, priority=80, duration=10.0)
-    cache = FlatCache(view, EVICTION_POLICIES.find("retention")(view))
-    cache.serve([1])
+    view = a_view(2, priority=80, duration=10.0)
+    cache = Flat(view, EVICTION_POLICIES.find("retention")(view))
+    cache.ask([1])
     view.priority, view.duration = 35, None
-    assert cache.serve([2, 3]) == [False, False]  # 2 goes for 3
+    assert cache.ask([2, 3]) == [False, False]  # 2 goes for 3
     view.now = 9.0
-    assert cache.serve([4, 1]) == [False, True]  # 3 goes; 1 is asked for, and has the default from now on
+    assert cache.ask([4, 1]) == [False, True]  # 3 goes; 1 is asked for, and has the default from now on
     view.priority, view.duration = 80, 10.0
-    cache.serve([1])
+    cache.ask([1])
     view.priority, view.duration, view.now = 35, None, 18.0
-    assert cache.serve([5, 1]) == [False, True]  # its 10 s are not over: 4 goes
+    assert cache.ask([5, 1]) == [False, True]  # its 10 s are not over: 4 goes
 
 
 def test_a_priority_ends_when_a_block_is_missed() -> None:
-    view = a_view(2, leaves_only=False, priority=80, duration=10.0)
-    cache = FlatCache(view, EVICTION_POLICIES.find("retention")(view))
-    cache.serve([1])
+    view = a_view(2, priority=80, duration=10.0)
+    cache = Flat(view, EVICTION_POLICIES.find("retention")(view))
+    cache.ask([1])
     view.priority, view.duration, view.now = 35, None, 10.0
     # 1 has the default when 2 is missed, before 2 has it, so 1 goes for 3.
-    assert cache.serve([2, 3, 1]) == [False, False, False]
+    assert cache.ask([2, 3, 1]) == [False, False, False]
 
 
 def test_a_block_has_the_greatest_priority_of_its_requests() -> None:
-    view = a_view(2, leaves_only=False, priority=5)
-    cache = FlatCache(view, EVICTION_POLICIES.find("priority")(view))
-    cache.serve([1])
+    view = a_view(2, priority=5)
+    cache = Flat(view, EVICTION_POLICIES.find("priority")(view))
+    cache.ask([1])
     view.priority = 1
-    assert cache.serve([2, 1]) == [False, True]  # 1 was asked for last, and keeps 5
+    assert cache.ask([2, 1]) == [False, True]  # 1 was asked for last, and keeps 5
     view.priority = 3
-    assert cache.serve([3, 1, 4, 1]) == [False, True, False, True]  # 2 goes, then 3
+    assert cache.ask([3, 1, 4, 1]) == [False, True, False, True]  # 2 goes, then 3
 
 
 def test_vllms_arc_makes_a_block_frequent_when_the_request_that_found_it_is_over() -> None:

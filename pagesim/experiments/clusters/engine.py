@@ -65,9 +65,6 @@ class Replica(EngineProcess):
         self._replicas.waiting_tokens[self._turn] += self._prompts[row]
         super().submit(index, row, now, abort)
 
-    def _decided(self) -> None:
-        self._replicas.changed.add(self._turn)
-
     def _says(self) -> ReplicaState:
         scheduler, run = self.engine.scheduler, self.engine.run
         if not self._busy:  # it has nothing to do, or is about to decide

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
 import simpy
@@ -186,12 +185,4 @@ def replay_together(
 
 def counting(progress: ProgressCallback | None, replicas: int) -> list[list[ProgressObserver]]:
     """Return observers of each replica that together call ``progress`` with the number of ended requests."""
-    if progress is None:
-        return [[]] * replicas
-    over = [0] * replicas
-
-    def callback(number: int, there: int) -> None:
-        over[number] = there
-        progress(sum(over))
-
-    return [[ProgressObserver(partial(callback, number))] for number in range(replicas)]
+    return [[] if progress is None else [ProgressObserver(progress)]] * replicas

@@ -205,7 +205,6 @@ class LockStepRank(Rank):
             computes = yield from self._engine_step()
             if computes is None and not self._is_running:
                 self._busy = False
-                self._decided()
                 yield from self._wait(int(environment.now))
                 continue
             self._report()
@@ -242,7 +241,6 @@ class LockStepRank(Rank):
             scheduler.cadence.shared_step = self.step
         iterations = engine.recorder.iterations
         self._busy = engine.decide(int(self._environment.now))
-        self._decided()
         if not self._busy:
             return None
         computes = False

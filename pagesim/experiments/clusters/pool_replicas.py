@@ -101,7 +101,7 @@ class PoolReplica(Replica):
         self._idle = environment.event()
         events = [self._idle]
         if wake_at != NEVER:
-            events.append(environment.timeout(_next_nap(now, wake_at) - now))
+            events.append(environment.timeout(max(1, -(-(wake_at - now) // NAP)) * NAP))
         yield simpy.AnyOf(environment, events)
         self._idle = None
         woken = int(environment.now)
@@ -110,12 +110,6 @@ class PoolReplica(Replica):
 
 class Prefiller(PoolReplica):
     """Runs one engine that prefills."""
-
-    @property
-    def connector(self) -> PrefillConnector:
-        connector = super().connector
-        assert isinstance(connector, PrefillConnector)
-        return connector
 
     def acknowledge(self, row: int, now: int) -> None:
         """Say that a request's blocks were pulled, or will not be, or that their lease is over.
@@ -130,18 +124,3 @@ class Prefiller(PoolReplica):
                 self._wake()
             else:
                 self._poll(now)
-
-
-class Decoder(PoolReplica):
-    """Runs one engine that decodes."""
-
-    @property
-    def connector(self) -> PullConnector:
-        connector = super().connector
-        assert isinstance(connector, PullConnector)
-        return connector
-
-
-def _next_nap(now: int, instant: int) -> int:
-    """Return when a sleep in milliseconds from now is over that lasts until an instant, one at least."""
-    return now + max(1, -(-(instant - now) // NAP)) * NAP

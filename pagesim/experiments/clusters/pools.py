@@ -12,12 +12,13 @@ from pagesim.errors import PagesimError
 from pagesim.experiments.clusters.fleet import MOST_REPLICAS, Fleet, ReplicaPool
 from pagesim.experiments.clusters.handover import Handover, Lease, Pulls
 from pagesim.experiments.clusters.links import Ports
-from pagesim.experiments.clusters.pool_replicas import Decoder, PoolReplica, Prefiller
+from pagesim.experiments.clusters.pool_replicas import PoolReplica, Prefiller
 from pagesim.experiments.clusters.routers import Router
 from pagesim.hardware import Link
 from pagesim.scheduling.added import AddedArrivals
 from pagesim.scheduling.arrivals import Arrivals
 from pagesim.scheduling.content import Content, Contents
+from pagesim.scheduling.disaggregated import PrefillConnector, PullConnector
 from pagesim.scheduling.request import Status
 from pagesim.scheduling.traits import Pool as PoolName
 from pagesim.setup.prepare import PreparedSystem
@@ -145,11 +146,13 @@ def replay_pools(
         routed = AddedArrivals(_only_first_tokens(whole))
         prefiller = Prefiller(number, prefill.states, routed, fleet.prompts, leave=handover.left_prefiller)
         add("prefill", prefill, prefiller, of_prefill)
+        assert isinstance(prefiller.connector, PrefillConnector)
         prefiller.connector.holds = options.lease.holds
     for number in range(options.decode):
         routed = AddedArrivals(whole)
-        decoder = Decoder(number, decode.states, routed, fleet.prompts, leave=handover.left_decoder)
+        decoder = PoolReplica(number, decode.states, routed, fleet.prompts, leave=handover.left_decoder)
         add("decode", decode, decoder, of_decode)
+        assert isinstance(decoder.connector, PullConnector)
         decoder.connector.pull = handover.pull
     fleet.run(prefill)
     pulls.prefiller, pulls.decoder = prefill.went_to, decode.went_to

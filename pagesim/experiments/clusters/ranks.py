@@ -69,7 +69,6 @@ class Rank(Replica):
             self._busy = engine.decide(now)
             if engine.run.steps and self._load() != self._reported:
                 engine.replan_at(engine.run.start)  # what was planned is reported when it is over
-            self._decided()
             if self._busy:
                 yield from self._finish_step(now)
             else:
@@ -84,11 +83,10 @@ class Rank(Replica):
         engine = self.engine
         if now < engine.over_at:
             while not (yield from self._turns_at(engine.over_at)):
-                self._decided()
+                pass  # something came before
         now = int(self._environment.now)
         again_at = engine.complete(now)
         self._busy = False
-        self._decided()
         if now < again_at:
             yield from self._turns_at(again_at)
 

@@ -120,18 +120,11 @@ def read_manifest(file: Path) -> list[GoldenLog]:
     folder = (file.parent / manifest.folder).resolve()
     return [
         GoldenLog(
+            **entry.model_dump(exclude={"tables", "trace", "options"}),
             name=name,
-            engine=entry.engine,
             tables={table: folder / f"{name}.{table}.parquet" for table in entry.tables},
             trace=(folder / entry.trace).resolve(),
-            arrivals=entry.arrivals,
-            n=entry.n,
-            policy=entry.policy,
             options=_located({**manifest.options, **entry.options}, folder),
-            without_flush=entry.without_flush,
-            last_sample_first=entry.last_sample_first,
-            put_off=entry.put_off,
-            not_compared=entry.not_compared,
         )
         for name, entry in manifest.log.items()
     ]

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pagesim.costs import CostModel, IterationShape, step_shape
+from pagesim.costs import CostModel, step_shape
 from pagesim.costs.transfers import path_to_device, transfer_ticks
 from pagesim.hardware import TierSpec
 from pagesim.sim.clock import TICKS_PER_SECOND
-
-__all__ = ["DecodingLoad", "OffloadServer", "Returning", "place_at", "reaches", "returning"]
 
 NAP = TICKS_PER_SECOND // 1000
 """An iteration of vLLM that computes nothing, while it waits for a transfer (`sim.engine`)."""
@@ -162,20 +160,8 @@ def _prefill(server: OffloadServer, history: int, tokens: int, beside: DecodingL
     while tokens:
         chunk = min(tokens, room)
         tokens -= chunk
-        ticks += server.cost.iteration(
-            IterationShape(
-                batched_tokens=beside.sequences + chunk,
-                tokens=beside.sequences + chunk,
-                context_tokens=held + history + chunk,
-                decode_context=held,
-                query_key_pairs=chunk * history + chunk * (chunk + 1) // 2,
-                blocks_out=0,
-                blocks_in=0,
-                blocks_copied=0,
-                decoding=beside.sequences,
-                sampled=beside.sequences + (not tokens),
-                computed_prompts=1,
-            )
-        )
+        shape = step_shape(beside.sequences, held, prompt=chunk, history=history)
+        shape = shape._replace(sampled=beside.sequences + (not tokens), computed_prompts=1)
+        ticks += server.cost.iteration(shape)
         history += chunk
     return ticks

@@ -11,8 +11,6 @@ from pagesim.experiments.study_row import StudyRow
 from pagesim.setup.system import System
 from pagesim.workloads.trace import Trace
 
-__all__ = ["serve_sizes"]
-
 GIB = 1 << 30
 
 

@@ -143,7 +143,7 @@ def compared(
     pairs = pairs_of(run, ttft, e2e, chosen)
     curve = None
     if run.series is not None and result.steps is not None:
-        curve = OverTime(run.series, Series(run.series.t, *states_at(result.steps, run.series.t)))
+        curve = OverTime(run.series, Series(run.series.t, **states_at(result.steps, run.series.t)))
     return RecordedComparison(
         name=run.name if name is None else name,
         system=result.scenario,

@@ -184,20 +184,16 @@ def _values(table: pd.DataFrame, name: str) -> list[Any]:
 
 def _with_numbers(means: pd.DataFrame, name: str) -> pd.DataFrame:
     """Return the table with a column of texts as numbers, where all of them are: a prefix of 512 tokens."""
-    texts = means[name]
-    if texts.dtype != object and str(texts.dtype) != "string" and str(texts.dtype) != "str":
-        return means
-    numbers = []
-    for text in texts:
-        try:
-            numbers.append(float(text))
-        except (TypeError, ValueError):
-            return means
-    return means.assign(**{name: np.array(numbers, np.float64)})
+    import pandas as pd
+
+    numbers = pd.to_numeric(means[name], errors="coerce")
+    return means if numbers.isna().any() else means.assign(**{name: numbers})
 
 
 def _numeric(column: pd.Series[Any]) -> bool:
-    return column.dtype in ("Int64", "int64", "float64")
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    return is_numeric_dtype(column) and not is_bool_dtype(column)
 
 
 def label(name: str) -> str:

@@ -95,11 +95,12 @@ class RunStore:
         # A run that another version stored has another key: what has no seal is none of this one's.
         if not isinstance(found, dict) or SEAL not in found:
             return None
-        if found[SEAL] != _seal({name: found.get(name) for name in _ENDED}):
+        ended: dict[str, Any] = {name: found.get(name) for name in _ENDED}
+        if found[SEAL] != _seal(ended):
             raise PagesimError(
                 f"{file}: was changed since the run was stored; remove it, and run the same again"
             )
-        return _record(found)
+        return RunRecord(**{**ended, "notes": tuple(ended["notes"])})
 
     def put_run(self, key: str, record: RunRecord, scenario: dict[str, Any]) -> None:
         """Keep how a run ended; ``scenario`` is for readers of the file."""
@@ -117,18 +118,6 @@ def opened(folder: str | PathLike[str] | None) -> Iterator[RunStore]:
         return
     with TemporaryDirectory(prefix="pagesim-") as temporary:
         yield RunStore(Path(temporary))
-
-
-def _record(found: dict[str, Any]) -> RunRecord | None:
-    """Return how a run ended; None where the file does not say so, and then the run is repeated."""
-    status, error, summary, notes = (found.get(name) for name in ("status", "error", "summary", "notes"))
-    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
-        return None
-    if status == "done" and error is None and isinstance(summary, dict):
-        return RunRecord("done", None, summary, tuple(notes))
-    if status == "failed" and isinstance(error, str) and summary is None:
-        return RunRecord("failed", error, None, tuple(notes))
-    return None
 
 
 def _read(file: Path) -> Any:

@@ -55,7 +55,6 @@ class ByPolicy(Eviction):
             self._free(self._number(each))
 
     def pinned(self, runs: Sequence[ChunkRun]) -> None:
-        assert self._view.free is not None
         self._view.free.difference_update(self._number(each) for each in singles(runs))
 
     def forgotten(self, run: ChunkRun) -> None:
@@ -74,7 +73,6 @@ class ByPolicy(Eviction):
 
     def choose(self, chunks: int, may_go: MayGo) -> list[ChunkRun] | None:
         free = self._view.free
-        assert free is not None
         spared = [number for number in self._asked if number in free]
         free.difference_update(spared)
         chosen: list[int] = []
@@ -122,6 +120,5 @@ class ByPolicy(Eviction):
 
     def _free(self, number: int) -> None:
         """Let a chunk go from now on, if the policy wants to."""
-        assert self._view.free is not None
         self._view.free.add(number)
         self._policy.freed(number)

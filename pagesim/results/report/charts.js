@@ -28,6 +28,12 @@ function place(holder, heading, mark) {
   return chart;
 }
 
+// An area of a stack over time: amounts in percent of a whole.
+const stacked = (clock, amounts, percent, name, look) => ({
+  x: Array.from(clock), y: Array.from(amounts, (amount) => amount * percent), name, type: "scatter", mode: "lines",
+  stackgroup: "parts", hovertemplate: "%{y:.1f} %", ...look,
+});
+
 const COUNTS = { num_running: "Running requests", num_waiting: "Waiting requests", num_swapped: "Swapped-out requests" };
 
 const systemKey = (holder, systems) => systems.forEach((system, i) => holder.append(make("span", {}, lineMark(i), system.name)));
@@ -95,21 +101,15 @@ class Charts {
   ledger(chart, system, shown) {
     const t = system.over_time, { memory } = system.summary;
     const percent = 100 / (memory.capacity_bytes || memory.num_blocks * memory.block_size);
-    const x = Array.from(t.clock);
-    const traces = shown.filter((entry) => t[entry.key]).map((entry) => ({
-      x, y: Array.from(t[entry.key], (amount) => amount * percent), name: entry.label.split(" (")[0], type: "scatter", mode: "lines",
-      stackgroup: "memory", ...areaLook(entry), hovertemplate: "%{y:.1f} %",
-    }));
+    const traces = shown.filter((entry) => t[entry.key]).map((entry) =>
+      stacked(t.clock, t[entry.key], percent, entry.label.split(" (")[0], areaLook(entry)));
     this.timeChart(chart, traces, { title: "% of the cache", range: [0, 100] });
   }
 
   groups(chart, system) {
-    const t = system.over_time, percent = 100 / system.summary.memory.num_blocks, x = Array.from(t.clock);
-    const traces = t.groups.map(({ name, blocks }, i) => ({
-      x, y: Array.from(blocks, (held) => held * percent), name: groupName(name), type: "scatter", mode: "lines",
-      stackgroup: "groups", line: { width: 0, shape: "hv" }, fillcolor: REQUEST_COLOURS[i % REQUEST_COLOURS.length],
-      hovertemplate: "%{y:.1f} %",
-    }));
+    const t = system.over_time, percent = 100 / system.summary.memory.num_blocks;
+    const traces = t.groups.map(({ name, blocks }, i) => stacked(t.clock, blocks, percent, groupName(name),
+      { line: { width: 0, shape: "hv" }, fillcolor: REQUEST_COLOURS[i % REQUEST_COLOURS.length] }));
     this.timeChart(chart, traces, { title: "% of the blocks", range: [0, 100], showlegend: true });
   }
 

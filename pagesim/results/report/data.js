@@ -11,20 +11,9 @@ async function runDeflated(holder) {
   holder.replaceWith(script);
 }
 
-// The first bytes of all numbers came first, then the second ones.
-function interleaved(planes, size) {
-  const bytes = new Uint8Array(planes.length), count = planes.length / size;
-  for (let plane = 0, at = 0; plane < size; plane += 1) {
-    for (let i = 0; i < count; i += 1, at += 1) bytes[i * size + plane] = planes[at];
-  }
-  return bytes;
-}
-
 async function unpack(packed) {
-  const size = packed.type === "Float64Array" ? 8 : 4;
-  let raw = await inflated(packed.deflated).arrayBuffer();
-  if (packed.planes) raw = interleaved(new Uint8Array(raw), size).buffer;
-  if (size === 8) return new Float64Array(raw);
+  const raw = await inflated(packed.deflated).arrayBuffer();
+  if (packed.type === "Float64Array") return new Float64Array(raw);
   const whole = new Int32Array(raw);
   if (packed.type === "Int32Array") return whole;
   for (let i = 1; i < whole.length; i += 1) whole[i] += whole[i - 1];  // steps, from one to the next

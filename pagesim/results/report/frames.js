@@ -6,72 +6,51 @@ const PARKED = {
   fenced: "held by a request that was aborted, until the batch in flight is over that serves it",
 };
 
-const FREE = -1, CACHED = -2, KEEP_EVERY = 40;
+const FREE = -1, CACHED = -2, KEEP_EVERY = 40, STATE = ["owner", "place", "references"];
 
 class Cells {
   constructor(changes, size) {
-    Object.assign(this, changes);
+    this.changes = changes;
+    this.size = size;
+    this.owner = new Int32Array(size).fill(FREE);
+    this.place = new Int32Array(size).fill(1);
+    this.references = new Int32Array(size);
     this.at = -1;
     this.next = 0;
-    this.size = size;
-    this.owner = new Int32Array(size);
-    this.place = new Int32Array(size);
-    this.references = new Int32Array(size);
     this.kept = new Map(); // copies on the way, so that winding back is short
-    this.blank();
+    this.keep();
   }
 
-  blank() {
-    this.owner.fill(FREE);
-    this.place.fill(1);
-    this.references.fill(0);
-    this.at = -1;
-    this.next = 0;
-  }
+  keep() { this.kept.set(this.at, { next: this.next, state: STATE.map((name) => this[name].slice()) }); }
 
   seek(frame) {
-    if (frame < this.at || frame - this.at > KEEP_EVERY) {
-      const from = [...this.kept.keys()].filter((p) => p <= frame).sort((a, b) => b - a)[0];
-      if (from !== undefined && (frame < this.at || from > this.at)) {
-        const copy = this.kept.get(from);
-        this.owner.set(copy.owner);
-        this.place.set(copy.place);
-        this.references.set(copy.references);
-        this.at = from;
-        this.next = copy.next;
-      } else if (frame < this.at) {
-        this.blank();
-      }
+    const from = Math.max(...[...this.kept.keys()].filter((kept) => kept <= frame));
+    if (frame < this.at || from > this.at) {
+      const { next, state } = this.kept.get(from);
+      STATE.forEach((name, i) => this[name].set(state[i]));
+      this.at = from;
+      this.next = next;
     }
+    const { sizes, steps, owner, place, references } = this.changes;
     while (this.at < frame) {
       this.at += 1;
       let block = 0;
-      for (const end = this.next + this.sizes[this.at]; this.next < end; this.next += 1) {
-        block += this.steps[this.next];
-        this.owner[block] = this.changedOwner(this.next);
-        this.place[block] = this.changedPlace(this.next);
-        this.references[block] = this.changedReferences(this.next);
+      for (const end = this.next + sizes[this.at]; this.next < end; this.next += 1) {
+        block += steps[this.next];
+        this.owner[block] = owner[this.next];
+        this.place[block] = place[this.next];
+        this.references[block] = references[this.next];
       }
-      if (this.at % KEEP_EVERY === 0 && !this.kept.has(this.at)) {
-        this.kept.set(this.at, {
-          owner: this.owner.slice(), place: this.place.slice(), references: this.references.slice(), next: this.next,
-        });
-      }
+      if (this.at % KEEP_EVERY === 0 && !this.kept.has(this.at)) this.keep();
     }
   }
-
-  changedOwner(i) { return this.owners[i]; }
-  changedPlace(i) { return this.places[i]; }
-  changedReferences(i) { return this.counts[i]; }
 }
 
 class Frames {
   constructor(data) {
     this.data = data;
-    const changes = ({ sizes, steps, owner, place, references }) =>
-      ({ sizes, steps, owners: owner, places: place, counts: references });
-    this.device = new Cells(changes(data.cells), data.drawn);
-    this.swap = new Cells(changes(data.swapped), Math.min(data.cpu_blocks, data.most_cells));
+    this.device = new Cells(data.cells, data.drawn);
+    this.swap = new Cells(data.swapped, Math.min(data.cpu_blocks, data.most_cells));
     this.lengths = new Int32Array(data.stays.final.length);
     this.needed = new Int32Array(data.stays.final.length);
     this.unit = data.page || data.block_size; // what the states of a block sum to: bytes, or token slots

@@ -23,13 +23,12 @@ LEVEL = 6
 def pack(column: npt.ArrayLike) -> dict[str, Any]:
     """Return whole numbers as 32 bits if they fit, all others as 64-bit floats, deflated, in base64.
 
-    ``data.js`` reads it: ``type`` names the array, ``deflated`` holds little-endian numbers. Where that is
-    less, ``planes`` is true: the first bytes of all numbers come first, then the second ones.
+    ``data.js`` reads it: ``type`` names the array, ``deflated`` holds little-endian numbers.
     """
     values = np.asarray(column)
     fits = values.dtype.kind != "f" and (not values.size or abs(values).max() <= _MOST)
     kind, name = ("<i4", "Int32Array") if fits else ("<f8", "Float64Array")
-    return {"type": name, **_deflated(np.ascontiguousarray(values, dtype=kind))}
+    return {"type": name, "deflated": deflated(values.astype(kind).tobytes())}
 
 
 def pack_times(seconds: npt.ArrayLike) -> dict[str, Any]:
@@ -40,25 +39,19 @@ def pack_times(seconds: npt.ArrayLike) -> dict[str, Any]:
     scale = 10 ** max(0, min(9, int(np.floor(np.log10(_MOST / max(latest, 1e-9))))))
     parts = np.where(np.isnan(values), NOT_KNOWN, NEVER)
     parts[there] = np.round(values[there] * scale)
-    return {"type": "Times", "scale": scale, **_steps(parts)}
+    return {"type": "Times", "scale": scale, "deflated": _steps(parts)}
 
 
 def pack_names(names: Iterable[Any]) -> list[str] | dict[str, Any]:
     """Return names as text, or as numbers if all are."""
     texts = [str(name) for name in names]
     if all(text.isdecimal() and len(text) < 10 and str(int(text)) == text for text in texts):
-        return {"type": "Names", **_steps(np.array(texts, np.int64))}
+        return {"type": "Names", "deflated": _steps(np.array(texts, np.int64))}
     return texts
 
 
-def _steps(values: npt.NDArray[np.int64]) -> dict[str, Any]:
-    return _deflated(np.diff(values, prepend=0).astype("<i4"))
-
-
-def _deflated(values: npt.NDArray[Any]) -> dict[str, Any]:
-    plain = deflated(values.tobytes())
-    planes = deflated(values.ravel().view(np.uint8).reshape(-1, values.itemsize).T.tobytes())
-    return {"deflated": plain} if len(plain) <= len(planes) else {"planes": True, "deflated": planes}
+def _steps(values: npt.NDArray[np.int64]) -> str:
+    return deflated(np.diff(values, prepend=0).astype("<i4").tobytes())
 
 
 def deflated(raw: bytes) -> str:

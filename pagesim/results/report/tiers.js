@@ -26,10 +26,7 @@ function layOutTiers(charts) {
 }
 
 function drawTier(charts, chart, tier) {
-  const percent = 100 / tier.scale, x = Array.from(tier.clock);
-  const traces = STYLE.tiers.filter(({ key }) => key !== "free" || tier.capacity !== null).map((entry) => ({
-    x, y: Array.from(tier[entry.key], (chunks) => chunks * percent), name: entry.label.split(" (")[0],
-    type: "scatter", mode: "lines", stackgroup: "tier", ...areaLook(entry), hovertemplate: "%{y:.1f} %",
-  }));
+  const traces = STYLE.tiers.filter(({ key }) => key !== "free" || tier.capacity !== null).map((entry) =>
+    stacked(tier.clock, tier[entry.key], 100 / tier.scale, entry.label.split(" (")[0], areaLook(entry)));
   charts.timeChart(chart, traces, { title: tier.capacity === null ? "% of the most used" : "% of the tier", range: [0, 100] });
 }

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 import pagesim as ps
 from pagesim.errors import PagesimError
 from pagesim.experiments.clusters import ROUTERS, Replicas, find_router, run_cluster
-from pagesim.experiments.clusters.replicas import ReplicaState, steps_begun
+from pagesim.experiments.clusters.replicas import ReplicaState
 from pagesim.setup.system import System
-from pagesim.sim.clock import steps_before
 from pagesim.workloads.trace import Request
 from tests.traces import random_load as load
 
@@ -119,15 +118,8 @@ def test_fast_forwards_change_nothing_not_even_where_requests_go(
     }
 
 
-@given(st.integers(1, 10**13), st.integers(0, 10**10), st.integers(-10, 10**15))
-def test_steps_are_counted_as_the_clock_counts_them(first: int, increment: int, span: int) -> None:
-    columns = (np.array([value], np.int64) for value in (first, increment, span))
-    assert steps_begun(*columns).tolist() == [steps_before(first, increment, span)]
-
-
 def says(replicas: Replicas, replica: int, what: ReplicaState) -> None:
     replicas.ask[replica] = lambda: what
-    replicas.changed.add(replica)
 
 
 def test_a_router_sees_what_an_engine_holds_while_it_fast_forwards() -> None:

@@ -29,8 +29,6 @@ def unpacked(packed: dict[str, Any]) -> Any:
     """As ``data.js`` does."""
     kind = np.dtype("<f8" if packed["type"] == "Float64Array" else "<i4")
     raw = zlib.decompress(base64.b64decode(packed["deflated"]))
-    if packed.get("planes"):
-        raw = np.frombuffer(raw, np.uint8).reshape(kind.itemsize, -1).T.tobytes()
     values = np.frombuffer(raw, kind)
     if packed["type"] in ("Float64Array", "Int32Array"):
         return values
