@@ -3,13 +3,7 @@
 from pagesim.kvcache.base import BlockManager, BlockManagerError, StateChunks
 from pagesim.kvcache.contiguous import ContiguousManager, contiguous
 from pagesim.kvcache.groups import ChunkedLocal, Full, KVGroup, Reserved, Rule, SlidingWindow, State
-from pagesim.kvcache.hybrid import (
-    DENSE,
-    CountedHybridManager,
-    HybridManager,
-    can_keep,
-    last_cacheable,
-)
+from pagesim.kvcache.hybrid import DENSE, HybridManager, can_keep, last_cacheable
 from pagesim.kvcache.paged import PagedManager
 from pagesim.kvcache.paged_tables import PagedTables
 from pagesim.kvcache.pool import LayerTypePages, MakeBlockManager, Pool
@@ -26,7 +20,6 @@ __all__ = [
     "BlockManagerError",
     "ChunkedLocal",
     "ContiguousManager",
-    "CountedHybridManager",
     "Full",
     "HybridManager",
     "JengaManager",

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from pagesim.kvcache.reservation import Reservation
+
+NEVER: Final = (1 << 62) - 1
+"""More tokens than a sequence has, and more blocks than a pool."""
 
 
 class Rule:
@@ -22,6 +26,10 @@ class Rule:
     def skipped(self, processed: int) -> int:
         """Return the leading tokens that no token after the first ``processed`` attends to."""
         return 0
+
+    def processed_at(self, skipped: int) -> int:
+        """Return after how many tokens at least so many (1 or more) are skipped; or `NEVER`."""
+        return NEVER
 
     def reserved(self, tokens: int, output_tokens: int) -> int:
         """Return the tokens that a sequence takes room for at admission, at least ``tokens``."""
@@ -71,7 +79,6 @@ class SlidingWindow(Rule):
         return max(0, processed - self.window + 1 - self.retained)
 
     def processed_at(self, skipped: int) -> int:
-        """Return after how many tokens at least so many (1 or more) are skipped."""
         return skipped + self.behind
 
     def most_blocks(self, block_size: int, longest: int, in_flight: int) -> int | None:
@@ -97,7 +104,6 @@ class ChunkedLocal(Rule):
         return processed // self.chunk * self.chunk
 
     def processed_at(self, skipped: int) -> int:
-        """Return after how many tokens at least so many (1 or more) are skipped."""
         return -(-skipped // self.chunk) * self.chunk
 
     def most_blocks(self, block_size: int, longest: int, in_flight: int) -> int | None:

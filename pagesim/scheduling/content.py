@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 
-from pagesim.scheduling.prefix_segments import PrefixSegments
 from pagesim.setup.compiled import mypyc_attr
 from pagesim.workloads.trace import IntColumn, Trace
 
@@ -132,11 +131,6 @@ class Contents:
         sources = (trace.hash_ids, trace.session_id, trace.prefix_tokens)
         has_samples = not (np.diff(request_of) > 0).all()
         self._none_is_shared = all(each is None for each in sources) and not has_samples
-        self._segments: PrefixSegments | None = None
-        if trace.hash_ids is not None:
-            self._segments = PrefixSegments.of(trace.hash_ids, trace.hash_block_size)
-        if self._segments is not None:
-            self._count = self._segments.last_name
 
     def of(self, row: int) -> Content:
         """Return a request's content; rows are asked for in their order."""
@@ -166,12 +160,9 @@ class Contents:
         names: list[int] = []
         follows = _NO_NAMES
         if trace.hash_ids is not None and trace.hash_ids[row]:
-            if self._segments is not None:
-                ends, names = self._segments.cut(row)
-            else:
-                names = self._names_of(trace.hash_ids[row])
-                size = trace.hash_block_size
-                ends = list(range(size, size * len(names) + 1, size))
+            names = self._names_of(trace.hash_ids[row])
+            size = trace.hash_block_size
+            ends = list(range(size, size * len(names) + 1, size))
             if ends[-1] > tokens:
                 ends[-1] = tokens
         else:

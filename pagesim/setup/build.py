@@ -11,7 +11,6 @@ from pagesim.errors import PagesimError
 from pagesim.kvcache import (
     RESERVATIONS,
     BlockManager,
-    CountedHybridManager,
     HybridManager,
     NumberedPrefixManager,
     Pool,
@@ -121,10 +120,6 @@ def new_memory(config: EngineConfig, *, tables: bool = False) -> BlockManager:
     groups = () if plan is None else kv_groups(plan, drafts)
     if plan is not None and are_hybrid(groups):
         retention = getattr(options, "prefix_cache_retention_interval", None) or 0
-        if not (caches or tables or drafts is not None):
-            return CountedHybridManager(
-                num_blocks, groups, longest=max_model_len, in_flight=plan.in_flight_tokens
-            )
         return HybridManager(
             num_blocks,
             groups,

@@ -30,7 +30,6 @@ MODULES = (
     "kvcache.groups",
     "kvcache.sequence_group",
     "kvcache.hybrid.blocks",
-    "kvcache.hybrid.counted",
     "kvcache.hybrid.in_turn",
     "kvcache.hybrid.families",
     "kvcache.hybrid.lookup",

@@ -52,7 +52,7 @@ class SlowHybridPrefixManager(BlockManager):
         self.alignment = lcm(*[group.block_size for group in groups])
         self.unit = gcd(*[group.block_size for group in groups])  # tokens of a hash
         self.hits: dict[Reader, tuple[int, list[Table]]] = {}
-        self.fresh = -1  # the step of which some request's is the first
+        self.fresh = -1  # the step that is the first of some request which may give something back in it
         self.changes: list[tuple[int, ...]] = []
         self.early = any(isinstance(group.rule, ChunkedLocal) for group in groups)
         self.at_once = len({group.block_size for group in groups}) > 1
@@ -361,7 +361,8 @@ class SlowHybridPrefixManager(BlockManager):
 
     def start_decoding(self, request: Reader) -> None:
         request.decodes = True
-        self.fresh = self.steps + 1
+        if any(self.skipped(group, request.tokens) for group in self.groups):
+            self.fresh = self.steps + 1
 
     def stop_decoding(self, request: Reader) -> None:
         request.decodes = False

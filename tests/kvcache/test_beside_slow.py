@@ -16,7 +16,6 @@ from pagesim.kvcache import (
     BlockManager,
     BlockManagerError,
     ChunkedLocal,
-    CountedHybridManager,
     HybridManager,
     KVGroup,
     PagedManager,
@@ -281,7 +280,7 @@ def hybrid(groups: list[KVGroup], blocks: int, cpu: int, ahead: bool) -> list[Bl
     """Return memories of several groups; a step is in flight when the next is planned, or none."""
     memories: list[BlockManager] = [
         kind(blocks, groups, longest=LONGEST, in_flight=IN_FLIGHT)
-        for kind in (SlowHybridManager, CountedHybridManager, HybridManager)
+        for kind in (SlowHybridManager, HybridManager)
     ]
     for memory in memories:
         memory.steps_in_flight = int(ahead)

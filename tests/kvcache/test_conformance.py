@@ -13,7 +13,6 @@ from pagesim.kvcache import (
     BlockManager,
     ChunkedLocal,
     ContiguousManager,
-    CountedHybridManager,
     Full,
     HybridManager,
     JengaManager,
@@ -36,7 +35,7 @@ from tests.kvcache.slow import SlowHybridManager, SlowManager
 
 Maker = Callable[[Pool], BlockManager]
 Kind = type[PagedManager] | type[SlowManager]
-Hybrid = type[CountedHybridManager | HybridManager | SlowHybridManager]
+Hybrid = type[HybridManager | SlowHybridManager]
 
 
 def paged(kind: Kind, **options: bool) -> Maker:
@@ -115,8 +114,6 @@ _MIXES: dict[str, tuple[tuple[int, Rule], ...]] = {
 }
 for _mix, _groups in _MIXES.items():
     MEMORIES |= {
-        f"counted {_mix}": (grouped(CountedHybridManager, *_groups), None),
-        f"counted {_mix}, ahead": (grouped(CountedHybridManager, *_groups, steps_in_flight=1), None),
         f"tabled {_mix}": (grouped(HybridManager, *_groups), None),
         f"tabled {_mix}, ahead": (grouped(HybridManager, *_groups, steps_in_flight=1), None),
         f"two-level {_mix}": (two_level(*_groups), None),
@@ -349,14 +346,14 @@ class ReleasesTooMuch(HybridManager):
         super()._release_skipped(request, processed + 2 * self.block_size)
 
 
-class ForgetsWhatItTrimmed(CountedHybridManager):
+class ForgetsWhatItTrimmed(HybridManager):
     def free_skipped_blocks(self, request: SequenceGroup) -> None:
         free = self.free_blocks
         super().free_skipped_blocks(request)
         self.free_blocks = free
 
 
-class StaysInTheRing(CountedHybridManager):
+class StaysInTheRing(HybridManager):
     def _enter_ring(self, request: SequenceGroup, times: int) -> None:
         super()._enter_ring(request, max(times, 0))
 

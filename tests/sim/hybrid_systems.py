@@ -15,7 +15,6 @@ from pagesim.kvcache import (
     DENSE,
     BlockManager,
     ChunkedLocal,
-    CountedHybridManager,
     Full,
     HybridManager,
     KVGroup,
@@ -54,8 +53,8 @@ class Outcome:
     recomputed: int
 
 
-def random_groups(rnd: Random, caches: bool, *, countable: bool = False) -> list[KVGroup]:
-    """Return a mixture of groups whose blocks have as many bytes, padded; no aligned states if countable."""
+def random_groups(rnd: Random, caches: bool) -> list[KVGroup]:
+    """Return a mixture of groups whose blocks have as many bytes, padded."""
     size = rnd.choice((1, 2, 4, 16))
     other = size * rnd.choice((1, 1, 2, 3))
 
@@ -66,7 +65,7 @@ def random_groups(rnd: Random, caches: bool, *, countable: bool = False) -> list
         return ChunkedLocal(other * rnd.choice((1, 4, 7)))
 
     def state() -> tuple[int, State]:
-        if not countable and (caches or rnd.random() < 0.3):
+        if caches or rnd.random() < 0.3:
             return size, State(aligned=True, checkpoint=rnd.choice((None, 1, size)))
         return LONGEST, State()
 
@@ -152,11 +151,11 @@ def in_flight(case: HybridCase) -> int:
     return (2 if case.options.async_scheduling else 1) * case.options.max_num_batched_tokens
 
 
-def random_case(seed: int, *, countable: bool = False) -> HybridCase:
-    """Return the case of a seed; one that counted memory takes, too, if that is asked for."""
+def random_case(seed: int) -> HybridCase:
+    """Return the case of a seed."""
     rnd = Random(seed)
-    caches = rnd.random() < 0.6 and not countable
-    groups, trace = random_groups(rnd, caches, countable=countable), random_trace(rnd)
+    caches = rnd.random() < 0.6
+    groups, trace = random_groups(rnd, caches), random_trace(rnd)
     least = sum(3 if isinstance(g.rule, State) else -(-220 // g.block_size) + 2 for g in groups)
     options = random_options(rnd, trace, enable_prefix_caching=caches)
     aligned = np.lcm.reduce([g.block_size for g in groups])
@@ -166,11 +165,9 @@ def random_case(seed: int, *, countable: bool = False) -> HybridCase:
     return HybridCase(groups, blocks, caches, retention, options, trace, aborts)
 
 
-def make_memory(case: HybridCase, *, counted: bool = False) -> BlockManager:
-    """Return the memory of a case, empty: tabled, or counted where no prefixes are cached."""
+def make_memory(case: HybridCase) -> BlockManager:
+    """Return the memory of a case, empty."""
     how = {"longest": LONGEST, "in_flight": in_flight(case)}
-    if counted:
-        return CountedHybridManager(case.blocks, case.groups, **how)
     if (rules := case.options.draft_rules) is not None:
         how |= {"hash_lookahead": rules.hash_lookahead, "prefill_lookahead": rules.prefill_lookahead}
     return HybridManager(case.blocks, case.groups, caches=case.caches, retention=case.retention, **how)

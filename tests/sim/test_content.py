@@ -46,10 +46,3 @@ def test_two_requests_have_as_many_leading_blocks_in_common(how: dict[str, Any],
         assert [one.key(block) == other.key(block) for block in range(2)] == [True] * blocks + [False] * (
             2 - blocks
         )
-
-
-def test_blocks_that_the_same_requests_have_are_one_segment() -> None:
-    found = contents(hash_ids=[(1, 2, 3), (1, 2, 4), (5, 6, 7)], hash_block_size=16)
-    assert [each.ends[:-1] for each in found] == [[32, 40], [32, 40], [40]]
-    assert found[0].names[0] == found[1].names[0]
-    assert len({name for each in found for name in each.names}) == 1 + 2 + 1 + 3, "with three answers"

@@ -1,4 +1,4 @@
-"""KV groups under an engine: counted as tabled, fast-forward as stepping, whatever the groups are."""
+"""KV groups under an engine: fast-forward is as stepping, whatever the groups are."""
 
 from __future__ import annotations
 
@@ -12,67 +12,19 @@ from pagesim.kvcache import (
     RESERVATIONS,
     BlockManager,
     ChunkedLocal,
-    CountedHybridManager,
     HybridManager,
     KVGroup,
     PagedManager,
     Reserved,
     SlidingWindow,
 )
-from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.continuous import VllmSosp
 from pagesim.scheduling.continuous_options import SospOptions
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.vllm_v1 import VllmV1, VllmV1Options
 from pagesim.workloads.trace import Trace
 from tests.sim.drive import drive
-from tests.sim.hybrid_systems import LONGEST, make_memory, random_case, random_groups, random_trace
-from tests.sim.hybrid_systems import replay as replay_case
-from tests.sim.slow_ledgers import EveryIteration
-
-
-class Watch(EveryIteration):
-    """Notes what every request holds in each group, and what is free, after every plan."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[int, int, dict[int, list[tuple[int, int]]]]] = []
-
-    def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
-        memory, running = self.scheduler.memory, self.scheduler.running.values()
-        held = {request.row: memory.held_by_group(request) for request in running}
-        self.seen.append((now, memory.free_blocks, held))
-
-
-def check(seed: int) -> int:
-    """Replay a seed's case under vLLM v1 in four ways that must agree; return its preemptions."""
-    case = random_case(seed, countable=True)
-    watches = {True: Watch(), False: Watch()}
-    tabled, counted = (
-        replay_case(case, fast_forward=False, memory=make_memory(case, counted=counts), slow=watch)
-        for counts, watch in ((False, watches[False]), (True, watches[True]))
-    )
-    assert watches[True].seen == watches[False].seen, f"seed {seed}: requests hold other blocks"
-    ways = {
-        "counted": counted,
-        "tabled, fast-forward": replay_case(case, fast_forward=True),
-        "counted, fast-forward": replay_case(case, fast_forward=True, memory=make_memory(case, counted=True)),
-    }
-    for how, way in ways.items():
-        for name, column in tabled.columns.items():
-            assert np.array_equal(column, way.columns[name]), f"seed {seed}: {name} differs, {how}; {case}"
-    return tabled.recomputed
-
-
-def test_groups_are_counted_as_tabled_and_fast_forward_as_they_step():
-    assert sum(check(seed) for seed in range(60)) > 0, "none was short of memory"
-
-
-@pytest.mark.slow
-def test_many_mixtures_of_groups_are_counted_as_tabled():
-    assert sum(check(seed) for seed in range(1000, 2500)) > 0
-
-
-# Under a scheduler that serves whole prompts
+from tests.sim.hybrid_systems import LONGEST, random_groups, random_trace
 
 
 def replay(scheduler: Scheduler, trace: Trace, *, fast_forward: bool) -> dict[str, np.ndarray]:
@@ -81,28 +33,20 @@ def replay(scheduler: Scheduler, trace: Trace, *, fast_forward: bool) -> dict[st
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whole_prompts_are_counted_as_tabled(seed):
+def test_whole_prompts_are_fast_forwarded_as_they_step(seed):
     rnd = Random(seed)
-    groups, trace = random_groups(rnd, caches=False, countable=True), random_trace(rnd)
+    groups, trace = random_groups(rnd, caches=False), random_trace(rnd)
     least = sum(-(-220 // group.block_size) + 1 for group in groups)
     blocks, options = rnd.choice((least, 2 * least, 3000)), SospOptions(max_num_seqs=rnd.choice((2, 8, 64)))
 
-    def once(
-        kind: type[HybridManager] | type[CountedHybridManager], fast_forward: bool
-    ) -> dict[str, np.ndarray]:
-        memory = kind(blocks, groups, longest=LONGEST, in_flight=LONGEST)
+    def once(fast_forward: bool) -> dict[str, np.ndarray]:
+        memory = HybridManager(blocks, groups, longest=LONGEST, in_flight=LONGEST)
         scheduler = VllmSosp(memory, options, max_model_len=LONGEST)
         return replay(scheduler, trace, fast_forward=fast_forward)
 
-    base = once(HybridManager, False)
-    for kind, fast_forward in (
-        (HybridManager, True),
-        (CountedHybridManager, False),
-        (CountedHybridManager, True),
-    ):
-        other = once(kind, fast_forward)
-        for name, column in base.items():
-            assert np.array_equal(column, other[name]), (name, kind.__name__, fast_forward)
+    base, other = once(False), once(True)
+    for name, column in base.items():
+        assert np.array_equal(column, other[name]), name
 
 
 @pytest.mark.parametrize("reservation", ["max", "pow2", "oracle"])
@@ -124,7 +68,7 @@ def test_a_reserved_group_is_counted_as_it_is_numbered(reservation):
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_window_holds_no_more_than_its_blocks_once_it_is_full(ahead):
     trace = Trace(np.zeros(1), np.array([4]), np.array([100]))
-    memory = CountedHybridManager(100, [KVGroup(4, SlidingWindow(8))], longest=LONGEST, in_flight=8)
+    memory = HybridManager(100, [KVGroup(4, SlidingWindow(8))], longest=LONGEST, in_flight=8)
     scheduler = VllmV1(memory, VllmV1Options(async_scheduling=ahead), max_model_len=LONGEST)
     blocks = replay(scheduler, trace, fast_forward=True)["blocks"]
     # 8 tokens reach into three blocks of 4; with one more that is in flight they may still.
@@ -140,8 +84,6 @@ def waiting_for_a_chunk(memory: BlockManager) -> dict[str, np.ndarray]:
 
 def test_a_request_that_waits_is_let_in_in_the_step_in_which_a_chunk_is_given_back():
     groups = [KVGroup(4, ChunkedLocal(32))]
-    counted = waiting_for_a_chunk(CountedHybridManager(17, groups, longest=LONGEST, in_flight=64))
-    tabled = waiting_for_a_chunk(HybridManager(17, groups, longest=LONGEST, in_flight=64))
-    assert all(np.array_equal(counted[name], tabled[name]) for name in tabled)
-    assert counted["first_scheduled"][1] > counted["first_scheduled"][0], "it waited"
-    assert counted["finish"][1] < counted["finish"][0], "it was let in while the first one ran"
+    found = waiting_for_a_chunk(HybridManager(17, groups, longest=LONGEST, in_flight=64))
+    assert found["first_scheduled"][1] > found["first_scheduled"][0], "it waited"
+    assert found["finish"][1] < found["finish"][0], "it was let in while the first one ran"

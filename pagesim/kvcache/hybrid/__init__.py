@@ -1,14 +1,7 @@
 """Memory of several KV groups: windows, chunks, states and full attention over one pool of blocks."""
 
-from pagesim.kvcache.hybrid.counted import CountedHybridManager
 from pagesim.kvcache.hybrid.families import DENSE, last_cacheable
 from pagesim.kvcache.hybrid.state import can_keep
 from pagesim.kvcache.hybrid.tabled import HybridManager
 
-__all__ = [
-    "DENSE",
-    "CountedHybridManager",
-    "HybridManager",
-    "can_keep",
-    "last_cacheable",
-]
+__all__ = ["DENSE", "HybridManager", "can_keep", "last_cacheable"]

@@ -22,9 +22,6 @@ Hits = list[list[int] | None]
 DENSE: Final = -1
 """A retention interval: all content that can be found again is kept findable."""
 
-NEVER: Final = (1 << 62) - 1
-"""More tokens than a sequence has, and more blocks than a pool."""
-
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -262,7 +259,7 @@ class FullFamily:
 
     def _set_release(self, table: Table) -> None:
         """Note when `release` has something to do next."""
-        table.releases_at = NEVER
+        table.releases_at = self.group.rule.processed_at((table.gone + 1) * self.size)
 
     # Content
 

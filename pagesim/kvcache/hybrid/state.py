@@ -7,17 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pagesim.kvcache.groups import KVGroup, State
+from pagesim.kvcache.groups import NEVER, KVGroup, State
 from pagesim.kvcache.hybrid.blocks import NULL, Blocks
-from pagesim.kvcache.hybrid.families import (
-    DENSE,
-    NEVER,
-    FullFamily,
-    Hits,
-    Setting,
-    Table,
-    replay_boundaries,
-)
+from pagesim.kvcache.hybrid.families import DENSE, FullFamily, Hits, Setting, Table, replay_boundaries
 from pagesim.kvcache.runs import Content
 from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.setup.compiled import mypyc_attr

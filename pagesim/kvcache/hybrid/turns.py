@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from math import lcm
 
-from pagesim.kvcache.groups import ChunkedLocal, KVGroup, SlidingWindow, State
+from pagesim.kvcache.groups import NEVER, ChunkedLocal, KVGroup, SlidingWindow, State
 from pagesim.kvcache.ring import Buckets
 from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.setup.compiled import mypyc_attr
@@ -31,6 +31,7 @@ class Turns:
         "_groups",
         "_newest",
         "_registers",
+        "_safe",
         "alignment",
         "period",
     )
@@ -44,7 +45,12 @@ class Turns:
         self._changes: dict[int, tuple[int, ...]] = {}
         # By step: requests of whose prompt some was in flight just before: they give back more at once.
         self._fresh: dict[int, list[SequenceGroup]] = {}
-        self._newest = -1  # the first step of those that entered last
+        self._newest = -1  # the first step of those that entered last and may give something back in it
+        # Tokens below which nothing is given back.
+        gives_back = [
+            0 if isinstance(g.rule, State) else g.rule.processed_at(g.block_size) for g in self._groups
+        ]
+        self._safe = min(gives_back, default=NEVER)
 
     def enter(self, request: SequenceGroup, steps: int, steps_in_flight: int) -> None:
         """Let a request take its turns, which begins to decode.
@@ -57,7 +63,8 @@ class Turns:
         lengths = self._changes.get(steps_in_flight) or self._lengths(steps_in_flight)
         turns = tuple([(length - request.length_offset) % self.period for length in lengths])
         self._buckets.enter(request, turns)
-        self._newest = steps + 1
+        if request.tokens >= self._safe:
+            self._newest = steps + 1
         for step in (steps + 1, steps + 2):
             self._fresh.setdefault(step, []).append(request)
 
@@ -77,7 +84,7 @@ class Turns:
         return sorted({*bucket, *fresh}, key=lambda request: request.order)
 
     def begins(self, step: int) -> bool:
-        """Say whether some request decodes for the first time at a step."""
+        """Say whether some request that may give blocks back decodes for the first time at a step."""
         return self._newest == step
 
     def _lengths(self, steps_in_flight: int) -> tuple[int, ...]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pagesim.kvcache.groups import ChunkedLocal, KVGroup, SlidingWindow
+from pagesim.kvcache.groups import KVGroup, SlidingWindow
 from pagesim.kvcache.hybrid.blocks import Blocks
-from pagesim.kvcache.hybrid.families import DENSE, FullFamily, Hits, Setting, Table, replay_boundaries
+from pagesim.kvcache.hybrid.families import DENSE, FullFamily, Hits, Setting, replay_boundaries
 from pagesim.kvcache.runs import Content
 from pagesim.kvcache.sequence_group import SequenceGroup
 from pagesim.setup.compiled import mypyc_attr
@@ -26,16 +26,12 @@ class WindowFamily(FullFamily):
         contiguous: blocks that a hit needs.
     """
 
-    __slots__ = ("contiguous", "reach")
+    __slots__ = ("contiguous",)
 
     def __init__(self, numbers: range, of: int, group: KVGroup, blocks: Blocks, setting: Setting) -> None:
         super().__init__(numbers, of, group, blocks, setting)
         assert isinstance(group.rule, SlidingWindow)
         self.contiguous = -(-(group.rule.window - 1) // self.size)
-        self.reach = group.rule.window - 1
-
-    def _set_release(self, table: Table) -> None:
-        table.releases_at = (table.gone + 1) * self.size + self.reach
 
     def findable(self, request: SequenceGroup, start: int, end: int) -> Sequence[int]:
         size, alignment, retention = self.size, self.setting.alignment, self.setting.retention
@@ -81,11 +77,6 @@ class ChunkFamily(FullFamily):
     """Groups whose layers attend to the tokens of one chunk: those of the chunks before are given back."""
 
     __slots__ = ()
-
-    def _set_release(self, table: Table) -> None:
-        rule = self.group.rule
-        assert isinstance(rule, ChunkedLocal)
-        table.releases_at = rule.processed_at((table.gone + 1) * self.size)
 
     def find(
         self, content: Content, tokens: int, alike: Sequence[FullFamily], *, drops_block: bool = False

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
-from itertools import pairwise
 from operator import itemgetter
 from typing import Final
 
@@ -18,7 +17,6 @@ _SIZES: Final = 32
 NAMED: Final = _GROUPS + _SIZES
 """A segment is its name, shifted by so many bits, and the segment of name 0."""
 
-_KIND: Final = (1 << NAMED) - 1  # of a segment: the group and the tokens of a chunk
 END = itemgetter(2)
 """Returns the number of the chunk behind a run."""
 
@@ -83,27 +81,16 @@ def joined(runs: Iterable[ChunkRun]) -> list[ChunkRun]:
     return found
 
 
-def tail_first(runs: Sequence[ChunkRun], *, last_group_first: bool = False) -> Iterable[ChunkRun]:
-    """Return chunks in the order of their ends, those with the most tokens before them first.
+def tail_first(runs: Iterable[ChunkRun], *, last_group_first: bool = False) -> Iterator[ChunkRun]:
+    """Yield chunks in the order of their ends, those with the most tokens before them first.
 
-    Each run that is returned is to be read from its end. Chunks that end with the same token come by group.
+    Each run that is yielded is to be read from its end. Chunks that end with the same token come by group.
 
     Args:
         runs: no chunk is in two of them.
         last_group_first: whether the last of the groups comes first; else the first.
     """
-    if len(runs) == 1:
-        return runs
-    in_row = sorted(runs, key=END, reverse=True)
-    kind = runs[0][0] & _KIND if runs else 0
-    for run, before in pairwise(in_row):
-        if before[2] > run[1] or before[0] & _KIND != kind or run[0] & _KIND != kind:
-            return _merged(runs, -1 if last_group_first else 1)
-    return in_row
-
-
-def _merged(runs: Iterable[ChunkRun], sign: int) -> Iterator[ChunkRun]:
-    """Yield chunks as ``tail_first`` returns them, whatever they are of; the sign is that of the groups."""
+    sign = -1 if last_group_first else 1
     heap = []
     for run in runs:
         name, tokens = divmod(run[0], 1 << _SIZES)

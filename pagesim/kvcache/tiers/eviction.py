@@ -6,60 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from pagesim.kvcache.tiers.chunks import ChunkRun
-from pagesim.kvcache.tiers.spans import Spans
 from pagesim.setup.compiled import mypyc_attr
 
 MayGo = Callable[[ChunkRun], list[ChunkRun]]
 """Returns the parts of a run that may go, in its order."""
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class RecencyClass:
-    """Chunks of one rank: those that one request used, while it lives or when it was over.
-
-    Attributes:
-        number: ranks with smaller ones go first.
-        chunks: how many there are.
-        segments: in which they are; there may be others of which none is left.
-        lives: whether the request may add others.
-        demoted: of a request that lives, all chunks that it used and that do not have its recency class, as
-            far as they are there.
-        stack: the chunks in the order in which they go, those that go first at the end; None where that is
-            to be looked for.
-    """
-
-    __slots__ = ("chunks", "demoted", "lives", "number", "segments", "stack")
-
-    def __init__(self, number: int, *, lives: bool) -> None:
-        self.number = number
-        self.chunks = 0
-        self.segments: dict[int, None] = {}
-        self.lives = lives
-        self.demoted: list[ChunkRun] = []
-        self.stack: list[ChunkRun] | None = None
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class ChunkBatch:
-    """Chunks of a tier that came with one offer, as far as the same has been done with them since.
-
-    Attributes:
-        readers: of each chunk, or `WRITING`.
-        rank: of each chunk, where an eviction keeps ranks.
-        chunks: that came; 0 where some were parted from the others, and of those.
-    """
-
-    __slots__ = ("chunks", "rank", "readers")
-
-    def __init__(self, readers: int, chunks: int = 0, rank: RecencyClass | None = None) -> None:
-        self.readers = readers
-        self.chunks = chunks
-        self.rank = rank
-
-    def part(self, readers: int, rank: RecencyClass | None) -> ChunkBatch:
-        """Return the batch of some of the chunks, with which something else was done."""
-        self.chunks = 0
-        return ChunkBatch(readers, 0, rank)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -82,20 +32,13 @@ class RequestUse:
 class Eviction(ABC):
     """An order in which chunks go; the store says what happens to them."""
 
-    def begun(self, held: Spans[ChunkBatch]) -> None:
-        """Learn in which batches the store, which is empty, is going to hold its chunks.
-
-        A batch's readers are the store's affair, its rank is the eviction's.
-        """
-        return
-
     def touched(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         """A request uses chunks that are there; none where all that it offers is missing."""
         return
 
     @abstractmethod
     def inserted(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
-        """Chunks are about to be written, for a request; they are in one batch."""
+        """Chunks are about to be written, for a request."""
 
     def missed(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         """A request offers chunks that are not there; told before there is room for them."""

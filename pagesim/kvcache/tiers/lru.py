@@ -3,12 +3,35 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
-from pagesim.kvcache.tiers.chunks import ChunkRun, joined, singles, tail_first
-from pagesim.kvcache.tiers.eviction import ChunkBatch, Eviction, MayGo, RecencyClass, RequestUse
+from pagesim.kvcache.tiers.chunks import ChunkRun, singles, tail_first
+from pagesim.kvcache.tiers.eviction import Eviction, MayGo, RequestUse
 from pagesim.kvcache.tiers.spans import Spans, of_runs
 from pagesim.setup.compiled import mypyc_attr
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class RecencyClass:
+    """Chunks of one rank: those that one request used, while it lives or when it was over.
+
+    Attributes:
+        number: ranks with smaller ones go first.
+        chunks: how many there are.
+        segments: in which they are; there may be others of which none is left.
+        lives: whether the request may add others.
+        demoted: of a request that lives, all chunks that it used and that do not have its recency class, as
+            far as they are there.
+    """
+
+    __slots__ = ("chunks", "demoted", "lives", "number", "segments")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.chunks = 0
+        self.segments: dict[int, None] = {}
+        self.lives = True
+        self.demoted: list[ChunkRun] = []
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -21,16 +44,13 @@ class LruByRequest(Eviction):
     Source: vLLM 0.33.0, v1/kv_offload/cpu/policies/lru.py.
     """
 
-    __slots__ = ("_clock", "_held", "_ranks")
+    __slots__ = ("_clock", "_rank_of", "_ranks")
 
     def __init__(self) -> None:
         self._clock = 0
-        self._held: Spans[ChunkBatch] = Spans()
+        self._rank_of: Spans[RecencyClass] = Spans()
         # By number, in order, since each new one is the greatest. That of a request stays until it is over.
         self._ranks: OrderedDict[int, RecencyClass] = OrderedDict()
-
-    def begun(self, held: Spans[ChunkBatch]) -> None:
-        self._held = held
 
     def touched(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         rank = self._of(use)
@@ -42,22 +62,17 @@ class LruByRequest(Eviction):
 
     def inserted(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         rank = self._of(use)
-        batch = self._held.at(runs[0])
-        batch.rank = rank
-        rank.stack = None
-        rank.chunks += batch.chunks
-        segments = rank.segments
         for run in runs:
-            segments[run[0]] = None
+            self._give(run, rank)
 
     def refused(self, use: RequestUse, runs: Sequence[ChunkRun]) -> None:
         self._of(use).demoted += runs  # another request may bring them
 
     def forgotten(self, run: ChunkRun) -> None:
-        for first, end, batch in self._held.cut(run):
-            assert batch is not None
-            assert batch.rank is not None
-            self._lose(batch.rank, (run[0], first, end))
+        for first, end, rank in self._rank_of.cut(run):
+            assert rank is not None
+            self._lose(rank, (run[0], first, end))
+        self._rank_of.remove(run)
 
     def finished(self, use: RequestUse) -> None:
         rank = self._ranks.pop(use.rank, None)
@@ -72,108 +87,64 @@ class LruByRequest(Eviction):
                 self._ranks[rank.number] = rank
 
     def choose(self, chunks: int, may_go: MayGo) -> list[ChunkRun] | None:
-        chosen: list[ChunkRun] = []
-        lost: list[tuple[RecencyClass, int, int]] = []  # each with the first of its runs, and its chunks
+        chosen: list[tuple[RecencyClass, ChunkRun]] = []
         for rank in self._ranks.values():
-            if not rank.chunks:
-                continue  # of a request that lives, and lost all that it had
-            start, lacking = len(chosen), chunks
-            for run in reversed(rank.stack) if rank.stack else self._tail_first(rank):
-                parts = may_go(run)
-                if parts != [run]:
-                    rank.stack = None  # some of it stays that is not at the end
-                for segment, first, end in reversed(parts):
-                    if end - first >= chunks:
-                        chosen.append((segment, end - chunks, end))
-                        chunks = 0
-                        break
-                    chosen.append((segment, first, end))
+            for run in self._tail_first(rank):
+                for segment, first, end in reversed(may_go(run)):
+                    first = max(first, end - chunks)
+                    chosen.append((rank, (segment, first, end)))
                     chunks -= end - first
-                if not chunks:
-                    break
-            lost.append((rank, start, lacking - chunks))
-            if not chunks:
-                break
-        if chunks:
-            return None
-        stop = len(chosen)
-        for rank, start, gone in reversed(lost):
-            rank.chunks -= gone
-            if rank.lives:
-                rank.demoted += chosen[start:stop]
-            elif not rank.chunks:
-                del self._ranks[rank.number]  # else every choice would pass over it
-            if rank.chunks and rank.stack:
-                _pop(rank.stack, chosen[start:stop])
-            stop = start
-        return chosen
+                    if not chunks:
+                        for old, part in chosen:
+                            self._lose(old, part)
+                            self._rank_of.remove(part)
+                        return [part for _, part in chosen]
+        return None
 
     def knows(self) -> set[ChunkRun]:
-        return set(singles(run for run, batch in self._held if batch.rank is not None))
+        return set(singles(run for run, _ in self._rank_of))
 
-    def _tail_first(self, rank: RecencyClass) -> Iterable[ChunkRun]:
+    def _tail_first(self, rank: RecencyClass) -> Iterator[ChunkRun]:
         """Return the chunks of a rank in the order in which they go; of each run the last goes first."""
         runs: list[ChunkRun] = []
-        gone: list[int] = []
-        for segment in rank.segments:
-            spans = self._held.of(segment)
-            if len(spans) == 1 and spans[0][2].rank is rank:
-                runs.append((segment, spans[0][0], spans[0][1]))
-                continue
-            own = joined([(segment, first, end) for first, end, batch in spans if batch.rank is rank])
+        for segment in list(rank.segments):
+            own = [(segment, first, end) for first, end, other in self._rank_of.of(segment) if other is rank]
             runs += own
             if not own:
-                gone.append(segment)
-        for segment in gone:
-            del rank.segments[segment]
-        found = tail_first(runs, last_group_first=not rank.lives)
-        if isinstance(found, list):
-            rank.stack = found[::-1]
-        return found
+                del rank.segments[segment]
+        return tail_first(runs, last_group_first=not rank.lives)
 
     def _move(self, run: ChunkRun, rank: RecencyClass) -> None:
         """Let those chunks of a run that are there have a rank, unless they have a greater one."""
-        segment = run[0]
-        for first, end, batch in self._held.cut(run):
-            if batch is None or batch.rank is rank:
+        for first, end, old in self._rank_of.cut(run):
+            if old is None or old is rank:
                 continue
-            part, old = (segment, first, end), batch.rank
-            assert old is not None
+            part = (run[0], first, end)
             if old.number > rank.number:
                 rank.demoted.append(part)
                 continue
             self._lose(old, part)
-            rank.chunks += end - first
-            rank.segments[segment] = None
-            rank.stack = None
-            self._held.put(part, batch.part(batch.readers, rank))
+            self._give(part, rank)
+
+    def _give(self, run: ChunkRun, rank: RecencyClass) -> None:
+        """Let chunks have a rank that are counted in no other."""
+        rank.chunks += run[2] - run[1]
+        rank.segments[run[0]] = None
+        self._rank_of.put(run, rank)
 
     def _lose(self, rank: RecencyClass, run: ChunkRun) -> None:
         """Count chunks out of a rank."""
         rank.chunks -= run[2] - run[1]
-        rank.stack = None
         if rank.lives:
             rank.demoted.append(run)
         elif not rank.chunks:
-            del self._ranks[rank.number]
+            del self._ranks[rank.number]  # else every choice would pass over it
 
     def _of(self, use: RequestUse) -> RecencyClass:
         """Return the rank of a request that lives."""
         rank = self._ranks.get(use.rank)
         if rank is None:
-            rank = self._new(lives=True)
-            use.rank = rank.number
+            self._clock += 1
+            use.rank = self._clock
+            rank = self._ranks[use.rank] = RecencyClass(use.rank)
         return rank
-
-    def _new(self, *, lives: bool) -> RecencyClass:
-        self._clock += 1
-        rank = self._ranks[self._clock] = RecencyClass(self._clock, lives=lives)
-        return rank
-
-
-def _pop(stack: list[ChunkRun], runs: Iterable[ChunkRun]) -> None:
-    """Take runs, each of which is the end of one of a stack, off its end."""
-    for run in runs:
-        segment, first, _ = stack.pop()
-        if first < run[1]:
-            stack.append((segment, first, run[1]))

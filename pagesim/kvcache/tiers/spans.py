@@ -28,33 +28,11 @@ class Spans(Generic[V]):
         """Return the spans of a segment, in their order: first chunk, that behind the last, value."""
         return self._of.get(segment, [])
 
-    def at(self, run: ChunkRun) -> V:
-        """Return the value of the first chunk of a run, which has one."""
-        spans, place = self._of[run[0]], run[1]
-        start, _, value = spans[-1]
-        if start <= place:
-            return value
-        return next(value for _, end, value in spans if place < end)
-
-    def before(self, run: ChunkRun) -> V | None:
-        """Return the value of the chunk before a run, which has a span of its own; None where it has none."""
-        spans = self._of[run[0]]
-        if len(spans) > 1:
-            for _, end, value in spans:
-                if end == run[1]:
-                    return value
-        return None
-
     def cut(self, run: ChunkRun) -> list[tuple[int, int, V | None]]:
         """Cut a run where the value changes; None where there is none."""
         segment, first, end = run
-        spans = self._of.get(segment)
-        if spans is None or spans[-1][1] <= first:
-            return [(first, end, None)]
-        if len(spans) == 1 and spans[0][0] <= first and end <= spans[0][1]:
-            return [(first, end, spans[0][2])]
         found: list[tuple[int, int, V | None]] = []
-        for start, stop, value in spans:
+        for start, stop, value in self._of.get(segment, ()):
             if stop <= first:
                 continue
             if start >= end:
@@ -86,26 +64,9 @@ class Spans(Generic[V]):
     def put(self, run: ChunkRun, value: V) -> None:
         """Give all chunks of a run a value, whatever they had before."""
         segment, first, end = run
-        spans = self._of.get(segment)
-        if spans is None:
-            self._of[segment] = [(first, end, value)]
-            return
-        start, stop, other = spans[-1]
-        if stop <= first:  # behind all others
-            if stop == first and other == value:
-                spans[-1] = (start, end, value)
-            else:
-                spans.append((first, end, value))
-            return
-        if start == first and stop == end:  # the last of them
-            if len(spans) > 1 and spans[-2][1] == first and spans[-2][2] == value:
-                del spans[-1]
-                first = spans[-1][0]
-            spans[-1] = (first, end, value)
-            return
         before: list[tuple[int, int, V]] = []
         after: list[tuple[int, int, V]] = []
-        for span in spans:
+        for span in self._of.get(segment, ()):
             start, stop, other = span
             if stop < first:
                 before.append(span)
@@ -118,43 +79,13 @@ class Spans(Generic[V]):
                     before.append((start, min(stop, first), other))
                 if stop > end:
                     after.append((max(start, end), stop, other))
-        spans[:] = [*before, (first, end, value), *after]
-
-    def put_all(self, runs: Iterable[ChunkRun], value: V) -> None:
-        """Give all chunks of several runs a value, whatever they had before."""
-        of = self._of
-        for run in runs:
-            segment, first, end = run
-            if segment in of:
-                self.put(run, value)
-            else:
-                of[segment] = [(first, end, value)]
-
-    def has_none(self, runs: Iterable[ChunkRun]) -> bool:
-        """Say whether no chunk of these has a value, as far as that is seen without a look at all spans."""
-        of = self._of
-        for segment, first, _ in runs:  # noqa: SIM110 (in half the time)
-            if segment in of and of[segment][-1][1] > first:
-                return False
-        return True
+        self._of[segment] = [*before, (first, end, value), *after]
 
     def remove(self, run: ChunkRun) -> None:
         """Take the values of all chunks of a run away."""
         segment, first, end = run
-        spans = self._of.get(segment)
-        if spans is None:
-            return
-        start, stop, value = spans[-1]
-        if start <= first < stop <= end:  # its tail
-            if start < first:
-                spans[-1] = (start, first, value)
-            elif len(spans) > 1:
-                del spans[-1]
-            else:
-                del self._of[segment]
-            return
         left: list[tuple[int, int, V]] = []
-        for start, stop, value in spans:
+        for start, stop, value in self._of.get(segment, ()):
             if start < first:
                 left.append((start, min(stop, first), value))
             if stop > end:
@@ -162,11 +93,12 @@ class Spans(Generic[V]):
         if left:
             self._of[segment] = left
         else:
-            del self._of[segment]
+            self._of.pop(segment, None)
 
 
 def of_runs(runs: Iterable[ChunkRun]) -> Spans[bool]:
     """Return the set of the chunks of runs."""
     found: Spans[bool] = Spans()
-    found.put_all(runs, True)
+    for run in runs:
+        found.put(run, True)
     return found

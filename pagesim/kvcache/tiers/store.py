@@ -7,14 +7,12 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from pagesim.kvcache.tiers.chunks import ChunkRun, count, joined, singles
-from pagesim.kvcache.tiers.eviction import ChunkBatch, Eviction, MayGo, RequestUse
+from pagesim.kvcache.tiers.eviction import Eviction, MayGo, RequestUse
 from pagesim.kvcache.tiers.spans import Spans, of_runs
 from pagesim.setup.compiled import mypyc_attr
 
 WRITING: Final = -1
 """In place of a count of readers: the chunk is being written."""
-
-_NONE: Sequence[ChunkRun] = ()
 
 TRACKED: Final = 64_000
 """vLLM's default of chunks that are counted for a threshold (``max_tracker_size``)."""
@@ -60,8 +58,7 @@ class ChunkStore:
         self._threshold = threshold
         self._tracked = tracked
         self._offered: OrderedDict[ChunkRun, int] = OrderedDict()  # how often, where there is a threshold
-        self._held: Spans[ChunkBatch] = Spans()
-        eviction.begun(self._held)
+        self._held: Spans[int] = Spans()  # readers of each chunk, or `WRITING`
 
     # Questions
 
@@ -82,18 +79,7 @@ class ChunkStore:
 
     def cut(self, run: ChunkRun) -> list[tuple[int, int, int | None]]:
         """Cut a run where its chunks differ: their readers, `WRITING`, or None where they are not there."""
-        batches = self._held.cut(run)
-        if len(batches) == 1:
-            first, end, batch = batches[0]
-            return [(first, end, None if batch is None else batch.readers)]
-        found: list[tuple[int, int, int | None]] = []
-        for first, end, batch in batches:
-            readers = None if batch is None else batch.readers
-            if found and found[-1][2] == readers:
-                found[-1] = (found[-1][0], end, readers)
-            else:
-                found.append((first, end, readers))
-        return found
+        return self._held.cut(run)
 
     def __contains__(self, run: ChunkRun) -> bool:
         return not self._held.missing(run)
@@ -105,19 +91,11 @@ class ChunkStore:
 
     def idle(self, run: ChunkRun) -> list[ChunkRun]:
         """Return the parts of a run that are ready and have no reader."""
-        segment, place, stop = run
-        for first, end, batch in self._held.of(segment):
-            if place < end:
-                if batch.readers or place < first:
-                    break
-                if stop <= end:
-                    return [run]
-                place = end
         return [(run[0], first, end) for first, end, readers in self.cut(run) if readers == 0]
 
     def chunks(self) -> Counter[ChunkRun]:
         """Return how many readers each of its chunks has, or `WRITING`, one by one."""
-        return Counter({each: batch.readers for run, batch in self._held for each in singles([run])})
+        return Counter({each: readers for run, readers in self._held for each in singles([run])})
 
     # Changes
 
@@ -133,12 +111,8 @@ class ChunkStore:
         Returns:
             Those that are to be written now; None where there is no room for all of them, and none is.
         """
-        ready: list[ChunkRun] = []
-        alone = self._held.has_none(runs)
-        if alone:
-            missing = list(runs)
-        else:
-            missing, ready = self._parted(runs)
+        missing = [part for run in runs for part in self._held.missing(run)]
+        ready = [part for run in runs for part in self.ready(run)]
         self.victims = []
         if self._threshold >= 2:
             missing = self._offered_enough(singles(runs), missing)
@@ -149,11 +123,12 @@ class ChunkStore:
         if ready or missing:
             eviction.touched(use, ready)
         lacking = new - (self.capacity - self.used)
-        if lacking > 0 and not self._make_room(lacking, _NONE if alone else runs):
+        if lacking > 0 and not self._make_room(lacking, runs):
             eviction.refused(use, missing)
             return None
         if new:
-            self._held.put_all(missing, ChunkBatch(WRITING, new))
+            for run in missing:
+                self._held.put(run, WRITING)
             self.used += new
             self.writing += new
             eviction.inserted(use, missing)
@@ -161,22 +136,9 @@ class ChunkStore:
 
     def written(self, runs: Sequence[ChunkRun]) -> None:
         """Say that chunks have been written, all of one offer or of several: they are ready."""
-        held = self._held
-        chunks = left = count(runs)
         for run in runs:
-            batch = held.at(run)
-            if not batch.chunks:
-                for _, _, part in held.cut(run):
-                    assert part is not None
-                    part.readers = 0
-            elif batch.readers:
-                batch.readers = 0
-                left -= batch.chunks
-                before = held.before(run)
-                if before is not None and before.rank is batch.rank and not before.readers:
-                    held.put(run, before)  # it goes on from the last that the request offered
-                if not left:
-                    break
+            self._held.put(run, 0)
+        chunks = count(runs)
         self.writing -= chunks
         self.evictable += chunks
         self._eviction.idle(runs)
@@ -224,26 +186,14 @@ class ChunkStore:
                 known[each] = 1
         return joined(each for each in singles(missing) if known.get(each, 0) >= self._threshold)
 
-    def _parted(self, runs: Iterable[ChunkRun]) -> tuple[list[ChunkRun], list[ChunkRun]]:
-        """Return the parts of runs that are missing, and those that are ready."""
-        missing: list[ChunkRun] = []
-        ready: list[ChunkRun] = []
-        for run in runs:
-            for first, end, batch in self._held.cut(run):
-                if batch is None:
-                    missing.append((run[0], first, end))
-                elif batch.readers >= 0:
-                    ready.append((run[0], first, end))
-        return missing, ready
-
     def _read(self, runs: Iterable[ChunkRun], change: int) -> None:
         for run in runs:
-            for first, end, batch in self._held.cut(run):
-                if batch is None or batch.readers < max(0, -change):
+            for first, end, before in self._held.cut(run):
+                if before is None or before < max(0, -change):
                     raise KeyError(f"chunks {first} to {end} of {run} are not ready, or have no reader")
-                readers = batch.readers + change
-                self._held.put((run[0], first, end), batch.part(readers, batch.rank))
-                if batch.readers == 0:
+                readers = before + change
+                self._held.put((run[0], first, end), readers)
+                if before == 0:
                     self.evictable -= end - first
                     self._eviction.pinned([(run[0], first, end)])
                 elif readers == 0:
@@ -254,7 +204,7 @@ class ChunkStore:
         """Evict so many chunks, none of the spared; say whether there were as many."""
         if lacking > self.evictable:
             return False
-        victims = self._eviction.choose(lacking, self._idle_but(spared) if spared else self.idle)
+        victims = self._eviction.choose(lacking, self._idle_but(spared))
         if victims is None:
             return False
         for run in victims:
@@ -269,11 +219,7 @@ class ChunkStore:
         """Return what says which chunks may go where some are spared."""
         kept = of_runs(spared)
 
-        def may_go(run: ChunkRun) -> list[ChunkRun]:
-            idle = self.idle(run)
-            return idle if kept.has_none(idle) else [part for each in idle for part in kept.missing(each)]
-
-        return may_go
+        return lambda run: [part for each in self.idle(run) for part in kept.missing(each)]
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless every chunk is counted once, and the eviction knows all of them."""
