@@ -165,8 +165,8 @@ def test_kv_groups_have_columns_and_a_table_of_their_own(succeeds, tmp_path):
 
 
 def test_a_run_says_how_large_its_cache_is_and_what_share_of_prompts_was_found(succeeds, conversations):
-    """Of turns of 1, 2 and 3 · 512 tokens 0, 1 and 2 · 512 are cached; a fourth is refused."""
-    load = ("run", "--model", "tiny", "--trace", conversations)
+    """Of two conversations' turns of 1, 2 and 3 · 512 tokens 0, 1 and 2 · 512 are cached."""
+    load = ("run", "--model", "tiny", "--trace", conversations, "--num-requests", "6")
     sizes = {
         ("vllm-v1", "2001"): "32,000 tokens in 2,000 blocks of 16",  # one is vLLM's null block
         ("sglang", "32000"): "32,000 tokens in 32,000 blocks of 1",
