@@ -246,7 +246,11 @@ def register(option: str, name: str, part: Any) -> None:
 
 
 def needs(used: Iterable[tuple[str, str]]) -> dict[str, dict[str, str]]:
-    """Return where those of these (option, name) come from that are not pagesim's own, by option and name."""
+    """Return the origin of each part that is not pagesim's own, by option and name.
+
+    Args:
+        used: the parts of a system, (option, name) each.
+    """
     found: dict[str, dict[str, str]] = {}
     for option, name in used:
         origin = plugins(option).origin(name)
