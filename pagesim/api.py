@@ -165,6 +165,7 @@ def run(
     except BEYOND_THE_CLOCK:
         raise setting.too_long() from None
     of_engine, rows, tiers = server.summary(), server.recorder.rows, server.tiers
+    notes = (*setting.notes(), *server.leak_notes())
     table.forget_arrivals()
     del server, arrivals  # a long run's arrivals are a good part of all that it holds
     of_requests, columns = setting.summary(log)
@@ -190,7 +191,7 @@ def run(
         preemptions=preemption_table(setting.trace, log) if system.option("preemption") == "auto" else None,
         tier_columns=None if tiers is None else tier_columns(tiers),
         tree=None if tree is None else tree_table(tree),
-        notes=setting.notes(),
+        notes=notes,
     )
 
 

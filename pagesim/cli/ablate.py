@@ -56,7 +56,11 @@ SECONDS_A_TOKEN = "normalized latency, mean (s/token)"
 class Ablation(BaseModel):
     """Where costs come from; not part of the scenario."""
 
-    profile: str | None = Field(None, description="Profile by name or file, such as pagesim calibrate wrote.")
+    profile: str | None = Field(
+        None,
+        description="Required: a profile by name (pagesim list profiles), or the file that pagesim calibrate "
+        "wrote.",
+    )
     block_sizes: str | None = Field(
         None, description="Comma-separated block sizes. Defaults to all that the profile knows."
     )

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from pagesim.api import trace_of
 from pagesim.cli import show
 from pagesim.cli.calibrate import words
-from pagesim.cli.flags import OUT, SCENARIO, scenario_from, taken, with_fields
+from pagesim.cli.flags import OUT, SCENARIO, SERVE, scenario_from, taken, with_fields
 from pagesim.cli.printing import put_table
 from pagesim.cli.runs import counted
 from pagesim.errors import PagesimError
@@ -27,6 +27,7 @@ from pagesim.hardware.gpus import GIB
 from pagesim.hardware.tier_spec import parse_capacity
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.scenario import Scenario
+from pagesim.setup.serve import read_serve
 
 
 class Cache(BaseModel):
@@ -72,7 +73,9 @@ _FIELDS = {
 
 
 @with_fields({**Cache.model_fields, **_FIELDS}, engine=True)
-def command(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]) -> None:
+def command(
+    *, scenario: SCENARIO = None, serve: SERVE = None, out: OUT = None, flags: dict[str, Any]
+) -> None:
     """Compare eviction policies on a trace, with the bound.
 
     Prompts are served one after another from one prefix cache, of which only leaves may go; no scheduler
@@ -82,7 +85,8 @@ def command(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]
     Example: pagesim cache --trace conversation.jsonl --model llama-3.1-8b --gpu h100 --out out/cache
     """
     asked = taken(Cache, flags)
-    chosen = scenario_from(Scenario, scenario, flags)
+    server = None if serve is None else read_serve(serve)
+    chosen = scenario_from(Scenario, scenario, flags, server)
     import pandas as pd
 
     from pagesim.results.drawing import load_of
@@ -156,6 +160,7 @@ def command(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]
         name: {size * block: value for size, value in zip(hits.index.tolist(), hits[name], strict=True)}
         for name in hits.columns
     }
+    show.say_notes(() if server is None else server.notes)
     load = load_of(chosen, ("rate", "gpu"))
     show.put_study(
         out,

@@ -1,4 +1,4 @@
-"""``pagesim list policies|options|flags|models|gpus|workloads|profiles``: what there is, in sentences."""
+"""``pagesim list policies|allocators|evictions|options|flags|models|…``: what there is, in sentences."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pagesim.errors import PagesimError, brief
 
 if TYPE_CHECKING:
     from pagesim.models import ModelSpec
+    from pagesim.setup.plugins import Plugins
 
 PATTERN = Annotated[
     str | None,
@@ -49,6 +50,36 @@ def policies() -> None:
         [(name, p.scheduler, p.reservation, p.allocator, p.sentence) for name, p in every.items()],
         texts=range(5),
     )
+
+
+@cli.command("allocators")
+def allocators() -> None:
+    """List the allocators: where --allocator puts blocks.
+
+    Example: pagesim list allocators
+    """
+    from pagesim.setup.registry import ALLOCATORS
+
+    _list("allocator", ALLOCATORS)
+
+
+@cli.command("evictions")
+def evictions() -> None:
+    """List the eviction policies: which block goes first.
+
+    pagesim cache compares them; tiers take them, too.
+
+    Example: pagesim list evictions
+    """
+    from pagesim.eviction import EVICTION_POLICIES
+
+    _list("eviction", EVICTION_POLICIES)
+
+
+def _list(what: str, parts: Plugins[Any]) -> None:
+    from pagesim.cli.printing import put_table
+
+    put_table("", (what, ""), [(name, parts.sentence(name)) for name in parts.names()], texts=(0, 1))
 
 
 @cli.command("options")

@@ -11,6 +11,7 @@ import typer
 
 from pagesim.cli import show
 from pagesim.cli.flags import FORCE, JSON, OUT, SERVE, with_fields
+from pagesim.cli.plan_step import STEP, price_step, show_step
 from pagesim.cli.printing import put_table
 from pagesim.cli.runs import JOBS
 from pagesim.errors import PagesimError
@@ -118,6 +119,7 @@ def command(
     page: PAGE = None,
     fetch: FETCH = False,
     log: LOG = None,
+    step: STEP = None,
     force: FORCE = False,
     json: JSON = False,
     flags: dict[str, Any],
@@ -135,7 +137,7 @@ def command(
 
     Example: pagesim plan --model llama-3.1-8b --gpu h100 --max-model-len 32768
     """
-    from pagesim.cli.plan_show import beside_log, show_log, show_sglang
+    from pagesim.cli.plan_show import beside_log, show_sglang
     from pagesim.experiments.plan import POLICY, plan
     from pagesim.experiments.sglang_plan import plan_sglang
     from pagesim.experiments.startup_log import read_log
@@ -150,6 +152,8 @@ def command(
     for name, value in (("models", models), ("jobs", jobs), ("out", out)):
         if value is not None:
             raise PagesimError(f"{name} is for --saturate; give it, too")
+    if step is not None and grid:
+        raise PagesimError("step is for one plan: leave --grid out")
     if page is not None:
         check_file(page, "page", force=force)
     if available_gib is not None and not 0 < available_gib < float("inf"):
@@ -175,17 +179,17 @@ def command(
     written: list[Path] = []
     system = checked(System, given)
     logged = {} if log is None else read_log(log)
+    priced = None if step is None else price_step(system, step)
     if system.policy == "sglang":
         if any(each is not None for each in (available_gib, plot, page)):
             raise PagesimError("available_gib, plot and page are for plans of vLLM; leave them out")
         of_sglang = plan_sglang(system)
         rows = beside_log(logged, of_sglang, None)
         if json:
-            show.as_json({**of_sglang.as_dict(), **({"beside_log": rows} if rows else {})})
+            show.as_json({**of_sglang.as_dict(), **_further(rows, priced)})
         else:
             show_sglang(of_sglang)
-            if rows:
-                show_log(rows)
+            _show_further(rows, priced)
         show.say_notes((*lines, *of_sglang.notes))
         return
     found = plan(system, cache_bytes=cache_bytes, enforce_eager=enforce_eager, full_graphs=full_graphs)
@@ -205,13 +209,26 @@ def command(
         )
     rows = beside_log(logged, found, exact)
     if json:
-        show.as_json({**found.as_dict(), **({"beside_log": rows} if rows else {})})
+        show.as_json({**found.as_dict(), **_further(rows, priced)})
     else:
         _show(found, available_gib)
-        if rows:
-            show_log(rows)
+        _show_further(rows, priced)
     show.wrote(written, beside=json)
     show.say_notes((*lines, *found.notes))
+
+
+def _further(rows: list[dict[str, Any]], priced: dict[str, Any] | None) -> dict[str, Any]:
+    """Return what was asked for beside a plan, for JSON: numbers beside a log's, an iteration's time."""
+    return {**({"beside_log": rows} if rows else {}), **({} if priced is None else {"step": priced})}
+
+
+def _show_further(rows: list[dict[str, Any]], priced: dict[str, Any] | None) -> None:
+    from pagesim.cli.plan_show import show_log
+
+    if rows:
+        show_log(rows)
+    if priced is not None:
+        show_step(priced)
 
 
 def _draw(figure: Figure, plot: Path, force: bool) -> list[Path]:

@@ -95,7 +95,7 @@ def command(
 
 
 def _show(made: Sequence[Reproduced]) -> None:
-    from pagesim.experiments.paper.numbers import shown, shown_range
+    from pagesim.experiments.paper.numbers import CERTAINTIES, shown, shown_range
 
     for each in made:
         put_table(
@@ -116,3 +116,7 @@ def _show(made: Sequence[Reproduced]) -> None:
         )
         if each.figure.missing:
             show.say(f"not drawn: {each.figure.missing}")
+    letters = {number.certainty for each in made for number in each.numbers}
+    sure = [f"{letter}: {text}" for letter, text in CERTAINTIES.items() if letter and letter in letters]
+    if sure:
+        show.say(f"The paper's numbers, {'; '.join(sure)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, TypeVar
 
@@ -17,6 +18,7 @@ EXECUTOR = Annotated[str, typer.Option(help="Executor: this machine or a Ray clu
 ADDRESS = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Address of the Ray cluster.")]
 
 MOST_NOTES = 6
+_NUMBER = re.compile(r"\d[\d.,]*")
 
 T = TypeVar("T")
 
@@ -33,8 +35,17 @@ def counted(label: str, runs: Iterable[T], total: int) -> Iterator[T]:
 
 
 def say_notes(notes: Iterable[str]) -> None:
-    """Say, beside the output, what was noticed or assumed: each once, of many only the first."""
-    found = tuple(dict.fromkeys(note for run in notes for note in run.splitlines()))
+    """Say, beside the output, what was noticed or assumed: each once, of many only the first.
+
+    Of notes that differ in their numbers alone, as those of arrivals at several rates, one is said.
+    """
+    alike: dict[str, list[str]] = {}
+    for note in dict.fromkeys(note for run in notes for note in run.splitlines()):
+        alike.setdefault(_NUMBER.sub("#", note), []).append(note)
+    found = [
+        first + (f" (and {len(others)} more with other numbers)" if others else "")
+        for first, *others in alike.values()
+    ]
     more = len(found) - MOST_NOTES
     rest = (f"and {more} notes more, of other runs",) if more > 0 else ()
     show.say_notes((*found[:MOST_NOTES], *rest))

@@ -8,7 +8,7 @@ from typing import Any
 
 from pagesim.accounting.fragmentation import LABELS, categories, fragmentation_of
 from pagesim.accounting.ledger import GROUP_ENTRIES
-from pagesim.accounting.metrics import entries_in
+from pagesim.accounting.metrics import capacity_in, entries_in
 from pagesim.cli.printing import put_side_by_side, put_table
 from pagesim.cli.show import say
 from pagesim.experiments.clusters import ClusterResult
@@ -26,7 +26,7 @@ def one(result: Result) -> None:
     _latencies(summary)
     shares = fragmentation_of(summary["memory"])
     put_table(
-        "KV cache, % of capacity",
+        f"KV cache, % of {_capacity(summary['memory'])}",
         ("", *shares),
         [
             (row.indented, *(_percent(column[row.label]) for column in shares.values()))
@@ -38,6 +38,15 @@ def one(result: Result) -> None:
         _groups(groups)
     if "tiers" in summary:
         _tiers(summary["tiers"])
+
+
+def _capacity(memory: Summary) -> str:
+    """Return the size of a KV cache in words: in tokens, of a hybrid one in GiB on each GPU."""
+    size = capacity_in(memory)
+    blocks = f"{memory['num_blocks']:,} blocks of {memory['block_size']}"
+    if "capacity_bytes" in memory:
+        return f"{size / GIB:,.2f} GiB in {blocks} tokens"
+    return f"{size:,} tokens in {blocks}"
 
 
 def _tiers(tiers: dict[str, Summary]) -> None:
@@ -160,6 +169,9 @@ def side_by_side(summaries: dict[str, Summary]) -> None:
     ):
         section, key = keys
         rows.append((label, [_number(s[section][key], digits) for s in summaries.values()]))
+    if any(map(_caches, summaries.values())):
+        hits = [s["prefix"]["share"] if _caches(s) else None for s in summaries.values()]
+        rows.append(("prefix hit rate, %", [_percent(each) for each in hits]))
     put_side_by_side("Service", names, rows)
     for policy, summary in summaries.items():
         if any(summary["requests"][outcome] for outcome in ("rejected", "unschedulable", "aborted")):
@@ -229,6 +241,8 @@ def _outcome(summary: Summary) -> str:
     parts.append(f"{summary['iterations']} iterations")
     parts.append(f"mean batch {_number(summary['batch']['mean'], 2)}")
     parts.append(f"{sum(summary['preemptions'].values())} preemptions")
+    if _caches(summary):
+        parts.append(f"prefix hit rate {_percent(summary['prefix']['share'])} %")
     if "speculation" in summary:
         drafts = summary["speculation"]
         parts.append(f"{drafts['accepted']} of {drafts['drafted']} drafts accepted")
@@ -238,6 +252,13 @@ def _outcome(summary: Summary) -> str:
         parts.append(f"stages of {layers} layers busy {busy} % of the time")
     parts.append(f"{_number(summary['throughput']['tokens_per_s'], 1)} tokens/s")
     return ", ".join(parts)
+
+
+def _caches(summary: Summary) -> bool:
+    """Whether prefixes were cached, as the options say, or were found in any case."""
+    options = {**summary["options"]["defaults"], **summary["options"]["given"]}
+    radix = options.get("disable_radix_cache", True)
+    return bool(options.get("enable_prefix_caching") or not radix or summary["prefix"]["cached_tokens"])
 
 
 def _seconds(value: float | None) -> str:

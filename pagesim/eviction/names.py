@@ -32,6 +32,22 @@ EVICTION_POLICIES: Plugins[type[EvictionPolicy]] = Plugins(
         "belady": Belady,
     },
     base=EvictionPolicy,
+    sentences={
+        "lru": "the least recently used block (vLLM's device cache, SGLang's default)",
+        "fifo": "the block that was cached first, used since or not",
+        "lfu": "the least frequently used block, of several the least recently used",
+        "sieve": "the first unused block that a hand meets on its way through a FIFO queue",
+        "s3fifo": "blocks leave a small FIFO queue soon, and a main one late",
+        "arc": "adaptive replacement: recent and frequent blocks share the room as misses say",
+        "gdsf": "the block whose uses save the fewest FLOPs; unused ones age",
+        "retention": "the block of the lowest priority, which requests give and which may expire",
+        "vllm-arc": "arc as vLLM's tier on the host has it, told of one request after another",
+        "priority": "the block whose requests had the lowest priority (SGLang)",
+        "slru": "a block used once, before those used more often (SGLang)",
+        "mru": "the most recently used block (SGLang)",
+        "filo": "the block that was cached last (SGLang)",
+        "belady": "the block that is needed again the latest: offline, the future is known",
+    },
 )
 """Those that come with pagesim, and those that others bring."""
 

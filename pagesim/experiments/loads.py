@@ -44,7 +44,7 @@ def chats(clients: int, iterations: int, seed: int = 0) -> Trace:
 
 
 def conversations(clients: int, iterations: int, seed: int = 0) -> Trace:
-    """Return the same in turns: a prompt is all that was said before in its conversation, and a question.
+    """Return chats in turns: a prompt is all that was said before in its conversation, and a question.
 
     Args:
         clients: see `chats`; each is a session of one conversation after another.

@@ -172,7 +172,7 @@ class Plan:
 
     @property
     def log(self) -> tuple[str, ...]:
-        """The lines of the engine's log that say the same."""
+        """The lines of the engine's start-up log about its cache."""
         longest = self.settled["max_model_len"]
         return (
             f"Available KV cache memory: {self.cache_bytes / GIB:.2f} GiB",

@@ -17,7 +17,7 @@ MOST_PLANS = 60
 
 @dataclass(frozen=True)
 class Planned:
-    """One point.
+    """A point of a grid of plans.
 
     Args:
         point: the options that vary, with their values.

@@ -43,7 +43,7 @@ class SglangPlan:
 
     @property
     def log(self) -> tuple[str, ...]:
-        """What the engine's log says of the same."""
+        """The lines of the engine's log that say how large its pools are."""
         of = self.settled
         return (
             f"max_total_num_tokens={self.tokens}, chunked_prefill_size={of['chunked_prefill_size']}, "

@@ -64,7 +64,7 @@ class RunIndex:
         return [*self.found.values(), *[run for each in self.duplicates.values() for run in each]]
 
     def look_up(self, content: Content, most: int) -> tuple[list[Hit], int]:
-        """Return the runs of a sequence's first ``most`` blocks that can be found, and their blocks."""
+        """Return the cached runs that a sequence begins with, up to ``most`` blocks, and how many blocks."""
         hits: list[Hit] = []
         block = 0
         while block < most:

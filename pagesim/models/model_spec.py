@@ -314,7 +314,7 @@ class ModelSpec:
         return sum(self.weight_bytes_by_group(tp).values())
 
     def weight_bytes_by_group(self, tp: int) -> dict[str, int]:
-        """Return the same by group: the fields of ``Weights``, and ``rest``."""
+        """Bytes of weights on the fullest GPU by group: the fields of ``Weights``, and ``rest``."""
         self.kv_heads_per_gpu(tp)
         found: dict[str, float] = {REST: 0, "head": 0}
         for tensor in tensors(self):
@@ -343,7 +343,7 @@ class ModelSpec:
         return self.expert_division.shares(self.moe.experts, tp)
 
     def expert_bytes_per_gpu(self, tp: int) -> int:
-        """Return of these the bytes of experts that are not shared."""
+        """Return the bytes of routed experts' weights on the fullest GPU of ``tp``."""
         return self.weight_bytes_by_group(tp).get("experts", 0)
 
     def kv_heads_per_gpu(self, tp: int) -> int:
@@ -384,7 +384,7 @@ class ModelSpec:
 
     @property
     def flops_by_compute(self) -> dict[Compute, int]:
-        """Return these operations, the LM head's left out, by what their factors are in."""
+        """Operations of one token's matrix products, without the LM head's, by the factors' type."""
         found: dict[Compute, int] = {"fp16": 0}
         for tensor in tensors(self):
             dtype = self.weights.of(tensor.group)

@@ -145,7 +145,7 @@ def drawn(parts: Mapping[str, Part], names: Iterable[str]) -> list[dict[str, Any
 
 
 def drawn_categories(entries: Iterable[str]) -> list[dict[str, Any]]:
-    """Return the same with all internal fragmentation as one part."""
+    """Return the ledger's categories as pages draw them, all internal fragmentation as one part."""
     rows = [row for row in categories(entries) if not row.is_part]
     return [_drawn(key_of(row), PARTS[key_of(row)], row.entries) for row in rows]
 

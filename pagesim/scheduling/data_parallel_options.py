@@ -43,7 +43,7 @@ class DataParallelOptions(SchedulerOptions):
 
     @property
     def ranks(self) -> int:
-        """Data-parallel engines."""
+        """Number of data-parallel engines."""
         return self.data_parallel_size or 1
 
     @property

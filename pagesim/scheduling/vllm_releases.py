@@ -37,7 +37,7 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A release.
+    """What a release of vLLM does that others do otherwise.
 
     Attributes:
         reserves_full_isl: a prompt is admitted only if all of it fits, not just its first chunk.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # which asks for it
 
 
 class Drafting(NamedTuple):
-    """What drafts.
+    """How a system drafts tokens for speculative decoding.
 
     Attributes:
         drafter: the model that does; None where nothing does, where modules of the model itself do, or where

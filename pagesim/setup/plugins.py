@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from inspect import getdoc
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Generic, TypeVar
 
 from pagesim.errors import PagesimError, reason
@@ -43,6 +44,7 @@ class Plugins(Generic[T]):
         own: those that come with pagesim; these cannot be replaced.
         base: of the classes that are registered, where the parts are classes.
         methods: of what a part makes when it is called, by `make`.
+        sentences: what those that come with pagesim are, by name, for a listing.
     """
 
     def __init__(
@@ -52,18 +54,26 @@ class Plugins(Generic[T]):
         own: Mapping[str, T],
         base: type | None = None,
         methods: tuple[str, ...] = (),
+        sentences: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.option = option
         self.group = group
         self._own = own
         self._base = base
         self._methods = methods
+        self._sentences = sentences
         self._registered: dict[str, T] = {}
         _KINDS[option] = self
 
     def names(self) -> tuple[str, ...]:
         """Return every name, pagesim's own first."""
         return tuple(dict.fromkeys((*self._own, *self._registered, *self._installed())))
+
+    def sentence(self, name: str) -> str:
+        """Return what the part of that name is: of a part of others the first line of its docstring."""
+        if name in self._own:
+            return self._sentences[name]
+        return (getdoc(self.find(name)) or "").partition("\n")[0]
 
     def own(self) -> tuple[str, ...]:
         """Return the names of those that come with pagesim."""
@@ -236,7 +246,11 @@ def register(option: str, name: str, part: Any) -> None:
 
 
 def needs(used: Iterable[tuple[str, str]]) -> dict[str, dict[str, str]]:
-    """Return where those of these (option, name) come from that are not pagesim's own, by option and name."""
+    """Return the origin of each part that is not pagesim's own, by option and name.
+
+    Args:
+        used: the parts of a system, (option, name) each.
+    """
     found: dict[str, dict[str, str]] = {}
     for option, name in used:
         origin = plugins(option).origin(name)

@@ -186,7 +186,17 @@ class PreparedSystem:
 
     def notes(self) -> tuple[str, ...]:
         """Return what was noticed or assumed, once everything has run."""
-        return (*self.trace.notes, *system_notes(self.config))
+        return (*self.trace.notes, *self._burst_notes(), *system_notes(self.config))
+
+    def _burst_notes(self) -> tuple[str, ...]:
+        """Return that latencies are those of a burst where all requests arrive together."""
+        arrivals = self.trace.arrival_s
+        if self.config.system.max_concurrency is not None or len(arrivals) < 2 or arrivals[-1] > arrivals[0]:
+            return ()
+        return (
+            f"all {len(arrivals):,} requests arrive at once: latencies grow with their number and are no "
+            "server's under a steady load; rate spreads arrivals, max_concurrency bounds them",
+        )
 
     def stopped(self, error: StrictCompatError) -> PagesimError:
         """Return the error for a run that stops where the real engine goes no further."""

@@ -87,6 +87,15 @@ ALLOCATORS: Plugins[type[Allocator] | MakeBlockManager] = Plugins(
         "two-level": LayerTypePages(_two_level, is_divided=False),
         "pools": LayerTypePages(_pools, is_divided=True),
     },
+    sentences={
+        "first-fit": "contiguous: the first free run by address that is long enough",
+        "best-fit": "contiguous: the shortest free run that is long enough",
+        "buddy": "contiguous: rounded up to a power of two, halved and merged again",
+        "paged": "blocks on demand, anywhere; samples share those of their prompt",
+        "virtual": "pages on demand behind contiguous virtual addresses; none is shared (vAttention)",
+        "two-level": "large pages, each cut into the smaller ones of one layer type (Jenga)",
+        "pools": "a pool for each layer type, sized beforehand",
+    },
 )
 """Where memory is taken, by name: an allocator of neighbouring blocks, or what makes memory of a pool."""
 

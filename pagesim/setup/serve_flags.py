@@ -52,7 +52,7 @@ class Flag(BaseModel):
 
     @property
     def is_variable(self) -> bool:
-        """Whether it is a variable that stands in front of the command."""
+        """Whether it is an environment variable, which stands before the command."""
         return self.flag.isupper()
 
     @property

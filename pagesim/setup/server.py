@@ -22,6 +22,7 @@ from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.setup.build import new_pipeline
 from pagesim.setup.offload import traffic_of
 from pagesim.setup.prepare import PreparedSystem
+from pagesim.setup.registry import ALLOCATORS
 from pagesim.sim.clock import to_ticks
 from pagesim.sim.engine import Engine
 from pagesim.sim.executor import Executor, PredictedExecutor
@@ -149,6 +150,23 @@ class Server:
     def traffic(self) -> dict[str, Any]:
         """Return the chunks and bytes that each tier of the engine moved, by name; empty without one."""
         return {} if self.tiers is None else traffic_of(self.setting.config, self.scheduler)
+
+    def leak_notes(self) -> tuple[str, ...]:
+        """Return that an allocator of others kept blocks after all requests; nothing where none did."""
+        name, memory = self.setting.config.policy.allocator, self.scheduler.memory
+        leaks = self.engine.failure_modes[FailureMode.LEAK]  # as the engine itself does
+        if ALLOCATORS.owns(name) or leaks or Status.UNFINISHED in self.recorder.log.status:
+            return ()
+        free = memory.free_blocks
+        if memory.names_blocks:
+            free = min(free, sum(blocks for _, blocks in memory.free_extents()))
+        if free == memory.num_blocks:
+            return ()
+        return (
+            f"allocator {name} leaks: all requests are over, and {memory.num_blocks - free} of "
+            f"{memory.num_blocks} blocks are not free; check_allocator or "
+            "check_block_manager of pagesim.testing names the broken rule",
+        )
 
     def summary(self) -> dict[str, Any]:
         """Return what of a summary is about one engine."""

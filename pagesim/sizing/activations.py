@@ -33,7 +33,7 @@ class Images:
     """How a server treats images.
 
     Attributes:
-        tower: whether the tower is loaded; not with ``--language-model-only``.
+        tower: whether the vision tower is loaded; not with ``--language-model-only``.
         tried: whether images are part of the trial run; not with ``--skip-mm-profiling``.
         max_pixels: of the largest image, as ``--mm-processor-kwargs`` says; None for the preprocessor's own.
     """

@@ -9,6 +9,7 @@ from pagesim.allocators import OutOfBlocks
 from pagesim.allocators.allocator import Allocator
 from pagesim.kvcache.contiguous import contiguous
 from pagesim.testing.conformance import check_block_manager
+from pagesim.testing.makes import check_makes
 
 _SIZES = (1, 16, 61)
 _CHANGES = 200
@@ -25,7 +26,9 @@ def check_allocator(make: Callable[[int], Allocator]) -> None:
 
     Raises:
         AssertionError: a rule is broken; the message says which.
+        TypeError: an allocator is given in place of what makes one.
     """
+    check_makes(make)
     for num_blocks in _SIZES:
         first, second = make(num_blocks), make(num_blocks)
         assert _lead(first) == _lead(second), "the same calls gave different blocks"

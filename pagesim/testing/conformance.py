@@ -11,6 +11,7 @@ from pagesim.kvcache.pool import Pool
 from pagesim.kvcache.reservation import RESERVATIONS
 from pagesim.testing.copied import copied
 from pagesim.testing.life import Life
+from pagesim.testing.makes import check_makes
 from pagesim.testing.random_life import RandomLife
 from pagesim.testing.requests import LivingRequest, takes_samples
 
@@ -52,7 +53,9 @@ def check_block_manager(make: Callable[[Pool], BlockManager], reservation: str |
 
     Raises:
         AssertionError: a rule is broken; the message says which.
+        TypeError: memory is given in place of what makes it.
     """
+    check_makes(make)
     for pool in pools(reservation):
         try:
             _check_empty(make(pool))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 from pagesim.eviction import CacheView, EvictionPolicy, Future, PrefixCache
+from pagesim.testing.makes import check_makes
 
 _PROMPTS = 400
 _CAPACITIES = (1, 2, 7, 24)
@@ -22,7 +23,9 @@ def check_eviction_policy(make: Callable[[CacheView], EvictionPolicy]) -> None:
 
     Raises:
         AssertionError: a rule is broken; the message says which.
+        TypeError: a policy is given in place of what makes one.
     """
+    check_makes(make)
     for capacity in _CAPACITIES:
         first, second = _victims(make, capacity), _victims(make, capacity)
         assert first == second, "the same prompts evicted different blocks"

@@ -87,3 +87,13 @@ def test_a_policy_of_ones_own_is_a_class_and_a_call(succeeds, conversations):
 )
 def test_what_cannot_be_compared_is_refused(refused, conversations, given, said):
     assert said in refused(*CACHE, "--trace", conversations, *given)
+
+
+def test_a_servers_line_names_the_model_and_the_type_of_its_cache(succeeds, conversations, tmp_path):
+    """Llama 3.1 8B keeps 32 layers · 2 · 8 heads · 128 numbers of a byte for each of 512 tokens: 32 MiB."""
+    line = "vllm serve meta-llama/Llama-3.1-8B-Instruct --kv-cache-dtype fp8 --port 8000"
+    given = ("--serve", line, "--gpu", "h100", "--trace", conversations, "--policies", "lru")
+    done = succeeds("cache", *given, "--out", tmp_path / "out")
+    with (tmp_path / "out" / "cache.csv").open(newline="") as file:
+        assert {int(row["block_bytes"]) for row in csv.DictReader(file)} == {32 * 2**20}
+    assert "without an effect here: --port" in done.err

@@ -12,9 +12,11 @@ import pytest
 import typer
 
 from pagesim.cli.commands import TABLE, cli
+from pagesim.eviction import EVICTION_POLICIES
 from pagesim.hardware import gpus
 from pagesim.models import models
 from pagesim.setup.presets import POLICIES
+from pagesim.setup.registry import ALLOCATORS
 from pagesim.workloads import workloads
 
 EXAMPLE = re.compile(r"Example: pagesim(.*)", re.DOTALL)
@@ -107,3 +109,17 @@ def test_flags_of_servers_are_found_by_a_part_of_their_names(succeeds, refused):
     assert "config/kv_transfer.py" in listed
     assert "VLLM_KV_CACHE_LAYOUT" in succeeds("list", "flags", "kv_cache_layout").out
     assert "no flag of vLLM or SGLang has 'wings' in its name" in refused("list", "flags", "wings")
+
+
+@pytest.mark.parametrize("kind", ["allocators", "evictions"])
+def test_what_can_be_chosen_is_listed_with_a_sentence(kind, succeeds, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    names = {"allocators": ALLOCATORS, "evictions": EVICTION_POLICIES}[kind].own()
+    rows = [line.split(maxsplit=1) for line in succeeds("list", kind).out.splitlines()[3:-1]]
+    assert [name for name, _ in rows] == list(names)
+    assert len({sentence for _, sentence in rows}) == len(names)
+
+
+def test_what_an_ablation_needs_stands_in_its_help(succeeds, refused):
+    assert "Required: a profile by name" in " ".join(succeeds("ablate", "block-size", "--help").out.split())
+    assert "--profile is needed" in refused("ablate", "block-size", "--num-requests", "2")

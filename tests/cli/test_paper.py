@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,11 @@ def test_two_processes_give_the_same_bytes_as_one(succeeds, tmp_path):
     succeeds(*CHEAP, "--out", tmp_path / "one")
     succeeds(*CHEAP[:-1], "2", "--out", tmp_path / "two")
     assert files(tmp_path / "one") == files(tmp_path / "two")
+
+
+def test_the_letters_of_the_papers_numbers_are_explained(succeeds, tmp_path):
+    said = succeeds("reproduce", "fig19a", "--quick", "--jobs", "1", "--out", tmp_path).out
+    assert re.search(r" V +", said)
+    assert "V: text of the paper" in said
+    assert "F: read off a curve by eye, ±15 %" in said
+    assert "A: " not in said

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import pagesim as ps
+
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "plan.md"
 
 
@@ -332,3 +334,42 @@ def test_the_bytes_of_the_cache_may_have_a_unit(succeeds):
         "plan", "--model", "llama-3.1-8b", "--gpu", "h100", "--kv-cache-memory-bytes", "20GiB"
     ).out
     assert "GPU KV cache size: 163,840 tokens" in told
+
+
+STEPPED = ("plan", "--gpu", "h100", "--model", "llama-3.1-8b", "--kv-cache-dtype", "fp8")
+
+
+def test_a_step_takes_what_its_terms_add_up_to(succeeds):
+    """64 decodes at 4,096 tokens read 64 · 4,096 · 65,536 bytes of an FP8 cache at 3.35 TB/s at best."""
+    step = succeeds(*STEPPED, "--step", "64x4096", "--json").json["step"]
+    assert sum(step["parts"].values()) == pytest.approx(step["seconds"], rel=1e-6)
+    least = 64 * 4096 * (32 * 2 * 8 * 128) / 3.35e12
+    assert least < step["parts"]["decode attention"] < 1.5 * least
+    shown = succeeds(*STEPPED, "--step", "64x4096").out
+    assert re.search(rf"decode attention +{1e3 * step['parts']['decode attention']:.3f} ", shown)
+    assert re.search(rf"in all +{1e3 * step['seconds']:.3f} +100.0", shown)
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "gpt-oss-20b", "llama4-scout"])
+def test_a_step_takes_as_long_as_in_a_run(model, succeeds):
+    """Of gpt-oss every second layer looks back on 128 tokens; Llama 4 attends within chunks."""
+    trace = ps.make_trace("fixed:300,40", arrivals="all-at-once", num_requests=4)
+    steps = ps.simulate(
+        trace, model=model, gpu="h100", tensor_parallel_size=8, num_blocks=2000, steps="iterations"
+    ).steps
+    (row,) = steps[steps["sum_context_tokens"] == 4 * 320].to_dict("records")
+    of_model = ("--model", model, "--tensor-parallel-size", 8, "--max-model-len", 8192)
+    priced = succeeds("plan", "--gpu", "h100", *of_model, "--step", "4x320", "--json").json["step"]
+    assert priced["seconds"] == pytest.approx(row["step_s"], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--step", "64"), "step is '64'; it must be NxCONTEXT or NxCONTEXT+PROMPT, such as 64x4096+512"),
+        (("--step", "64x0"), "nothing decodes, and there is no prompt"),
+        (("--step", "1x100", "--grid", "kv_cache_dtype=fp8,bf16"), "step is for one plan"),
+    ],
+)
+def test_what_is_no_step_is_refused(given, said, refused):
+    assert said in refused(*STEPPED, *given)

@@ -177,3 +177,11 @@ def test_what_was_assumed_is_said_and_kept(succeeds, tmp_path, trace_file):
     outcome = succeeds("sweep", "--trace", unsorted, "--jobs", "1", "--out", tmp_path / "out")
     assert outcome.err.count("have been sorted") == 1
     assert "have been sorted" in pd.read_parquet(tmp_path / "out" / "runs.parquet")["notes"][0]
+
+
+def test_notes_that_differ_in_their_numbers_are_said_once(succeeds):
+    said = succeeds("sweep", "--grid", "rate=1,2,4", *LOAD, "--policy", "vllm-sosp").err.splitlines()
+    (arrivals,) = [line for line in said if line.startswith("note: arrivals")]
+    assert arrivals == (
+        "note: arrivals: poisson, rate 1, num_requests 20, seed 0 (and 2 more with other numbers)"
+    )

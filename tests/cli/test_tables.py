@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 import pytest
 
@@ -160,3 +162,31 @@ def test_kv_groups_have_columns_and_a_table_of_their_own(succeeds, tmp_path):
     plain = succeeds("run", *SMALL[:-2], *flags, "--model", "llama-3.1-8b").out
     assert "By KV group" not in plain
     assert "out-of-window" not in plain
+
+
+def test_a_run_says_how_large_its_cache_is_and_what_share_of_prompts_was_found(succeeds, conversations):
+    """Of two conversations' turns of 1, 2 and 3 · 512 tokens 0, 1 and 2 · 512 are cached."""
+    load = ("run", "--model", "tiny", "--trace", conversations, "--num-requests", "6")
+    sizes = {
+        ("vllm-v1", "2001"): "32,000 tokens in 2,000 blocks of 16",  # one is vLLM's null block
+        ("sglang", "32000"): "32,000 tokens in 32,000 blocks of 1",
+    }
+    for (policy, blocks), size in sizes.items():
+        said = succeeds(*load, "--policy", policy, "--num-blocks", blocks).out
+        assert "prefix hit rate 50.00 %" in said
+        assert f"KV cache, % of {size}" in said
+    load = (*load, "--num-blocks", "2000")
+    said = succeeds(*load, "--no-enable-prefix-caching").out
+    assert "prefix hit rate" not in said
+    beside = succeeds(*load, "--policies", "vllm-v1,vllm-sosp").out
+    assert re.search(r"prefix hit rate, % +50\.00 +–", beside)
+    both = ("--model", "gpt-oss-20b", "--gpu", "h100", "--num-blocks", "2000")
+    hybrid = succeeds("run", *both, "--trace", "fixed:100,10", "--rate", "1", "--num-requests", "2").out
+    assert re.search(r"KV cache, % of [\d.]+ GiB in 1,999 blocks of 16 tokens", hybrid)
+
+
+def test_requests_that_arrive_at_once_are_said_to_be_a_burst(succeeds):
+    load = ("run", "--trace", "fixed:100,10", "--num-requests", "20")
+    assert "all 20 requests arrive at once: " in succeeds(*load).err
+    assert "arrive at once" not in succeeds(*load, "--rate", "2").err
+    assert "arrive at once" not in succeeds(*load, "--max-concurrency", "4").err

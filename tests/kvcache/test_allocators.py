@@ -9,7 +9,10 @@ from random import Random
 import pytest
 
 from pagesim.allocators import Allocator, BestFit, Buddy, Extent, FirstFit
-from pagesim.testing import check_allocator
+from pagesim.eviction import CacheView
+from pagesim.eviction.lru import Lru
+from pagesim.kvcache import KVGroup, PagedManager
+from pagesim.testing import check_allocator, check_block_manager, check_eviction_policy
 
 
 def buddy(num_blocks: int) -> Buddy:
@@ -104,3 +107,19 @@ class DrawsLots(FirstFit):
 def test_a_broken_allocator_is_caught(broken: Callable[[int], Allocator], rule: str) -> None:
     with pytest.raises(AssertionError, match=rule):
         check_allocator(broken)
+
+
+@pytest.mark.parametrize(
+    ("check", "part"),
+    [
+        (check_allocator, FirstFit(16)),
+        (check_block_manager, PagedManager(16, [KVGroup(16)])),
+        (check_eviction_policy, Lru(CacheView(4, [], []))),
+    ],
+)
+def test_a_part_in_place_of_its_class_is_answered_with_what_to_pass(
+    check: Callable[[object], None], part: object
+) -> None:
+    name = type(part).__name__
+    with pytest.raises(TypeError, match=f"this is one {name}, .*: pass the class, {name}"):
+        check(part)

@@ -23,7 +23,7 @@ from pagesim.kvcache import (
 )
 from pagesim.scheduling import EngineRequest, Scheduler, VllmSosp
 from pagesim.setup.compiled import form
-from pagesim.setup.registry import SCHEDULERS
+from pagesim.setup.registry import ALLOCATORS, SCHEDULERS
 from pagesim.setup.system import System, checked
 from pagesim.sim.clock import to_ticks
 
@@ -356,3 +356,34 @@ def test_names_are_pagesims_own_first() -> None:
     assert names[0] == "static"
     assert names[-1] == "a"
     assert np.all([SCHEDULERS.owns(name) for name in names[:-1]])
+
+
+class Leaky(FirstFit):
+    """Keeps the last block of what it is given back."""
+
+    def free(self, blocks: Any) -> None:
+        super().free(blocks[:-1])
+
+
+@pytest.mark.parametrize(("num_blocks", "given_up"), [(20, 0), (4, 3)])
+def test_an_allocator_that_leaks_is_named_beside_what_comes_of_it(num_blocks, given_up) -> None:
+    """A request reserves its 32 tokens in two blocks of 16, and one of these is lost as it ends.
+
+    Of four blocks the first request leaves 0, 2 and 3, and the second 0 and 2: not neighbours for the third.
+    """
+    ps.register("allocator", "leaky", Leaky)
+    trace = ps.make_trace("fixed:30,2", rate=0.1, num_requests=5)
+    few = {"num_blocks": num_blocks, "block_size": 16}
+    for name, lost in (("leaky", 5 - given_up), ("first-fit", 0)):
+        result = ps.simulate(trace, "orca-oracle", allocator=name, **few)
+        assert result.summary["requests"]["unschedulable"] == (given_up if lost else 0)
+        said = [note for note in result.notes if "leaks" in note]
+        of = f"allocator leaky leaks: all requests are over, and {lost} of {few['num_blocks']} blocks are not"
+        assert (len(said) == 1 and said[0].startswith(of)) if lost else not said
+    alone = ps.simulate_cluster(trace, "orca-oracle", replicas=1, allocator="leaky", **few)
+    assert alone.notes[-1].startswith("allocator leaky leaks")
+
+
+def test_a_listing_has_the_first_line_of_a_parts_docstring() -> None:
+    ps.register("allocator", "leaky", Leaky)
+    assert ALLOCATORS.sentence("leaky") == "Keeps the last block of what it is given back."

@@ -14,7 +14,7 @@ DECODE, PROMPTS = "generation", "context"
 
 
 class DeltaNet(NamedTuple):
-    """A recurrent layer.
+    """What a recurrent layer takes (gated delta rule).
 
     Attributes:
         decode: seconds over sequences; the length is 1.

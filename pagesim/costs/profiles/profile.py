@@ -189,7 +189,7 @@ class Shape(Strict):
 
     @classmethod
     def of(cls, model: ModelSpec) -> Shape:
-        """Return a model's."""
+        """Return the shape of a model."""
         sizes = {name: getattr(model, name) for name in cls.model_fields}
         return cls(**{**sizes, "name": model.shape_name})
 

@@ -82,7 +82,7 @@ class Rank:
 
     @property
     def heads(self) -> int:
-        """Query heads."""
+        """Query heads on one GPU."""
         return self.whole.heads // self.tp
 
     @cached_property

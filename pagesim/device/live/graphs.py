@@ -22,7 +22,7 @@ idle."""
 
 
 class DecodeGraphs:
-    """Captured once and replayed over the same tensors, into which every batch is copied.
+    """CUDA graphs of decode steps, each captured once; every batch is copied into the tensors of its graph.
 
     A graph does not know how long contexts will be: its decode kernel has as many splits as the longest there
     can be needs, and cuts shorter ones into parts that are shorter. Beside a CPU nothing is

@@ -175,7 +175,12 @@ def run_pools(
         summary,
         columns,
         _joined(of_pool),
-        (*setting.notes(), NOT_CHECKED, options.link.note),
+        (
+            *setting.notes(),
+            NOT_CHECKED,
+            options.link.note,
+            *(note for servers, _, _ in pools.values() for server in servers for note in server.leak_notes()),
+        ),
         tables(accounts) if steps else None,
     )
 

@@ -158,7 +158,8 @@ def run_cluster(
         },
         **together(setting, servers, of_requests, started),
     }
-    return ClusterResult(system, summary, columns, table, setting.notes())
+    notes = (*setting.notes(), *(note for server in servers for note in server.leak_notes()))
+    return ClusterResult(system, summary, columns, table, notes)
 
 
 def name_of(router: str | Router) -> str:

@@ -20,7 +20,7 @@ has run in which it was decided, and is known with the outcome of one that was l
 
 @dataclass(frozen=True, slots=True)
 class DecodingLoad:
-    """What runs meanwhile.
+    """Sequences that decode while others load their prompts from a tier.
 
     Attributes:
         sequences: that decode.

@@ -28,7 +28,7 @@ def fits(text: str) -> bool:
 
 
 def read(file: Path) -> tuple[RecordedRun, ...]:
-    """Return the runs.
+    """Return the runs of a table, one a row.
 
     Raises:
         PagesimError: a column is missing, or a cell is no number.

@@ -39,7 +39,7 @@ def fits(data: object) -> bool:
 
 
 def read(name: str, data: Mapping[str, Any]) -> tuple[RecordedRun, ...]:
-    """Return the runs."""
+    """Return the runs of a report, one a benchmark."""
     if not (reports := data["benchmarks"]):
         raise PagesimError(f"{name}: has no benchmark; let guidellm finish one")
     server = server_of(name, data)

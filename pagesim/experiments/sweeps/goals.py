@@ -44,7 +44,7 @@ class Goal:
         return f"{self.latency}.{self.statistic}"
 
     def value(self, summary: Mapping[str, Any]) -> float | None:
-        """Return what a run found, in seconds; None where it has no such number."""
+        """Return the bounded latency of a run's summary, in seconds; None where it has none."""
         found: float | None = summary[self.latency][self.statistic]
         return found
 

@@ -51,7 +51,7 @@ def _seal(ended: dict[str, Any]) -> str:
 
 
 class RunStore:
-    """Runs by key.
+    """Runs that are over, in a folder, each in a file under its key.
 
     A file appears whole or not at all, so that a process that is killed, or writes at the
     same time, does no harm.
@@ -88,7 +88,7 @@ class RunStore:
         """Return how a run ended; None if it has not.
 
         Raises:
-            PagesimError: the file is none, or was changed since the run was stored.
+            PagesimError: the file holds no run, or was changed since the run was stored.
         """
         file = self._runs / f"{key}.json"
         found = _read(file)

@@ -265,9 +265,29 @@ def _probe(runs: Sequence[StoredRun], goals: Sequence[Goal]) -> dict[str, Any]:
     unserved = sum(map(_unserved, summaries))
     error = next((run.record.error for run in runs if run.record.error is not None), None)
     kept = all(means[goal.metric] <= goal.seconds for goal in goals)  # false for NaN
-    notes = "\n".join(dict.fromkeys(note for run in runs for note in run.record.notes))
     hold = kept and not unserved and error is None
-    return {**means, "hold": hold, "unserved": unserved, "error": error, "notes": notes}
+    notes = [note for run in runs for note in run.record.notes]
+    if hold:
+        notes += [_burst(run.scenario.rate, run.record.summary) for run in runs]
+    text = "\n".join(dict.fromkeys(filter(None, notes)))
+    return {**means, "hold": hold, "unserved": unserved, "error": error, "notes": text}
+
+
+def _burst(rate: float | None, summary: Mapping[str, Any] | None) -> str:
+    """Return that requests at a rate are a short burst, if they are; nothing otherwise.
+
+    By Little's law rate · latency requests are outstanding once a load is steady. Where these are a tenth of
+    all requests or more, much of the run is its beginning and its end, and queues have no time to grow.
+    """
+    if rate is None or not math.isfinite(rate) or summary is None or summary["latency"]["mean"] is None:
+        return ""
+    total, latency = summary["requests"]["total"], summary["latency"]["mean"]
+    if rate * latency < total / 10:
+        return ""
+    return (
+        f"{total:,} requests are a short burst: at {rate:.4g} requests/s they arrive within "
+        f"{total / rate:.3g} s, and one takes {latency:.3g} s; a longer load holds less: raise num_requests"
+    )
 
 
 def _mean(values: Sequence[float | None]) -> float:

@@ -17,7 +17,7 @@ from pagesim.setup.compiled import mypyc_attr
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A hit.
+    """What a hybrid prefix cache has of a prompt.
 
     Attributes:
         tokens: how many.

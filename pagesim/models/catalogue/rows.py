@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parent / "families"
 
 
 class Row(BaseModel):
-    """A released model.
+    """A row of the catalogue: a released model.
 
     Attributes:
         name: what users call it here; that of its first id, in small letters, where it is left out.

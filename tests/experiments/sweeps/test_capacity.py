@@ -139,3 +139,24 @@ def test_a_search_that_makes_no_sense_is_said_in_one_sentence(options, said):
     with pytest.raises(ps.PagesimError) as caught:
         ps.capacity(**{"goals": ["ttft<=1s"], "num_requests": 5, **options})
     assert str(caught.value).startswith(said)
+
+
+def test_a_load_that_is_a_short_burst_says_so():
+    """A request takes 100 iterations of 20 ms: 8 are outstanding at 4 requests/s, and 16 of 100 at 8."""
+    tables = ps.capacity(
+        "fixed:300,100",
+        ["vllm-sosp"],
+        goals="latency<=100s",
+        lowest=4,
+        highest=8,
+        num_requests=100,
+        num_blocks=2000,
+        cost="affine:0.02,0,0",
+        jobs=1,
+    )
+    few, many = tables.probes["notes"].tolist()
+    assert tables.probes["rate"].tolist() == [4, 8]
+    assert "burst" not in few
+    assert (
+        "100 requests are a short burst: at 8 requests/s they arrive within 12.5 s, and one takes 2" in many
+    )
