@@ -121,50 +121,6 @@ def test_a_group_of_samples_is_swapped_out_whole_and_comes_back_before_anybody_j
     assert result.summary["requests"]["finished"] == 3
 
 
-def test_v0_computes_prompts_alone_and_everybody_else_stands_still() -> None:
-    trace = ps.Trace(np.array([0.0, 1.5]), np.array([4, 2]), np.array([4, 2]))
-    result = ps.simulate(trace, "vllm-v0", num_blocks=8, block_size=2, watermark=0.0, **SECOND)
-    assert log(
-        result, "clock", "num_running", "num_batched_tokens", "sum_context_tokens", "free_gpu_blocks", "used"
-    ) == [
-        (0.0, 1, 4, 4, 6, 4),
-        (1.0, 1, 1, 5, 5, 5),
-        (2.0, 2, 2, 2, 4, 5 + 2),  # the second's prompt; the first stands still
-        (3.0, 2, 2, 9, 3, 6 + 3),
-        (4.0, 1, 1, 7, 4, 7),
-    ]
-    # The first's gaps are 1, 2 and 1 s, the second's is 1 s.
-    assert result.summary["itl"]["mean"] == pytest.approx(5 / 4)
-    assert result.summary["itl"]["p99"] == 2.0
-
-
-def test_v1_runs_a_long_prompt_in_chunks_beside_the_decodes() -> None:
-    trace = ps.Trace(np.array([0.0, 0.5]), np.array([2, 7]), np.array([4, 2]))
-    result = ps.simulate(
-        trace,
-        "vllm-v1",
-        num_blocks=9,
-        block_size=2,
-        max_num_batched_tokens=4,
-        max_num_seqs=4,
-        async_scheduling=False,
-        **SECOND,
-    )
-    assert log(
-        result, "clock", "num_running", "num_batched_tokens", "sum_context_tokens", "free_gpu_blocks", "used"
-    ) == [
-        (0.0, 1, 2, 2, 7, 2),
-        (1.0, 2, 4, 3 + 3, 4, 6),  # one token and a chunk of three
-        (2.0, 2, 4, 4 + 6, 3, 10),
-        (3.0, 2, 2, 5 + 7, 1, 12),  # the last chunk, of one token
-        (4.0, 1, 1, 8, 4, 8),
-        (5.0, 0, 0, 0, 8, 0),  # the workers are told that both have ended
-    ]
-    assert result.requests["first_scheduled_s"].tolist() == [0.0, 1.0]
-    assert result.requests["first_token_s"].tolist() == [1.0, 4.0]
-    assert result.requests["finish_s"].tolist() == [4.0, 5.0]
-
-
 def test_a_static_batch_is_padded_and_finishes_as_one() -> None:
     trace = ps.Trace(np.array([0.0, 0.0, 0.5]), np.array([4, 2, 1]), np.array([1, 3, 1]))
     result = ps.simulate(
