@@ -202,42 +202,6 @@ def test_runs_of_chunks_fare_as_each_chunk_alone(eviction, seeds):
     assert evicted > 0 or eviction == "never"
 
 
-@pytest.mark.parametrize("eviction", ["lru", "arc"])
-def test_of_a_request_the_tail_goes_first(eviction):
-    store = store_of(4, eviction)
-    serve(store, prompt(1, 4))
-    serve(store, prompt(2, 2))
-    assert there(store, prompt(1, 4)) == [0, 1]
-
-
-def test_by_chunk_the_head_goes_first():
-    store = store_of(4, "lru-chunk")
-    serve(store, prompt(1, 4))
-    serve(store, prompt(2, 2))
-    assert there(store, prompt(1, 4)) == [2, 3]
-
-
-def test_the_request_that_was_active_longest_ago_loses_its_chunks_first():
-    store = store_of(6)
-    serve(store, prompt(1, 3))
-    serve(store, prompt(2, 3))
-    serve(store, prompt(1, 3))
-    serve(store, prompt(3, 3))
-    assert (there(store, prompt(1, 3)), there(store, prompt(2, 3))) == ([0, 1, 2], [])
-
-
-def test_a_request_has_the_rank_of_its_first_use_until_it_is_over():
-    store = store_of(4)
-    long = serve(store, prompt(1, 1), finish=False)
-    serve(store, prompt(2, 2), finish=False)
-    store.written(store.offer(long, prompt(1, 2)))  # later, but of the request that came first
-    serve(store, prompt(3, 1), finish=False)
-    assert there(store, prompt(1, 2)) == [0]
-    store.finish(long)
-    serve(store, prompt(4, 2), finish=False)
-    assert (there(store, prompt(1, 2)), there(store, prompt(2, 2))) == ([0], [])
-
-
 def test_what_is_offered_read_or_written_never_goes():
     store = store_of(3)
     serve(store, prompt(1, 1))
