@@ -258,32 +258,6 @@ def test_beside_states_no_more_sequences_start_than_there_are_blocks():
 
 
 @pytest.mark.parametrize(
-    ("flags", "full"),
-    [
-        ("", True),
-        ("--enforce-eager", False),
-        ("--no-enforce-eager", True),
-        ("-O0", False),
-        ("-O1", False),
-        ("-O3", True),
-        ("-cc.cudagraph_mode=PIECEWISE", False),
-        ("-cc.cudagraph_mode none", False),
-        ("""--compilation-config '{"cudagraph_mode": "PIECEWISE"}'""", False),
-        ("""-O1 -cc '{"mode": 3, "cudagraph_mode":"FULL_DECODE_ONLY"}'""", True),
-    ],
-)
-def test_a_line_says_whether_cuda_graphs_hold_whole_iterations(flags, full):
-    line = f"vllm serve qwen3-next-80b -tp 4 --max-model-len 32768 --num-gpu-blocks-override 876 {flags}"
-    of, graphs = served(line)
-    assert graphs is full
-    if full:
-        with pytest.raises(CapacityError, match="max_num_seqs is 1024, more than the 876 KV blocks"):
-            check_serve_line(EngineConfig(of), full_graphs=graphs)
-        of = served(f"{line} --max-num-seqs 876")[0]
-    check_serve_line(EngineConfig(of), full_graphs=graphs)
-
-
-@pytest.mark.parametrize(
     ("name", "on", "what"),
     [
         ("gpt-oss-20b", "a100-80gb", "attention sinks"),  # the planner of 0.33.0 refuses it so
