@@ -3,36 +3,12 @@
 from __future__ import annotations
 
 from math import inf
-from random import Random
 
 import pytest
 
 from pagesim.eviction import EVICTION_POLICIES, CacheView, EvictionPolicy, FlatCache, PrefixCache
 from pagesim.testing import check_eviction_policy
-from tests.eviction.naive import (
-    NaiveArc,
-    NaiveFifo,
-    NaiveFilo,
-    NaiveLfu,
-    NaiveLru,
-    NaiveMru,
-    NaiveS3Fifo,
-    NaiveSieve,
-)
 from tests.eviction.plugins import PLUGINS
-
-OPERATIONS = 10_000
-BLOCKS = 60
-NAIVE = {
-    "lru": NaiveLru,
-    "fifo": NaiveFifo,
-    "lfu": NaiveLfu,
-    "sieve": NaiveSieve,
-    "s3fifo": NaiveS3Fifo,
-    "arc": NaiveArc,
-    "mru": NaiveMru,
-    "filo": NaiveFilo,
-}
 
 
 def a_view(capacity: int, **given: object) -> CacheView:
@@ -52,45 +28,6 @@ def test_a_policy_of_the_box_keeps_the_contract(name: str) -> None:
 @pytest.mark.parametrize("kind", PLUGINS.values())
 def test_a_policy_of_ones_own_keeps_the_contract(kind: type[EvictionPolicy]) -> None:
     check_eviction_policy(kind)
-
-
-@pytest.mark.parametrize("capacity", [10, 23])
-@pytest.mark.parametrize("name", NAIVE)
-def test_a_policy_names_the_victims_of_its_plain_model(name: str, capacity: int) -> None:
-    """Blocks are used, and may go or not, at random; both are told the same."""
-    rng, view = Random(capacity), a_view(capacity)
-    assert view.free is not None
-    policy = EVICTION_POLICIES.find(name)(view)
-    model = NAIVE[name](capacity, view.may_go)
-    cached: set[int] = set()
-    victims = 0
-    for _ in range(OPERATIONS):
-        block = rng.randrange(BLOCKS)
-        turned = [each for each in cached if rng.random() < 0.1]
-        for each in turned:
-            if each in view.free:
-                view.free.discard(each)
-            else:
-                view.free.add(each)
-                policy.freed(each)
-        if block in cached:
-            policy.hit(block)
-            model.hit(block)
-            continue
-        policy.miss(block)
-        model.miss(block)
-        if len(cached) == capacity:
-            victim = policy.evict()
-            assert victim == model.evict()
-            if victim is None:
-                continue
-            victims += 1
-            cached.discard(victim)
-            view.free.discard(victim)
-        policy.insert(block)
-        model.insert(block)
-        cached.add(block)
-    assert victims > OPERATIONS // 4
 
 
 def served(policy: EvictionPolicy, *prompts: list[int]) -> list[list[int]]:
