@@ -217,36 +217,6 @@ def test_what_is_offered_read_or_written_never_goes():
     assert store.victims == prompt(3, 1)
 
 
-def test_arc_keeps_what_a_second_request_used_when_that_is_over():
-    store = store_of(4, "arc")
-    serve(store, prompt(1, 2))
-    serve(store, prompt(1, 2))
-    for request in range(2, 9):
-        serve(store, prompt(request, 2))
-    assert there(store, prompt(1, 2)) == [0, 1]
-    plain = store_of(4, "lru")
-    serve(plain, prompt(1, 2))
-    serve(plain, prompt(1, 2))
-    for request in range(2, 9):
-        serve(plain, prompt(request, 2))
-    assert there(plain, prompt(1, 2)) == []
-
-
-def test_arc_gives_recent_chunks_more_room_when_evicted_ones_come_back():
-    """Each is a ghost of a recent chunk and raises the target, until the frequent one goes instead."""
-
-    def frequent_after(requests):
-        store = store_of(3, "arc")
-        serve(store, prompt(1, 1))
-        serve(store, prompt(1, 1))
-        for request in requests:
-            serve(store, prompt(request, 1))
-        return there(store, prompt(1, 1))
-
-    assert frequent_after([2, 3, 4, 5, 6, 7, 8, 9]) == [0]
-    assert frequent_after([2, 3, 4, 2, 3, 4, 2, 3]) == []
-
-
 def test_a_threshold_takes_a_chunk_when_it_was_offered_often_enough():
     store = store_of(4, threshold=3)
     offered = [store.offer(RequestUse(), prompt(1, 1)) for _ in range(3)]
