@@ -173,19 +173,6 @@ def test_the_default_policy_is_vllm_as_its_release_serves(succeeds):
     assert succeeds("run", *LOAD, "--policy", "orca-max", "--json").json["policy"] == "orca-max"
 
 
-def test_a_static_batch_is_no_larger_than_max_batch(succeeds):
-    summary = succeeds("run", *LOAD, "--policy", "static", "--max-batch", "3", "--json").json
-    assert 1 < summary["batch"]["mean"] <= 3
-
-
-@pytest.mark.parametrize("policy", ["static", "vllm-sosp"])
-def test_without_fast_forwards_every_iteration_is_a_row(succeeds, policy):
-    flags = ("--trace", "fixed:50,20", "--num-requests", "30", "--policy", policy, "--json")
-    forwarding, stepping = succeeds("run", *flags).json, succeeds("run", *flags, "--no-fast-forward").json
-    assert forwarding["sim"]["rows"] < stepping["sim"]["rows"] == stepping["iterations"]
-    assert result(forwarding) == result(stepping)
-
-
 def test_a_comparison_gives_an_option_to_the_policies_that_know_it(succeeds):
     flags = ("--max-batch", "3", "--preemption", "swap")
     policies = ("static", "orca-oracle", "vllm-sosp")

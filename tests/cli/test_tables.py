@@ -99,19 +99,6 @@ def test_only_static_batches_have_a_table_of_batches(stored):
         table("batches")
 
 
-def test_columns_are_those_of_the_golden_logs(shared, stored):
-    _, table = stored("--steps")
-    for name in ("requests", "steps"):
-        golden = pd.read_parquet(shared / "golden" / f"sosp_fig2_vllm.{name}.parquet")
-        assert set(golden.columns) <= set(table(name).columns)
-
-
-def test_batches_are_those_of_the_golden_log(shared, stored):
-    _, table = stored("--policy", "static")
-    golden = pd.read_parquet(shared / "golden" / "sosp_ft_0.2.batches.parquet")
-    assert set(golden.columns) <= set(table("batches").columns)
-
-
 def test_a_comparison_is_drawn_as_bars_in_the_terminal(succeeds):
     out = succeeds("run", "--num-requests", "30", "--policies", "orca-max,vllm-sosp").out
     bars = [line.split() for line in out.splitlines() if "█" in line and "used" not in line]

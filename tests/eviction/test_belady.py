@@ -39,9 +39,3 @@ def test_the_working_set_is_the_smallest_tier_with_every_hit(requests):
     assert future.hits(future.working_set) == future.possible_hits
     if future.working_set:
         assert future.hits(future.working_set - 1) < future.possible_hits
-
-
-def test_what_is_asked_for_last_goes():
-    assert Future(["a", "b", "c", "a", "b", "c"]).hits(1) == 1  # a; one hit a round is all that fits
-    assert Future(["a", "b", "c", "a", "b", "c"]).hits(2) == 2
-    assert Future(["ab", "c", "ab"]).hits(2) == 2, "what never comes again is not kept"

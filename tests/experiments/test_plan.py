@@ -174,15 +174,6 @@ def test_a_longest_request_that_ends_in_the_middle_of_a_block_takes_the_whole_of
     assert plan(system(max_model_len=1000, vllm_version="0.11.2"), cache_bytes=blocks(630)).tokens == 630 * 16
 
 
-def test_the_longest_request_that_a_refusal_names_is_the_longest_that_is_not_refused():
-    with pytest.raises(
-        CapacityError, match=r"lower max_model_len to at most 1584, or raise gpu_memory"
-    ) as error:
-        plan(system(max_model_len=1585), cache_bytes=blocks(100))
-    assert "100 KV blocks on 1 × h100, one of them the null block" in str(error.value)
-    assert plan(system(max_model_len=1584), cache_bytes=blocks(100)).at_once == 1
-
-
 def test_a_model_that_does_not_fit_is_refused_with_the_number_of_gpus_that_it_needs():
     with pytest.raises(CapacityError, match=r"opt-66b .* does not fit on l4: .* that fits is 8"):
         plan(System(policy="vllm-v1", model="opt-66b", gpu="l4"))

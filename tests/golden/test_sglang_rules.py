@@ -7,6 +7,8 @@ import csv
 import importlib.util
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import ModuleType
@@ -206,6 +208,14 @@ def log_of(options: dict[str, Any], trace: Path, steps: Path) -> GoldenLog:
         del ours["speculative_num_steps"], ours["speculative_eagle_topk"]
     if ours.get("speculative_algorithm") == "STANDALONE":
         ours["speculative_draft_model_path"] = "llama-3.2-1b"
+    if "mamba_chunk_size" in ours:
+        chunk = ours.pop("mamba_chunk_size")
+        state = f"kind = 'state', conv = [3, 64], state = [2, 16, 16], kernel_chunk = {chunk}"
+        ours["model"] = model_of(steps.parent, state)
+    if "window" in ours:
+        window = ours.pop("window")
+        layer = f"kind = 'window', kv_heads = 1, head_dim = 64, window = {window + 1}"
+        ours["model"] = model_of(steps.parent, layer)
     ours |= {
         "block_size": page,
         "num_blocks": ours.pop("max_total_tokens") // page,
@@ -228,68 +238,116 @@ def log_of(options: dict[str, Any], trace: Path, steps: Path) -> GoldenLog:
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(5))
-def test_random_systems_decide_by_the_rules(
-    newer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
-) -> None:
-    common, mini = load(newer, monkeypatch, "mini_now")
-    compared = retracting = 0
-    for seed in range(part * PART, (part + 1) * PART):
-        rnd = Random(seed)
-        trace, steps = tmp_path / "trace.csv", tmp_path / "log.steps.parquet"
-        random_trace(newer, trace, rnd, seed)
-        options = random_options(rnd)
-        if seed % PART != 1:  # which retracts as it is
-            options |= random_knobs(rnd, options)
-            with_priorities(trace, rnd)
-        log = decided(common, mini, options, trace)
-        if log is None:
-            continue
-        compared += 1
-        retracting += bool(log["num_retracted"].any())
-        log.to_parquet(steps)
-        for stepping in (False, True):
-            difference = compare_log(log_of(options, trace, steps), stepping=stepping).difference
-            assert difference is None, f"seed {seed}, {options}: {difference}"
-    assert compared > PART / 2
-    assert retracting or part  # the first part has some
+Draw = Callable[[Random, int, Path], dict[str, Any]]
+"""Returns the options of a system, of its random numbers, its seed and its trace."""
 
 
-def drafting_systems(newer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: range) -> int:
-    """Compare random systems that verify drafts with the program; return how many of them retract."""
-    common, mini = load(newer, monkeypatch, "mini_now")
-    compared = retracting = 0
+def with_knobs(rnd: Random, seed: int, trace: Path) -> dict[str, Any]:
+    """Return the options of a system that mostly has what holds prompts back, and priorities."""
+    options = random_options(rnd)
+    if seed % PART != 1:  # which retracts as it is
+        options |= random_knobs(rnd, options)
+        with_priorities(trace, rnd)
+    return options
+
+
+def with_drafts(rnd: Random, seed: int, trace: Path) -> dict[str, Any]:
+    """Return the options of a system that verifies drafts."""
+    options = random_options(rnd)
+    options |= random_drafts(rnd, options)
+    if seed % PART == 1:
+        options |= random_knobs(rnd, options)
+        with_priorities(trace, rnd)
+    return options
+
+
+def with_states(rnd: Random, seed: int, trace: Path) -> dict[str, Any]:
+    """Return the options of a system some of whose layers keep a state."""
+    options = random_options(rnd)
+    if rnd.random() < 0.4:
+        options |= random_knobs(rnd, options)
+        with_priorities(trace, rnd)
+    options |= {
+        "max_mamba_cache_size": rnd.choice((12, 20, 40, 80, 200)),
+        "mamba_chunk_size": rnd.choice((64, 64, 128, 256)),
+        "mamba_track_interval": rnd.choice((256, 256, 128, 64, 512)),
+    }
+    strategies = ["auto", "extra_buffer"]
+    if "disable_overlap_schedule" in options and options["page_size"] == 1:
+        strategies += ["auto", "no_buffer"]
+    options["mamba_radix_cache_strategy"] = rnd.choice(strategies)
+    return options
+
+
+def model_of(folder: Path, layer: str) -> str:
+    """Return a model of full attention and of another layer, by its file."""
+    file = folder / "model.toml"
+    full = "{ kind = 'full', kv_heads = 1, head_dim = 64 }"
+    file.write_text(f"max_model_len = 8192\nlayers = [{{ {layer} }}, {full}]\n")
+    return str(file)
+
+
+def compare(
+    folder: Path, made: Path, seeds: range, draw: Draw, decide: Callable[..., pd.DataFrame | None]
+) -> list[pd.DataFrame]:
+    """Compare random systems with what a program decides; return its logs, of those that reach their end.
+
+    Args:
+        folder: of the program.
+        made: where files are put.
+        seeds: of the systems.
+        draw: of their options.
+        decide: lets the program run, of options and a trace.
+    """
+    logs = []
     for seed in seeds:
         rnd = Random(seed)
-        trace, steps = tmp_path / "trace.csv", tmp_path / "log.steps.parquet"
-        random_trace(newer, trace, rnd, seed)
-        options = random_options(rnd)
-        options |= random_drafts(rnd, options)
-        if seed % PART == 1:
-            options |= random_knobs(rnd, options)
-            with_priorities(trace, rnd)
-        log = decided(common, mini, options, trace)
+        trace, steps = made / "trace.csv", made / "log.steps.parquet"
+        random_trace(folder, trace, rnd, seed)
+        options = draw(rnd, seed, trace)
+        log = decide(options, trace)
         if log is None:
             continue
-        compared += 1
-        retracting += bool(log["num_retracted"].any())
+        logs.append(log)
         log.to_parquet(steps)
         for stepping in (False, True):
             difference = compare_log(log_of(options, trace, steps), stepping=stepping).difference
             assert difference is None, f"seed {seed}, {options}: {difference}"
-    assert compared > len(seeds) / 2
-    return retracting
+    return logs
 
 
-def test_some_systems_that_verify_drafts_decide_by_the_rules(
-    newer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drafting_systems(newer, tmp_path, monkeypatch, range(1000, 1003))
+Now = Callable[[range, Draw], list[pd.DataFrame]]
+
+
+@pytest.fixture
+def now(newer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Now:
+    """Return what compares systems of seeds with the newer program; most of them reach their end."""
+    common, mini = load(newer, monkeypatch, "mini_now")
+
+    def compared(seeds: range, draw: Draw) -> list[pd.DataFrame]:
+        logs = compare(newer, tmp_path, seeds, draw, partial(decided, common, mini))
+        assert len(logs) > len(seeds) / 2
+        return logs
+
+    return compared
 
 
 @pytest.mark.slow
-def test_random_systems_that_verify_drafts_decide_by_the_rules(
-    newer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert drafting_systems(newer, tmp_path, monkeypatch, range(1000, 1024))
+@pytest.mark.parametrize("part", range(5))
+def test_random_systems_decide_by_the_rules(now: Now, part: int) -> None:
+    logs = now(range(part * PART, (part + 1) * PART), with_knobs)
+    assert any(log["num_retracted"].any() for log in logs) or part  # the first part has some
+
+
+@pytest.mark.slow_but("1000-1003")
+@pytest.mark.parametrize(("first", "end"), [(1000, 1003), (1003, 1024)])
+def test_random_systems_that_verify_drafts_decide_by_the_rules(now: Now, first: int, end: int) -> None:
+    logs = now(range(first, end), with_drafts)
+    assert any(log["num_retracted"].any() for log in logs) or first == 1000
+
+
+@pytest.mark.slow_but("0", "1")
+@pytest.mark.parametrize("part", range(8))
+def test_random_systems_with_states_decide_by_the_rules(now: Now, part: int) -> None:
+    logs = now(range(part * PART, (part + 1) * PART), with_states)
+    assert any(log["evicted_states"].any() for log in logs) or part > 1

@@ -202,42 +202,6 @@ def test_runs_of_chunks_fare_as_each_chunk_alone(eviction, seeds):
     assert evicted > 0 or eviction == "never"
 
 
-@pytest.mark.parametrize("eviction", ["lru", "arc"])
-def test_of_a_request_the_tail_goes_first(eviction):
-    store = store_of(4, eviction)
-    serve(store, prompt(1, 4))
-    serve(store, prompt(2, 2))
-    assert there(store, prompt(1, 4)) == [0, 1]
-
-
-def test_by_chunk_the_head_goes_first():
-    store = store_of(4, "lru-chunk")
-    serve(store, prompt(1, 4))
-    serve(store, prompt(2, 2))
-    assert there(store, prompt(1, 4)) == [2, 3]
-
-
-def test_the_request_that_was_active_longest_ago_loses_its_chunks_first():
-    store = store_of(6)
-    serve(store, prompt(1, 3))
-    serve(store, prompt(2, 3))
-    serve(store, prompt(1, 3))
-    serve(store, prompt(3, 3))
-    assert (there(store, prompt(1, 3)), there(store, prompt(2, 3))) == ([0, 1, 2], [])
-
-
-def test_a_request_has_the_rank_of_its_first_use_until_it_is_over():
-    store = store_of(4)
-    long = serve(store, prompt(1, 1), finish=False)
-    serve(store, prompt(2, 2), finish=False)
-    store.written(store.offer(long, prompt(1, 2)))  # later, but of the request that came first
-    serve(store, prompt(3, 1), finish=False)
-    assert there(store, prompt(1, 2)) == [0]
-    store.finish(long)
-    serve(store, prompt(4, 2), finish=False)
-    assert (there(store, prompt(1, 2)), there(store, prompt(2, 2))) == ([0], [])
-
-
 def test_what_is_offered_read_or_written_never_goes():
     store = store_of(3)
     serve(store, prompt(1, 1))
@@ -251,36 +215,6 @@ def test_what_is_offered_read_or_written_never_goes():
     )
     assert store.offer(RequestUse(), prompt(6, 1)) == prompt(6, 1)
     assert store.victims == prompt(3, 1)
-
-
-def test_arc_keeps_what_a_second_request_used_when_that_is_over():
-    store = store_of(4, "arc")
-    serve(store, prompt(1, 2))
-    serve(store, prompt(1, 2))
-    for request in range(2, 9):
-        serve(store, prompt(request, 2))
-    assert there(store, prompt(1, 2)) == [0, 1]
-    plain = store_of(4, "lru")
-    serve(plain, prompt(1, 2))
-    serve(plain, prompt(1, 2))
-    for request in range(2, 9):
-        serve(plain, prompt(request, 2))
-    assert there(plain, prompt(1, 2)) == []
-
-
-def test_arc_gives_recent_chunks_more_room_when_evicted_ones_come_back():
-    """Each is a ghost of a recent chunk and raises the target, until the frequent one goes instead."""
-
-    def frequent_after(requests):
-        store = store_of(3, "arc")
-        serve(store, prompt(1, 1))
-        serve(store, prompt(1, 1))
-        for request in requests:
-            serve(store, prompt(request, 1))
-        return there(store, prompt(1, 1))
-
-    assert frequent_after([2, 3, 4, 5, 6, 7, 8, 9]) == [0]
-    assert frequent_after([2, 3, 4, 2, 3, 4, 2, 3]) == []
 
 
 def test_a_threshold_takes_a_chunk_when_it_was_offered_often_enough():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagesim.kvcache import DENSE, ChunkedLocal, Full, HybridManager, KVGroup, SlidingWindow, State
+from pagesim.kvcache import DENSE, Full, HybridManager, KVGroup, SlidingWindow, State
 from pagesim.kvcache.hybrid.blocks import NULL
 from tests.kvcache.text import Reader
 
@@ -60,19 +60,10 @@ def decode(memory: HybridManager, request: Reader, steps: int) -> None:
 
 FULL = KVGroup(SIZE, Full())
 WINDOW = KVGroup(SIZE, SlidingWindow(9))
-CHUNK = KVGroup(SIZE, ChunkedLocal(16))
 STATE = KVGroup(SIZE, State(aligned=True))
 
 
 # What is taken and given back
-
-
-def test_every_group_takes_blocks_of_the_same_pool_in_the_order_of_the_groups():
-    memory = memory_of(WINDOW, FULL, caches=False)
-    request = admit(memory, ("a", 10))
-    assert memory.block_table(request, group=0) == [0, 1, 2]
-    assert memory.block_table(request, group=1) == [3, 4, 5]
-    assert memory.free_blocks == 54
 
 
 def test_a_state_of_which_nothing_is_found_again_is_one_block_for_good():

@@ -113,59 +113,6 @@ def request(tokens: str, memory: RadixManager) -> SequenceGroup:
     return found
 
 
-def test_a_page_that_two_computed_at_once_is_kept_once() -> None:
-    memory = RadixManager(100)
-    one, other = request("abcdef", memory), request("abcdxy", memory)
-    assert memory.free_blocks == 88
-    memory.cache_tokens(one, 6)
-    assert (memory.free_blocks, memory.shared_blocks) == (88, 0)
-    memory.cache_tokens(other, 6)
-    assert (memory.free_blocks, memory.shared_blocks) == (92, 4)
-    memory.check_integrity()
-
-
-def test_an_answer_is_evicted_without_its_prompt() -> None:
-    memory = RadixManager(10)
-    first = request("abcd", memory)
-    memory.extend(first, 3)
-    first.prompt = 4
-    memory.release(first)
-    assert memory.cached_blocks == 7
-    memory.make_available(5)
-    assert memory.cached_blocks == 4
-    assert memory.match_prefix(request("x", memory), 1) == 0
-    again = SequenceGroup(6)
-    again.content = first.content
-    assert memory.match_prefix(again, 6) == 4
-
-
-def test_what_a_sequence_holds_is_not_evicted() -> None:
-    memory = RadixManager(10)
-    first = request("abcdef", memory)
-    memory.cache_tokens(first, 6)
-    memory.make_available(10)
-    assert (memory.available_blocks, memory.cached_blocks) == (4, 0)
-    memory.release(first)
-    memory.make_available(10)
-    assert (memory.available_blocks, memory.evicted) == (10, 6)
-
-
-def test_a_part_of_a_page_is_never_in_the_tree() -> None:
-    memory = RadixManager(10, 4)
-    first = request("abcdef", memory)
-    memory.release(first)
-    assert (memory.cached_blocks, memory.available_blocks) == (1, 9)
-
-
-def test_what_was_retracted_leaves_what_its_prompt_had_cached() -> None:
-    memory = RadixManager(20)
-    first = request("abcdef", memory)
-    memory.cache_tokens(first, 6)
-    memory.extend(first, 5)
-    memory.drop(first)
-    assert (memory.cached_blocks, memory.available_blocks) == (6, 14)
-
-
 def counts(memory: RadixManager) -> tuple[int, ...]:
     return memory.free_blocks, memory.cached_blocks, memory.shared_blocks
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagesim.kvcache.ring import Buckets, Ring, opening_step
+from pagesim.kvcache.ring import Buckets, Ring
 from pagesim.kvcache.sequence_group import SequenceGroup
 
 SIZES = st.sampled_from([1, 2, 3, 4, 6])
@@ -21,20 +21,6 @@ def opens(base: int, block_size: int, step: int) -> bool:
 
 def taken(sequences: list[tuple[int, int, int]], step: int) -> int:
     return sum(blocks * opens(base, size, step) for base, blocks, size in sequences)
-
-
-def test_a_sequence_of_5_tokens_opens_blocks_of_4_at_steps_4_and_8() -> None:
-    # Tokens 9 and 13 are the first of a block.
-    assert [step for step in range(1, 10) if opens(5, 4, step)] == [4, 8]
-    ring = Ring(4)
-    ring.enter(5)
-    assert [ring.at(step) for step in range(1, 10)] == [0, 0, 0, 1, 0, 0, 0, 1, 0]
-
-
-@given(st.integers(-40, 40), SIZES)
-def test_a_sequence_opens_a_block_once_a_period(base: int, size: int) -> None:
-    steps = [step for step in range(1, size + 1) if opens(base, size, step)]
-    assert [step % size for step in steps] == [opening_step(base, size)]
 
 
 @given(SEQUENCES, SEQUENCES, st.integers(0, 30), st.integers(0, 40), st.integers(-5, 200))

@@ -137,43 +137,6 @@ def reached(tokens: str, memory: StateRadixManager) -> tuple[int, int]:
     return memory.match_prefix(sought, len(tokens)), memory.tree.reached
 
 
-def test_where_prompts_part_there_is_no_state_until_one_is_left_there() -> None:
-    memory = StateRadixManager(100, 1, StatePool(10))
-    memory.release(request("abcdef", memory))
-    assert reached("abcdxyz", memory) == (0, 4)
-    memory.cache_tokens(request("abcdxy", memory), 4)
-    assert reached("abcdxyz", memory) == (4, 4)
-
-
-def test_the_state_of_an_older_prefix_goes_first_and_its_tokens_stay() -> None:
-    memory = StateRadixManager(100, 1, StatePool(3))
-    memory.cache_tokens(first := request("abcd", memory), 2)
-    memory.drop(first)
-    memory.release(request("abcdef", memory))
-    assert (memory.free_states, memory.tree.evictable_states) == (1, 2)
-    request("uv", memory)
-    request("xy", memory)  # takes the slot of "ab"
-    assert memory.evicted_states == 1
-    assert reached("abx", memory) == (0, 2)
-    assert reached("abcdefg", memory) == (6, 6)
-
-
-def test_a_leaf_whose_state_is_evicted_goes_whole() -> None:
-    memory = StateRadixManager(100, 1, StatePool(2))
-    memory.release(request("abcdef", memory))
-    request("uv", memory)
-    request("xy", memory)
-    assert (memory.evicted_states, memory.evicted, memory.cached_blocks) == (1, 6, 0)
-
-
-def test_what_is_evicted_for_tokens_gives_its_state_back() -> None:
-    memory = StateRadixManager(10, 1, StatePool(2))
-    memory.release(request("abcdef", memory))
-    assert memory.free_states == 1
-    memory.make_available(10)
-    assert memory.free_states == 2
-
-
 def test_memory_without_a_slot_for_states_takes_no_request() -> None:
     memory = StateRadixManager(100, 1, StatePool(2), slots_per_request=2)
     request("ab", memory)

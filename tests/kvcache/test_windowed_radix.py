@@ -146,44 +146,6 @@ def admitted(tokens: str, memory: WindowedRadixManager) -> SequenceGroup:
     return found
 
 
-def test_only_the_last_window_of_a_prompt_is_held_in_the_second_pool() -> None:
-    memory = WindowedRadixManager(100, 1, WindowPool(4, 50))
-    memory.cache_tokens(admitted("abcdefghij", memory), 10)
-    assert (memory.tree.protected, memory.tree.window_protected) == (10, 4)
-    # What left the window was given back before the prompt was inserted.
-    assert (memory.tree.window_evictable, memory.available_window_blocks) == (1, 45)
-
-
-def test_a_prefix_is_found_as_long_as_it_ends_with_a_window() -> None:
-    memory = WindowedRadixManager(100, 1, WindowPool(4, 8))
-    memory.release(admitted("abcdefgh", memory))
-    memory.make_available(4)  # the older half is a tombstone now
-    assert (memory.tree.evictable, memory.tree.window_evictable) == (8, 4)
-    assert memory.match_prefix(request("abcdefghij"), 10) == 8
-    assert memory.match_prefix(request("abcdefxy"), 8) == 0
-    assert memory.tree.reached == 6
-
-
-def test_a_tombstone_gets_the_window_slots_of_the_next_sequence() -> None:
-    memory = WindowedRadixManager(100, 1, WindowPool(4, 12))
-    memory.release(admitted("abcdefgh", memory))
-    memory.make_available(8)
-    memory.release(admitted("abcde", memory))
-    assert memory.match_prefix(request("abcdefxy"), 8) == 6
-    memory.check_integrity()
-
-
-def test_what_is_branched_off_is_cached_up_to_the_branch_first() -> None:
-    memory = WindowedRadixManager(100, 1, WindowPool(4, 30))
-    memory.release(admitted("abcdefghijkl", memory))
-    memory.make_available(22 + 4)  # only the last window of it is left
-    second = admitted("abcdefghxyz", memory)
-    assert second.block_state.branch == 8
-    memory.cache_tokens(second, 11)
-    assert second.block_state.protected == 8
-    assert memory.match_prefix(request("abcdefghq"), 9) == 8
-
-
 def test_memory_whose_window_pool_is_short_takes_no_sequence() -> None:
     memory = WindowedRadixManager(100, 1, WindowPool(4, 10))
     admitted("abcdef", memory)

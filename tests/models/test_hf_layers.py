@@ -7,7 +7,7 @@ import pytest
 
 from pagesim.errors import PagesimError
 from pagesim.models import ModelSpec, from_hf_config
-from pagesim.models.layers import FullLayer, IndexerLayer, LatentLayer, StateLayer
+from pagesim.models.layers import FullLayer
 
 WINDOWS_LAST = ["sliding_attention"] * 7 + ["full_attention"]
 HYBRID = {"layer_types": ["mamba"] * 7 + ["attention"], "shared_intermediate_size": 96}
@@ -134,40 +134,6 @@ def test_a_language_model_is_read_out_of_one_that_also_sees() -> None:
 def test_weights_of_the_language_model_are_tied_where_the_whole_says_so() -> None:
     text = {"model_type": "qwen3_5_text", **SMALL}
     assert from_hf_config({"model_type": "qwen3_5", "text_config": text, "tie_word_embeddings": True}).tied
-
-
-def test_mamba_1_keeps_its_channels() -> None:
-    state = read("jamba").cached[0]
-    assert state == StateLayer((3, 512), (512, 16))
-
-
-def test_mamba_2_convolves_its_groups_vectors_too_and_can_leave_states_behind_anywhere() -> None:
-    keys = {"hybrid_override_pattern": "M*M*M*M*", "mamba_num_heads": 8, "mamba_head_dim": 32}
-    state = read("nemotron_h", **keys, n_groups=2, ssm_state_size=16).cached[0]
-    assert state == StateLayer(
-        (3, 8 * 32 + 2 * 2 * 16), (8, 32, 16), state_dtype="fp32", checkpoint=1, always=True
-    )
-    assert read("nemotron_h", **keys, mamba_ssm_cache_dtype="bfloat16").cached[0].state_dtype == "bf16"
-
-
-def test_a_single_groups_vectors_of_mamba_2_are_whole_on_every_gpu() -> None:
-    state = read("falcon_h1", mamba_d_ssm=384, mamba_n_heads=12, mamba_d_state=16).cached[1]
-    assert (state.conv, state.state, state.whole) == ((3, 384 + 2 * 16), (12, 32, 16), 32)
-    assert state.state_dtype == "bf16"
-
-
-def test_a_gated_delta_net_keeps_a_matrix_a_head_and_leaves_states_behind_every_64_tokens() -> None:
-    keys = {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
-    state = read("qwen3_next", **EXPERTS, **keys, linear_value_head_dim=64).cached[0]
-    assert state == StateLayer((3, 2 * 2 * 128 + 4 * 64), (4, 64, 128), checkpoint=64)
-    state = read("qwen3_5_text", **keys, mamba_ssm_dtype="float32").cached[0]
-    assert state.state_dtype == "fp32"
-
-
-def test_sparse_attention_keeps_a_vector_that_is_packed_in_fp8_and_its_indexers_keys() -> None:
-    spec = read("deepseek_v32", **LATENT, index_head_dim=128)
-    assert spec.cached[:2] == (LatentLayer(576, fp8_bytes=656), IndexerLayer(132))
-    assert [spec.cached[0].bytes_per_token(dtype) for dtype in ("bf16", "fp8")] == [2 * 576, 656]
 
 
 def test_layers_that_are_an_mlp_alone_keep_nothing() -> None:

@@ -108,7 +108,7 @@ def test_golden_logs_are_equal_on_it(compiled: Run) -> None:
         ("tests/sim/test_random_systems.py", "tests/sim/test_kv_groups.py", "tests/sim/test_preemption.py"),
         ("tests/kvcache", "tests/sim/test_hybrid_ledger.py"),
         ("tests/sim/test_tiers.py", "tests/sim/test_tier_ledger.py", "tests/sim/test_sglang.py"),
-        ("tests/sim/test_other_engines.py", "tests/setup/test_plugins.py", "tests/cli/test_plugins.py"),
+        ("tests/setup/test_plugins.py", "tests/cli/test_plugins.py"),
     ],
     ids=["random systems", "memories", "tiers and sglang", "parts of others"],
 )

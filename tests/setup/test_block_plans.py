@@ -147,17 +147,6 @@ def test_a_run_has_the_blocks_of_the_plan_without_the_null_block(tmp_path):
     assert found.memory == gpu("l4").memory_bytes
 
 
-def test_a_run_does_not_start_with_blocks_that_do_not_hold_the_longest_request(tmp_path):
-    file = tmp_path / "mine.toml"
-    file.write_text(WEIGHTS)
-    of = System(policy="vllm-v1", model=str(file), gpu="l4", gpu_memory_utilization=0.1, max_num_seqs=1)
-    longest = plan(of.model_copy(update={"max_model_len": 64})).blocks.num_blocks * 16
-    with pytest.raises(
-        CapacityError, match=r"one such request takes up to \d+ KV blocks of \d+, one of them"
-    ):
-        prepare(of.model_copy(update={"max_model_len": longest}), ONE)
-
-
 def test_a_state_has_no_place_where_a_token_is_a_number_of_bytes():
     with pytest.raises(
         PagesimError, match="keep a state, which is no number of bytes a token; choose policy"
@@ -190,19 +179,9 @@ def test_an_override_of_the_blocks_takes_part_in_a_plan_and_one_too_small_is_ref
     assert overridden(100, max_model_len=1584).tokens == 1600
 
 
-LINE = "vllm serve llama-3.1-8b --max-model-len 8192 --num-gpu-blocks-override"
-
-
 def served(line: str) -> tuple[System, bool]:
     read = read_serve(line)
     return checked(System, read.merged_with({"gpu": "h200"})), read.full_graphs
-
-
-def test_a_served_override_too_small_for_a_longest_request_is_refused():
-    of, graphs = served(f"{LINE} 100")
-    with pytest.raises(CapacityError, match="can have at most 1584 in the 100 KV blocks"):
-        check_serve_line(EngineConfig(of), full_graphs=graphs)
-    check_serve_line(EngineConfig(served(f"{LINE} 513")[0]), full_graphs=graphs)
 
 
 @pytest.mark.parametrize(
@@ -255,32 +234,6 @@ def test_beside_states_no_more_sequences_start_than_there_are_blocks():
     )
     given = of.model_copy(update={"num_blocks": 876, "cost": "affine:0.01,0,0"})
     assert any("lower max_num_seqs to at most 876" in note for note in run(given, ONE).notes)
-
-
-@pytest.mark.parametrize(
-    ("flags", "full"),
-    [
-        ("", True),
-        ("--enforce-eager", False),
-        ("--no-enforce-eager", True),
-        ("-O0", False),
-        ("-O1", False),
-        ("-O3", True),
-        ("-cc.cudagraph_mode=PIECEWISE", False),
-        ("-cc.cudagraph_mode none", False),
-        ("""--compilation-config '{"cudagraph_mode": "PIECEWISE"}'""", False),
-        ("""-O1 -cc '{"mode": 3, "cudagraph_mode":"FULL_DECODE_ONLY"}'""", True),
-    ],
-)
-def test_a_line_says_whether_cuda_graphs_hold_whole_iterations(flags, full):
-    line = f"vllm serve qwen3-next-80b -tp 4 --max-model-len 32768 --num-gpu-blocks-override 876 {flags}"
-    of, graphs = served(line)
-    assert graphs is full
-    if full:
-        with pytest.raises(CapacityError, match="max_num_seqs is 1024, more than the 876 KV blocks"):
-            check_serve_line(EngineConfig(of), full_graphs=graphs)
-        of = served(f"{line} --max-num-seqs 876")[0]
-    check_serve_line(EngineConfig(of), full_graphs=graphs)
 
 
 @pytest.mark.parametrize(

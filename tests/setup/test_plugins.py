@@ -254,36 +254,6 @@ def test_memory_that_does_not_go_with_the_rest_is_refused(trace, make, options, 
         ps.simulate(trace, **{"policy": "vllm-sosp", "num_blocks": 300, "allocator": "mine", **options})
 
 
-class Unsayable(Exception):
-    def __str__(self) -> str:
-        raise ValueError
-
-
-def ending(error: BaseException) -> Any:
-    def part(*_: Any) -> None:
-        raise error
-
-    return part
-
-
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (SystemExit(7), "SystemExit: 7"),
-        (GeneratorExit(), "GeneratorExit: GeneratorExit"),
-        (MemoryError(), "MemoryError: MemoryError"),
-        (Unsayable(), "Unsayable: Unsayable"),
-        (RuntimeError("broken\nbadly"), "RuntimeError: broken"),
-    ],
-    ids=lambda each: type(each).__name__,
-)
-def test_a_part_that_ends_otherwise_is_a_sentence(trace, error, said) -> None:
-    for option in ("allocator", "cost"):
-        ps.register(option, "mine", ending(error))
-        with pytest.raises(ps.PagesimError, match=rf"^{option} mine cannot be made: {said}$"):
-            ps.simulate(trace, "vllm-sosp", **{option: "mine"}, num_blocks=300)
-
-
 def test_what_a_part_makes_can_do_what_is_asked_of_it(trace) -> None:
     ps.register("cost", "mine", lambda text, target: 0.5)
     with pytest.raises(ps.PagesimError, match="cost mine makes a float, which has no method iteration; it"):

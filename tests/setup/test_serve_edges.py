@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from serve_lines import refusal
 
@@ -77,35 +75,6 @@ def test_words_are_read_as_flags_and_values(words: list[str], read: list[tuple[s
     found = list(serve_vllm.TABLE.read(words))
     assert [(each.name, each.values) for each in found] == read
     assert [word for each in found for word in each.words] == words
-
-
-def test_parts_behind_dots_are_joined_to_one_object() -> None:
-    line = "vllm serve llama-3.1-8b -sc.method ngram -sc.num_speculative_tokens=3"
-    joined = json.loads(read_serve(line).options["speculative_config"])
-    assert joined == {"method": "ngram", "num_speculative_tokens": 3}
-
-
-def test_a_switch_by_its_short_form_is_on() -> None:
-    assert refusal("vllm serve opt-13b -dpe").startswith(
-        "--serve: --data-parallel-external-lb affects scheduling"
-    )
-    assert read_serve("vllm serve opt-13b --no-data-parallel-external-lb").notes == (
-        "of the vllm serve 0.33.0 line without an effect here: --data-parallel-external-lb",
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        # 0 tokens between checkpoints keeps the latest ones only, and what is below is no number of tokens.
-        ("0", 0),
-        ("1", 1),
-        ("", -1),
-    ],
-)
-def test_a_retention_interval_may_be_0(text: str, said: int) -> None:
-    line = f"vllm serve opt-13b --prefix-cache-retention-interval '{text}'"
-    assert read_serve(line).options["prefix_cache_retention_interval"] == said
 
 
 def test_the_models_own_length_may_be_given_and_one_token_more_may_not() -> None:

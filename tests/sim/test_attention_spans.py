@@ -13,7 +13,6 @@ from pagesim.hardware import gpu
 from pagesim.kvcache import HybridManager
 from pagesim.models import MixtureOfExperts, ModelSpec
 from pagesim.models.layers import ChunkLayer, FullLayer, Layer, StateLayer, WindowLayer
-from pagesim.scheduling.attention_spans import LastTokens, SinceChunk
 from pagesim.scheduling.batch import Batch
 from tests.sim.hybrid_systems import random_case, replay
 from tests.sim.slow_ledgers import EveryIteration
@@ -105,37 +104,3 @@ def test_random_hybrid_systems_read_what_a_slow_count_says_and_take_as_long_in_f
 def test_many_random_hybrid_systems_do():
     for seed in range(1030, 1800):
         check(seed)
-
-
-@pytest.mark.parametrize("kind", ["window", "chunk"])
-@pytest.mark.parametrize("size", [1, 2, 7, 30])
-def test_what_is_read_ahead_grows_as_it_says_until_it_says(kind, size):
-    rnd, span = Random(size), AttentionSpan(kind, size)
-    counted = {"window": LastTokens, "chunk": SinceChunk}[kind](size)
-    bases: list[int] = []
-    steps = 0
-    for _ in range(300):
-        if bases and rnd.random() < 0.4:
-            gone = bases.pop(rnd.randrange(len(bases)))
-            counted.leave(gone)
-        else:
-            bases.append(rnd.randint(1, 2 * size + 5) - steps)
-            counted.enter(bases[-1])
-        steps += rnd.choice((0, 1, 1, 3))
-        tokens, increment, holds = counted.at(steps)
-        for step in range(min(holds, 40)):
-            lengths = [base + steps + step for base in bases]
-            assert tokens + step * increment == sum(attends_to(span, length - 1) for length in lengths)
-        if holds < 40:  # and no further
-            lengths = [base + steps + holds for base in bases]
-            assert tokens + holds * increment != sum(attends_to(span, length - 1) for length in lengths)
-
-
-@pytest.mark.parametrize("kind", ["window", "chunk"])
-def test_pairs_of_the_first_tokens_are_those_of_each(kind):
-    counted = {"window": LastTokens, "chunk": SinceChunk}[kind](5)
-    for tokens in range(24):
-        assert counted.pairs(tokens) == sum(
-            attends_to(AttentionSpan(kind, 5), token) for token in range(tokens)
-        )
-        assert counted.read(tokens + 1) == attends_to(AttentionSpan(kind, 5), tokens)

@@ -48,31 +48,6 @@ def test_orcas_loop_admits_between_iterations_and_lets_everybody_leave_when_done
     assert used["per_second"]["free"] == pytest.approx(100 * (24 + 20 + 20 + 28 + 6 * 32) / (10 * 32))
 
 
-def test_the_latest_arrival_makes_room_and_recomputes_what_it_had() -> None:
-    # 4 blocks of 2. Both hold 2 blocks after their prompts; the first needs a third at once.
-    trace = ps.Trace(np.zeros(2), np.array([4, 4]), np.array([3, 2]))
-    result = ps.simulate(trace, "vllm-sosp", num_blocks=4, block_size=2, watermark=0.0, **SECOND)
-    assert log(
-        result,
-        "clock",
-        "num_running",
-        "num_waiting",
-        "num_batched_tokens",
-        "free_gpu_blocks",
-        "num_preempted",
-    ) == [
-        (0.0, 2, 0, 8, 0, 0),
-        (1.0, 1, 1, 1, 1, 1),  # the second is preempted with 5 tokens
-        (2.0, 1, 1, 1, 1, 0),
-        (3.0, 1, 0, 5, 1, 0),  # it recomputes all 5 and gets its last token
-    ]
-    assert result.requests["recomputes"].tolist() == [0, 1]
-    assert result.requests["finish_s"].tolist() == [3.0, 4.0]
-    # The gap over its preemption is 3 s, the others' are 1 s.
-    assert result.summary["itl"]["mean"] == pytest.approx((1 + 1 + 3) / 3)
-    assert result.summary["itl"]["p99"] == 3.0
-
-
 def test_samples_share_their_prompt_and_copy_its_last_block_on_write() -> None:
     trace = ps.Trace(np.zeros(1), np.array([6]), np.array([4]), np.array([3]))
     result = ps.simulate(trace, "vllm-sosp", num_blocks=20, block_size=4, watermark=0.0, **SECOND)
@@ -94,75 +69,6 @@ def test_samples_share_their_prompt_and_copy_its_last_block_on_write() -> None:
     assert result.summary["sharing"]["saving"] == pytest.approx(
         1 - 4 / (6 / 2 + 6 / 4 + 6 / 4 + 9 / 7), abs=1e-9
     )
-
-
-def test_a_group_of_samples_is_swapped_out_whole_and_comes_back_before_anybody_joins() -> None:
-    trace = ps.Trace(np.array([0.0, 0.0, 0.1]), np.array([2, 2, 2]), np.array([4, 4, 1]), np.array([2, 2, 1]))
-    result = ps.simulate(
-        trace,
-        "vllm-sosp",
-        num_blocks=6,
-        block_size=2,
-        cpu_blocks=4,
-        watermark=0.0,
-        **{**SECOND, "cost": "affine:1,0,0,0.125"},
-    )
-    assert log(
-        result,
-        "num_running", "num_waiting", "num_swapped", "free_gpu_blocks", "free_cpu_blocks",
-        "blocks_swapped_out", "blocks_swapped_in", "step_s",
-    )[:2] == [
-        (2, 0, 0, 4, 4, 0, 0, 1.0),
-        (2, 1, 0, 0, 4, 0, 0, 1.0),
-    ]  # fmt: skip
-    assert result.summary["preemptions"]["swap"] > 0
-    assert result.summary["swapped_blocks"]["in"] == result.summary["swapped_blocks"]["out"] > 0
-    assert result.requests["finish_s"].iloc[2] > result.requests["first_token_s"].iloc[1]
-    assert result.summary["requests"]["finished"] == 3
-
-
-def test_v0_computes_prompts_alone_and_everybody_else_stands_still() -> None:
-    trace = ps.Trace(np.array([0.0, 1.5]), np.array([4, 2]), np.array([4, 2]))
-    result = ps.simulate(trace, "vllm-v0", num_blocks=8, block_size=2, watermark=0.0, **SECOND)
-    assert log(
-        result, "clock", "num_running", "num_batched_tokens", "sum_context_tokens", "free_gpu_blocks", "used"
-    ) == [
-        (0.0, 1, 4, 4, 6, 4),
-        (1.0, 1, 1, 5, 5, 5),
-        (2.0, 2, 2, 2, 4, 5 + 2),  # the second's prompt; the first stands still
-        (3.0, 2, 2, 9, 3, 6 + 3),
-        (4.0, 1, 1, 7, 4, 7),
-    ]
-    # The first's gaps are 1, 2 and 1 s, the second's is 1 s.
-    assert result.summary["itl"]["mean"] == pytest.approx(5 / 4)
-    assert result.summary["itl"]["p99"] == 2.0
-
-
-def test_v1_runs_a_long_prompt_in_chunks_beside_the_decodes() -> None:
-    trace = ps.Trace(np.array([0.0, 0.5]), np.array([2, 7]), np.array([4, 2]))
-    result = ps.simulate(
-        trace,
-        "vllm-v1",
-        num_blocks=9,
-        block_size=2,
-        max_num_batched_tokens=4,
-        max_num_seqs=4,
-        async_scheduling=False,
-        **SECOND,
-    )
-    assert log(
-        result, "clock", "num_running", "num_batched_tokens", "sum_context_tokens", "free_gpu_blocks", "used"
-    ) == [
-        (0.0, 1, 2, 2, 7, 2),
-        (1.0, 2, 4, 3 + 3, 4, 6),  # one token and a chunk of three
-        (2.0, 2, 4, 4 + 6, 3, 10),
-        (3.0, 2, 2, 5 + 7, 1, 12),  # the last chunk, of one token
-        (4.0, 1, 1, 8, 4, 8),
-        (5.0, 0, 0, 0, 8, 0),  # the workers are told that both have ended
-    ]
-    assert result.requests["first_scheduled_s"].tolist() == [0.0, 1.0]
-    assert result.requests["first_token_s"].tolist() == [1.0, 4.0]
-    assert result.requests["finish_s"].tolist() == [4.0, 5.0]
 
 
 def test_a_static_batch_is_padded_and_finishes_as_one() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
 import pagesim as ps
 
@@ -17,11 +16,6 @@ def outcomes(prompts: list[int], outputs: list[int], policy: str, **options: Any
     size = len(prompts)
     trace = ps.Trace(np.arange(size) * 0.001, np.array(prompts), np.array(outputs), np.full(size, n))
     return list(ps.simulate(trace, policy, **COST, **options).requests["status"])
-
-
-def test_a_request_longer_than_the_model_is_turned_away_and_the_rest_is_served() -> None:
-    for policy in ("static", "contiguous-max", "orca-max", "orca-pow2", "orca-oracle", "vllm-sosp"):
-        assert outcomes([2000, 10], [100, 5], policy, num_blocks=300) == ["rejected", "finished"], policy
 
 
 def test_a_prompt_longer_than_an_iterations_tokens_is_turned_away() -> None:
@@ -70,28 +64,7 @@ def test_v0_recomputes_itself_too_and_at_last_ignores_what_it_cannot_hold_any_mo
     assert result.summary["preemptions"]["recompute"] == 16
 
 
-def test_a_full_swap_space_gives_the_group_up_instead_of_dying() -> None:
-    status = outcomes([60, 60, 60], [60, 60, 60], "vllm-sosp", num_blocks=20, cpu_blocks=0, n=2)
-    assert "unschedulable" in status
-    assert "finished" in status
-
-
 def test_a_group_too_large_to_come_back_is_given_up() -> None:
     # Two samples of 48 + 40 tokens share 3 blocks and need 3 more each: 9 of 9, and two must stay free.
     status = outcomes([48, 16], [40, 4], "vllm-sosp", num_blocks=9, cpu_blocks=20, n=2)
     assert status == ["unschedulable", "finished"]
-
-
-def test_a_batch_that_fits_nothing_is_no_reason_to_hang() -> None:
-    assert outcomes([2030, 10], [12, 5], "static", num_blocks=983) == ["rejected", "finished"]
-    assert outcomes([300, 10], [300, 5], "static", num_blocks=20) == ["rejected", "finished"]
-
-
-@pytest.mark.parametrize("policy", ["static", "orca-max", "vllm-sosp"])
-def test_a_trace_of_hopeless_requests_ends_with_nothing_done(policy: str) -> None:
-    trace = ps.Trace(np.zeros(3), np.full(3, 5000), np.full(3, 10))
-    summary = ps.simulate(trace, policy, **COST).summary
-    assert summary["requests"]["rejected"] == 3
-    assert summary["iterations"] == 0
-    assert summary["normalized_latency"]["mean"] is None
-    assert summary["memory"]["strict"]["per_iteration"]["used"] is None

@@ -29,29 +29,6 @@ def runs(draw: st.DrawFn) -> tuple[ps.Trace, dict[str, Any]]:
     return case.trace, options
 
 
-def comparable(result: ps.Result) -> pd.DataFrame:
-    """The requests table with lists as texts: in a list, NaN is not equal to NaN."""
-    lists = {c: str for c in ("sample_tokens", "sample_finish_s") if c in result.requests}
-    return result.requests.astype(lists)
-
-
-def without_sim(summary: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in summary.items() if key != "sim"}
-
-
-@given(runs())
-def test_stepping_gives_the_same_records_to_the_bit(run: tuple[ps.Trace, dict[str, Any]]) -> None:
-    trace, options = run
-    fast = ps.simulate(trace, steps="iterations", **options)
-    stepping = ps.simulate(trace, steps="iterations", **options, fast_forward=False)
-    assert fast.steps is not None
-    assert stepping.steps is not None
-    pd.testing.assert_frame_equal(fast.steps, stepping.steps, check_exact=True)
-    pd.testing.assert_frame_equal(comparable(fast), comparable(stepping), check_exact=True)
-    assert without_sim(fast.summary) == without_sim(stepping.summary)
-    assert stepping.summary["sim"]["rows"] == stepping.summary["iterations"]
-
-
 @given(runs())
 def test_every_request_ends_and_every_slot_is_accounted_for(run: tuple[ps.Trace, dict[str, Any]]) -> None:
     trace, options = run

@@ -32,24 +32,6 @@ def run(trace: Trace = CONVERSATIONS, **options: Any) -> Any:
     return ps.simulate(trace, **{**SYSTEM, **options}, steps="iterations")
 
 
-@pytest.mark.parametrize("async_scheduling", [False, True])
-def test_over_an_infinitely_slow_link_auto_computes_everything_and_no_request_waits_longer(
-    async_scheduling: bool,
-) -> None:
-    without = run(async_scheduling=async_scheduling)
-    slow = run(
-        async_scheduling=async_scheduling,
-        kv_offloading_chunks=100_000,
-        kv_offloading_load="auto",
-        kv_offloading_link="1kB/s",
-    )
-    assert slow.requests["loaded_tokens"].sum() == 0
-    mean = without.summary["ttft"]["mean"]
-    assert slow.summary["ttft"]["mean"] == pytest.approx(mean, rel=0.01)  # frees are fenced beside a tier
-    if not async_scheduling:
-        assert slow.requests[without.requests.columns].equals(without.requests)
-
-
 @pytest.mark.slow
 def test_auto_loads_less_than_vllm_and_is_never_later_for_it() -> None:
     always, auto = (
@@ -63,29 +45,6 @@ def test_auto_loads_less_than_vllm_and_is_never_later_for_it() -> None:
     )
     assert 0 < auto.requests["loaded_tokens"].sum() < always.requests["loaded_tokens"].sum()
     assert auto.summary["ttft"]["mean"] < always.summary["ttft"]["mean"]
-
-
-def test_one_returning_prompt_takes_what_a_calculation_by_hand_says() -> None:
-    """The device caches nothing, so that the second request loads all of its 64 tokens: 4 blocks of 2 MiB."""
-    trace = Trace(
-        np.array([0.0, 10.0]), np.array([64, 64]), np.array([2, 2]), hash_ids=[(1,), (1,)], hash_block_size=64
-    )
-    block_s = (16 * 2 * 32 * 8 * 128 * 2) / 1e9  # of a block over 1 GB/s
-    result = run(
-        trace,
-        async_scheduling=False,
-        enable_prefix_caching=False,
-        kv_offloading_chunks=100,
-        kv_offloading_link="1GB/s:1ms",
-    )
-    first, second = result.requests.to_dict("records")
-    assert first["first_token_s"] == pytest.approx(0.010 + 64e-5 + 64e-7)
-    load_s = 0.001 + 4 * block_s
-    # The engine looks every millisecond whether the load is over, and schedules the request a millisecond
-    # after it has seen that; the last token of the prompt is computed again.
-    naps = np.ceil(load_s / 0.001) + 1
-    assert (second["cached_tokens"], second["loaded_tokens"]) == (63, 64)
-    assert second["first_token_s"] == pytest.approx(10 + 0.001 * naps + 0.010 + 1e-5 + 64e-7)
 
 
 SMALL_FULL = '{ kind = "full", kv_heads = 1, head_dim = 64 }'

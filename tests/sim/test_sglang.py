@@ -22,98 +22,6 @@ def serve(requests: Trace, **options: Any) -> Result:
     return ps.simulate(requests, steps="iterations", **how)
 
 
-def test_a_prompt_runs_while_others_stand_still() -> None:
-    steps = serve(trace((0, 100, 50), (0.1, 100, 50)), disable_overlap_schedule=True).steps
-    assert steps is not None
-    assert steps["num_tokens"].tolist()[:1] == [100]
-    assert 100 in steps["num_tokens"].tolist()[5:]
-    assert 101 not in steps["num_tokens"].tolist()
-
-
-def test_with_mixed_chunks_others_decode_beside_a_prompt() -> None:
-    mixed = {"enable_mixed_chunk": True, "chunked_prefill_size": 200, "disable_overlap_schedule": True}
-    steps = serve(trace((0, 100, 50), (0.1, 100, 50)), **mixed).steps
-    assert steps is not None
-    assert 101 in steps["num_tokens"].tolist()
-
-
-def test_the_batch_in_flight_is_not_known_when_the_next_is_decided() -> None:
-    ahead, after = (
-        serve(trace((0, 100, 50), (0.1, 100, 50)), disable_overlap_schedule=off).requests
-        for off in (False, True)
-    )
-    # The prompt waits for an iteration more, since the next one is launched when it arrives.
-    assert ahead["first_token_s"][1] - after["first_token_s"][1] == pytest.approx(
-        0.01001
-    )  # a decode of one token
-
-
-def test_a_request_that_asks_for_much_keeps_others_waiting() -> None:
-    requests = trace(*[(0.0, 100, 20)] * 12)
-    exact, much = (serve(requests, max_new_tokens=asked).requests for asked in (None, 390))
-    assert exact["first_scheduled_s"].nunique() == 2
-    assert much["first_scheduled_s"].nunique() > 4
-
-
-def test_a_retracted_request_goes_to_the_end_of_the_queue() -> None:
-    requests = trace(*[(0.0, 60, 200)] * 6, *[(0.5, 60, 10)] * 3)
-    result = serve(requests, num_blocks=700, schedule_conservativeness=0.1)
-    table = result.requests
-    assert table["recomputes"].sum() > 0
-    retracted = table[table["recomputes"] > 0].index[0]
-    assert table["finish_s"][retracted] > table["finish_s"][8]
-    assert (table["status"] == "finished").all()
-
-
-def test_a_prompt_that_is_too_long_is_answered_by_one_token() -> None:
-    table = serve(trace((0, 494, 5), (0.0, 493, 5))).requests
-    assert table["status"].tolist() == ["ignored", "finished"]
-    assert table["output_tokens"].tolist() == [4, 5], "what is asked for is clipped"
-    assert table["first_token_s"][0] == table["finish_s"][0]
-
-
-def test_a_prompt_that_is_too_long_by_little_decodes_once_in_vain_under_overlap() -> None:
-    # It may ask for more than the one token with which it is answered, so its end is known late.
-    def decodes(prompt: int, **options: Any) -> int:
-        steps = serve(trace((0, prompt, 5)), **options).steps
-        assert steps is not None
-        return int((steps["num_batched_tokens"] > 0).sum()) - 1
-
-    assert decodes(494) == 1
-    assert decodes(498) == 0
-    assert decodes(494, disable_overlap_schedule=True) == 0
-
-
-def test_an_answer_is_found_by_the_next_turn() -> None:
-    session = {"session_id": np.array([1, 1])}
-    for overlapped, found in ((False, 149), (True, 149)):
-        turns = trace((0, 100, 50), (5, 200, 5), **session)
-        table = serve(turns, disable_overlap_schedule=not overlapped).requests
-        assert table["cached_tokens"].tolist() == [0, found]
-    stopped = serve(trace((0, 100, 50), (5, 200, 5), **session), max_new_tokens=100).requests
-    assert stopped["cached_tokens"].tolist() == [0, 150]  # the decode too many computed the last token's KV
-
-
-def test_pages_cache_no_part_of_one() -> None:
-    turns = trace((0, 100, 50), (5, 200, 5), session_id=np.array([1, 1]))
-    assert serve(turns, block_size=16, num_blocks=60).requests["cached_tokens"].tolist() == [0, 144]
-
-
-def test_without_the_tree_nothing_is_cached() -> None:
-    turns = trace((0, 100, 50), (5, 200, 5), session_id=np.array([1, 1]))
-    result = serve(turns, disable_radix_cache=True)
-    assert result.requests["cached_tokens"].tolist() == [0, 0]
-    assert result.steps is not None
-    assert result.steps["cached"].max() == 0
-
-
-def test_an_answer_is_evicted_before_its_prompt() -> None:
-    # Of 600 tokens the first request leaves 399 cached; the second one needs 250.
-    steps = serve(trace((0, 300, 100), (10, 250, 50)), num_blocks=600).steps
-    assert steps is not None
-    assert set(steps["cached"].tolist()) == {0, 300}
-
-
 @pytest.mark.parametrize("fast_forward", [False, True])
 def test_every_token_is_blank_evictable_protected_or_its_request_s_own(fast_forward: bool) -> None:
     turns = trace(*[(k / 2, 60 + k, 40) for k in range(40)], session_id=np.arange(40) % 7)
@@ -237,52 +145,6 @@ def test_without_a_tree_as_many_requests_run_at_once_as_there_are_states() -> No
 # Delays, priorities, limits
 
 
-def test_the_loop_looks_at_what_has_arrived_in_every_so_many_decodes() -> None:
-    requests = trace((0, 100, 90), (0.035, 100, 5))
-    seen = [
-        serve(requests, scheduler_recv_interval=every, disable_overlap_schedule=True).requests[
-            "first_scheduled_s"
-        ][1]
-        for every in (1, 10, 60)
-    ]
-    steps = serve(requests, disable_overlap_schedule=True).steps
-    assert steps is not None
-    # A prompt makes the next turn look; from there on the count begins anew.
-    looks = [steps["clock"].iloc[at] for at in (4, 11, 61)]
-    assert seen == pytest.approx(looks, abs=0.02)
-    assert seen[0] < seen[1] < seen[2]
-
-
-def test_an_idle_engine_looks_all_the_time() -> None:
-    requests = trace((0, 100, 5), (3.0, 100, 5))
-    for overlapped in (False, True):
-        options = {"scheduler_recv_interval": 2000, "disable_overlap_schedule": not overlapped}
-        assert serve(requests, **options).requests["first_scheduled_s"].tolist() == [0.0, 3.0]
-
-
-def test_prompts_wait_until_as_many_find_a_place_as_ran_together() -> None:
-    requests = trace(*[(0.0, 60, 20 + 5 * k) for k in range(6)], *[(0.1, 60, 20)] * 6)
-    together = {"max_running_requests": 6, "num_blocks": 10_000}
-    plain, delayed = (
-        serve(requests, enable_prefill_delayer=on, prefill_delayer_max_delay_passes=most, **together).requests
-        for on, most in ((False, 30), (True, 1000))
-    )
-    assert plain["first_scheduled_s"].nunique() > delayed["first_scheduled_s"].nunique()
-    assert (delayed["status"] == "finished").all()
-
-
-def test_the_more_important_are_served_first_and_others_make_way() -> None:
-    requests = trace((0, 60, 200), (0.3, 60, 20), (0.3, 60, 20), priority=np.array([0, 5, 30]))
-    alone = {"max_running_requests": 1, "enable_priority_scheduling": True, "num_blocks": 10_000}
-    preempting = serve(requests, **alone).requests
-    assert preempting["recomputes"].tolist() == [1, 0, 0]
-    assert preempting["finish_s"].argsort().tolist() == [2, 1, 0], "5 is more than 0, but not by more than 10"
-    by_order = serve(requests, disable_priority_preemption=True, **alone).requests
-    assert by_order["finish_s"].argsort().tolist() == [0, 2, 1]
-    smallest = serve(requests, schedule_low_priority_values_first=True, **alone).requests
-    assert smallest["finish_s"].argsort().tolist() == [0, 1, 2]
-
-
 def test_a_full_queue_rejects_the_newest_or_the_least_important() -> None:
     requests = trace(*[(0.0, 60, 20)] * 4, priority=np.array([0, 0, 0, 9]))
     full = {"max_running_requests": 1, "max_queued_requests": 2}
@@ -297,32 +159,6 @@ def test_a_client_may_go_away_when_the_queue_has_no_place_for_its_request() -> N
     requests = trace(*[(0.0, 60, 20)] * 3, abort_s=np.array([9.0, 9.0, 0.0]))
     table = serve(requests, max_running_requests=1, max_queued_requests=2).requests
     assert table["status"].tolist() == ["finished", "finished", "aborted"]
-
-
-@pytest.mark.parametrize("overlapped", [True, False])
-def test_a_chunk_that_is_held_back_runs_where_nothing_else_does(overlapped: bool) -> None:
-    options = {"chunked_prefill_size": 50, "prefill_decode_interval": 3}
-    result = serve(trace((0, 180, 5)), disable_overlap_schedule=not overlapped, **options)
-    assert result.requests["finish_s"][0] == pytest.approx(4 * 0.01 + 4 * 0.01 + 184 * 1e-5)
-
-
-def test_decodes_have_iterations_to_themselves_behind_prompts() -> None:
-    requests = trace((0, 60, 100), *[(0.2 + k / 1000, 60, 100) for k in range(4)])
-    options = {"prefill_max_requests": 1, "disable_overlap_schedule": True}
-    apart = serve(requests, prefill_decode_interval=5, **options).requests["first_scheduled_s"]
-    assert apart.diff().iloc[2:].min() == pytest.approx(0.06, rel=0.1)
-    # The first interval is over at once: one request runs, not three.
-    bound = {"prefill_decode_interval": 5, "prefill_decode_interval_min_bs": 3}
-    least = serve(requests, **bound, **options).requests["first_scheduled_s"]
-    assert least.diff().iloc[2] < 0.03 < least.diff().iloc[4]
-
-
-def test_prompts_wait_for_places_while_others_run() -> None:
-    requests = trace(*[(0.0, 60, 20 + 30 * k) for k in range(4)], (0.05, 60, 20))
-    most = {"max_running_requests": 4, "disable_overlap_schedule": True}
-    for places in (1, 2):
-        table = serve(requests, min_free_slots_delay=places, **most).requests
-        assert table["first_scheduled_s"][4] == table["finish_s"][places - 1]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 import pagesim as ps
@@ -64,42 +63,7 @@ def test_a_step_may_write_what_drafting_takes(options: dict[str, Any], page: int
     assert written_by_step(settled(**options), page) == written
 
 
-def test_twice_what_a_step_may_write_is_held_beyond_what_counts() -> None:
-    one = serve(trace((0, 100, 50)), **CHAIN, acceptance=0.0)
-    # The prompt; 100 + 8; what counts is known a step late.
-    assert held(one, 5) == [100, 108, 108, 109, 110]
-    whole = serve(trace((0, 100, 50)), **CHAIN, acceptance=1.0, disable_overlap_schedule=True)
-    assert held(whole, 4) == [100, 108, 112, 116]
-    paged = serve(trace((0, 100, 50)), **TREE, num_blocks=125, block_size=8, acceptance=0.0)
-    # Each branch takes ceil((7 + 5) / 8) pages: 4 * 16 tokens, of which there are two beyond 100.
-    assert held(paged, 3) == [104, 232, 232]
-
-
-def test_what_is_held_ahead_is_why_requests_are_retracted() -> None:
-    requests, page = trace(*[(0.0, 60, 100)] * 5), {"num_blocks": 62, "block_size": 16}
-    # All find room with what they generate, 5 * 10 pages; not with 256 tokens ahead of it, 5 * 20 pages.
-    alone = serve(requests, **page)
-    ahead = serve(requests, **TREE, **page, acceptance=0.0)
-    assert alone.requests["recomputes"].sum() == 0
-    assert ahead.requests["recomputes"].sum() > 0
-    assert (ahead.requests["status"] == "finished").all()
-
-
 # What a step yields
-
-
-@pytest.mark.parametrize(
-    ("output", "overlapped", "steps"),
-    # The prompt gives one token, each step four: 49 with the twelfth. A request is left out of the next step
-    # only where one more token would be its last.
-    [(49, True, 14), (49, False, 13), (50, True, 14), (50, False, 14), (51, True, 15), (51, False, 14)],
-)
-def test_a_step_too_many_runs_where_the_end_lies_inside_of_one(
-    output: int, overlapped: bool, steps: int
-) -> None:
-    result = serve(trace((0, 100, output)), **CHAIN, acceptance=1.0, disable_overlap_schedule=not overlapped)
-    assert result.summary["iterations"] == steps
-    assert result.requests["output_tokens"].tolist() == [output]
 
 
 def test_drafts_are_counted_and_those_behind_the_end_are_not_accepted() -> None:
@@ -112,36 +76,7 @@ def test_drafts_are_counted_and_those_behind_the_end_are_not_accepted() -> None:
     )  # of the last step's four tokens two are needed
 
 
-def test_mixed_steps_generate_a_plain_token_a_request() -> None:
-    requests = trace((0, 100, 50), (0.05, 100, 50))
-    mixed = serve(requests, **CHAIN, enable_mixed_chunk=True, chunked_prefill_size=200, acceptance=1.0)
-    assert mixed.steps is not None
-    assert 101 in mixed.steps["num_tokens"].tolist()
-    plain = serve(requests, speculative_algorithm="NGRAM", enable_mixed_chunk=True, chunked_prefill_size=200)
-    assert plain.steps is not None
-    assert 101 not in plain.steps["num_tokens"].tolist()
-
-
 # What is cached
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "acceptance", "found"),
-    # Of prompt and answer, 150 tokens, the KV of the last one is there where a draft behind it was right.
-    # By pairs a token is found with the one behind it.
-    [("EAGLE", 0.0, 148), ("EAGLE", 1.0, 149), ("NGRAM", 0.0, 149), ("NGRAM", 1.0, 150)],
-)
-def test_a_tree_keyed_by_pairs_finds_a_token_less(algorithm: str, acceptance: float, found: int) -> None:
-    turns = trace((0, 100, 50), (5, 200, 5), session_id=np.array([1, 1]))
-    drafts = CHAIN if algorithm == "EAGLE" else {"speculative_algorithm": algorithm}
-    table = serve(turns, **drafts, acceptance=acceptance).requests
-    assert table["cached_tokens"].tolist() == [0, found]
-
-
-def test_a_prompt_that_is_met_again_is_found_but_for_two_tokens() -> None:
-    same = trace((0, 100, 5), (5, 100, 5), hash_ids=[tuple(range(100))] * 2, hash_block_size=1)
-    assert serve(same, **CHAIN).requests["cached_tokens"].tolist() == [0, 98]
-    assert serve(same, **CHAIN, block_size=16).requests["cached_tokens"].tolist() == [0, 96]
 
 
 # What is taken by default, and refused

@@ -71,33 +71,11 @@ def test_fast_forward_changes_nothing() -> None:
     assert len(ahead.tree) < len(stepped.tree) / 2
 
 
-def test_a_request_holds_its_state_and_two_to_track_it_in() -> None:
-    tree = serve(trace((0, 300, 200))).tree
-    assert tree is not None
-    assert tree["state_own"].max() == 3
-    # One more is the tree's: behind the fourth of the prompt's chunks of 64 tokens.
-    assert (tree["state_protected"].max(), tree["protected"].max()) == (1, 256)
-
-
-def test_no_more_requests_run_than_a_fifth_of_the_states() -> None:
-    steps = serve(trace(*[(0, 100, 50)] * 20)).steps
-    assert steps is not None
-    assert steps["num_running"].max() == 30 // 5
-
-
 def test_the_summary_says_how_many_bytes_states_take() -> None:
     states = serve(trace((0, 300, 200))).summary["memory"]["states"]
     # A convolution of 3 · 64 numbers in 16 bits, a state of 2 · 16 · 16 in 32.
     assert states["bytes_per_slot"] == 3 * 64 * 2 + 2 * 16 * 16 * 4
     assert (states["slots"], states["slots_per_request"], states["evicted"]) == (30, 3, 0)
-
-
-@pytest.mark.parametrize(("answer", "cached"), [(200, 256), (300, 512)])
-def test_a_turn_finds_the_last_state_before_it(answer: int, cached: int) -> None:
-    """A state is kept behind 256 of the prompt's tokens, and behind the 512th if the answer reaches it."""
-    turns = trace((0, 300, answer), (9, 700, 5), session_id=np.zeros(2, np.int64))
-    result = serve(turns)
-    assert result.requests["cached_tokens"].tolist() == [0, cached]
 
 
 def test_one_hybrid_model_under_two_engines() -> None:

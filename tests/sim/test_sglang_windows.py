@@ -64,35 +64,6 @@ def test_fast_forward_takes_many_steps_at_once_and_shows_each_as_it_is() -> None
     assert len(ahead.tree) < len(stepped.tree) / 2
 
 
-def test_a_request_that_decodes_gives_back_what_left_its_window() -> None:
-    tree = serve(trace((0, 300, 900))).tree
-    assert tree is not None
-    assert tree["own"].max() > 800
-    # It slides when 128 tokens have left, and the last step in flight is not known.
-    assert tree["window_own"][2:].max() == WINDOW + 128 + 1
-
-
-def test_without_the_tree_a_request_slides_as_well() -> None:
-    for overlap in (False, True):
-        options = {"disable_radix_cache": True, "disable_overlap_schedule": not overlap}
-        result = serve(TURNS, swa_full_tokens_ratio=0.3, **options)
-        assert (result.requests["status"] == "finished").all()
-
-
-def test_a_prompt_waits_for_the_window_pool_though_the_other_has_room() -> None:
-    requests = trace((0, 300, 400), (0.1, 300, 400))
-    waits, runs = (
-        serve(requests, swa_full_tokens_ratio=ratio).requests["first_scheduled_s"][1] for ratio in (0.2, 0.8)
-    )
-    assert runs < 0.2 < waits
-
-
-def test_a_prompt_longer_than_the_window_pool_runs_in_chunks_of_what_fits() -> None:
-    steps = serve(trace((0, 1200, 5)), swa_full_tokens_ratio=0.4).steps
-    assert steps is not None
-    assert 1 < (steps["num_tokens"] > 1).sum() < 5
-
-
 def test_models_without_two_pools_keep_all_tokens_in_one() -> None:
     requests = trace((0, 300, 900))
     for options in ({"model": "gemma3-12b"}, {"disable_hybrid_swa_memory": True}):

@@ -97,14 +97,6 @@ def test_what_is_accepted_of_a_request_does_not_depend_on_what_runs_beside_it() 
     assert other.summary["speculation"] != together.summary["speculation"]
 
 
-def test_two_batches_in_flight_compute_drafts_for_a_request_that_is_over_before() -> None:
-    # The second step is decided before it is known that the first gives all four tokens.
-    result = run(trace((0.0, 5, 5)), acceptance=1.0, async_scheduling=True)
-    assert result.requests["finish_s"].tolist() == [2.0]
-    assert result.steps["num_batched_tokens"].tolist() == [5, 4, 4, 0]
-    assert result.summary["speculation"]["accepted"] == result.summary["speculation"]["wasted"] == 3
-
-
 def test_tokens_of_one_step_come_together_and_are_one_gap() -> None:
     summary = run(trace((0.0, 5, 9)), acceptance=1.0).summary
     assert summary["itl"]["mean"] == summary["itl"]["p99"] == 1.0
@@ -115,34 +107,6 @@ def test_a_preempted_requests_gap_lasts_from_its_last_tokens_to_its_next() -> No
     result = run(crowd(), num_blocks=40)
     assert result.requests["recomputes"].sum() > 0
     assert result.summary["itl"]["p99"] > result.summary["itl"]["p50"] == 1.0
-
-
-@pytest.mark.parametrize(("method", "held"), [("ngram", [1, 2, 3]), ("eagle3", [2, 3, 3])])
-def test_a_draft_model_takes_slots_ahead_and_those_of_rejected_drafts_are_kept(
-    method: str, held: list[int]
-) -> None:
-    # Room is made for 4, 8 and 9 tokens; with a draft model for 3 more.
-    result = run(trace((0.0, 4, 20)), speculative_method=method, acceptance=0.0)
-    assert result.steps["num_physical_blocks"].tolist()[:3] == held
-    assert result.steps["used"].tolist()[:3] == [4, 5, 6]
-    assert result.steps["num_logical_blocks"].tolist() == result.steps["num_physical_blocks"].tolist()
-
-
-@pytest.mark.parametrize(
-    ("method", "alike", "found"), [("ngram", 8, 8), ("eagle3", 8, 4), ("ngram", 9, 8), ("eagle3", 9, 8)]
-)
-def test_a_draft_models_block_is_found_only_where_the_next_token_is_the_same(
-    method: str, alike: int, found: int
-) -> None:
-    requests = trace((0.0, 12, 2), (9.0, 12, 2), prefix_tokens=np.full(2, alike))
-    assert run(requests, speculative_method=method).requests["cached_tokens"].tolist() == [0, found]
-
-
-def test_a_prompt_of_which_one_token_is_left_verifies_drafts_at_once() -> None:
-    result = run(trace((0.0, 9, 2), (9.0, 9, 9), prefix_tokens=np.full(2, 9)), acceptance=1.0)
-    first = result.steps["num_running"].to_numpy() & (result.steps["clock"].to_numpy() == 9.0)
-    assert result.steps["num_batched_tokens"].to_numpy()[first == 1].tolist() == [4]
-    assert result.requests["finish_s"].iloc[1] == 12.0  # 4, 4 and 1 tokens
 
 
 @pytest.mark.parametrize(
@@ -161,12 +125,6 @@ def test_a_prompts_only_token_has_drafts_where_one_that_was_admitted_before_deco
     """As 0.33.0's ``Scheduler.schedule`` has it: ``scheduled_running_reqs`` and not ``prefill_scheduled``."""
     result = run(trace(*others, (0.5, 1, 2)), max_num_batched_tokens=budget, max_num_seqs=2)
     assert result.steps["num_batched_tokens"].tolist()[: len(tokens)] == tokens
-
-
-def test_drafts_beyond_the_longest_sequence_are_left_out() -> None:
-    result = run(trace((0.0, 5, 100)), max_model_len=12, acceptance=0.0)
-    assert result.requests["output_tokens"].tolist() == [7]
-    assert result.steps["num_batched_tokens"].tolist()[:7] == [5, 4, 4, 4, 3, 2, 1]
 
 
 def test_an_aborted_requests_tokens_are_those_of_the_steps_that_were_over_before() -> None:

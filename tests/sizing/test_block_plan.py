@@ -37,42 +37,9 @@ def shape(plan: BlockPlan) -> list[tuple[str, int, int]]:
     return [(group.kind, len(group.layers), group.block_size) for group in plan.groups]
 
 
-def test_layers_that_are_all_alike_are_one_group():
-    for layer in (FULL, WINDOW, CHUNK, LATENT):
-        assert shape(planned(*[layer] * 7)) == [(layer.kind, 7, 16)]
-
-
-def test_latent_vectors_and_their_indexers_are_one_group_of_pages_of_two_sizes_in_blocks_of_64():
-    plan = planned(*[LatentLayer(576, token_bytes=656), IndexerLayer(132)] * 3)
-    assert shape(plan) == [("latent", 6, 64)]
-    assert plan.groups[0].pages == (64 * 656, 64 * 132) * 3
-    assert plan.bytes_per_block == 3 * 64 * (656 + 132)
-
-
-def test_latent_vectors_in_fp8_are_kept_in_blocks_of_64():
-    assert shape(planned(LATENT, kv_dtype="fp8")) == [("latent", 1, 64)]
-    assert shape(planned(LATENT, kv_dtype="fp8", block_size=32)) == [("latent", 1, 32)]
-
-
-def test_the_rarest_kind_says_how_many_layers_a_group_has_and_layers_are_dealt_out_in_turn():
-    plan = planned(*[WINDOW] * 5, FULL, FULL)
-    assert shape(plan) == [("window", 2, 16), ("window", 2, 16), ("window", 1, 16), ("full", 2, 16)]
-    assert [group.places for group in plan.groups] == [(0, 3), (1, 4), (2,), (5, 6)]
-    assert plan.padding == pytest.approx(1 / 8)
-
-
 def test_where_there_are_less_than_1_5_times_as_many_of_one_kind_as_of_the_other_both_are_one_group():
     assert shape(planned(*[WINDOW] * 11, *[FULL] * 8)) == [("window", 11, 16), ("full", 8, 16)]
     assert len(planned(*[WINDOW] * 12, *[FULL] * 8).groups) == 3
-
-
-def test_the_first_layer_of_each_kind_says_the_order_of_the_groups():
-    assert [group.kind for group in planned(FULL, WINDOW, WINDOW).groups] == ["full", "window", "window"]
-
-
-def test_windows_of_two_sizes_are_two_kinds():
-    plan = planned(WINDOW, WindowLayer(8, 128, window=512))
-    assert [group.rule for group in plan.groups] == [WINDOW, WindowLayer(8, 128, window=512)]
 
 
 def test_a_page_that_divides_the_largest_gets_a_block_of_more_tokens_and_hashes_the_smallest():
@@ -105,11 +72,6 @@ def test_without_the_hybrid_manager_windows_and_chunks_are_kept_as_full_attentio
     assert plan.groups[0].rule == FULL
     assert shape(planned(WindowLayer(2, 128, window=1024), FULL, hybrid=False)) == [("full", 2, 16)]
     assert shape(planned(WINDOW, WINDOW, hybrid=False)) == [("window", 2, 16)]
-
-
-def test_chunks_have_groups_of_their_own_unless_the_hybrid_manager_is_off():
-    assert shape(planned(CHUNK, FULL)) == [("chunk", 1, 16), ("full", 1, 16)]
-    assert shape(planned(CHUNK, FULL, hybrid=False)) == [("full", 2, 16)]
 
 
 @pytest.mark.parametrize(
@@ -149,23 +111,6 @@ def test_chunks_that_are_not_whole_blocks_are_refused_where_they_have_groups_of_
         planned(*layers)
 
 
-def test_a_block_of_attention_has_room_for_a_state_and_states_are_padded_to_it():
-    plan = planned(STATE, STATE, STATE, FullLayer(2, 256))
-    # A state takes 1,097,728 bytes and a token of attention 2,048: 536 tokens, and a multiple of 64 is 576.
-    assert shape(plan) == [("state", 1, 576)] * 3 + [("full", 1, 576)]
-    assert plan.groups[0].real_pages[0] == 1_097_728
-    assert {group.page_bytes for group in plan.groups} == {576 * 2048}
-    assert plan.state_mode == "align"
-
-
-def test_without_prefix_caching_a_state_is_one_block_for_all_tokens():
-    plan = planned(STATE, FullLayer(2, 256), prefix_caching=False)
-    assert shape(plan) == [("state", 1, 32768), ("full", 1, 544)]
-    assert [group.most_blocks for group in plan.groups] == [1, -(-32768 // 544)]
-    assert plan.state_mode == "none"
-    assert plan.hash_block == plan.scheduler_block
-
-
 def test_a_state_in_blocks_takes_two_of_them_and_one_more_where_it_can_be_left_behind_within_a_prompt():
     mamba_1 = StateLayer((3, 8192), (8192, 16))
     mamba_2 = StateLayer((3, 8448), (128, 64, 128), checkpoint=1, always=True)
@@ -181,25 +126,9 @@ def test_a_state_in_blocks_takes_two_of_them_and_one_more_where_it_can_be_left_b
     assert most(mamba_2, mamba_1) == [(3, 1), (2, None)]
 
 
-def test_blocks_of_latent_vectors_beside_states_are_a_multiple_of_128():
-    assert planned(STATE, LATENT).groups[1].block_size % 128 == 0
-
-
 def test_a_larger_block_that_is_asked_for_stays():
     assert shape(planned(STATE, FullLayer(2, 256), block_size=1024))[1] == ("full", 1, 1024)
     assert shape(planned(STATE, FullLayer(2, 256), block_size=32))[1] == ("full", 1, 576)
-
-
-def test_gpus_share_heads_and_states():
-    one, two = (planned(STATE, FullLayer(2, 256), tp=tp) for tp in (1, 2))
-    assert [2 * group.real_bytes for group in two.groups] == [group.real_bytes for group in one.groups]
-    assert planned(FULL, tp=16).bytes_per_block == planned(FullLayer(1, 128)).bytes_per_block
-
-
-def test_channels_that_every_gpu_keeps_are_not_shared():
-    single_group = StateLayer((3, 3072 + 512), (24, 128, 256), whole=512)
-    assert single_group.state_bytes() == 2 * (3 * 3584 + 24 * 128 * 256)
-    assert single_group.state_bytes(2) == 2 * (3 * (1536 + 512) + 12 * 128 * 256)
 
 
 @pytest.mark.parametrize(

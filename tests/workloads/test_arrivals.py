@@ -179,20 +179,6 @@ def test_the_papers_generator_keeps_short_requests_takes_the_first_and_shuffles_
 
 
 @pytest.mark.parametrize(
-    ("rate", "duration", "requests", "prompt_mean", "output_mean"),
-    [(2.0, 3600, 7_280, 159.49, 336.03), (4.0, 900, 3_604, 151.82, 333.22)],
-)
-def test_the_papers_generator_gives_the_papers_traces(
-    shared, rate, duration, requests, prompt_mean, output_mean
-):
-    source = load(shared / "data" / "sharegpt_sosp23_opt.parquet")
-    trace = arrive(source, "sosp", rate=rate, duration=duration)
-    assert len(trace) == requests
-    assert trace.prompt_tokens.mean() == pytest.approx(prompt_mean, abs=0.005)
-    assert trace.output_tokens.mean() == pytest.approx(output_mean, abs=0.005)
-
-
-@pytest.mark.parametrize(
     ("golden", "rate", "duration"),
     [("sosp_fig2_vllm", 4.0, 900), ("sosp_n2_vllm_1.0", 1.0, 600), ("sosp_block256_vllm_2.0", 2.0, 300)],
 )
@@ -203,13 +189,6 @@ def test_the_papers_generator_gives_the_requests_of_the_golden_logs(shared, gold
     assert trace.arrival_s.tolist() == log["arrival_s"].tolist()
     assert trace.prompt_tokens.tolist() == log["prompt_tokens"].tolist()
     assert trace.output_tokens.tolist() == [int(v) for v in log["output_tokens"]]
-
-
-def test_recorded_rates_of_published_traces(shared):
-    azure = load(shared / "data" / "raw" / "AzureLLMInferenceTrace_conv.csv").arrival_s
-    assert (arrival_rate(azure), gap_cv(azure)) == pytest.approx((5.53, 1.09), abs=0.005)
-    mooncake = load(shared / "data" / "mooncake_fast25_conversation.parquet").arrival_s
-    assert (arrival_rate(mooncake), gap_cv(mooncake)) == pytest.approx((3.40, 3.03), abs=0.005)
 
 
 def conversations() -> Trace:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagesim.errors import TraceError
-from pagesim.workloads import FORMATS, NO_ARRIVALS, has_recorded_arrivals, load, save
+from pagesim.workloads import NO_ARRIVALS, has_recorded_arrivals, load, save
 from pagesim.workloads.trace import Trace
 
 
@@ -34,11 +34,6 @@ def test_a_byte_order_mark_and_blank_lines_change_nothing(text_sample, tmp_path)
     plain.write_bytes(text_sample.data)
     marked.write_bytes(b"\xef\xbb\xbf\n" + text_sample.data + b"\n\n")
     assert load(marked).prompt_tokens.tolist() == load(plain).prompt_tokens.tolist()
-
-
-def test_every_format_has_a_sentence():
-    assert {"sharegpt", "alpaca", "lmbenchmark", "azure", "burstgpt", "mooncake", "vidur"} <= set(FORMATS)
-    assert all(len(sentence) > 20 for sentence in FORMATS.values())
 
 
 def test_azure_times_are_exact_to_100_ns(tmp_path):
@@ -146,15 +141,6 @@ def test_every_round_extends_the_last_one_whatever_was_said(tmp_path_factory, ta
             assert this.prompt_tokens <= 1 + 4  # a conversation begins with nothing but its question
 
 
-def test_rounds_of_published_conversations_extend_one_another(shared: Path):
-    turns = load(shared / "data" / "raw" / "fastchat_dummy_conversation.json", turns="all")
-    assert turns.session_id is not None
-    same = turns.session_id[1:] == turns.session_id[:-1]
-    grown = turns.prompt_tokens[1:] - (turns.prompt_tokens + turns.output_tokens)[:-1]
-    assert same.any()
-    assert grown[same].min() >= 0
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -215,16 +201,6 @@ def test_a_size_of_blocks_without_ids_is_not_used(tmp_path):
     trace = load(path)
     assert trace.hash_block_size == 512
     assert "columns not used: hash_block_size" in trace.notes
-
-
-def test_mooncakes_ids_cover_every_prompt_and_no_more(shared: Path):
-    trace = load(shared / "data" / "mooncake_fast25_conversation.parquet")
-    assert trace.hash_ids is not None
-    assert has_recorded_arrivals(trace)
-    assert [len(ids) for ids in trace.hash_ids] == (-(-trace.prompt_tokens // 512)).tolist()
-    raw = load(shared / "data" / "raw" / "mooncake_conversation_trace.first1000.jsonl")
-    assert raw.hash_ids == trace.hash_ids[:1000]
-    assert raw.arrival_s.tolist() == trace.arrival_s[:1000].tolist()
 
 
 def test_columns_that_are_not_used_are_named(tmp_path):
