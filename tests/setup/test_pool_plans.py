@@ -86,7 +86,7 @@ def test_a_state_takes_as_many_bytes_as_the_engine_finds(
 @pytest.mark.parametrize(
     ("named", "options", "size"),
     [
-        # SGLang 0.5.23, srt/configs/mamba_utils.py: the flag before the config's key, and that before float32.
+        # SGLang 0.5.23, srt/configs/mamba_utils.py: the flag, else the config's key, else float32.
         ({}, {}, 4),
         ({"mamba_ssm_dtype": None}, {}, 4),
         ({"mamba_ssm_dtype": "bfloat16"}, {}, 2),
