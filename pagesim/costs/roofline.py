@@ -9,7 +9,7 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 from pagesim.costs.assumptions import of_experts, of_layers, of_roofline, of_weights
-from pagesim.costs.attended import attended, layers_with_experts, states
+from pagesim.costs.attended import attended, layers_with_experts, states, weights_read
 from pagesim.costs.base import (
     NOWHERE,
     UNBOUNDED,
@@ -96,9 +96,9 @@ class Roofline:
     (`MixtureOfExperts.touched`). Each kernel of a layer takes a launch beside that. Attention in decoding
     takes the longer of reading the context's KV and of computing with it; in a prompt it is bound by
     operations. Layers that do not look back on all tokens, or keep a state: see `MixedLayers`. Under tensor
-    parallelism each GPU does its share, and two all-reduces a layer are added; where experts are divided over
-    data-parallel ranks, an all-gather and a reduce-scatter a layer with experts. Of whole experts those on
-    the busiest GPU count. A sequence's drafts read its context with it. An iteration with a prompt
+    parallelism each GPU does its share, and two all-reduces a layer are added; where experts or MLPs are
+    divided over data-parallel ranks, an all-gather and a reduce-scatter a layer with them. Of whole experts
+    those on the busiest GPU count. A sequence's drafts read its context with it. An iteration with a prompt
     that no CUDA graph launches takes at least what the host needs to launch it. Swapped blocks cross each
     GPU's own host link.
 
@@ -143,11 +143,12 @@ class Roofline:
         self._by_tokens: dict[int, int] = {}
         self._by_sampled: dict[int, int] = {}
         self._moe = model.moe
-        # The experts of a GPU compute the tokens of all data-parallel ranks, which are taken to be alike.
+        # What ranks divide computes the tokens of all of them, which are taken to be alike.
         division = model.expert_division
         self._ranks = 1 if division is None else division.ranks
         self._whole_on = self._ranks * tp if division is not None and division.whole else 1
-        self._weights_s = model.layer_weight_bytes / tp / hbm
+        read, head_read = weights_read(model, tp)
+        self._weights_s = read / hbm
         self._experts_s = model.expert_bytes_per_gpu(tp) / (gpu.hbm_bytes_per_s * efficiency.experts_hbm)
         # A token's residual stream is read and written around each of the two halves of a layer.
         self._activations_s = 8 * model.layers * model.hidden * 2 / tp / hbm
@@ -155,7 +156,7 @@ class Roofline:
         of_all_s = sum(flops / tp / gpu.flops(compute) for compute, flops in model.flops_by_compute.items())
         self._linear_s = (of_all_s - of_experts_s) / products
         self._linear_experts_s = of_experts_s / experts
-        self._head_weights_s = model.lm_head_bytes / tp / hbm
+        self._head_weights_s = head_read / hbm
         self._head_s = model.lm_head_flops_per_token / tp / (gpu.flops(model.lm_head_compute) * products)
         with_experts = layers_with_experts(model)
         self._launches_s = efficiency.launch_s * (KERNELS * model.layers + EXPERT_KERNELS * with_experts)
@@ -183,7 +184,10 @@ class Roofline:
         )
         self._gpu, self._tp, self._link = gpu, tp, efficiency.link
         self._reduces = ALL_REDUCES_PER_LAYER * model.layers if tp > 1 else 0
-        self._exchanges = with_experts if self._ranks > 1 else 0
+        exchanging = with_experts
+        if division is not None and division.mlps:
+            exchanging = model.mlp_layers or model.layers
+        self._exchanges = exchanging if self._ranks > 1 else 0
         self._reduced_bytes = 2 * model.hidden
         # Where a prompt makes an iteration too large for CUDA graphs, the host launches it.
         self._graphed = engine.graphs_to
@@ -333,7 +337,7 @@ class Roofline:
         seconds, size = 0.0, self._reduced_bytes * tokens
         if self._reduces:
             seconds += self._reduces * self._gpu.peer.all_reduce_s(size, self._tp, self._link)
-        if self._exchanges:  # all tokens come to all ranks, and the sums of their experts back
+        if self._exchanges:  # all tokens come to all ranks, and the sums back
             size *= self._ranks
             seconds += self._exchanges * self._gpu.peer.all_reduce_s(size, self._ranks, self._link)
         return seconds

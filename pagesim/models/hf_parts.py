@@ -246,6 +246,14 @@ def recurrence(config: HfConfig) -> tuple[Recurrence, str] | None:
     return None
 
 
+def named_dtype(config: HfConfig) -> str:
+    """Return the type of a recurrent state that a config names in the key that SGLang reads, or ''.
+
+    Source: SGLang 0.5.23, ``mamba2_state_dtype`` (srt/configs/mamba_utils.py).
+    """
+    return "" if config.get("mamba_ssm_dtype") is None else _dtype(config, "mamba_ssm_dtype")
+
+
 def _mamba2(config: HfConfig) -> Mamba2:
     """Return Mamba-2 as Bamba, Falcon-H1 and Granite 4 name it."""
     heads = config.number("mamba_n_heads")

@@ -15,7 +15,15 @@ from pagesim.models.hf_extras import extras
 from pagesim.models.hf_kept import widest_kv
 from pagesim.models.hf_layers import cached, layer_count
 from pagesim.models.hf_modules import modules
-from pagesim.models.hf_parts import experts, latent, mlp_layers, plain_layers, recurrence, sparse_layers
+from pagesim.models.hf_parts import (
+    experts,
+    latent,
+    mlp_layers,
+    named_dtype,
+    plain_layers,
+    recurrence,
+    sparse_layers,
+)
 from pagesim.models.hf_quantization import cache_dtype, weights, with_file
 from pagesim.models.hf_unread import unread
 from pagesim.models.hf_vision import Tower, parts
@@ -72,7 +80,7 @@ def _spec(config: HfConfig, name: str | None) -> ModelSpec:
     head_dim = head_dim or config.number("attention_head_dim", "head_dim", default=max(1, hidden // heads))
     state = None
     if recurrent is not None:
-        state = recurrent[0].layer(recurrent[1])
+        state = replace(recurrent[0].layer(recurrent[1]), named_dtype=named_dtype(config))
     by_layer = cached(config, FullLayer(kv_heads, head_dim), mla, state)
     kept = tuple(layer for of_layer in by_layer for layer in of_layer)
     if config.family == "zamba2":  # whose code makes all attention before the layers that share it

@@ -222,6 +222,7 @@ class StateLayer:
             2 · state channels, which the heads of all GPUs read.
         kernel_chunk: tokens that a kernel of SGLang's computes at once, at multiples of which it can leave a
             state behind; layers that differ in it alone keep the same.
+        named_dtype: type of ``state`` that SGLang takes, the config's ``mamba_ssm_dtype``; empty without one.
     """
 
     kind: ClassVar[str] = "state"
@@ -233,6 +234,7 @@ class StateLayer:
     always: bool = False
     whole: int = 0
     kernel_chunk: int = field(default=64, compare=False)
+    named_dtype: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         _check_sizes(self)
@@ -246,7 +248,7 @@ class StateLayer:
                 raise PagesimError(f"state layer: {name} is {brief(shape)}; it must be {wanted}")
             for size in shape:
                 _check_size(self, name, size, least)
-        for name in ("conv_dtype", "state_dtype"):
+        for name in ("conv_dtype", "state_dtype", *(["named_dtype"] if self.named_dtype else [])):
             if getattr(self, name) not in DTYPE_BYTES:
                 raise PagesimError(
                     f"state layer: {name} is {brief(getattr(self, name))}; it must be one of "

@@ -94,6 +94,7 @@ MODULES = (
     "scheduling.sglang.results",
     "scheduling.sglang.scheduler",
     "scheduling.sglang.speculation",
+    "scheduling.sglang.states",
     "scheduling.swapping",
     "scheduling.traits",
     "scheduling.vllm_v0",

@@ -160,7 +160,7 @@ def _context_parallel_notes(config: EngineConfig) -> tuple[str, ...]:
 
 
 def _expert_notes(config: EngineConfig) -> tuple[str, ...]:
-    """Return how experts are charged that are divided over the GPUs of several ranks, or are whole."""
+    """Return how experts and MLPs are charged that the GPUs of several ranks divide, or that are whole."""
     division = config.model.expert_division
     if division is None:
         return ()
@@ -169,14 +169,16 @@ def _expert_notes(config: EngineConfig) -> tuple[str, ...]:
         over = f"{name} {division.ranks}"
     else:
         over = "ep_size" if division.mlps else "enable_expert_parallel"
+    what = "MLPs" if config.model.moe is None else "experts"
     if isinstance(config.cost, Roofline):
+        at_random = "" if config.model.moe is None else ", and tokens as if they chose experts at random"
         return (
-            f"{over}: what GPUs send each other for experts is charged as an all-gather and a reduce-scatter "
-            "within a server, and tokens as if they chose experts at random",
+            f"{over}: what GPUs send each other for {what} is charged as an all-gather and a reduce-scatter "
+            f"within a server{at_random}",
         )
     return (
-        f"{over}: what GPUs send each other for experts is not charged, and cost {config.system.cost} takes "
-        "all experts to be on the GPUs of each rank",
+        f"{over}: what GPUs send each other for {what} is not charged, and cost {config.system.cost} takes "
+        f"all {what} to be on the GPUs of each rank",
     )
 
 

@@ -41,7 +41,7 @@ def pool_plan(config: EngineConfig, options: SglangOptions) -> PoolPlan | StateP
             of_a_request=states_of_a_request(options, page),
             states=options.max_mamba_cache_size or running or 0,
             ratio=options.mamba_full_memory_ratio,
-            state_dtype=STATE_DTYPES[options.mamba_ssm_dtype or "float32"],
+            state_dtype=options.mamba_ssm_dtype and STATE_DTYPES[options.mamba_ssm_dtype],
             kv_dtype=kv_dtype,
             tp=tp,
         )

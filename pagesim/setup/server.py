@@ -144,6 +144,10 @@ class Server:
             self._closed.replay(self.engine)
         else:
             self.engine.replay()
+        self.end()
+
+    def end(self) -> None:
+        """Close the accounts of an engine that is over."""
         if self.tiers is not None:
             self.tiers.end(self.means.end)
 

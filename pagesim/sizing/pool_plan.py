@@ -146,7 +146,7 @@ def plan_states(
     of_a_request: int,
     states: int = 0,
     ratio: float = 0.9,
-    state_dtype: str = "fp32",
+    state_dtype: str | None = None,
     kv_dtype: str = "fp16",
     tp: int = 1,
 ) -> StatePlan:
@@ -160,7 +160,7 @@ def plan_states(
         of_a_request: states for which a running request is counted.
         states: slots of the pool of states; 0 if they follow from memory.
         ratio: memory for states, as a share of that for tokens.
-        state_dtype: of recurrent states.
+        state_dtype: of recurrent states; left out, the one that the model's config names, or fp32.
         kv_dtype: of the cache.
         tp: GPUs over which heads are divided.
 
@@ -175,8 +175,9 @@ def plan_states(
             f"layers of {model.name} are {model.layers_in_words}; beside states SGLang is simulated for "
             "layers that attend to all tokens: choose another model, or policy vllm-v1"
         )
+    dtypes = [state_dtype or each.named_dtype or "fp32" if each.conv[1] else "bf16" for each in keep]
     wide = [
-        replace(each, conv_dtype="bf16", state_dtype=state_dtype if each.conv[1] else "bf16") for each in keep
+        replace(each, conv_dtype="bf16", state_dtype=dtype) for each, dtype in zip(keep, dtypes, strict=True)
     ]
     return StatePlan(
         token_bytes=sum(layer.bytes_per_token(kv_dtype, tp) for layer in attend),

@@ -80,6 +80,26 @@ def test_ranks_gather_the_tokens_of_all_and_scatter_the_sums_back() -> None:
     assert part(Roofline(spec, machine, efficiency=IDEAL), "all-reduces", step_shape(100, 100)) == 0
 
 
+@pytest.mark.parametrize("head", [False, True])
+def test_ranks_of_attention_read_their_part_of_an_mlp_and_gather_the_tokens_of_all(head: bool) -> None:
+    machine = replace(A100, peer=replace(A100.peer, all_reduces=None))
+    spec = model("llama-3.1-8b")
+    alone, divided = (
+        Roofline(each, machine, efficiency=IDEAL, engine=FREE)
+        for each in (spec, replace(spec, expert_division=ExpertDivision(4, mlps=True, head=head)))
+    )
+    shape = step_shape(10, 10)
+    # Three matrices of 4096 by 14336 in each of 32 layers, of which each of 4 GPUs has a quarter; and a head.
+    less = part(alone, "linear layers", shape) - part(divided, "linear layers", shape)
+    assert less == pytest.approx(3 / 4 * 32 * 3 * 4096 * 14336 * 2 / HBM, rel=1e-6)
+    less = part(alone, "LM head", shape) - part(divided, "LM head", shape)
+    assert less == pytest.approx(3 / 4 * 128_256 * 4096 * 2 / HBM if head else 0, rel=1e-6)
+    # Each rank gets 4096 numbers of 2 bytes of the 3 others' 10 tokens, and sends as much back.
+    sent = 2 * 3 * 10 * 4096 * 2 / machine.peer.bytes_per_s
+    got = part(divided, "all-reduces", shape)
+    assert got == pytest.approx(32 * (machine.peer.latency_s + sent), rel=1e-6)
+
+
 @pytest.mark.parametrize(("visits", "gpus"), [(256, 8), (4096, 8), (4096, 64)])
 def test_the_busiest_gpu_has_what_it_has_where_visits_are_drawn(visits: int, gpus: int) -> None:
     drawn = np.random.default_rng(0).multinomial(visits, np.full(gpus, 1 / gpus), 4000)

@@ -10,7 +10,7 @@ import pytest
 
 from pagesim.allocators import Allocator, BestFit, Buddy, Extent, FirstFit
 from pagesim.eviction import CacheView
-from pagesim.eviction.lru import Lru
+from pagesim.eviction.recency import Lru
 from pagesim.kvcache import KVGroup, PagedManager
 from pagesim.testing import check_allocator, check_block_manager, check_eviction_policy
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,20 @@ from pagesim.sizing import StatePlan
 
 NO_BUFFER = {"mamba_radix_cache_strategy": "no_buffer"}
 ALONE = {"disable_radix_cache": True}
+
+HEADS = {"num_attention_heads": 8, "num_key_value_heads": 2}
+SIZES = {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 1000, "max_position_embeddings": 2048}
+KEPT = {
+    # Two layers keep a state and one attends; each does both.
+    "nemotron_h": {
+        **{"num_hidden_layers": 3, "hybrid_override_pattern": "M*M", "conv_kernel": 4},
+        **{"mamba_num_heads": 8, "mamba_head_dim": 64, "ssm_state_size": 16, "n_groups": 2},
+    },
+    "falcon_h1": {
+        **{"num_hidden_layers": 2, "mamba_d_ssm": 512, "mamba_n_heads": 8, "mamba_d_head": 64},
+        **{"mamba_d_state": 16, "mamba_n_groups": 2, "mamba_d_conv": 4},
+    },
+}
 
 
 def config_of(model: str, tp: int = 1, **options: Any) -> EngineConfig:
@@ -65,6 +81,29 @@ def test_a_state_takes_as_many_bytes_as_the_engine_finds(
     plan = config_of(model, tp, **options).blocks
     assert isinstance(plan, StatePlan)
     assert plan.state_bytes == size
+
+
+@pytest.mark.parametrize(
+    ("named", "options", "size"),
+    [
+        # SGLang 0.5.23, srt/configs/mamba_utils.py: the flag, else the config's key, else float32.
+        ({}, {}, 4),
+        ({"mamba_ssm_dtype": None}, {}, 4),
+        ({"mamba_ssm_dtype": "bfloat16"}, {}, 2),
+        ({"mamba_ssm_dtype": "float16"}, {"mamba_ssm_dtype": "float32"}, 4),
+        ({"mamba_ssm_cache_dtype": "bfloat16"}, {}, 4),  # which vLLM reads
+    ],
+)
+@pytest.mark.parametrize("family", KEPT)
+def test_a_state_has_the_type_that_the_config_names_for_sglang(
+    family: str, named: dict[str, Any], options: dict[str, Any], size: int, tmp_path: Path
+) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"model_type": family, **HEADS, **SIZES, **KEPT[family], **named}))
+    plan = config_of(str(file), **options).blocks
+    assert isinstance(plan, StatePlan)
+    # Two layers: 3 tokens of 512 channels and two vectors of 16 in two groups; 8 heads of 64 · 16 numbers.
+    assert plan.state_bytes == 2 * (3 * (512 + 2 * 2 * 16) * 2 + 8 * 64 * 16 * size)
 
 
 @pytest.mark.parametrize(

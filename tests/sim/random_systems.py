@@ -1,11 +1,12 @@
 """Random systems and traces: every policy, samples, swaps, chunks, prefixes, aborts, tiny memories, ties.
 
-Each is replayed in four ways, which must agree to the bit: fast-forward and stepping, over counted and over
-tabled memory (where there are two forms).
+Each is replayed in several ways, which must agree to the bit: fast-forward and stepping, over counted and
+over tabled memory (where there are two forms), as a cluster of one (SGLang), and with everything in a radix
+tree counted anew in every iteration.
 
     python tests/sim/random_systems.py --count 5000 --seed 1
 
-prints what the systems had in them, and stops at the first that differs.
+prints what the systems had in them, and stops at the first that differs; with ``--policy sglang`` only such.
 """
 
 from __future__ import annotations
@@ -23,17 +24,28 @@ import pandas as pd
 
 from pagesim.accounting.request_log import RequestLog
 from pagesim.errors import PagesimError
+from pagesim.experiments.clusters.engine import Replica
+from pagesim.experiments.clusters.fleet import Fleet, ReplicaPool
+from pagesim.experiments.clusters.routers import RoundRobin
 from pagesim.kvcache import BlockManager
 from pagesim.kvcache.radix import RadixManager
 from pagesim.results.recorded_tables import request_columns
 from pagesim.results.step_table import StepTable
-from pagesim.setup.prepare import prepare
+from pagesim.scheduling.added import AddedArrivals
+from pagesim.scheduling.observer import Observer
+from pagesim.setup.prepare import PreparedSystem, prepare
 from pagesim.setup.server import Server
 from pagesim.setup.system import System, checked
 from pagesim.workloads.trace import Trace
+from tests.sim.slow_ledgers import SlowTreeLedger
 
-UNEQUAL = Path(__file__).resolve().parent.parent / "golden" / "layouts" / "toy-mixed.toml"
+GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+
+UNEQUAL = GOLDEN / "layouts" / "toy-mixed.toml"
 """Windows of 200 in blocks twice as large as those of full attention."""
+
+WINDOWS, STATES = GOLDEN / "sglang" / "window128.toml", GOLDEN / "sglang-today" / "states64.toml"
+"""Layers for SGLang's two kinds of a second pool."""
 
 POLICIES = (
     *("vllm-sosp", "vllm-sosp", "vllm-v0", "vllm-v0"),
@@ -63,6 +75,11 @@ class Outcome:
     memory: type[BlockManager]
 
 
+def policy_of(seed: int) -> str:
+    """Return the policy of the case of a seed."""
+    return Random(seed).choice(POLICIES)
+
+
 def random_case(seed: int) -> Case:
     """Return the case of a seed."""
     rnd = Random(seed)
@@ -82,6 +99,7 @@ def random_case(seed: int) -> Case:
     options |= _cadence(Random(seed + 0.375), options)
     options |= _delays_and_priorities(Random(seed + 0.4375), options)
     options |= _drafts_of_sglang(Random(seed + 0.40625), options)
+    options |= _second_pool(Random(seed + 0.34375), options)
     if rnd.random() < 0.1:
         options["until"] = rnd.random() * 5
     if rnd.random() < 0.25:
@@ -139,6 +157,23 @@ def _drafts_of_sglang(rnd: Random, options: dict[str, Any]) -> dict[str, Any]:
     return {**drafts, "speculative_num_draft_tokens": rnd.choice((2, 4, 7))}
 
 
+def _second_pool(rnd: Random, options: dict[str, Any]) -> dict[str, Any]:
+    """Return layers with a window or a recurrent state, which under SGLang have a pool of their own."""
+    if options["policy"] != "sglang" or "speculative_algorithm" in options or rnd.random() < 0.3:
+        return {}
+    if rnd.random() < 0.5:
+        return {"model": str(WINDOWS), "swa_full_tokens_ratio": rnd.choice((0.3, 0.6, 1.0))}
+    slots = rnd.choice((12, 20, 60))
+    some = {
+        "model": str(STATES),
+        "max_mamba_cache_size": slots,
+        "mamba_track_interval": rnd.choice((64, 256)),
+    }
+    if rnd.random() < 0.4 and options["block_size"] == 1:
+        some["mamba_radix_cache_strategy"] = "no_buffer"
+    return some
+
+
 def _scheduler_options(rnd: Random, policy: str, blocks: int) -> dict[str, Any]:
     some: dict[str, Any] = {}
 
@@ -152,7 +187,7 @@ def _scheduler_options(rnd: Random, policy: str, blocks: int) -> dict[str, Any]:
     if policy == "sglang":
         perhaps("schedule_policy", "lof", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first", chance=0.6)
         perhaps("schedule_conservativeness", 0.0, 0.1, chance=0.9)
-        perhaps("chunked_prefill_size", -1, 16, 40, 200, chance=0.8)
+        perhaps("chunked_prefill_size", -1, 16, 48, 208, chance=0.8)
         perhaps("max_prefill_tokens", 30, 200)
         perhaps("prefill_max_requests", 1, 3, chance=0.2)
         perhaps("enable_mixed_chunk", True)
@@ -277,6 +312,8 @@ def _random_trace(rnd: Random, policy: str, capacity: int) -> Trace:
     kinds = ["plain", "samples", "uneven", "beams", "aborts", "sessions", "prefix", "mixed"]
     if policy in ("vllm-v1", "sglang"):
         kinds += ["sessions", "prefix", "prefix", "prefix", "hashes", "hashes"]
+    if policy == "sglang":  # it refuses samples
+        kinds = [kind for kind in kinds if kind not in ("samples", "uneven", "mixed")]
     kind = rnd.choice(kinds)
     if kind in ("samples", "uneven", "mixed"):
         columns["n"] = np.array([rnd.choice((1, 1, 2, 4)) for _ in range(requests)])
@@ -323,32 +360,54 @@ def _with_short_prompts(rnd: Random, trace: Trace) -> Trace:
     return trace.with_columns(columns)
 
 
-def replay(case: Case, *, fast_forward: bool, tables: bool) -> Outcome | str:
-    """Return what came of a case, or the sentence with which it was refused."""
+def replay(
+    case: Case, *, fast_forward: bool, tables: bool, cluster: bool = False, slow: bool = False
+) -> Outcome | str:
+    """Return what came of a case, or the sentence with which it was refused.
+
+    Args:
+        case: a system and a trace.
+        fast_forward: whether iterations that decide nothing are taken at once.
+        tables: whether blocks have numbers.
+        cluster: whether the engine is the only replica of a cluster.
+        slow: whether a radix tree and what requests hold beside it are counted anew in every iteration.
+    """
     try:
         system = checked(System, {**case.options, "fast_forward": fast_forward})
         setting = prepare(system, case.trace)
     except PagesimError as error:
         return str(error)
-    log: RequestLog = setting.new_log()
-    arrivals = setting.arrivals()
-    shape = setting.ledger_shape()
-    table = StepTable(arrivals, every=True, shape=shape, reserves=setting.reserves)
-    server = Server(
-        setting,
-        log,
-        arrivals,
-        consume=[table.add],
-        aborts=setting.aborts(),
-        tables=tables,
-    )
-    server.replay()
-    memory = server.scheduler.memory
+    log, observers = setting.new_log(), [SlowTreeLedger()] if slow else []
+    server, table = (_replica if cluster else _alone)(setting, log, tables, observers)
+    memory, shape = server.scheduler.memory, setting.ledger_shape()
     if memory.names_blocks or isinstance(memory, RadixManager):
         memory.check_integrity()
     steps = table.frame()
     assert (steps[list(shape.entries)].sum(axis=1) == shape.capacity).all(), "the ledger is not the cache"
     return Outcome(request_columns(setting.trace, log), steps, server.summary(), type(memory))
+
+
+Replayed = tuple[Server, StepTable]
+
+
+def _alone(setting: PreparedSystem, log: RequestLog, tables: bool, observers: list[Observer]) -> Replayed:
+    arrivals = setting.arrivals()
+    table = StepTable(arrivals, every=True, shape=setting.ledger_shape(), reserves=setting.reserves)
+    how: dict[str, Any] = {"aborts": setting.aborts(), "tables": tables, "observers": observers}
+    server = Server(setting, log, arrivals, consume=[table.add], **how)
+    server.replay()
+    return server, table
+
+
+def _replica(setting: PreparedSystem, log: RequestLog, tables: bool, observers: list[Observer]) -> Replayed:
+    fleet = Fleet(setting, log)
+    pool, routed = ReplicaPool(fleet, RoundRobin(), 1), AddedArrivals(fleet.whole)
+    replica = Replica(0, pool.states, routed, fleet.prompts, fleet.tell)
+    pool.replicas.append(replica)
+    table = StepTable(routed, every=True, shape=setting.ledger_shape(), reserves=setting.reserves)
+    server = fleet.add(replica, setting, log, consume=[table.add], tables=tables, observers=observers)
+    fleet.run(pool)
+    return server, table
 
 
 def first_difference(one: Outcome | str, other: Outcome | str) -> str | None:
@@ -379,21 +438,28 @@ def _loads_deep(counts: dict[str, Any]) -> bool:
     return any(tier["chunks"]["loaded"] for tier in list(counts.get("tiers", {}).values())[1:])
 
 
+WAYS: tuple[dict[str, bool], ...] = (
+    {"fast_forward": False, "tables": False},
+    {"fast_forward": True, "tables": True},
+    {"fast_forward": False, "tables": True, "slow": True},
+    {"fast_forward": True, "tables": False, "cluster": True},
+)
+"""How a case is replayed beside fast-forward over counted memory; the last one under SGLang only."""
+
+
 def check(seed: int) -> Counter[str]:
-    """Replay the case of a seed in four ways; return what it had in it.
+    """Replay the case of a seed in all ways; return what it had in it.
 
     Raises:
         AssertionError: two ways differ.
     """
     case = random_case(seed)
     base = replay(case, fast_forward=True, tables=False)
-    for fast_forward, tables in ((False, False), (True, True), (False, True)):
-        other = replay(case, fast_forward=fast_forward, tables=tables)
-        difference = first_difference(base, other)
-        assert difference is None, (
-            f"seed {seed}, {'fast-forward' if fast_forward else 'stepping'}, "
-            f"{'tabled' if tables else 'counted'}: {difference}\n{case.options}"
-        )
+    # Others' closed loops and tiers are looked at on a cluster's clock in an order of their own.
+    ways = WAYS if case.options["policy"] == "sglang" else WAYS[:-1]
+    for way in ways:
+        difference = first_difference(base, replay(case, **way))
+        assert difference is None, f"seed {seed}, {way}: {difference}\n{case.options}"
     return contents_of(case, base)
 
 
@@ -416,7 +482,9 @@ def contents_of(case: Case, base: Outcome | str) -> Counter[str]:
             "with drafts of an only token": int(
                 "speculation" in base.counts and (case.trace.prompt_tokens == 1).sum() > 1
             ),
-            "with windows in larger blocks": int("model" in case.options),
+            "with windows in larger blocks": int(case.options.get("model") == str(UNEQUAL)),
+            "with a pool of windows": int(case.options.get("model") == str(WINDOWS)),
+            "with a pool of states": int(case.options.get("model") == str(STATES)),
             "in a closed loop": int("due_s" in base.requests),
             "with a chain of tiers": int("tiers" in base.counts and "tiers" in case.options),
             "loads over several links": int(_loads_deep(base.counts)),
@@ -431,9 +499,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--count", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=1, help="of the first case; the others follow")
+    parser.add_argument("--policy", choices=sorted(set(POLICIES)), help="pass all others over")
     chosen = parser.parse_args()
     total: Counter[str] = Counter()
     for seed in range(chosen.seed, chosen.seed + chosen.count):
+        if chosen.policy not in (None, policy_of(seed)):
+            continue
         try:
             total += check(seed)
         except AssertionError as error:

@@ -1,4 +1,4 @@
-"""Random systems as they are served: drafts on layers that differ, pipeline stages, data-parallel ranks.
+"""Random systems as they are served: drafts on layers that differ, pipeline stages, ranks of both engines.
 
 Each is replayed with fast-forward and stepping, which must agree to the bit, and in every iteration the
 entries of its ledger sum to the cache; with drafts a slow ledger counts every slot of every block table.
@@ -22,6 +22,7 @@ import pandas as pd
 
 from pagesim.accounting.ledger import ENTRIES, GROUP_ENTRIES, HYBRID_ENTRIES
 from pagesim.errors import PagesimError
+from pagesim.experiments.clusters.attention_ranks import AttentionDataParallel
 from pagesim.experiments.clusters.data_parallel import DataParallel
 from pagesim.kvcache import SlidingWindow, State
 from pagesim.results.recorded_tables import request_columns
@@ -31,7 +32,7 @@ from pagesim.setup.system import System, checked
 from pagesim.workloads.trace import Trace
 from tests.sim import hybrid_systems, random_systems
 from tests.sim.random_systems import UNEQUAL, Case
-from tests.sim.slow_ledgers import SlowDraftLedger
+from tests.sim.slow_ledgers import SlowDraftLedger, SlowTreeLedger
 
 COST = "affine:0.01,1e-5,1e-7"
 DENSE, SPARSE = "opt-13b", "mixtral-8x7b"
@@ -187,10 +188,86 @@ def check_ranks(seed: int) -> Counter[str]:
     )
 
 
+# SGLang's ranks of attention
+
+
+def attention_case(seed: int) -> Case:
+    """Return a random system of two to four ranks of attention."""
+    rnd = Random(seed)
+    while True:
+        case = random_systems.random_case(rnd.randrange(10**6))
+        options = case.options
+        if options["policy"] == "sglang" and "model" not in options:
+            break
+    size = rnd.choice((2, 4))
+    more = {"attn_dp_size": size, "tensor_parallel_size": size, "model": "llama-3.1-8b"}
+    more |= {"max_model_len": 4096, "cuda_graph_max_bs_prefill": rnd.choice((0, 64, 2048))}
+    chunk = options.get("chunked_prefill_size", -1)
+    if chunk > 0:  # it is divided over the ranks
+        more["chunked_prefill_size"] = size * chunk
+    if "enable_prefill_delayer" in options:  # what is refused beside it
+        options = {
+            name: value
+            for name, value in options.items()
+            if not name.startswith(("speculative_", "acceptance", "prefill_decode"))
+        }
+    return Case({**options, **more}, case.trace)
+
+
+def replay_attention(case: Case, *, slow: bool) -> tuple[list[pd.DataFrame], dict[str, Any], list[Any]] | str:
+    """Return the steps of ranks, the requests' columns and what is counted; or why it is refused."""
+    try:
+        setting = prepare(checked(System, {**case.options, "fast_forward": not slow}), case.trace)
+    except PagesimError as error:
+        return str(error)
+    log, tables = setting.new_log(), []
+
+    def watch(number: int, routed: Any) -> Any:
+        tables.append(StepTable(routed, every=True, shape=setting.ledger_shape(), reserves=setting.reserves))
+        return [SlowTreeLedger()] if slow else [], [tables[-1].add]
+
+    ranks = AttentionDataParallel(setting, log, watch=watch)
+    ranks.replay()
+    counts = [ranks.summary(), *(server.summary() for server in ranks.servers)]
+    return [table.frame() for table in tables], request_columns(setting.trace, log), counts
+
+
+def check_attention(seed: int) -> Counter[str]:
+    """Replay ranks of attention twice, once with everything counted anew; return what they had in them."""
+    case = attention_case(seed)
+    one, other = (replay_attention(case, slow=slow) for slow in (False, True))
+    if isinstance(one, str) or isinstance(other, str):
+        assert one == other
+        return Counter({"refused": 1})
+    (steps, requests, counts), (slow_steps, slow_requests, slow_counts) = one, other
+    assert counts == slow_counts
+    for mine, theirs in zip(steps, slow_steps, strict=True):
+        pd.testing.assert_frame_equal(mine, theirs, check_exact=True)
+        assert (
+            mine[list(ENTRIES)].sum(axis=1) == case.options["num_blocks"] * case.options["block_size"]
+        ).all()
+        # One clock: a rank works, or runs an empty batch, whenever another does.
+        assert len(mine) == counts[0]["lock_step"]["passes"]
+        assert mine["clock"].equals(steps[0]["clock"])
+    for name, column in requests.items():
+        assert str(list(column)) == str(list(slow_requests[name])), name
+    return Counter(
+        {
+            "cases": 1,
+            "with preemptions": int(requests["recomputes"].sum() > 0),
+            "with prefix hits": int(requests["cached_tokens"].sum() > 0),
+            "with drafts": int("speculative_algorithm" in case.options),
+            "with empty batches": int(counts[0]["lock_step"]["dummy_batches"] > 0),
+            "with aborts": int((requests["status"] == "aborted").any()),
+        }
+    )
+
+
 KINDS: dict[str, Callable[[int], Counter[str]]] = {
     "drafts": check_drafts,
     "stages": check_stages,
     "ranks": check_ranks,
+    "attention": check_attention,
 }
 
 

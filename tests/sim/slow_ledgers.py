@@ -14,6 +14,7 @@ from pagesim.kvcache import (
     SlidingWindow,
     State,
 )
+from pagesim.kvcache.radix import RadixManager, StateRadixManager, WindowedRadixManager
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import Observer
@@ -86,6 +87,30 @@ class SlowLedger(EveryIteration):
             computed = chunks.get(request, int(request.decodes))
             found[request] = length - computed, length
         return found
+
+
+class SlowTreeLedger(EveryIteration):
+    """Counts in every iteration what a radix tree has, and what requests hold beside it, of all pools."""
+
+    def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
+        memory = self.scheduler.memory
+        if not isinstance(memory, RadixManager):
+            return
+        memory.check_integrity()
+        page, nodes = memory.block_size, list(memory.tree)
+        places = {request: request.block_state for request in self.scheduler.running.values()}
+        ends = {request: -(-memory.length(request) // page) for request in places}
+        own = sum(ends[request] - place.protected // page for request, place in places.items())
+        assert memory.available_blocks == memory.num_blocks - own - sum(node.tokens for node in nodes) // page
+        if isinstance(memory, WindowedRadixManager):
+            firsts = {request: max(place.protected, place.gone) for request, place in places.items()}
+            own = sum(ends[request] - first // page for request, first in firsts.items())
+            live = sum(node.tokens for node in nodes if node.is_live) // page
+            assert memory.available_window_blocks == memory.windows.num_blocks - own - live
+        if isinstance(memory, StateRadixManager):
+            own = memory.slots_per_request * len(places)
+            states = sum(node.has_state for node in nodes)
+            assert memory.free_states == memory.pool.slots - own - states
 
 
 class SlowDraftLedger(SlowLedger):

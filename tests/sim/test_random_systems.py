@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import count, islice
 
 import pytest
 
-from tests.sim.random_systems import check
+from tests.sim.random_systems import check, policy_of
 
 PART = 70
+
+POOLS = ("with a pool of windows", "with a pool of states")
+"""Which only systems of SGLang have."""
 
 
 def check_part(part: int) -> Counter[str]:
@@ -16,18 +20,36 @@ def check_part(part: int) -> Counter[str]:
 
 
 @pytest.mark.parametrize("part", range(2))
-def test_random_systems_decide_the_same_in_four_ways(part: int) -> None:
+def test_random_systems_decide_the_same_in_all_ways(part: int) -> None:
     found = check_part(part)
     assert found["cases"] > PART / 2
-    kinds = [found[name] for name in found if name.startswith("with ")]
+    kinds = [found[name] for name in found if name.startswith("with ") and name not in POOLS]
     assert len(kinds) == 12
     assert min(kinds) > 0, found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(2, 25))
-def test_many_random_systems_decide_the_same_in_four_ways(part: int) -> None:
+def test_many_random_systems_decide_the_same_in_all_ways(part: int) -> None:
     assert check_part(part)["cases"] > PART / 2
+
+
+def check_sglang(first: int, last: int) -> Counter[str]:
+    seeds = (seed for seed in count(1) if policy_of(seed) == "sglang")
+    return sum((check(seed) for seed in islice(seeds, first, last)), Counter())
+
+
+def test_random_systems_of_sglang_decide_the_same_in_all_ways() -> None:
+    found = check_sglang(0, 30)
+    assert found["cases"] > 25
+    kinds = ("prefix hits", "retracted requests", "drafts", "a pool of windows", "a pool of states")
+    assert min(found[f"with {kind}"] for kind in kinds) > 0, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(20))
+def test_two_thousand_random_systems_of_sglang_do(part: int) -> None:
+    assert check_sglang(30 + part * 110, 30 + (part + 1) * 110)["cases"] >= 90
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,8 @@ def check(kind: str, seeds: Iterable[int]) -> Counter[str]:
 def test_random_systems_decide_the_same_with_fast_forward_and_without(kind: str) -> None:
     # Drafts, 1041: a hit has a window, and not what MTP modules read behind it. 553, 1074: a prompt with
     # which vLLM would never go on.
-    more = (553, 1041, 1074) if kind == "drafts" else ()
+    # Attention, 297: the run ends while a request that is about to end has not joined the running batch.
+    more = {"drafts": (553, 1041, 1074), "attention": (297,)}.get(kind, ())
     found = check(kind, [*range(PART), *more])
     assert found["cases"] > PART / 2
     assert min(found.values()) > 0, found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pagesim.costs.attended import weights_read
 from pagesim.hardware import GpuSpec
 from pagesim.models import ALL_REDUCES_PER_LAYER, ModelSpec, all_reduce_bytes_per_token
 
@@ -24,11 +25,12 @@ class Bounds:
         self._moe = model.moe
         # The experts of a GPU compute the tokens of all data-parallel ranks, which are taken to be alike.
         self._ranks = 1 if model.expert_division is None else model.expert_division.ranks
-        self._weights_s = model.layer_weight_bytes / tp / gpu.hbm_bytes_per_s
+        read, head_read = weights_read(model, tp)
+        self._weights_s = read / gpu.hbm_bytes_per_s
         self._experts_s = model.expert_bytes_per_gpu(1) / tp / gpu.hbm_bytes_per_s
         compute = model.weights.experts.compute
         self._experts_flops_s = model.expert_flops_per_token / tp / gpu.flops(compute)
-        self._head_weights_s = model.lm_head_bytes / tp / gpu.hbm_bytes_per_s
+        self._head_weights_s = head_read / gpu.hbm_bytes_per_s
         # A token's residual stream is read and written around each of the two halves of a layer.
         self._activations_s = 8 * model.layers * model.hidden * 2 / tp / gpu.hbm_bytes_per_s
         kv = model.kv_bytes_per_token(kv_dtype, tp)

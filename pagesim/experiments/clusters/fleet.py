@@ -48,7 +48,7 @@ class Fleet:
             log.sent, log.due = self._clients.sent, self._clients.due
             self._loop = ClosedLoop(self.environment, self._clients)
         self._leaving = {row: when for when, row in setting.aborts()}
-        self._replicas: list[Replica] = []
+        self._started: list[tuple[Replica, Server]] = []
 
     @property
     def tell(self) -> Callable[[int, int], None] | None:
@@ -91,7 +91,7 @@ class Fleet:
             lock_step=lock_step,
         )
         replica.start(self.environment, server.engine)
-        self._replicas.append(replica)
+        self._started.append((replica, server))
         return server
 
     def run(self, pool: ReplicaPool) -> None:
@@ -111,8 +111,9 @@ class Fleet:
             raise self.setting.stopped(error) from None
         except BEYOND_THE_CLOCK:
             raise self.setting.too_long() from None
-        for replica in self._replicas:
+        for replica, server in self._started:
             replica.end()
+            server.end()
 
 
 class ReplicaPool:

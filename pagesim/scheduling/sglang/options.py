@@ -144,7 +144,7 @@ class SglangOptions(SchedulerOptions):
         "prompts end (no_buffer, without overlap). auto is no_buffer without overlap and pages.",
     )
     mamba_ssm_dtype: Literal["float32", "bfloat16", "float16"] | None = Field(
-        None, description="Data type of recurrent states. Defaults to float32."
+        None, description="Data type of recurrent states. Defaults to the model's own, or float32."
     )
     mamba_track_interval: int = Field(
         256, ge=1, le=MOST, description="Tokens between states that are kept of a decode."

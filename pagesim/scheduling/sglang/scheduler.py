@@ -339,6 +339,7 @@ class Sglang(Scheduler):
 
     def start_draining(self) -> None:
         self._note_ending()
+        self.merge_last_batch()
         if decode.filter_ending(self):
             self.running_batch.batch_is_full = False
 

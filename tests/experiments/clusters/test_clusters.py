@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 import pagesim as ps
 from pagesim.errors import PagesimError
 from pagesim.experiments.clusters import ROUTERS, Replicas, find_router, run_cluster
+from pagesim.experiments.clusters.fleet import replay_together
 from pagesim.experiments.clusters.replicas import ReplicaState
+from pagesim.setup.prepare import prepare
+from pagesim.setup.server import Server
 from pagesim.setup.system import System
 from pagesim.workloads.trace import Request
 from tests.traces import random_load as load
@@ -40,6 +43,25 @@ def test_a_cluster_of_one_is_an_engine(policy: str, router: str) -> None:
     alike(one.requests, alone.requests)
     for part in ("iterations", "preemptions", "normalized_latency", "itl", "batch", "requests", "throughput"):
         assert one.summary[part] == alone.summary[part]
+
+
+def test_a_tier_has_of_a_cluster_of_one_what_it_has_of_an_engine() -> None:
+    trace = load()
+    options: dict[str, Any] = {
+        "num_blocks": 60,
+        "cost": COST,
+        "model": "opt-125m",
+        "enable_prefix_caching": True,
+    }
+    setting = prepare(System(policy="vllm-v1", kv_offloading_chunks=30, **options), trace)
+    alone = Server(setting, setting.new_log(), setting.arrivals())
+    alone.replay()
+    (one,), _ = replay_together(setting, setting.new_log(), find_router("round-robin"), 1, None)
+    tiers = one.summary()["memory"]["tiers"]["host"]["per_second"]
+    assert tiers["free"] is not None
+    wanted = alone.summary()["memory"]["tiers"]["host"]["per_second"]
+    for entry in ("pending", "pinned", "free"):  # the others are looked for now and then only
+        assert tiers[entry] == wanted[entry]
 
 
 @pytest.mark.parametrize("policy", ["vllm-sosp", "vllm-v1"])
