@@ -10,8 +10,9 @@ import pytest
 
 from pagesim.costs.operators.attention import Stand, stands_for
 from pagesim.costs.operators.gemm import shape_seconds
-from pagesim.costs.operators.planes import Plane, gapless, whole_prompts
+from pagesim.costs.operators.planes import Plane, gapless
 from pagesim.costs.operators.tables import OperatorTable
+from pagesim.costs.prompts import whole_prompts
 from pagesim.costs.table import line
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pagesim.costs.operators.tables import Axes, Floats, Ints
+from pagesim.costs.prompts import whole_prompts
 from pagesim.costs.table import Table, line
 
 BENT = 1.5
@@ -75,31 +76,6 @@ class Plane(NamedTuple):
         axes = {"prompts": tuple(self.batch.tolist()), "length": tuple(self.length.tolist())}
         prompts = Table(axes=axes, seconds=self.seconds.tolist()).rising("length").array
         return whole_prompts(self.length, self.batch, prompts.T, prompts[0, 0]).rounded(4)
-
-
-def whole_prompts(lengths: Ints, batches: Ints, seconds: Floats, launch_s: float) -> Table:
-    """Return the table over tokens and keys of prompts that were timed whole, several of one length at once.
-
-    Tokens of which each attends to more keys than in whole prompts are a part of a longer prompt: they take
-    its share, no less than as many tokens of whole prompts, and no less than a launch.
-
-    Args:
-        lengths: tokens of a prompt, rising, ``[L]``.
-        batches: prompts at once, rising, ``[B]``.
-        seconds: that they took, ``[L, B]``.
-        launch_s: the least that any takes.
-    """
-    tokens = np.unique(np.concatenate([[1], lengths, np.multiply.outer(lengths, batches).ravel()]))
-    found = np.empty((len(tokens), len(lengths)))
-    for column, length in enumerate(lengths.tolist()):
-        part = tokens / length
-        found[:, column] = line(batches, seconds[column], part) * np.minimum(1, part / batches[0])
-    for row, longest in enumerate(np.searchsorted(lengths, tokens, "right") - 1):
-        longer = found[row, max(0, longest) :]
-        np.maximum.accumulate(longer, out=longer)
-    found = np.maximum(found, launch_s)
-    axes = {"tokens": tokens.tolist(), "keys": ((lengths + 1) / 2).tolist()}
-    return Table(axes=axes, seconds=found.tolist())
 
 
 def gapless(sizes: Ints, seconds: Floats, *, in_proportion: bool = False) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagesim.costs.attended import weights_read
+from pagesim.costs.weights import weights_read
 from pagesim.hardware import GpuSpec
 from pagesim.models import ALL_REDUCES_PER_LAYER, ModelSpec, all_reduce_bytes_per_token
 

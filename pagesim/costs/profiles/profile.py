@@ -6,10 +6,11 @@ from math import ceil
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from pagesim.costs.engines import EngineTime
 from pagesim.costs.held_out import TermError
+from pagesim.costs.profiles import schema1
 from pagesim.costs.profiles.samples import TERMS, Sample
 from pagesim.costs.table import MOST_SECONDS, Strict, Table
 from pagesim.errors import PagesimError
@@ -18,7 +19,7 @@ from pagesim.setup.files import check_file, put_text
 from pagesim.setup.reading import parse_json, read_text
 
 SCHEMA = 2
-"""Raised whenever a field changes its meaning."""
+"""Raised whenever a field changes its meaning; files of schema 1 are read, too."""
 
 MOST_BYTES = 64 << 20
 """A file beyond this is no profile."""
@@ -41,12 +42,12 @@ def _over(*axes: str, rising: str = "") -> AfterValidator:
     return AfterValidator(check)
 
 
-OverTokens = Annotated[Table, _over("tokens")]
-OverSequences = Annotated[Table, _over("sequences")]
-OverBlocks = Annotated[Table, _over("blocks")]
+OverTokens = Annotated[Table, BeforeValidator(schema1.curve("tokens")), _over("tokens")]
+OverSequences = Annotated[Table, BeforeValidator(schema1.curve("sequences")), _over("sequences")]
+OverBlocks = Annotated[Table, BeforeValidator(schema1.curve("blocks")), _over("blocks")]
 ByBlock = Annotated[dict[int, OverBlocks], Field(min_length=1)]
-Decode = Annotated[Table, _over("sequences", "context", rising="context")]
-Prefill = Annotated[Table, _over("tokens", "keys")]
+Decode = Annotated[Table, BeforeValidator(schema1.decode), _over("sequences", "context", rising="context")]
+Prefill = Annotated[Table, BeforeValidator(schema1.prefill), _over("tokens", "keys")]
 
 ANY_BLOCK = 0
 """In place of a block size: whatever it is. Copies and swaps are then over tokens, not over blocks."""
@@ -272,10 +273,11 @@ class Profile(Strict):
 
     @field_validator("schema_", mode="after")
     @classmethod
-    def _check_schema(cls, schema: int) -> int:
-        if schema != SCHEMA:
-            raise ValueError(f"has schema {schema}; this version of pagesim reads {SCHEMA}")
-        return schema
+    def _converted(cls, schema: int) -> int:
+        # The fields of `Terms` read those of schema 1.
+        if schema not in (1, SCHEMA):
+            raise ValueError(f"has schema {schema}; this version of pagesim reads 1 and {SCHEMA}")
+        return SCHEMA
 
     @model_validator(mode="after")
     def _check(self) -> Profile:
@@ -393,7 +395,7 @@ def _first(error: ValidationError, text: str) -> str:
         schema = parse_json(text).get("schema")
     except (ValueError, AttributeError):
         schema = None
-    if isinstance(schema, int) and schema != SCHEMA:
-        return f"its schema is {schema}, and this version of pagesim reads {SCHEMA}; calibrate again"
+    if isinstance(schema, int) and schema not in (1, SCHEMA):
+        return f"its schema is {schema}, and this version of pagesim reads 1 and {SCHEMA}; calibrate again"
     where = ".".join(str(part) for part in first["loc"])
     return f"{where}: {first['msg']}" if where else first["msg"]

@@ -34,7 +34,7 @@ def test_what_is_written_is_read_again(measured: Profile, tmp_path: Path) -> Non
     [
         (
             lambda p: p.update(schema=7),
-            "its schema is 7, and this version of pagesim reads 2; calibrate again",
+            "its schema is 7, and this version of pagesim reads 1 and 2; calibrate again",
         ),
         (lambda p: p.pop("terms"), "terms: Field required"),
         (lambda p: p["terms"].pop("linear"), "terms.linear: Field required"),
