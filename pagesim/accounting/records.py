@@ -21,6 +21,7 @@ from pagesim.accounting.request_log import Move, RequestLog
 from pagesim.accounting.residency import PlainResidency, Residency
 from pagesim.accounting.shared_tails import shared_tails
 from pagesim.accounting.sums import Column
+from pagesim.kvcache.radix import HostRadixManager
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
@@ -122,7 +123,7 @@ class Recorder(Observer):
         self._joined_at: dict[int, tuple[int, EngineRequest]] = {}
         # Where the tokens of an iteration may come later than it ends: their gaps, as in ``_late``.
         self._last_gaps: list[tuple[int, int]] | None = None
-        if self._ahead and scheduler.connector is not None:
+        if self._ahead and (scheduler.connector is not None or isinstance(self.memory, HostRadixManager)):
             self._last_gaps = []
         # Where iterations give tokens that are known only when they are over: when requests had their last.
         self._answered_at: dict[int, int] = {}
@@ -138,7 +139,12 @@ class Recorder(Observer):
         for request in self.scheduler.running.values():
             if first_token[request.row] == end:
                 first_token[request.row] = until
-        assert self._answered == end
+        for row, (joined, request) in self._joined_at.items():
+            if joined == end:
+                self._joined_at[row] = until, request
+        if self._answered != end:
+            assert self._stalls  # none went on beside the prompts
+            return
         self._answered = until
         for gap, sequences in self._last_gaps or ():
             self._late.fromlist([gap, -sequences, gap + until - end, sequences])

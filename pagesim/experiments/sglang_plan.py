@@ -11,6 +11,7 @@ from pagesim.scheduling.sglang import SglangOptions
 from pagesim.scheduling.sglang.defaults import most_running, options_of_rank, static_fraction
 from pagesim.setup.engine_config import EngineConfig
 from pagesim.setup.notes import kernel_notes, kv_notes
+from pagesim.setup.pool_plans import host_pool
 from pagesim.setup.system import System
 from pagesim.sizing import PoolPlan, StatePlan
 from pagesim.sizing.static_division import divide_statically
@@ -24,7 +25,8 @@ class SglangPlan:
         system: what serves.
         settled: the options that decide, those left out as the release's server takes them.
         parts: where each GPU's memory goes.
-        pools: the slots of each pool, for a token or for a state, and the bytes of one on each GPU.
+        pools: the slots of each pool, for a token or for a state, and the bytes of one on each GPU; that on
+            the host is in nobody's GPU memory.
         max_running_requests: of the tokens, as SGLang bounds them.
         notes: what to know of the model's numbers.
     """
@@ -106,6 +108,8 @@ def plan_sglang(system: System) -> SglangPlan:
         used += (sized.plan.states + 1) * sized.plan.state_bytes
     else:
         pools = {"all layers": (slots, sized.block_bytes / sized.block_size)}
+    if (host := host_pool(config)) is not None:
+        pools["host"] = (host.tokens, sized.block_bytes / sized.block_size)
     parts = (
         MemoryPart("before weights", division.memory - division.requested, "estimated"),
         MemoryPart("weights", division.weights, config.model.weights_are),

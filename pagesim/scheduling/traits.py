@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from pagesim.errors import PagesimError
 from pagesim.kvcache import BlockManager
-from pagesim.kvcache.radix import StatePool, WindowPool
+from pagesim.kvcache.radix import HostPool, StatePool, WindowPool
+from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.options import Machine, SchedulerOptions
 from pagesim.setup.compiled import mypyc_attr
 from pagesim.workloads.trace import IntColumn
@@ -122,7 +123,7 @@ class SchedulerTraits:
         options: Any,
         num_blocks: int,
         block_size: int,
-        second: WindowPool | StatePool | None = None,
+        second: WindowPool | StatePool | HostPool | None = None,
     ) -> BlockManager | None:
         """Return the empty memory that the scheduler brings with it under these options; None for none.
 
@@ -130,7 +131,7 @@ class SchedulerTraits:
             options: resolved.
             num_blocks: that sequences can hold.
             block_size: tokens a block.
-            second: the pool of layers with a window, or of recurrent states, where it is one of its own.
+            second: the pool of layers with a window, of recurrent states or on the host, where there is one.
         """
         return None
 
@@ -211,3 +212,18 @@ class SchedulerTraits:
     def reuses_unhashed_first(cls, options: Any) -> bool:
         """Whether freed blocks that cannot be found are taken before cached ones."""
         return True
+
+    # Copies of its own, beside its iterations; most have none
+
+    def decided_at(self, now: int) -> int:
+        """Return when the plan that was begun at ``now`` is made: later where it waited for a copy."""
+        return now
+
+    def launched(self, end: int) -> int:
+        """Learn when the iterations are over that were launched; return when, what is loaded included."""
+        return end
+
+    @property
+    def wakes_at(self) -> int:
+        """When a copy ends for which a request waits where nothing runs; ``NEVER`` for none."""
+        return NEVER

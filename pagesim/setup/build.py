@@ -17,7 +17,7 @@ from pagesim.kvcache import (
     PrefixManager,
 )
 from pagesim.kvcache.groups import are_hybrid
-from pagesim.kvcache.radix import StatePool, WindowPool
+from pagesim.kvcache.radix import HostPool, HostRadixManager, StatePool, WindowPool
 from pagesim.models.parallel import hand_over_bytes_per_token
 from pagesim.scheduling.attention_spans import AttentionSpans, LastTokens, SinceChunk
 from pagesim.scheduling.core import Scheduler
@@ -25,7 +25,8 @@ from pagesim.scheduling.traits import Pool as ReplicaPool
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.block_plans import kv_groups, pipeline_stages, type_groups
 from pagesim.setup.engine_config import EngineConfig
-from pagesim.setup.offload import chain_of, load_time
+from pagesim.setup.offload import chain_of, copy_times, load_time
+from pagesim.setup.pool_plans import host_pool
 from pagesim.setup.presets import check_preemption
 from pagesim.setup.registry import ALLOCATORS, SCHEDULERS, memory_of
 from pagesim.sim.pipeline import Pipeline
@@ -62,7 +63,9 @@ def new_scheduler(
         decides: Callable[..., Scheduler] = (
             kind.kind_for(options) if pool is None else kind.kind_in_pool(options, pool)
         )
-        more = {"chain": chain_of(config)} if config.tiers else {}
+        more: dict[str, Any] = {"chain": chain_of(config)} if config.tiers else {}
+        if isinstance(memory, HostRadixManager):
+            more["copy_times"] = copy_times(config)
         return decides(memory, options, max_model_len=config.max_model_len, prices=prices, **more)
 
     scheduler = SCHEDULERS.make(config.policy.scheduler, made)
@@ -104,7 +107,7 @@ def new_memory(config: EngineConfig, *, tables: bool = False) -> BlockManager:
             f"enable_prefix_caching needs allocator paged, not {policy.allocator}: it brings its own "
             "memory; give --no-enable-prefix-caching"
         )
-    second: WindowPool | StatePool | None = None
+    second: WindowPool | StatePool | HostPool | None = host_pool(config)
     types = None
     if isinstance(plan, TypePlan):
         types, plan = plan.holding(num_blocks), None

@@ -84,6 +84,7 @@ MODULES = (
     "scheduling.sglang.decode",
     "scheduling.sglang.delays",
     "scheduling.sglang.fast_forward",
+    "scheduling.sglang.hicache",
     "scheduling.sglang.new_token_ratio",
     "scheduling.sglang.policy",
     "scheduling.sglang.pool",

@@ -1,10 +1,11 @@
-"""The plan of SGLang's second pool: of layers that attend to a window, or of those that keep a state."""
+"""The plan of SGLang's second pool: of layers with a window, of those that keep a state, or on the host."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from pagesim.errors import PagesimError
+from pagesim.kvcache.radix import HostPool
 from pagesim.scheduling.sglang import SglangOptions
 from pagesim.scheduling.sglang.defaults import states_of_a_request
 from pagesim.setup.block_plans import STATE_DTYPES
@@ -12,6 +13,9 @@ from pagesim.sizing import PoolPlan, StatePlan, plan_pools, plan_states
 
 if TYPE_CHECKING:
     from pagesim.setup.engine_config import EngineConfig
+
+GB = 1e9
+"""Bytes."""
 
 
 def pool_plan(config: EngineConfig, options: SglangOptions) -> PoolPlan | StatePlan | None:
@@ -49,6 +53,41 @@ def pool_plan(config: EngineConfig, options: SglangOptions) -> PoolPlan | StateP
         return None
     ratio = options.swa_full_tokens_ratio
     return plan_pools(model, block_size=page, ratio=ratio, kv_dtype=kv_dtype, tp=tp)
+
+
+def host_pool(config: EngineConfig) -> HostPool | None:
+    """Return the pool on the host of a system of policy ``sglang``; None where it has none.
+
+    Source: SGLang 0.5.23, ``srt/mem_cache/pool_host/base.py``.
+
+    Raises:
+        PagesimError: SGLang would not start with it, or what it does is not simulated.
+    """
+    options, sized = config.options, config.capacity
+    if not isinstance(options, SglangOptions) or not options.enable_hierarchical_cache:
+        return None
+    if sized.plan is not None:
+        kept = "a state" if isinstance(sized.plan, StatePlan) else "a window"
+        raise PagesimError(
+            f"enable_hierarchical_cache is given, and layers of {config.model.name} keep {kept}: what "
+            "SGLang decides then is checked by no log; leave it out"
+        )
+    if options.hicache_size and config.drafting.layers:
+        raise PagesimError(
+            f"hicache_size is {options.hicache_size:g}; how the host's pool is divided with a drafter's "
+            "layers is not known: give hicache_ratio instead"
+        )
+    page = sized.block_size
+    tokens = int(sized.slots * options.hicache_ratio)
+    if options.hicache_size:
+        tokens = int(options.hicache_size * GB // (sized.block_bytes / page))
+    tokens = (tokens // page + 1) * page
+    if tokens <= sized.slots:
+        raise PagesimError(
+            f"{'hicache_size' if options.hicache_size else 'hicache_ratio'} comes to {tokens:,} tokens on "
+            f"the host; SGLang wants more than the {sized.slots:,} on the device: raise it"
+        )
+    return HostPool(tokens, options.hicache_write_policy)
 
 
 def check_chunk(options: SglangOptions, page: int) -> None:

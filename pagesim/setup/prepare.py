@@ -133,7 +133,7 @@ class PreparedSystem:
     def new_log(self) -> RequestLog:
         """Return an empty log, in which the requests that are not accepted are rejected."""
         log = RequestLog(len(self.trace))
-        if self.config.offloads:
+        if self.config.offloads or getattr(self.config.options, "enable_hierarchical_cache", False):
             log.loaded_tokens = {}
         rejected = np.ones(len(self.trace), bool)
         rejected[self.accepted] = False

@@ -53,6 +53,9 @@ RETRACTIONS = ("length", "priority")
 STRATEGIES = ("auto", "extra_buffer", "no_buffer")
 """Values of ``--mamba-radix-cache-strategy`` that are modelled."""
 
+WRITES = ("write_through", "write_through_selective", "write_back")
+"""Values of ``--hicache-write-policy``."""
+
 ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM")
 """Values of ``--speculative-algorithm`` that are modelled."""
 
@@ -119,6 +122,7 @@ _READERS: dict[str, Reader] = {
     "retraction-policy": choice("retraction_policy", {name: name for name in RETRACTIONS}),
     "radix-eviction-policy": choice("radix_eviction_policy", {name: name for name in EVICTIONS}),
     "mamba-radix-cache-strategy": choice("mamba_radix_cache_strategy", {name: name for name in STRATEGIES}),
+    "hicache-write-policy": choice("hicache_write_policy", {name: name for name in WRITES}),
     "mamba-ssm-dtype": choice("mamba_ssm_dtype", {name: name for name in STATE_DTYPES}),
     "speculative-algorithm": choice("speculative_algorithm", {name: name for name in ALGORITHMS}),
     "kv-cache-dtype": choice(
@@ -165,6 +169,9 @@ def _settle(given: Mapping[str, list[str]], options: dict[str, Any]) -> tuple[Co
         if options.get(size) == 1:
             del options[size]
             idle.append(size.replace("_", "-"))
+    if "enable-hierarchical-cache" not in given:
+        hosted = ("hicache-ratio", "hicache-size", "hicache-write-policy")
+        idle += [name for name in hosted if options.pop(name.replace("-", "_"), None) is not None]
     if "attn_dp_size" not in options and options.pop("enable_dp_lm_head", False):
         idle.append("enable-dp-lm-head")
     return idle, notes

@@ -161,14 +161,16 @@ class Engine:
         """
         scheduler, in_flight, copies, run = self.scheduler, self._in_flight, self.copies, self.run
         if scheduler.queue.next_arrival <= now or self.aborts:
-            self._let_in(now)
+            self.settle(now)
         if copies is not None:
             copies.advance(now)  # what moves from tier to tier goes on beside the engine
         run.steps, run.decided = 0, now
         if self.fast_forward and self._fast_forwards(now):
             return True
         batch = self._plan(now)
+        begun, now = now, scheduler.decided_at(now)
         if batch is None:
+            self._hold_up(begun, now)
             return self._has_nothing(now)
         is_empty, transfers = not (batch.tokens or batch.launches), batch.transfers
         naps = is_empty and (self._ahead > 0 or transfers is not None)
@@ -178,12 +180,12 @@ class Engine:
             busy = in_flight[-1][0]
         if copies is not None and transfers is not None:
             launched = copies.before(transfers, now, busy)
-        if launched > now and in_flight and launched > in_flight[0][0] and not self._naps:
-            self.events.held_up(in_flight[0][0], launched)
+        self._hold_up(begun, launched)
         start = launched if is_empty or launched > busy else busy
         end = start + ticks
         if self.pipeline is not None:
             start, end = self.pipeline.run(batch, launched, ticks)
+        end = scheduler.launched(end)
         self.events.planned(batch, now, start, end - start)
         arrived: Sequence[Job] = ()
         if copies is not None and transfers is not None:
@@ -210,6 +212,7 @@ class Engine:
         if run.steps:
             self.events.fast_forwarded(run)
             scheduler.advance(run.steps)
+            scheduler.launched(run.end)
             if self._tells_growth:
                 self.events.advanced(run)
             in_flight.clear()
@@ -225,7 +228,7 @@ class Engine:
         else:
             return now + NAP if self._naps and scheduler.has_work else now
         if self.aborts and scheduler.drops_last_token:
-            self._let_in(now)
+            self.settle(now)
         over = scheduler.finish(now)
         if over or not self._ahead:
             self._is_settled = False
@@ -256,6 +259,8 @@ class Engine:
                 run.steps = kept
                 run.end = run.start + span_of(run.first, run.increment, kept)
                 self._end_run()
+        elif not self._in_flight:  # requests wait for a copy
+            self.over_at = min(self.over_at, instant)
         return self.over_at
 
     def abort_at(self, instant: int, row: int) -> None:
@@ -263,22 +268,7 @@ class Engine:
         insort(self.aborts, (instant, row), lo=self._next_abort)
 
     def settle(self, now: int) -> bool:
-        """Let requests in that have arrived, and clients go away, before `decide` at the same instant.
-
-        Returns:
-            Whether any client went away.
-        """
-        return self._let_in(now)
-
-    @property
-    def next_abort(self) -> int:
-        """When the next client goes away whose request may not be over, in ticks; ``NEVER`` if none does."""
-        return self.aborts[self._next_abort][0] if self._next_abort < len(self.aborts) else NEVER
-
-    # Inside
-
-    def _let_in(self, now: int) -> bool:
-        """Let arrivals into the queue, and then clients go away; say whether any did."""
+        """Let requests in that have arrived, and then clients go away; say whether any did."""
         queue = self.scheduler.queue
         if queue.next_arrival <= now:
             if self.scheduler.arrival_matters():
@@ -291,6 +281,13 @@ class Engine:
             return False
         self._is_settled = False
         return True
+
+    @property
+    def next_abort(self) -> int:
+        """When the next client goes away whose request may not be over, in ticks; ``NEVER`` if none does."""
+        return self.aborts[self._next_abort][0] if self._next_abort < len(self.aborts) else NEVER
+
+    # Inside
 
     def _plan(self, now: int) -> Batch | None:
         """Return the batch that is scheduled next; None where there is nothing to do."""
@@ -317,11 +314,21 @@ class Engine:
                 return None
             # Where memory was given back, a request that waits may be admitted at the same instant.
 
+    def _hold_up(self, begun: int, until: int) -> None:
+        """Note, of a plan that waits for copies until then, if the oldest result waits for it, too."""
+        if begun < until and self._in_flight and self._in_flight[0][0] < until and not self._naps:
+            self.events.held_up(self._in_flight[0][0], until)
+
     def _has_nothing(self, now: int) -> bool:
         """Wait for the oldest batch in flight where nothing is scheduled; say whether there is one."""
         if not self._in_flight:
+            wakes_at, next_arrival = self.scheduler.wakes_at, self.scheduler.queue.next_arrival
+            if wakes_at < NEVER:
+                self.waits = self._naps = False
+                self.over_at = max(now, min(wakes_at, next_arrival, self.next_abort))
+                return True
             self.scheduler.ran_dry()
-            self.events.idle(now, self.scheduler.queue.next_arrival)
+            self.events.idle(now, next_arrival)
             return False
         self._wait(now, naps=self.scheduler.empty_turns)
         return True
@@ -376,8 +383,7 @@ class Engine:
         if decode_run is None:
             return
         first, increment, linear = decode_run
-        if linear < steps:
-            steps = linear
+        steps = min(steps, linear)
         end = start + steps * first + increment * (steps * (steps - 1) >> 1)
         # From the horizon on no iteration is decided without a plan.
         horizon = self.until + 1
@@ -398,15 +404,12 @@ class Engine:
             if horizon <= now:
                 return
             before = ahead + steps_before(first, increment, horizon - start)
-            if before < steps:
-                steps = before
-                end = start + steps * first + increment * (steps * (steps - 1) >> 1)
+            steps = min(steps, before)
+            end = start + steps * first + increment * (steps * (steps - 1) >> 1)
         run.start = start
         run.steps = steps
-        run.first = first
-        run.increment = increment
-        run.context = context
-        run.sequences = sequences
+        run.first, run.increment = first, increment
+        run.context, run.sequences = context, sequences
         run.draining = draining
         run.end = end
         self._first_at = now
@@ -436,15 +439,12 @@ class Engine:
 
     def _give_up(self, batch: Batch, now: int) -> None:
         """Note the requests that were given up while the batch was planned."""
-        for request, failure_mode in batch.unschedulable:
-            self._count_failure(failure_mode, request.row, now)
+        leaks = [(request, FailureMode.LEAK) for request in batch.never_freed]
+        for request, failure_mode in (*batch.unschedulable, *leaks):
+            if self.strict_compat:
+                raise StrictCompatError(failure_mode, request.row, now)
+            self.failure_modes[failure_mode] += 1
+        for request, _ in batch.unschedulable:
             self.events.left(request.row, now, Status.UNSCHEDULABLE)
-        for request in batch.never_freed:
-            self._count_failure(FailureMode.LEAK, request.row, now)
         for request in batch.ignored:
             self.events.left(request.row, now, Status.IGNORED)
-
-    def _count_failure(self, failure_mode: FailureMode, row: int, now: int) -> None:
-        if self.strict_compat:
-            raise StrictCompatError(failure_mode, row, now)
-        self.failure_modes[failure_mode] += 1

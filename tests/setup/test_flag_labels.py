@@ -83,6 +83,7 @@ VALUES = {
         "mamba-ssm-dtype": "bfloat16",
         "speculative-algorithm": "EAGLE",
         "moe-a2a-backend": "deepep",
+        "hicache-write-policy": "write_back",
     },
 }
 """Values of flags that do not take 32."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pagesim.kvcache.radix import StateRadixManager, WindowedRadixManager
+from pagesim.kvcache.radix import HostRadixManager, StateRadixManager, WindowedRadixManager
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
 from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.sglang import Sglang
+from pagesim.sim.clock import TICKS_PER_SECOND
 
 if TYPE_CHECKING:  # pandas takes long to import
     import pandas as pd
@@ -25,6 +26,8 @@ class SglangDetails(Observer):
         self._retracted: list[int] = []
         self._preempted: list[int] = []
         self._turned_away: list[int] = []
+        self._copied = (0, 0)  # tokens to the host, and from it
+        self._loaded: dict[int, int] = {}  # for the first prefill of each request, by row of the trace
         self._outputs: dict[int, int] = {}  # by row of the trace, where requests verify drafts
 
     def begun(self, scheduler: Scheduler) -> None:
@@ -45,6 +48,8 @@ class SglangDetails(Observer):
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         scheduler = self.scheduler
+        for request in batch.prompts:
+            self._loaded.setdefault(request.row, request.loaded)
         length = scheduler.memory.length
         prompts = [[request.row, length(request) - tokens, tokens] for request, tokens in batch.chunks]
         decodes = "mixed" if prompts else "decode"
@@ -60,6 +65,7 @@ class SglangDetails(Observer):
                 **self._memory(0),
                 "evicted_tokens": scheduler.pool.evicted_tokens,
                 **self._states(scheduler.pool.evicted_states),
+                **self._host(ticks - (0 if scheduler.hicache is None else scheduler.hicache.waited)),
                 "num_prefill_tokens": sum([tokens for _, _, tokens in prompts]),
                 "sum_context_tokens": batch.context_tokens,
                 "num_retracted": len(self._retracted),
@@ -88,6 +94,7 @@ class SglangDetails(Observer):
                     **self._memory(step + 1),
                     "evicted_tokens": 0,
                     **self._states(0),
+                    **self._host(run.first + step * run.increment),
                     "num_prefill_tokens": 0,
                     "sum_context_tokens": run.context + step * run.sequences,
                     "num_retracted": 0,
@@ -108,9 +115,12 @@ class SglangDetails(Observer):
                 step["protected_tokens"] = tree.tree.protected
 
     def add_to_requests(self, requests: pd.DataFrame) -> pd.DataFrame:
-        """Return pagesim's table of requests with what each generated, what was thrown away included."""
+        """Return pagesim's table of requests with what each loaded first, and all that it generated."""
         rows, known = range(len(requests)), requests["output_tokens"].tolist()
-        return requests.assign(output_tokens=[self._outputs.get(row, known[row]) for row in rows])
+        return requests.assign(
+            output_tokens=[self._outputs.get(row, known[row]) for row in rows],
+            loaded_tokens=[self._loaded.get(row, 0) for row in rows],
+        )
 
     def add_to(self, steps: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
         """Return pagesim's steps with the columns of a log that were noted."""
@@ -150,6 +160,23 @@ class SglangDetails(Observer):
             "evictable_states": memory.tree.evictable_states,
             "protected_states": memory.tree.protected_states,
             "evicted_states": evicted,
+        }
+
+    def _host(self, ticks: int) -> dict[str, float]:
+        """Return what is free on the host, and what was copied to it and from it since the last iteration.
+
+        Args:
+            ticks: of the iteration, without those for which it waits for loads.
+        """
+        memory, before = self.scheduler.memory, self._copied
+        if not isinstance(memory, HostRadixManager):
+            return {}
+        written, loaded = self._copied = memory.tree.written, memory.loaded
+        return {
+            "free_host_tokens": memory.tree.free_host,
+            "written_tokens": written - before[0],
+            "loaded_tokens": loaded - before[1],
+            "step_s": ticks / TICKS_PER_SECOND,
         }
 
 

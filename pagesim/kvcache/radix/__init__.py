@@ -1,6 +1,8 @@
 """SGLang's prefix cache: a radix tree, and the block managers that have one."""
 
 from pagesim.kvcache.radix.eviction import EvictionPolicy
+from pagesim.kvcache.radix.host import HostNode, HostTree, WritePolicy
+from pagesim.kvcache.radix.host_memory import HostPool, HostRadixManager
 from pagesim.kvcache.radix.memory import RadixManager
 from pagesim.kvcache.radix.state_memory import StatePool, StateRadixManager
 from pagesim.kvcache.radix.states import StateNode, StateTree
@@ -10,6 +12,10 @@ from pagesim.kvcache.radix.windowed_memory import WindowedRadixManager, WindowPo
 
 __all__ = [
     "EvictionPolicy",
+    "HostNode",
+    "HostPool",
+    "HostRadixManager",
+    "HostTree",
     "Node",
     "RadixManager",
     "RadixTree",
@@ -21,4 +27,5 @@ __all__ = [
     "WindowPool",
     "WindowedRadixManager",
     "WindowedTree",
+    "WritePolicy",
 ]

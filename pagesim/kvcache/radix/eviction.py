@@ -26,27 +26,32 @@ _PRIORITIES: dict[EvictionPolicy, Callable[[Node], Any]] = {
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class EvictionOrder:
-    """The leaves that no sequence holds; the one with the smallest priority goes first.
+    """The leaves that may be evicted; the one with the smallest priority goes first.
 
     Each has one entry at most. A touch does not move it: what is found under an old priority is put back.
     That is exact where a touch only makes a priority greater; under ``mru`` all are looked at anew.
 
     Args:
         policy: least recently used, least frequently used, first in, most recently used, last in.
+        may_go: says whether a leaf may be evicted now; on the device if it is left out.
     """
 
-    __slots__ = ("_heap", "_looks_anew", "_numbers", "_priority")
+    __slots__ = ("_heap", "_looks_anew", "_may_go", "_numbers", "_priority", "_queued")
 
-    def __init__(self, policy: EvictionPolicy) -> None:
+    def __init__(
+        self, policy: EvictionPolicy, may_go: Callable[[Node], bool] = attrgetter("is_evictable")
+    ) -> None:
         self._priority = _PRIORITIES[policy]
+        self._may_go = may_go
         self._looks_anew = policy == "mru"
+        self._queued: set[Node] = set()
         self._heap: list[tuple[Any, int, Node]] = []
         self._numbers = count()  # so that no two entries are compared by their nodes
 
     def offer(self, node: Node) -> None:
         """Say that a leaf may be evicted."""
-        if not node.queued:
-            node.queued = True
+        if node not in self._queued:
+            self._queued.add(node)
             heappush(self._heap, (self._priority(node), next(self._numbers), node))
 
     def pop(self) -> Node | None:
@@ -57,8 +62,8 @@ class EvictionOrder:
             heapify(heap)
         while heap:
             known, _, node = heappop(heap)
-            node.queued = False
-            if node.lock_ref or node.children or node.parent is None:
+            self._queued.remove(node)
+            if not self._may_go(node):
                 continue
             if priority(node) == known:
                 return node

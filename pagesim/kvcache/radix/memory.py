@@ -107,17 +107,12 @@ class RadixManager(PagedManager):
         return True
 
     def exclusive_blocks(self, requests: Sequence[SequenceGroup]) -> list[int]:
-        locks: dict[Node, int] = {}
         blocks, page = 0, self.block_size
         for request in requests:
             place: Place = request.block_state
             blocks += self.held_blocks(request) - place.protected // page
-            node = place.node
-            while node.parent is not None:
-                locks[node] = locks.get(node, 0) + 1
-                node = node.parent
-        own = [node.tokens // page for node, count in locks.items() if count == node.lock_ref]
-        return [blocks + sum(own)]
+        own = self.tree.held_alone([request.block_state.node for request in requests])
+        return [blocks + own // page]
 
     # Changes
 
@@ -212,15 +207,16 @@ class RadixManager(PagedManager):
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless the counts agree with the tree."""
-        page, nodes = self.block_size, list(self.tree)
+        page, nodes = self.block_size, self._nodes()
         assert all(node.tokens > 0 and node.tokens % page == 0 for node in nodes), "a node has no whole pages"
         held = sum([node.tokens for node in nodes if node.lock_ref])
         cached = sum([node.tokens for node in nodes]) - held
         assert (self.tree.protected, self.tree.evictable) == (held, cached), (
             "the tree's tokens are miscounted"
         )
-        assert self.cached_blocks == cached // page, "cached pages are miscounted"
-        assert self.shared_blocks == self._named - held // page >= 0, "shared pages are miscounted"
+        apart = self._held_by_copies()
+        assert self.cached_blocks == (cached + apart) // page, "cached pages are miscounted"
+        assert self.shared_blocks == self._named - (held - apart) // page >= 0, "shared pages are miscounted"
         assert 0 <= self.cached_blocks <= self.free_blocks <= self.num_blocks, "pages are miscounted"
         for node in nodes:
             parent = node.parent
@@ -240,7 +236,7 @@ class RadixManager(PagedManager):
         if node.parent is None and node is not self.tree.root:
             node = self.tree.match(request.content, most)
             self._found = request, node, most
-        return node
+        return self.tree.device_part(node)
 
     def _new_place(self, node: Node) -> Place:
         return Place(node, node.end)
@@ -249,16 +245,25 @@ class RadixManager(PagedManager):
         """Insert whole pages of a request; return the tokens that were there, and the last node."""
         return self.tree.insert(request.content, end, request.block_state.seen)
 
+    def _nodes(self) -> list[Node]:
+        """Return the nodes on the device but the root."""
+        return list(self.tree)
+
+    def _held_by_copies(self) -> int:
+        """Return the tokens of the tree that no sequence holds, and a copy does: here none."""
+        return 0
+
     def _note_evicted(self, tokens: int) -> None:
         self.evicted += tokens
         self.cached_blocks -= tokens // self.block_size
 
     def _note(self) -> None:
         """Count cached and shared pages anew after a change of the tree."""
-        cached = self.tree.evictable // self.block_size
+        apart = self._held_by_copies()
+        cached = (self.tree.evictable + apart) // self.block_size
         self.free_blocks += cached - self.cached_blocks
         self.cached_blocks = cached
-        self.shared_blocks = self._named - self.tree.protected // self.block_size
+        self.shared_blocks = self._named - (self.tree.protected - apart) // self.block_size
 
     def _forget(self, request: SequenceGroup) -> None:
         """Hold nothing in the tree for a request any more."""

@@ -5,7 +5,7 @@ Source: SGLang 0.5.23, ``srt/mem_cache/unified_radix_cache.py`` and the tree cor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar, Protocol, Self
 
 from pagesim.kvcache.radix.eviction import EvictionOrder, EvictionPolicy
@@ -39,7 +39,6 @@ class Node:
         last_access: when it was touched last; the tree counts touches.
         created: when it was inserted.
         hit_count: how often a sequence was inserted through it that had not been before.
-        queued: whether the eviction order has an entry of it.
     """
 
     __slots__ = (
@@ -52,7 +51,6 @@ class Node:
         "last_access",
         "lock_ref",
         "parent",
-        "queued",
         "start",
     )
 
@@ -69,7 +67,6 @@ class Node:
         self.key = self.lock_ref = 0
         self.last_access = self.created = used
         self.hit_count = 0
-        self.queued = False
 
     @property
     def tokens(self) -> int:
@@ -192,6 +189,10 @@ class RadixTree:
                 return there, node
         return at, node
 
+    def device_part(self, node: Node) -> Node:
+        """Return the node with which the part of a prefix ends that is on the device: here all of it."""
+        return node
+
     def lock(self, node: Node) -> int:
         """Hold a prefix: nothing of it is evicted; return from which token on that is so."""
         newly = 0
@@ -211,7 +212,7 @@ class RadixTree:
             node.lock_ref = locks = node.lock_ref - 1
             if not locks:
                 gone += node.end - node.start
-                if not node.children:
+                if node.is_evictable:
                     self._order.offer(node)
             node = parent
         self.evictable += gone
@@ -224,6 +225,15 @@ class RadixTree:
             tokens += node.end - node.start
             node = node.parent
         return tokens
+
+    def held_alone(self, ends: Iterable[Node]) -> int:
+        """Return the tokens that only those hold whose prefixes end with these nodes, one for each."""
+        locks: dict[Node, int] = {}
+        for node in ends:
+            while node.parent is not None:
+                locks[node] = locks.get(node, 0) + 1
+                node = node.parent
+        return sum([node.tokens for node, count in locks.items() if count == node.lock_ref])
 
     def evict(self, tokens: int) -> int:
         """Evict whole leaves until so many tokens are gone, or none is left; return how many are."""

@@ -159,10 +159,31 @@ class PrefillAdder:
 
     def _check(self, req: SglangRequest) -> AddReqResult:
         """Admit a request, whole or with a first chunk, where it fits."""
-        extend, prefix, page = req.length - req.prefix_len, req.prefix_len, self._page
+        on_host = self._pool.host_hit_length(req)
+        extend = self._extend(req, on_host)
+        if isinstance(extend, AddReqResult):
+            return extend
+        if not self._may_prefill():
+            return AddReqResult.OTHER
+        if on_host and not self._pool.load_back(req):
+            extend = self._extend(req, 0)
+            if isinstance(extend, AddReqResult):
+                return extend
+        self._admit(req, extend)
+        return AddReqResult.CONTINUE
+
+    def _extend(self, req: SglangRequest, on_host: int) -> int | AddReqResult:
+        """Return the tokens that a request computes, all or a first chunk; or why it is not admitted.
+
+        Args:
+            req: the request.
+            on_host: tokens behind its prefix that would be loaded; they take room, and nothing computes them.
+        """
+        extend, prefix, page = req.length - req.prefix_len, req.prefix_len + on_host, self._page
         to_come = min(max(0, _to_come(req)), CLIP_MAX_NEW_TOKENS)
         if extend + to_come + page >= self.rem_total_tokens:
             return AddReqResult.NO_TOKEN
+        extend -= on_host
         chunk = self.rem_chunk_tokens
         if self._pool.is_hybrid_swa:
             chunk = self._swa_chunk(extend, to_come)
@@ -177,10 +198,7 @@ class PrefillAdder:
             extend = (prefix + chunk // page * page) // page * page - prefix
             if extend <= 0:
                 return AddReqResult.OTHER
-        if not self._may_prefill():
-            return AddReqResult.OTHER
-        self._admit(req, extend)
-        return AddReqResult.CONTINUE
+        return extend
 
     def _may_prefill(self) -> bool:
         """Say whether nothing holds back the prompts for which there is room."""

@@ -229,6 +229,10 @@ def resolved(options: SglangOptions, machine: Machine) -> SglangOptions:
         )
     if options.enable_prefill_delayer and options.disable_overlap_schedule:
         raise PagesimError("enable_prefill_delayer needs overlap: leave disable_overlap_schedule out")
+    if options.enable_hierarchical_cache and options.disable_radix_cache:
+        raise PagesimError(
+            "enable_hierarchical_cache keeps what the radix cache has: leave disable_radix_cache out"
+        )
     if options.attn_dp_size > 1:
         _check_ranks(options, machine)
     if chunk is None:
@@ -247,6 +251,11 @@ def _check_ranks(options: SglangOptions, machine: Machine) -> None:
         raise PagesimError(
             f"attn_dp_size is {options.attn_dp_size}; it must divide tensor_parallel_size, which is "
             f"{machine.tp}"
+        )
+    if options.enable_hierarchical_cache:
+        raise PagesimError(
+            f"attn_dp_size is {options.attn_dp_size}; with enable_hierarchical_cache ranks wait for each "
+            "other's loads, which is not modelled: leave one of them out"
         )
     if options.enable_prefill_delayer and options.prefill_decode_interval:
         raise PagesimError(

@@ -18,6 +18,8 @@ def steps_until_next_decision(scheduler: Sglang) -> int:
     scheduler.must_replan = True
     if not finishing or scheduler.chunked_req is not None or results.computed:
         return 0
+    if scheduler.hicache is not None and scheduler.hicache.copies:  # what it holds is free when it is over
+        return 0
     queue, preempts = scheduler.waiting_queue, scheduler.preempts
     if queue.waiting and (not running.batch_is_full or pool.is_hybrid_swa or preempts):
         return 0

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from pagesim.kvcache.radix import EvictionPolicy
+from pagesim.kvcache.radix import EvictionPolicy, WritePolicy
 from pagesim.scheduling.options import MOST, SchedulerOptions
 from pagesim.scheduling.speculative_config import SpeculativeConfig
 
@@ -118,6 +118,26 @@ class SglangOptions(SchedulerOptions):
     disable_radix_cache: bool = Field(False, description="Disable prefix caching.")
     radix_eviction_policy: EvictionPolicy = Field(
         "lru", description="Eviction policy: which cached leaf is evicted first."
+    )
+    enable_hierarchical_cache: bool = Field(
+        False, description="Keep prefixes on the host, too (HiCache), without a storage backend."
+    )
+    hicache_ratio: float = Field(
+        2.0,
+        gt=0,
+        le=1000,
+        description="Tokens of the host's pool, as a multiple of the device's, which it must exceed.",
+    )
+    hicache_size: float = Field(
+        0,
+        ge=0,
+        le=1 << 20,
+        description="Gigabytes of the host's pool for each GPU, instead of that multiple.",
+    )
+    hicache_write_policy: WritePolicy = Field(
+        "write_through",
+        description="When prefixes are copied to the host: at their first insertion, at their second "
+        "(write_through_selective), or when they are evicted (write_back).",
     )
     swa_full_tokens_ratio: float = Field(
         0.8,

@@ -120,9 +120,10 @@ def _compute_prefix_matches(tree: RadixTree, requests: list[SglangRequest]) -> s
     for request in requests:
         content, length = request.content, request.length
         assert content is not None
-        request.last_node = node = tree.match(content, length)
+        node = tree.match(content, length)
+        request.last_node = held = tree.device_part(node)
         request.matched_len = min(node.end, length - 1)
-        if node.end <= IN_BATCH_CHECK:
+        if held.end <= IN_BATCH_CHECK:
             if waiting.match(content, length).end >= IN_BATCH_DEPRIORITIZE:
                 late.add(request)
             else:

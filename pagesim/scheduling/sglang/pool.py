@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pagesim.kvcache import BlockManager
-from pagesim.kvcache.radix import RadixManager, StateRadixManager, WindowedRadixManager
+from pagesim.kvcache.radix import HostRadixManager, RadixManager, StateRadixManager, WindowedRadixManager
 from pagesim.scheduling.sglang.options import SglangOptions
 from pagesim.scheduling.sglang.request import SglangRequest
 from pagesim.scheduling.sglang.states import StateTracker
@@ -49,6 +49,7 @@ class TokenPool:
         self.states: StateTracker | None = None
         if options.caches and isinstance(memory, StateRadixManager):
             self.states = StateTracker(memory, options)
+        self._host = memory if isinstance(memory, HostRadixManager) else None
         self._evicted = self._evicted_states = 0
         self.window = self.swa_capacity = 0
         if self._swa is not None:
@@ -58,7 +59,7 @@ class TokenPool:
     @property
     def available_tokens(self) -> int:
         """Tokens that no request holds, those included that can be evicted."""
-        return self.memory.free_blocks * self.page_size
+        return self.memory.free_blocks * self.page_size if self._host is None else self._host.available_tokens
 
     @property
     def usage(self) -> float:
@@ -137,6 +138,16 @@ class TokenPool:
         req.prefix_len = req.matched_len = 0 if tree is None else tree.match_prefix(req, req.length)
         if self.states is not None:
             self.states.found(req)
+
+    def host_hit_length(self, req: SglangRequest) -> int:
+        """Return the tokens on the host behind those that were found last for a request."""
+        return 0 if self._host is None else self._host.host_tokens(req)
+
+    def load_back(self, req: SglangRequest) -> bool:
+        """Load them for a request whose prefix is held; say whether they are worth it and find room."""
+        req.loaded = 0 if self._host is None else self._host.load_back(req)
+        req.prefix_len += req.loaded
+        return req.loaded > 0
 
     def inc_lock_ref(self, req: SglangRequest) -> None:
         """Hold the prefix that was found last for a request."""

@@ -97,6 +97,8 @@ def _run_prompts(scheduler: Sglang, prompts: list[SglangRequest], batch: Batch) 
     pool, memory, page = scheduler.pool, scheduler.memory, scheduler.memory.block_size
     tokens = sum([req.extend_end - req.prefix_len for req in prompts])
     ahead = len(prompts) * page if page > 1 else 0  # more than is taken
+    if scheduler.hicache is not None:
+        scheduler.hicache.start_loads()
     if pool.states is not None:
         pool.states.reserve(prompts)
     pool.evict(-(-(tokens + ahead) // page))

@@ -12,12 +12,15 @@ import numpy.typing as npt
 
 from pagesim.kvcache import BlockManager
 from pagesim.kvcache.radix import (
+    HostPool,
+    HostRadixManager,
     RadixManager,
     StatePool,
     StateRadixManager,
     WindowedRadixManager,
     WindowPool,
 )
+from pagesim.scheduling.arrivals import NEVER
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.options import Machine, Prices
@@ -26,6 +29,7 @@ from pagesim.scheduling.sglang import decode, fast_forward, prefill
 from pagesim.scheduling.sglang.batch import ScheduleBatch
 from pagesim.scheduling.sglang.defaults import most_running, page_size, resolved
 from pagesim.scheduling.sglang.delays import PrefillDecodeInterval, PrefillDelayer
+from pagesim.scheduling.sglang.hicache import CopyTime, HiCacheController, at_once
 from pagesim.scheduling.sglang.new_token_ratio import NewTokenRatio
 from pagesim.scheduling.sglang.options import SglangOptions
 from pagesim.scheduling.sglang.policy import SchedulePolicy
@@ -49,10 +53,12 @@ class Sglang(Scheduler):
 
     Args:
         memory: empty; a `RadixManager` where prefixes are cached, a `WindowedRadixManager` where layers with
-            a window have a pool of their own, a `StateRadixManager` where layers keep a state.
+            a window have a pool of their own, a `StateRadixManager` where layers keep a state, a
+            `HostRadixManager` where the host has a tier.
         options: what `SglangOptions` has, resolved or not.
         max_model_len: tokens of the model's context.
         prices: not looked at.
+        copy_times: what a load from the host takes, and a copy to it.
 
     Attributes:
         waiting_queue: the queue, by its own type.
@@ -68,17 +74,20 @@ class Sglang(Scheduler):
         recv_skipper: says in which turns the loop looks at what has arrived; None where in each.
         interval: turns behind prompts in which no prompts run; None where there are none.
         preempts: whether a running request makes way for a more important one.
+        hicache: copies to the host and back; None where it has no tier.
         delayer: holds prompts back while few find a place; None where nothing does.
         preempted: requests that made way for more important ones in the last turn.
         min_free_slots: places that must be free for prompts to run beside others.
     """
 
     __slots__ = (
+        "_dry_until",
         "_heeds_arrivals",
         "_is_idle",
         "chunked_req",
         "delayer",
         "drafts",
+        "hicache",
         "interval",
         "last_batch",
         "limits",
@@ -138,9 +147,12 @@ class Sglang(Scheduler):
         options: SglangOptions,
         num_blocks: int,
         block_size: int,
-        second: WindowPool | StatePool | None = None,
+        second: WindowPool | StatePool | HostPool | None = None,
     ) -> BlockManager | None:
         policy = options.radix_eviction_policy
+        if isinstance(second, HostPool):
+            pairs = options.keys_by_pairs
+            return HostRadixManager(num_blocks, block_size, second, policy=policy, by_pairs=pairs)
         if isinstance(second, WindowPool):
             return WindowedRadixManager(num_blocks, block_size, second, policy=policy, caches=options.caches)
         if second is not None:
@@ -173,6 +185,7 @@ class Sglang(Scheduler):
         *,
         max_model_len: int,
         prices: Prices | None = None,
+        copy_times: tuple[CopyTime, CopyTime] = (at_once, at_once),
     ) -> None:
         options = resolved(options, Machine("", 0, max_model_len))
         capacity = memory.num_blocks * memory.block_size
@@ -194,6 +207,10 @@ class Sglang(Scheduler):
             self.pool = pool = SpeculativePool(memory, options)
             self.results = self.drafts = Drafts(pool, options)
             self.speculation, self.decodes_apart = self.drafts.counts, True
+        self.hicache: HiCacheController | None = None
+        if isinstance(memory, HostRadixManager):
+            self.hicache = HiCacheController(memory, *copy_times)
+        self._dry_until: int | None = None  # when copies are over, where nothing else was left to do
         self.policy = SchedulePolicy(options, self.pool.tree_cache, queue)
         self.new_token_ratio = NewTokenRatio(options.schedule_conservativeness)
         self.running_batch = ScheduleBatch()
@@ -260,6 +277,8 @@ class Sglang(Scheduler):
         batch.sequences = self.running_sequences
 
     def _get_next_batch_to_run(self, batch: Batch, now: int) -> None:
+        if self.hicache is not None:
+            self._check_hicache(self.hicache, now)
         self.pool.begin_turn()
         chunked = self.chunked_req
         if chunked is not None and chunked.extend_end > chunked.prefix_len:
@@ -276,6 +295,13 @@ class Sglang(Scheduler):
         may_decode = self.may_decode(prefills=prefills)
         if may_decode and self.running_batch.reqs and not self.running_batch.is_prefill_only:
             decode.update_running_batch(self, batch)
+
+    def _check_hicache(self, hicache: HiCacheController, now: int) -> None:
+        """Learn which copies are over."""
+        if self._dry_until is not None and self._dry_until < now:
+            self.new_token_ratio.reset()
+        self._dry_until = None
+        hicache.check_events(now)
 
     def may_decode(self, *, prefills: bool) -> bool:
         """Say whether the running batch may decode by itself; ``prefills`` says whether prompts run."""
@@ -324,7 +350,20 @@ class Sglang(Scheduler):
         """Take in the oldest result in flight: cache its prompts, let those go that are over."""
         if not self.overlaps:
             self._note_ending()
-        return self.results.process(self, now)
+        over = self.results.process(self, now)
+        if self.hicache is not None:
+            self.hicache.start_writes(now)
+        return over
+
+    def launched(self, end: int) -> int:
+        return end if self.hicache is None else self.hicache.launched(end)
+
+    def decided_at(self, now: int) -> int:
+        return now if self.hicache is None else max(now, self.hicache.now)
+
+    @property
+    def wakes_at(self) -> int:
+        return NEVER if self.hicache is None or not self.queue.waiting else self.hicache.next_end
 
     def give_up(self, req: SglangRequest, now: int) -> None:
         """Let a request go that was refused, and got the one token with which it is answered."""
@@ -361,8 +400,12 @@ class Sglang(Scheduler):
             self.recv_skipper.reset()
         if self.interval is not None:
             self.interval.end()
-        if not (self.running or self.queue.waiting):
+        if self.running or self.queue.waiting:
+            return
+        if self.hicache is None or not self.hicache.copies:
             self.new_token_ratio.reset()
+        else:
+            self._dry_until = self.hicache.last_end
 
     def _abort_running(self, request: EngineRequest) -> int:
         assert isinstance(request, SglangRequest)
