@@ -103,10 +103,11 @@ class Result(Stored):
         summary, system = self.summary, self.scenario
         requests, memory, times = summary["requests"], summary["memory"], summary["latency"]
         preempted = sum(summary["preemptions"].values())
+        given_up = f"{requests['unschedulable']:,} given up, " if requests["unschedulable"] else ""
         lines = [
             f"<Result of {system.policy}: {system.model} on {system.gpu}, "
             f"{memory['num_blocks']:,} blocks of {memory['block_size']} tokens",
-            f" {requests['finished']:,} of {requests['total']:,} requests finished, "
+            f" {requests['finished']:,} of {requests['total']:,} requests finished, {given_up}"
             f"{summary['iterations']:,} iterations, {preempted:,} preemptions",
         ]
         if times["p50"] is not None:

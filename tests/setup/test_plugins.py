@@ -347,6 +347,7 @@ def test_an_allocator_that_leaks_is_named_beside_what_comes_of_it(num_blocks, gi
     for name, lost in (("leaky", 5 - given_up), ("first-fit", 0)):
         result = ps.simulate(trace, "orca-oracle", allocator=name, **few)
         assert result.summary["requests"]["unschedulable"] == (given_up if lost else 0)
+        assert (f"{given_up} given up, " in repr(result)) == bool(given_up and lost)
         said = [note for note in result.notes if "leaks" in note]
         of = f"allocator leaky leaks: all requests are over, and {lost} of {few['num_blocks']} blocks are not"
         assert (len(said) == 1 and said[0].startswith(of)) if lost else not said
