@@ -53,7 +53,9 @@ def test_a_tier_has_of_a_cluster_of_one_what_it_has_of_an_engine() -> None:
         "model": "opt-125m",
         "enable_prefix_caching": True,
     }
-    setting = prepare(System(policy="vllm-v1", kv_offloading_chunks=30, **options), trace)
+    setting = prepare(
+        System(policy="vllm-v1", kv_offloading_chunks=30, kv_offloading_threshold=2, **options), trace
+    )
     alone = Server(setting, setting.new_log(), setting.arrivals())
     alone.replay()
     (one,), _ = replay_together(setting, setting.new_log(), find_router("round-robin"), 1, None)
