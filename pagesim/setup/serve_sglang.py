@@ -115,12 +115,12 @@ def _with_flag(words: list[str]) -> list[str]:
 
 
 _READERS: dict[str, Reader] = {
-    "schedule-policy": choice("schedule_policy", {name: name for name in ORDERS}),
-    "retraction-policy": choice("retraction_policy", {name: name for name in RETRACTIONS}),
-    "radix-eviction-policy": choice("radix_eviction_policy", {name: name for name in EVICTIONS}),
-    "mamba-radix-cache-strategy": choice("mamba_radix_cache_strategy", {name: name for name in STRATEGIES}),
-    "mamba-ssm-dtype": choice("mamba_ssm_dtype", {name: name for name in STATE_DTYPES}),
-    "speculative-algorithm": choice("speculative_algorithm", {name: name for name in ALGORITHMS}),
+    "schedule-policy": choice("schedule_policy", ORDERS),
+    "retraction-policy": choice("retraction_policy", RETRACTIONS),
+    "radix-eviction-policy": choice("radix_eviction_policy", EVICTIONS),
+    "mamba-radix-cache-strategy": choice("mamba_radix_cache_strategy", STRATEGIES),
+    "mamba-ssm-dtype": choice("mamba_ssm_dtype", STATE_DTYPES),
+    "speculative-algorithm": choice("speculative_algorithm", ALGORITHMS),
     "kv-cache-dtype": choice(
         "kv_cache_dtype",
         {
