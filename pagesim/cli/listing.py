@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pagesim.cli.flags import JSON
+from pagesim.cli.printing import put_table
+from pagesim.cli.show import as_json, say
 from pagesim.errors import PagesimError, brief
 
 if TYPE_CHECKING:
@@ -40,7 +42,6 @@ def policies() -> None:
 
     Example: pagesim list policies
     """
-    from pagesim.cli.printing import put_table
     from pagesim.setup.presets import POLICY_PLUGINS
 
     every = {name: POLICY_PLUGINS.find(name) for name in POLICY_PLUGINS.names()}
@@ -90,7 +91,6 @@ def options(scheduler: SCHEDULER = None) -> None:
 
     Example: pagesim list options vllm-v1
     """
-    from pagesim.cli.printing import put_table
     from pagesim.setup.registry import SCHEDULERS, declared
 
     names = SCHEDULERS.names() if scheduler is None else (scheduler,)
@@ -119,7 +119,6 @@ def flags(pattern: FLAG = None) -> None:
 
     Example: pagesim list flags kv-cache
     """
-    from pagesim.cli.printing import put_table
     from pagesim.setup.serve_flags import flags_of
 
     wanted = (pattern or "").lstrip("-").replace("_", "-").lower()
@@ -158,8 +157,6 @@ def models(pattern: PATTERN = None, *, json: JSON = False) -> None:
 
     Example: pagesim list models qwen3.5
     """
-    from pagesim.cli.printing import put_table
-    from pagesim.cli.show import as_json, say
     from pagesim.models.catalogue import matching
     from pagesim.models.catalogue.rows import names
     from pagesim.models.catalogue.unknown import unknown
@@ -221,7 +218,6 @@ def gpus() -> None:
 
     Example: pagesim list gpus
     """
-    from pagesim.cli.printing import put_table
     from pagesim.hardware import gpus as all_gpus
 
     put_table(
@@ -248,7 +244,6 @@ def workloads() -> None:
 
     Example: pagesim list workloads
     """
-    from pagesim.cli.printing import put_table
     from pagesim.workloads import workloads as bundled
 
     put_table("", ("workload", ""), list(bundled().items()), texts=(0, 1))
@@ -260,7 +255,6 @@ def profiles() -> None:
 
     Example: pagesim list profiles
     """
-    from pagesim.cli.printing import put_table
     from pagesim.costs.profiles import analytic_names, bundled_names, bundled_profile
 
     nothing = "datasheet and rules of thumb: nothing was measured"

@@ -12,7 +12,7 @@ from pagesim.costs.operators.experts import check_kernel
 from pagesim.costs.operators.tables import Chip, chip_of
 from pagesim.costs.profiled import Profiled
 from pagesim.costs.profiles import Profile, bundled_names, bundled_profile
-from pagesim.costs.roofline import Roofline
+from pagesim.costs.roofline import Efficiency, Roofline
 from pagesim.errors import PagesimError
 
 if TYPE_CHECKING:
@@ -43,21 +43,13 @@ def best_cost(target: Target, moe_backend: str | None = None) -> Profiled | Roof
             profile = operator_profile(
                 chip, target.model, tp=target.tp, kv_dtype=target.kv_dtype, moe_backend=moe_backend
             )
-            cost = _profiled(profile, target)
+            cost = profiled(profile, target)
         except PagesimError as error:
             why = str(error)
         else:
             cost.notes = (*cost.notes, _of_operators(profile, chip, target), *profile.notes)
             return cost
-    roofline = Roofline(
-        target.model,
-        target.gpu,
-        tp=target.tp,
-        block_size=target.block_size,
-        kv_dtype=target.kv_dtype,
-        engine=target.engine,
-        drafter=target.drafter,
-    )
+    roofline = roofline_of(target)
     roofline.notes = (*roofline.notes, f"{why}; using datasheet estimates (cost roofline)")
     return roofline
 
@@ -77,13 +69,28 @@ def _fitting(target: Target) -> Iterator[tuple[Profile, Profiled]]:
                 update={"terms": profile.terms.model_copy(update={"overhead": None})}
             )
         try:
-            cost = _profiled(profile, target)
+            cost = profiled(profile, target)
         except PagesimError:  # of another division, type or block size
             continue
         yield profile, cost
 
 
-def _profiled(profile: Profile, target: Target) -> Profiled:
+def roofline_of(target: Target, efficiency: Efficiency | None = None) -> Roofline:
+    """Return the roofline of a target."""
+    return Roofline(
+        target.model,
+        target.gpu,
+        tp=target.tp,
+        block_size=target.block_size,
+        kv_dtype=target.kv_dtype,
+        efficiency=efficiency,
+        engine=target.engine,
+        drafter=target.drafter,
+    )
+
+
+def profiled(profile: Profile, target: Target) -> Profiled:
+    """Return the costs of a target by a profile."""
     return Profiled(
         profile,
         target.model,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from pagesim.costs.affine import Affine
-from pagesim.costs.auto import best_cost
+from pagesim.costs.auto import best_cost, profiled, roofline_of
 from pagesim.costs.base import CostModel
 from pagesim.costs.engines import BY_HAND, UNKNOWN, EngineTime
 from pagesim.costs.profiled import Profiled
@@ -20,7 +20,15 @@ from pagesim.setup.plugins import Plugins
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What iterations are priced of: a model on a GPU, or on ``tp`` of them, in an engine."""
+    """What iterations are priced of: a model on a GPU, or on ``tp`` of them, in an engine.
+
+    Attributes:
+        block_size: tokens a block.
+        kv_dtype: of the cache: one of `KV_DTYPE_BYTES`.
+        engine: its own time.
+        release: of the engine, such as ``vllm 0.33.0``, for what is said of a profile.
+        drafter: how one runs, which a roofline charges; None without drafts, or where no model makes them.
+    """
 
     model: ModelSpec
     gpu: GpuSpec
@@ -42,30 +50,12 @@ MakeCost = Callable[[str, Target], CostModel]
 """Makes a cost model from what follows its name and a colon, ``""`` if nothing does."""
 
 
-def parse_cost(
-    text: str,
-    *,
-    model: ModelSpec,
-    gpu: GpuSpec,
-    tp: int,
-    block_size: int,
-    kv_dtype: str,
-    engine: EngineTime = UNKNOWN,
-    release: str = "",
-    drafter: DraftForwards | None = None,
-) -> CostModel:
-    """Return the cost model that the text names, for this model on this GPU.
+def parse_cost(text: str, target: Target) -> CostModel:
+    """Return the cost model that the text names, for a target.
 
     Args:
         text: as ``--cost`` takes it, e.g. ``affine:0.024,1e-4,8.2e-7``.
-        model: what runs.
-        gpu: where.
-        tp: tensor parallel degree.
-        block_size: tokens a block.
-        kv_dtype: of the cache: one of `KV_DTYPE_BYTES`.
-        engine: its own time, where the text gives none and a cost model has none of its own.
-        release: of the engine, such as ``vllm 0.33.0``, for what is said of a profile.
-        drafter: how one runs, which a roofline charges; None without drafts, or where no model makes them.
+        target: whose engine's own time counts where the text gives none and a cost model has none of its own.
 
     Raises:
         PagesimError: the text names none, or a number is missing, unknown or out of bounds.
@@ -78,7 +68,6 @@ def parse_cost(
             f"affine:a,b,c[,d]{others} or profile:NAME or PATH[,overhead_s=seconds][,sequence_s=seconds]"
             "[,max_error=share]"
         )
-    target = Target(model, gpu, tp, block_size, kv_dtype, engine, release, drafter)
     return COST_MODELS.make(kind, lambda make: make(rest, target))
 
 
@@ -96,16 +85,8 @@ def _roofline(rest: str, target: Target) -> Roofline:
     shares = [f.name for f in fields(Efficiency)]
     values = _numbers("roofline", rest, rest, (*shares, *_OF_ENGINE))
     engine = {_OF_ENGINE[name]: values.pop(name) for name in _OF_ENGINE if name in values}
-    return Roofline(
-        target.model,
-        target.gpu,
-        tp=target.tp,
-        block_size=target.block_size,
-        kv_dtype=target.kv_dtype,
-        efficiency=Efficiency(**values),
-        engine=_by_hand(target.engine, engine),
-        drafter=target.drafter,
-    )
+    target = replace(target, engine=_by_hand(target.engine, engine))
+    return roofline_of(target, Efficiency(**values))
 
 
 def _profiled(rest: str, target: Target) -> Profiled:
@@ -123,14 +104,7 @@ def _profiled(rest: str, target: Target) -> Profiled:
         own = _by_hand(own, engine)
     elif engine:
         profile = profile.with_overhead(**engine)
-    cost = Profiled(
-        profile,
-        target.model,
-        tp=target.tp,
-        block_size=target.block_size,
-        kv_dtype=target.kv_dtype,
-        engine=own,
-    )
+    cost = profiled(profile, replace(target, engine=own))
     cost.notes = (*cost.notes, f"profile {profile.name}: {profile.held_out_error}")
     return cost
 

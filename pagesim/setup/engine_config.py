@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from pagesim.costs import CostModel, EngineTime, engine_time, parse_cost
+from pagesim.costs import CostModel, EngineTime, Target, engine_time, parse_cost
 from pagesim.costs.engines import FrontEnd, front_end
 from pagesim.errors import PagesimError
 from pagesim.hardware import GpuSpec, TierSpec, gpu
@@ -436,12 +436,14 @@ class EngineConfig:
         release = getattr(self.options, "vllm_version", None)
         return parse_cost(
             self.system.cost,
-            model=self.model,
-            gpu=self.gpu,
-            tp=self.tp,
-            block_size=self.capacity.block_size,
-            kv_dtype=self.kv_dtype,
-            engine=self.engine_time,
-            release=f"vllm {release}" if release else "",
-            drafter=self.drafting.forwards,
+            Target(
+                model=self.model,
+                gpu=self.gpu,
+                tp=self.tp,
+                block_size=self.capacity.block_size,
+                kv_dtype=self.kv_dtype,
+                engine=self.engine_time,
+                release=f"vllm {release}" if release else "",
+                drafter=self.drafting.forwards,
+            ),
         )

@@ -118,13 +118,13 @@ def _with_flag(words: list[str]) -> list[str]:
 
 
 _READERS: dict[str, Reader] = {
-    "schedule-policy": choice("schedule_policy", {name: name for name in ORDERS}),
-    "retraction-policy": choice("retraction_policy", {name: name for name in RETRACTIONS}),
-    "radix-eviction-policy": choice("radix_eviction_policy", {name: name for name in EVICTIONS}),
-    "mamba-radix-cache-strategy": choice("mamba_radix_cache_strategy", {name: name for name in STRATEGIES}),
-    "hicache-write-policy": choice("hicache_write_policy", {name: name for name in WRITES}),
-    "mamba-ssm-dtype": choice("mamba_ssm_dtype", {name: name for name in STATE_DTYPES}),
-    "speculative-algorithm": choice("speculative_algorithm", {name: name for name in ALGORITHMS}),
+    "schedule-policy": choice("schedule_policy", ORDERS),
+    "retraction-policy": choice("retraction_policy", RETRACTIONS),
+    "radix-eviction-policy": choice("radix_eviction_policy", EVICTIONS),
+    "mamba-radix-cache-strategy": choice("mamba_radix_cache_strategy", STRATEGIES),
+    "hicache-write-policy": choice("hicache_write_policy", WRITES),
+    "mamba-ssm-dtype": choice("mamba_ssm_dtype", STATE_DTYPES),
+    "speculative-algorithm": choice("speculative_algorithm", ALGORITHMS),
     "kv-cache-dtype": choice(
         "kv_cache_dtype",
         {

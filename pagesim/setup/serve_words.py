@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,13 +67,14 @@ def number(option: str, read: Callable[[str], Any]) -> Reader:
     return reads
 
 
-def choice(option: str, known: Mapping[str, str]) -> Reader:
+def choice(option: str, words: Mapping[str, str] | Iterable[str]) -> Reader:
     """Return the reader of one of several words.
 
     Args:
         option: its name.
-        known: its value by the word; '' where the word says what holds without it.
+        words: its value by the word, or words that are values; '' where a word says what holds without it.
     """
+    known = words if isinstance(words, Mapping) else {word: word for word in words}
 
     def reads(name: str, text: str) -> dict[str, Any]:
         if text not in known:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import pagesim as ps
-from pagesim.costs import CostModel, EngineTime, Profiled, Roofline, parse_cost, step_shape
+from pagesim.costs import CostModel, EngineTime, Profiled, Roofline, Target, parse_cost, step_shape
 from pagesim.errors import PagesimError
 from pagesim.hardware import gpu
 from pagesim.models import model
@@ -17,7 +17,7 @@ ENGINE = EngineTime(1e-3, 2e-5)
 
 def auto(name: str, on: str, text: str = "auto", **others: Any) -> CostModel:
     options = {"tp": 1, "block_size": 16, "kv_dtype": "bf16", "engine": ENGINE, "release": "vllm 0.33.0"}
-    return parse_cost(text, model=model(name), gpu=gpu(on), **{**options, **others})
+    return parse_cost(text, Target(model=model(name), gpu=gpu(on), **{**options, **others}))
 
 
 def test_operators_of_the_gpu_are_summed_up_and_their_errors_are_said():
@@ -78,10 +78,10 @@ def test_where_no_operators_hold_it_is_the_roofline_and_says_how_far_that_is_off
 def test_weights_of_another_type_are_borrowed_and_said():
     target = {"gpu": gpu("h100"), "tp": 1, "block_size": 16, "kv_dtype": "bf16"}
     spec = model("llama-3.1-8b")
-    fp8 = parse_cost("auto", model=spec.with_weights("fp8"), **target)
+    fp8 = parse_cost("auto", Target(model=spec.with_weights("fp8"), **target))
     assert isinstance(fp8, Profiled)
     assert fp8.profile.sources["linear"] == "gemm fp8, vllm 0.24.0"
-    int4 = parse_cost("auto", model=spec.with_weights("int4"), **target)
+    int4 = parse_cost("auto", Target(model=spec.with_weights("int4"), **target))
     assert any("products with int4 weights were not timed on h100" in note for note in int4.notes)
     step = step_shape(1, 500)
     assert int4.iteration(step) < fp8.iteration(step)

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import pagesim as ps
-from pagesim.costs import EngineTime, IterationShape, Profiled, parse_cost, step_shape
+from pagesim.costs import EngineTime, IterationShape, Profiled, Target, parse_cost, step_shape
 from pagesim.costs.profiles import Launching, Profile, Range, analytic_profile
 from pagesim.costs.table import Table
 from pagesim.errors import PagesimError
@@ -120,7 +120,7 @@ def test_a_profile_of_something_else_is_refused(change, said, profile: Profile) 
 
 def test_an_overhead_that_was_not_measured_can_be_given() -> None:
     def cost(text: str) -> Profiled:
-        return parse_cost(text, model=OPT, gpu=A100, tp=1, block_size=16, kv_dtype="fp16")
+        return parse_cost(text, Target(model=OPT, gpu=A100, tp=1, block_size=16, kv_dtype="fp16"))
 
     more = cost("profile:analytic-a100-40gb,overhead_s=0.013").iteration(step_shape(1, 10))
     assert more - cost("profile:analytic-a100-40gb").iteration(step_shape(1, 10)) == pytest.approx(1e10)
@@ -137,7 +137,7 @@ def test_an_overhead_that_was_not_measured_can_be_given() -> None:
 def test_the_engines_own_time_of_each_sequence_that_gets_a_token_can_be_given() -> None:
     def ticks(options: str, sequences: int) -> int:
         text = f"profile:analytic-a100-40gb{options}"
-        cost = parse_cost(text, model=OPT, gpu=A100, tp=1, block_size=16, kv_dtype="fp16")
+        cost = parse_cost(text, Target(model=OPT, gpu=A100, tp=1, block_size=16, kv_dtype="fp16"))
         return cost.iteration(step_shape(sequences, 10 * sequences))
 
     both = ",overhead_s=0.001,sequence_s=2e-4"

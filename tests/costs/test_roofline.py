@@ -9,6 +9,7 @@ from pagesim.costs import (
     EngineTime,
     IterationShape,
     Roofline,
+    Target,
     engine_time,
     parse_cost,
     step_shape,
@@ -108,11 +109,13 @@ def test_the_default_lands_near_a_step_of_the_papers_engine() -> None:
 )
 def test_a_cost_that_makes_no_sense_is_refused_in_a_sentence(text: str, says: str) -> None:
     with pytest.raises(PagesimError, match=says):
-        parse_cost(text, model=OPT, gpu=A100, tp=1, block_size=16, kv_dtype="fp16")
+        parse_cost(text, Target(model=OPT, gpu=A100, tp=1, block_size=16, kv_dtype="fp16"))
 
 
 def test_efficiencies_are_named_in_the_text() -> None:
-    cost = parse_cost("roofline:overhead_s=0.01", model=OPT, gpu=A100, tp=1, block_size=16, kv_dtype="fp16")
+    cost = parse_cost(
+        "roofline:overhead_s=0.01", Target(model=OPT, gpu=A100, tp=1, block_size=16, kv_dtype="fp16")
+    )
     assert cost.decode(1, 10)[0] - Roofline(OPT, A100).decode(1, 10)[0] == pytest.approx(7e9)
 
 
@@ -133,7 +136,7 @@ def test_an_engines_number_is_given_by_hand_one_by_one() -> None:
 
     def of(text: str) -> int:
         target = {"model": OPT, "gpu": A100, "tp": 1, "block_size": 16, "kv_dtype": "fp16"}
-        return parse_cost(text, **target, engine=own).decode(10, 100)[0]
+        return parse_cost(text, Target(**target, engine=own)).decode(10, 100)[0]
 
     assert of("roofline:sequence_s=0") == of("roofline") - 10 * to_ticks(1e-4)
     assert of("roofline:overhead_s=0") == of("roofline") - to_ticks(2e-3)

@@ -13,7 +13,7 @@ import pytest
 from pagesim.accounting.ledger import ENTRIES
 from pagesim.accounting.timeline import Timeline
 from pagesim.api import run
-from pagesim.costs import Itemised, IterationShape, parse_cost
+from pagesim.costs import Itemised, IterationShape, Target, parse_cost
 from pagesim.hardware import gpu
 from pagesim.models import model
 from pagesim.results import trace_events
@@ -232,7 +232,7 @@ def test_what_the_systems_are_for_happens(told, request):
 )
 def test_the_parts_of_a_cost_sum_to_the_iteration(spelling, shape):
     cost = parse_cost(
-        spelling, model=model("opt-13b"), gpu=gpu("a100-40gb"), tp=1, block_size=16, kv_dtype="fp16"
+        spelling, Target(model=model("opt-13b"), gpu=gpu("a100-40gb"), tp=1, block_size=16, kv_dtype="fp16")
     )
     assert isinstance(cost, Itemised)
     assert sum(cost.parts(shape).values()) == pytest.approx(cost.iteration(shape), abs=10)

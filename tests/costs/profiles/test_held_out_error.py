@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pagesim as ps
-from pagesim.costs import IterationShape, Profiled, parse_cost
+from pagesim.costs import IterationShape, Profiled, Target, parse_cost
 from pagesim.costs.profiles import Profile, Range, Sample, TermError, fit_terms, load_profile
 from pagesim.costs.table import Table
 from pagesim.errors import PagesimError
@@ -44,7 +44,7 @@ def cost_of(analytic: Profile, tmp_path: Path) -> Any:
 
 
 def priced(text: str) -> Profiled:
-    cost = parse_cost(text, model=OPT, gpu=A100, tp=1, block_size=16, kv_dtype="fp16")
+    cost = parse_cost(text, Target(model=OPT, gpu=A100, tp=1, block_size=16, kv_dtype="fp16"))
     assert isinstance(cost, Profiled)
     return cost
 

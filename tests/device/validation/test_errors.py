@@ -12,7 +12,7 @@ import pytest
 
 import pagesim as ps
 from pagesim.api import run
-from pagesim.costs import IterationShape, Profiled, parse_cost
+from pagesim.costs import IterationShape, Profiled, Target, parse_cost
 from pagesim.costs.profiles import Profile, analytic_profile
 from pagesim.costs.table import Table
 from pagesim.device.validation import Case, Iterations, kind_of, validate
@@ -57,8 +57,8 @@ def cases(tmp_path: Path, trace: ps.Trace) -> Callable[..., dict[str, Case]]:
         def live(system: System, trace: ps.Trace, *, check: bool, observers: Any) -> ps.Result:
             truth = parse_cost(
                 f"profile:{tmp_path / 'true.json'}",
-                model=TINY, gpu=gpu("h200"), tp=1, block_size=16, kv_dtype="fp16",
-            )  # fmt: skip
+                Target(model=TINY, gpu=gpu("h200"), tp=1, block_size=16, kv_dtype="fp16",
+            ))  # fmt: skip
             result = run(
                 system, trace, executor=lambda *_: PredictedExecutor(truth), observers=observers, steps="none"
             )

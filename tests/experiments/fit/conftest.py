@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pagesim.costs import CostModel, parse_cost
+from pagesim.costs import CostModel, Target, parse_cost
 from pagesim.experiments.fit.iterations import replay
 from pagesim.experiments.recorded.recording import RecordedRun
 from pagesim.hardware import gpu
@@ -34,11 +34,13 @@ def cost_of(text: str, system: System = SYSTEM) -> CostModel:
     """Return a cost model for the system."""
     return parse_cost(
         text,
-        model=model(system.model),
-        gpu=gpu(system.gpu),
-        tp=1,
-        block_size=16,
-        kv_dtype=EngineConfig(system).kv_dtype,
+        Target(
+            model=model(system.model),
+            gpu=gpu(system.gpu),
+            tp=1,
+            block_size=16,
+            kv_dtype=EngineConfig(system).kv_dtype,
+        ),
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pagesim import simulate
-from pagesim.costs import Profiled, parse_cost
+from pagesim.costs import Profiled, Target, parse_cost
 from pagesim.costs.profiles import find_profile
 from pagesim.errors import PagesimError
 from pagesim.experiments.fit.costs import Coefficients, profile_of
@@ -97,7 +97,7 @@ def test_a_server_that_bends_over_its_tokens_is_bent(
     # Weights are read, or tokens computed, whichever takes longer; experts are touched, more by more tokens.
     system = SYSTEM.model_copy(update={"model": name, "tensor_parallel_size": tp})
     text = "roofline:overhead_s=8e-4,sequence_s=1.5e-5"
-    cost = parse_cost(text, model=model(name), gpu=gpu("h100"), tp=tp, block_size=16, kv_dtype="fp16")
+    cost = parse_cost(text, Target(model=model(name), gpu=gpu("h100"), tp=tp, block_size=16, kv_dtype="fp16"))
     fitted = fit([served(many, cost, system=system) for many in concurrencies], system)
     above = replace(served(96, cost, system=system, noise=0.0), name="above")
     found = report(fitted, comparisons(fitted, [above]))
