@@ -66,15 +66,6 @@ class PagedManager(BlockManager):
     def held_blocks(self, request: SequenceGroup) -> int:
         return self._held(request, self.length(request))
 
-    def blocks_for(self, tokens: int) -> int:
-        return -(-tokens // self.block_size)
-
-    def blocks_to_admit(self, request: SequenceGroup, tokens: int) -> int:
-        if not self.grows:
-            tokens = self.groups[0].rule.reserved(tokens, request.output)
-        blocks = -(-tokens // self.block_size)
-        return blocks if self.shares else blocks * request.samples
-
     def blocks_needed(self, steps: int = 1) -> int:
         blocks = self._ring.total(self.steps, steps)
         if self._tails and steps:

@@ -99,23 +99,10 @@ class EngineRequest(SequenceGroup):
         family: Family | None = None,
         content: Content | None = None,
     ) -> None:
-        # All slots that memory does not set: a call of the base's constructor would cost more.
-        self.samples = 1 if family is None else len(family.numbers)
-        self.output = output
-        self.tokens = prompt
-        self.length_offset = 0
-        self.decodes = False
-        self.uncommitted_tokens = 0
-        self.external_tokens = 0
-        self.lookahead_tokens = 0
-        self.inflight_tokens = 0
-        self.junction = 0
-        self.order = 0
+        super().__init__(prompt, output, 1 if family is None else len(family.numbers))
         self.index = index
         self.row = row
         self.arrival = arrival
-        self.prompt = prompt
-        self.length = prompt
         self.last_step = -1
         self.since = 0
         self.family = family

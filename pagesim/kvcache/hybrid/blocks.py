@@ -79,21 +79,10 @@ class Blocks:
 
     def _evict(self, count: int) -> list[int]:
         """Take so many cached blocks, which are not found any more."""
-        cached, keys, references = self.cached, self.keys, self.references
-        found, duplicates, within, further = self.found, self.duplicates, self.within, self.further
-        blocks: list[int] = []
-        for _ in range(count):
-            block = cached.popitem(last=False)[0]
-            key = keys[block]
-            assert key is not None, "a cached block has a hash"
-            if key in duplicates or block in within or block in further:
-                self.forget(block)
-            else:
-                del found[key]
-                keys[block] = None
-            references[block] = 1
-            blocks.append(block)
-        self.version += 1
+        blocks = [self.cached.popitem(last=False)[0] for _ in range(count)]
+        for block in blocks:
+            self.forget(block)
+            self.references[block] = 1
         return blocks
 
     def give_back(self, blocks: Iterable[int]) -> int:

@@ -64,11 +64,10 @@ class Table:
         tokens: for which these have room.
         gone: leading positions without blocks.
         passed: leading positions of which it is decided whether their blocks are hashed.
-        hashed: behind so many leading positions no block is hashed.
         releases_at: computed tokens from which on a further block is not attended to any more.
     """
 
-    __slots__ = ("blocks", "gone", "hashed", "passed", "places", "releases_at", "tokens")
+    __slots__ = ("blocks", "gone", "passed", "places", "releases_at", "tokens")
 
     def __init__(self) -> None:
         self.blocks: list[int] = []
@@ -76,7 +75,6 @@ class Table:
         self.tokens = 0
         self.gone = 0
         self.passed = 0
-        self.hashed = 0
         self.releases_at = 0
 
     @property
@@ -184,7 +182,7 @@ class FullFamily:
         for at, block in enumerate(table.blocks):
             if block != NULL and self.blocks.touch(block):
                 shared[at % width] += 1
-        table.places = table.passed = table.hashed = len(table.blocks) // width
+        table.places = table.passed = len(table.blocks) // width
         table.tokens = table.places * self.size
         table.gone = gone
         self.rows += table.held
@@ -226,22 +224,13 @@ class FullFamily:
             blocks[first:last] = [NULL] * (last - first)
             table.gone = end
             self.rows -= end - start
-            if start >= table.hashed and end == start + 1:
-                self.blocks.unhashed_free += given
-            else:
-                self._give_back(given)
+            self._give_back(given)
         self._set_release(table)
 
     def drop(self, table: Table) -> None:
         """Give everything back: of one group after the other, the last block first."""
-        width, gone, hashed = self.width, table.gone, max(table.hashed, table.gone)
         self.rows -= table.held
-        for at in range(width):
-            blocks = table.blocks[gone * width + at :: width]
-            maybe_hashed = blocks[: hashed - gone]
-            maybe_hashed.reverse()
-            self.shared[at] -= self.blocks.give_back(maybe_hashed)
-            self.blocks.unhashed_free += blocks[hashed - gone :]
+        self._give_back(table.blocks[table.gone * self.width :])
 
     def leave(self, table: Table) -> None:
         """Count a table no more whose blocks are about to be given back."""
@@ -286,7 +275,6 @@ class FullFamily:
         if 0 < end <= tokens and end % self.size and place < table.places:
             blocks = table.blocks[place * width : (place + 1) * width]
             self.blocks.register_within(content.key_at(end) * self.of + self.first, blocks, end)
-            table.hashed = max(table.hashed, place + 1)
 
     def _hashed_of(self, tokens: int) -> int:
         """Return for how many of so many known tokens there are hashes."""
@@ -301,7 +289,6 @@ class FullFamily:
         for place in self.findable(request, start, end):
             at = place * width
             if blocks[at] != NULL:
-                table.hashed = place + 1
                 rows.append((content.key_at((place + 1) * size) * of + first, blocks[at : at + width]))
         self.blocks.register(rows)
 

@@ -223,7 +223,6 @@ class StateFamily(FullFamily):
                 self.blocks.forget(block)
             self.blocks.register([(key, blocks)])
             self.new_keys.update(range(key, key + width))
-            table.hashed = max(table.hashed, table.kept_at + 1)
 
     def findable(self, request: SequenceGroup, start: int, end: int) -> Sequence[int]:
         retention, alignment = self.setting.retention, self.setting.alignment
