@@ -9,8 +9,8 @@ from pagesim.errors import PagesimError
 from pagesim.models import model
 from pagesim.scheduling.sglang import SglangOptions
 from pagesim.setup.engine_config import EngineConfig
-from pagesim.setup.presets import BLOCK_SIZE, Policy, check_preemption, parts_of
-from pagesim.setup.registry import SCHEDULERS, options_of
+from pagesim.setup.presets import BLOCK_SIZE, Policy, check_preemption, options_of, parts_of
+from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.scenario import Comparison, Scenario
 from pagesim.setup.system import MOST_BLOCKS, System
 

@@ -31,8 +31,8 @@ from pagesim.setup.data_parallel import divided_experts
 from pagesim.setup.drafting import Drafting, drafting_of
 from pagesim.setup.offload import tier_specs, with_chunks
 from pagesim.setup.pool_plans import check_chunk, pool_plan
-from pagesim.setup.presets import BLOCK_SIZE, PAGE_BYTES, POLICY_PLUGINS, Policy, parts_of
-from pagesim.setup.registry import SCHEDULERS, options_of
+from pagesim.setup.presets import BLOCK_SIZE, PAGE_BYTES, POLICY_PLUGINS, Policy, options_of, parts_of
+from pagesim.setup.registry import SCHEDULERS
 from pagesim.setup.system import MOST_BLOCKS, System
 from pagesim.sizing import Capacity, MemoryOptions, PoolPlan, StatePlan, TypePlan, capacity
 from pagesim.sizing.activations import Images

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
+
+from pydantic import ValidationError
 
 from pagesim.errors import PagesimError
 from pagesim.kvcache import LayerTypePages
@@ -12,7 +15,7 @@ from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.options import SchedulerOptions
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.plugins import Plugins
-from pagesim.setup.registry import ALLOCATORS, SCHEDULERS
+from pagesim.setup.registry import ALLOCATORS, SCHEDULERS, refuse_unknown, sentence
 from pagesim.sizing.type_plan import Layout
 
 ReservationName = Literal["max", "pow2", "oracle", "on-demand"]
@@ -262,3 +265,30 @@ def check_preemption(policy: Policy, options: SchedulerOptions) -> None:
             f"preemption {preemption} is not for allocator {policy.allocator}, which cannot swap: a request "
             "that is preempted is recomputed"
         )
+
+
+def options_of(policy: Policy, given: Mapping[str, Any]) -> SchedulerOptions:
+    """Return the options of a policy's scheduler: those that were given, and the policy's own.
+
+    Args:
+        policy: whose.
+        given: options of any scheduler, by name.
+
+    Raises:
+        PagesimError: one contradicts the policy, the scheduler does not have it, or it is out of bounds.
+    """
+    for name, own in policy.options.items():
+        if given.get(name, own) != own:
+            raise PagesimError(
+                f"{name} is {json.dumps(given[name])}; it must be {json.dumps(own)} or left out: this "
+                "policy is about it"
+            )
+    kind = SCHEDULERS.find(policy.scheduler).Options
+    for name in given:
+        if name not in kind.model_fields:
+            refuse_unknown(policy.scheduler, name)
+    try:
+        return kind.model_validate({**given, **policy.options})
+    except ValidationError as error:
+        where = f"under scheduler {policy.scheduler} "
+        raise PagesimError(sentence(str(error.errors()[0]["loc"][0]), error, where)) from None

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin
+from typing import Any, Literal, cast, get_args, get_origin
 
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
@@ -26,16 +24,12 @@ from pagesim.kvcache import (
 from pagesim.scheduling.continuous import Orca, VllmSosp
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.lightllm import Lightllm
-from pagesim.scheduling.options import SchedulerOptions
 from pagesim.scheduling.sglang import Sglang
 from pagesim.scheduling.static import StaticBatching
 from pagesim.scheduling.trtllm import GuaranteedNoEvict
 from pagesim.scheduling.vllm_v0 import VllmV0
 from pagesim.scheduling.vllm_v1 import VllmV1
 from pagesim.setup.plugins import Plugins
-
-if TYPE_CHECKING:
-    from pagesim.setup.presets import Policy
 
 
 def _paged(pool: Pool, *, shares: bool = True) -> BlockManager:
@@ -188,30 +182,3 @@ def sentence(name: str, error: ValidationError, where: str = "") -> str:
     first = error.errors()[0]
     wanted = first["msg"].removeprefix("Value error, ")
     return f"{name} is {brief(first['input'], 200)}: {where}{wanted[0].lower()}{wanted[1:]}"
-
-
-def options_of(policy: Policy, given: Mapping[str, Any]) -> SchedulerOptions:
-    """Return the options of a policy's scheduler: those that were given, and the policy's own.
-
-    Args:
-        policy: whose.
-        given: options of any scheduler, by name.
-
-    Raises:
-        PagesimError: one contradicts the policy, the scheduler does not have it, or it is out of bounds.
-    """
-    for name, own in policy.options.items():
-        if given.get(name, own) != own:
-            raise PagesimError(
-                f"{name} is {json.dumps(given[name])}; it must be {json.dumps(own)} or left out: this "
-                "policy is about it"
-            )
-    kind = SCHEDULERS.find(policy.scheduler).Options
-    for name in given:
-        if name not in kind.model_fields:
-            refuse_unknown(policy.scheduler, name)
-    try:
-        return kind.model_validate({**given, **policy.options})
-    except ValidationError as error:
-        where = f"under scheduler {policy.scheduler} "
-        raise PagesimError(sentence(str(error.errors()[0]["loc"][0]), error, where)) from None
