@@ -119,7 +119,7 @@ _READERS: dict[str, Reader] = {
     "retraction-policy": choice("retraction_policy", RETRACTIONS),
     "radix-eviction-policy": choice("radix_eviction_policy", EVICTIONS),
     "mamba-radix-cache-strategy": choice("mamba_radix_cache_strategy", STRATEGIES),
-    "mamba-ssm-dtype": choice("mamba_ssm_dtype", STATE_DTYPES),
+    "mamba-ssm-dtype": choice("mamba_ssm_dtype", tuple(STATE_DTYPES)),
     "speculative-algorithm": choice("speculative_algorithm", ALGORITHMS),
     "kv-cache-dtype": choice(
         "kv_cache_dtype",
