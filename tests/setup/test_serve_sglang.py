@@ -233,3 +233,8 @@ def test_a_line_is_sized_as_its_server_sizes_itself() -> None:
     # As the release resolves it: (23034 - 512 - 1.5 * 2048 - 4 * 128) / 23034.
     assert share == 0.822
     assert EngineConfig(served).capacity.slots > 300_000
+
+
+def test_the_type_of_states_is_the_word_of_the_line() -> None:
+    line = read_serve("sglang serve --model-path Qwen/Qwen3-Next-80B-A3B-Instruct --mamba-ssm-dtype bfloat16")
+    assert line.options["mamba_ssm_dtype"] == "bfloat16"
