@@ -9,7 +9,7 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 from pagesim.costs.assumptions import of_experts, of_layers, of_roofline, of_weights
-from pagesim.costs.attended import attended, layers_with_experts, states, weights_read
+from pagesim.costs.attended import attended, layers_with_experts, states
 from pagesim.costs.base import (
     NOWHERE,
     UNBOUNDED,
@@ -27,6 +27,7 @@ from pagesim.costs.profiles.rescale import LAUNCH_S
 from pagesim.errors import PagesimError
 from pagesim.hardware import GpuSpec
 from pagesim.models import ALL_REDUCES_PER_LAYER, ModelSpec
+from pagesim.models.parallel import weights_read
 from pagesim.sim.clock import TICKS_PER_SECOND, to_ticks
 
 KERNELS = 11
