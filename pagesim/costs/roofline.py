@@ -24,10 +24,10 @@ from pagesim.costs.mixed import MixedLayers
 from pagesim.costs.operators.launches import launching
 from pagesim.costs.operators.reduces import EAGER_S
 from pagesim.costs.profiles.rescale import LAUNCH_S
-from pagesim.costs.weights import weights_read
 from pagesim.errors import PagesimError
 from pagesim.hardware import GpuSpec
 from pagesim.models import ALL_REDUCES_PER_LAYER, ModelSpec
+from pagesim.models.parallel import weights_read
 from pagesim.sim.clock import TICKS_PER_SECOND, to_ticks
 
 KERNELS = 11

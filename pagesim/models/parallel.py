@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 from pagesim.errors import PagesimError
@@ -130,3 +131,17 @@ def stage_weight_bytes(model: ModelSpec, tp: int, layers: range) -> int:
     attending = model.attending or range(model.attention_layers)
     found += model.weights.cache_scales * sum(each in layers for each in attending)
     return round(found)
+
+
+def weights_read(model: ModelSpec, tp: int) -> tuple[float, float]:
+    """Return the bytes that each of ``tp`` GPUs reads in an iteration: of layers, and of the LM head.
+
+    Routed experts are left out. What ranks divide over all GPUs (`ExpertDivision`) is less on each.
+    """
+    layers, head = model.layer_weight_bytes / tp, model.lm_head_bytes / tp
+    if model.expert_division is None:
+        return layers, head
+    here = model.weight_bytes_by_group(tp)
+    alone = replace(model, expert_division=None).weight_bytes_by_group(tp)
+    more = {group: here[group] - alone[group] for group in ("mlp", "shared", "head") if group in here}
+    return layers + more.get("mlp", 0) + more.get("shared", 0), head + more.get("head", 0)

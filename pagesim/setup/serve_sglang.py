@@ -122,7 +122,7 @@ _READERS: dict[str, Reader] = {
     "retraction-policy": choice("retraction_policy", RETRACTIONS),
     "radix-eviction-policy": choice("radix_eviction_policy", EVICTIONS),
     "mamba-radix-cache-strategy": choice("mamba_radix_cache_strategy", STRATEGIES),
-    "hicache-write-policy": choice("hicache_write_policy", tuple(WRITES)),
+    "hicache-write-policy": choice("hicache_write_policy", WRITES),
     "mamba-ssm-dtype": choice("mamba_ssm_dtype", tuple(STATE_DTYPES)),
     "speculative-algorithm": choice("speculative_algorithm", ALGORITHMS),
     "kv-cache-dtype": choice(

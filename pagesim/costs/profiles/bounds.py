@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pagesim.costs.weights import weights_read
 from pagesim.hardware import GpuSpec
 from pagesim.models import ALL_REDUCES_PER_LAYER, ModelSpec, all_reduce_bytes_per_token
+from pagesim.models.parallel import weights_read
 
 
 class Bounds:
