@@ -25,8 +25,8 @@ class SglangPlan:
         system: what serves.
         settled: the options that decide, those left out as the release's server takes them.
         parts: where each GPU's memory goes.
-        pools: the slots of each pool, for a token or for a state, and the bytes of one on each GPU; that on
-            the host is in nobody's GPU memory.
+        pools: the slots of each pool, for a token or for a state, and the bytes of one on each GPU; none of
+            GPU memory is the host's.
         max_running_requests: of the tokens, as SGLang bounds them.
         notes: what to know of the model's numbers.
     """
