@@ -1,4 +1,4 @@
-"""Names, colours and hatchings of parts: one table, in the documents, in figures and on pages."""
+"""Names, colours and hatchings of parts: one table, in figures and on pages."""
 
 from __future__ import annotations
 
@@ -38,15 +38,6 @@ ALONE = {
 """The table, files with white that is no part and grey lines, and a room below that of the table."""
 
 
-def rows(heading: str) -> dict[str, list[str]]:
-    """Return the cells of a table of docs/explanation/ledger.md by its first ones."""
-    page = ROOT / "docs" / "explanation" / "ledger.md"
-    text = page.read_text(encoding="utf-8").partition(f"\n## {heading}\n")[2]
-    table = [line for line in text.partition("\n## ")[0].splitlines() if line.startswith("| ")][1:]
-    cells = [[cell.strip().replace("`", "") for cell in line.strip("|").split(" | ")] for line in table]
-    return {first.strip(): rest for first, *rest in cells}
-
-
 TABLES = {
     "": PARTS | PHASES,
     "tier": TIERS,
@@ -55,16 +46,7 @@ TABLES = {
     "numbers": LINES,
     "loop": LOOPS,
 }
-"""Parts by what stands before their names in the documents."""
-
-
-@pytest.mark.parametrize("kind", TABLES)
-def test_the_table_of_the_documents_is_the_one_that_is_drawn(kind: str) -> None:
-    told = rows("Names and colours")
-    for name, part in TABLES[kind].items():
-        key = f"{kind}: {name}" if kind and (kind, name) != ("tier", "free") else name
-        label, colour, hatch, *_ = told[key]
-        assert (label, colour, hatch) == (part.label, part.colour, part.hatch.replace("|", "¦") or "–"), name
+"""Parts by kind."""
 
 
 def test_figures_and_scripts_name_no_colours_beside_the_table() -> None:
