@@ -328,11 +328,19 @@ def prefix_hits(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, float | No
 
 
 def _exact_dots(columns: Mapping[str, Column], weights: Column) -> dict[str, int]:
-    """Return Σ column·weights exactly: both below 2⁵⁰ and not too many, their products beyond 64 bits."""
-    low = weights & ((1 << 20) - 1)
-    high = weights >> 20
-    return {
-        # Most entries of a ledger are 0 throughout.
-        name: (int(np.dot(column, high)) << 20) + int(np.dot(column, low)) if column.any() else 0
-        for name, column in columns.items()
-    }
+    """Return Σ column·weights exactly: bytes (below 2⁵⁰) times ticks (below 2⁶⁰), of up to 2¹⁸ iterations.
+
+    Both are cut into parts, so that no sum of products is beyond 64 bits.
+    """
+    parts = [(weights >> shift & (1 << 20) - 1, shift) for shift in (0, 20, 40)]
+    parts = [(part, shift) for part, shift in parts if part.any()]
+
+    def dot(column: Column) -> int:
+        low, high = column & (1 << 25) - 1, column >> 25
+        found = sum(int(np.dot(low, part)) << shift for part, shift in parts)
+        if high.any():
+            found += sum(int(np.dot(high, part)) << shift + 25 for part, shift in parts)
+        return found
+
+    # Most entries of a ledger are 0 throughout.
+    return {name: dot(column) if column.any() else 0 for name, column in columns.items()}

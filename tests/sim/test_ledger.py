@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import pagesim as ps
+from pagesim.accounting import metrics
 from pagesim.accounting.ledger import LedgerError, Sharing, expand
 from pagesim.results.step_table import StepTable
 from pagesim.scheduling.batch import Batch
@@ -179,3 +180,23 @@ def test_intervals_that_overfill_memory_are_noticed() -> None:
             cached_blocks=nothing,
             held_without_running={},
         )
+
+
+def test_bytes_over_days_are_summed_exactly() -> None:
+    rng = np.random.default_rng(5)
+    columns = {name: rng.integers(0, 1 << bits, 1 << 15) for name, bits in (("slots", 21), ("bytes", 42))}
+    ticks = rng.integers(0, 1 << 55, 1 << 15)
+    found = metrics._exact_dots({**columns, "none": np.zeros(1 << 15, np.int64)}, ticks)
+    for name, column in columns.items():
+        assert found[name] == sum(a * b for a, b in zip(column.tolist(), ticks.tolist(), strict=True))
+    assert found["none"] == 0
+
+
+def test_a_ledger_in_bytes_adds_up_over_hours() -> None:
+    """An hour of 60 GB is 2·10²⁶ byte-ticks; 64 bits hold 10¹⁹."""
+    trace = ps.make_trace("fixed:600,200", num_requests=60, rate=0.01)
+    done = ps.simulate(trace, "vllm-v1", model="gpt-oss-20b", gpu="h100", cost="affine:1,0,0")
+    shares = done.fragmentation()["mean over time"].drop(["unused reservation", "rounding", "padding"])
+    assert done.requests["finish_s"].max() > 3600
+    assert shares.sum() == pytest.approx(1.0)
+    assert shares.between(0, 1).all()
