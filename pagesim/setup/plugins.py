@@ -44,7 +44,7 @@ class Plugins(Generic[T]):
         own: those that come with pagesim; these cannot be replaced.
         base: of the classes that are registered, where the parts are classes.
         methods: of what a part makes when it is called, by `make`.
-        sentences: what those that come with pagesim are, by name, for a listing.
+        sentences: one for each of ``own``, for a listing.
     """
 
     def __init__(

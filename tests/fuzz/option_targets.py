@@ -141,8 +141,6 @@ def _profiles() -> list[Target]:
 
         found = find_profile(str(folder / "p.json"), model=model("opt-13b"))
         show_profile.terms(found)
-        if found.samples:
-            show_profile.checked(found)
         cost = Profiled(found, model("opt-13b"), block_size=16, kv_dtype=found.kv_dtype, tp=found.tp)
         for shape in SHAPES:
             assert cost.iteration(shape) >= 0

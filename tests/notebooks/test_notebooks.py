@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import nbformat
@@ -72,10 +73,10 @@ def test_it_needs_nothing_that_is_not_public(file: Path) -> None:
             elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "pagesim":
                 home = import_module(node.module or "")
                 for each in node.names:
-                    if each.name in getattr(home, "__all__", ()):
-                        used.append((home, each.name))
-                    else:  # a module
+                    if isinstance(getattr(home, each.name, None), ModuleType) or not hasattr(home, each.name):
                         modules[each.asname or each.name] = import_module(f"{node.module}.{each.name}")
+                    else:
+                        used.append((home, each.name))
             elif isinstance(node, ast.Attribute) and getattr(node.value, "id", None) in modules:
                 used.append((modules[node.value.id], node.attr))
     assert "ps" in modules
