@@ -122,8 +122,9 @@ def fits(config: triton.Config, arguments: Meta, capability: int) -> bool:
     if itemsize == 4 or m == n == 16:  # float32 is multiplied without tensor cores, out of registers
         return bool(m == n == 16 and config.num_warps == 2 * itemsize)
     registers = m * (latent + n) // (32 * config.num_warps)  # of a thread, for acc and S
-    # Before compute capability 9.0 a tile passes through registers, too. Narrow vectors take four warps.
-    if m > max(16, arguments["ROWS"]) or not 40 < registers <= (160 if capability >= 90 else 80):
+    # Before compute capability 9.0 a tile passes through registers, too, and on 10.0 Triton 3.6 takes more
+    # shared memory for large tiles than there is. Narrow vectors take four warps.
+    if m > max(16, arguments["ROWS"]) or not 40 < registers <= (160 if capability == 90 else 80):
         return False
     wide = latent + arguments["ROPE"]
     return bool((n * (config.num_stages - 1) + m) * wide * itemsize <= 144 * 1024)
