@@ -56,7 +56,7 @@ def test_its_blocks_are_one_program_that_prints_what_is_shown(tmp_path, monkeypa
         assert not printed, "what is printed is shown"
         output = io.StringIO()
         with contextlib.redirect_stdout(output):
-            exec(compile(block, name, "exec"), globals_)
+            exec(compile(block, "kernels.md", "exec"), globals_)
         printed = output.getvalue()
 
 
