@@ -79,7 +79,7 @@ def paged_attention(
         max_query_len: the most queries of any sequence, if it is known.
         max_context: the longest context, or the longest there can be in a CUDA graph, if it is known; without
             it as many tokens as the table has room for. It decides into how many splits contexts are cut.
-        scale: of the dot products; 1/√D unless given.
+        scale: of the dot products, above 0; 1/√D unless given.
         window: tokens that a query sees, its own included (Mistral, Gemma, gpt-oss); None for all so far.
             What lies before it is not read, nor are its entries of the table: its blocks may be freed.
         softcap: c in ``c · tanh(score / c)``, which scores become (Gemma 2); None for none.
@@ -159,8 +159,8 @@ def mla_decode_attention(
         cache: of the queries' type.
         block_table: int32 ``[batch, max_blocks]``.
         context_lens: int32 ``[batch]``; a sequence of length 0 gets zeros.
-        scale: of the dot products. It follows from the head size before the projections, which the cache does
-            not show: 192 in DeepSeek-V3.
+        scale: of the dot products, above 0. It follows from the head size before the projections, which the
+            cache does not show: 192 in DeepSeek-V3.
         max_context: the longest context, if it is known.
         num_splits: into how many splits each context is cut; None to choose.
         out: where the result goes, ``[batch, q_heads, latent_dim]``.

@@ -95,6 +95,8 @@ def test_decode_attention_says_what_is_off(change, sentence):
     ("option", "sentence"),
     [
         ({"scale": float("nan")}, "scale is nan; a positive number is needed"),
+        ({"scale": 0.0}, "scale is 0.0; a positive number is needed"),
+        ({"scale": -0.5}, "scale is -0.5; a positive number is needed"),
         ({"out": torch.empty(2, 4, 32)}, r"out has the shape \[2, 4, 32\]; \[2, 4, 64\] is needed"),
         ({"out": torch.empty(2, 4, 64)}, "out is float32; float16 is needed"),
         ({"backend": "cuda"}, "backend is 'cuda'; it must be one of auto, triton, reference"),

@@ -149,7 +149,7 @@ LIES: dict[str, Values] = {
 }
 
 CALLED: dict[str, Values] = {
-    "scale": {"1/sqrt(D)": None, "0": 0.0, "-0.5": -0.5, "3": 3.0},
+    "scale": {"1/sqrt(D)": None, "0.001": 0.001, "3": 3.0},
     "window": {"all": None, "1": 1, "37": 37, "64": 64},
     "softcap": {"none": None, "3": 3.0},
     "has_sinks": {"no sinks": False, "sinks": True},
