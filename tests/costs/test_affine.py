@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pagesim.costs import Affine, IterationShape
+from pagesim.costs.parse import Target, parse_cost
 from pagesim.errors import PagesimError
+from pagesim.hardware import gpu
+from pagesim.models import model
 from pagesim.sim.clock import span_of, steps_before
 
 NOTHING = IterationShape(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -45,3 +48,10 @@ def test_the_steps_before_an_instant_are_those_that_start_before_it(first: int, 
 def test_coefficients_that_make_no_time_are_refused(numbers: tuple[float, ...]) -> None:
     with pytest.raises(PagesimError, match="cost affine"):
         Affine(*numbers)
+
+
+@pytest.mark.parametrize(("text", "block_s"), [("affine:0.5,0.25,0.125", 0), ("affine:0.5,0.25,0.125,2", 2)])
+def test_three_numbers_are_read_and_a_fourth_where_there_is_one(text: str, block_s: int) -> None:
+    cost = parse_cost(text, Target(model("opt-13b"), gpu("a100-40gb"), tp=1, block_size=16, kv_dtype="fp16"))
+    shape = NOTHING._replace(batched_tokens=3, tokens=3, context_tokens=4, blocks_out=1)
+    assert cost.iteration(shape) == (0.5 + 3 * 0.25 + 4 * 0.125 + block_s) * 1e12

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from pagesim.costs import EngineTime, engine_time
-from pagesim.costs.engines import ENGINES, UNKNOWN
+from pagesim.costs.engines import ENGINES, UNKNOWN, FrontEnd
 from pagesim.errors import PagesimError
 from pagesim.models import model
 from pagesim.setup.registry import SCHEDULERS
@@ -55,3 +56,9 @@ def test_an_engine_that_nobody_measured_takes_a_rule_of_thumb():
 def test_times_that_make_no_sense_are_refused(numbers):
     with pytest.raises(PagesimError, match="it must be from 0 to"):
         EngineTime(*numbers)
+
+
+def test_a_tokenizer_takes_one_prompt_at_a_time():
+    """The second prompt waits for the first until 0.1 s, and is through at 0.2; the last waits for none."""
+    waits = FrontEnd(0.01, 1e-3).waits_s(np.array([0.0, 0.05, 1.0]), np.array([100, 100, 10]))
+    assert waits == pytest.approx([0.11, 0.16, 0.02])

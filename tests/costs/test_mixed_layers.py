@@ -19,7 +19,7 @@ from pagesim.costs import (
     ReadsSpans,
     Roofline,
 )
-from pagesim.costs.attended import attended
+from pagesim.costs.attended import attended, states
 from pagesim.costs.profiles import analytic_profile, bundled_profile, rescale
 from pagesim.costs.profiles.bounds import Bounds
 from pagesim.errors import PagesimError
@@ -287,3 +287,8 @@ def test_a_scheduler_that_cannot_tell_what_is_within_reach_is_charged_for_all_an
     first, increment, _ = cost.decode(6, 5400)
     other = Roofline(spec, H100).decode(6, 5400)
     assert other[:2] == (first, increment)
+
+
+def test_states_are_divided_by_heads() -> None:
+    """Qwen3-Next 80B: 36 of 48 layers with 32 heads of 128 × 128 numbers, on four GPUs."""
+    assert states(model("qwen3-next-80b"), 4)[1] == 36 * 32 * 128 * 128 / 4
