@@ -12,7 +12,6 @@ from pagesim.costs.operators.attention import Stand, stands_for
 from pagesim.costs.operators.gemm import shape_seconds
 from pagesim.costs.operators.planes import Plane, gapless
 from pagesim.costs.operators.tables import OperatorTable
-from pagesim.costs.prompts import whole_prompts
 from pagesim.costs.table import line
 
 
@@ -112,18 +111,3 @@ def test_prompts_are_a_table_of_tokens_and_of_what_they_attend_to(
     tokens: int, keys: float, seconds: float
 ) -> None:
     assert PROMPTS.prefill_table()(tokens, keys) == pytest.approx(seconds, rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "keys", "seconds"),
-    [
-        (20, 5.5, 8.0),  # two prompts of ten
-        (20, 10.5, 3.0),  # one of twenty
-        (20, 15.5, 3.0),  # two thirds of one of thirty are 2.4, and one of twenty takes more
-        (10, 15.5, 4.0),  # a third of it is 1.2, and one of ten takes more
-        (1, 15.5, 0.4),  # a tenth of one of ten
-    ],
-)
-def test_a_part_of_a_prompt_takes_no_less_than_whole_ones(tokens: int, keys: float, seconds: float) -> None:
-    taken = np.array([[4.0, 8.0], [3.0, 6.0], [3.6, 7.2]])
-    assert whole_prompts(ints(10, 20, 30), ints(1, 2), taken, 0.0)(tokens, keys) == pytest.approx(seconds)
