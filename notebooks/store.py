@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -27,11 +29,19 @@ def executed(file: Path) -> nbformat.NotebookNode:
         nbclient.exceptions.CellExecutionError: a cell raised an error.
     """
     notebook = nbformat.read(file, as_version=4)
-    with tempfile.TemporaryDirectory() as folder:  # what a notebook writes is thrown away
-        resources = {"metadata": {"path": folder}}
-        NotebookClient(
-            notebook, timeout=LONGEST_S, kernel_name="python3", resources=resources, coalesce_streams=True
-        ).execute()
+    # What a notebook writes is thrown away. The list of fonts is its own: a stale one makes matplotlib warn.
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as settings:
+        environment = {**os.environ, "MPLCONFIGDIR": settings}
+        list_fonts = [sys.executable, "-c", "import matplotlib.font_manager"]
+        subprocess.run(list_fonts, env=environment, capture_output=True, check=True)
+        client = NotebookClient(
+            notebook,
+            timeout=LONGEST_S,
+            kernel_name="python3",
+            resources={"metadata": {"path": folder}},
+            coalesce_streams=True,
+        )
+        client.execute(env=environment)
     notebook.metadata = nbformat.from_dict(METADATA)
     for number, cell in enumerate(notebook.cells, 1):
         cell.id = f"cell-{number}"

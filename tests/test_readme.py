@@ -32,7 +32,7 @@ def section(heading: str) -> str:
 @pytest.mark.parametrize(
     ("place", "said", "begins"),
     [
-        (0, r"the page that plays it, `([^`]+\.html)`", b"<!doctype html>"),
+        (0, r"later `([^`]+\.html)` plays it", b"<!doctype html>"),
         (1, r"The figure is `([^`]+\.png)`", b"\x89PNG"),
     ],
 )

@@ -55,6 +55,6 @@ def test_the_commands_of_the_page_on_usage_run(tmp_path, monkeypatch, succeeds):
     monkeypatch.chdir(tmp_path)
     section = text_of("docs/how-to/usage.md").partition("\n## Sweeps\n")[2].partition("\n## ")[0]
     commands = commands_in(section)
-    assert [words[0] for words in commands] == ["sweep", "sweep"]
+    assert [words[0] for words in commands] == ["sweep"]
     for words in commands:
         succeeds(*words)
