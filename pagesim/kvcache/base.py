@@ -164,7 +164,9 @@ class BlockManager:
 
         What ``match_prefix`` found for it counts as far as it is free; an allocator may round the rest up.
         """
-        blocks = sum([group.blocks_at_admission(tokens, request.output) for group in self.groups])
+        blocks = 0
+        for group in self.groups:
+            blocks += group.blocks_at_admission(tokens, request.output)
         return blocks if self.shares else blocks * request.samples
 
     def can_admit(self, request: SequenceGroup, tokens: int, spare: int = 0, length: int = 0) -> bool:

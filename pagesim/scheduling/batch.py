@@ -94,78 +94,42 @@ class Batch:
         waited: ticks between two stages of a pipeline, in which it was handed over or the later one was busy.
     """
 
-    __slots__ = (
-        "batched_tokens",
-        "blocks_copied",
-        "blocks_in",
-        "blocks_out",
-        "choices",
-        "chunks",
-        "completed",
-        "computed_prompts",
-        "context_tokens",
-        "counts_empty",
-        "decode_context",
-        "decodes",
-        "decoding",
-        "discarded",
-        "drafts",
-        "ignored",
-        "incomplete",
-        "launches",
-        "loading",
-        "never_freed",
-        "prompts",
-        "query_key_pairs",
-        "reached",
-        "reached_pairs",
-        "recomputed",
-        "reports",
-        "resumed",
-        "sequences",
-        "served_again",
-        "shares",
-        "skipped",
-        "swapped_out",
-        "tokens",
-        "transfers",
-        "unschedulable",
-        "waited",
-    )
-
-    prompts: tuple[EngineRequest, ...]
-    incomplete: tuple[EngineRequest, ...]
-    completed: tuple[EngineRequest, ...]
-    loading: tuple[EngineRequest, ...]
-    resumed: tuple[EngineRequest, ...]
-    skipped: tuple[EngineRequest, ...]
-    served_again: tuple[EngineRequest, ...]
-    recomputed: tuple[EngineRequest, ...]
-    swapped_out: tuple[EngineRequest, ...]
-    choices: tuple[Choice, ...]
-    chunks: tuple[tuple[EngineRequest, int], ...]
-    unschedulable: tuple[tuple[EngineRequest, FailureMode], ...]
-    never_freed: tuple[EngineRequest, ...]
-    ignored: tuple[EngineRequest, ...]
-    shares: Sequence[Share] | None
-    discarded: tuple[EngineRequest, ...]
-    transfers: Transfers | None
-    reached: tuple[int, ...]
-    reached_pairs: tuple[int, ...]
-
-    def __init__(self) -> None:
-        self.prompts = self.incomplete = self.completed = self.loading = self.resumed = ()
-        self.skipped = self.served_again = self.recomputed = self.swapped_out = ()
-        self.choices = self.chunks = self.unschedulable = self.never_freed = self.ignored = ()
-        self.discarded = self.reached = self.reached_pairs = ()
-        self.shares = None
-        self.transfers = None
-        self.decodes = True
-        self.launches = self.counts_empty = self.reports = False
-        self.sequences = self.decoding = self.batched_tokens = self.tokens = 0
-        self.context_tokens = self.decode_context = self.query_key_pairs = 0
-        self.blocks_out = self.blocks_in = self.blocks_copied = self.drafts = self.computed_prompts = 0
-        self.waited = 0
+    prompts: tuple[EngineRequest, ...] = ()
+    incomplete: tuple[EngineRequest, ...] = ()
+    completed: tuple[EngineRequest, ...] = ()
+    chunks: tuple[tuple[EngineRequest, int], ...] = ()
+    loading: tuple[EngineRequest, ...] = ()
+    resumed: tuple[EngineRequest, ...] = ()
+    skipped: tuple[EngineRequest, ...] = ()
+    served_again: tuple[EngineRequest, ...] = ()
+    recomputed: tuple[EngineRequest, ...] = ()
+    swapped_out: tuple[EngineRequest, ...] = ()
+    choices: tuple[Choice, ...] = ()
+    unschedulable: tuple[tuple[EngineRequest, FailureMode], ...] = ()
+    never_freed: tuple[EngineRequest, ...] = ()
+    ignored: tuple[EngineRequest, ...] = ()
+    decodes = True
+    launches = False
+    counts_empty = False
+    reports = False
+    sequences = 0
+    decoding = 0
+    discarded: tuple[EngineRequest, ...] = ()
+    drafts = 0
+    shares: Sequence[Share] | None = None
+    batched_tokens = 0
+    tokens = 0
+    context_tokens = 0
+    decode_context = 0
+    query_key_pairs = 0
+    reached: tuple[int, ...] = ()
+    reached_pairs: tuple[int, ...] = ()
+    computed_prompts = 0
+    transfers: Transfers | None = None
+    blocks_out = 0
+    blocks_in = 0
+    blocks_copied = 0
+    waited = 0
 
     @property
     def is_iteration(self) -> bool:
