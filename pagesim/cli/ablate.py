@@ -1,4 +1,4 @@
-"""``pagesim ablate``: what the block size is worth, when swapping beats recomputing, what a tier is worth."""
+"""``pagesim ablate``: the effect of block size, swapping versus recomputing, offloading tiers and engines."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SECONDS_A_TOKEN = "normalized latency, mean (s/token)"
 
 
 class Ablation(BaseModel):
-    """Where costs come from; not part of the scenario."""
+    """The source of costs; not part of the scenario."""
 
     profile: str | None = Field(
         None,
@@ -67,7 +67,7 @@ class Ablation(BaseModel):
 
 
 class Undoing(Ablation):
-    """Beside it, how long a context the microbenchmark undoes."""
+    """Adds the context length of the preemption microbenchmark."""
 
     tokens: int = Field(256, description="Length of the context that is swapped or recomputed, in tokens.")
 
@@ -88,7 +88,7 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class _Asked:
-    """A profile, what names it for a cost model, and the block sizes that are compared."""
+    """A profile, its cost-model name, and the block sizes to compare."""
 
     profile: Profile
     cost: str
@@ -100,7 +100,7 @@ class _Asked:
 def block_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]) -> None:
     """Replay a trace over block sizes (the paper's figure 18b).
 
-    All have the same memory; the best one is named.
+    Every block size gets the same memory; the best one is named.
 
     Example: pagesim ablate block-size --profile opt-13b-h200.json --trace sharegpt --rate 2 --duration 300
     """
@@ -133,7 +133,7 @@ def block_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, A
 def preemption(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]) -> None:
     """Compare swapping with recomputing (the paper's figure 19).
 
-    Both are compared over block sizes, alone and end to end.
+    They are compared at each block size, in isolation and end to end.
 
     Example: pagesim ablate preemption --profile opt-13b-h200.json --trace sharegpt --rate 2 --duration 300
     """
@@ -184,7 +184,7 @@ cli.command("tier-size", cls=EngineCommand)(tier_size)
 def _prepared(
     kind: type[Ablation], scenario: Path | None, out: Path | None, flags: dict[str, Any]
 ) -> tuple[_Asked, Scenario]:
-    """Return where costs come from and the scenario with them, having made the folder for results."""
+    """Create the results folder; return the cost source and the scenario that uses it."""
     asked = taken(kind, flags)
     chosen = scenario_from(Scenario, scenario, flags)
     if "policy" not in chosen.model_fields_set:

@@ -1,4 +1,4 @@
-"""``pagesim ablate engines``: one load at saturation under several engines."""
+"""``pagesim ablate engines``: compare engines on one saturating load."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pagesim.setup.scenario import Scenario
 
 
 class Compared(BaseModel):
-    """What is compared; not part of the scenario."""
+    """What to compare; not part of the scenario."""
 
     policies: str = Field(
         ",".join(POLICIES), description="Comma-separated policies; the first one sizes the cache of all."
@@ -56,8 +56,8 @@ def engines(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]
 
     It shows memory, repeated work and latency of today's engines and of the paper's.
 
-    Clients send the next request when the last answer has come. Four tables: with the same KV bytes for all
-    and with each engine's own, under the same step costs alone and with each engine's own time beside them.
+    Each client sends its next request when its last one has finished. There are four tables: equal KV memory
+    or each engine's own, each with equal step costs or with the engine's own CPU time added.
 
     Example: pagesim ablate engines --trace sharegpt --num-requests 20000 --model llama-3.1-8b --gpu h100
     """

@@ -1,4 +1,4 @@
-"""``pagesim ablate offload``: where loading a returning prefix from a tier beats recomputing it."""
+"""``pagesim ablate offload``: where loading a prefix from a tier beats recomputing it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TIER = Annotated[
 
 
 class Loads(BaseModel):
-    """What comes back, and beside what; not part of a system."""
+    """The prefixes to load and the batch around them; not part of a system."""
 
     models: str = Field(
         "llama-3.1-8b,qwen3-32b:2,llama-3.1-70b:4",
@@ -133,7 +133,7 @@ def offload(*, tier: TIER = None, out: OUT = None, flags: dict[str, Any]) -> Non
 
 
 def _server(text: str, budget: int, flags: dict[str, Any]) -> OffloadServer:
-    """Return what serves a model that is written as NAME or NAME:TP."""
+    """Return the server of a model given as NAME or NAME:TP."""
     name, _, tp = text.partition(":")
     if tp and not tp.isdecimal():
         raise PagesimError(f"models is {text!r}; each must be NAME or NAME:TENSOR_PARALLEL_SIZE")

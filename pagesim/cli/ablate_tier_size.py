@@ -1,4 +1,4 @@
-"""``pagesim ablate tier-size``: what a tier on the host is worth on a trace, over its sizes."""
+"""``pagesim ablate tier-size``: the effect of the host tier's size on a trace."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pagesim.setup.scenario import Scenario
 
 
 class TierSizes(BaseModel):
-    """What is compared; not part of the scenario."""
+    """What to compare; not part of the scenario."""
 
     sizes: str = Field("0,64,256,1024", description="Comma-separated sizes of the tier in GiB; 0 for none.")
 
@@ -32,7 +32,7 @@ _FIELDS = {name: field for name, field in Scenario.model_fields.items() if name 
 
 @with_fields({**TierSizes.model_fields, **_FIELDS}, engine=True)
 def tier_size(*, scenario: SCENARIO = None, out: OUT = None, flags: dict[str, Any]) -> None:
-    """Replay a trace over sizes of vLLM's tier on the host.
+    """Replay a trace with host tiers of several sizes under vLLM.
 
     It shows hit rate, time to first token and throughput.
 

@@ -1,4 +1,4 @@
-"""``pagesim bench``: time the kernels, the swaps and the products that a step is made of."""
+"""``pagesim bench``: time the kernels, swaps, copies and GEMMs that make up an iteration."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PIECE_BYTES = "Bytes of a piece, a multiple of 16."
 
 
 class Run(BaseModel):
-    """How to run a bench."""
+    """How to run a benchmark."""
 
     device: str | None = Field(None, description="Device: cpu or cuda. Defaults to cuda where there is one.")
     quick: bool = Field(False, description="Measure only a few points.")
@@ -43,7 +43,7 @@ class Run(BaseModel):
 
 
 class AttentionGrid(BaseModel):
-    """What ``bench attention`` measures; several values are separated by commas."""
+    """What ``bench attention`` measures; separate several values by commas."""
 
     batch: str | None = Field(None, description="Batch sizes, such as 1,8,64.")
     context: str | None = Field(None, description="Context lengths, in tokens.")
@@ -65,7 +65,7 @@ class AttentionGrid(BaseModel):
 
 
 class SwapGrid(BaseModel):
-    """What ``bench swap`` measures; several values are separated by commas."""
+    """What ``bench swap`` measures; separate several values by commas."""
 
     pieces: str | None = Field(None, description=_PIECES)
     piece_bytes: str | None = Field(None, description=_PIECE_BYTES)
@@ -76,7 +76,7 @@ class SwapGrid(BaseModel):
 
 
 class CopyGrid(BaseModel):
-    """What ``bench copy`` measures; several values are separated by commas."""
+    """What ``bench copy`` measures; separate several values by commas."""
 
     size: str | None = Field(None, description="Bytes of plain copies.")
     tokens: str | None = Field(None, description="Tokens of cache writes.")
@@ -91,7 +91,7 @@ class CopyGrid(BaseModel):
 
 
 class GemmGrid(BaseModel):
-    """What ``bench gemm`` measures; several values are separated by commas."""
+    """What ``bench gemm`` measures; separate several values by commas."""
 
     model: str | None = Field(None, description="Whose linear layers; see pagesim list models.")
     tokens: str | None = Field(None, description="Tokens of an iteration.")
@@ -99,7 +99,7 @@ class GemmGrid(BaseModel):
 
 
 def _of_grid(bench: str, grid: type[BaseModel], does: str, example: str) -> None:
-    """Add the command that measures one bench."""
+    """Add the command of one benchmark."""
 
     def measure(*, out: OUT = None, json: JSON = False, flags: dict[str, Any]) -> None:
         _measure((bench,), flags, out, json)
@@ -163,11 +163,11 @@ BATCHES = Annotated[
 
 @cli.command("export")
 def export(results: RESULTS, *, out: BATCHES_OUT, batches: BATCHES = 16) -> None:
-    """Write the block tables, lengths and slot mappings of stored runs for kernels to be timed on.
+    """Write the block tables, lengths and slot mappings of stored runs, as inputs for timing kernels.
 
-    Each run is replayed, and its batches at evenly spaced instants are written as an attention kernel gets
-    them: fragmentation, skew and shared prefixes are those of the replay. Those of models with keys and
-    values of several heads are written in FlashInfer's format of workloads, too.
+    Each run is replayed, and batches at evenly spaced instants are written as an attention kernel receives
+    them, with the replay's fragmentation, skew and shared prefixes. Models with multi-head or grouped-query
+    attention also get files in FlashInfer's workload format.
 
     Example: pagesim bench export out/demo --out out/tables
     """

@@ -1,4 +1,4 @@
-"""``pagesim cache``: what each eviction policy finds of a trace's prompts, at each capacity of the cache."""
+"""``pagesim cache``: the hit rate of each eviction policy on a trace, at each cache capacity."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from pagesim.setup.serve import read_serve
 
 
 class Cache(BaseModel):
-    """What is compared; not part of the scenario."""
+    """What to compare; not part of the scenario."""
 
     policies: str = Field(
         "lru,fifo,lfu,sieve,s3fifo,arc,gdsf,belady",
@@ -180,10 +180,10 @@ def command(
 
 
 def _worth(at: Any, capacity: int) -> str:
-    """Return a sentence on what the best policy, and the bound, have over LRU.
+    """Return a sentence on how far the best policy and the bound are ahead of LRU.
 
     Args:
-        at: percent of the prompt tokens that are found, by policy.
+        at: hit rate in percent of prompt tokens, by policy.
         capacity: blocks.
     """
     online = at.drop([name for name in (*OFFLINE, BOUND) if name in at])
@@ -196,10 +196,10 @@ def _worth(at: Any, capacity: int) -> str:
 
 
 def _difference(engine: dict[str, float], replay: Any) -> str:
-    """Return a sentence on the best policy in an engine, and how far hit rates are from those without one.
+    """Return a sentence on the best policy in an engine, and how far an offline replay's hit rates differ.
 
     Args:
-        engine: percent of the prompt tokens that are found, by policy.
+        engine: hit rate in percent of prompt tokens, by policy.
         replay: the same without an engine.
     """
     best = max(engine, key=engine.__getitem__)

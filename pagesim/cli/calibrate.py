@@ -1,4 +1,4 @@
-"""``pagesim calibrate``: from the kernels, transfers and iterations on this machine to a profile."""
+"""``pagesim calibrate``: measure this machine's kernels, transfers and iterations for a profile."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ASKED = ("model", "weight_dtype", "tensor_parallel_size", "kv_cache_dtype", "gpu
 
 
 class How(BaseModel):
-    """How a system's operators are measured; not part of the system."""
+    """How to measure a system's operators; not part of the system."""
 
     device: str | None = Field(None, description="Device: cpu or cuda. Defaults to cuda where there is one.")
     quick: bool = Field(False, description="Measure fewer points, each for a shorter time.")
@@ -87,10 +87,10 @@ def command(*, target: TARGET, serve: SERVE = None, flags: dict[str, Any]) -> No
 
 
 def numbers(option: str, text: str) -> tuple[int, ...]:
-    """Return the whole numbers of a list with commas.
+    """Return the integers of a comma-separated list.
 
     Raises:
-        PagesimError: one is none.
+        PagesimError: an entry is not an integer.
     """
     try:
         return tuple(int(part) for part in text.split(","))
@@ -99,5 +99,5 @@ def numbers(option: str, text: str) -> tuple[int, ...]:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Return the words of a list with commas."""
+    """Return the entries of a comma-separated list."""
     return tuple(part.strip() for part in text.split(","))

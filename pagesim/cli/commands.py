@@ -1,4 +1,4 @@
-"""All commands of ``pagesim`` in one table, imported when they are called."""
+"""All commands of ``pagesim`` in one table; each is imported when it is called."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ cli = typer.Typer(
 
 
 def _show_version(asked: bool) -> None:
-    """Print pagesim's version, and which releases of engines its policies are of."""
+    """Print pagesim's version and the engine releases that its policies follow."""
     if not asked:
         return
     from pagesim import __version__

@@ -1,6 +1,6 @@
-"""What the shell offers after a flag: names of policies, models, GPUs, workloads, profiles and their like.
+"""Shell completion of flag values: policies, models, GPUs, workloads, profiles and so on.
 
-Each is looked up when the shell asks, so that no command waits for it.
+Values are looked up only when the shell asks, so no command is slowed down.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ Complete = Callable[[str], list[str]]
 
 
 def complete(option: str, choices: Collection[str] = ()) -> Complete | None:
-    """Return what completes the value of an option; None where its values are not known.
+    """Return a completion function for an option's value; None if the values are unknown.
 
     Args:
         option: a field of a scenario, or one of `SOURCES`.
-        choices: its values, where it has only these.
+        choices: the only valid values, if the option has such.
     """
     if not choices and option not in (*SOURCES, "cost"):
         return None
@@ -46,7 +46,7 @@ SOURCES = {
 
 
 def known(option: str) -> list[str]:
-    """Return the values of an option."""
+    """Return the known values of an option."""
     if option == "cost":
         return ["auto", "roofline", "affine:", *(f"profile:{name}" for name in known("profile"))]
     found = [each for source in SOURCES[option].split() for each in resolve_name(source)()]

@@ -1,4 +1,4 @@
-"""``pagesim demo``: the first comparison, with nothing to choose."""
+"""``pagesim demo``: a first comparison that needs no options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``pagesim doctor``: what is installed, seen and usable; it needs no library itself."""
+"""``pagesim doctor``: report what is installed and usable; needs no third-party library itself."""
 
 from __future__ import annotations
 

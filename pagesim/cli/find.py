@@ -1,4 +1,4 @@
-"""``pagesim sweep --find``: the highest request rate, or concurrency, at which each policy keeps a goal."""
+"""``pagesim sweep --find``: the highest load at which each policy meets an objective."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def find_highest(
     executor: str,
     address: str | None,
 ) -> None:
-    """Find the highest load at which each policy keeps its goals, and show it.
+    """Find and show the highest load at which each policy meets its objectives.
 
     Args:
         scenario: a file of options.
-        given: flags over them, those of the search among them; without ``policies`` there is one policy.
+        given: flags that override them, including the search's; without ``policies`` there is one policy.
         served: a server's line.
         out: folder of the tables, the figure and the runs.
         jobs: parallel runs.

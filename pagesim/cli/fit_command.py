@@ -1,4 +1,4 @@
-"""``pagesim fit``: from the logs of a user's own server to a profile."""
+"""``pagesim fit``: fit a profile to the logs of your own server."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def command(
 
 
 def _start(name: str | None, system: System) -> Profile | None:
-    """Return the profile of the operators, if one was named."""
+    """Return the operators' profile, if one was named."""
     from pagesim.costs.profiles import find_profile
 
     if name is None:
@@ -139,7 +139,7 @@ WORDS = {
 
 
 def _show_values(summary: Mapping[str, Any]) -> None:
-    """Print what was fitted, with standard errors."""
+    """Print the fitted values with standard errors."""
     rows = []
     for name, of in summary["values"].items():
         words, scale, unit = WORDS[name]
@@ -162,7 +162,7 @@ def _show_values(summary: Mapping[str, Any]) -> None:
 
 
 def _front_end(summary: Mapping[str, Any]) -> str:
-    """Return the flag of the front end's time, ready to be appended; 0 where the runs do not show any."""
+    """Return the front-end latency flag to append; 0 if the runs show no front-end latency."""
     of = summary["values"]["front_end_s"]
     error = of["standard_error"]
     known = error is not None and of["value"] > 2 * error

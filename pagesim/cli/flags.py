@@ -1,4 +1,4 @@
-"""Flags from scenario fields: what a TOML file may hold, the command line takes, under the same name."""
+"""Flags from scenario fields: the command line takes every field of a TOML file, under the same name."""
 
 from __future__ import annotations
 
@@ -102,9 +102,9 @@ Decorator = Callable[[Run], Run]
 
 
 def with_flags(*kinds: type[BaseModel], leave_out: tuple[str, ...] = ()) -> Decorator:
-    """Give a command a flag for every field of scenarios; it receives those given as ``flags``.
+    """Give a command a flag for every scenario field; it receives the given ones as ``flags``.
 
-    An engine's own options are taken as the engine spells them: ``--max-num-seqs 64``.
+    An engine's own options are spelled as the engine spells them: ``--max-num-seqs 64``.
     """
     fields = {name: field for kind in kinds for name, field in kind.model_fields.items()}
     names = sorted(fields, key=lambda name: name in System.model_fields)
@@ -112,14 +112,14 @@ def with_flags(*kinds: type[BaseModel], leave_out: tuple[str, ...] = ()) -> Deco
 
 
 def workload_flags(names: tuple[str, ...]) -> Decorator:
-    """Give a command the flags of these fields of a scenario; it receives those given as ``flags``."""
+    """Give a command the flags of these scenario fields; it receives the given ones as ``flags``."""
     return with_fields({name: Scenario.model_fields[name] for name in names}, check=True)
 
 
 def scenario_from(
     kind: type[S], file: Path | None, flags: dict[str, Any], served: ServeLine | None = None
 ) -> S:
-    """Return the scenario of a file with the flags that were given, and a server's line, put over it."""
+    """Return a file's scenario, overridden by a server's line and by the given flags."""
     values = {}
     if file:
         written = read_scenario(kind, file)
@@ -137,17 +137,17 @@ def scenario_from(
 
 
 def taken(kind: type[M], flags: dict[str, Any]) -> M:
-    """Take the options of a model out of the flags that were given; return the model of them."""
+    """Remove a pydantic model's options from the given flags; return an instance of it."""
     return checked(kind, {name: flags.pop(name) for name in kind.model_fields if name in flags})
 
 
 def with_fields(fields: Mapping[str, FieldInfo], *, check: bool = False, engine: bool = False) -> Decorator:
-    """Give a command a flag for each of these fields; it receives those given as ``flags``.
+    """Give a command a flag for each of these fields; it receives the given ones as ``flags``.
 
     Args:
         fields: by name.
-        check: whether the values are checked as a scenario's.
-        engine: whether the options of engines are taken, too; its help does not list them.
+        check: whether to validate the values as a scenario's.
+        engine: whether to accept engine options as well; the help does not list them.
     """
 
     def decorate(command: Run) -> Run:
@@ -189,7 +189,7 @@ def with_fields(fields: Mapping[str, FieldInfo], *, check: bool = False, engine:
 
 
 class Command(TyperCommand):
-    """A command whose help shows its flags under headings."""
+    """A command whose help groups its flags under headings."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         records: dict[str, list[tuple[str, str]]] = {"Arguments": [], **{name: [] for name in PANELS}}
@@ -206,7 +206,7 @@ class Command(TyperCommand):
 
 
 class EngineCommand(Command):
-    """A command that also takes the options of engines, which its help does not list."""
+    """A command that also accepts engine options, which its help does not list."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
@@ -230,10 +230,10 @@ _ENGINE = "pagesim.engine_options"
 
 
 def engine_options(args: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Part the words of a command line into options of engines, by field, and the others.
+    """Split the words of a command line into engine options, by field, and the rest.
 
     Raises:
-        ValueError: such an option lacks its value, or has one and takes none.
+        ValueError: an engine option lacks its value, or has one and takes none.
     """
     kinds = _engine_fields()
     switches = {name for name, kind in kinds.items() if bool in _parts(kind)}
@@ -261,13 +261,13 @@ def engine_options(args: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _engine_fields() -> dict[str, Any]:
-    """Return the types of the options of engines by name, those of plug-ins among them."""
+    """Return the types of engine options by name, including those of plug-ins."""
     own = {name: Scenario.model_fields[name].annotation for name in ENGINE_FIELDS}
     return own | {name: annotation for name, (annotation, _) in plugin_fields().items()}
 
 
 def _flag(name: str, field: FieldInfo) -> Any:
-    """Return a typer annotation; bounds and choices are checked with the scenario, not here."""
+    """Return a typer annotation; the scenario checks bounds and choices."""
     kinds = [part for part in _parts(field.annotation) if part is not type(None)]
     flag = "--" + SHOWN.get(name, name).replace("_", "-")
     text, panel = field.description or "", _PANEL_OF.get(name)
@@ -293,7 +293,7 @@ def _flag(name: str, field: FieldInfo) -> Any:
 
 
 def _number(text: str, kind: Any) -> Any:
-    """Return a number where one is wanted and the text is one; the text otherwise."""
+    """Return a number if one is expected and the text is one; otherwise the text."""
     if float in _parts(kind):
         with suppress(ValueError):
             return float(text)
@@ -301,7 +301,7 @@ def _number(text: str, kind: Any) -> Any:
 
 
 def _whole(text: str) -> int | str:
-    """Return a whole number; what else is given for one, such as 8k, is read with the scenario."""
+    """Return an integer; other spellings, such as 8k, are left to the scenario."""
     return int(text) if text.removeprefix("-").isdecimal() else text
 
 

@@ -1,4 +1,4 @@
-"""``pagesim golden``: what pagesim decides, beside what the real engines decided."""
+"""``pagesim golden``: compare pagesim's decisions with those of the real engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of commands: a command is imported when it is asked for, and not when it is listed."""
+"""Groups of commands: a command is imported when it runs, not when it is listed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pagesim.cli.spellings import respelled
 
 
 class Entry(NamedTuple):
-    """What is known of a command before it is imported."""
+    """What is known about a command before it is imported."""
 
     name: str
     line: str
@@ -26,14 +26,14 @@ class Entry(NamedTuple):
 
 
 class Commands(TyperGroup):
-    """Commands, which take each flag in any of its spellings."""
+    """A group of commands that accept each flag in any of its spellings."""
 
     def resolve_command(self, ctx: Any, args: Any) -> Any:
         return super().resolve_command(ctx, respelled(args))
 
 
 class LazyCommands(Commands):
-    """Commands of a table; help and completion list them from the table, and import none of them."""
+    """A group of commands from a table; help and completion list them without importing any."""
 
     table: ClassVar[tuple[Entry, ...]]
 
@@ -52,7 +52,7 @@ class LazyCommands(Commands):
         return listed.shell_complete(typer.Context(listed, parent=ctx), incomplete)
 
     def _listed(self) -> TyperGroup:
-        """Return a group of the same names and options, whose commands have a line of help and no more."""
+        """Return a group with the same names and options whose commands have only one line of help."""
         lines: dict[str, Any] = {
             entry.name: TyperCommand(entry.name, help=entry.line) for entry in self.table
         }
@@ -85,7 +85,7 @@ class _Imported(Mapping[str, Any]):
 
 
 def _made(name: str | None, run: Callable[..., None]) -> Any:
-    """Return the command that typer makes of a function: of the function's own class, if it names one."""
+    """Return the click command for a function, of the command class that it names, if any."""
     app = typer.Typer(
         add_completion=False,
         pretty_exceptions_enable=False,

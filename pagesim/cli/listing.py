@@ -1,4 +1,4 @@
-"""``pagesim list policies|allocators|evictions|options|flags|models|…``: what there is, in sentences."""
+"""``pagesim list policies|allocators|evictions|options|flags|models|…``: what is available."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def policies() -> None:
 
 @cli.command("allocators")
 def allocators() -> None:
-    """List the allocators: where --allocator puts blocks.
+    """List the allocators that --allocator takes.
 
     Example: pagesim list allocators
     """
@@ -66,9 +66,9 @@ def allocators() -> None:
 
 @cli.command("evictions")
 def evictions() -> None:
-    """List the eviction policies: which block goes first.
+    """List the eviction policies: which block is evicted first.
 
-    pagesim cache compares them; tiers take them, too.
+    pagesim cache compares them; offloading tiers use them, too.
 
     Example: pagesim list evictions
     """
@@ -85,9 +85,9 @@ def _list(what: str, parts: Plugins[Any]) -> None:
 
 @cli.command("options")
 def options(scheduler: SCHEDULER = None) -> None:
-    """List the options of the engines' schedulers, those of plug-ins among them.
+    """List the options of the engines' schedulers, including those of plug-ins.
 
-    Every command that takes a scenario takes them, as --max-num-seqs 64.
+    Every command that takes a scenario accepts them, such as --max-num-seqs 64.
 
     Example: pagesim list options vllm-v1
     """
@@ -112,10 +112,10 @@ def options(scheduler: SCHEDULER = None) -> None:
 
 @cli.command("flags")
 def flags(pattern: FLAG = None) -> None:
-    """List the flags and variables of vLLM's and SGLang's servers, and what --serve makes of each.
+    """List the flags and variables of vLLM's and SGLang's servers, and how --serve treats each.
 
-    Taken are those that decide what an option does; others have no effect here, or are refused unless they
-    have one of the values behind 'but for'.
+    A flag is 'taken' where it changes the simulation. Others have no effect here, or are refused unless they
+    have one of the values listed after 'but for'.
 
     Example: pagesim list flags kv-cache
     """
@@ -150,10 +150,10 @@ def flags(pattern: FLAG = None) -> None:
 
 @cli.command("models")
 def models(pattern: PATTERN = None, *, json: JSON = False) -> None:
-    """List the models that have a name, or those of a pattern with their ids on Hugging Face.
+    """List the models by name, or those that match a pattern, with their Hugging Face ids.
 
-    A layer that keeps a window, a chunk or a state keeps less than the bytes a token say. What is unverified
-    stands here although the model's config.json was not seen.
+    Layers with a window, a chunk or a state keep fewer bytes per token than listed. 'Unverified' means that
+    the model's config.json was not available.
 
     Example: pagesim list models qwen3.5
     """
@@ -195,7 +195,7 @@ def models(pattern: PATTERN = None, *, json: JSON = False) -> None:
 
 
 def _model(spec: ModelSpec) -> dict[str, Any]:
-    """Return what is listed of a model, for JSON."""
+    """Return a model's listing, for JSON."""
     from pagesim.models.catalogue.rows import names
 
     return {

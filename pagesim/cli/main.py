@@ -1,4 +1,4 @@
-"""The ``pagesim`` command, and the sentence for whatever ends it early."""
+"""The ``pagesim`` command, and its error messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pagesim.errors import PACKAGES, PagesimError, escaped, reason
 
 
 def app() -> None:
-    """Run the command line; what a user can mend is said in one sentence, with exit code 2."""
+    """Run the command line; an error that the user can fix is one sentence, with exit code 2."""
     try:
         _answer()
     except (
@@ -77,7 +77,7 @@ _NO_TEXT = (
 
 
 def _refuse(sentence: str, remedy: str = "") -> NoReturn:
-    """End with a sentence, and below it what to write instead; at worst with the exit code alone."""
+    """Exit with a message and a suggestion; if neither can be printed, with the exit code alone."""
     below = f"\nThe nearest that is taken:\n{escaped(remedy)}" if remedy else ""
     with suppress(OSError, ValueError):
         print(f"pagesim: {escaped(sentence)}{below}", file=sys.stderr, flush=True)
@@ -85,7 +85,7 @@ def _refuse(sentence: str, remedy: str = "") -> NoReturn:
 
 
 def _settle_streams() -> None:
-    """Let any encoding that the environment names print everything: escaped, or else as UTF-8."""
+    """Let every encoding print all characters: escaped, or else as UTF-8."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             try:
@@ -96,9 +96,9 @@ def _settle_streams() -> None:
 
 
 def _settle_figures() -> None:
-    """Let figures be drawn by matplotlib's own settings: not by a folder's, nor for a screen.
+    """Draw figures with matplotlib's default settings, without a display or a local matplotlibrc.
 
-    Where matplotlib finds its settings is settled when it is imported: in the working directory first.
+    On import matplotlib reads its settings from the working directory first.
     """
     matplotlib = find_spec("matplotlib")
     if matplotlib is None or matplotlib.origin is None:
@@ -116,7 +116,7 @@ def _settle_figures() -> None:
 
 
 def _not_raised(error: Any) -> None:
-    """Interrupt again where Python ignores an interrupt: in a callback while it collects a figure, say."""
+    """Interrupt again if Python ignored an interrupt, for example in a garbage-collection callback."""
     if isinstance(error.exc_value, KeyboardInterrupt):
         Timer(0.01, interrupt_main).start()  # when this call, which would ignore it as well, is over
     else:
@@ -130,14 +130,14 @@ def _check_arguments() -> None:
 
 
 def _plugin_of(trace: TracebackType | None) -> str | None:
-    """Return the plug-in, and its line, in which an error was raised; None if it was raised by none."""
+    """Return the plug-in that raised an error, and the line; None if no plug-in did."""
     plugins = sys.modules.get("pagesim.setup.plugins")
     found: str | None = None if plugins is None else plugins.blamed(trace)
     return found
 
 
 def _run() -> None:
-    """Run the command that the arguments name; the doctor without the command line's library if need be."""
+    """Run the command that the arguments name; the doctor runs even without typer."""
     try:
         from pagesim.cli.commands import cli
 
@@ -157,7 +157,7 @@ def _run() -> None:
 
 
 def _abandon_stdout() -> None:
-    """Send what cannot be printed nowhere: Python would try again at the end, and fail once more."""
+    """Discard output that cannot be printed: Python would try again at exit and fail again."""
     try:
         sys.stdout.flush()
     except OSError:

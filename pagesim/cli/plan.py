@@ -1,4 +1,4 @@
-"""``pagesim plan``: where a GPU's memory goes, and how many requests fit, without a trace."""
+"""``pagesim plan``: how a GPU's memory is divided and how many requests fit, without a trace."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def command(
 
 
 def _further(rows: list[dict[str, Any]], priced: dict[str, Any] | None) -> dict[str, Any]:
-    """Return what was asked for beside a plan, for JSON: numbers beside a log's, an iteration's time."""
+    """Return the extras of a plan, for JSON: the comparison with a log and the time of an iteration."""
     return {**({"beside_log": rows} if rows else {}), **({} if priced is None else {"step": priced})}
 
 
@@ -232,7 +232,7 @@ def _show_further(rows: list[dict[str, Any]], priced: dict[str, Any] | None) -> 
 
 
 def _draw(figure: Figure, plot: Path, force: bool) -> list[Path]:
-    """Write a figure beside a name of the user's; return its files."""
+    """Write a figure under the user's file name; return its files."""
     stem = plot.with_suffix("") if plot.suffix in (".png", ".svg") else plot
     return show.put_figure(figure, stem.parent, stem.name, force)
 
@@ -255,7 +255,7 @@ def _side_by_side(
     json: bool,
     force: bool,
 ) -> None:
-    """Show the plans of a grid: a row each, and a bar each where there is a figure."""
+    """Show the plans of a grid, one row each, and one bar each if a figure is drawn."""
     from pagesim.experiments.plans import MOST_PLANS, plans
     from pagesim.experiments.sweeps.grid import parse_axes
 
@@ -388,7 +388,7 @@ def _show(found: Plan, available_gib: float | None) -> None:
 
 
 def _show_stages(found: Plan) -> None:
-    """Print what the GPUs of each stage of a pipeline have."""
+    """Print the memory of the GPUs of each pipeline stage."""
     rows = [
         (
             str(number),
@@ -405,7 +405,7 @@ def _show_stages(found: Plan) -> None:
 
 
 def _show_groups(plan: BlockPlan) -> None:
-    """Print the groups of layers that take blocks, like ones side by side in one row."""
+    """Print the KV cache groups, with equal ones merged into one row."""
     from pagesim.experiments.plan import rule_of
 
     each = [

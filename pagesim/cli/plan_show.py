@@ -1,4 +1,4 @@
-"""What ``pagesim plan`` prints of a server of SGLang, and of a plan beside a server's own start-up log."""
+"""Output of ``pagesim plan`` for SGLang servers, and of a plan next to a server's start-up log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def show_sglang(found: SglangPlan) -> None:
-    """Print where the memory goes, the pools, and the line of the engine's log."""
+    """Print how memory is divided, the pools, and the line that the engine logs."""
     rows = [(part.name, f"{part.bytes / GIB:,.2f}", part.known) for part in found.parts]
     title = f"Memory of each GPU: {found.system.model} on {found.system.gpu}"
     put_table(title, ("", "GiB", ""), rows, texts=(0, 2))
@@ -34,12 +34,12 @@ def show_sglang(found: SglangPlan) -> None:
 def beside_log(
     logged: Mapping[str, float], found: Plan | SglangPlan, exact: Plan | None
 ) -> list[dict[str, Any]]:
-    """Return the numbers of a start-up log beside the plan's, a row each.
+    """Return the numbers of a start-up log next to the plan's, one row each.
 
     Args:
-        logged: what the log says, by name.
+        logged: the log's numbers, by name.
         found: the plan, its memory estimated.
-        exact: the plan of the memory that the log says is left for the cache, if it does.
+        exact: the plan for the cache memory that the log reports, if it does.
     """
     from pagesim.experiments.startup_log import compare
 
@@ -56,7 +56,7 @@ def beside_log(
 
 
 def show_log(rows: list[dict[str, Any]]) -> None:
-    """Print them as a table, and say what follows from what."""
+    """Print the rows as a table, and explain how they follow from each other."""
 
     def text(value: float | None) -> str:
         return "–" if value is None else f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"

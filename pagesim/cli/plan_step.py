@@ -1,4 +1,4 @@
-"""``pagesim plan --step``: what one iteration of a planned server takes, by its terms."""
+"""``pagesim plan --step``: the time of one iteration of a planned server, by term."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _FORM = re.compile(r"(\d{1,6})x(\d{1,8})(?:\+(\d{1,8}))?")
 
 
 def price_step(system: System, text: str) -> dict[str, Any]:
-    """Return what an iteration takes by a system's cost model: ``seconds``, ``parts`` of them, ``notes``.
+    """Return the cost model's ``seconds`` for one iteration, their ``parts``, and ``notes``.
 
     Args:
         system: its model, GPU and costs.
         text: ``NxCONTEXT[+PROMPT]``, in sequences and tokens.
 
     Raises:
-        PagesimError: the text is none such, or the system's cost model knows no parts.
+        PagesimError: the text is malformed, or the system's cost model has no parts.
     """
     from pagesim.costs.base import Assuming, Itemised, ReadsSpans, step_shape
     from pagesim.scheduling.attention_spans import LastTokens, SinceChunk
@@ -69,7 +69,7 @@ def price_step(system: System, text: str) -> dict[str, Any]:
 
 
 def show_step(priced: dict[str, Any]) -> None:
-    """Print it, the longest part first."""
+    """Print the iteration's parts, the longest first."""
     parts = sorted(priced["parts"].items(), key=lambda part: -part[1])
     rows = [*parts, ("in all", priced["seconds"])]
     put_table(

@@ -1,4 +1,4 @@
-"""Tables in the terminal, all alike: labels on the left, numbers on the right, and no digit is cut off."""
+"""Tables in the terminal: labels left, numbers right-aligned, and no digit truncated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONGEST_WORD = 40
 
 
 def terminal(*, beside: bool = False) -> Console:
-    """Return what prints texts as they are, ``:page:`` included, to standard output, or to standard error."""
+    """Return a console, of standard output or error, that prints texts such as ``:page:`` verbatim."""
     return Console(stderr=beside, emoji=False)
 
 
@@ -34,22 +34,22 @@ def put_table(
     """Print a table.
 
     Args:
-        title: above it; none if empty.
-        columns: their heads, with the unit where it is not in the cells.
-        rows: a cell a column each.
-        texts: the columns that hold text; the others hold numbers.
-        wraps: whether the first column may be wrapped on a narrow terminal; a name had better not.
+        title: heading above the table; none if empty.
+        columns: headings, with the unit unless the cells have it.
+        rows: one cell per column each.
+        texts: columns of text; the others hold numbers.
+        wraps: whether the first column may wrap on a narrow terminal.
     """
     _print(title, [_table(columns, rows, texts, wraps)])
 
 
 def put_side_by_side(title: str, names: Sequence[str], rows: Sequence[tuple[str, Row]]) -> None:
-    """Print a column a name; where one table is too wide for the terminal, several.
+    """Print one column per name, in several tables if one is too wide for the terminal.
 
     Args:
-        title: above all.
-        names: heads of the columns.
-        rows: label, and a cell a name, each.
+        title: heading above all tables.
+        names: column headings.
+        rows: a label and one cell per name each.
     """
     console = terminal()
     unlimited = console.options.update(max_width=UNLIMITED)

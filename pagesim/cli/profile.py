@@ -1,4 +1,4 @@
-"""``pagesim profile``: look at, compare, import and rescale profiles."""
+"""``pagesim profile``: show, compare, import and rescale profiles."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def compare(
     ],
     model: MODEL = "opt-13b",
 ) -> None:
-    """Print what typical iterations cost under several profiles.
+    """Print the cost of typical iterations under several profiles.
 
-    They are profiles of one model.
+    All profiles must be of one model.
 
     Example: pagesim profile compare analytic-a100-40gb analytic-h200
     """
@@ -99,7 +99,7 @@ def operators(
 ) -> None:
     """Print the operator tables of GPUs, with their releases and held-out errors.
 
-    An error is that of a point that is predicted from its neighbours.
+    The error is that of predicting a point from its neighbours.
 
     Example: pagesim profile operators h100 a100-80gb
     """
@@ -146,7 +146,7 @@ def rescale(
 ) -> None:
     """Rescale a profile to another model, GPU or GPU count.
 
-    Each term keeps the share of the datasheet's rate that it reached.
+    Each term keeps the fraction of the datasheet's rate that it achieved.
 
     Example: pagesim profile rescale a100.json h100.json --model llama-3-8b --gpu h100 --tp 4
     """

@@ -1,4 +1,4 @@
-"""``pagesim profile import``: profiles of operator timings that others published."""
+"""``pagesim profile import``: make profiles from published operator timings."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def vidur(
         ),
     ] = False,
 ) -> None:
-    """Make a profile of operator timings in Vidur's schema.
+    """Make a profile from operator timings in Vidur's schema.
 
     Example: pagesim profile import vidur a100.json --linear mlp.csv --attention attention.csv
     --model llama-2-7b --gpu a100-80gb
@@ -100,7 +100,7 @@ def llmservingsim(
     tensor_parallel_size: TP = 1,
     source: SOURCE = "LLMServingSim",
 ) -> None:
-    """Make a profile of operators that LLMServingSim's profiler timed.
+    """Make a profile from the timings of LLMServingSim's profiler.
 
     Example: pagesim profile import llmservingsim perf/bf16 --model llama-3.1-8b --gpu rtx-4090
     """
@@ -151,7 +151,7 @@ def aiconfigurator(
     ] = "bf16",
     tables: TABLES = None,
 ) -> None:
-    """Make a profile of a model from operator tables of a GPU.
+    """Make a model's profile from AIConfigurator's operator tables of a GPU.
 
     Example: pagesim profile import aiconfigurator --system h100_sxm --model llama-3.1-8b --tp 2
     """

@@ -1,4 +1,4 @@
-"""Replays of ``pagesim run``: what is replayed, what of it is stored, and how it is shown."""
+"""Replays of ``pagesim run``: running, storing and showing them."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ UPDATE_EVERY = 500
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a replay came to.
+    """The outcome of a replay.
 
     Attributes:
         summary: what ``--json`` prints.
         runs: the summary of each policy's run.
         notes: what was assumed.
         store: writes everything into an empty folder.
-        show: prints tables.
-        failed: whether a check failed.
+        show: prints the tables.
+        failed: whether a check against the device failed.
     """
 
     summary: dict[str, Any]
@@ -52,10 +52,10 @@ def replay(scenario: Scenario, *, stored: bool, live: dict[str, Any], trace_even
     """Replay a scenario, a comparison or a cluster with a progress bar.
 
     Args:
-        scenario: of one of these kinds.
-        stored: whether the result is going to be stored.
-        live: options of a run on a device; none simulates.
-        trace_events: whether a time line is stored, too.
+        scenario: a single system, a comparison or a cluster.
+        stored: whether the result will be stored.
+        live: options of a run on a device; None simulates.
+        trace_events: whether to store a time line as well.
     """
     if isinstance(scenario, Comparison):
         return _comparison(scenario, stored=stored)
@@ -76,7 +76,7 @@ def replay(scenario: Scenario, *, stored: bool, live: dict[str, Any], trace_even
 
 
 def _one(scenario: Scenario, trace: Trace, *, stored: bool, run: Callable[..., Result] = run) -> Result:
-    """Replay a trace under one policy, by what replays it, with a progress bar."""
+    """Replay a trace under one policy, simulated or on a device, with a progress bar."""
     rows: Rows = ("iterations" if scenario.steps else "stretches") if stored else "none"
     with _counting(scenario.policy, trace) as progress:
         return run(scenario, trace, steps=rows, progress=progress)
@@ -84,7 +84,7 @@ def _one(scenario: Scenario, trace: Trace, *, stored: bool, run: Callable[..., R
 
 @contextmanager
 def _counting(label: str, trace: Trace) -> Iterator[ProgressCallback | None]:
-    """Show a bar over the requests of a trace."""
+    """Show a progress bar over the requests of a trace."""
     with show.bar(label) as progress:
 
         def update(over: int) -> None:
@@ -138,7 +138,7 @@ def _store(result: Result, folder: Path, timeline: Timeline | None = None) -> No
 
 
 def _comparison(comparison: Comparison, *, stored: bool) -> Replayed:
-    """Replay the same trace under one policy after another, all of which are known before any begins."""
+    """Replay the same trace under one policy after another; all are validated before the first begins."""
     scenarios = scenarios_of(comparison)
     trace = trace_of(comparison)
     results = {policy: _one(scenario, trace, stored=stored) for policy, scenario in scenarios.items()}
@@ -185,7 +185,7 @@ def _cluster(cluster: Cluster, trace: Trace, *, stored: bool) -> Replayed:
 
 
 def _store_cluster(result: ClusterResult, folder: Path) -> None:
-    """Write a cluster's result, of two pools with a figure."""
+    """Write a cluster's result, with a figure if it has two pools."""
     result.write(folder)
     if result.steps is not None:
         from pagesim.experiments.clusters.figures import pools_over_time

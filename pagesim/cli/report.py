@@ -90,13 +90,13 @@ NAMED = 3
 
 
 def _tree(folder: Path, at: float, nodes: int, *, json: bool) -> None:
-    """Print which prefixes a run's radix tree holds at an instant, which requests hold them, and since when.
+    """Print the prefixes in a run's radix tree at an instant, the requests that use them, and since when.
 
     Args:
-        folder: a stored run under sglang, which is replayed.
-        at: the instant, in seconds.
-        nodes: that are printed, the largest first; JSON has all.
-        json: whether JSON is printed.
+        folder: a stored run under sglang; it is replayed.
+        at: the instant, in simulated seconds.
+        nodes: number of nodes to print, the largest first; JSON has all.
+        json: whether to print JSON.
     """
     from pagesim.results.result import load
     from pagesim.results.tree_snapshots import tree_at

@@ -1,4 +1,4 @@
-"""``pagesim reproduce``: the PagedAttention paper's figures, its numbers beside ours."""
+"""``pagesim reproduce``: the PagedAttention paper's figures, with its numbers next to ours."""
 
 from __future__ import annotations
 

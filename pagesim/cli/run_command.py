@@ -1,4 +1,4 @@
-"""``pagesim run``: a trace under one policy or several, on several replicas, or on this machine's device."""
+"""``pagesim run``: replay a trace under one or several policies, on replicas, or on this machine's device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TRACE_EVENTS = Annotated[
 
 
 class Live(BaseModel):
-    """How a scenario is carried out on a device; not part of the scenario."""
+    """How to execute a scenario on a device; not part of the scenario."""
 
     device: str | None = Field(None, description="Carry out every iteration on this device. [cpu|cuda|auto]")
     attention: str = Field(
@@ -90,7 +90,7 @@ def command(
 
 
 def _written(scenario: Path | None) -> dict[str, Any]:
-    """Return the options of a scenario file, unchecked."""
+    """Return the options of a scenario file without validating them."""
     if scenario is None:
         return {}
     from pagesim.setup.scenario_files import read_toml
@@ -99,7 +99,7 @@ def _written(scenario: Path | None) -> dict[str, Any]:
 
 
 def _kind(given: dict[str, Any], *, live: bool) -> type[Scenario]:
-    """Return what kind of scenario these options make: a comparison, a cluster or one system."""
+    """Return the kind of scenario that these options describe: a comparison, a cluster or one system."""
     of_cluster = [name for name in ("replicas", "router", *APART) if name in given]
     of_cluster += [name for name in SEVERAL if given.get(name, 1) not in (1, "1", None)]
     kinds: dict[str, type[Scenario]] = {

@@ -1,4 +1,4 @@
-"""What commands of many runs have in common: their flags, a count of them, notes, numbers in tables."""
+"""Shared by commands of many runs: their flags, progress, notes and table cells."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def counted(label: str, runs: Iterable[T], total: int) -> Iterator[T]:
-    """Yield what runs came to as they are over, under a bar."""
+    """Yield the results of runs as they finish, with a progress bar."""
     with show.bar(label) as progress:
         if progress is not None:
             progress(0, total)
@@ -35,9 +35,9 @@ def counted(label: str, runs: Iterable[T], total: int) -> Iterator[T]:
 
 
 def say_notes(notes: Iterable[str]) -> None:
-    """Say, beside the output, what was noticed or assumed: each once, of many only the first.
+    """Print notes to standard error, each once, and of many only the first.
 
-    Of notes that differ in their numbers alone, as those of arrivals at several rates, one is said.
+    Of notes that differ only in numbers, such as those on several rates, one is printed.
     """
     alike: dict[str, list[str]] = {}
     for note in dict.fromkeys(note for run in notes for note in run.splitlines()):
@@ -52,7 +52,7 @@ def say_notes(notes: Iterable[str]) -> None:
 
 
 def all_rejected(summaries: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether no run served any request; then say so, and why, beside the output and before anything else."""
+    """Return whether no run served any request; if so, first print why to standard error."""
     runs = list(summaries)
     if not all(run["requests"]["rejected"] == run["requests"]["total"] for run in runs):
         return False
@@ -63,7 +63,7 @@ def all_rejected(summaries: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def number(value: float, margin: float = float("nan")) -> str:
-    """Return a number for a table, with its margin if it has one; a dash for NaN."""
+    """Format a number for a table, with its margin if given; NaN is a dash."""
     if value != value:
         return "–"
     return f"{value:.4g}" if margin != margin else f"{value:.4g} ± {margin:.2g}"

@@ -1,4 +1,4 @@
-"""``pagesim plan --saturate``: where a GPU's memory goes while models serve as much as their caches hold."""
+"""``pagesim plan --saturate``: how a GPU's memory is divided while the cache is full."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from pagesim.results.gpu_memory import FullMemory
 
 
 def saturate(models: str | None, gpu: str, jobs: int | None, out: Path | None, *, json: bool) -> None:
-    """Show where the memory of a full GPU goes, model by model.
+    """Show how the memory of a saturated GPU is divided, model by model.
 
     Each model serves single questions and then conversations, of ShareGPT's lengths, from twice as many
     clients as its cache holds requests.
 
     Args:
-        models: comma-separated; None takes those of the documentation.
-        gpu: the same for all.
+        models: comma-separated names; None takes those of the documentation.
+        gpu: the GPU of every model.
         jobs: parallel runs.
         out: folder for ``gallery.csv`` and the figure.
-        json: whether rows are printed as JSON.
+        json: whether to print rows as JSON.
     """
     from pagesim.results.gpu_memory import gallery_bars
 

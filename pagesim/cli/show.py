@@ -1,4 +1,4 @@
-"""What a person sees in the terminal: notes, sentences, figures and files that were written."""
+"""Terminal output: notes, sentences, figures and the names of written files."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ def as_json(value: Any) -> None:
 
 
 def say(sentence: str) -> None:
-    """Print a sentence as it is, but for what would command the terminal: it may hold names from files."""
+    """Print a sentence with control characters escaped, since it may hold names from files."""
     terminal().print(escaped(sentence), highlight=False, markup=False, soft_wrap=True)
 
 
 def say_if_cpu(device: str) -> None:
-    """Say of times that were measured on a CPU that they are none of the kernels."""
+    """Warn that times measured on a CPU are not the kernels' times."""
     if device == "cpu":
         say("These are times of the reference path on a CPU: they say nothing of the kernels.")
 
 
 def complain(sentence: str, style: str | None = None) -> None:
-    """Print a sentence beside the output."""
+    """Print a sentence to standard error."""
     terminal(beside=True).print(escaped(sentence), style=style, highlight=False, markup=False, soft_wrap=True)
 
 
 def say_notes(notes: Iterable[str]) -> None:
-    """Say, beside the output, what was noticed or assumed: each once."""
+    """Print notes to standard error, each once."""
     for note in dict.fromkeys(notes):
         complain(f"note: {note}", "dim")
 
 
 def stored(out: Path | None) -> None:
-    """Say where the result is."""
+    """Print where the result is stored."""
     if out is not None:
         say(f"stored in {out}")
 
 
 def wrote(files: Iterable[Path], *, beside: bool = False) -> None:
-    """Say which files were written; ``beside`` the output where that is JSON."""
+    """Print the names of written files; to standard error (``beside``) if the output is JSON."""
     if sentence := " and ".join(map(str, files)):
         (complain if beside else say)(f"wrote {sentence}")
 
@@ -65,7 +65,7 @@ Bar = Callable[..., None]
 
 @contextmanager
 def bar(label: str = "") -> Iterator[Bar | None]:
-    """Show a bar, with the time that the rest still takes, on a terminal; elsewhere nothing."""
+    """Show a progress bar with the remaining time; nothing unless on a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = terminal(beside=True)
@@ -88,7 +88,7 @@ def bar(label: str = "") -> Iterator[Bar | None]:
 
 @contextmanager
 def doing(first: str) -> Iterator[Callable[[str], None]]:
-    """Say on a terminal what is being done, while it lasts; yield what is told of each further step."""
+    """Show the current step on a terminal; yield a callback for further steps."""
     console = terminal(beside=True)
     if not console.is_terminal:
         yield lambda _: None
@@ -98,7 +98,7 @@ def doing(first: str) -> Iterator[Callable[[str], None]]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, which may be there."""
+    """Create a folder unless it exists."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -106,7 +106,7 @@ def make_folder(folder: Path) -> None:
 
 
 def put_figure(figure: Figure, folder: Path, name: str, force: bool | None = None) -> list[Path]:
-    """Write a figure into a folder, which need not be there yet; return its files, each written whole."""
+    """Write a figure into a folder, creating it if needed; return its files, each written atomically."""
     from pagesim.results.plots import save
 
     try:
@@ -130,14 +130,14 @@ def put_study(
     figure: Callable[[], Figure],
     **columns: Any,
 ) -> None:
-    """Store what a study found, if it has a folder: a row each in a CSV, and the figure beside it.
+    """Store a study's rows as CSV together with its figure, if a folder is given.
 
     Args:
-        out: the folder.
-        stem: what the files are called.
-        rows: of the table.
+        out: folder; None stores nothing.
+        stem: file name without its extension.
+        rows: rows of the table.
         figure: draws it.
-        columns: further ones, the same in every row.
+        columns: further columns, with the same value in every row.
     """
     if out is None:
         return
@@ -152,6 +152,6 @@ def _copy(draft: Path, out: BinaryIO) -> None:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a table, all of it or nothing, in the place of no file but one that begins as it does."""
+    """Write a table atomically; overwrite only a file that begins the same way."""
     check_file(file, "table", begins=text.partition("\n")[0])
     put_text(file, text)

@@ -1,4 +1,4 @@
-"""What a person sees of a bench: tables, and how far ours is behind others."""
+"""Terminal output of benchmarks: tables, and comparisons with other libraries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TITLES = {
 
 
 def tables(rows: list[Row]) -> None:
-    """Print a table a bench, and what could not be measured."""
+    """Print one table per benchmark, and what could not be measured."""
     for bench in BENCHES:
         mine = [row for row in rows if row["bench"] == bench]
         good = [row for row in mine if row["status"] == OK and row["run"] is None]
@@ -30,7 +30,7 @@ def tables(rows: list[Row]) -> None:
 
 
 def replayed(rows: list[Row]) -> None:
-    """Print what attention took over the block tables of each replay, and with its blocks in order."""
+    """Print attention's time with each replay's block tables, and with contiguous blocks."""
     import pandas as pd
 
     good = pd.DataFrame([row for row in rows if row["status"] == OK and row["run"] is not None])
@@ -60,7 +60,7 @@ def replayed(rows: list[Row]) -> None:
 
 
 def beside_peers(rows: list[Row]) -> None:
-    """Print how long ours takes beside the best other op of each shape."""
+    """Print the time of our kernel next to the fastest other op of each shape."""
     found = compare(rows)
     if not found:
         return
@@ -82,7 +82,7 @@ def beside_peers(rows: list[Row]) -> None:
 
 
 def ending(outcome: Outcome, out: Path | None) -> None:
-    """Say what was measured now, what before, and what is left."""
+    """Print what was measured now, what earlier, and what is left."""
     before = len(outcome.rows) - outcome.measured
     said = [f"{outcome.measured} points measured"]
     if before:
@@ -96,7 +96,7 @@ def ending(outcome: Outcome, out: Path | None) -> None:
 
 
 def put_figures(rows: list[Row], out: Path) -> None:
-    """Draw what the rows can fill into the bench's folder."""
+    """Draw the figures that the rows allow into the benchmark's folder."""
     from pagesim.kernels.bench.plots import save_figures
     from pagesim.results.style import LINE_COLOURS
 
@@ -104,7 +104,7 @@ def put_figures(rows: list[Row], out: Path) -> None:
 
 
 def _put(bench: str, rows: list[Row]) -> None:
-    """Print a table of what was measured; what all rows have in common stands in its title."""
+    """Print a table of measurements; what all rows have in common is in its title."""
     parts = [_parts(row) for row in rows]
     common = {
         name: texts.pop()
@@ -137,7 +137,7 @@ _SHARED = ("heads", "head_size", "dtype", "layout", "block_size", "direction")
 
 
 def _parts(row: Row) -> dict[str, str]:
-    """Return a row's parameters in few words."""
+    """Return a row's parameters as a short text."""
     return {
         "shape": _times(row, "batch", "context"),
         "query": _part(row, "query", "query {}"),
@@ -159,7 +159,7 @@ def _parts(row: Row) -> dict[str, str]:
 
 
 def _iteration(row: Row) -> str:
-    """Return what an iteration that swaps by layer is compared with."""
+    """Return the baseline of an iteration that swaps layer by layer."""
     if row.get("alone_s") is None:
         return ""
     alone, front, swap = (_us(row[name]) for name in ("alone_s", "in_front_s", "swap_s"))

@@ -1,4 +1,4 @@
-"""What a person sees of a live run: its machine, what its iterations took, what a check found."""
+"""Terminal output of live runs: the machine, iteration times and check results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PARTS = {
 
 
 def measured(result: Result) -> None:
-    """Print what a live run was carried out on, what its iterations took, and what was found in a check."""
+    """Print the machine of a live run, its iteration times and the results of a check."""
     live, steps = result.summary["live"], result.steps
     assert steps is not None
     how = f"{live['dtype']}, {live['attention']} attention"
@@ -38,7 +38,7 @@ def measured(result: Result) -> None:
 
 
 def verdict(check: Mapping[str, Any]) -> str:
-    """Return what a check found as a sentence."""
+    """Return the result of a check as a sentence."""
     looked = ", ".join(f"{number} {kind.replace('_', ' ')}" for kind, number in check["sequences"].items())
     errors = ", ".join(
         f"{name.replace('_', ' and ')} {'no number' if error is None else f'{error:.2g}'}"

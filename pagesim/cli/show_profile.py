@@ -1,4 +1,4 @@
-"""What a person sees of profiles in the terminal."""
+"""Terminal output of profiles."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TYPICAL = {
 
 
 def terms(profile: Profile) -> None:
-    """Print where a profile's terms come from and how wrong they are."""
+    """Print the sources and errors of a profile's terms."""
     sizes = ", ".join(str(size) if size != ANY_BLOCK else "any" for size in profile.block_sizes)
     say(f"{profile.name}: {profile.kind}")
     say(profile.sentence)
@@ -74,7 +74,7 @@ def terms(profile: Profile) -> None:
 
 
 def compared(profiles: Mapping[str, Profile]) -> None:
-    """Print what typical iterations cost by several profiles."""
+    """Print the cost of typical iterations under several profiles."""
     costs = []
     for profile in profiles.values():
         known = profile.block_sizes
@@ -91,7 +91,7 @@ def compared(profiles: Mapping[str, Profile]) -> None:
 
 
 def operators_row(table: OperatorTable) -> dict[str, Any]:
-    """Return what is known of a table, for JSON."""
+    """Return a table's metadata, for JSON."""
     return {
         "table": " ".join(table.name),
         "release": table.release,
@@ -100,7 +100,7 @@ def operators_row(table: OperatorTable) -> dict[str, Any]:
 
 
 def operators(system: str, found: Sequence[OperatorTable]) -> None:
-    """Print the tables of a system: their release, and how wrong a prediction from neighbours is."""
+    """Print a system's tables: their release, and the error of predicting points from their neighbours."""
     rows = []
     for table in found:
         errors = table.held_out

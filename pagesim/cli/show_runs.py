@@ -1,4 +1,4 @@
-"""What a person sees of runs: latencies, where the memory went, several systems side by side."""
+"""Terminal output of runs: latencies, memory, and several systems side by side."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def one(result: Result) -> None:
 
 
 def _capacity(memory: Summary) -> str:
-    """Return the size of a KV cache in words: in tokens, of a hybrid one in GiB on each GPU."""
+    """Return the size of a KV cache as text: in tokens, or in GiB per GPU for a hybrid cache."""
     size = capacity_in(memory)
     blocks = f"{memory['num_blocks']:,} blocks of {memory['block_size']}"
     if "capacity_bytes" in memory:
@@ -50,7 +50,7 @@ def _capacity(memory: Summary) -> str:
 
 
 def _tiers(tiers: dict[str, Summary]) -> None:
-    """Print what moved to and from each tier, a column a tier."""
+    """Print the transfers to and from each tier, one column per tier."""
     names = list(next(iter(tiers.values()))["bytes"])
     put_side_by_side(
         "Tiers, GiB",
@@ -60,7 +60,7 @@ def _tiers(tiers: dict[str, Summary]) -> None:
 
 
 def _groups(groups: dict[str, Summary]) -> None:
-    """Print where the memory of each KV group of a hybrid cache went, a column a group."""
+    """Print how the memory of each KV cache group is used, one column per group."""
     means = [group["per_iteration"] for group in groups.values()]
     put_side_by_side(
         "By KV group, % of capacity, mean over iterations",
@@ -74,7 +74,7 @@ def _groups(groups: dict[str, Summary]) -> None:
 
 
 def cluster(result: ClusterResult) -> None:
-    """Print what came of a cluster: all replicas together, and how they differ."""
+    """Print a cluster's results: all replicas together, and how they differ."""
     summary = result.summary
     say(_outcome(summary))
     _latencies(summary)
@@ -113,7 +113,7 @@ _OF_POOLS = {
 
 
 def _pools(result: ClusterResult) -> None:
-    """Print what became of pulls, and how the replicas of each pool differ."""
+    """Print the outcome of KV transfers, and how the replicas of each pool differ."""
     summary = result.summary
     pulls = summary["pulls"]
     rows = [
@@ -130,7 +130,7 @@ def _pools(result: ClusterResult) -> None:
 
 
 def _over_replicas(table: Any, shown: tuple[tuple[str, str, int], ...]) -> list[tuple[str, ...]]:
-    """Return rows of the least, the mean and the most over replicas."""
+    """Return rows of the minimum, mean and maximum over replicas."""
     rows = []
     for name, label, digits in shown:
         column = table[name]
@@ -140,7 +140,7 @@ def _over_replicas(table: Any, shown: tuple[tuple[str, str, int], ...]) -> list[
 
 
 def side_by_side(summaries: dict[str, Summary]) -> None:
-    """Print a comparison, a column a policy."""
+    """Print a comparison, one column per policy."""
     names = _broken(summaries)
     put_side_by_side(
         "KV cache, % of capacity, mean over iterations",
@@ -179,7 +179,7 @@ def side_by_side(summaries: dict[str, Summary]) -> None:
 
 
 def _bars(summaries: dict[str, Summary]) -> None:
-    """Print a stacked bar a policy, a character for each two percent, told apart by shape without colours."""
+    """Print one stacked bar per policy, one character per two percent, distinguishable without colours."""
     longest = max(map(len, summaries))
     for policy, summary in summaries.items():
         means = summary["memory"]["strict"]["per_iteration"]
@@ -202,7 +202,7 @@ def _bars(summaries: dict[str, Summary]) -> None:
 
 
 def _broken(policies: Iterable[str]) -> list[str]:
-    """Return names on two lines, so that five policies fit on a narrow terminal."""
+    """Break names into two lines, so that five policies fit on a narrow terminal."""
     return [name.replace("-", "-\n", 1) for name in policies]
 
 
@@ -255,7 +255,7 @@ def _outcome(summary: Summary) -> str:
 
 
 def _caches(summary: Summary) -> bool:
-    """Whether prefixes were cached, as the options say, or were found in any case."""
+    """Return whether prefix caching was on, by the options or by its hits."""
     options = {**summary["options"]["defaults"], **summary["options"]["given"]}
     radix = options.get("disable_radix_cache", True)
     return bool(options.get("enable_prefix_caching") or not radix or summary["prefix"]["cached_tokens"])

@@ -1,4 +1,4 @@
-"""What a person sees of recorded runs that were simulated."""
+"""Terminal output of simulations of recorded runs."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def absolute(found: Sequence[RecordedComparison]) -> dict[str, float]:
 
 
 def errors(title: str, found: Iterable[tuple[str, Mapping[str, Mapping[str, Residual]]]]) -> None:
-    """Print what was measured and what was simulated, and the error of each statistic, a row a metric.
+    """Print measured and simulated values with the error of each statistic, one row per metric.
 
     Args:
-        title: of the table.
-        found: of each run, after its name, by metric and statistic.
+        title: title of the table.
+        found: errors by run name, metric and statistic.
     """
     put_table(
         title,
@@ -56,7 +56,7 @@ def errors(title: str, found: Iterable[tuple[str, Mapping[str, Mapping[str, Resi
 
 
 def tables(found: Sequence[RecordedComparison], left_out: Mapping[str, str]) -> None:
-    """Print the errors of latencies, what was over time, and the runs that were left out."""
+    """Print latency errors, time series, and the runs that were left out."""
     names = [each.name if len(found) > 1 else "" for each in found]
     errors(
         "Simulated against recorded: latencies",
@@ -89,7 +89,7 @@ def tables(found: Sequence[RecordedComparison], left_out: Mapping[str, str]) -> 
 
 
 def _reasons(left_out: Mapping[str, str]) -> dict[str, int]:
-    """Return why runs were left out, without their names, and how many for each reason."""
+    """Return the reasons why runs were left out, with the number of runs for each."""
     counted: dict[str, int] = {}
     for name, sentence in left_out.items():
         reason = sentence.removeprefix(f"{name}: ")

@@ -1,4 +1,4 @@
-"""Spellings of flags that are taken besides the ones that ``--help`` shows."""
+"""Accepted spellings of flags that ``--help`` does not show."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SHORT = {"-tp": "--tensor-parallel-size"}
 
 
 def respelled(args: Sequence[str]) -> list[str]:
-    """Return the words of a command line with each flag as ``--help`` spells it."""
+    """Return the words of a command line with each flag spelled as in ``--help``."""
     words = []
     given = iter(args)
     for word in given:
@@ -49,7 +49,7 @@ def respelled(args: Sequence[str]) -> list[str]:
 
 
 def _variation(burstiness: str) -> str:
-    """Return the coefficient of variation of gamma arrivals of this shape, which vLLM's bench takes."""
+    """Return the coefficient of variation of gamma arrivals with vLLM bench's shape parameter."""
     try:
         shape = float(burstiness)
     except ValueError:

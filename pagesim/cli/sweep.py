@@ -1,4 +1,4 @@
-"""``pagesim sweep``: a scenario at every point of a grid, or the highest load that it bears."""
+"""``pagesim sweep``: replay a scenario over a grid, or find the highest load that meets an objective."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``pagesim trace``: look at, convert, fit and make traces."""
+"""``pagesim trace``: describe, convert, fit and make traces."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def convert(
 ) -> None:
     """Read a trace in any format and write it as Parquet or CSV.
 
-    What a benchmark's client or a server recorded of requests (vllm bench, GuideLLM, SGLang's bench) is a
-    trace of their times and lengths; of several runs in one file each goes into a file of its own.
+    Recordings of benchmark clients and servers (vllm bench, GuideLLM, SGLang's bench) become traces of
+    arrival times and lengths. Each run of a file with several runs is written to its own file.
 
     Example: pagesim trace convert AzureLLMInferenceTrace_conv.csv azure.parquet
     """
@@ -89,10 +89,10 @@ def convert(
 
 
 def _recorded(source: Path, target: Path, error: TraceError) -> dict[Path, Trace]:
-    """Return the requests of recorded runs, by the file that each goes into.
+    """Return the requests of recorded runs, by the file that each is written to.
 
     Raises:
-        PagesimError: what is wrong with the runs, or, where there are none, with the trace.
+        PagesimError: the runs, or the trace if there are none, are invalid.
     """
     try:
         runs = read(source)
@@ -175,7 +175,7 @@ def fit(
 
 
 def _show_statistics(table: pd.DataFrame) -> None:
-    """Print what ``describe`` found."""
+    """Print the statistics of ``describe``."""
     rows = [
         (measure.replace("_", " "), statistic.replace("_", " "), _quantity(value, statistic), unit)
         for measure, statistic, value, unit in table.itertuples(index=False)

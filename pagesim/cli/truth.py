@@ -1,4 +1,4 @@
-"""``pagesim validate --recorded``: recorded runs simulated, and by how much each simulation is off."""
+"""``pagesim validate --recorded``: simulate recorded runs and print the errors."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from pagesim.setup.files import check_target, publish
 
 
 def bound(text: str | None) -> float | None:
-    """Return a bound on errors as a share; None where there is none.
+    """Return a bound on errors as a fraction; None if there is none.
 
     Raises:
-        PagesimError: it is no share of 0 to 1000 %.
+        PagesimError: it is not a percentage from 0 to 1000.
     """
     if text is None:
         return None
@@ -37,12 +37,12 @@ def truth(
     out: Path | None = None,
     as_json: bool = False,
 ) -> bool:
-    """Simulate the runs of these files and print their errors; return whether they are within a bound.
+    """Simulate the recorded runs of these files, print errors, and return whether they are within a bound.
 
     Args:
-        files: recordings; servers' logs and metrics among them are about all runs.
-        flags: options of the system; they win over what recordings say.
-        max_error: bound on the error of every mean, such as ``5%``.
+        files: recordings; server logs and metrics among them apply to all runs.
+        flags: options of the system; they override the recordings'.
+        max_error: bound on the error of each mean, such as ``5%``.
         out: folder for JSON and figures.
         as_json: print JSON and nothing else.
 

@@ -1,4 +1,4 @@
-"""``pagesim validate``: recorded runs simulated, or a trace carried out and simulated, and the errors."""
+"""``pagesim validate``: simulate recorded runs, or run a trace live and simulated, and print the errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LEFT_OUT = ("policy", "preemption", "cost")
 
 
 class Validation(BaseModel):
-    """What is held against what; not part of the scenario."""
+    """What to compare; not part of the scenario."""
 
     policies: str = Field(POLICIES, description=f"Policies, separated by commas. [default: {POLICIES}]")
     preemptions: str = Field(
@@ -171,7 +171,7 @@ def _live(scenario: Path | None, out: Path | None, json: bool, flags: dict[str, 
 
 
 def _profile(asked: Validation, chosen: Scenario, device: str, folder: Path) -> tuple[Profile, str]:
-    """Return the profile, and what names it for a cost model."""
+    """Return the profile and its cost-model name."""
     from pagesim.costs.profiles import find_profile
 
     config = EngineConfig(chosen)
@@ -206,7 +206,7 @@ def _first(*values: Any) -> Any:
 
 
 def _differences(profile: Profile, how: dict[str, Any]) -> list[str]:
-    """Say where the live runs are not what the profile was measured with."""
+    """Print where the live runs differ from the conditions of the profile's measurements."""
     with_ = profile.machine.get("live", {})
     said = [
         f"the profile was measured with {name} {with_[name]}, the live runs have {how[name]}"
@@ -219,7 +219,7 @@ def _differences(profile: Profile, how: dict[str, Any]) -> list[str]:
 
 
 def _without_pressure(cases: list[Case]) -> list[str]:
-    """Name the cases in which nothing was preempted: they say nothing of what preemption takes."""
+    """Name the cases without preemption, which cannot validate preemption costs."""
     calm = [case.name for case in cases if not any(_counted(case.live)) and not any(_counted(case.simulated))]
     if not calm:
         return []
