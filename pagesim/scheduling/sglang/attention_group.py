@@ -29,7 +29,7 @@ class SglangRank(Sglang):
         memory: this rank's memory, as for `Sglang`.
         options: options of all ranks together, as given to the server.
         max_model_len: tokens of the model's context.
-        prices: unused.
+        prices: has no effect on SGLang's decisions.
 
     Attributes:
         mode: the kind of the last turn: prefill, mixed, decode, ``turned`` (decodes that run as prompts of
