@@ -24,8 +24,8 @@ class TierLinks(NamedTuple):
         block_bytes: bytes of a block on each GPU.
         chunk_blocks: blocks per chunk.
         chunk_bytes: bytes of a chunk in a tier.
-        load_times, store_times: for each tier, the time to copy blocks from it to the device, and from the
-            device to it.
+        load_times, store_times: one function per tier, for the time to copy blocks from it to the device, or
+            from the device to it.
     """
 
     queues: ChainLinks

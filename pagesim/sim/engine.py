@@ -119,7 +119,7 @@ class Engine:
         # Whether the next iteration can only repeat the last one: all waiting requests were considered, and
         # no request has since arrived or left that could change the outcome.
         self._is_settled = False
-        # When the next copy ends, which a later iteration learns; 0 if each iteration must be planned.
+        # When the next copy ends, for an iteration to learn of; 0 if each iteration must be planned.
         self._due = NEVER
         self.executor = executor
         self.recorder = recorder
@@ -267,7 +267,7 @@ class Engine:
         insort(self.aborts, (instant, row), lo=self._next_abort)
 
     def settle(self, now: int) -> bool:
-        """Enqueue the requests that have arrived, then apply aborts; return whether there were any aborts."""
+        """Enqueue the requests that have arrived, then apply aborts; return whether any were due."""
         queue = self.scheduler.queue
         if queue.next_arrival <= now:
             if self.scheduler.arrival_matters():
@@ -333,7 +333,7 @@ class Engine:
         return True
 
     def _wait(self, now: int, *, naps: bool) -> None:
-        """Let the turn at hand end with the oldest batch in flight."""
+        """End the current turn when the oldest batch in flight finishes."""
         self.waits, self._naps = True, naps
         self.over_at = max(self._in_flight[0][0], now)
 

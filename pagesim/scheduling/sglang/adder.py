@@ -36,8 +36,8 @@ class AddReqResult(Enum):
 class PrefillAdder:
     """The budget of one admission pass: the remaining tokens of the iteration and of memory.
 
-    A share of the tokens that running requests may still generate counts against memory. That share is a
-    float, added up in the order of the batch, because every comparison uses that very sum. Free memory is
+    A share of the tokens that running requests may still generate counts against memory. It is added up as a
+    float in the order of the batch, because every comparison depends on that very sum. Free memory is
     queried anew each time. The pool of sliding-window layers has a budget of its own. Future tokens of
     running requests do not count against it: they hold a window, and free as much as they allocate.
 
@@ -318,7 +318,7 @@ class PrefillAdder:
     # The window pool
 
     def _swa_needed(self, tokens: int, to_come: int) -> int:
-        """Return the most tokens that a request allocates in the window pool."""
+        """Return the maximum number of tokens that a request allocates in the window pool."""
         window = self._pool.window
         at_once = tokens if self.rem_chunk_tokens is None else min(tokens, self.rem_chunk_tokens)
         return max(at_once - window, 0) + min(tokens + to_come, window) + self._page
@@ -331,7 +331,7 @@ class PrefillAdder:
             return self.rem_chunk_tokens
         if self.rem_chunk_tokens is None or needed < self._pool.swa_capacity:
             return 0
-        # It would never fit as a whole, so that as much of it runs as fits now.
+        # It would never fit as a whole, so as much of it runs as fits now.
         fits = self.rem_swa_tokens - self._swa_needed(0, to_come)
         return min(self.rem_chunk_tokens, max(0, fits // page * page))
 

@@ -33,7 +33,7 @@ class HiCacheController:
         write_time: returns the duration of a copy to the host.
 
     Attributes:
-        now: instant of the current decision, in ticks; synchronous copies push it back.
+        now: instant of the current decision, in ticks; synchronous copies delay it.
         busy_until: when the launched iterations end, in ticks.
         waited: ticks by which loads prolong the last iteration, which waits for them layer by layer.
     """

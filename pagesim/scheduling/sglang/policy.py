@@ -100,7 +100,7 @@ class SchedulePolicy:
         self._passes += 1
 
     def _response_ratio(self, request: SglangRequest, late: set[SglangRequest]) -> float:
-        """Return the sort key of ``hrrn``: minus a request's waiting time over its uncached prompt tokens."""
+        """Return the sort key of ``hrrn``: minus the tokens processed since its entry per uncached token."""
         if request in late:
             return _LAST
         left = max(0, request.prompt - request.matched_len)
@@ -132,7 +132,7 @@ def _compute_prefix_matches(tree: RadixTree, requests: list[SglangRequest]) -> s
 
 
 def _depth_first(tree: RadixTree, requests: list[SglangRequest]) -> list[SglangRequest]:
-    """Return requests in depth-first order of the tree, children with more waiting requests first."""
+    """Return requests in depth-first post-order of the tree, children with more waiting requests first."""
     at: dict[Node, list[SglangRequest]] = {}
     below: dict[Node, int] = {}
     for request in requests:

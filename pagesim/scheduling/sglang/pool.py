@@ -127,10 +127,10 @@ class TokenPool:
             )
         if steps <= 0 or available < decoding:
             return 0
-        # Before each step, there must be as many available pages as decoding requests.
+        # Before each step, at least as many pages must be available as requests decode.
         return 1 + memory.steps_that_fit(steps - 1, memory.free_blocks - available + decoding)
 
-    # What the tree holds
+    # The radix tree
 
     def match_prefix(self, req: SglangRequest) -> None:
         """Look up all tokens of a request but the last."""

@@ -30,12 +30,12 @@ class SglangRequest(EngineRequest):
         entry: number of its last entry into the waiting queue, counted over all requests.
         processed_at_entry: tokens that the engine had processed at that entry.
         importance: the larger, the sooner it is served; 0 for all requests without priorities.
-        branch: whole chunks of tokens shared with the tree beyond the matched prefix; 0 if none are.
+        branch: tokens shared with the tree, in whole chunks, if more than were matched; 0 otherwise.
         tracked: tokens after which its last prefill left a state that is not cached yet; 0 for none.
         untracked: token counts after which a decode should have left a state but did not.
         committed: with drafts, tokens whose KV counts; it holds slots for more.
-        generated: with drafts, tokens generated once nothing is in flight any more; 0 until its whole prompt
-            has run. No decision depends on it.
+        generated: with drafts, tokens that it will have generated once nothing is in flight any more; 0 until
+            its whole prompt has run. No decision depends on it.
     """
 
     __slots__ = (

@@ -1,4 +1,4 @@
-"""SGLang's scheduler, release 0.5.23: prompts first, admission by an estimate, retraction, a radix tree.
+"""SGLang's scheduler, release 0.5.23: prefill first, admission by estimate, retraction, radix tree.
 
 Source: ``srt/managers/scheduler.py``.
 """
@@ -135,7 +135,7 @@ class Sglang(Scheduler):
 
     @classmethod
     def takes_in(cls, prompt: IntColumn, output: IntColumn, max_model_len: int) -> npt.NDArray[np.bool_]:
-        return np.ones(len(prompt), bool)  # too long a prompt is answered with one token
+        return np.ones(len(prompt), bool)  # overlong prompts are answered with one token
 
     @classmethod
     def caches_prefixes(cls, options: SglangOptions) -> bool:
