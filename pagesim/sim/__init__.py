@@ -1,1 +1,1 @@
-"""The simulation itself: the clock, the engine's loop with its fast-forward, and what an iteration takes."""
+"""The simulation itself: the clock, the engine loop with its fast-forward, and iteration times."""

@@ -1,4 +1,4 @@
-"""Clients: who sends which request when, where that depends on when others are over."""
+"""Closed-loop clients: when each request is sent, where that depends on when others finish."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from pagesim.workloads.arrivals import numbered_sessions
 from pagesim.workloads.trace import IntColumn, Trace
 
 _NOT_DUE = 1 << 64
-"""Later than any instant at which a request can be due, in ticks."""
+"""An instant later than any at which a request can be due, in ticks."""
 
 
 class Clients:
     """The clients of a closed loop.
 
-    A request is due at its arrival. Where the trace has ``think_s``, a later turn of a session is due when
-    the turn before is over and the client has thought. It is sent when it is due, or when fewer requests than
-    the bound are outstanding, whichever is later; those that wait for that are sent in the order in which
-    they were due, equal ones in that of the trace. A request is over when all its samples are, however they
-    ended; one that is rejected, as soon as it is sent. What is over at an instant makes room at that instant.
+    A request is due at its arrival. If the trace has ``think_s``, each later turn of a session is due one
+    think time after the previous turn has ended. A request is sent when it is due, or when fewer than
+    ``max_concurrency`` requests are outstanding, whichever is later. Requests that wait for this are sent in
+    order of their due times, with ties in trace order. A request ends when all its samples have ended, in
+    whatever way; a rejected one ends as soon as it is sent. Its slot is free at that same instant.
 
     Args:
         trace: the requests as an engine sees them.
-        accepted: the rows that are not rejected at submission, rising.
-        request_of: for each row the client's request that it is a sample of, ``[N]``, not falling.
-        max_concurrency: requests that may be outstanding; None for any number.
-        client_timeout: seconds from sending after which a client goes away; None for never.
-        until: ticks after which nothing is sent; None for no end.
+        accepted: rows that are not rejected at submission, in ascending order.
+        request_of: the client request that each row is a sample of, ``[N]``, non-decreasing.
+        max_concurrency: number of requests that may be outstanding; None for no limit.
+        client_timeout: seconds after sending at which a client aborts its request; None for never.
+        until: ticks after which nothing is sent; None for no limit.
 
     Attributes:
-        sent, due: ticks of every row, ``[N]``; -1 for what has not happened.
+        sent, due: ticks at which each row was sent or due, ``[N]``; -1 if that has not happened.
     """
 
     def __init__(
@@ -71,20 +71,20 @@ class Clients:
             patience = np.minimum(patience, client_timeout)
         waits = np.where(np.isfinite(patience), patience, 0.0)
         self._patience = array("q", np.where(np.isfinite(patience), to_tick_column(waits), NEVER).tolist())
-        self._begin = array("q", np.flatnonzero(begins).tolist())  # what arrives by itself, in order
-        self._at = 0  # the place of the next of them
-        self._turns: list[tuple[int, int]] = []  # turns that are due at a known instant: a heap
-        self._left = array("q", [0]) * requests  # samples that are not over, of those that are sent
+        self._begin = array("q", np.flatnonzero(begins).tolist())  # requests due at their arrival, in order
+        self._at = 0  # index of the next of them
+        self._turns: list[tuple[int, int]] = []  # heap of later turns whose due time is known
+        self._left = array("q", [0]) * requests  # unfinished samples of each request sent
         self._places = requests if max_concurrency is None else max_concurrency
-        self._freed = 0  # when the last place became free
+        self._freed = 0  # when a slot was last freed
         self._until = _NOT_DUE - 1 if until is None else until
-        self._leaving: list[tuple[int, int]] = []  # sent, but not told yet
+        self._leaving: list[tuple[int, int]] = []  # sent, but not yet returned by ``send_until``
         self.sent = array("q", [-1]) * len(trace)
         self.due = array("q", [-1]) * len(trace)
 
     @property
     def next_send(self) -> int:
-        """When the next request is sent, in ticks, if none is over before; ``NEVER`` if none is."""
+        """When the next request is sent if none ends before, in ticks; ``NEVER`` if none is sent."""
         if self._leaving:
             return self._leaving[0][1]
         if not self._places:
@@ -93,23 +93,23 @@ class Clients:
         return due if due <= self._until else NEVER
 
     def send_until(self, now: int) -> list[tuple[int, int]]:
-        """Return what is sent up to an instant and was not told before: (index among the accepted, ticks)."""
+        """Return requests sent up to an instant and not returned before: (index among accepted, ticks)."""
         self._send_due(now)
         found, self._leaving = self._leaving, []
         return found
 
     def request_ended(self, row: int, now: int) -> None:
-        """Learn that a sample, or a request with all of its samples, has ended at an instant."""
+        """Note that a sample, or a request with all of its samples, has ended at an instant."""
         request = self._request_of[row]
         self._left[request] -= 1
         if not self._left[request]:
-            self._send_due(now)  # what was due before found places that were free before
+            self._send_due(now)  # earlier requests go into slots that were free before this one
             self._places += 1
             self._freed = now
             self._follow(request, now)
 
     def abort_time(self, row: int) -> int | None:
-        """Return when the client of a request that was sent goes away, in ticks; None if it does not."""
+        """Return when the client aborts a request that was sent, in ticks; None if it never does."""
         patience = self._patience[self._request_of[row]]
         return None if patience == NEVER else self.sent[row] + patience
 
@@ -127,7 +127,7 @@ class Clients:
             self._send(self._take(), due, max(due, self._freed))
 
     def _take(self) -> int:
-        """Take the request that is due next."""
+        """Remove and return the request that is due next."""
         if self._at == len(self._begin):
             return heappop(self._turns)[1]
         request = self._begin[self._at]
@@ -148,7 +148,7 @@ class Clients:
         self._leaving += [(index, now) for index in samples]
 
     def _follow(self, request: int, now: int) -> None:
-        """Let the client of a request that is over think, if it has another turn."""
+        """Schedule the session's next turn, if it has one, after its think time."""
         turn = self._next_turn[request]
         if turn >= 0:
             heappush(self._turns, (now + self._think[turn], turn))

@@ -1,4 +1,4 @@
-"""Simulated time: whole picoseconds, so that fast-forward and stepping add up to the same, to the bit."""
+"""Simulated time in whole picoseconds, so that fast-forwarding and stepping agree to the bit."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 TICKS_PER_SECOND: Final = 10**12
-"""Costs are rounded to this grid once, when a cost model is made; afterwards time is exact arithmetic."""
+"""Costs are rounded to this grid once, when a cost model is built; after that, time is exact arithmetic."""
 
 LONGEST_S = 4.6e6
-"""About 53 days, the longest time that is simulated: its ticks fit 62 bits, as compiled integers do."""
+"""Longest simulated time in seconds, about 53 days: its ticks fit the 62 bits of compiled integers."""
 
 BEYOND_THE_CLOCK = (OverflowError, struct.error)
-"""What is raised where ticks that do not fit one are written down."""
+"""Exceptions raised when ticks that do not fit such an integer are stored."""
 
 
 def to_ticks(seconds: float) -> int:
@@ -52,7 +52,7 @@ def steps_before(first: int, increment: int, span: int) -> int:
     root = 2 * span / (p + sqrt(p * p + 2.0 * increment * span))
     steps = int(root)
     if 1e-4 < root - steps < 0.9999:
-        return steps + 1  # the root is good to 12 digits: only next to a whole number must integers decide
+        return steps + 1  # the root is good to 12 digits: only close to an integer is an exact test needed
     while steps > 0 and span_of(first, increment, steps) >= span:
         steps -= 1
     while span_of(first, increment, steps) < span:
@@ -61,5 +61,5 @@ def steps_before(first: int, increment: int, span: int) -> int:
 
 
 def span_of(first: int, increment: int, steps: int) -> int:
-    """Return the ticks that ``steps`` steps take when step ``j`` lasts ``first + j·increment``."""
+    """Return the total ticks of ``steps`` steps, of which step ``j`` lasts ``first + j·increment``."""
     return steps * first + increment * (steps * (steps - 1) // 2)

@@ -1,4 +1,4 @@
-"""Copies: carries out what is copied to and from the tiers behind a device, beside its iterations."""
+"""Carries out copies between a device and the tiers behind it while iterations run."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pagesim.scheduling.offload.jobs import Job, Transfers
 from pagesim.setup.compiled import mypyc_attr
 
 CopyTime = Callable[[int], int]
-"""Ticks that a copy of so many blocks takes."""
+"""Returns the ticks that a copy of a given number of blocks takes."""
 
 
 class TierLinks(NamedTuple):
-    """The links of a chain, and what goes over them.
+    """The links of a chain of tiers, and the sizes of what they carry.
 
     Attributes:
-        queues: a queue a direction of each tier.
-        block_bytes: of a block on each GPU.
-        chunk_blocks: blocks a chunk.
-        chunk_bytes: of a chunk in a tier.
-        load_times, store_times: of each tier, what a copy of so many blocks takes between it and the device,
-            either way.
+        queues: one queue per direction of each tier.
+        block_bytes: bytes of a block on each GPU.
+        chunk_blocks: blocks per chunk.
+        chunk_bytes: bytes of a chunk in a tier.
+        load_times, store_times: one function per tier, for the time to copy blocks from it to the device, or
+            from the device to it.
     """
 
     queues: ChainLinks
@@ -38,14 +38,14 @@ class TierLinks(NamedTuple):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class _Load:
-    """A load that is under way.
+    """A load in progress.
 
     Attributes:
-        job: that loads.
-        order: of its submission.
-        ready: when the device is through with what was launched before it.
-        hops: its moves from tier to tier that are not over.
-        end: of the last of its moves to the device, as far as they were sent.
+        job: the job that loads.
+        order: its position in the order of submission.
+        ready: when the device finishes what was launched before it, in ticks.
+        hops: number of its moves between tiers that have not finished.
+        end: when the last of its moves to the device sent so far ends, in ticks.
     """
 
     __slots__ = ("end", "hops", "job", "order", "ready")
@@ -62,11 +62,11 @@ class _Load:
 class TierCopies:
     """Copies blocks between the device and a chain of tiers while iterations run.
 
-    A job starts when the device is through with what was launched before it. Each of its moves waits for
-    those sent before it over its link in its direction, and for those that it comes after; a load is over
-    when all of it has come over the last link. What moves from tier to tier takes no turn of the engine: it
-    goes on, and the chain is told, while the engine computes or is idle. A job that is copied from several
-    tiers copies chunks as a whole.
+    A job starts when the device has finished what was launched before it. Each of its moves waits for the
+    moves sent earlier over the same link in the same direction, and for the moves that it depends on. A load
+    has finished when all of it has crossed the last link. Moves between tiers need no turn of the engine:
+    they proceed, and the chain is notified, while the engine computes or is idle. A job that is copied from
+    several tiers copies whole chunks.
 
     Source: vLLM 0.33.0, v1/kv_offload/cpu/gpu_worker.py, and the order of calls in its model runner.
 
@@ -90,24 +90,24 @@ class TierCopies:
     def __init__(self, backing: ChainBacking, links: TierLinks) -> None:
         self._backing = backing
         self._links = links
-        self._moving: list[tuple[int, int, Move]] = []  # from tier to tier: each with when it is over
-        self._ends: dict[Move, int] = {}  # when each of them is over
+        self._moving: list[tuple[int, int, Move]] = []  # heap of moves between tiers: (end, order, move)
+        self._ends: dict[Move, int] = {}  # when each of these moves ends
         self._load_of: dict[Move, _Load] = {}
-        self._storing: list[tuple[int, int, Job]] = []  # each job with when it is over
-        self._loading: list[tuple[int, int, Job]] = []  # those that are on their last link
+        self._storing: list[tuple[int, int, Job]] = []  # heap of stores: (end, order, job)
+        self._loading: list[tuple[int, int, Job]] = []  # the same for loads that are on their last link
         self._sent = 0
         self._unsent: list[Job] = []  # stores of the last iteration
 
     @property
     def due(self) -> int:
-        """When the next copy is over, in ticks; 0 where some wait for an iteration or for another tier."""
+        """When the next copy ends, in ticks; 0 if any copy waits for an iteration or for another tier."""
         if self._unsent or self._load_of:
             return 0
         ends = [queue[0][0] for queue in (self._storing, self._loading) if queue]
         return min(ends, default=NEVER)
 
     def advance(self, now: int) -> None:
-        """Carry out what moves from tier to tier until an instant, and send what has begun."""
+        """Finish the moves between tiers that end by an instant, and send the moves that are now due."""
         moving, chain = self._moving, self._backing.chain
         while moving and moving[0][0] <= now:
             end, _, move = heappop(moving)
@@ -133,9 +133,9 @@ class TierCopies:
         """Start the stores of the last iteration; return when the next one can be launched.
 
         Args:
-            transfers: of the next one.
-            now: when it was decided, in ticks.
-            busy: when what was launched before it is over.
+            transfers: the transfers of the next iteration.
+            now: when that iteration was decided, in ticks.
+            busy: when what was launched before it ends, in ticks.
         """
         self.advance(now)
         flushed = transfers.flushed
@@ -145,15 +145,15 @@ class TierCopies:
         return max(now, *waits) if waits else now
 
     def after(self, transfers: Transfers, now: int, busy: int, *, naps: bool) -> list[Job]:
-        """Start the loads of an iteration that was just launched; return the jobs that are over.
+        """Start the loads of an iteration that was just launched; return the jobs that have finished.
 
-        The next one is launched by the time that this one is over, and starts this one's stores then. Where
-        the engine naps between them that time is not known yet.
+        The next iteration is launched by the time this one ends, and starts this one's stores then. If the
+        engine naps in between, that time is not known yet.
 
         Args:
-            transfers: of it.
-            now: when it was launched.
-            busy: when it is over.
+            transfers: the transfers of this iteration.
+            now: when it was launched, in ticks.
+            busy: when it ends, in ticks.
             naps: whether it computes nothing, so that the engine may nap before the next one.
         """
         self.advance(now)
@@ -170,7 +170,7 @@ class TierCopies:
         return over
 
     def finished_by(self, now: int) -> list[Job]:
-        """Return the jobs of which an iteration learns that is launched now: all that are over since."""
+        """Return the newly finished jobs, of which an iteration launched now learns."""
         over: list[Job] = []
         for queue in (self._storing, self._loading):
             while queue and queue[0][0] <= now:
@@ -184,7 +184,7 @@ class TierCopies:
         return self._sent
 
     def _send(self, move: Move, now: int) -> None:
-        """Send a move from tier to tier."""
+        """Send a move between two tiers."""
         ready = max([now, *[self._ends.get(each, now) for each in move.after]])
         queue = self._links.queues.between(move.source, move.target)
         _, end = queue.send(ready, move.chunks * self._links.chunk_bytes)
@@ -201,7 +201,7 @@ class TierCopies:
             self._send(move, now)
 
     def _store(self, jobs: Sequence[Job], ready: int) -> None:
-        """Start stores, once the device is ready."""
+        """Start stores as soon as the device is ready."""
         for job in jobs:
             end = 0
             for move in job.copy.moves:
@@ -218,6 +218,6 @@ class TierCopies:
         return queue.occupy(ready, times(blocks), blocks * links.block_bytes)[1]
 
     def _settle(self, load: _Load) -> None:
-        """Await the end of a load of which all is on its last link."""
+        """Queue a load for its end once all of it is on its last link."""
         if not load.hops:
             heappush(self._loading, (load.end, load.order, load.job))

@@ -1,9 +1,8 @@
 """The engine: replays arrivals through a scheduler on a simulated clock.
 
-One turn of its loop is one decision: the scheduler plans an iteration, the executor says how long it takes,
-and where the scheduler knows that nothing can change for a while the engine fast-forwards over the iterations
-that follow. A fast-forward is never an approximation: the records, iteration by iteration, are those of
-stepping.
+Each turn of its loop makes one decision: the scheduler plans an iteration, and the executor returns its
+duration. Where the scheduler knows that nothing can change for a while, the engine fast-forwards over the
+following iterations. Fast-forwarding is exact: it leaves the same per-iteration records as stepping.
 """
 
 from __future__ import annotations
@@ -32,38 +31,38 @@ from pagesim.sim.pipeline import Pipeline
 from pagesim.sim.process import drive
 
 NAP: Final = TICKS_PER_SECOND // 1000
-"""Ticks for which the engine process sleeps after an empty schedule while it has requests."""
+"""Ticks for which the engine sleeps after an empty schedule while it still has requests."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Engine:
-    """Runs one scheduler to the end; `Scheduler.in_flight` batches at most are in flight.
+    """Runs one scheduler to the end, with at most `Scheduler.in_flight` batches in flight.
 
-    One turn schedules a batch, and then waits for the oldest one in flight if there are as many as there may
-    be, or if there is nothing else to do. With one, an iteration is decided when the one before it is over;
-    with two, when the one before the one before it is, and it begins when the one before it is over; with
-    more, when the first stage of a pipeline is free. There a schedule may be empty; that is an iteration of
-    no length, which is in flight as any other.
+    Each turn schedules a batch. It then waits for the oldest batch in flight if that limit is reached, or if
+    there is nothing else to do. With a limit of one, an iteration is decided when the previous one has
+    finished. With two, it is decided when the one before that has finished, and starts when the previous one
+    ends; with more, it starts when the first pipeline stage is free. With two or more a schedule may be
+    empty: that is an iteration of zero length, in flight like any other.
 
     Source: vLLM 0.33.0, v1/engine/core.py, ``EngineCore.step`` and ``step_with_batch_queue``.
 
     Args:
-        scheduler: with its memory and its arrivals.
-        executor: what an iteration takes.
-        recorder: what is written down.
-        observers: further ones, called after the recorder.
-        fast_forward: whether iterations that decide nothing are taken at once; without, each is planned.
-        until: no iteration is decided after this instant, in ticks; None for no end.
-        aborts: when a request's client goes away unless it is over: (ticks, row of the trace), in order.
-        strict_compat: whether to stop, with `StrictCompatError`, where the real engine hangs, leaks or dies.
-        copies: carries out what is copied between the device and a tier, where there is one.
-        pipeline: the stages through which batches pass; None where one stage has all layers.
+        scheduler: the scheduler to run, with its memory and arrivals.
+        executor: returns how long each iteration takes.
+        recorder: records what happens.
+        observers: further observers, called after the recorder.
+        fast_forward: whether to skip over iterations that decide nothing; if not, each one is planned.
+        until: last instant at which an iteration may be decided, in ticks; None for no limit.
+        aborts: when clients abort requests that have not finished: (ticks, row of the trace), in order.
+        strict_compat: whether to raise `StrictCompatError` where the real engine hangs, leaks or dies.
+        copies: carries out the copies between the device and its tiers; None without tiers.
+        pipeline: the stages that batches pass through; None if a single stage holds all layers.
 
     Attributes:
-        failure_modes: how often a request met one, and which.
-        run: the fast-forward at hand; it has no steps if the next iteration is planned.
-        over_at: when what was decided last is over, in ticks.
-        waits: whether that ends with the oldest batch in flight.
+        failure_modes: number of requests that met each failure mode.
+        run: the current fast-forward; it has zero steps if the next iteration is planned.
+        over_at: when the last decision's iterations or wait end, in ticks.
+        waits: whether that is when the oldest batch in flight finishes.
     """
 
     __slots__ = (
@@ -111,16 +110,16 @@ class Engine:
         self.scheduler = scheduler
         self.copies = copies
         self.pipeline = pipeline
-        # When each batch in flight is over, and the jobs that were over when it was launched.
+        # For each batch in flight, when it ends and which jobs had finished when it was launched.
         self._in_flight: deque[tuple[int, Sequence[Job]]] = deque()
         self._ahead = scheduler.in_flight - 1
-        self._first_at = 0  # when the first step of the fast-forward at hand is decided
+        self._first_at = 0  # when the first step of the current fast-forward is decided
         self.waits = False
-        self._naps = False  # whether it computes nothing
-        # Whether the next iteration can only do what the last one does: requests that wait were looked at,
-        # and none has arrived or gone since that could change what became of them.
+        self._naps = False  # whether the last batch was empty, so that the engine may sleep
+        # Whether the next iteration can only repeat the last one: all waiting requests were considered, and
+        # no request has since arrived or left that could change the outcome.
         self._is_settled = False
-        # When a copy ends, of which the next iteration learns; 0 where each must be planned.
+        # When the next copy ends, for an iteration to learn of; 0 if each iteration must be planned.
         self._due = NEVER
         self.executor = executor
         self.recorder = recorder
@@ -133,7 +132,7 @@ class Engine:
         self.failure_modes: Counter[FailureMode] = Counter()
         self.aborts = list(aborts)
         self.aborted_tokens = 0
-        self._next_abort = 0  # the place of the next of them
+        self._next_abort = 0  # index of the next entry of ``aborts``
         self.run = FastForward()
         self.over_at = 0
         self.events.begun(scheduler)
@@ -143,7 +142,7 @@ class Engine:
     # Driving it
 
     def replay(self) -> None:
-        """Replay everything that the scheduler expects, on a clock of its own.
+        """Replay all of the scheduler's arrivals on a separate clock.
 
         Raises:
             PagesimError: the simulated time exceeds what the clock can count.
@@ -154,16 +153,16 @@ class Engine:
         self.end()
 
     def decide(self, now: int) -> bool:
-        """Decide what happens from ``now`` on, until ``over_at``.
+        """Decide what happens from ``now`` until ``over_at``.
 
         Returns:
-            Whether anything does; if not, no request runs or waits.
+            Whether anything happens; if not, no request is running or waiting.
         """
         scheduler, in_flight, copies, run = self.scheduler, self._in_flight, self.copies, self.run
         if scheduler.queue.next_arrival <= now or self.aborts:
             self.settle(now)
         if copies is not None:
-            copies.advance(now)  # what moves from tier to tier goes on beside the engine
+            copies.advance(now)  # moves between tiers proceed independently of the engine
         run.steps, run.decided = 0, now
         if self.fast_forward and self._fast_forwards(now):
             return True
@@ -199,14 +198,14 @@ class Engine:
             self.waits, self._naps = False, naps
             self.over_at = launched
         if self.fast_forward and not self._ahead:
-            # What follows this batch may be known: both are taken in one decision.
+            # What follows this batch may be known already; then one decision covers both.
             steps = scheduler.steps_until_next_decision()
             if steps > 0:
                 self._fast_forward(steps, end, end)
         return True
 
     def complete(self, now: int) -> int:
-        """End what was decided last, at ``over_at``; return when to decide again."""
+        """Complete the last decision at ``over_at``; return when to make the next one."""
         run, scheduler, in_flight, copies = self.run, self.scheduler, self._in_flight, self.copies
         arrived: Sequence[Job] = ()
         if run.steps:
@@ -235,21 +234,21 @@ class Engine:
         if copies is not None and arrived:
             scheduler.transferred(arrived)
             if not self._ahead:
-                self._due = copies.due  # of those that are left
+                self._due = copies.due  # of the remaining copies
         return now + NAP if self._naps and scheduler.has_work else now
 
     def end(self, ends: Sequence[int] = ()) -> None:
-        """Decide nothing more, and hand over what was recorded; ``ends`` are those of batches in flight."""
+        """Stop deciding and flush the recorder; ``ends`` are when the batches in flight finish."""
         for over_at in ends or [own for own, _ in self._in_flight]:
             self.scheduler.start_draining()
             self.scheduler.finish(over_at)
         self._in_flight.clear()
         self.recorder.flush()
-        # The observers would keep the engine, and all arrivals, until a garbage collection.
+        # Otherwise the observers would keep the engine and all arrivals alive until a garbage collection.
         self.scheduler.events = self.events = Observer()
 
     def replan_at(self, instant: int) -> int:
-        """Let no step of the fast-forward at hand be decided from then on; return the new ``over_at``."""
+        """Cut the fast-forward so that no step is decided from then on; return the new ``over_at``."""
         run = self.run
         if run.steps:
             kept = steps_before(run.first, run.increment, instant - run.start)
@@ -259,16 +258,16 @@ class Engine:
                 run.steps = kept
                 run.end = run.start + span_of(run.first, run.increment, kept)
                 self._end_run()
-        elif not self._in_flight:  # requests wait for a copy
+        elif not self._in_flight:  # requests are waiting for a copy
             self.over_at = min(self.over_at, instant)
         return self.over_at
 
     def abort_at(self, instant: int, row: int) -> None:
-        """Say that a request's client goes away at an instant, unless it is over by then."""
+        """Schedule a client's abort of its request at an instant, unless it has finished by then."""
         insort(self.aborts, (instant, row), lo=self._next_abort)
 
     def settle(self, now: int) -> bool:
-        """Let requests in that have arrived, and then clients go away; say whether any did."""
+        """Enqueue the requests that have arrived, then apply aborts; return whether any were due."""
         queue = self.scheduler.queue
         if queue.next_arrival <= now:
             if self.scheduler.arrival_matters():
@@ -284,13 +283,13 @@ class Engine:
 
     @property
     def next_abort(self) -> int:
-        """When the next client goes away whose request may not be over, in ticks; ``NEVER`` if none does."""
+        """When the next client aborts a request that may be unfinished, in ticks; ``NEVER`` if none does."""
         return self.aborts[self._next_abort][0] if self._next_abort < len(self.aborts) else NEVER
 
     # Inside
 
     def _plan(self, now: int) -> Batch | None:
-        """Return the batch that is scheduled next; None where there is nothing to do."""
+        """Return the next batch; None if there is nothing to do."""
         scheduler = self.scheduler
         if self._ahead and not (scheduler.running or scheduler.has_work):
             return None
@@ -309,18 +308,18 @@ class Engine:
                 if not batch.unschedulable:
                     return batch
             elif scheduler.has_work and batch.transfers is not None:
-                return batch  # turns are taken as long as anything is copied
+                return batch  # the loop keeps turning as long as any copy is under way
             elif not (batch.recomputed or batch.unschedulable):
                 return None
-            # Where memory was given back, a request that waits may be admitted at the same instant.
+            # If memory was freed, a waiting request may be admitted at the same instant.
 
     def _hold_up(self, begun: int, until: int) -> None:
-        """Note, of a plan that waits for copies until then, if the oldest result waits for it, too."""
+        """Report the oldest result as held up if the plan waited for copies beyond its end."""
         if begun < until and self._in_flight and self._in_flight[0][0] < until and not self._naps:
             self.events.held_up(self._in_flight[0][0], until)
 
     def _has_nothing(self, now: int) -> bool:
-        """Wait for the oldest batch in flight where nothing is scheduled; say whether there is one."""
+        """Wait for the oldest batch in flight, or for a copy; return False if there is nothing to await."""
         if not self._in_flight:
             wakes_at, next_arrival = self.scheduler.wakes_at, self.scheduler.queue.next_arrival
             if wakes_at < NEVER:
@@ -334,12 +333,12 @@ class Engine:
         return True
 
     def _wait(self, now: int, *, naps: bool) -> None:
-        """Let the turn at hand end with the oldest batch in flight."""
+        """End the current turn when the oldest batch in flight finishes."""
         self.waits, self._naps = True, naps
         self.over_at = max(self._in_flight[0][0], now)
 
     def _learned(self, copies: TierCopies) -> Sequence[Job]:
-        """Return the jobs of whose end the last iteration of the fast-forward at hand learns."""
+        """Return the finished jobs that the last iteration of the current fast-forward learns of."""
         run = self.run
         before = run.steps - 1 - self._ahead
         last = self._first_at if before < 0 else run.start + span_of(run.first, run.increment, before)
@@ -349,7 +348,7 @@ class Engine:
         return copies.finished_by(last)
 
     def _fast_forwards(self, now: int) -> bool:
-        """Take the next iterations at once, if that can be; say whether it could."""
+        """Fast-forward over the next iterations if possible; return whether it was."""
         scheduler, in_flight = self.scheduler, self._in_flight
         if self._naps or (self._ahead and not in_flight):
             return False
@@ -365,17 +364,17 @@ class Engine:
         return self.run.steps > 0
 
     def _fast_forward(self, steps: int, now: int, start: int) -> None:
-        """Set ``run`` to the iterations ahead that decode with the same requests and decide nothing.
+        """Set ``run`` to the upcoming iterations that decode the same requests and decide nothing.
 
         Args:
-            steps: as many as the scheduler allows, if nothing happens outside.
+            steps: the number that the scheduler allows if nothing happens outside it.
             now: when the first of them would be decided, in ticks.
-            start: when it would be carried out.
+            start: when the first of them would start running, in ticks.
         """
         scheduler, run, ahead = self.scheduler, self.run, self._ahead
         arrival = scheduler.queue.next_arrival
         if steps <= 0 or arrival <= run.decided:
-            return  # what was sent while a plan was made is not in the queue yet
+            return  # a request sent while the plan was made is not in the queue yet
         draining = scheduler.draining
         sequences = scheduler.running_sequences - draining
         context = scheduler.context - scheduler.draining_context + sequences
@@ -385,10 +384,10 @@ class Engine:
         first, increment, linear = decode_run
         steps = min(steps, linear)
         end = start + steps * first + increment * (steps * (steps - 1) >> 1)
-        # From the horizon on no iteration is decided without a plan.
+        # From the horizon on, every iteration must be planned.
         horizon = self.until + 1
         if self._due < end:
-            # The iteration that learns of the end of a copy is the last one for which nothing is decided.
+            # The iteration that learns that a copy has finished is the last that can be skipped.
             if not self._due:
                 return
             before = 0 if self._due <= now else ahead + steps_before(first, increment, self._due - start)
@@ -416,15 +415,15 @@ class Engine:
         self._end_run()
 
     def _end_run(self) -> None:
-        """Let the turn at hand end when what follows the fast-forward is decided."""
+        """Set ``over_at`` to when the iteration after the fast-forward is decided."""
         run = self.run
         self.over_at = run.end
-        if self._ahead:  # the last step is in flight then
+        if self._ahead:  # the last step is still in flight then
             last = run.first + run.increment * (run.steps - 1)
             self.over_at = run.end - last if run.steps else self._first_at
 
     def _abort_until(self, now: int) -> None:
-        """Abort requests whose clients went away by now; leave the next such instant for fast-forwards."""
+        """Apply the aborts that are due, and skip those of finished requests, up to the next real one."""
         aborts, status = self.aborts, self.recorder.log.status
         while self._next_abort < len(aborts):
             when, row = aborts[self._next_abort]
@@ -435,10 +434,10 @@ class Engine:
             if waits_or_runs:
                 self.aborted_tokens += self.scheduler.abort(row, now)
                 self.events.left(row, now, Status.ABORTED)
-                self.scheduler.queue.arrive(now)  # its client, or another one, may send the next request
+                self.scheduler.queue.arrive(now)  # the abort may let a client send its next request
 
     def _give_up(self, batch: Batch, now: int) -> None:
-        """Note the requests that were given up while the batch was planned."""
+        """Record the requests that were given up while the batch was planned."""
         leaks = [(request, FailureMode.LEAK) for request in batch.never_freed]
         for request, failure_mode in (*batch.unschedulable, *leaks):
             if self.strict_compat:

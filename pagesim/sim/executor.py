@@ -1,4 +1,4 @@
-"""Executors: they take an iteration's time; here as a cost model predicts it, and nothing is computed."""
+"""Executors return how long an iteration takes; here a cost model predicts it, and nothing is computed."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ _shape_fields = attrgetter(*IterationShape._fields)
 
 
 class Executor(Protocol):
-    """Carries out what a scheduler planned and says how many ticks it took."""
+    """Carries out what a scheduler planned and returns how many ticks it took."""
 
     def execute(self, batch: Batch) -> int:
-        """Carry out one iteration; return its ticks."""
+        """Carry out one iteration; return its duration in ticks."""
 
     def decode_run(self, sequences: int, context: int) -> DecodeRun | None:
-        """Return the time of the decode iterations ahead, or None where each must be carried out."""
+        """Return the times of the upcoming decode iterations, or None if each must be carried out."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PredictedExecutor:
-    """Asks a cost model.
+    """Predicts iteration times with a cost model.
 
     Args:
-        cost: gives the length of an iteration from its shape.
-        ahead: says by span what is within it in the next step, where a `ReadsSpans` model is to look at that.
+        cost: returns an iteration's duration from its shape.
+        ahead: returns what lies within each span in the next step, for a `ReadsSpans` model that needs it.
     """
 
     def __init__(self, cost: CostModel, ahead: Callable[[], Sequence[SpanAhead]] | None = None) -> None:
         self.cost = cost
-        # Asked at every decision: not through methods of one line. A batch has all that a shape has.
+        # Called at every decision, so bound directly, without wrappers. A batch has all fields of a shape.
         self.execute: Callable[[Any], int] = cost.iteration
         self.decode_run: Callable[[int, int], DecodeRun] = cost.decode
         if ahead is not None:

@@ -1,4 +1,4 @@
-"""Pipeline: the stages of an engine, each with some of the layers, and when batches pass through them."""
+"""Pipeline parallelism: an engine's stages, each with some of the layers, and when batches pass them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Pipeline:
-    """Lets batches pass through stages, one after another.
+    """Passes batches through pipeline stages, one after another.
 
-    A stage takes its layers' share of the time that the whole model takes, whatever else an iteration
-    consists of. What a batch hands over to the next stage takes a transfer's time, during which both stages
-    may compute other batches. Under asynchronous scheduling the first stage waits for the tokens of the batch
-    that was scheduled so many batches ago as there are stages: those tokens are its input.
+    Each stage takes a share of the whole model's time in proportion to its layers, whatever else an iteration
+    consists of. Handing a batch over to the next stage takes a transfer's time, during which both stages may
+    compute other batches. Under asynchronous scheduling with S stages, the first stage waits for the tokens
+    of the batch scheduled S batches earlier: they are its input.
 
     Source: vLLM 0.33.0, v1/worker/gpu/pp_utils.py and model_runner.py, 1207 to 1214.
 
     Args:
-        layers: of each stage.
+        layers: number of layers of each stage.
         waits_for_tokens: whether batches are scheduled asynchronously.
-        link: over which batches are handed over; None where a cost model prices no such thing.
-        token_bytes: that each GPU of a stage hands over a token.
+        link: the link between stages; None if the cost model does not price handing over.
+        token_bytes: bytes that each GPU of a stage hands over per token.
 
     Attributes:
         layers: see above.
@@ -56,17 +56,17 @@ class Pipeline:
         self._begun_at = -1
         self._busy = [0] * len(layers)
         self._free_at = [0] * len(layers)
-        # When each of the last batches is over, and 0 where it gave no token.
+        # When each of the last batches ends; 0 for one that sampled no token.
         self._ends: deque[int] = deque([0] * len(layers), len(layers))
         self._waits_for_tokens = waits_for_tokens
         self._link = link
         self._token_bytes = token_bytes
 
     def summary(self) -> list[dict[str, Any]]:
-        """Return of each stage its layers, and the share of the time in which it computed.
+        """Return each stage's number of layers and the fraction of time in which it computed.
 
-        The rest are bubbles. The time is from when the first batch begins until the last one is over; without
-        one shares are None.
+        The rest is pipeline bubbles. The time runs from the start of the first batch to the end of the last
+        one; without any batch, the fractions are None.
         """
         span = self._free_at[-1] - self._begun_at
         return [
@@ -75,14 +75,14 @@ class Pipeline:
         ]
 
     def run(self, batch: Batch, launched: int, ticks: int) -> tuple[int, int]:
-        """Let a batch pass through all stages; return when the first begins, and when the last is over.
+        """Pass a batch through all stages; return when the first one starts and the last one ends.
 
-        What it waited in between is noted with it.
+        The time that it waits in between is stored in ``batch.waited``.
 
         Args:
-            batch: an empty one passes through none.
+            batch: the batch; an empty one skips all stages.
             launched: when it is handed to the first stage, in ticks.
-            ticks: that the whole model takes.
+            ticks: time that the whole model takes for it.
         """
         if not batch.tokens:
             self._ends.append(0)
@@ -97,7 +97,7 @@ class Pipeline:
         before = computed = 0
         for stage, layers in enumerate(self.layers):
             before += layers
-            share = (2 * ticks * before + whole) // (2 * whole) - computed  # all of them sum to ``ticks``
+            share = (2 * ticks * before + whole) // (2 * whole) - computed  # the shares sum to ``ticks``
             computed += share
             arrived = end + hand_over if stage else end
             end = max(arrived, self._free_at[stage]) + share

@@ -1,7 +1,7 @@
-"""An engine as a process on a SimPy environment, alone or in a cluster: an event a decision.
+"""Runs an engine as a SimPy process, alone or in a cluster, with one event per decision.
 
-What is due at the same instant happens in this order: requests arrive, iterations end, clients go away,
-requests are handed over, engines decide.
+Events at the same instant happen in this order: requests arrive, iterations end, clients abort, requests are
+handed over, engines decide.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from pagesim.scheduling.observer import Observer
 from pagesim.scheduling.request import EngineRequest, Status
 from pagesim.sim.clock import LONGEST_S
 
-if TYPE_CHECKING:  # an engine replays by this process
+if TYPE_CHECKING:  # the engine itself imports this module
     from pagesim.sim.engine import Engine
 
 Events = Generator[simpy.Event, Any, None]
 
 
 class Instant(simpy.Event):
-    """An instant that is some ticks away; of those at the same tick the smallest priority comes first.
+    """An event some ticks from now; at the same tick, the smallest priority comes first.
 
     Args:
         environment: the clock.
-        delay: ticks.
-        turn: among those of its kind at the same tick, those of a smaller turn come first.
+        delay: ticks from now.
+        turn: order among events of the same kind at the same tick, smallest first.
     """
 
     PRIORITY: ClassVar[EventPriority] = NORMAL
-    """That of SimPy's own events, here of iterations that are over."""
+    """The priority of SimPy's own events, which here are the ends of iterations."""
 
     def __init__(self, environment: simpy.Environment, delay: int, turn: int = 0) -> None:
         super().__init__(environment)
@@ -45,66 +45,66 @@ class Instant(simpy.Event):
 
 
 class ArrivalEvent(Instant):
-    """The instant of an arrival: routed before anything else happens that is due at the same instant."""
+    """A request's arrival: routed before anything else that is due at the same instant."""
 
     PRIORITY = URGENT
 
 
 class Settlement(Instant):
-    """The instant at which clients go away: after the iterations that are over at it."""
+    """The instant at which clients abort requests: after the iterations that end then."""
 
     PRIORITY = EventPriority(NORMAL + 1)
 
 
 class HandoverEvent(Instant):
-    """The instant at which requests are handed over: after all that is over at it, before engines decide."""
+    """The instant at which requests are handed over: after everything that ends then, before any decision."""
 
     PRIORITY = EventPriority(NORMAL + 2)
 
 
 class Decision(Instant):
-    """The instant at which an engine decides: after every event that is due then, routing included.
+    """The instant at which an engine decides: after every event that is due then, including routing.
 
-    Engines decide in a fixed order, so that shared resources, as links, are granted in the same order always.
+    Engines decide in a fixed order, so that shared resources such as links are granted deterministically.
     """
 
     PRIORITY = EventPriority(NORMAL + 3)
 
 
 def start(environment: simpy.Environment, events: Events) -> simpy.Process:
-    """Start a process; what it raises is raised by the environment as it is, and not as SimPy's copy."""
+    """Start a process whose exceptions the environment raises unchanged, not as SimPy's copies."""
     process = environment.process(events)
     process.callbacks.append(_raise_unchanged)
     return process
 
 
 def drive(environment: simpy.Environment, engine: Engine) -> simpy.Process:
-    """Start the process of an engine that knows what will arrive; return it.
+    """Start and return the process of an engine whose arrivals are all known.
 
     Args:
         environment: its clock, in ticks.
-        engine: with its arrivals; no further ones come.
+        engine: the engine, with its arrivals; no others are added.
     """
     return EngineProcess().start(environment, engine)
 
 
 class EngineProcess(Observer):
-    """Runs an engine on the clock of an environment: it decides, and waits until that is over.
+    """Runs an engine on an environment's clock: it decides, then waits until that decision is carried out.
 
-    An engine fast-forwards up to what it knows of: arrivals, ends of copies, aborts. What it learns of only
-    when it happens interrupts the fast-forward. That is carried out when its time has passed, so cutting it
-    short costs nothing.
+    An engine fast-forwards up to the next event that it knows of: an arrival, the end of a copy, an abort.
+    Events that it learns of only as they happen interrupt the fast-forward. A fast-forward is applied only
+    when its time has passed, so cutting it short costs nothing.
 
-    A subclass may change `_wait`, `_rest` and `_replans_at`. One that tells clients what is over is among the
+    A subclass may override `_wait`, `_rest` and `_replans_at`. With ``tell``, the process must be among the
     engine's observers.
 
     Args:
-        routed: where a request is added that is submitted; None where the engine knows what will arrive.
-        turn: engines that decide at one instant do so in this order.
-        tell: in a closed loop, called with the row of a request that is over and the instant.
+        routed: receives submitted requests; None if the engine knows all arrivals.
+        turn: order among engines that decide at the same instant.
+        tell: in a closed loop, called with the row of each request that ends and the instant.
 
     Attributes:
-        engine: that is run.
+        engine: the engine that runs.
     """
 
     engine: Engine
@@ -119,12 +119,12 @@ class EngineProcess(Observer):
         self.routed = routed
         self._turn = turn
         self._tell = tell
-        self._settles = tell is not None  # whether requests are sent because others are over
-        self._busy = False  # whether what was decided last is under way
+        self._settles = tell is not None  # whether the end of a request can cause others to be sent
+        self._busy = False  # whether the last decision is being carried out
         self._idle: simpy.Event | None = None
 
     def start(self, environment: simpy.Environment, engine: Engine) -> simpy.Process:
-        """Begin to serve; return the process."""
+        """Start serving; return the process."""
         self.engine = engine
         self._environment = environment
         self._events = self._run()
@@ -132,7 +132,7 @@ class EngineProcess(Observer):
         return self._process
 
     def end(self) -> None:
-        """Decide nothing more, and let go of what would keep the engine until a garbage collection."""
+        """Stop deciding, and drop the references that would keep the engine until a garbage collection."""
         self._tell = None
         self.engine.end()
         self._events.close()
@@ -168,18 +168,18 @@ class EngineProcess(Observer):
                 f"the run exceeds {LONGEST_S:g} s of simulated time; replay fewer requests or set until"
             )
 
-    # What a subclass may change
+    # May be overridden
 
     def _replans_at(self, now: int) -> list[int]:
-        """Return the instants at which an iteration must be planned because a request arrives now."""
+        """Return the instants at which a request that arrives now forces an iteration to be planned."""
         return [now] if self.engine.scheduler.arrival_matters() else []
 
     def _rest(self, now: int, again_at: int) -> Events:
-        """Wait until the engine decides again at this instant."""
+        """Wait until the engine's next decision, at ``again_at``."""
         yield from self._await_turn(again_at)
 
     def _wait(self, now: int) -> Events:
-        """Wait until a request arrives, where none runs or waits."""
+        """Wait for an arrival when no request is running or waiting."""
         environment, next_arrival = self._environment, self.engine.scheduler.queue.next_arrival
         if next_arrival != NEVER:
             yield environment.timeout(next_arrival - now)
@@ -190,13 +190,13 @@ class EngineProcess(Observer):
             yield from self._await_turn(int(environment.now))
 
     def _await_turn(self, instant: int) -> Events:
-        """Wait for the engine's turn to decide; before any of them does, clients go away at all of them."""
+        """Wait for the engine's turn to decide; all engines apply their aborts before any decides."""
         yield Settlement(self._environment, instant - int(self._environment.now))
-        while self.engine.settle(instant):  # what is sent because a client went away may leave at once, too
+        while self.engine.settle(instant):  # a request sent because of an abort may be aborted at once, too
             yield Settlement(self._environment, 0)
         yield Decision(self._environment, 0, self._turn)
 
-    # What becomes of requests
+    # Ends of requests
 
     def finished(self, request: EngineRequest, now: int) -> None:
         self._ended(request.row, now)
@@ -207,18 +207,18 @@ class EngineProcess(Observer):
     def _ended(self, row: int, now: int) -> None:
         if self._tell is not None:
             self._tell(row, now)
-            self.engine.scheduler.queue.announce()  # when the next one is sent may have changed
+            self.engine.scheduler.queue.announce()  # the time of the next arrival may have changed
 
-    # What interrupts it
+    # Interruptions
 
     def submit(self, index: int, row: int, now: int, abort: int | None) -> None:
-        """Take a request that arrives now.
+        """Accept a request that arrives now.
 
         Args:
-            index: of the request among those that are sent.
-            row: of the trace.
-            now: ticks.
-            abort: when its client goes away, if it does.
+            index: index of the request among those that are sent.
+            row: its row in the trace.
+            now: the current time, in ticks.
+            abort: when its client aborts it, in ticks; None if never.
         """
         engine = self.engine
         instants = self._replans_at(now)
@@ -233,7 +233,7 @@ class EngineProcess(Observer):
             self._wake()
 
     def _replan_at(self, *instants: int) -> None:
-        """Let no step of the fast-forward at hand be decided from these instants on."""
+        """Cut the current fast-forward so that no step is decided from these instants on."""
         before = self.engine.over_at
         for instant in instants:
             self.engine.replan_at(instant)
@@ -247,7 +247,7 @@ class EngineProcess(Observer):
 
 
 def _raise_unchanged(process: simpy.Event) -> None:
-    """Raise what a process raised; SimPy itself raises a copy of it."""
+    """Raise the exception of a failed process itself; SimPy would raise a copy of it."""
     if not process.ok:
         error: Any = process.value
         raise error

@@ -1,4 +1,4 @@
-"""Sending: who sends which request when, on a SimPy clock, to a single engine or to a cluster's router."""
+"""Sends requests on a SimPy clock, to a single engine or to a cluster's router."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pagesim.sim.engine import Engine
 from pagesim.sim.process import ArrivalEvent, EngineProcess, start
 
 Route = Callable[[int, int], None]
-"""Called with the index of a request among the accepted ones, and the instant at which it is sent."""
+"""Called with a request's index among the accepted ones and the instant at which it is sent."""
 
 
 def send_at(environment: simpy.Environment, ticks: Sequence[int], route: Route) -> None:
-    """Send each request at its own instant, ``[N]``, not falling."""
+    """Send each request at its own instant; ``ticks`` is ``[N]`` and non-decreasing."""
 
     def send() -> Any:
         for index, instant in enumerate(ticks):
@@ -30,14 +30,14 @@ def send_at(environment: simpy.Environment, ticks: Sequence[int], route: Route) 
 
 
 class ClosedLoop:
-    """Sends what clients send, when a request is due and when others are over.
+    """Sends the requests of closed-loop clients, when they are due and when earlier ones end.
 
-    What is sent because requests are over at an instant is routed after all that are over at it, and before
-    engines decide again.
+    Requests that are sent because others end at an instant are routed after everything that ends at that
+    instant, and before engines decide again.
 
     Args:
         environment: the clock.
-        clients: that send the requests.
+        clients: the clients that send the requests.
     """
 
     def __init__(self, environment: simpy.Environment, clients: Clients) -> None:
@@ -47,12 +47,12 @@ class ClosedLoop:
         self._called = False
 
     def start(self, route: Route) -> None:
-        """Begin to send."""
+        """Start sending."""
         self._route = route
         self._set_alarm()
 
     def request_ended(self, row: int, now: int) -> None:
-        """Say that a sample, or a request with all of its samples, is over, by its row of the trace."""
+        """Tell the clients that a sample, or a request with all its samples, ended, by its trace row."""
         self._clients.request_ended(row, now)
         if not self._called:
             self._called = True
@@ -77,11 +77,11 @@ class ClosedLoop:
 
 
 class SentArrivals(AddedArrivals):
-    """The requests that clients have sent so far to one engine, which knows when the next one is due.
+    """The requests that clients have sent so far to one engine, which knows when the next one will come.
 
     Args:
-        whole: all that there are.
-        clients: send them.
+        whole: all requests, sent or not.
+        clients: the clients that send them.
     """
 
     def __init__(self, whole: Arrivals, clients: Clients) -> None:
@@ -94,10 +94,10 @@ class SentArrivals(AddedArrivals):
 
 
 class ClosedEngine(EngineProcess):
-    """One engine, and the clients that send to it, on a clock of their own.
+    """One engine and the clients that send to it, on a separate clock.
 
     Args:
-        arrivals: that the engine's scheduler expects.
+        arrivals: the arrivals that the engine's scheduler reads.
     """
 
     def __init__(self, arrivals: SentArrivals) -> None:
@@ -106,12 +106,12 @@ class ClosedEngine(EngineProcess):
         super().__init__(arrivals, tell=self._loop.request_ended)
 
     def replay(self, engine: Engine) -> None:
-        """Replay everything that the clients send to an engine that has this among its observers."""
+        """Replay all that the clients send to an engine; this object must be among its observers."""
         self.start(self._loop.environment, engine)
         self._loop.start(self._route)
         self._loop.environment.run()
         self.end()
-        del self._loop  # or it and this would keep one another
+        del self._loop  # it and this object refer to each other
 
     def _route(self, index: int, now: int) -> None:
         row = self._arrivals.whole.row[index]

@@ -1,4 +1,4 @@
-"""Spans: which tokens of which sequence each iteration computes, as a kernel is told."""
+"""Spans: which tokens of which sequence each iteration computes, as kernels need to know."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.request import EngineRequest
 
 Sample = tuple[int, int]
-"""A sequence: its request's row in the trace, and its number among the samples of that request."""
+"""A sequence: its request's row in the trace and its number among that request's samples."""
 
 
 class Span(NamedTuple):
-    """Tokens of one sequence that an iteration computes: those from ``start`` up to ``stop``.
+    """Tokens of one sequence that an iteration computes, from ``start`` up to but excluding ``stop``.
 
     Attributes:
-        request: whose sample it is.
-        number: of the sample, as long as it lives.
-        place: among the samples that are not over, by which memory knows it.
+        request: the request that the sequence is a sample of.
+        number: the sample's number, fixed for its lifetime.
+        place: its index among the unfinished samples, by which memory knows it.
         start, stop: see above.
     """
 
@@ -31,20 +31,20 @@ class Span(NamedTuple):
 
     @property
     def sample(self) -> Sample:
-        """Which sequence it is."""
+        """The sequence that the tokens belong to."""
         return (self.request.row, self.number)
 
 
 def numbers_of(request: EngineRequest) -> Sequence[int]:
-    """Return the numbers of a request's samples that are not over, by their places."""
+    """Return the numbers of a request's unfinished samples, in the order of their places."""
     return (0,) if request.family is None else request.family.numbers
 
 
 class ComputedTokens:
-    """Follows a scheduler from iteration to iteration; none may be left out.
+    """Tracks which tokens a scheduler's iterations compute; it must see every iteration.
 
     Args:
-        scheduler: which has not planned yet.
+        scheduler: the scheduler, before it has planned anything.
 
     Attributes:
         running: the sequences that ran in the last iteration.
@@ -56,15 +56,15 @@ class ComputedTokens:
         self._computed: dict[Sample, int] = {}
 
     def spans(self, batch: Batch) -> list[Span]:
-        """Return what a batch computes, sequences with one new token first.
+        """Return the spans that a batch computes, sequences with one new token first.
 
         Raises:
-            RuntimeError: the sequences have room for other tokens than the batch counts.
+            RuntimeError: the sequences' stored tokens do not add up to the tokens of the batch.
         """
         scheduler, computed = self.scheduler, self._computed
         for request in batch.prompts:
             for place, number in enumerate(numbers_of(request)):
-                # Where memory can share, the others are forks: what the first computes is theirs, too.
+                # If memory can share, the other samples are forks: what the first computes is theirs, too.
                 forked = scheduler.memory.shares and place > 0
                 computed[(request.row, number)] = (
                     scheduler.stored_length(request) if forked else request.cached

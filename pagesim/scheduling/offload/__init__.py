@@ -1,1 +1,1 @@
-"""Offload: vLLM's native offloading of KV to the host, as its scheduler sees it."""
+"""vLLM's native KV cache offloading to host memory, as its scheduler sees it."""

@@ -1,4 +1,4 @@
-"""Chunking: how a KV group is cut into chunks, which are stored and loaded as a whole."""
+"""Chunking: how a KV cache group is divided into chunks, which are stored and loaded as a whole."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class OffloadGroup:
-    """How a KV group is cut into chunks.
+    """How a KV cache group is divided into chunks.
 
     Args:
-        number: of the group.
+        number: the group's number.
         group: its layers, their rule and its block size.
-        blocks: a chunk.
+        blocks: blocks per chunk.
 
     Attributes:
-        tokens: token slots a chunk.
+        tokens: token slots per chunk.
         unnamed: the segment of its chunks whose name is 0.
         keeps_all: whether its layers attend to all tokens.
         has_states: whether it keeps recurrent states.
-        window: chunks in a row that a load needs, where the group does not keep all.
+        window: contiguous chunks that a load needs if the group does not keep all tokens.
     """
 
     __slots__ = ("blocks", "group", "has_states", "keeps_all", "number", "tokens", "unnamed", "window")
@@ -42,7 +42,7 @@ class OffloadGroup:
         self.window = -(-rule.window // self.tokens) if isinstance(rule, SlidingWindow) else 1
 
     def window_before(self, tokens: int) -> int:
-        """Return the chunks in a row that a load needs which ends after so many tokens."""
+        """Return how many contiguous chunks a load that ends after ``tokens`` tokens needs."""
         rule = self.group.rule
         if not isinstance(rule, SlidingWindow):
             return self.window
@@ -50,13 +50,13 @@ class OffloadGroup:
 
 
 def chunk_runs(content: Content, group: OffloadGroup, start: int, end: int) -> list[ChunkRun]:
-    """Return some chunks in a row of a group, the last not included, in runs."""
+    """Return a group's chunks from ``start`` up to but excluding ``end``, as runs."""
     size, unnamed = group.tokens, group.unnamed
     ends, names, lookahead = content.ends, content.names, content.lookahead
     found: list[ChunkRun] = []
     at = bisect_left(ends, start * size + 1 + lookahead)
     while start < end:
-        # A chunk is of the segment in which it ends.
+        # A chunk belongs to the segment in which it ends.
         stop = (ends[at] - lookahead) // size
         if stop > start:
             if stop > end:

@@ -1,4 +1,4 @@
-"""The connector: what the scheduler decides about a tier on the host, beside the device's blocks."""
+"""The connector: the scheduler's decisions about host tiers, in addition to the device's blocks."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from pagesim.setup.compiled import mypyc_attr
 NOTHING = Copy((), True, [])
 
 Served = Callable[[Collection[EngineRequest] | None], Iterable[tuple[EngineRequest, int, int]]]
-"""Returns the requests that get tokens in a plan, in the batch's order, all of them or those in a collection:
-each with the tokens that it has from before and, known, those that it will have."""
+"""Returns the requests scheduled in a plan in batch order, all of them or only those in a collection. Each
+comes with its tokens before the iteration and its known tokens after it."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Connector:
-    """Stores chunks of prompts as they are computed, and loads those that the device has no longer.
+    """Stores chunks of prompts as they are computed, and loads chunks that the device no longer has.
 
     Source: vLLM 0.33.0, distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py.
 
     Args:
-        memory: the device's, whose blocks have numbers.
-        backing: where chunks are stored.
-        blocks_per_chunk: of every group.
-        prompt_only: whether what is generated is never stored.
+        memory: the device's block manager, with numbered blocks.
+        backing: the chain of tiers in which chunks are stored.
+        blocks_per_chunk: blocks per chunk in every group.
+        prompt_only: whether generated tokens are never stored.
 
     Attributes:
-        jobs: that are not over, or of which the scheduler does not know that they are.
-        backing: where chunks are stored.
+        jobs: jobs that have not finished, or of whose end the scheduler does not know yet.
+        backing: the chain of tiers in which chunks are stored.
     """
 
     def __init__(
@@ -58,29 +58,29 @@ class Connector:
             memory.take_states()
         self._others = [group for group in self._groups if not group.keeps_all]
         whole = {group.tokens for group in self._groups if group.keeps_all}
-        # Loads end at multiples of a whole group's chunk: tokens, None where such groups differ in it.
+        # Loads end at multiples of this many tokens, a full-attention group's chunk; None if chunks differ.
         self._ends_at = max(whole or {group.tokens for group in self._groups}) if len(whole) < 2 else None
         self._look_up = LookUp(self._groups, backing.chain)
         self._tracked: dict[EngineRequest, Tracked] = {}
-        self._offering: dict[EngineRequest, Tracked] = {}  # those with chunks that were not offered
+        self._offering: dict[EngineRequest, Tracked] = {}  # with chunks not offered yet
         self._loading: Spans[bool] = Spans()
         self._pending_reads = PendingReads(memory)
-        self._over: list[EngineRequest] = []  # since the last plan
-        self._admitted: list[EngineRequest] = []  # in the plan at hand
+        self._over: list[EngineRequest] = []  # finished since the last plan
+        self._admitted: list[EngineRequest] = []  # admitted in the current plan
         self._plan = Transfers()
         self._retries = False
 
     @property
     def waits(self) -> bool:
-        """Whether the next plan may differ though no request comes or goes, and no copy ends."""
+        """Whether the next plan may differ even if no request arrives or leaves and no copy ends."""
         return (
             bool(self._pending_reads.jobs) or self._retries or not self._prompt_only or self.backing.moves_on
         )
 
     def tiers(self) -> Sequence[TierCounts]:
-        """Return the tiers, that next to the device first: a name, a capacity and entries in chunks of each.
+        """Return each tier's name, capacity and entries in chunks, the tier closest to the device first.
 
-        What is on the device is looked for once, and only for the entries that depend on it.
+        The chunks on the device are determined once, and only for entries that depend on them.
         """
         on_device = cache(lambda: chunks_on_device(self.memory, self._groups))
         return [TierCounts(name, store, on_device) for name, store in self.backing.tiers]
@@ -88,7 +88,7 @@ class Connector:
     # While an iteration is planned
 
     def match(self, request: EngineRequest, local: int) -> int | None:
-        """Look a waiting request up, of which the device has ``local`` tokens; return the tokens to load."""
+        """Look up a waiting request with ``local`` tokens on the device; return the tokens to load."""
         tracked = self._tracked.get(request)
         if tracked is None:
             tracked = self._tracked[request] = Tracked(
@@ -103,7 +103,7 @@ class Connector:
         return self._look_up.tokens(tracked, local, self._loading if self._waits_for_others else None)
 
     def blocks_loaded(self, tokens: int) -> int:
-        """Return the blocks that are copied where so many tokens are loaded."""
+        """Return how many blocks are copied to load ``tokens`` tokens."""
         blocks = 0
         for group in self._groups:
             chunks = tokens // group.tokens
@@ -111,12 +111,12 @@ class Connector:
         return blocks
 
     def blocks_by_tier(self, request: EngineRequest, local: int, external: int) -> list[int]:
-        """Return the blocks that are copied from each tier where so many tokens of a request are loaded.
+        """Return how many blocks are copied from each tier to load ``external`` tokens of a request.
 
         Args:
-            request: that was looked up.
-            local: its tokens that the device has.
-            external: those behind them that are loaded.
+            request: a request that has been looked up.
+            local: number of its tokens on the device.
+            external: number of tokens after these that are loaded.
         """
         blocks, backing = self.blocks_loaded(external), self.backing
         if len(backing.tiers) == 1:
@@ -134,17 +134,17 @@ class Connector:
         return found
 
     def blocks_stored(self, tokens: int) -> list[list[int]]:
-        """Return, for each tier that is linked to the device, ``blocks_by_tier`` if all is there."""
+        """Return ``blocks_by_tier`` for each tier linked to the device, as if that tier held everything."""
         blocks, backing = self.blocks_loaded(tokens), self.backing
         return [[blocks * (place == near) for place in range(len(backing.tiers))] for near in backing.near()]
 
     def admitted(self, request: EngineRequest, external: int = 0, *, stores: bool = True) -> None:
-        """Say that a request was given its blocks.
+        """Note that blocks have been allocated to a request, and start its load.
 
         Args:
-            request: one that was waiting.
-            external: tokens that are loaded, behind those that were found on the device.
-            stores: whether what it computes is offered to the tier.
+            request: a request that was waiting.
+            external: tokens to load after those matched on the device.
+            stores: whether the chunks that it computes are offered to the tier.
         """
         self._admitted.append(request)
         tracked = self._tracked[request]
@@ -175,11 +175,11 @@ class Connector:
         """End a plan: decide which chunks are stored.
 
         Args:
-            served: asked for the requests that get tokens.
-            preempted: those that lost their place.
+            served: returns the scheduled requests.
+            preempted: the preempted requests.
 
         Returns:
-            What is transferred.
+            The transfers that the iteration starts.
         """
         plan, self._plan = self._plan, Transfers()
         after: dict[EngineRequest, int] = {}
@@ -210,7 +210,7 @@ class Connector:
         return plan
 
     def close_empty(self) -> None:
-        """End a plan, or several, in which no request comes, is preempted, or has anything to offer."""
+        """End one or more plans in which no request is admitted, is preempted, or has chunks to offer."""
         if not self._over:
             return
         for request in self._over:
@@ -220,11 +220,11 @@ class Connector:
         self._over = []
 
     def gives_back(self, request: EngineRequest) -> None:
-        """Say that a request is about to give its blocks back, because it lost its place."""
+        """Note that a request is about to free its blocks because it is preempted."""
         self._pending_reads.gives_back(self._tracked[request])
 
     def finished(self, request: EngineRequest) -> None:
-        """Say that a request is over, or was aborted; it still has its blocks."""
+        """Note that a request, which still has its blocks, has finished or was aborted."""
         tracked = self._tracked.get(request)
         if tracked is None:
             return
@@ -239,7 +239,7 @@ class Connector:
         self._over.append(request)
 
     def over(self, jobs: Iterable[Job]) -> list[EngineRequest]:
-        """Say that jobs are over; return the requests that were loaded."""
+        """Note that jobs have finished; return the requests whose loads have finished."""
         loaded = []
         for job in jobs:
             del self.jobs[job]
@@ -262,7 +262,7 @@ class Connector:
         self._pending_reads.begun(job)
 
     def _blocks_taken(self, served: Served, after: dict[EngineRequest, int]) -> set[int]:
-        """Return the blocks that were taken, or taken over, in the plan at hand; note what it serves."""
+        """Return the blocks allocated or shared in the current plan; fill ``after`` with known tokens."""
         memory = self.memory
         taken: set[int] = set()
         for request in self._admitted:
@@ -276,9 +276,9 @@ class Connector:
                 ends[request] = [len(table) for table in tracked.tables]
             for group in self._groups:
                 if group.keeps_all and known <= before + 1 and before % group.group.block_size:
-                    continue  # its token is in the block of the one before
+                    continue  # its token is in the same block as the previous one
                 table = memory.block_table(request, group=group.number)
-                # States for drafts are at its end, however many tokens were computed before.
+                # States for drafts are at the table's end, however many tokens were computed before.
                 noted = self._tracked[request] if group.group.draft_states else tracked
                 if noted is not None and not group.keeps_all:
                     own = noted.tables[group.number]
@@ -293,7 +293,7 @@ class Connector:
         return taken
 
     def _forget_taken(self, ends: dict[EngineRequest, list[int]], taken: Collection[int]) -> None:
-        """Forget blocks behind windows that were given back and have been taken again."""
+        """Forget blocks outside windows that were freed and have been allocated again."""
         for request, tracked in self._offering.items():
             for group in self._others:
                 table = tracked.tables[group.number]
@@ -303,24 +303,24 @@ class Connector:
                         table[place] = NULL
 
     def _offer(self, tracked: Tracked, known: int, plan: Transfers, taken: set[int]) -> None:
-        """Offer the tier the chunks of a request that are filled and were not offered yet.
+        """Offer the tier a request's filled chunks that have not been offered yet.
 
         Args:
             tracked: the request.
-            known: its tokens that are known and whose KV is there once the iteration has run.
-            plan: to which the job is added.
-            taken: the blocks that were taken in the plan, where the request is over.
+            known: number of its known tokens whose KV exists once the iteration has run.
+            plan: the transfers to which the job is added.
+            taken: blocks allocated in the plan; used if the request has finished.
         """
         request = tracked.request
         most = min(known, request.prompt) if self._prompt_only else known
         until: list[int] = []
         offered: list[ChunkRun] = []
-        is_whole = self._prompt_only  # whether all that is ever offered was
+        is_whole = self._prompt_only  # whether everything to be offered has been
         for group in self._groups:
             number = group.number
             end = most // group.tokens
             if group.group.drafts and most > request.prompt and not tracked.is_over:
-                end -= 1  # of the last one the drafter's KV is not whole
+                end -= 1  # the drafter's KV of the last chunk is incomplete
             if tracked.is_over or not group.keeps_all:
                 end = min(end, len(tracked.tables[number]) // group.blocks)
             start = tracked.following[number]
@@ -352,7 +352,7 @@ class Connector:
                 plan.flushed[job] = None
 
     def _store_job(self, tracked: Tracked, copy: Copy) -> Job:
-        """Return the job that stores some chunks of a request."""
+        """Return the job that stores the given chunks of a request."""
         at_once: list[int] = []
         places: list[tuple[int, int, int]] = []
         blocks = 0
@@ -367,7 +367,7 @@ class Connector:
         return Job(tracked, copy, blocks=blocks + len(at_once), read_at_once=at_once, places=places)
 
     def _offer_states(self, plan: Transfers) -> None:
-        """Offer the tier the states that can be found on the device since the last plan."""
+        """Offer the tier the recurrent states cached on the device since the last plan."""
         for request, number, block, end in sorted(
             self.memory.take_states(), key=lambda state: state[0].order
         ):
@@ -384,7 +384,7 @@ class Connector:
                 plan.stores.append(job)
 
     def _is_kept(self, tracked: Tracked, group: OffloadGroup, chunk: int, end: int) -> bool:
-        """Say whether a chunk of a group that keeps a part is worth storing, and its blocks are there."""
+        """Return whether a sliding-window group's chunk is worth storing and its needed blocks exist."""
         rule = group.group.rule
         assert isinstance(rule, SlidingWindow)
         size, request = group.group.block_size, tracked.request
@@ -393,7 +393,7 @@ class Connector:
         table = tracked.tables[group.number]
         wanted: set[int] = set()
         if self._ends_at is None or self._ends_at % size:
-            wanted.update(blocks)  # a load may end within a block: any may be needed
+            wanted.update(blocks)  # a load may end within a block, so any block may be needed
         else:
             further = int(group.group.drafts)
             contiguous = -(-rule.behind // size) + further

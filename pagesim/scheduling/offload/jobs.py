@@ -1,4 +1,4 @@
-"""Jobs: copies of chunks between the device's blocks and a tier, and which of them an iteration starts."""
+"""Jobs that copy chunks between the device's blocks and a tier, and which of them an iteration starts."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Job:
-    """A copy of some chunks of one request, in one direction; it ends as a whole.
+    """A copy of some of a request's chunks in one direction; it finishes as a whole.
 
     Args:
-        tracked: the request.
-        copy: what moves, in which direction.
-        blocks: of the device that it copies; those that it reads where left out.
-        read_at_once: blocks of the device that must not be taken again before it is over.
-        places: of blocks of which that holds once the request gives them back: the KV group, the place of the
-            first block in the request's table, and that behind the last.
+        tracked: the request, as the connector tracks it.
+        copy: the chunks and the direction of the copy.
+        blocks: number of device blocks that it copies; if omitted, the number that it reads.
+        read_at_once: device blocks that must not be reused before it has finished.
+        places: further such blocks, once the request frees them: (KV cache group, position of the first block
+            in the request's block table, position after the last).
 
     Attributes:
-        tracked: the request.
-        copy: what moves, in which direction.
-        blocks: of the device that it copies.
-        read_at_once: blocks of the device that must not be taken again before it is over.
-        places: of blocks of which that will hold; none of a request that has given its blocks back.
-        read_when_over: the numbers of those.
+        tracked: the request, as the connector tracks it.
+        copy: the chunks and the direction of the copy.
+        blocks: number of device blocks that it copies.
+        read_at_once: device blocks that must not be reused before it has finished.
+        places: positions of further such blocks, as above; empty once the request has freed its blocks.
+        read_when_over: the numbers of those blocks, from then on.
     """
 
     __slots__ = ("blocks", "copy", "places", "read_at_once", "read_when_over", "tracked")
@@ -54,7 +54,7 @@ class Job:
 
     @property
     def is_store(self) -> bool:
-        """Whether it copies from the device to a tier; else the other way."""
+        """Whether it copies from the device to a tier, not the other way."""
         return self.copy.is_store
 
 
@@ -63,10 +63,10 @@ class Transfers:
     """The jobs that an iteration starts.
 
     Attributes:
-        loads: they begin when the iteration is over.
-        stores: they begin in the next iteration, when this one is over.
-        flushed: stores, earlier ones too, for which the host waits before it launches the iteration, because
-            their blocks are taken again in it.
+        loads: loads, which start when the iteration has finished.
+        stores: stores, which start in the next iteration, when this one has finished.
+        flushed: stores, including earlier ones, that the host waits for before it launches the iteration,
+            because the iteration reuses their blocks.
     """
 
     __slots__ = ("flushed", "loads", "stores")

@@ -1,4 +1,4 @@
-"""Look-up: how many tokens of a request a tier can bring, beyond those that the device has."""
+"""Look-up: how many tokens of a request a tier can supply beyond those on the device."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LookUp:
-    """Looks requests up in a tier.
+    """Looks up requests in a chain of tiers.
 
-    Groups that keep all tokens bound the length first. Then each of the others makes it shorter in turn, the
-    one with the largest window first, until none does. A group with a drafter's KV is looked up for one chunk
-    more, which is then left out, until one without makes the length shorter.
+    Groups that keep all tokens bound the length first. The other groups then shorten it in turn, largest
+    window first, until none does. For a group with a drafter's KV, one more chunk is looked up and then
+    dropped; this is repeated only after a group without it has shortened the length.
 
     Source: vLLM 0.33.0, v1/kv_connector/v1/offloading/scheduler.py, ``get_num_new_matched_tokens``.
 
     Args:
-        groups: of the model.
-        chunks: that are there.
+        groups: the model's KV cache groups.
+        chunks: the chain with the chunks that are stored.
     """
 
     def __init__(self, groups: Sequence[OffloadGroup], chunks: TierChain) -> None:
@@ -39,12 +39,12 @@ class LookUp:
 
         Args:
             tracked: the request.
-            local: its leading tokens that the device has.
-            loading: chunks that other requests load, where they are waited for.
+            local: number of its leading tokens on the device.
+            loading: chunks being loaded for other requests; None if these are not waited for.
 
         Returns:
-            Whole chunks' tokens beyond the local ones; None where that is known only when some chunk has been
-            written, or loaded by another request.
+            Tokens of whole chunks beyond the local ones; None if this is unknown until some chunk has been
+            written, or has been loaded for another request.
         """
         known = most = tracked.request.length
         if self._others:
@@ -68,7 +68,7 @@ class LookUp:
                 start = local // size
                 if group.keeps_all:
                     if self._chunks.readers_of(tracked.segment(group, start), start) is None:
-                        return 0  # most often: nothing was offered of what comes next
+                        return 0  # the usual case: the next chunk was never stored
                     found = self._leading(tracked.runs(group, start, end))
                 else:
                     runs = tracked.runs(group, start, end)
@@ -100,7 +100,7 @@ class LookUp:
         return gained
 
     def _leading(self, runs: Iterable[ChunkRun]) -> int | None:
-        """Return how many leading chunks are there; None where one of them is being written."""
+        """Return how many leading chunks are stored; None if one of them is still being written."""
         found, writing = 0, False
         for run in runs:
             for first, end, readers in self._chunks.cut(run):
@@ -111,12 +111,12 @@ class LookUp:
         return None if writing else found
 
     def _window(self, runs: Sequence[ChunkRun], needed: int, elsewhere: int) -> int | None:
-        """Return where the last row of as many chunks ends as a window needs, or how many lead.
+        """Return where the last contiguous row that fills a window ends, else the length of the leading row.
 
         Args:
-            runs: of the chunks, which follow one another.
-            needed: chunks that a window needs which ends with the last of them.
-            elsewhere: those that another one needs.
+            runs: runs of consecutive chunks.
+            needed: chunks that a window ending with the last of them needs.
+            elsewhere: chunks that a window ending anywhere else needs.
         """
         row, writing = 0, False
         for run in reversed(runs):
@@ -131,7 +131,7 @@ class LookUp:
         return None if writing else row
 
     def _is_loading(self, tracked: Tracked, start: int, end: int, loading: Spans[bool]) -> bool:
-        """Say whether any chunk that would be loaded is being loaded for another request."""
+        """Return whether any chunk that would be loaded is being loaded for another request."""
         for group in self._groups:
             last = -(-end // group.tokens)
             first = start // group.tokens

@@ -1,4 +1,4 @@
-"""Offloading under vLLM v1: prompts are stored in tiers as they are computed, and loaded when they return."""
+"""vLLM v1's offloading: prompts are stored in tiers as they are computed, and loaded when they recur."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.vllm_v1_options import VllmV1Options
 from pagesim.setup.compiled import mypyc_attr
 
-if TYPE_CHECKING:  # which asks connectors
+if TYPE_CHECKING:  # it calls connectors
     from pagesim.scheduling.core import Scheduler
     from pagesim.scheduling.vllm_v1.scheduler import VllmV1
 
@@ -28,21 +28,21 @@ _order = attrgetter("order")
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class OffloadingConnector(KVConnector):
-    """The connector of an engine with a tier on the host, or a chain of tiers.
+    """The connector of an engine with a host tier or a chain of tiers.
 
-    What is stored and loaded is decided by ``connector_scheduler``. This class says what is loaded or stored
-    where that is worth its time only.
+    ``connector_scheduler`` decides what is stored and loaded. With ``kv_offloading_load`` at ``auto``, this
+    class skips loads that are slower than recomputing, and stores of prompts that would not be loaded.
 
     Args:
-        memory: empty; its blocks have numbers.
-        options: with the size of vLLM's tier in chunks, where there is no chain.
-        chain: of tiers, in place of vLLM's one.
-        prices: what it costs to load and to compute, where the cheaper is chosen.
+        memory: the block manager, empty, with numbered blocks.
+        options: options, including the size of vLLM's tier in chunks if there is no chain.
+        chain: the chain of tiers in place of vLLM's single tier; None for the latter.
+        prices: times to load and to compute, for choosing the faster; None if there is no choice.
 
     Attributes:
-        connector_scheduler: as vLLM's of that name.
-        backing: where chunks are stored.
-        jobs: copies that are not over, or of which the scheduler does not know that they are.
+        connector_scheduler: the counterpart of vLLM's attribute of that name.
+        backing: the chain of tiers in which chunks are stored.
+        jobs: copies that have not finished, or of whose end the scheduler does not know yet.
     """
 
     parks = ("loading", "fenced")
@@ -78,7 +78,7 @@ class OffloadingConnector(KVConnector):
         self._chooses = options.kv_offloading_load == "auto"
 
     def tiers(self) -> Sequence[TierCounts]:
-        """Return what is counted of the tiers, that next to the device first."""
+        """Return each tier's name, capacity and entries, the tier closest to the device first."""
         return self.connector_scheduler.tiers()
 
     # Hooks of vLLM's connectors
@@ -99,14 +99,14 @@ class OffloadingConnector(KVConnector):
         connector, stores = self.connector_scheduler, True
         if num_external_tokens:
             request.loaded = num_external_tokens
-        elif self._chooses:  # a prompt is stored if it would be loaded from any tier beside the device
+        elif self._chooses:  # store a prompt if it would be loaded from any tier linked to the device
             tokens = request.prompt
             stored = connector.blocks_stored(tokens)
             stores = any(self._pays(tokens, 0, blocks, scheduler) for blocks in stored)
         connector.admitted(request, num_external_tokens, stores=stores)
 
     def _pays(self, tokens: int, history: int, blocks: Sequence[int], scheduler: VllmV1) -> bool:
-        """Say whether so many tokens are loaded, rather than computed after others."""
+        """Return whether loading ``tokens`` tokens is faster than computing them after ``history`` others."""
         prices: Any = self._prices
         assert isinstance(prices, ReturnPrices)
         load, compute = prices.returning(
@@ -134,7 +134,7 @@ class OffloadingConnector(KVConnector):
             self.memory.free_skipped_blocks(request)
         return False
 
-    # What the scheduler asks beside
+    # Further queries by the scheduler
 
     @property
     def has_work(self) -> bool:
@@ -154,7 +154,7 @@ class OffloadingConnector(KVConnector):
     def _served(
         self, batch: Batch, running: dict[int, EngineRequest], among: Collection[EngineRequest] | None
     ) -> list[tuple[EngineRequest, int, int]]:
-        """Return the requests that get tokens in the plan at hand: request, tokens before, tokens known."""
+        """Return the requests scheduled in the current plan: request, tokens before, known tokens after."""
         memory, computed = self.memory, self.computed
         if batch.shares is not None:
             return [
@@ -165,7 +165,7 @@ class OffloadingConnector(KVConnector):
         served: list[tuple[EngineRequest, int, int]] = []
         if among is None:
             requests = list(running.values())
-        else:  # which are few
+        else:  # only a few requests
             requests = [each for each in among if running.get(each.order) is each]
             if len(requests) > 1:
                 requests.sort(key=_order)
@@ -174,20 +174,20 @@ class OffloadingConnector(KVConnector):
             if request in computed:
                 served.append((request, computed[request], length))
             elif request.decodes:
-                # Of one that comes back nothing was in flight, so that the token that it computes is known.
+                # A resumed request had nothing in flight, so the token that it computes is known.
                 unknown = 0 if request in batch.served_again else request.uncommitted_tokens
                 served.append((request, length - 1, length - unknown))
         return served
 
 
 def offloading_of(scheduler: Scheduler) -> OffloadingConnector | None:
-    """Return the connector of a scheduler that offloads; None of another one."""
+    """Return a scheduler's offloading connector; None if it has none."""
     connector = getattr(scheduler, "connector", None)
     return connector if isinstance(connector, OffloadingConnector) else None
 
 
 def _one_tier(options: VllmV1Options) -> TierChain:
-    """Return vLLM's one tier, in memory of the host, as a chain."""
+    """Return vLLM's single tier in host memory, as a chain."""
     chunks = options.kv_offloading_chunks
     assert chunks is not None
     eviction = Arc(chunks) if options.kv_offloading_eviction == "arc" else LruByRequest()

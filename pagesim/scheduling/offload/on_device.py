@@ -1,4 +1,4 @@
-"""On the device: which chunks are there as well, in blocks that are held or can be found."""
+"""Which chunks are also on the device, in blocks that requests hold or that prefix hits can find."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pagesim.scheduling.offload.chunking import OffloadGroup, chunk_runs
 
 
 def chunks_on_device(memory: Any, groups: Sequence[OffloadGroup]) -> list[ChunkRun]:
-    """Return the chunks that the device has, each once: those whose last block it has.
+    """Return the chunks on the device, each once: those whose last block is there.
 
-    Content is evicted from its end on, so that the blocks before that one are there, too, as far as any token
-    attends to them. Without prefix caching only requests have blocks.
+    Content is evicted from its end, so the preceding blocks are there, too, as far as any token attends to
+    them. Without prefix caching, only the blocks of requests count.
 
     Args:
-        memory: of the device; its blocks have numbers.
-        groups: how each of its KV groups is cut into chunks.
+        memory: the device's block manager, with numbered blocks.
+        groups: how each of its KV cache groups is divided into chunks.
     """
     found: Spans[bool] = Spans()
     for group in groups:

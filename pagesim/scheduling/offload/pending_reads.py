@@ -1,4 +1,4 @@
-"""Pending reads: blocks of the device that a store still reads though nothing else holds them."""
+"""Pending reads: device blocks that a store still reads although nothing else holds them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PendingReads:
-    """Which jobs read which blocks, and which of these are taken.
+    """Tracks which jobs read which blocks, to detect blocks that are reused too early.
 
     Args:
-        memory: of the device; its blocks have numbers.
+        memory: the device's block manager, with numbered blocks.
 
     Attributes:
-        jobs: of each block that is being read the jobs that read it.
+        jobs: for each block being read, the jobs that read it.
     """
 
     __slots__ = ("_memory", "jobs")
@@ -28,18 +28,18 @@ class PendingReads:
         self.jobs: dict[int, dict[Job, None]] = {}
 
     def gives_back(self, tracked: Tracked) -> None:
-        """Say that a request is about to give its blocks back, which its jobs read by their places."""
+        """Record by number the blocks that a request's jobs read, because it is about to free them."""
         for job in tracked.jobs:
             for number, first, end in job.places:
                 job.read_when_over += self._memory.block_table(tracked.request, group=number)[first:end]
             job.places = []
 
     def finished(self, tracked: Tracked, offers: Sequence[int]) -> None:
-        """Note what the jobs of a request read that is over; it still has its blocks.
+        """Register the reads of a finished request's jobs; the request still has its blocks.
 
         Args:
             tracked: the request.
-            offers: KV groups of which further chunks may be offered.
+            offers: KV cache groups of which further chunks may be offered.
         """
         self.gives_back(tracked)
         for number in offers:
@@ -49,12 +49,12 @@ class PendingReads:
                 self._put(job, job.read_when_over)
 
     def begun(self, job: Job) -> None:
-        """Note what a job reads that must not be taken from now on."""
+        """Register the blocks of a new job that must not be reused from now on."""
         if job.read_at_once:
             self._put(job, job.read_at_once)
 
     def begun_late(self, job: Job, taken: Collection[int]) -> bool:
-        """Note what a job reads of a request that is over; say if any was taken in this plan."""
+        """Register the reads of a finished request's job; return whether this plan reused any of them."""
         tables = job.tracked.tables
         job.read_when_over = [
             block for number, first, end in job.places for block in tables[number][first:end]
@@ -64,12 +64,12 @@ class PendingReads:
         return any(block in taken for block in job.read_when_over)
 
     def of(self, taken: Collection[int]) -> list[Job]:
-        """Return the jobs that read any block that was taken in this plan."""
+        """Return the jobs that read any block allocated in this plan."""
         readers = self.jobs
         return [job for block in taken if block in readers for job in readers[block]]
 
     def lift(self, job: Job) -> None:
-        """Forget what a job reads, which is over."""
+        """Forget the reads of a finished job."""
         if not self.jobs:
             return
         for block in (*job.read_at_once, *job.read_when_over):

@@ -1,4 +1,4 @@
-"""Tracked: what was offloaded of one request, and what is left to offer."""
+"""Tracks which of a request's chunks were offloaded and which are left to offer."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _ANY: Final = 1 << 31  # more tokens than any request has
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Tracked:
-    """What a connector knows of one request.
+    """What a connector knows about one request.
 
     Attributes:
-        request: whose blocks are stored and loaded.
-        use: what it did with the tier.
-        jobs: of it that are not over.
-        following: of each group the first chunk that was not offered yet.
-        tables: of each group that keeps a part the blocks that it took since it was admitted, by position, as
-            far as chunks of them may be offered; `NULL` for those that were given back and taken again.
-            Of a request that is over, the blocks of all groups.
-        has_begun: whether it was admitted since it began anew.
-        is_served: whether it got tokens since it was admitted.
-        local: tokens that were found on the device when it was looked up last.
-        is_over: whether the request is.
+        request: the request whose blocks are stored and loaded.
+        use: its use of the chain of tiers so far.
+        jobs: its unfinished jobs.
+        following: for each group, the first chunk not offered yet.
+        tables: for each group that does not keep all tokens, the blocks allocated since admission, by
+            position, as far as their chunks may be offered; `NULL` for blocks freed and allocated again. For
+            a finished request, also the blocks of the other groups, if more of them may be offered.
+        has_begun: whether it has been admitted since it last started.
+        is_served: whether it has been scheduled tokens since it was admitted.
+        local: tokens on the device as of its last look-up.
+        is_over: whether the request has finished.
     """
 
     __slots__ = (
@@ -45,21 +45,21 @@ class Tracked:
         self.jobs: dict[Job, None] = {}
         self.local = 0
         self.is_over = False
-        self._runs: list[list[ChunkRun] | None] = [None] * groups  # all that it may have
+        self._runs: list[list[ChunkRun] | None] = [None] * groups  # all possible chunks of each group
         self.begin(groups)
 
     def begin(self, groups: int) -> None:
-        """Forget what was offered: the request begins anew."""
+        """Forget what was offered because the request starts anew."""
         self.has_begun = self.is_served = False
         self.following = [0] * groups
         self.tables: list[list[int]] = [[] for _ in range(groups)]
 
     def runs(self, group: OffloadGroup, start: int, end: int) -> list[ChunkRun]:
-        """Return some chunks in a row of a group, the last not included, in runs."""
+        """Return a group's chunks from ``start`` up to but excluding ``end``, as runs."""
         return within(self._runs[group.number] or self._whole(group), start, end)
 
     def segment(self, group: OffloadGroup, chunk: int) -> int:
-        """Return the segment in which a chunk of a group is."""
+        """Return the segment that a chunk of a group belongs to."""
         whole = self._runs[group.number] or self._whole(group)
         return whole[bisect_right(whole, chunk, key=END)][0]
 

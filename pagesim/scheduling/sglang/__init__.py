@@ -1,4 +1,4 @@
-"""SGLang's scheduler, and the parts that it is made of."""
+"""SGLang's scheduler and its parts."""
 
 from pagesim.scheduling.sglang.defaults import most_running, static_fraction
 from pagesim.scheduling.sglang.options import SglangOptions

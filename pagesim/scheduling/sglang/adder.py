@@ -1,4 +1,4 @@
-"""What a pass of admission may give away, and which requests it goes to.
+"""The budget of an admission pass, and the requests that it admits.
 
 Source: SGLang 0.5.23, ``srt/managers/schedule_policy.py``, ``PrefillAdder``.
 """
@@ -16,46 +16,46 @@ from pagesim.scheduling.sglang.request import SglangRequest
 from pagesim.setup.compiled import mypyc_attr
 
 CLIP_MAX_NEW_TOKENS = 4096
-"""Tokens to come for which an admission leaves room at most, however many a request may generate."""
+"""Most future tokens that an admission reserves room for, however many a request may generate."""
 
 Future = tuple[int, int]
-"""Tokens that a request is going to generate, and tokens that it has now and gives back in the end."""
+"""The tokens that a request has yet to generate, and those it holds now and frees when it ends."""
 
 
 class AddReqResult(Enum):
-    """Whether a pass goes on."""
+    """Whether an admission pass continues."""
 
     CONTINUE = "continue"
     NO_TOKEN = "no token"
-    """Memory is short: no request is tried until one leaves."""
+    """Memory is short: no further request is tried until one leaves."""
     OTHER = "other"
     """The budget of the iteration is spent."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PrefillAdder:
-    """The budget of one pass of admission: tokens that are left of an iteration's and of memory's.
+    """The budget of one admission pass: the remaining tokens of the iteration and of memory.
 
-    What running requests are going to generate counts against memory, but only a share of it, a float that is
-    summed up in their order, because every comparison is made with that sum. What is free in memory is asked
-    anew each time. A pool of layers with a window has a budget of its own; what running requests are going to
-    take of that does not count: they hold a window, and give back as much as they take.
+    A share of the tokens that running requests may still generate counts against memory. It is added up as a
+    float in the order of the batch, because every comparison depends on that very sum. Free memory is
+    queried anew each time. The pool of sliding-window layers has a budget of its own. Future tokens of
+    running requests do not count against it: they hold a window, and free as much as they allocate.
 
     Args:
         pool: the token pool.
-        options: resolved.
+        options: resolved options.
         running: the running batch, in its order.
-        to_come: tokens that each of those may still generate.
-        new_token_ratio: the share of them for which room is left.
-        mixed: running requests that decode beside the prompts.
-        delayer: asked whether prompts may run; None where nothing holds them back.
+        to_come: tokens that each running request may still generate.
+        new_token_ratio: the share of these for which room is reserved.
+        mixed: number of running requests that decode in the same iteration as the prompts.
+        delayer: decides whether prompts may run; None if nothing delays them.
 
     Attributes:
-        can_run_list: the requests that are admitted.
-        preempt_list: running requests that made way, in the order in which they were chosen.
-        new_chunked_req: the one of them of which only a first chunk runs.
-        rem_input_tokens: tokens of prompts that may still be admitted.
-        rem_chunk_tokens: tokens that prompts may still compute; None where they are not cut into chunks.
+        can_run_list: admitted requests.
+        preempt_list: preempted requests, in the order in which they were chosen.
+        new_chunked_req: the admitted request whose prompt does not run to its end; None without one.
+        rem_input_tokens: prompt tokens that may still be admitted.
+        rem_chunk_tokens: prompt tokens that may still be computed; None without chunked prefill.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class PrefillAdder:
         chunk = options.chunked_prefill_size or -1
         self.rem_input_tokens = options.max_prefill_tokens - mixed
         self.rem_chunk_tokens = chunk - mixed if chunk > 0 else None
-        share = 0.0  # not by ``sum``, which some Pythons let round otherwise
+        share = 0.0  # not ``sum``, which rounds differently in some Python versions
         for tokens in to_come:
             share += (tokens if tokens < CLIP_MAX_NEW_TOKENS else CLIP_MAX_NEW_TOKENS) * new_token_ratio
         self._total_offset = mixed + share
@@ -87,25 +87,25 @@ class PrefillAdder:
         self.preempt_list: list[SglangRequest] = []
         self.new_chunked_req: SglangRequest | None = None
 
-    # What is left
+    # The remaining budget
 
     @property
     def rem_total_tokens(self) -> float:
-        """Tokens of memory that are neither held nor promised."""
+        """Tokens of memory that are neither held nor reserved."""
         return self._pool.available_tokens - self._total_offset
 
     @property
     def cur_rem_tokens(self) -> int:
-        """Tokens of memory that the iteration at hand does not take."""
+        """Tokens of memory that remain after the current iteration's allocations."""
         return self._pool.available_tokens - self._cur_offset
 
     @property
     def rem_swa_tokens(self) -> int:
-        """Tokens of the window pool that are neither held nor taken in this pass."""
+        """Tokens of the window pool that are neither held nor reserved in this pass."""
         return self._pool.available_swa_tokens - self._swa_offset
 
     def budget_state(self) -> AddReqResult:
-        """Say whether the next request may be tried."""
+        """Return whether the next request may be tried, or which budget is spent."""
         available = self._pool.available_tokens
         if available <= self._total_offset or available <= self._cur_offset:
             return AddReqResult.NO_TOKEN
@@ -115,34 +115,34 @@ class PrefillAdder:
             return AddReqResult.OTHER
         return AddReqResult.CONTINUE
 
-    # Which requests are admitted
+    # Admission
 
     def add_chunked_req(self, req: SglangRequest, limit: int | None) -> None:
-        """Let the prompt in chunks run on, of the last chunk on all of it, if it does not wait.
+        """Continue a chunked prefill, or let it wait if no budget is left for it.
 
         Args:
-            req: the request; it is ``new_chunked_req`` again where that is not its last chunk.
-            limit: tokens that it may compute, where shorter prompts shall run beside it.
+            req: the request; it becomes ``new_chunked_req`` again if this is not its last chunk.
+            limit: tokens that it may compute so that shorter prompts run with it; None for no limit.
         """
         assert self.rem_chunk_tokens is not None
         most = min(self.rem_chunk_tokens, int(self.rem_total_tokens))
         if self._pool.is_hybrid_swa:
             most = min(most, self.rem_swa_tokens - self._page)
         elif most <= 0:
-            most = self.rem_chunk_tokens  # room or no room
+            most = self.rem_chunk_tokens  # whether there is room or not
         if most <= 0:
             self.new_chunked_req = req
             return
-        self._may_prefill()  # it runs in any case
+        self._may_prefill()  # the delayer must be asked, but the chunk runs in any case
         if limit is not None:
             most = min(most, limit)
         self._admit(req, min(req.length - req.prefix_len, most))
 
     def add_one_req(self, req: SglangRequest) -> AddReqResult:
-        """Admit a waiting request if there is room for it and budget; say whether the pass goes on.
+        """Admit a waiting request if room and budget allow; return whether the pass continues.
 
         Args:
-            req: the request, whose cached prefix was looked up.
+            req: the request, whose cached prefix has been looked up.
         """
         options, pool = self._options, self._pool
         most = options.prefill_max_requests
@@ -151,14 +151,14 @@ class PrefillAdder:
         if options.ignore_eos and pool.tree_cache is None:
             result = self._check_ignore_eos(req)
         else:
-            pool.inc_lock_ref(req)  # or its cached prefix would count as free
+            pool.inc_lock_ref(req)  # otherwise its cached prefix would count as free
             result = self._check(req)
             if result is not AddReqResult.CONTINUE:
                 pool.dec_lock_ref(req)
         return self.budget_state() if result is AddReqResult.CONTINUE else result
 
     def _check(self, req: SglangRequest) -> AddReqResult:
-        """Admit a request, whole or with a first chunk, where it fits."""
+        """Admit a request if it fits, with its whole prompt or a first chunk."""
         on_host = self._pool.host_hit_length(req)
         extend = self._extend(req, on_host)
         if isinstance(extend, AddReqResult):
@@ -173,11 +173,11 @@ class PrefillAdder:
         return AddReqResult.CONTINUE
 
     def _extend(self, req: SglangRequest, on_host: int) -> int | AddReqResult:
-        """Return the tokens that a request computes, all or a first chunk; or why it is not admitted.
+        """Return the tokens that a request computes, all or a first chunk, or why it is not admitted.
 
         Args:
             req: the request.
-            on_host: tokens behind its prefix that would be loaded; they take room, and nothing computes them.
+            on_host: tokens after its prefix that would be loaded; they need room but no computation.
         """
         extend, prefix, page = req.length - req.prefix_len, req.prefix_len + on_host, self._page
         to_come = min(max(0, _to_come(req)), CLIP_MAX_NEW_TOKENS)
@@ -201,11 +201,11 @@ class PrefillAdder:
         return extend
 
     def _may_prefill(self) -> bool:
-        """Say whether nothing holds back the prompts for which there is room."""
+        """Return whether prompts for which there is room may run, asking the delayer if there is one."""
         return self._delayer is None or self._delayer.allows(len(self._running))
 
     def _check_ignore_eos(self, req: SglangRequest) -> AddReqResult:
-        """Admit a request where all generate what they ask for and no prefix is cached, if all find room."""
+        """Admit a request with ``ignore_eos`` and no prefix cache if all requests fit up to their ends."""
         extend, to_come = req.length - req.prefix_len, max(0, _to_come(req))
         page = self._page
         needed = -(-extend // page) * page + page
@@ -226,14 +226,14 @@ class PrefillAdder:
         return AddReqResult.CONTINUE
 
     def _all_fit_up_to_their_ends(self, req: SglangRequest, left: int) -> bool:
-        """Say whether a candidate, running and admitted requests find room, one ending after another.
+        """Return whether the candidate, running and admitted requests fit while they end one by one.
 
-        The list of them is made with the first candidate. Later ones are inserted where the real engine does:
-        one that ends after all others stands before the last one.
+        The list of them is built for the first candidate. Later candidates are inserted where the real engine
+        does: one that ends after all others goes before the last one.
 
         Args:
-            req: the candidate; stays in the list.
-            left: tokens that are free now, what the candidate takes at once off.
+            req: the candidate; it stays in the list.
+            left: tokens that are free once the candidate has its immediate allocation.
         """
         candidate = (_to_come(req), req.length)
         futures = self._futures
@@ -257,7 +257,7 @@ class PrefillAdder:
         return True
 
     def _admit(self, req: SglangRequest, extend: int) -> None:
-        """Admit a request of which so many tokens run, and charge them."""
+        """Admit a request that computes ``extend`` tokens, and charge the budgets for it."""
         req.extend_end = req.prefix_len + extend
         to_come = min(req.max_new_tokens, CLIP_MAX_NEW_TOKENS)
         if req.extend_end < req.length:
@@ -276,14 +276,14 @@ class PrefillAdder:
     # Preemption
 
     def preempt_to_schedule(self, req: SglangRequest, release: Callable[[SglangRequest], None]) -> bool:
-        """Let running requests make way for a more important one, if enough can; say whether they did.
+        """Preempt running requests for a more important one if that frees enough; return whether it did.
 
-        The least important ones go first, of these the newest. What the request needs is as of when it was
-        last tried: nothing of its prompt if it never was.
+        The least important requests go first, and among these the newest. The request's need is that of its
+        last attempt; if it was never tried, its prompt does not count.
 
         Args:
-            req: a waiting request, not looked up yet in this pass.
-            release: takes a request's place and memory.
+            req: a waiting request, not yet looked up in this pass.
+            release: frees a request's slot and memory.
         """
         threshold = self._options.priority_scheduling_preemption_threshold
         needed = req.fill_len - req.prefix_len + min(req.max_new_tokens, CLIP_MAX_NEW_TOKENS)
@@ -318,24 +318,24 @@ class PrefillAdder:
     # The window pool
 
     def _swa_needed(self, tokens: int, to_come: int) -> int:
-        """Return the tokens of the window pool that a request takes at most."""
+        """Return the maximum number of tokens that a request allocates in the window pool."""
         window = self._pool.window
         at_once = tokens if self.rem_chunk_tokens is None else min(tokens, self.rem_chunk_tokens)
         return max(at_once - window, 0) + min(tokens + to_come, window) + self._page
 
     def _swa_chunk(self, tokens: int, to_come: int) -> int | None:
-        """Return how much of a prompt the window pool lets run at once: 0 for none, None for all of it."""
+        """Return how many tokens of a prompt the window pool allows at once: 0 for none, None for all."""
         page = self._page
         needed = self._swa_needed(-(-tokens // page) * page, to_come)
         if needed < self.rem_swa_tokens:
             return self.rem_chunk_tokens
         if self.rem_chunk_tokens is None or needed < self._pool.swa_capacity:
             return 0
-        # It would never fit: as much of it runs as fits now.
+        # It would never fit as a whole, so as much of it runs as fits now.
         fits = self.rem_swa_tokens - self._swa_needed(0, to_come)
         return min(self.rem_chunk_tokens, max(0, fits // page * page))
 
 
 def _to_come(req: SglangRequest) -> int:
-    """Return the tokens that a request may still generate that does not decode."""
+    """Return the tokens that a request which is not decoding may still generate."""
     return req.max_new_tokens + req.prompt - req.length

@@ -1,4 +1,4 @@
-"""Attention in several groups of GPUs (attention DP): a scheduler of each, which take their turns together.
+"""Data-parallel attention: one scheduler per group of GPUs (rank), all taking their turns together.
 
 Source: SGLang 0.5.23, ``srt/managers/scheduler_components/dp_attn.py`` (``prepare_mlp_sync_batch_raw``),
 ``srt/managers/prefill_delayer.py``, ``srt/arg_groups/parallel_hook.py``.
@@ -21,22 +21,22 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SglangRank(Sglang):
-    """The scheduler of one group of GPUs, with a queue, a tree and a pool of its own.
+    """The scheduler of one attention rank, with a queue, a radix tree and a token pool of its own.
 
-    `AttentionGroup` has it take its turns; `plan` then hands over what was decided.
+    `AttentionGroup` makes it take its turns; `plan` then returns what was decided.
 
     Args:
-        memory: as for `Sglang`, of this rank.
-        options: of all ranks together, as they are given to the server.
+        memory: this rank's memory, as for `Sglang`.
+        options: options of all ranks together, as given to the server.
         max_model_len: tokens of the model's context.
-        prices: not looked at.
+        prices: has no effect on SGLang's decisions.
 
     Attributes:
-        mode: what the last turn was: prefill, mixed, decode, ``turned`` (decodes that run as prompts of one
-            token, because another rank has prompts), or ``idle`` (nothing, because another rank has a batch).
-        all_tokens: of the batches of all ranks in the last turn, ``[R]``.
-        agree: tells the others whether this rank has prompts, and returns whether any has; None where decodes
-            and prompts of several ranks run side by side.
+        mode: the kind of the last turn: prefill, mixed, decode, ``turned`` (decodes that run as prompts of
+            one token, because another rank has prompts), or ``idle`` (empty; another rank has a batch).
+        all_tokens: batch tokens of every rank in the last turn, ``[R]``.
+        agree: tells the others whether this rank has prompts, and returns whether any rank has; None where
+            some ranks may decode while others run prompts.
     """
 
     __slots__ = ("_decided", "agree", "all_tokens", "graph_tokens", "mode")
@@ -51,19 +51,19 @@ class SglangRank(Sglang):
     ) -> None:
         own = options_of_rank(options)
         super().__init__(memory, own, max_model_len=max_model_len, prices=prices)
-        self.graph_tokens = self.graphs_to(own)  # of the largest batch of prompts that a CUDA graph launches
+        self.graph_tokens = self.graphs_to(own)  # tokens of the largest prefill with a CUDA graph
         self.mode = "idle"
         self.agree: Callable[[bool], bool] | None = None
         self.all_tokens: list[int] = []
         self._decided: Batch | None = None
 
     def take_turn(self, now: int, *, was_idle: bool) -> Batch:
-        """Decide the rank's batch of one turn.
+        """Decide this rank's batch for one turn.
 
         Args:
-            now: ticks.
-            was_idle: whether nothing was launched or in flight in the turn before; then what has arrived is
-                looked at.
+            now: the current time, in ticks.
+            was_idle: whether nothing was launched or in flight in the previous turn; if so, new arrivals are
+                received.
         """
         batch, skipper = Batch(), self.recv_skipper
         self.preempted = []
@@ -77,11 +77,11 @@ class SglangRank(Sglang):
         return batch
 
     def may_decode(self, *, prefills: bool) -> bool:
-        """Say whether the running batch may decode: where it verifies drafts, only if no rank has prompts."""
+        """Return whether the running batch may decode; with drafts, only if no rank has prompts."""
         return not (prefills if self.agree is None else self.agree(prefills))
 
     def plan(self, now: int) -> Batch:
-        """Hand over what `take_turn` decided."""
+        """Return the batch that `take_turn` decided."""
         batch, self._decided = self._decided, None
         return Batch() if batch is None else batch
 
@@ -91,7 +91,7 @@ class SglangRank(Sglang):
 
 
 class AttentionGroup:
-    """The ranks of attention DP: in each turn every one decides, and then all learn what the others do.
+    """The ranks of data-parallel attention: in each turn all decide, then each learns what the others do.
 
     Args:
         ranks: their schedulers.
@@ -100,7 +100,7 @@ class AttentionGroup:
     def __init__(self, ranks: list[SglangRank]) -> None:
         self._ranks = ranks
         self._rows: list[DelayerRow] = []
-        self._has_prompts = False  # whether any rank has, of those that have looked for some
+        self._has_prompts = False  # whether any rank that has looked for prompts has some
         self._batches: list[Batch] = []
         self._begun = self._now = 0
         self._was_idle = False
@@ -111,13 +111,13 @@ class AttentionGroup:
                 rank.agree = self._agree
 
     def turn(self, now: int, *, was_idle: bool) -> list[Batch]:
-        """Let every rank decide its batch; return them, ``[R]``, or nothing if none has one.
+        """Let every rank decide its batch; return the batches, ``[R]``, or an empty list if all are empty.
 
-        A rank without a batch beside others is launched with an empty one.
+        A rank without a batch launches an empty one if another rank has one.
 
         Args:
-            now: ticks.
-            was_idle: whether nothing was launched or in flight in the turn before.
+            now: the current time, in ticks.
+            was_idle: whether nothing was launched or in flight in the previous turn.
         """
         ranks = self._ranks
         self._now, self._begun, self._rows, self._was_idle = now, 0, [], was_idle
@@ -139,7 +139,7 @@ class AttentionGroup:
 
     @property
     def waits(self) -> bool:
-        """Whether any request waits or is to be looked at."""
+        """Whether any request is waiting or has yet to be received."""
         return any(rank.queue.waiting or rank.waiting_queue.messages for rank in self._ranks)
 
     def _decide_next(self) -> None:
@@ -148,9 +148,9 @@ class AttentionGroup:
         self._batches[number] = self._ranks[number].take_turn(self._now, was_idle=self._was_idle)
 
     def _exchange(self, row: DelayerRow) -> list[DelayerRow]:
-        """Return what all ranks say to the prefill delayer; those that have not decided come to say it first.
+        """Return all ranks' rows for the prefill delayer, after the remaining ranks have added theirs.
 
-        Each rank asks once in its turn, and waits for the others there: the turn of the next one runs within.
+        Each rank asks once per turn and waits for the others there: the next rank's turn runs in this call.
         """
         self._rows.append(row)
         if self._begun < len(self._ranks):
@@ -158,7 +158,7 @@ class AttentionGroup:
         return self._rows
 
     def _agree(self, prefills: bool) -> bool:
-        """Return whether any rank has prompts in this turn; the others look for some first, as above."""
+        """Return whether any rank has prompts in this turn; the remaining ranks look for some first."""
         self._has_prompts = self._has_prompts or prefills
         if self._begun < len(self._ranks):
             self._decide_next()
@@ -167,14 +167,14 @@ class AttentionGroup:
     def _learn(
         self, rank: SglangRank, batch: Batch, tokens: list[int], *, extends: bool, turns: bool
     ) -> None:
-        """Tell a rank what all do in this turn.
+        """Tell a rank what all ranks do in this turn.
 
         Args:
-            rank: which has this batch, empty or not.
-            batch: its own.
-            tokens: of all ranks, ``[R]``.
+            rank: the rank.
+            batch: its own batch, possibly empty.
+            tokens: batch tokens of every rank, ``[R]``.
             extends: whether any rank has prompts.
-            turns: whether decodes run as prompts where any rank has some.
+            turns: whether decodes run as prompts if any rank has prompts.
         """
         rank.all_tokens = tokens
         if batch.chunks:

@@ -1,4 +1,4 @@
-"""A batch of requests that run together, as SGLang's loop hands it from iteration to iteration."""
+"""A batch of requests that run together, as SGLang's loop passes it from iteration to iteration."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ScheduleBatch:
-    """Requests in their order: those that decode, or those whose prompts ran in the last iteration.
+    """An ordered batch: requests that decode, or those whose prompts ran in the last iteration.
 
     Args:
         reqs: the requests.
-        extend_num_tokens: tokens of the iteration of prompts with which the batch began; they are counted
-            again with each of its decode steps.
+        extend_num_tokens: tokens of the prefill iteration with which the batch began; they are counted again
+            with each of its decode steps.
         is_prefill_only: whether none of the requests may generate more than the token of its prompt.
 
     Attributes:
-        batch_is_full: whether no request is tried until one leaves.
+        batch_is_full: whether no further request is tried until one leaves.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class ScheduleBatch:
         self.batch_is_full = False
 
     def merge_batch(self, other: ScheduleBatch) -> None:
-        """Let the requests of another batch join behind these."""
+        """Append the requests of another batch."""
         self.reqs += other.reqs
         self.is_prefill_only = self.is_prefill_only and other.is_prefill_only
 
@@ -44,18 +44,18 @@ class ScheduleBatch:
         by_importance: bool,
         release: Callable[[SglangRequest], None],
     ) -> tuple[list[SglangRequest], list[SglangRequest]]:
-        """Take requests out until the others fit: those with the fewest tokens, of these the longest prompt.
+        """Retract requests until the rest fit: fewest output tokens first, then the longest prompt.
 
         Source: SGLang 0.5.23, ``ScheduleBatch.retract_decode``.
 
         Args:
             pool: the token pool.
-            known_outputs: returns the generated tokens of a request that are known.
-            by_importance: whether the least important ones go first.
-            release: takes a request's place and memory.
+            known_outputs: returns the number of a request's generated tokens that are known.
+            by_importance: whether the least important requests go first.
+            release: frees a request's slot and memory.
 
         Returns:
-            The requests that are retracted; and the last one, where it is alone and finds no room.
+            The retracted requests, and those to abort: the last one if it does not fit even alone.
         """
 
         def worth(req: SglangRequest) -> tuple[int, int, int]:

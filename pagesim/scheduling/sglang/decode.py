@@ -1,4 +1,4 @@
-"""Decodes: the running batch generates a token a request, and shrinks where memory is short.
+"""Decodes: the running batch generates one token per request, and shrinks if memory is short.
 
 Source: SGLang 0.5.23, ``Scheduler.update_running_batch``, ``ScheduleBatch.prepare_for_decode``.
 """
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from pagesim.scheduling.batch import Batch
 from pagesim.scheduling.failure_modes import FailureMode
 
-if TYPE_CHECKING:  # which calls these
+if TYPE_CHECKING:  # it calls these functions
     from pagesim.scheduling.sglang.scheduler import Sglang
 
 
 def update_running_batch(scheduler: Sglang, batch: Batch) -> None:
-    """Let the running batch decode, if anything is left of it; retract requests where memory is short."""
+    """Decode the running batch if any of it is left; retract requests if memory is short."""
     running = scheduler.running_batch
     before = len(running.reqs)
     ended = filter_ending(scheduler)
@@ -25,7 +25,7 @@ def update_running_batch(scheduler: Sglang, batch: Batch) -> None:
     if scheduler.pool.check_decode_mem(running.reqs):
         scheduler.new_token_ratio.decay()
     elif ended:
-        running.batch_is_full = False  # what they hold comes back before the next turn
+        running.batch_is_full = False  # their memory is freed before the next turn
         return
     else:
         _retract_decode(scheduler, batch)
@@ -38,12 +38,12 @@ def update_running_batch(scheduler: Sglang, batch: Batch) -> None:
             scheduler.drafts.verify(scheduler, batch)
         batch.tokens = batch.decoding + batch.drafts
         batch.context_tokens = batch.decode_context
-        # The prompts of an iteration are counted again with each decode of those that began in it alone.
+        # Each decode counts the tokens of the prefill iteration in which the batch began once more.
         scheduler.waiting_queue.processed += running.extend_num_tokens
 
 
 def filter_ending(scheduler: Sglang) -> int:
-    """Let requests drain whose last token is known to be in flight; return how many do."""
+    """Drain requests whose last token is known to be in flight; return how many drain."""
     if scheduler.drafts is not None:
         return scheduler.drafts.filter_ending(scheduler)
     for req in scheduler.results.ending:
@@ -57,25 +57,25 @@ def filter_ending(scheduler: Sglang) -> int:
 
 
 def prepare_for_decode(scheduler: Sglang, batch: Batch) -> None:
-    """Take memory for a token of every request of the running batch."""
+    """Allocate memory for one token of every request in the running batch."""
     reqs, pool, results = scheduler.running_batch.reqs, scheduler.pool, scheduler.results
     decoding = len(reqs)
     if pool.is_hybrid_swa:
         for req in reqs:
             pool.evict_swa(req, req.prompt + results.known_outputs(req))
-    pool.evict(decoding)  # more than is taken
+    pool.evict(decoding)  # more than is allocated
     scheduler.memory.allocate_step(1)
     scheduler.context += decoding
     batch.decoding = decoding
     if results.ending:
         batch.discarded = tuple([req for req in results.ending if req.decodes])
     batch.decode_context = scheduler.context - scheduler.draining_context
-    if scheduler.chunked_req is not None:  # which waits
+    if scheduler.chunked_req is not None:  # it waits for now
         batch.decode_context -= scheduler.chunked_req.tokens
 
 
 def _retract_decode(scheduler: Sglang, batch: Batch) -> None:
-    """Retract requests of the running batch where memory is short; one that is alone is given up."""
+    """Retract running requests because memory is short; give up the last one if it does not fit alone."""
     running, results = scheduler.running_batch, scheduler.results
     by_importance = scheduler.options.retraction_policy == "priority"
     retracted, aborted = running.retract_decode(

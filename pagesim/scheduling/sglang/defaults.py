@@ -1,7 +1,7 @@
-"""What SGLang takes for options that are left out: by the GPU, the GPUs that share the model, and the model.
+"""SGLang's defaults for omitted options, which depend on the GPU, the number of GPUs and the model.
 
 Source: 0.5.23, ``srt/arg_groups/memory_hook.py``, ``cuda_graph_hook.py``, ``overrides.py``,
-``model_override_base.py`` and ``srt/mem_cache/kv_cache_configurator.py``. Sizes of memory are in MiB.
+``model_override_base.py`` and ``srt/mem_cache/kv_cache_configurator.py``. Memory sizes are in MiB.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from pagesim.scheduling.sglang.options import SglangOptions
 from pagesim.scheduling.sglang.speculative_defaults import speculating
 
 MIB = 1 << 20
-"""Bytes."""
+"""Bytes per MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """What is taken on GPUs of a size.
+    """The defaults for GPUs of one class of memory size.
 
     Attributes:
-        below_gib: memory of the first GPU that is too large.
+        below_gib: GPU memory in GiB that this tier's GPUs stay below.
         chunk: tokens of ``chunked_prefill_size``.
-        graphs: sequences of the largest decode that a CUDA graph launches, with fewer than four GPUs.
-        wide_graphs: the same with four GPUs or more.
+        graphs: sequences of the largest decode with a CUDA graph, with fewer than four GPUs.
+        wide_graphs: the same with four or more GPUs.
     """
 
     below_gib: float
@@ -44,25 +44,25 @@ TIERS = (
 )
 
 UNKNOWN = Tier(0, 4096, 160, 160)
-"""What is taken where the GPU's memory is not known."""
+"""The defaults if the GPU's memory is unknown."""
 
 PAGED_GPUS = ("b200", "gb200", "b300", "gb300")
-"""GPUs whose default attention kernels, TensorRT-LLM's, take pages and not single tokens."""
+"""GPUs whose default attention kernels, TensorRT-LLM's, work on pages instead of single tokens."""
 
 PAGE = 64
-"""Tokens of a page there."""
+"""Tokens per page on those GPUs."""
 
 LATENT_GRAPHS = 8192
-"""Tokens of the largest iteration of prompts that a CUDA graph launches under MLA."""
+"""Tokens of the largest prefill with a CUDA graph under MLA."""
 
 RANK_CONSERVATIVENESS = 0.3
-"""Factor of ``schedule_conservativeness`` where attention has several ranks."""
+"""Factor applied to ``schedule_conservativeness`` if attention has several ranks."""
 
 DEEPEP, DEEPEP_PREFILLS = 2 * 1024, 1024
-"""Memory of DeepEP's buffers under CUDA graphs of decodes, and more under those of prompts."""
+"""Memory of DeepEP's buffers with CUDA graphs for decodes, and the addition with graphs for prefills."""
 
 LLAMA_2_GRAPHS = 4096
-"""Tokens of the largest such iteration for models called llama-2."""
+"""Tokens of the largest prefill with a CUDA graph for models named llama-2."""
 
 
 def tier_of(machine: Machine) -> Tier:
@@ -72,19 +72,19 @@ def tier_of(machine: Machine) -> Tier:
 
 
 def page_size(machine: Machine) -> int:
-    """Return the tokens of a page."""
+    """Return the number of tokens per page."""
     return PAGE if machine.gpu in PAGED_GPUS else 1
 
 
 def decode_graphs(options: SglangOptions, machine: Machine) -> int:
-    """Return the sequences of the largest decode that a CUDA graph launches."""
+    """Return the number of sequences in the largest decode with a CUDA graph."""
     tier = tier_of(machine)
     most = tier.graphs if machine.tp < 4 else tier.wide_graphs
     return min(most, options.max_running_requests or most)
 
 
 def prefill_graphs(options: SglangOptions, machine: Machine, chunk: int) -> int:
-    """Return the tokens of the largest iteration of prompts that a CUDA graph launches."""
+    """Return the number of tokens in the largest prefill with a CUDA graph."""
     most = min(LATENT_GRAPHS, chunk) if machine.latent else chunk
     if options.max_total_tokens is not None:
         most = min(most, options.max_total_tokens)
@@ -92,7 +92,7 @@ def prefill_graphs(options: SglangOptions, machine: Machine, chunk: int) -> int:
 
 
 def captured(most: int) -> int:
-    """Return how many iterations of prompts are captured as CUDA graphs, up to so many tokens."""
+    """Return how many prefill sizes of at most ``most`` tokens are captured as CUDA graphs."""
     steps = (
         (4, 33, 4),
         (48, 257, 16),
@@ -105,10 +105,10 @@ def captured(most: int) -> int:
 
 
 def reserved_mib(options: SglangOptions, machine: Machine) -> float:
-    """Return what of a GPU's memory is left to activations and CUDA graphs.
+    """Return the MiB of a GPU's memory reserved for activations and CUDA graphs.
 
     Args:
-        options: resolved.
+        options: resolved options.
         machine: the GPUs that the model is served on.
     """
     chunk, decodes, prompts = (
@@ -134,14 +134,14 @@ def reserved_mib(options: SglangOptions, machine: Machine) -> float:
 
 
 def static_fraction(options: SglangOptions, machine: Machine) -> float:
-    """Return ``mem_fraction_static``: the share of a GPU's memory that weights and cache may take.
+    """Return ``mem_fraction_static``: the share of a GPU's memory that weights and cache may occupy.
 
     Args:
-        options: resolved.
+        options: resolved options.
         machine: the GPUs that the model is served on.
 
     Raises:
-        PagesimError: SGLang's own share is not known on this GPU, or leaves nothing.
+        PagesimError: SGLang's default share is unknown on this GPU, or is not positive.
     """
     if options.mem_fraction_static is not None:
         return options.mem_fraction_static
@@ -162,11 +162,11 @@ def static_fraction(options: SglangOptions, machine: Machine) -> float:
 
 
 def most_running(options: SglangOptions, capacity: int, context: int) -> int:
-    """Return ``max_running_requests``: no more than half the tokens that the cache holds.
+    """Return one rank's ``max_running_requests``: at most half the number of tokens that its cache holds.
 
     Args:
-        options: resolved, or with ``max_running_requests`` left out.
-        capacity: tokens of the cache, of one rank of attention.
+        options: resolved options, or options without ``max_running_requests``.
+        capacity: tokens in the cache of one attention rank.
         context: tokens of the longest request.
     """
     most = max(min(int(capacity / context * 512), 4096), 2048)
@@ -176,10 +176,10 @@ def most_running(options: SglangOptions, capacity: int, context: int) -> int:
 
 
 def options_of_rank(options: SglangOptions) -> SglangOptions:
-    """Return the options by which one rank of attention schedules.
+    """Return the options with which one attention rank schedules.
 
     Args:
-        options: of all ranks together, resolved.
+        options: resolved options of all ranks together.
     """
     ranks, chunk, graphs = (
         options.attn_dp_size,
@@ -195,27 +195,27 @@ def options_of_rank(options: SglangOptions) -> SglangOptions:
     if options.max_running_requests is not None:
         of_rank["max_running_requests"] = max(1, options.max_running_requests // ranks)
     if chunk is not None:
-        of_rank["chunked_prefill_size"] = chunk // ranks or -1  # without chunks, as -1, where none is left
+        of_rank["chunked_prefill_size"] = chunk // ranks or -1  # -1, no chunks, if nothing is left
         if graphs is not None and chunk > 0:
             of_rank["cuda_graph_max_bs_prefill"] = min(graphs, chunk // ranks)
     return options.model_copy(update=of_rank)
 
 
 def states_of_a_request(options: SglangOptions, page: int) -> int:
-    """Return how many states of layers that keep one a running request is counted for.
+    """Return how many recurrent states are counted per running request.
 
     Args:
-        options: resolved or not.
-        page: tokens of a page.
+        options: options, resolved or not.
+        page: tokens per page.
     """
     return 3 + options.tracking_slots(page) if options.caches else 1
 
 
 def resolved(options: SglangOptions, machine: Machine) -> SglangOptions:
-    """Return the options with what SGLang takes by default on a machine, but for those that memory decides.
+    """Return the options with SGLang's defaults on a machine, except those that depend on memory.
 
     Raises:
-        PagesimError: the engine would not start with these.
+        PagesimError: the engine would not start with these options.
     """
     if machine.has_states and options.caches and options.mamba_radix_cache_strategy == "no_buffer":
         options = options.model_copy(update={"disable_overlap_schedule": True})
@@ -246,7 +246,7 @@ def resolved(options: SglangOptions, machine: Machine) -> SglangOptions:
 
 
 def _check_ranks(options: SglangOptions, machine: Machine) -> None:
-    """Refuse what does not go with several ranks of attention, or what they do with it is not modelled."""
+    """Reject options that several attention ranks do not support, or with which they are not modelled."""
     if machine.tp % options.attn_dp_size:
         raise PagesimError(
             f"attn_dp_size is {options.attn_dp_size}; it must divide tensor_parallel_size, which is "

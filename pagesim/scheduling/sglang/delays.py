@@ -1,4 +1,4 @@
-"""What holds prompts back though there is room for them.
+"""Delays that hold prompts back even though there is room for them.
 
 Source: SGLang 0.5.23, ``srt/managers/prefill_delayer.py``, ``Scheduler._should_defer_prefill``.
 """
@@ -14,22 +14,22 @@ from pagesim.setup.compiled import mypyc_attr
 from pagesim.sim.clock import TICKS_PER_SECOND
 
 MAX_DELAY_MS = 5000.0
-"""Milliseconds for which few waiting requests hold prompts back where no other limit is given."""
+"""Default milliseconds for which a short queue may hold prompts back."""
 
 RECENT = 16
-"""Batches of prompts whose sizes are remembered."""
+"""Number of prefill batches whose sizes are remembered."""
 
 
 class DelayerRow(NamedTuple):
-    """What a group of GPUs says to the others before any of them lets prompts run.
+    """What a group of GPUs reports to the others before any of them runs prompts.
 
     Attributes:
         can: whether there is room for a prompt.
-        is_low: whether, besides, so little of its cache is held that none is to be held back.
-        running: requests that run.
-        recent: prompts that ran, or could have run, together lately; the most of them.
-        waiting: requests that wait.
-        is_late: whether few waiting requests have held prompts back for too long.
+        is_low: whether, in addition, its cache usage is so low that no prompt should be held back.
+        running: number of running requests.
+        recent: largest number of prompts that recently ran, or could have run, together.
+        waiting: number of waiting requests.
+        is_late: whether prompts have been held back for the maximum time.
     """
 
     can: bool
@@ -42,17 +42,17 @@ class DelayerRow(NamedTuple):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PrefillDelayer:
-    """Lets prompts run only where as many find a place as ran together lately, and in all groups of GPUs.
+    """Delays prompts until there are slots for as many as recently ran together, in all groups of GPUs.
 
-    It is asked once in a pass of admission, at the first request for which there is room; its answer holds
-    for the rest of the pass. The very first time that it would say no to all groups it says yes.
+    It decides once per admission pass, at the first request for which there is room, and its answer holds
+    for the rest of the pass. The first refusal that would hit all groups is turned into a permission.
 
     Args:
-        options: resolved.
-        max_running_requests: requests that may run.
+        options: resolved options.
+        max_running_requests: maximum number of running requests.
 
     Attributes:
-        exchange: returns what all groups say, from what this one says; by default there is no other.
+        exchange: takes this group's row and returns all groups' rows; by default there are no others.
     """
 
     def __init__(self, options: SglangOptions, max_running_requests: int) -> None:
@@ -63,8 +63,8 @@ class PrefillDelayer:
         self._max_delay = (MAX_DELAY_MS if milliseconds is None else milliseconds) / 1000 * TICKS_PER_SECOND
         self._sizes: deque[int] = deque(maxlen=RECENT)
         self._spared_first = False
-        self._delayed = 0  # passes that were refused in a row,
-        self._since = 0  # and when the first of them was, in ticks
+        self._delayed = 0  # number of consecutive passes refused
+        self._since = 0  # when the first of these took place, in ticks
         self._now = self._waiting = self._tried = 0
         self._usage = 0.0
         self._verdict: bool | None = None
@@ -73,15 +73,15 @@ class PrefillDelayer:
         """Begin a pass.
 
         Args:
-            now: ticks.
-            waiting: requests that wait.
+            now: the current time, in ticks.
+            waiting: number of waiting requests.
             usage: share of the cache that requests hold.
         """
         self._now, self._waiting, self._usage = now, waiting, usage
         self._tried, self._verdict = 0, None
 
     def allows(self, running: int) -> bool:
-        """Say whether prompts may run in this pass, beside so many requests."""
+        """Return whether prompts may run in this pass, together with ``running`` requests."""
         self._tried = max(self._tried, min(max(self._waiting, 1), max(self._most - running, 1)))
         if self._verdict is None:
             self._verdict = self._negotiate(running, can=True)
@@ -91,8 +91,8 @@ class PrefillDelayer:
         """End a pass.
 
         Args:
-            size: requests of the batch that came from it; 0 for none.
-            running: those that run beside it.
+            size: number of requests in the batch that the pass yielded; 0 for none.
+            running: number of other running requests.
         """
         if self._verdict is None:
             self._negotiate(running, can=False)
@@ -100,11 +100,11 @@ class PrefillDelayer:
             self._sizes.append(size or self._tried)
 
     def clear(self) -> None:
-        """Forget for how long prompts have been held back, as in a pass in which there is room for none."""
+        """Reset the count of refused passes, as a pass without room for any prompt does."""
         self._delayed = 0
 
     def _negotiate(self, own_running: int, *, can: bool) -> bool:
-        """Say whether prompts may run, by what this group and the others have."""
+        """Return whether prompts may run, given the state of this group and the others."""
         options, delayed = self._options, self._delayed
         self.clear()
         watermark = options.prefill_delayer_token_usage_low_watermark
@@ -135,7 +135,7 @@ class PrefillDelayer:
         return False
 
     def _waits_for_more(self, rows: list[DelayerRow], running: int, recent: int) -> bool:
-        """Say whether few requests wait beside those that run, and have not waited for long."""
+        """Return whether too few requests are waiting compared to those running, and not yet for too long."""
         options, ratio = self._options, self._options.prefill_delayer_queue_min_ratio
         if ratio is None or not running or any(row.is_late for row in rows):
             return False
@@ -145,11 +145,11 @@ class PrefillDelayer:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PrefillDecodeInterval:
-    """Turns without prompts behind each batch of prompts.
+    """Enforces a number of turns without prompts after each batch of prompts.
 
     Args:
-        turns: how many.
-        least_running: running requests below which the interval is over.
+        turns: number of such turns.
+        least_running: number of running requests below which the interval ends early.
     """
 
     def __init__(self, turns: int, least_running: int) -> None:
@@ -158,7 +158,7 @@ class PrefillDecodeInterval:
         self._left = 0
 
     def defers(self, running: int) -> bool:
-        """Count a turn beside so many running requests; say whether it runs no prompts."""
+        """Count a turn with ``running`` requests; return whether it must not run prompts."""
         if not self._left:
             return False
         if running < self._least_running:
@@ -169,19 +169,19 @@ class PrefillDecodeInterval:
 
     @property
     def is_on(self) -> bool:
-        """Whether the next turn may be one without prompts."""
+        """Whether the interval has turns left, so that the next turn may be one without prompts."""
         return self._left > 0
 
     def begin(self) -> None:
-        """Begin an interval behind a batch of prompts."""
+        """Begin an interval after a batch of prompts."""
         self._left = self._turns
 
     def end(self) -> None:
-        """End the interval, as in an idle engine, whose turns take no time."""
+        """End the interval, as in an idle engine, whose turns pass in no time."""
         self._left = 0
 
     def advance(self, turns: int, running: int) -> bool:
-        """Count so many turns that only decode; say whether a pass of admission was made in any."""
+        """Count decode-only turns; return whether any of them included an admission pass."""
         if running < self._least_running:
             self._left = 0
         deferred = min(self._left, turns)

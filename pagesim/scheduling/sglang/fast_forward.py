@@ -1,4 +1,4 @@
-"""How far SGLang's loop can be fast-forwarded: for how many steps the running batch decodes alike."""
+"""How far SGLang's loop can be fast-forwarded: for how many steps the running batch just decodes."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.sglang.request import SglangRequest
 
-if TYPE_CHECKING:  # a scheduler asks
+if TYPE_CHECKING:  # it calls these functions
     from pagesim.scheduling.sglang.scheduler import Sglang
 
 
 def steps_until_next_decision(scheduler: Sglang) -> int:
-    """Return for how many iterations no decision can differ without an arrival; set ``must_replan``."""
+    """Return for how many iterations no decision can change without an arrival; set ``must_replan``."""
     running, results, pool = scheduler.running_batch, scheduler.results, scheduler.pool
     finishing, memory = scheduler._finishing, scheduler.memory
     scheduler.must_replan = True
     if not finishing or scheduler.chunked_req is not None or results.computed:
         return 0
-    if scheduler.hicache is not None and scheduler.hicache.copies:  # what it holds is free when it is over
+    if scheduler.hicache is not None and scheduler.hicache.copies:  # the end of a copy frees memory
         return 0
     queue, preempts = scheduler.waiting_queue, scheduler.preempts
     if queue.waiting and (not running.batch_is_full or pool.is_hybrid_swa or preempts):
@@ -42,13 +42,13 @@ def steps_until_next_decision(scheduler: Sglang) -> int:
         steps = pool.steps_alike(steps, decoding, running.reqs, overlaps=scheduler.overlaps)
         scheduler.must_replan = not steps
         return steps
-    # They can drain in a step, if that is known of all of them.
+    # They can drain in one step if all of them are known to end.
     scheduler.must_replan = bool(results.ending) or not _end_by_length(scheduler)
     return 0
 
 
 def advance(scheduler: Sglang, steps: int) -> None:
-    """Run so many iterations that only decode."""
+    """Run ``steps`` iterations that only decode."""
     results = scheduler.results
     if scheduler.last_batch is not None or results.launched:
         scheduler.merge_last_batch()
@@ -68,9 +68,9 @@ def advance(scheduler: Sglang, steps: int) -> None:
 
 
 def _joins_quietly(scheduler: Sglang) -> bool:
-    """Say whether nothing is decided where those join whose prompt runs in the iteration in flight.
+    """Return whether the requests prefilled in the iteration in flight can join without a decision.
 
-    That is so if what is cached of their prompts while the next step runs changes no count of memory.
+    They can if caching their prompts while the next step runs changes no memory count.
     """
     running, results = scheduler.running_batch, scheduler.results
     stays_full = bool(running.reqs) or not running.batch_is_full
@@ -78,7 +78,7 @@ def _joins_quietly(scheduler: Sglang) -> bool:
 
 
 def _end_by_length(scheduler: Sglang) -> bool:
-    """Say whether the requests whose last token is in flight are known to end with it."""
+    """Return whether the requests whose last token is in flight are all known to end with it, by length."""
     for step, _, request in scheduler._finishing:
         if step > scheduler.memory.steps:
             return True

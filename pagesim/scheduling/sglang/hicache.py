@@ -1,4 +1,4 @@
-"""Copies between the device and the host under SGLang's hierarchical cache: when each is over.
+"""Copies between device and host under SGLang's hierarchical cache, and when each ends.
 
 Source: SGLang 0.5.23, ``srt/managers/cache_controller.py``, ``UnifiedRadixCache.check_hicache_events``.
 """
@@ -13,29 +13,29 @@ from pagesim.scheduling.arrivals import NEVER
 from pagesim.setup.compiled import mypyc_attr
 
 CopyTime = Callable[[int], int]
-"""Ticks that a copy of so many pages takes."""
+"""Returns the ticks that a copy of a given number of pages takes."""
 
 
 def at_once(pages: int) -> int:
-    """Return what a copy takes over a link that is not slow."""
+    """Return the zero ticks that a copy over an infinitely fast link takes."""
     return 0
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class HiCacheController:
-    """Carries out copies beside iterations: in order, each direction over a link of its own.
+    """Carries out copies while iterations run, in order, with a separate link for each direction.
 
-    A copy starts when the iteration under way is over. Copies that are started together are one.
+    A copy starts when the current iteration ends. Copies that start together count as one.
 
     Args:
         memory: decides what is copied.
-        load_time: what a copy to the device takes.
-        write_time: what a copy to the host takes.
+        load_time: returns the duration of a copy to the device.
+        write_time: returns the duration of a copy to the host.
 
     Attributes:
-        now: the instant of the decision at hand, which waits for copies at once, in ticks.
-        busy_until: when the iterations are over that were launched.
-        waited: ticks by which the last of them is longer because it waits for what is loaded, layer by layer.
+        now: instant of the current decision, in ticks; synchronous copies delay it.
+        busy_until: when the launched iterations end, in ticks.
+        waited: ticks by which loads prolong the last iteration, which waits for them layer by layer.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class HiCacheController:
     ) -> None:
         self._memory = memory
         self._load_time, self._write_time = load_time, write_time
-        self._load_link = self._write_link = 0  # when each is free
+        self._load_link = self._write_link = 0  # when each link is free
         self._loading: deque[tuple[int, list[HostNode]]] = deque()
         self._writing: deque[tuple[int, list[HostNode]]] = deque()
         self.now = self.busy_until = self.waited = 0
@@ -51,21 +51,21 @@ class HiCacheController:
 
     @property
     def copies(self) -> bool:
-        """Whether any copy is not over, as far as the loop knows."""
+        """Whether any copy is unfinished, as far as the loop knows."""
         return bool(self._loading or self._writing or self._memory.tree.unsent or self._memory.unsent_loads)
 
     @property
     def next_end(self) -> int:
-        """When the next copy is over; ``NEVER`` without one."""
+        """When the next copy ends; ``NEVER`` without one."""
         return min([queue[0][0] for queue in (self._writing, self._loading) if queue], default=NEVER)
 
     @property
     def last_end(self) -> int:
-        """When the last copy that was started is over."""
+        """When the last copy that was started ends."""
         return max(self._load_link, self._write_link)
 
     def check_events(self, now: int) -> None:
-        """Begin a turn: learn which copies are over."""
+        """Begin a turn by learning which copies have finished."""
         self.now = max(self.now, now)
         self.start_writes(now)
         memory = self._memory
@@ -77,7 +77,7 @@ class HiCacheController:
                 memory.end_load(node)
 
     def start_writes(self, now: int) -> None:
-        """Start the copies to the host that were decided on since the last ones."""
+        """Start the copies to the host that were decided on since the last call."""
         self.now = max(self.now, now)
         tree = self._memory.tree
         if tree.unsent:
@@ -86,14 +86,14 @@ class HiCacheController:
             tree.unsent = []
 
     def launched(self, end: int) -> int:
-        """Learn when an iteration would be over that was launched; return when it is, its loads included."""
-        # Loads that are under way are those of its own prompts: earlier iterations waited for theirs.
+        """Note when a launched iteration would end by itself; return when it ends including its loads."""
+        # Loads in progress belong to its own prompts: earlier iterations waited for theirs.
         self.busy_until = max(end, self._load_link)
         self.waited = self.busy_until - end
         return self.busy_until
 
     def start_loads(self) -> None:
-        """Start the loads that were decided on, as their prompts are about to run."""
+        """Start the loads that were decided on, now that their prompts are about to run."""
         loads = self._memory.unsent_loads
         if not loads:
             return
@@ -108,6 +108,6 @@ class HiCacheController:
         self._write_link = start + self._write_time(tokens // self._memory.block_size)
 
     def _wait_for_write(self, tokens: int) -> None:
-        """Wait until what is evicted has been copied to the host."""
+        """Wait until evicted tokens have been copied to the host."""
         self._write(tokens)
         self.now = max(self.now, self._write_link)

@@ -1,4 +1,4 @@
-"""The share of the tokens to come for which an admission leaves room.
+"""The share of future tokens for which an admission reserves room.
 
 Source: SGLang 0.5.23, ``Scheduler.init_schedule_policy``, ``ScheduleBatch.retract_decode``.
 """
@@ -8,17 +8,17 @@ from __future__ import annotations
 from pagesim.setup.compiled import mypyc_attr
 
 RETRACT_STEPS = 20
-"""Tokens for which every request that goes on finds room where one is retracted."""
+"""Tokens that every remaining request has room for after a retraction."""
 
 _DECAY_STEPS = 600
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class NewTokenRatio:
-    """Falls with every decode step, and rises where requests are retracted.
+    """A ratio that falls with every decode step and rises when requests are retracted.
 
     Args:
-        conservativeness: scales it.
+        conservativeness: factor that scales it.
 
     Attributes:
         current: the ratio, at most 1.
@@ -31,7 +31,7 @@ class NewTokenRatio:
         self.current = self._initial
 
     def decay(self, steps: int = 1) -> None:
-        """Let the ratio fall, as in every decode step; a lower one that was set rises to the least."""
+        """Lower the ratio, as every decode step does; a ratio below the minimum rises to it."""
         ratio, decay, least = self.current, self._decay, self._least
         while steps and ratio != least:
             ratio = max(ratio - decay, least)
@@ -39,7 +39,7 @@ class NewTokenRatio:
         self.current = ratio
 
     def over(self, steps: int) -> list[float]:
-        """Return what it is going to be after each of so many decode steps."""
+        """Return the ratio after each of the next ``steps`` decode steps."""
         found, now = [], self.current
         for _ in range(steps):
             self.decay()
@@ -48,9 +48,9 @@ class NewTokenRatio:
         return found
 
     def retract(self, generated: int, max_new_tokens: int, requests: int) -> None:
-        """Set what so many requests need that go on, by the tokens that they have and may generate in all."""
+        """Set the ratio by the tokens that the remaining requests have generated and may generate in all."""
         self.current = min(1.0, (generated + RETRACT_STEPS * requests) / (max_new_tokens + 1))
 
     def reset(self) -> None:
-        """Begin anew, as where nothing is left to do."""
+        """Return to the initial ratio, as when nothing is left to do."""
         self.current = self._initial

@@ -1,4 +1,4 @@
-"""Options of `Sglang`, under SGLang's own names."""
+"""Options of the `Sglang` scheduler, under SGLang's own names."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pagesim.scheduling.speculative_config import SpeculativeConfig
 PolicyName = Literal["fcfs", "lof", "lpm", "dfs-weight", "hrrn", "shortest-prefill-first"]
 
 CACHE_AWARE: tuple[PolicyName, ...] = ("lpm", "dfs-weight", "hrrn", "shortest-prefill-first")
-"""Policies that look every waiting prompt up; without a prefix cache they are ``fcfs``."""
+"""Policies that look up every waiting prompt; without a prefix cache they become ``fcfs``."""
 
 StateStrategy = Literal["auto", "extra_buffer", "no_buffer"]
 
 MOST_RANKS = 64
-"""Ranks of attention; each takes its turn within that of the one before it."""
+"""Maximum number of attention ranks, whose turns nest: each runs inside the previous rank's turn."""
 
 EAGLES = ("EAGLE", "EAGLE3", "NEXTN")
 """Values of ``speculative_algorithm`` whose drafter reads the model's hidden states."""
@@ -29,7 +29,7 @@ METHODS: dict[str, str] = {
     "STANDALONE": "draft_model",
     "NGRAM": "ngram",
 }
-"""vLLM's name of each of its values, with a drafter of its own (`speculative_config.METHODS`)."""
+"""vLLM's name for each ``speculative_algorithm`` with a separate drafter (`speculative_config.METHODS`)."""
 
 _BY_GPU = "Defaults to a value by the GPU."
 
@@ -275,10 +275,10 @@ class SglangOptions(SchedulerOptions):
         return not self.disable_radix_cache
 
     def tracking_slots(self, page: int) -> int:
-        """Return the slots in which a running request keeps states for the tree, beside its own.
+        """Return how many state slots a running request holds for the tree, in addition to its own.
 
         Args:
-            page: tokens of a page.
+            page: tokens per page.
         """
         strategy = self.mamba_radix_cache_strategy
         if strategy == "auto" and self.disable_overlap_schedule and page == 1:
@@ -289,15 +289,15 @@ class SglangOptions(SchedulerOptions):
 
     @property
     def keys_by_pairs(self) -> bool:
-        """Whether the tree of what is cached is keyed by pairs of tokens."""
+        """Whether the radix tree is keyed by pairs of tokens."""
         return self.speculative_algorithm in EAGLES
 
     @property
     def speculation(self) -> SpeculativeConfig | None:
-        """What drafts, in the words of ``--speculative-config``; None where nothing does.
+        """The drafter, in the terms of ``--speculative-config``; None without speculative decoding.
 
-        Its ``num_speculative_tokens`` are the drafts that a step accepts at most. Only resolved options that
-        speculate have one.
+        Its ``num_speculative_tokens`` is the most draft tokens that a step can accept. With speculative
+        decoding, the options must be resolved.
         """
         algorithm, path = self.speculative_algorithm, self.speculative_draft_model_path
         steps, verified = self.speculative_num_steps, self.speculative_num_draft_tokens

@@ -1,4 +1,4 @@
-"""In which order requests wait, and what looking them up does to the tree.
+"""The order of the waiting queue, and what looking requests up does to the radix tree.
 
 Source: SGLang 0.5.23, ``srt/managers/schedule_policy.py``, ``SchedulePolicy``.
 """
@@ -12,28 +12,28 @@ from pagesim.scheduling.sglang.request import SglangRequest
 from pagesim.setup.compiled import mypyc_attr
 
 MOST_LOOKED_UP = 128
-"""Waiting requests beyond which ``lpm`` and ``hrrn`` are ``fcfs``, and as many as are touched."""
+"""Waiting requests beyond which ``lpm`` and ``hrrn`` become ``fcfs``; also the number of those touched."""
 
 TOUCHES = 32
-"""Of so many passes in which a queue is not looked up one touches what waits."""
+"""Every this many passes without look-ups, one touches the waiting requests' prefixes in the tree."""
 
 IN_BATCH_CHECK = 32
-"""Tokens; a prompt of which no more are cached is compared with those that wait ahead of it."""
+"""A prompt with no more than this many tokens cached is compared with those waiting ahead of it."""
 
 IN_BATCH_DEPRIORITIZE = 32
-"""Tokens that it has in common with one of them for which it waits until that one is cached."""
+"""If it shares at least this many tokens with one of them, it waits until that one is cached."""
 
 _LAST = float("inf")
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SchedulePolicy:
-    """Sorts the waiting queue, once in every pass of admission.
+    """Sorts the waiting queue once per admission pass.
 
     Args:
-        options: with the order that is asked for, and the eviction policy of the tree.
-        memory: with the tree; None where no prefix is cached.
-        queue: what is sorted.
+        options: the options, which name the order and the eviction policy of the tree.
+        memory: the memory with its radix tree; None without prefix caching.
+        queue: the queue to sort.
     """
 
     def __init__(self, options: SglangOptions, memory: RadixManager | None, queue: SglangQueue) -> None:
@@ -42,11 +42,11 @@ class SchedulePolicy:
         self._memory = memory
         self._queue = queue
         self._by_priority = options.enable_priority_scheduling
-        self._touches = options.radix_eviction_policy == "lru"  # what waits, where nothing is looked up
+        self._touches = options.radix_eviction_policy == "lru"  # waiting requests, if none is looked up
         self._passes = 0
 
     def calc_priority(self) -> None:
-        """Sort what waits; look it up, or touch it, in the tree."""
+        """Sort the waiting requests, and look them up in the tree or touch their prefixes there."""
         name, queue = self.name, self._queue
         crowded = queue.waiting > MOST_LOOKED_UP and name in ("lpm", "hrrn")
         if name not in CACHE_AWARE or crowded:
@@ -71,12 +71,12 @@ class SchedulePolicy:
             queue.sort(sorted(requests, key=lambda each: (each in late, uncached(each), each.entry)))
 
     def chunk_limit(self, request: SglangRequest, chunk: int, page: int) -> int | None:
-        """Return the tokens that shorter prompts leave of a chunk; None for all of them.
+        """Return how many tokens of a chunk shorter waiting prompts leave; None if there is no limit.
 
         Args:
-            request: whose prompt runs in chunks.
-            chunk: tokens of prompts that may run.
-            page: tokens of a page.
+            request: the request with a chunked prefill.
+            chunk: prompt tokens that may run.
+            page: tokens per page.
         """
         if self.name != "shortest-prefill-first" or chunk < 2 * page:
             return None
@@ -100,7 +100,7 @@ class SchedulePolicy:
         self._passes += 1
 
     def _response_ratio(self, request: SglangRequest, late: set[SglangRequest]) -> float:
-        """Return by what ``hrrn`` sorts: how long a request has waited over what it still has to compute."""
+        """Return the sort key of ``hrrn``: minus the tokens processed since its entry per uncached token."""
         if request in late:
             return _LAST
         left = max(0, request.prompt - request.matched_len)
@@ -110,12 +110,12 @@ class SchedulePolicy:
 
 
 def uncached(request: SglangRequest) -> int:
-    """Return the tokens of a waiting request that no look-up found, at least one."""
+    """Return how many tokens of a waiting request are not cached as of its last look-up, at least one."""
     return max(1, request.length - request.matched_len)
 
 
 def _compute_prefix_matches(tree: RadixTree, requests: list[SglangRequest]) -> set[SglangRequest]:
-    """Look every prompt up, all of it; return those that wait for others that begin alike."""
+    """Look up every whole prompt; return the requests that wait for others with the same beginning."""
     waiting, late = RadixTree(1), set()
     for request in requests:
         content, length = request.content, request.length
@@ -132,7 +132,7 @@ def _compute_prefix_matches(tree: RadixTree, requests: list[SglangRequest]) -> s
 
 
 def _depth_first(tree: RadixTree, requests: list[SglangRequest]) -> list[SglangRequest]:
-    """Return requests in the order of the tree, depth first; where more wait below comes first."""
+    """Return requests in depth-first post-order of the tree, children with more waiting requests first."""
     at: dict[Node, list[SglangRequest]] = {}
     below: dict[Node, int] = {}
     for request in requests:

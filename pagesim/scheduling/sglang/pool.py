@@ -1,4 +1,4 @@
-"""The pool of token slots as SGLang's loop sees it, with a radix tree over it or without.
+"""The pool of token slots as SGLang's loop sees it, with or without a radix tree.
 
 Source: SGLang 0.5.23, ``srt/managers/schedule_batch.py``, ``srt/mem_cache/common.py``.
 """
@@ -15,28 +15,28 @@ from pagesim.scheduling.sglang.states import StateTracker
 from pagesim.setup.compiled import mypyc_attr
 
 SWA_EVICTION_INTERVAL = 128
-"""Tokens that have left the window of a decoding request when it gives their window slots back."""
+"""Tokens that must have left a decoding request's window before it frees their window slots."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class TokenPool:
-    """Takes slots for requests, caches what they computed, evicts what is cached.
+    """Allocates slots for requests, caches what they computed and evicts what is cached.
 
-    Where layers with a window have a pool of their own (``is_hybrid_swa``), a request gives back the slots of
-    what left its window.
+    If sliding-window layers have a pool of their own (``is_hybrid_swa``), a request frees the slots of tokens
+    that have left its window.
 
     Args:
-        memory: empty.
-        options: resolved.
+        memory: the block manager, empty.
+        options: resolved options.
 
     Attributes:
-        memory: the pages.
-        page_size: tokens of a page.
-        tree_cache: the memory with its radix tree; None where no prefix is cached.
-        states: says which recurrent states the tree gets; None where it has none.
-        is_hybrid_swa: whether there is a pool for windows.
-        window: tokens of the window there.
-        swa_capacity: tokens of the window pool.
+        memory: the block manager of the pages.
+        page_size: tokens per page.
+        tree_cache: the memory with its radix tree; None without prefix caching.
+        states: decides which recurrent states enter the tree; None if it holds none.
+        is_hybrid_swa: whether there is a separate window pool.
+        window: tokens of its window; 0 without one.
+        swa_capacity: tokens that the window pool holds; 0 without one.
     """
 
     def __init__(self, memory: BlockManager, options: SglangOptions) -> None:
@@ -58,12 +58,12 @@ class TokenPool:
 
     @property
     def available_tokens(self) -> int:
-        """Tokens that no request holds, those included that can be evicted."""
+        """Tokens that no request holds, including those that can be evicted."""
         return self.memory.free_blocks * self.page_size if self._host is None else self._host.available_tokens
 
     @property
     def usage(self) -> float:
-        """The share of the tokens, or states, that requests hold, of two pools the larger one."""
+        """The fraction of the token pool that requests hold, or of the state or window pool if larger."""
         capacity = self.memory.num_blocks * self.page_size
         usage = (capacity - self.available_tokens) / capacity
         if isinstance(self.memory, StateRadixManager):
@@ -75,11 +75,11 @@ class TokenPool:
 
     @property
     def available_swa_tokens(self) -> int:
-        """Tokens of the window pool that no request holds, those included that can be evicted."""
+        """Tokens of the window pool that no request holds, including those that can be evicted."""
         return 0 if self._swa is None else self._swa.free_window_blocks * self.page_size
 
     def begin_turn(self) -> None:
-        """Let what is evicted count from here."""
+        """Start counting this turn's evictions."""
         if self.tree_cache is not None:
             self._evicted = self.tree_cache.evicted
         if isinstance(self.tree_cache, StateRadixManager):
@@ -97,23 +97,23 @@ class TokenPool:
         return memory.evicted_states - self._evicted_states if isinstance(memory, StateRadixManager) else 0
 
     def evict(self, pages: int) -> int:
-        """Evict until so many pages are available, as far as that can be; return how many are."""
+        """Evict until ``pages`` pages are available, if possible; return how many are available."""
         memory = self.memory
         return memory.make_available(pages) if isinstance(memory, RadixManager) else memory.free_blocks
 
     def check_decode_mem(self, reqs: Sequence[SglangRequest]) -> bool:
-        """Say whether the next step of the running batch, these requests, finds its pages; evict for it."""
+        """Evict for the next step of the running batch, these requests; return whether its pages fit."""
         needed = self.memory.blocks_needed(1)
         return self.evict(needed) >= needed
 
     def steps_alike(
         self, steps: int, decoding: int, batch: Sequence[SglangRequest], *, overlaps: bool
     ) -> int:
-        """Return for how many decode steps each finds its pages and nothing is evicted nor given back.
+        """Return how many decode steps find their pages while nothing is evicted or freed.
 
         Args:
-            steps: as many as are asked for.
-            decoding: requests that decode.
+            steps: maximum number of steps.
+            decoding: number of decoding requests.
             batch: the running batch.
             overlaps: whether a token of each request is in flight.
         """
@@ -127,53 +127,53 @@ class TokenPool:
             )
         if steps <= 0 or available < decoding:
             return 0
-        # Before each step as many pages are available as requests decode.
+        # Before each step, at least as many pages must be available as requests decode.
         return 1 + memory.steps_that_fit(steps - 1, memory.free_blocks - available + decoding)
 
-    # What the tree holds
+    # The radix tree
 
     def match_prefix(self, req: SglangRequest) -> None:
-        """Look a request's tokens up, all but the last."""
+        """Look up all tokens of a request but the last."""
         tree = self.tree_cache
         req.prefix_len = req.matched_len = 0 if tree is None else tree.match_prefix(req, req.length)
         if self.states is not None:
             self.states.found(req)
 
     def host_hit_length(self, req: SglangRequest) -> int:
-        """Return the tokens on the host behind those that were found last for a request."""
+        """Return how many tokens on the host follow the prefix last matched for a request."""
         return 0 if self._host is None else self._host.host_tokens(req)
 
     def load_back(self, req: SglangRequest) -> bool:
-        """Load them for a request whose prefix is held; say whether they are worth it and find room."""
+        """Load these tokens for a request whose prefix is locked; return whether it was worth it and fit."""
         req.loaded = 0 if self._host is None else self._host.load_back(req)
         req.prefix_len += req.loaded
         return req.loaded > 0
 
     def inc_lock_ref(self, req: SglangRequest) -> None:
-        """Hold the prefix that was found last for a request."""
+        """Lock the prefix that was last matched for a request."""
         if self.tree_cache is not None:
             self.tree_cache.protect(req)
 
     def dec_lock_ref(self, req: SglangRequest) -> None:
-        """Hold it no longer, where the request is not admitted."""
+        """Unlock that prefix because the request is not admitted."""
         if self.tree_cache is not None:
             self.tree_cache.unprotect(req)
 
     def cache_unfinished_req(self, req: SglangRequest) -> None:
-        """Insert what the last prefill of a request computed into the tree."""
+        """Insert into the tree what a request's last prefill computed."""
         if self.tree_cache is not None:
             tokens = req.extend_end if self.states is None else self.states.after_prefill(req)
             if tokens:
                 self.tree_cache.cache_tokens(req, tokens)
 
     def caches_apart(self, reqs: Sequence[SglangRequest]) -> bool:
-        """Say whether no count of pages or states changes when the prompts of some requests are cached."""
+        """Return whether caching the prompts of some requests leaves all page and state counts unchanged."""
         if self.is_hybrid_swa or self.states is not None:
             return False
         return self.tree_cache is None or self.tree_cache.caches_apart(reqs)
 
     def cache_finished_req(self, req: SglangRequest) -> None:
-        """Insert a request's tokens up to its last one into the tree, and release it."""
+        """Insert a finished request's cacheable tokens into the tree, and release it."""
         if self.tree_cache is not None:
             tokens = self.cached_tokens(req)
             if self.states is not None:
@@ -183,12 +183,12 @@ class TokenPool:
         self.release_req(req)
 
     def cached_tokens(self, req: SglangRequest) -> int:
-        """Return how many tokens of a request that is over may be cached."""
+        """Return how many tokens of a finished request may be cached."""
         tokens = self.memory.length(req)
         return tokens if req.is_refused else min(tokens, req.final_length)
 
     def release_req(self, req: SglangRequest) -> None:
-        """Release a request of which nothing more is cached."""
+        """Release a request without caching any more of it."""
         if isinstance(self.memory, RadixManager):
             self.memory.drop(req)
         else:
@@ -198,8 +198,8 @@ class TokenPool:
     # The window pool
 
     def evict_swa_before_chunk(self, req: SglangRequest, *, overlaps: bool) -> None:
-        """Give back what left the window of a prompt whose next chunk runs."""
-        if self._swa is None or self.tree_cache is not None:  # which takes the slots over, window and all
+        """Free what left the window of a prompt whose next chunk is about to run."""
+        if self._swa is None or self.tree_cache is not None:  # the tree takes over the slots, window included
             return
         req.block_state.parts += 1
         if not overlaps:
@@ -208,7 +208,7 @@ class TokenPool:
             self._swa.slide(req, req.prefix_len - self._chunk)
 
     def evict_swa(self, req: SglangRequest, tokens: int) -> None:
-        """Give back what left the window of a decoding request, of which so many tokens are known."""
+        """Free what left the window of a decoding request that has ``tokens`` known tokens."""
         if self._swa is None:
             return
         enough = tokens - 1 - self.window - SWA_EVICTION_INTERVAL >= req.block_state.gone

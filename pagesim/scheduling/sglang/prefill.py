@@ -1,4 +1,4 @@
-"""Prompts: which requests are admitted in a pass, and what runs of them.
+"""Prefills: which requests an admission pass admits, and how much of their prompts runs.
 
 Source: SGLang 0.5.23, ``Scheduler._get_new_batch_prefill_raw``, ``ScheduleBatch.prepare_for_extend``.
 """
@@ -14,12 +14,12 @@ from pagesim.scheduling.sglang.adder import AddReqResult, PrefillAdder
 from pagesim.scheduling.sglang.batch import ScheduleBatch
 from pagesim.scheduling.sglang.request import SglangRequest
 
-if TYPE_CHECKING:  # which calls these
+if TYPE_CHECKING:  # it calls these functions
     from pagesim.scheduling.sglang.scheduler import Sglang
 
 
 def get_new_batch_prefill(scheduler: Sglang, batch: Batch, now: int) -> bool:
-    """Let prompts run, if any can and nothing holds them back; say whether any does."""
+    """Run prompts if any can run and nothing holds them back; return whether any does."""
     delayer = scheduler.delayer
     if delayer is None:
         return _get_new_batch_prefill(scheduler, batch)
@@ -36,7 +36,7 @@ def _get_new_batch_prefill(scheduler: Sglang, batch: Batch) -> bool:
     if scheduler.chunked_req is None:
         if running.batch_is_full or not scheduler.queue.waiting:
             return False
-        # Requests whose last token is in flight have their places, too.
+        # Requests whose last token is in flight still occupy their slots.
         free = scheduler.max_running_requests - len(scheduler.running)
         if running.reqs and free < scheduler.min_free_slots:
             return False
@@ -57,7 +57,7 @@ def _get_new_batch_prefill(scheduler: Sglang, batch: Batch) -> bool:
 
 
 def _add_requests(scheduler: Sglang) -> PrefillAdder:
-    """Admit requests, the first ones of the queue, and hold what of them is cached."""
+    """Admit requests from the head of the queue, and lock their cached prefixes."""
     running, queue, options = scheduler.running_batch, scheduler.waiting_queue, scheduler.options
     mixed = len(running.reqs) if scheduler.mixes else 0
     ratio = 1.0 if options.ignore_eos else scheduler.new_token_ratio.current
@@ -68,7 +68,7 @@ def _add_requests(scheduler: Sglang) -> PrefillAdder:
         assert adder.rem_chunk_tokens is not None
         limit = scheduler.policy.chunk_limit(chunked, adder.rem_chunk_tokens, scheduler.memory.block_size)
         adder.add_chunked_req(chunked, limit)
-    goes_on = len(admitted)  # the only one of them that has a place among those that run
+    goes_on = len(admitted)  # 1 if a chunked prefill continues: that request has its slot already
     result = adder.budget_state()
     while result is not AddReqResult.OTHER and (req := queue.head()) is not None:
         if len(admitted) - goes_on >= scheduler.max_running_requests - len(scheduler.running):
@@ -93,10 +93,10 @@ def _add_requests(scheduler: Sglang) -> PrefillAdder:
 
 
 def _run_prompts(scheduler: Sglang, prompts: list[SglangRequest], batch: Batch) -> None:
-    """Take memory for prompts and let them run, the running batch beside them where it may."""
+    """Allocate memory for prompts and run them, together with the running batch if mixing is enabled."""
     pool, memory, page = scheduler.pool, scheduler.memory, scheduler.memory.block_size
     tokens = sum([req.extend_end - req.prefix_len for req in prompts])
-    ahead = len(prompts) * page if page > 1 else 0  # more than is taken
+    ahead = len(prompts) * page if page > 1 else 0  # more than is allocated
     if scheduler.hicache is not None:
         scheduler.hicache.start_loads()
     if pool.states is not None:
@@ -107,7 +107,7 @@ def _run_prompts(scheduler: Sglang, prompts: list[SglangRequest], batch: Batch) 
     for req in prompts:
         start, end = req.prefix_len, req.extend_end
         computed = end - start
-        if scheduler.running.get(req.order) is req:  # in chunks
+        if scheduler.running.get(req.order) is req:  # a chunked prefill continues
             pool.evict_swa_before_chunk(req, overlaps=scheduler.overlaps)
             scheduler.events.interval_ended(req)
             scheduler.context += end - req.tokens
@@ -142,7 +142,7 @@ def _run_prompts(scheduler: Sglang, prompts: list[SglangRequest], batch: Batch) 
 
 
 def _decode_beside(scheduler: Sglang, batch: Batch) -> list[SglangRequest]:
-    """Let the running batch decode beside prompts, if it fits; return the requests that join anew."""
+    """Decode the running batch together with prompts if it fits; return the requests that decode."""
     if decode.filter_ending(scheduler):
         scheduler.running_batch.batch_is_full = False
     beside = scheduler.running_batch.reqs

@@ -1,4 +1,4 @@
-"""The waiting queue of SGLang: requests in the order in which they entered, or as a policy sorts them."""
+"""SGLang's waiting queue: requests in order of entry, or as a policy sorts them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SglangQueue(WaitingQueue):
-    """A waiting queue that a policy sorts; a request that lost its place goes to the end.
+    """A waiting queue that a policy sorts; a preempted or retracted request goes to the end.
 
-    A queue that is full turns requests away, also one that lost its place; with priorities the least
-    important of all, of these the newest.
+    A full queue turns requests away, even preempted or retracted ones. With priorities it turns away the
+    least important request of all, and among these the newest.
 
     Args:
-        prepare: called once with each request, before anything else looks at it.
-        options: resolved.
+        prepare: called once with each request before it is used in any other way.
+        options: resolved options.
 
     Attributes:
         processed: tokens that the engine has processed.
-        messages: requests that have arrived and that the loop has not looked at; they do not wait yet.
-        turned_away: requests for which there was no place, until the next iteration says so.
+        messages: requests that have arrived but that the loop has not received; they do not wait yet.
+        turned_away: requests turned away by a full queue and not yet reported by an iteration.
     """
 
     __slots__ = (
@@ -71,20 +71,20 @@ class SglangQueue(WaitingQueue):
             self.receive()
 
     def receive(self) -> None:
-        """Let the requests wait that have arrived."""
+        """Move the requests that have arrived into the queue."""
         messages, self.messages = self.messages, []
         for request in messages:
             self.requeue(request)
 
     def first(self, most: int) -> list[SglangRequest]:
-        """Return the first requests in their order, at most so many."""
+        """Return the first requests of the queue in order, at most ``most``."""
         return list(islice(self._requests, most))
 
     def head(self) -> SglangRequest | None:
         return self._requests[0] if self._requests else None
 
     def sort(self, requests: Iterable[SglangRequest]) -> None:
-        """Put all requests that wait into this order."""
+        """Replace the queue's order with the order of ``requests``, which are all that wait."""
         self._requests = deque(requests)
 
     def pop(self, request: EngineRequest) -> None:

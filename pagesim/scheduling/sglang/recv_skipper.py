@@ -1,4 +1,4 @@
-"""How often the loop looks for requests that have arrived.
+"""How often the loop receives requests that have arrived.
 
 Source: SGLang 0.5.23, ``srt/managers/scheduler_components/recv_skipper.py``.
 """
@@ -8,18 +8,18 @@ from __future__ import annotations
 from pagesim.setup.compiled import mypyc_attr
 
 PREFILL_WEIGHT = 1000
-"""Decodes for which a prefill counts: the turn behind one looks, unless the interval is longer."""
+"""Decodes that a prefill counts for: the turn after one receives, unless the interval is longer."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SchedulerRecvSkipper:
-    """Counts turns, and lets the loop look at what has arrived in every so many of them.
+    """Counts turns, and lets the loop receive arrivals only once per interval.
 
     Args:
-        interval: turns of decodes from one look to the next; 1 for a look in each turn.
+        interval: decode turns from one receive to the next; 1 to receive in each turn.
 
     Attributes:
-        weight: what the next turn counts: more if the batch launched last is one of prompts.
+        weight: what the next turn counts for: more if the last batch launched had prompts.
     """
 
     def __init__(self, interval: int) -> None:
@@ -28,7 +28,7 @@ class SchedulerRecvSkipper:
         self._counter = 0
 
     def handle(self) -> bool:
-        """Count a turn; say whether it looks at what has arrived."""
+        """Count a turn; return whether it receives arrivals."""
         self._counter += self.weight
         if self._counter < self.interval:
             return False
@@ -36,17 +36,17 @@ class SchedulerRecvSkipper:
         return True
 
     def reset(self) -> None:
-        """Begin to count anew, as an idle engine does, which looks all the time."""
+        """Restart the count, as an idle engine does, which receives all the time."""
         self._counter = 0
         self.weight = 1
 
     @property
     def turns_until_look(self) -> int:
-        """Turns of decodes before the one that looks."""
+        """Decode turns before the one that receives."""
         return max(0, self.interval - self._counter - self.weight)
 
     def advance(self, turns: int) -> None:
-        """Count so many turns that decode; nothing has arrived when any of them looks."""
+        """Count ``turns`` decode turns; nothing has arrived when any of them receives."""
         self.handle()
         self.weight = 1
         self._counter = (self._counter + turns - 1) % self.interval

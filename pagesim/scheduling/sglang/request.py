@@ -1,4 +1,4 @@
-"""A request under SGLang, and how long requests may be."""
+"""SGLang's requests and the limits on their length."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from pagesim.scheduling.sglang.options import SglangOptions
 from pagesim.setup.compiled import mypyc_attr
 
 REFUSED = -1
-"""The name of the one token that a refused prompt becomes."""
+"""The content name of the single token that a refused prompt becomes."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SglangRequest(EngineRequest):
-    """A request; ``output`` is what it generates, by length or up to its stop token.
+    """A request; ``output`` is the number of tokens that it generates, by length or up to its stop token.
 
     Attributes:
-        max_new_tokens: tokens that it may generate at most: what it asked for, clipped.
-        is_refused: whether its prompt was too long: it is one token then, and so is the answer.
-        prefix_len: its tokens whose KV was there before its last prefill: found, or computed in chunks.
-        fill_len: its tokens when it was last tried or its prompt ran; 0 if it never was.
-        extend_end: its tokens whose KV is there once its last prefill, or the last chunk, has run.
-        final_step: while it decodes, ``BlockManager.steps`` and one more when it has all it may generate.
-        last_node: with which the part ends that a look-up of the waiting queue found.
-        matched_len: tokens that a look-up found, the last one of its prompt left out.
-        entry: counts entries to the waiting queue.
-        processed_at_entry: tokens that the engine had processed when it entered.
-        importance: the larger, the sooner it is served; 0 for all without priorities.
-        branch: up to where more of it is in the tree than was found, whole chunks; 0 where no more is.
-        tracked: tokens behind which its last prefill left a state that is not cached yet; 0 where it did not.
-        untracked: tokens behind which a decode would have left one and did not.
-        committed: its tokens whose KV counts, while it verifies drafts; it holds slots for more.
-        generated: while it verifies drafts, what it has generated when nothing is in flight any more; 0 until
-            its prompt has run whole. No decision looks at it.
+        max_new_tokens: most tokens that it may generate: the number asked for, clipped.
+        is_refused: whether its prompt was too long; the prompt and its answer are then one token each.
+        prefix_len: tokens whose KV existed before its last prefill, matched or computed in earlier chunks.
+        fill_len: its tokens when it was last tried or prefilled; 0 if it never was.
+        extend_end: tokens whose KV exists once its last prefill, or last chunk, has run.
+        final_step: while it decodes, ``BlockManager.steps`` plus one once it has generated all it may.
+        last_node: node at which the prefix ends that the queue's last look-up matched on the device.
+        matched_len: tokens that the last look-up matched, never including the last one.
+        entry: number of its last entry into the waiting queue, counted over all requests.
+        processed_at_entry: tokens that the engine had processed at that entry.
+        importance: the larger, the sooner it is served; 0 for all requests without priorities.
+        branch: tokens shared with the tree, in whole chunks, if more than were matched; 0 otherwise.
+        tracked: tokens after which its last prefill left a state that is not cached yet; 0 for none.
+        untracked: token counts after which a decode should have left a state but did not.
+        committed: with drafts, tokens whose KV counts; it holds slots for more.
+        generated: with drafts, tokens that it will have generated once nothing is in flight any more; 0 until
+            its whole prompt has run. No decision depends on it.
     """
 
     __slots__ = (
@@ -82,7 +82,7 @@ class SglangRequest(EngineRequest):
         self.block_state = None
 
     def refuse(self) -> None:
-        """Make its prompt the one token that a refused prompt is."""
+        """Replace its prompt and output by one token each, as for a refused prompt."""
         self.is_refused = True
         self.prompt = self.length = self.tokens = self.output = 1
         if self.content is not None:
@@ -92,13 +92,13 @@ class SglangRequest(EngineRequest):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LengthLimits:
-    """How long requests may be. Source: 0.5.23, ``Scheduler.handle_generate_request``.
+    """Limits on the length of requests. Source: 0.5.23, ``Scheduler.handle_generate_request``.
 
     Args:
-        options: of the scheduler.
+        options: the scheduler's options.
         max_model_len: tokens of the model's context.
-        capacity: tokens of the cache, whole pages.
-        page: tokens of a page.
+        capacity: tokens that the cache holds, in whole pages.
+        page: tokens per page.
     """
 
     def __init__(self, options: SglangOptions, max_model_len: int, capacity: int, page: int) -> None:
@@ -108,11 +108,11 @@ class LengthLimits:
         self._page = page
 
     def refuses(self, prompt: int) -> bool:
-        """Say whether a prompt of so many tokens is too long."""
+        """Return whether a prompt of ``prompt`` tokens is too long."""
         return prompt >= min(self._max_model_len, self._capacity) - 6
 
     def refusal(self, prompt: int) -> str:
-        """Return which limit a prompt is too long for, with its option and value; empty for none."""
+        """Return the limit that a prompt exceeds, with its option and value; empty if it exceeds none."""
         if not self.refuses(prompt):
             return ""
         if self._max_model_len <= self._capacity:
@@ -122,7 +122,7 @@ class LengthLimits:
         return f"the prompt leaves fewer than 7 tokens of {limit}"
 
     def never_fits(self, prompt: int) -> bool:
-        """Say whether a prompt is accepted for which `PrefillAdder` has no room where no other one runs."""
+        """Return whether a prompt is accepted although `PrefillAdder` has no room for it even alone."""
         if self.refuses(prompt):
             return False
         page = self._page
@@ -131,7 +131,7 @@ class LengthLimits:
         return prompt + page >= self._capacity
 
     def prepare(self, request: SglangRequest) -> None:
-        """Clip what a request asks for, or refuse it, as the front end does."""
+        """Clip a request's output limit, or refuse the request, as the front end does."""
         least = 0 if self._options.ignore_eos else self._options.max_new_tokens or 0
         asked = max(request.output, least)
         rooms = room_behind(request.prompt, self._max_model_len, self._capacity, self._page)
@@ -141,13 +141,13 @@ class LengthLimits:
 
 
 def room_behind(prompt: Any, max_model_len: int, capacity: int, page: int) -> tuple[Any, Any]:
-    """Return how many tokens the model and the cache have room for behind a prompt; may be below 0.
+    """Return how many tokens fit after a prompt in the model's context and in the cache; may be negative.
 
     Args:
-        prompt: tokens, a number or a column ``[N]``.
+        prompt: tokens of the prompt, a number or a column ``[N]``.
         max_model_len: tokens of the model's context.
-        capacity: tokens of the cache, whole pages.
-        page: tokens of a page.
+        capacity: tokens that the cache holds, in whole pages.
+        page: tokens per page.
     """
     whole_pages = -(-prompt // page) * page
     return min(max_model_len, capacity) - prompt - 2, capacity - whole_pages - page - 1

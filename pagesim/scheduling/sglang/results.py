@@ -1,4 +1,4 @@
-"""What is known of requests of which a token is in flight.
+"""What the scheduler knows of requests that have a token in flight.
 
 Source: SGLang 0.5.23, ``Scheduler.event_loop_overlap``, ``process_batch_result``.
 """
@@ -13,22 +13,22 @@ from pagesim.scheduling.sglang.pool import TokenPool
 from pagesim.scheduling.sglang.request import SglangRequest
 from pagesim.setup.compiled import mypyc_attr
 
-if TYPE_CHECKING:  # which has this
+if TYPE_CHECKING:  # it holds these results
     from pagesim.scheduling.sglang.scheduler import Sglang
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PendingResults:
-    """The results that are due of the iteration in flight and, with overlap, of the one before it.
+    """The pending results of the iteration in flight and, with overlap, of the one before it.
 
     Args:
-        pool: caches prompts when their result is there.
+        pool: the token pool, which caches prompts when their results arrive.
 
     Attributes:
         launched: requests whose prompt, or its last chunk, runs in the iteration in flight.
         computed: requests whose prompt, or its last chunk, ran in the iteration whose result comes next.
-        ending: requests whose last token comes with that result, in the order of their batch.
-        decodes: whether a token of each running request is not known when the next iteration is decided.
+        ending: requests whose last token comes with that result, in batch order.
+        decodes: whether one token of each running request is unknown when the next iteration is decided.
     """
 
     def __init__(self, pool: TokenPool) -> None:
@@ -40,20 +40,20 @@ class PendingResults:
         self.decodes = False
 
     def known_outputs(self, req: SglangRequest) -> int:
-        """Return the generated tokens of a request that are known when an iteration is decided."""
+        """Return how many of a request's generated tokens are known when an iteration is decided."""
         if not req.decodes:
             return req.length - req.prompt
         late = self.decodes or req in self.computed
         return req.length_offset + self._memory.steps - req.prompt + 1 - late
 
     def tokens_to_come(self, reqs: Sequence[SglangRequest]) -> list[int]:
-        """Return how many tokens each of some decoding requests may still generate."""
+        """Return how many tokens each of the given decoding requests may still generate."""
         late, computed, known = self.decodes, set(self.computed), self._memory.steps + 1
         return [req.final_step - known + (late or req in computed) for req in reqs]
 
     def launch(self) -> None:
-        """Let the result of the iteration in flight come next."""
-        if self.computed:  # when the fast-forward of one step was over
+        """Make the result of the iteration in flight the next one to be processed."""
+        if self.computed:  # after a fast-forward of one step
             self.cache_computed()
         self.computed, self.launched = self.launched, []
 
@@ -63,9 +63,9 @@ class PendingResults:
         """Note which requests have their last token in the iteration in flight.
 
         Args:
-            finishing: decoding requests by the step of their last token, which is over for the first one;
-                those that are noted go.
-            running: the requests that run, in the order of their batches.
+            finishing: decoding requests by the step of their last token; those whose step has been reached
+                are noted and removed.
+            running: running requests, in the order of their batches.
         """
         ending: list[SglangRequest] = []
         while finishing and finishing[0][0] <= self._memory.steps:
@@ -78,12 +78,12 @@ class PendingResults:
         self.ending = dict.fromkeys(ending)
 
     def process(self, scheduler: Sglang, now: int) -> list[EngineRequest]:
-        """Take in the oldest result in flight: cache its prompts, and return those that are over."""
+        """Process the oldest result in flight: cache its prompts, and return the finished requests."""
         ending = self.ending
         if not ending:
             self.cache_computed()
             return []
-        # In the order of their batches: first that of prompts, if it was one.
+        # In batch order: prompts first, if the batch had any.
         for req in [*self.computed, *ending]:
             if req not in ending:
                 self._pool.cache_unfinished_req(req)
@@ -97,13 +97,13 @@ class PendingResults:
         return list(ending)
 
     def cache_computed(self) -> None:
-        """Cache the prompts whose result is there, of requests that go on."""
+        """Cache the prompts whose results have arrived, for requests that continue."""
         computed, self.computed = self.computed, []
         for req in computed:
             self._pool.cache_unfinished_req(req)
 
     def forget(self, req: SglangRequest) -> None:
-        """Expect no result of a request that lost its place."""
+        """Drop the pending results of a request that lost its slot."""
         self.ending.pop(req, None)
         if req in self.launched:
             self.launched.remove(req)

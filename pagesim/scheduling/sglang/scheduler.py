@@ -1,4 +1,4 @@
-"""SGLang's scheduler, release 0.5.23: prompts first, admission by an estimate, retraction, a radix tree.
+"""SGLang's scheduler, release 0.5.23: prefill first, admission by estimate, retraction, radix tree.
 
 Source: ``srt/managers/scheduler.py``.
 """
@@ -47,37 +47,37 @@ from pagesim.workloads.trace import IntColumn
 class Sglang(Scheduler):
     """SGLang's ``Scheduler``; `plan` is its ``get_next_batch_to_run``.
 
-    An iteration is one of prompts or one of decodes; with ``enable_mixed_chunk`` it may be both. Prompts
-    come first. Which request runs next follows from what is free, less a share of what running ones may still
-    generate; that share falls with every decode and rises when requests are retracted for want of memory.
+    An iteration runs prompts or decodes; with ``enable_mixed_chunk`` it may run both. Prompts come first.
+    Admission goes by free memory less a share of the tokens that running requests may still generate. That
+    share falls with every decode, and rises when requests are retracted for lack of memory.
 
     Args:
-        memory: empty; a `RadixManager` where prefixes are cached, a `WindowedRadixManager` where layers with
-            a window have a pool of their own, a `StateRadixManager` where layers keep a state, a
-            `HostRadixManager` where the host has a tier.
-        options: what `SglangOptions` has, resolved or not.
+        memory: an empty block manager: a `RadixManager` for prefix caching, a `WindowedRadixManager` if
+            sliding-window layers have a pool of their own, a `StateRadixManager` if layers keep recurrent
+            states, a `HostRadixManager` if there is a host tier.
+        options: options, resolved or not.
         max_model_len: tokens of the model's context.
-        prices: not looked at.
-        copy_times: what a load from the host takes, and a copy to it.
+        prices: has no effect on SGLang's decisions.
+        copy_times: functions that return how long loads from the host and copies to it take.
 
     Attributes:
-        waiting_queue: the queue, by its own type.
+        waiting_queue: ``queue`` under its concrete type.
         policy: sorts the queue.
-        pool: the memory, as this loop sees it.
-        results: what is due of iterations in flight.
-        new_token_ratio: the share of the tokens to come for which an admission leaves room.
-        running_batch: the requests that decode.
-        last_batch: those whose prompts ran in the iteration before, and join; None where none ran.
-        chunked_req: the request whose prompt runs in chunks, and goes on.
-        overlaps: whether an iteration is decided while the one before it runs.
-        drafts: what is due of requests that verify drafts; None where none does.
-        recv_skipper: says in which turns the loop looks at what has arrived; None where in each.
-        interval: turns behind prompts in which no prompts run; None where there are none.
-        preempts: whether a running request makes way for a more important one.
-        hicache: copies to the host and back; None where it has no tier.
-        delayer: holds prompts back while few find a place; None where nothing does.
-        preempted: requests that made way for more important ones in the last turn.
-        min_free_slots: places that must be free for prompts to run beside others.
+        pool: the memory as this loop sees it.
+        results: pending results of iterations in flight.
+        new_token_ratio: the share of future tokens for which an admission reserves room.
+        running_batch: the decoding requests.
+        last_batch: the batch prefilled in the previous iteration, about to join; None if there was none.
+        chunked_req: the request whose chunked prefill is to continue; None without one.
+        overlaps: whether an iteration is decided while the previous one runs.
+        drafts: ``results`` with speculative decoding; None without.
+        recv_skipper: decides in which turns the loop receives arrivals; None to do so in each turn.
+        interval: turns without prompts after each prefill; None if there are none.
+        preempts: whether more important requests preempt running ones.
+        hicache: copies to the host and back; None without a host tier.
+        delayer: holds prompts back while few slots are free; None if disabled.
+        preempted: requests preempted by more important ones in the last turn.
+        min_free_slots: slots that must be free before prompts run while other requests run.
     """
 
     __slots__ = (
@@ -121,7 +121,7 @@ class Sglang(Scheduler):
 
     @classmethod
     def kind_for(cls, options: SglangOptions) -> type[Sglang]:
-        from pagesim.scheduling.sglang.attention_group import SglangRank  # which derives from it
+        from pagesim.scheduling.sglang.attention_group import SglangRank  # it is a subclass
 
         return SglangRank if options.attn_dp_size > 1 else cls
 
@@ -135,7 +135,7 @@ class Sglang(Scheduler):
 
     @classmethod
     def takes_in(cls, prompt: IntColumn, output: IntColumn, max_model_len: int) -> npt.NDArray[np.bool_]:
-        return np.ones(len(prompt), bool)  # what is too long is answered with one token
+        return np.ones(len(prompt), bool)  # overlong prompts are answered with one token
 
     @classmethod
     def caches_prefixes(cls, options: SglangOptions) -> bool:
@@ -210,7 +210,7 @@ class Sglang(Scheduler):
         self.hicache: HiCacheController | None = None
         if isinstance(memory, HostRadixManager):
             self.hicache = HiCacheController(memory, *copy_times)
-        self._dry_until: int | None = None  # when copies are over, where nothing else was left to do
+        self._dry_until: int | None = None  # when copies end, if nothing else was left to do
         self.policy = SchedulePolicy(options, self.pool.tree_cache, queue)
         self.new_token_ratio = NewTokenRatio(options.schedule_conservativeness)
         self.running_batch = ScheduleBatch()
@@ -227,7 +227,7 @@ class Sglang(Scheduler):
         slots = min(options.min_free_slots_delay or 1, self.max_running_requests)
         self.min_free_slots = slots if slots > 1 else 0
         self.preempted: list[SglangRequest] = []
-        self._is_idle = True  # nothing was launched in the turn before
+        self._is_idle = True  # whether the previous turn launched nothing
 
     # Requests
 
@@ -248,7 +248,7 @@ class Sglang(Scheduler):
     # An iteration
 
     def plan(self, now: int) -> Batch:
-        """Decide the next iteration, in one turn, or in two if the engine is idle: its turns take no time."""
+        """Decide the next iteration in one turn, or in two if the engine is idle: those pass in no time."""
         batch, queue = Batch(), self.waiting_queue
         self.preempted = []
         if self.recv_skipper is not None and self.recv_skipper.handle():
@@ -263,7 +263,7 @@ class Sglang(Scheduler):
         return batch
 
     def _close_turn(self, batch: Batch) -> None:
-        """Note what a turn came to."""
+        """Record the outcome of a turn."""
         queue = self.waiting_queue
         self._is_idle = not batch.tokens
         if self.recv_skipper is not None:
@@ -297,18 +297,18 @@ class Sglang(Scheduler):
             decode.update_running_batch(self, batch)
 
     def _check_hicache(self, hicache: HiCacheController, now: int) -> None:
-        """Learn which copies are over."""
+        """Learn which copies have finished."""
         if self._dry_until is not None and self._dry_until < now:
             self.new_token_ratio.reset()
         self._dry_until = None
         hicache.check_events(now)
 
     def may_decode(self, *, prefills: bool) -> bool:
-        """Say whether the running batch may decode by itself; ``prefills`` says whether prompts run."""
+        """Return whether the running batch may decode by itself; ``prefills`` is whether prompts run."""
         return not prefills
 
     def merge_last_batch(self) -> None:
-        """Let the requests join the running batch whose prompts ran in the iteration before."""
+        """Merge the requests prefilled in the previous iteration into the running batch."""
         last, self.last_batch = self.last_batch, None
         if last is None:
             return
@@ -322,14 +322,14 @@ class Sglang(Scheduler):
             self.running_batch = last
 
     def drop_from_running(self, over: Collection[SglangRequest]) -> None:
-        """Take requests out of the running batch that are over."""
-        self.merge_last_batch()  # as the real engine does before it drops those that are over
+        """Remove finished requests from the running batch."""
+        self.merge_last_batch()  # as the real engine does before it drops finished requests
         running = self.running_batch
         running.reqs = [req for req in running.reqs if req not in over]
         running.batch_is_full = False
 
     def release_req(self, req: SglangRequest) -> None:
-        """Take a running request's place and memory; nothing of it is cached."""
+        """Free a running request's slot and memory without caching any of it."""
         req.length = req.prompt + self.results.known_outputs(req)
         req.prefix_len = 0
         self.context -= self.memory.length(req)
@@ -337,17 +337,17 @@ class Sglang(Scheduler):
         self.pool.release_req(req)
         self.results.forget(req)
 
-    # What becomes known
+    # Results
 
     def _note_ending(self) -> None:
-        """Note which requests have their last token in the iteration that is in flight, in its order."""
+        """Note which requests have their last token in the iteration in flight, in batch order."""
         self.results.launch()
         if self._finishing and self._finishing[0][0] <= self.memory.steps:
             last = [] if self.last_batch is None else self.last_batch.reqs
             self.results.note_ending(self._finishing, self.running_batch.reqs + last)
 
     def finish(self, now: int) -> list[EngineRequest]:
-        """Take in the oldest result in flight: cache its prompts, let those go that are over."""
+        """Process the oldest result in flight: cache its prompts, release finished requests."""
         if not self.overlaps:
             self._note_ending()
         over = self.results.process(self, now)
@@ -366,7 +366,7 @@ class Sglang(Scheduler):
         return NEVER if self.hicache is None or not self.queue.waiting else self.hicache.next_end
 
     def give_up(self, req: SglangRequest, now: int) -> None:
-        """Let a request go that was refused, and got the one token with which it is answered."""
+        """Release a refused request, which has been answered with its one token."""
         self.context -= self.memory.length(req)
         self._stop(req)
         self._let_go(req)
@@ -392,7 +392,7 @@ class Sglang(Scheduler):
     def has_work(self) -> bool:
         if self.running or self.queue.waiting or self.waiting_queue.messages:
             return True
-        return not self._is_idle  # a turn takes in the last result
+        return not self._is_idle  # one more turn processes the last result
 
     def ran_dry(self) -> None:
         self._is_idle = True

@@ -1,4 +1,4 @@
-"""Requests of SGLang that verify drafts: a step yields as many tokens as are accepted, and one more.
+"""SGLang's speculative decoding: a step yields the accepted draft tokens and one more.
 
 Source: SGLang 0.5.23, ``srt/speculative/eagle_utils.py``, ``srt/mem_cache/allocation_sizing.py``,
 ``srt/managers/scheduler_components/batch_result_processor.py``.
@@ -20,18 +20,18 @@ from pagesim.scheduling.sglang.request import SglangRequest
 from pagesim.scheduling.sglang.results import PendingResults
 from pagesim.setup.compiled import mypyc_attr
 
-if TYPE_CHECKING:  # which has these
+if TYPE_CHECKING:  # it holds these results
     from pagesim.scheduling.sglang.scheduler import Sglang
 
 
 def written_by_step(options: SglangOptions, page: int) -> int:
-    """Return the tokens of KV that a step may write for a request: its drafts, or what drafting takes.
+    """Return how many tokens of KV a step may write for a request, while drafting or while verifying.
 
-    Where a tree of drafts lies in pages, each branch begins with a copy of the page that is partly filled.
+    With pages, each branch of a draft tree begins with a copy of the partly filled page.
 
     Args:
-        options: resolved, with a ``speculative_algorithm``.
-        page: tokens of a page.
+        options: resolved options with a ``speculative_algorithm``.
+        page: tokens per page.
     """
     steps, topk, drafts = (
         options.speculative_num_steps,
@@ -48,16 +48,16 @@ def written_by_step(options: SglangOptions, page: int) -> int:
 
 
 def is_right(row: int, position: int, rate: float, seed: int) -> bool:
-    """Draw whether a draft is what the model would have generated.
+    """Draw whether a draft token is what the model would have generated.
 
-    It depends on nothing but the request and the draft's place in it, so that a request gets the same tokens
-    in each step of the same place, whatever runs beside it.
+    For a given seed and rate it depends only on the request and the draft's position. A request thus gets the
+    same result at the same position, whatever runs with it.
 
     Args:
-        row: of the request in the trace.
-        position: of the draft among what the request generates.
+        row: the request's row in the trace.
+        position: the draft's position among the request's generated tokens.
         rate: the probability.
-        seed: of the run.
+        seed: the seed of the run.
     """
     mixed = (row * 1000003 + position * 7919 + 12345 + seed * 0x9E3779B1) & 0xFFFFFFFF
     for _ in range(2):
@@ -67,17 +67,17 @@ def is_right(row: int, position: int, rate: float, seed: int) -> bool:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SpeculativePool(TokenPool):
-    """A token pool in which requests hold twice what a step may write beyond the tokens that count.
+    """A token pool in which requests hold, beyond committed tokens, twice what a step may write.
 
-    So the next step finds its slots, too, though it is decided before it is known how many tokens the one in
-    flight yields. A request's ``tokens`` are the slots that it holds.
+    The next step therefore finds its slots, too, although it is decided before it is known how many tokens
+    the step in flight yields. A request's ``tokens`` is the number of slots that it holds.
 
     Args:
-        memory: empty.
-        options: resolved, with a ``speculative_algorithm``.
+        memory: the block manager, empty.
+        options: resolved options with a ``speculative_algorithm``.
 
     Attributes:
-        ahead: tokens beyond those that count for which a request holds slots.
+        ahead: tokens beyond the committed ones for which a request holds slots.
     """
 
     def __init__(self, memory: BlockManager, options: SglangOptions) -> None:
@@ -92,14 +92,14 @@ class SpeculativePool(TokenPool):
         return self.evict(needed) >= needed
 
     def alloc_for_decode(self, reqs: Sequence[SglangRequest]) -> int:
-        """Take whole pages for the next step of some requests; return the tokens of slots that are new."""
+        """Allocate whole pages for the requests' next step; return the number of new token slots."""
         page, taken = self.page_size, []
         for req in reqs:
             pages = -(-(req.committed + self.ahead) // page)
             taken.append(max(0, pages * page - req.tokens))
         tokens = sum(taken)
         if tokens:
-            more = len(reqs) * page if page > 1 else 0  # than is taken
+            more = len(reqs) * page if page > 1 else 0  # than is allocated
             self.evict(-(-(tokens + more) // page))
             for req, slots in zip(reqs, taken, strict=True):
                 if slots:
@@ -114,9 +114,9 @@ class Flight(NamedTuple):
     """An iteration in flight.
 
     Attributes:
-        shares: what each request computes, in the order of the batch.
-        prompts: how many of them are prompts, or chunks of one; they come first.
-        verifies: whether the others verify drafts; if not, they generate one token each.
+        shares: what each request computes, in batch order.
+        prompts: number of shares that are prompts or chunks of prompts; they come first.
+        verifies: whether the other shares verify drafts; if not, they generate one token each.
     """
 
     shares: list[Share]
@@ -126,20 +126,20 @@ class Flight(NamedTuple):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Drafts(PendingResults):
-    """The results that are due where requests verify drafts: how many tokens they yield is known late.
+    """The pending results with speculative decoding, where the number of tokens of a step is known late.
 
-    A running request's ``length`` is what is known of it. ``committed`` follows when a result is taken in,
-    one step behind under overlap; what was generated beyond a request's last token is thrown away then.
+    A running request's ``length`` counts its known tokens. ``committed`` follows when a result is processed,
+    one step late under overlap. Tokens beyond a request's last one are discarded then.
 
     Args:
-        pool: of these requests.
-        options: resolved, with a ``speculative_algorithm``.
+        pool: the token pool of these requests.
+        options: resolved options with a ``speculative_algorithm``.
 
     Attributes:
-        pool: likewise.
-        counts: what became of the drafts.
-        num_draft_tokens: tokens of a request that a step verifies, its last one included.
-        most_accepted: drafts that a step accepts at most: those of the longest branch.
+        pool: the token pool of these requests.
+        counts: counts of accepted and rejected draft tokens.
+        num_draft_tokens: tokens that a step verifies per request, its last one included.
+        most_accepted: most draft tokens that a step can accept: those of the longest branch.
     """
 
     def __init__(self, pool: SpeculativePool, options: SglangOptions) -> None:
@@ -153,14 +153,14 @@ class Drafts(PendingResults):
         self.most_accepted = speculation.tokens
         self._rates = speculation.acceptance(options.acceptance)
         self._flights: deque[Flight] = deque()
-        self._decodes: list[Share] = []  # what the batch at hand decodes
-        self._verifies = False  # whether that verifies drafts
+        self._decodes: list[Share] = []  # decodes of the current batch
+        self._verifies = False  # whether these verify drafts
 
     def tokens_to_come(self, reqs: Sequence[SglangRequest]) -> list[int]:
         return [req.max_new_tokens - self.known_outputs(req) for req in reqs]
 
     def launch(self) -> None:
-        return  # `close` does
+        return  # `close` does this instead
 
     def forget(self, req: SglangRequest) -> None:
         req.generated = 0
@@ -168,13 +168,13 @@ class Drafts(PendingResults):
     # An iteration
 
     def stored(self, req: SglangRequest) -> int:
-        """Return the tokens of a running request whose KV counts when nothing is in flight any more."""
+        """Return a running request's tokens with valid KV once nothing is in flight any more."""
         if not req.generated:
             return req.tokens
         return min(req.prompt + req.generated, req.final_length) - 1
 
     def filter_ending(self, scheduler: Sglang) -> int:
-        """Take those out of the running batch that are known to end with the result in flight."""
+        """Remove requests known to end with the result in flight from the running batch; return how many."""
         if not self._flights:
             return 0
         flying = {share.request for share in self._flights[0].shares}
@@ -188,13 +188,13 @@ class Drafts(PendingResults):
         return before - len(running.reqs)
 
     def start(self, reqs: Sequence[SglangRequest]) -> None:
-        """Let requests decode from now on whose prompt, or its last chunk, runs in the batch at hand."""
+        """Mark as decoding the requests whose prompt, or its last chunk, runs in the current batch."""
         for req in reqs:
             req.committed = req.extend_end
             req.generated = self.known_outputs(req) + 1
 
     def verify(self, scheduler: Sglang, batch: Batch) -> None:
-        """Let the running batch verify drafts, for which it takes slots."""
+        """Allocate slots for the running batch and let it verify drafts."""
         reqs, verified = scheduler.running_batch.reqs, self.num_draft_tokens
         self._take_slots(scheduler, reqs)
         seed = scheduler.queue.arrivals.draw_seed(0) >> 64  # of the run
@@ -210,7 +210,7 @@ class Drafts(PendingResults):
         batch.drafts = (verified - 1) * len(reqs)
 
     def decode_beside(self, scheduler: Sglang, batch: Batch) -> None:
-        """Let the running batch generate a token a request beside prompts; slots are held as for drafts."""
+        """Decode one token per request together with prompts; slots are allocated as for drafts."""
         reqs = scheduler.running_batch.reqs
         self._take_slots(scheduler, reqs)
         for req in reqs:
@@ -220,11 +220,11 @@ class Drafts(PendingResults):
         batch.decoding = len(reqs)
 
     def close(self, batch: Batch, chunked: SglangRequest | None) -> None:
-        """End a plan: note what each request computes and yields.
+        """End a plan: record what each request computes and yields.
 
         Args:
-            batch: what was planned.
-            chunked: the request of whose prompt more chunks are to come.
+            batch: the planned batch.
+            chunked: the request whose chunked prefill continues later; None without one.
         """
         if not batch.tokens:
             return
@@ -237,7 +237,7 @@ class Drafts(PendingResults):
         self._decodes, self._verifies = [], False
 
     def launch_nothing(self) -> None:
-        """Note an iteration in which nothing is computed, beside those of other ranks of attention."""
+        """Record an iteration that computes nothing while other attention ranks compute."""
         self._flights.append(Flight([], 0, False))
 
     def process(self, scheduler: Sglang, now: int) -> list[EngineRequest]:
@@ -280,7 +280,7 @@ class Drafts(PendingResults):
         scheduler.context += self.pool.alloc_for_decode(reqs)
 
     def _accepted(self, req: SglangRequest, seed: int) -> int:
-        """Draw how many drafts of a request's next step are accepted."""
+        """Draw how many draft tokens of a request's next step are accepted."""
         rates, last = self._rates, len(self._rates) - 1
         accepted = 0
         while accepted < self.most_accepted and is_right(

@@ -1,4 +1,4 @@
-"""What SGLang takes for options of speculative decoding that are left out, and which it does not start with.
+"""SGLang's defaults for speculative decoding, and the option combinations with which it does not start.
 
 Source: 0.5.23, ``srt/arg_groups/speculative_hook.py``.
 """
@@ -12,19 +12,19 @@ from pagesim.scheduling.options import Machine
 from pagesim.scheduling.sglang.options import EAGLES, SglangOptions
 
 MOST_RUNNING = 48
-"""Running requests at most, where nothing else is said."""
+"""Default maximum number of running requests."""
 
 LLAMA = (5, 4, 8)
 """Steps, branches and verified tokens for Llama (not Llama 4) and Grok."""
 
 OTHERS = (3, 1, 4)
-"""The same for all other models, and where a whole model drafts."""
+"""The same for all other models, and for STANDALONE, where a whole model drafts."""
 
 NGRAM_TOKENS = 12
-"""Tokens that a step verifies per request where no model drafts."""
+"""Tokens that a step verifies per request with NGRAM, where no model drafts."""
 
 NGRAM_BRANCHES = 10
-"""The branches there: ``--speculative-ngram-max-bfs-breadth``."""
+"""Number of branches with NGRAM: ``--speculative-ngram-max-bfs-breadth``."""
 
 _GOES_WITH = (
     "speculative_num_steps",
@@ -36,15 +36,15 @@ _GOES_WITH = (
 
 
 def speculating(options: SglangOptions, machine: Machine, *, paged: bool) -> dict[str, Any]:
-    """Return the options that change where tokens are drafted, with their values; nothing elsewhere.
+    """Return the options that speculative decoding changes, with their values; empty without it.
 
     Args:
-        options: as given.
+        options: the options as given.
         machine: the GPUs that the model is served on.
-        paged: whether SGLang's default kernels there take pages.
+        paged: whether SGLang's default kernels work on pages on these GPUs.
 
     Raises:
-        PagesimError: the engine would not start with these.
+        PagesimError: the engine would not start with these options.
     """
     algorithm = options.speculative_algorithm
     if algorithm is None:
@@ -79,14 +79,14 @@ def speculating(options: SglangOptions, machine: Machine, *, paged: bool) -> dic
 
 
 def _ngram(options: SglangOptions) -> tuple[int, int, int]:
-    """Return steps, branches and verified tokens where no model drafts."""
+    """Return steps, branches and verified tokens if no model drafts."""
     verified = options.speculative_num_draft_tokens or NGRAM_TOKENS
     steps = options.speculative_num_steps
     return verified // NGRAM_BRANCHES if steps is None else steps, NGRAM_BRANCHES, verified
 
 
 def _of_model(options: SglangOptions, machine: Machine) -> tuple[int, int, int]:
-    """Return steps, branches and verified tokens where a model, or a part of one, drafts."""
+    """Return steps, branches and verified tokens if a model, or a part of one, drafts."""
     steps, topk = options.speculative_num_steps, options.speculative_eagle_topk
     verified = options.speculative_num_draft_tokens
     if steps is None:
@@ -107,7 +107,7 @@ def _of_model(options: SglangOptions, machine: Machine) -> tuple[int, int, int]:
 
 
 def _by_family(options: SglangOptions, machine: Machine) -> tuple[int, int, int]:
-    """Return what is taken for a model, by its name, where nothing is said."""
+    """Return the default steps, branches and verified tokens for a model, by its name."""
     name = machine.model.lower()
     is_llama = ("llama" in name and "llama-4" not in name) or "grok" in name
     return LLAMA if is_llama and options.speculative_algorithm != "STANDALONE" else OTHERS

@@ -1,4 +1,4 @@
-"""Which states of layers that keep one are cached, and with how many tokens.
+"""Which recurrent states are cached, and after how many tokens.
 
 Source: SGLang 0.5.23, ``ScheduleBatch.prepare_for_extend``, ``srt/managers/scheduler_components/
 batch_result_processor.py``, ``srt/mem_cache/unified_cache/components/mamba.py``.
@@ -15,15 +15,15 @@ from pagesim.scheduling.sglang.request import SglangRequest
 
 
 class StateTracker:
-    """Says up to which token a request is inserted into the tree: there must be a state behind that one.
+    """Decides up to which token a request is inserted into the tree: there must be a state after it.
 
-    With slots to track states in (``extra_buffer``) a prefill leaves one behind its last whole chunk, and
-    decodes leave one at every multiple of some tokens. Without (``no_buffer``) the state that the request has
-    is copied.
+    With slots for tracking states (``extra_buffer``), a prefill leaves a state after its last whole chunk,
+    and decodes leave one at fixed intervals of tokens. Without them (``no_buffer``), the request's current
+    state is copied.
 
     Args:
-        memory: with a radix tree and a pool of states.
-        options: resolved.
+        memory: the memory, with a radix tree and a pool of states.
+        options: resolved options.
     """
 
     def __init__(self, memory: StateRadixManager, options: SglangOptions) -> None:
@@ -36,25 +36,25 @@ class StateTracker:
         self._interval = lcm(self._grid, options.mamba_track_interval)
 
     def found(self, req: SglangRequest) -> None:
-        """Take a copy of the state with which the prefix ends that was looked up; note where prompts part."""
+        """Copy the state at the end of the matched prefix, and note where the prompt branches off."""
         self._memory.copy_state(req)
         reached = self._memory.tree.reached
         branch = reached - reached % self._grid
         req.branch = branch if branch > req.prefix_len else 0
 
     def reject(self) -> None:
-        """Give the copy back that was taken for a request which is not admitted."""
+        """Drop the state copied for a request that is not admitted."""
         self._memory.drop_copy()
 
     def reserve(self, prompts: Iterable[SglangRequest]) -> None:
-        """Take the slots of requests whose prompts run, and note where these leave a state behind."""
+        """Allocate state slots for requests whose prompts run, and note where these leave a state."""
         for req in prompts:
             self._memory.reserve_states(req)
             req.untracked = ()
             req.tracked = 0 if self._copies else self._tracked_by_prefill(req)
 
     def skip_step(self, decoding: Iterable[SglangRequest]) -> None:
-        """Note that a step which decodes beside prompts leaves no state behind."""
+        """Note that a decode step that runs together with prompts leaves no state."""
         if self._copies:
             return
         for req in decoding:
@@ -63,17 +63,17 @@ class StateTracker:
                 req.untracked = (*req.untracked, tokens)
 
     def after_prefill(self, req: SglangRequest) -> int:
-        """Return how many tokens are inserted of a request whose prompt, or a chunk of it, has run."""
+        """Return how many tokens of a request to insert once its prompt, or a chunk of it, has run."""
         if self._copies:
             return req.extend_end
         tracked, req.tracked = req.tracked, 0
         return tracked
 
     def at_end(self, req: SglangRequest, tokens: int) -> int:
-        """Return how many tokens are inserted of a request that is over and has KV of so many."""
+        """Return how many tokens of a finished request to insert, if ``tokens`` of them have KV."""
         if self._copies:
             return tokens
-        # The last token of all is computed where overlap decides a step too many; its state is not tracked.
+        # If overlap schedules one step too many, the very last token is computed; its state is not tracked.
         known = min(tokens, req.final_length - 1)
         decoded = known - known % self._interval
         while decoded in req.untracked:
@@ -81,10 +81,10 @@ class StateTracker:
         return decoded if decoded > req.extend_end else min(req.tracked, tokens)
 
     def _tracked_by_prefill(self, req: SglangRequest) -> int:
-        """Return the tokens behind which a prefill leaves a state; 0 for none.
+        """Return the number of tokens after which a prefill leaves a state; 0 for none.
 
-        Where more of its tokens are in the tree than were found, that is where other prompts went on
-        differently: the next one that does so finds a state there.
+        If the tree holds more of its tokens than were matched, this is where other prompts branch off, so
+        that the next one to do so finds a state there.
         """
         start, end, branch = req.prefix_len, req.extend_end, req.branch
         computed = end - start
