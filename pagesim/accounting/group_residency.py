@@ -159,7 +159,7 @@ class GroupResidency(Residency):
         )
 
     def _check(self, rows: Rows, ledger: Ledger) -> None:
-        """Check that the ledger counts as many shared references as memory (at most, if there are states).
+        """Check the ledger's count of shared references: the block manager's or, with states, at most that.
 
         Raises:
             LedgerError: the counts contradict each other.

@@ -59,7 +59,7 @@ class Sharing(NamedTuple):
 
     Attributes:
         blocks: number of these extra references.
-        slack: token slots still empty in the blocks referenced, which are last blocks that are still shared.
+        slack: token slots that these references count and no token fills yet, all in shared last blocks.
         rounding: those of these slots that no token will ever fill.
     """
 
@@ -86,7 +86,7 @@ class LedgerShape:
 
     @classmethod
     def of(cls, memory: BlockManager, parks: tuple[str, ...] = ()) -> LedgerShape:
-        """Return a block manager's shape; ``parks`` names entries for requests that hold but do not run."""
+        """Return a block manager's ledger shape; ``parks`` are the entries for requests that do not run."""
         if not memory.is_hybrid:
             entries = (*ENTRIES[:4], *parks, *ENTRIES[4:])
             return cls(entries, memory.num_blocks * memory.block_size, memory.num_blocks)

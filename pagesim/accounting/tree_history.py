@@ -58,7 +58,7 @@ class TreeHistory(Observer):
         self._note(last, run.steps)
 
     def columns(self) -> dict[str, npt.NDArray[Any]]:
-        """Return a column for each of `COUNTS` and for the new-token ratio, ``[I]`` each.
+        """Return a column for each count and for the new-token ratio, ``[I]`` each.
 
         A row is a planned iteration, or the last of the ``iterations`` iterations of a fast-forward.
         """

@@ -228,7 +228,7 @@ def ratios(axes: Axes, table: npt.ArrayLike, rows: Sequence[str], columns: Seque
     """Draw a map of ratios: purple where they are below 1, white at 1, orange above.
 
     Args:
-        axes: where.
+        axes: panel to draw on.
         table: ratios, ``[rows, columns]``.
         rows: row labels.
         columns: column labels.

@@ -21,7 +21,7 @@ def gpu_memory_bar(parts: Mapping[str, float], title: str, load: str = "") -> Fi
     """Draw the parts of a GPU's memory as one bar.
 
     Args:
-        parts: GiB by name, in memory order; the first is what the engine may not use and is drawn last.
+        parts: GiB by name, from left to right; only the first, which the engine may not use, is drawn last.
         title: title of the figure.
         load: the model and the GPU, for the line below the title.
     """

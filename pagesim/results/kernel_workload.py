@@ -33,7 +33,7 @@ def export_workload(results: Mapping[str, Result], folder: Path, count: int) -> 
 
     Args:
         results: results as returned by `pagesim.load`, by the name under which their batches are written.
-        folder: folder to write; an older workload in it is replaced.
+        folder: folder to write, replacing an older workload.
         count: instants per run, evenly spaced from its start to its last token.
 
     Raises:

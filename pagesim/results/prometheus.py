@@ -118,7 +118,7 @@ def states_at(steps: pd.DataFrame, t: Floats) -> dict[str, Floats]:
 
 
 class _Events:
-    """Counted events with time, weight and, for histograms, value, ``[N]`` each; NaN times are dropped."""
+    """Counted events: times, weights and values for histograms, ``[N]`` each; NaN times are dropped."""
 
     def __init__(self, at: Floats, weight: Floats, value: Floats | None = None) -> None:
         order = np.argsort(at, kind="stable")[: int(np.isfinite(at).sum())]
