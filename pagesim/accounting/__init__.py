@@ -1,1 +1,1 @@
-"""Accounts of a run: what the engine writes down, what holds which slot, and the numbers made of both."""
+"""Accounting for a run: records of the engine's steps, a ledger of its memory, and metrics from both."""

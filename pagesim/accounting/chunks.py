@@ -1,4 +1,4 @@
-"""Chunks: what is written down of iterations, row by row, and of some consecutive rows together."""
+"""Chunks: groups of consecutive rows that record iterations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from pagesim.accounting.ledger import HELD_WITHOUT_RUNNING, Column, Ledger
 
 KEPT_BYTES = 16 << 20
-"""A piece of memory; twice as much is more than the columns of a chunk take."""
+"""Size of one allocation; twice this size exceeds what a chunk's columns allocate."""
 
 RARE_FIELDS = (
     "further_samples",
@@ -23,17 +23,17 @@ RARE_FIELDS = (
     "shared_rounding",
     *HELD_WITHOUT_RUNNING,
 )
-"""What is 0 in nearly every row.
+"""Fields that are 0 in nearly every row.
 
     further_samples: running sequences beyond the first of each request.
     swapped: requests in the swap space.
     used_cpu_blocks: blocks of the swap space in use.
     swapped_in, swapped_out, copied: blocks moved.
-    external_blocks: free but unusable for the head of the queue.
-    shared_slack, shared_rounding: slots of shared last blocks that no token fills yet, and those of them that
-        none ever will; a fast-forward changes neither.
-    held_for_transfer and those behind it: blocks that only requests hold that do not run; a fast-forward
-        changes none.
+    external_blocks: free blocks that the request at the head of the queue cannot use.
+    shared_slack, shared_rounding: slots of shared last blocks that no token fills yet, and those that none
+        ever will; constant during a fast-forward.
+    held_for_transfer and the following: blocks held only by requests that are not running; constant during a
+        fast-forward.
 """
 
 ROW_FIELDS = (
@@ -56,38 +56,38 @@ ROW_FIELDS = (
     "cached_blocks",
     *RARE_FIELDS,
 )
-"""A row is a stretch of like iterations: one that was planned, or a fast-forward over several.
+"""Fields of a row, which stands for one planned iteration or for all iterations of a fast-forward.
 
-    planned: 1 if a plan was made, 0 for a fast-forward.
+    planned: 1 for a planned iteration, 0 for a fast-forward.
     decided: when the scheduler looked at the queue, in ticks.
-    start, ticks: when its first iteration was carried out, and how long it took, in ticks.
-    increment: ticks that each further one took more than the one before.
-    iterations: how many there are.
-    growth: steps of growth that memory had taken in the first.
-    running_sequences, waiting: how many.
-    free_blocks: on the device; of a fast-forward, just before it.
-    batched_tokens: of the first, as the scheduler's own limit counts them.
-    tokens: that the first computes.
-    context_tokens: over its sequences, tokens whose KV exists once it has run.
-    continuing: sequences that also got a token in the iteration before.
-    preempted: requests that lost their place.
-    shared_blocks: names of blocks beyond each one's first; a fast-forward does not change it.
-    cached_blocks: free blocks whose content can still be found; of a fast-forward, just before it.
+    start, ticks: start and duration of the first iteration, in ticks.
+    increment: ticks by which each further iteration takes longer than the previous one.
+    iterations: number of iterations.
+    growth: steps of growth that memory had completed in the first iteration.
+    running_sequences, waiting: running sequences and waiting requests.
+    free_blocks: free blocks on the device; just before it for a fast-forward.
+    batched_tokens: tokens of the first iteration as the scheduler's own limit counts them.
+    tokens: tokens that the first iteration computes.
+    context_tokens: tokens of its sequences whose KV exists after the first iteration.
+    continuing: sequences that also generated a token in the previous iteration.
+    preempted: preempted requests.
+    shared_blocks: references to blocks beyond each block's first; constant during a fast-forward.
+    cached_blocks: free blocks whose content can still be hit; just before it for a fast-forward.
 """
 
 
 class Rows:
-    """The rows of a chunk, and the iterations that they stand for.
+    """The rows of a chunk and the iterations that they stand for.
 
     Args:
-        columns: the columns named in ``ROW_FIELDS``, ``[S]`` each, and of each row ``iteration``, the number
-            of its first, ``context_growth``, tokens of context a step, ``running_groups``, the requests that
-            run, and ``free_cpu_blocks``.
+        columns: columns named in ``ROW_FIELDS``, ``[S]`` each, plus ``iteration``, the number of a row's
+            first iteration, ``context_growth``, the context tokens added per step, ``running_groups``, the
+            running requests, and ``free_cpu_blocks``.
 
     Attributes:
-        firsts: of each row, the place of its first iteration among those of the chunk, ``[S]``.
-        stretch: for each iteration the index of its row, ``[I]``.
-        offset: for each iteration its place in its row, ``[I]``.
+        firsts: index in the chunk of each row's first iteration, ``[S]``.
+        stretch: index of each iteration's row, ``[I]``.
+        offset: index of each iteration within its row, ``[I]``.
     """
 
     __slots__ = ("columns", "firsts", "offset", "stretch")
@@ -104,33 +104,33 @@ class Rows:
 
     @property
     def growth(self) -> Column:
-        """Steps of growth that memory had taken in each iteration, ``[I]``."""
+        """Steps of growth that memory had completed at each iteration, ``[I]``."""
         return self.offset + self.spread("growth")
 
     def spread(self, name: str) -> Column:
-        """Return a column of rows over the iterations, ``[I]``."""
+        """Return a column with each row's value repeated for its iterations, ``[I]``."""
         return self.spread_out(self.columns[name])
 
     def spread_out(self, each: Column) -> Column:
-        """Return something of each row over the iterations, ``[I, …]``."""
+        """Return an array over rows with each value repeated for its row's iterations, ``[I, …]``."""
         return np.repeat(each, self.columns["iterations"], axis=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Some consecutive rows, iteration by iteration.
+    """Consecutive rows, expanded to iterations.
 
     Attributes:
         rows: the rows.
         clock: when each iteration was decided, ``[I]``, in ticks.
-        start: when it was carried out.
-        ticks: how long it took.
-        ledger: of each iteration.
-        late: gaps between two tokens of sequences that lost their place or stood still in between, in ticks,
+        start: when it started, ``[I]``, in ticks.
+        ticks: how long it took, ``[I]``, in ticks.
+        ledger: ledger of the iterations.
+        late: gaps between two tokens of sequences that were preempted or stalled in between, in ticks,
             ``[G]``.
-        late_counts: how many sequences each is of, ``[G]``.
-        gaps: times between iterations, where requests may hold blocks that do not run, ``[P, 2 + E]``: from
-            when to when, in ticks, and the blocks of each of `Scheduler.parks`.
+        late_counts: number of sequences with each of these gaps, ``[G]``.
+        gaps: periods between iterations with the blocks that requests hold without running, ``[P, 2 + E]``:
+            start and end, in ticks, and the blocks of each entry of `Scheduler.parks`.
     """
 
     rows: Rows
@@ -144,10 +144,10 @@ class Chunk:
 
 
 def keep_freed() -> None:
-    """Let the process keep what the columns of a chunk took, for those of the next.
+    """Make the process keep the memory of one chunk's columns for those of the next.
 
-    glibc gives freed memory back beyond twice the largest piece that was mapped and freed (mallopt(3),
-    M_MMAP_THRESHOLD), and each of its pages costs a fault when it is used again. So one piece is mapped and
-    freed here; no page of it is used. Elsewhere this does nothing.
+    glibc returns freed memory to the system beyond twice the largest mapped allocation freed so far
+    (mallopt(3), M_MMAP_THRESHOLD), and reusing such a page costs a fault. So this function maps and frees one
+    allocation without touching its pages. With other C libraries this does nothing.
     """
     np.empty(KEPT_BYTES, np.uint8)

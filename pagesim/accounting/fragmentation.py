@@ -1,12 +1,12 @@
-"""Fragmentation: the entries of the ledger in the field's words, and what share of the cache each one takes.
+"""Fragmentation: the ledger's entries under their standard names, and their shares of the cache.
 
 * **used**: slots that hold a token's keys and values.
-* **reserved**: slots that a request holds and that its tokens still to come will fill.
+* **reserved**: slots that a request holds and that its later tokens will fill.
 * **internal fragmentation**: slots that a request holds and that no token will ever fill. Its parts are
-  *unused reservation* (the output was guessed too long), *rounding* (to a block or to a power of two) and, of
-  a hybrid cache, *padding* (a block has the bytes of the largest KV group's).
+  *unused reservation* (the output is shorter than guessed), *rounding* (to a block or to a power of two) and,
+  in a hybrid cache, *padding* (all blocks are as large as the largest KV cache group's).
 * **external fragmentation**: free slots at a moment at which the request at the head of the queue would fit
-  into all that is free, and the allocator cannot place it.
+  into them by count, but the allocator cannot place it.
 * **cached**: slots of blocks that no request holds, kept in case their prefixes are reused.
 * **free**: all other free slots.
 
@@ -36,20 +36,20 @@ LABELS = {
     "cached": "cached",
     "free": "free",
 }
-"""What tables call the entries of the ledger, in the order of `pagesim.accounting.metrics.STRICT_ENTRIES`."""
+"""Labels of the ledger's entries in tables, in the order of `pagesim.accounting.metrics.STRICT_ENTRIES`."""
 
 INTERNAL = ("unused_reservation", "rounding", "padding")
-"""The entries of the ledger that are internal fragmentation."""
+"""Entries of the ledger that are internal fragmentation."""
 
 
 class Category(NamedTuple):
-    """A row of a table about memory.
+    """A row of a memory table.
 
     Attributes:
-        name: what files call it: an entry of the ledger, or ``internal_fragmentation``.
-        label: what tables call it.
-        entries: the entries of the ledger that it sums.
-        is_part: whether it is a part of internal fragmentation, whose row counts it already.
+        name: name in files: an entry of the ledger, or ``internal_fragmentation``.
+        label: name in tables.
+        entries: entries of the ledger that it sums.
+        is_part: whether it is a part of internal fragmentation, whose row includes it.
     """
 
     name: str
@@ -59,14 +59,14 @@ class Category(NamedTuple):
 
     @property
     def indented(self) -> str:
-        """The label, two spaces further in if it is a part."""
+        """The label, indented by two spaces for a part."""
         return f"  {self.label}" if self.is_part else self.label
 
     def share(self, shares: Mapping[str, float | None]) -> float | None:
-        """Return the sum over its entries, 0 for one that is absent; None if one is None.
+        """Return the sum of its entries' shares, counting absent ones as 0; None if one is None.
 
         Args:
-            shares: of the capacity, by entry of the ledger.
+            shares: shares of the capacity, by entry of the ledger.
         """
         total = 0.0
         for entry in self.entries:
@@ -78,9 +78,9 @@ class Category(NamedTuple):
 
 
 def categories(entries: Iterable[str]) -> list[Category]:
-    """Return the rows of a table about memory that has some entries of the ledger, in the order of its rows.
+    """Return the rows of a memory table for the given entries of the ledger, in order.
 
-    Rows that are no parts share the entries out among them: their shares of the capacity add up to 1.
+    Every entry is in exactly one row that is not a part, so the shares of these rows add up to 1.
     """
     there = set(entries)
     internal = tuple(entry for entry in INTERNAL if entry in there)
@@ -93,7 +93,7 @@ def categories(entries: Iterable[str]) -> list[Category]:
 
 
 def fragmentation_of(memory: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
-    """Return shares of the capacity by column, by the rows' labels; None where nothing ran.
+    """Return shares of the capacity, by column and row label; None where nothing ran.
 
     Args:
         memory: ``memory`` of a run's summary, in percent.

@@ -1,8 +1,8 @@
-"""The ledger of a hybrid cache: every byte under one name, in each KV group and in all.
+"""The ledger of a hybrid cache: assigns every byte to one entry, per KV cache group and in total.
 
-The groups of a hybrid cache share a pool of blocks of equal bytes, so bytes are what their entries have in
-common. What a decoding sequence holds in a group follows from its length by the group's rule; what else
-sequences held was noted. Terms: ``docs/reference/metrics.md``.
+The groups of a hybrid cache share a pool of blocks of equal size in bytes, so their entries are in bytes.
+What a decoding sequence holds in a group follows from its length by the group's rule; anything else that
+sequences held was recorded explicitly. Terms: ``docs/reference/metrics.md``.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from pagesim.kvcache import ChunkedLocal, KVGroup, Rule, SlidingWindow, State
 
 
 class HeldStay(NamedTuple):
-    """A sequence of a length that rests, and what it held meanwhile; two columns more for each group.
+    """A sequence of constant length and what it held; a row has two more columns for each group.
 
-    Those are the blocks that it had given back, or never took, before the first that it holds, and the blocks
-    that it holds.
+    The first counts the blocks before its first held block, either released or never allocated. The second
+    counts the blocks that it holds.
 
     Attributes:
-        first, last: iterations.
-        length: tokens whose KV is held once they have run.
-        computed: those of them that are computed in these iterations.
-        final: tokens that the sequence will have in the end, the last one counted.
+        first, last: first and last iteration, inclusive.
+        length: tokens whose KV is held after these iterations.
+        computed: those of them that these iterations compute.
+        final: final length of the sequence in tokens, including the last one.
     """
 
     first: int
@@ -38,14 +38,14 @@ class HeldStay(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What memory counts itself, where sequences share blocks, or states are kept: distinct blocks.
+    """Distinct blocks as counted by the block manager, where sequences share blocks or states are kept.
 
     Attributes:
-        blocks: of each group, ``[I, G]``.
-        cached: free blocks whose content can still be found, ``[I]``.
-        shared: slots that names of blocks beyond the first count as out of window, of each group, ``[I, G]``;
-            None where there are none.
-        cut: blocks of the memory that are cut into those of the groups, ``[I]``; None where none is cut.
+        blocks: blocks of each group, ``[I, G]``.
+        cached: free blocks whose content can still be hit, ``[I]``.
+        shared: slots that references beyond a block's first count as out of window, by group, ``[I, G]``;
+            None if there are none.
+        cut: blocks of the pool that are split into blocks of the groups, ``[I]``; None if none is split.
     """
 
     blocks: Column
@@ -70,17 +70,17 @@ def expand_groups(
     """Return the ledger of consecutive iterations, in bytes.
 
     Args:
-        stays: rows of `Stay`, ``[S, 6]``; iterations count from the first of these.
-        held_stays: rows of `HeldStay`, ``[H, 5 + 2 G]``; iterations count from the first of these.
-        growth: how many steps of growth had been taken at each iteration, ``[I]``, never falling.
-        groups: the KV groups.
-        page_bytes: of a block.
-        group_bytes: of each group's blocks, ``[G]``; not ``page_bytes`` where blocks are cut into them.
+        stays: rows of `Stay`, ``[S, 6]``; iterations are relative to the first one.
+        held_stays: rows of `HeldStay`, ``[H, 5 + 2 G]``; iterations are relative to the first one.
+        growth: steps of growth completed at each iteration, ``[I]``, non-decreasing.
+        groups: KV cache groups.
+        page_bytes: bytes of a block.
+        group_bytes: bytes of each group's blocks, ``[G]``; not ``page_bytes`` where blocks are split.
         capacity: bytes of the cache.
-        steps_in_flight: steps that are in flight when the next one is planned.
-        held: what memory counts itself; None where nothing is shared and no state is kept.
-        held_without_running: by entry, blocks that only requests hold that do not run, ``[I]`` each; they
-            are in no group's part.
+        steps_in_flight: steps in flight while the next one is planned.
+        held: counts of the block manager; None if nothing is shared and no state is kept.
+        held_without_running: blocks held only by requests that are not running, by entry, ``[I]`` each; they
+            belong to no group's part.
     """
     nothing = np.zeros(len(growth), np.int64)
     growing = Stays(growth, stays)
@@ -119,13 +119,13 @@ def expand_groups(
 
 
 class _Names(NamedTuple):
-    """What sequences hold in a group, every one by itself, in blocks and tokens, ``[I]`` each.
+    """What sequences hold in a group without sharing, in blocks and tokens, ``[I]`` each.
 
     Attributes:
-        blocks: that they hold.
-        skipped: tokens before the first that any token at hand or later attends to.
-        released: blocks that they had given back before those that they hold.
-        rounding: tokens for which the last block has room, and which it will never hold.
+        blocks: blocks held.
+        skipped: leading tokens to which neither the current step nor any later one attends.
+        released: leading blocks already released.
+        rounding: slots of last blocks that no token will ever fill.
     """
 
     blocks: Column
@@ -134,28 +134,28 @@ class _Names(NamedTuple):
     rounding: Column
 
     def plus(self, other: _Names) -> _Names:
-        """Return the sum of two."""
+        """Return the sum of both."""
         return _Names(*(one + another for one, another in zip(self, other, strict=True)))
 
 
 def _entries(
     group: KVGroup, page_bytes: int, length: Column, blocks: Column, names: _Names, shared: Column | None
 ) -> dict[str, Column]:
-    """Return the entries of one group that are not 0 throughout.
+    """Return the entries of one group that may differ from 0.
 
     Args:
-        group: which.
-        page_bytes: of a block.
+        group: KV cache group.
+        page_bytes: bytes of a block.
         length: tokens of all sequences, ``[I]``.
-        blocks: distinct blocks that they hold, ``[I]``.
-        names: what they hold, each by itself.
-        shared: slots that names of blocks beyond the first count as out of window, ``[I]``; None for none.
+        blocks: distinct blocks that the sequences hold, ``[I]``.
+        names: what the sequences hold without sharing.
+        shared: slots that references beyond a block's first count as out of window, ``[I]``; None for none.
     """
     entries = {"padding": blocks * (page_bytes - group.filled)} if page_bytes > group.filled else {}
     if isinstance(group.rule, State):
         return {**entries, "state": blocks * group.filled}
     size, slot = group.block_size, group.slot_bytes
-    # A block that several sequences name is full.
+    # A block referenced by several sequences is full.
     used = length - (names.blocks - blocks) * size - names.skipped
     out_of_window = names.skipped - names.released * size
     if shared is not None:
@@ -171,13 +171,13 @@ def _entries(
 
 
 def _names_of_growing(stays: Stays, group: KVGroup, steps_in_flight: int) -> _Names:
-    """Return what sequences hold in a group whose length grows with each step."""
+    """Return what sequences that grow with each step hold in a group."""
     size, rule, rate = group.block_size, group.rule, stays.rate
     blocks, rounding = stays.blocks(size), stays.rounding(size)
-    # Tokens since the step that is the last to be over when the next is planned.
+    # Tokens added since the last step that has finished when the next one is planned.
     planned = rate * (1 + steps_in_flight)
     if isinstance(rule, SlidingWindow):
-        # The step's first token is the one after length less rate.
+        # The step's first token follows the first length − rate tokens.
         skips = rule.window + rate
         tokens = stays.total_from(skips, stays.base - skips + 1)
         released = stays.stairs(planned + rule.window - 1, size)
@@ -191,7 +191,7 @@ def _names_of_growing(stays: Stays, group: KVGroup, steps_in_flight: int) -> _Na
 
 
 class _Resting:
-    """Sequences of which it was noted what they held."""
+    """Sequences of constant length whose holdings were recorded."""
 
     def __init__(self, stays: Column, size: int, groups: int) -> None:
         columns = np.ascontiguousarray(stays.T)
@@ -200,16 +200,16 @@ class _Resting:
         self.size = size
 
     def total(self, each: Column) -> Column:
-        """Return the sum of something over the sequences, ``[I]``."""
+        """Return the sum of a per-sequence amount over the sequences present, ``[I]``."""
         return sum_changes(self.size, (self.first, each), (self.last + 1, -each))
 
     def names(self, group: KVGroup, number: int) -> _Names:
-        """Return what they hold in a group."""
+        """Return what the sequences hold in a group."""
         released, blocks = self.groups[number]
         end = (released + blocks) * group.block_size
         computed = (self.length - self.computed).tolist()
         before = np.array([group.rule.skipped(tokens) for tokens in computed], np.int64)
-        # A hit has the blocks of a window, and none of what MTP modules read behind it.
+        # A prefix hit provides a window's blocks, but not the tokens that MTP modules read behind it.
         before = np.maximum(before, released * group.block_size)
         each = _Names(blocks, before, released, np.maximum(end - self.final, 0))
         return _Names(*map(self.total, each))

@@ -1,4 +1,4 @@
-"""Group residency: what requests held in the KV groups of a hybrid cache, and the ledger that follows."""
+"""Group residency: what requests held in a hybrid cache's KV cache groups, and the resulting ledger."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _pack_stay = Struct(f"{len(Stay._fields)}q").pack
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class GroupResidency(Residency):
-    """Notes the stays in a hybrid cache, which is taken on demand.
+    """Records the stays in a hybrid cache, which is always allocated on demand.
 
-    What a decoding request holds follows from its length. What one holds whose prompt runs or that rests is
-    noted: its windows give back what its next step does not attend to when that step is planned. So is what
-    one holds that begins to decode while the end of its prompt is in flight.
+    The blocks of a decoding request follow from its length. Those of a request that computes its prompt or is
+    paused are recorded, because its windows release blocks only when its next step is planned. The same holds
+    for a request that begins to decode while the end of its prompt is in flight.
     """
 
     __slots__ = (
@@ -48,10 +48,10 @@ class GroupResidency(Residency):
         self._stays = array("q")
         self._held_stays = array("q")
         self._width = len(HeldStay._fields) + 2 * len(self.memory.groups)
-        # Of a memory that counts for itself, in each row: the blocks of each group.
+        # For a block manager that keeps counts: each row's blocks of each group.
         self._counts = array("q")
         self._shared = SharedOutOfWindow(scheduler) if self.memory.caches_prefixes else None
-        self._fresh: list[EngineRequest] = []  # whose prompts ended in the last plan
+        self._fresh: list[EngineRequest] = []  # requests whose prompts ended in the last plan
 
     def note(self, request: EngineRequest, first: int, last: int) -> None:
         decodes = request.decodes
@@ -115,7 +115,7 @@ class GroupResidency(Residency):
     # Inside
 
     def _note_now(self, request: EngineRequest, iteration: int, computed: int) -> None:
-        """Note what a request holds in an iteration that was just planned, which computes so many tokens."""
+        """Record what a request holds in the iteration just planned, which computes ``computed`` tokens."""
         if request.since < iteration:
             self.note(request, request.since, iteration - 1)
         self._note_held(request, iteration, iteration, computed)
@@ -131,7 +131,7 @@ class GroupResidency(Residency):
         self._held_stays.fromlist(row)
 
     def _count(self) -> None:
-        """Note what memory counts for itself in a row."""
+        """Record the block manager's own counts for a row."""
         held = self.memory.held_by_groups()
         if held is None:
             return
@@ -142,10 +142,10 @@ class GroupResidency(Residency):
         self._counts.fromlist(list(held))
 
     def _held(self, rows: Rows, first: int) -> Held:
-        """Return what memory counted in each iteration.
+        """Return the block manager's counts at each iteration.
 
         Args:
-            rows: what was recorded of these iterations.
+            rows: rows of these iterations.
             first: number of the first iteration.
         """
         noted = np.array(self._counts, np.int64).reshape(len(rows["cached_blocks"]), -1)
@@ -159,10 +159,10 @@ class GroupResidency(Residency):
         )
 
     def _check(self, rows: Rows, ledger: Ledger) -> None:
-        """Make sure that the names of blocks that were noted are as many as memory has, but for states' own.
+        """Check the ledger's count of shared references: the block manager's or, with states, at most that.
 
         Raises:
-            LedgerError: they are not.
+            LedgerError: the counts contradict each other.
         """
         planned = np.flatnonzero(rows["planned"])
         at = rows.firsts[planned]

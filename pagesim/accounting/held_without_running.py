@@ -1,4 +1,4 @@
-"""Blocks that only requests hold that do not run, row by row and between iterations."""
+"""Blocks held only by requests that are not running, row by row and between iterations."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pagesim.setup.compiled import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class HeldWithoutRunning:
-    """What requests hold that do not run, for each of `Scheduler.parks`.
+    """Counts what requests hold without running, for each entry of `Scheduler.parks`.
 
     Args:
-        scheduler: with its memory.
+        scheduler: scheduler and its block manager.
 
     Attributes:
-        names: those of `Scheduler.parks`.
-        requests: that held memory and did not run when they were counted last.
-        blocks: that only they had, of each name.
+        names: entries, as in `Scheduler.parks`.
+        requests: requests that held memory without running at the last count.
+        blocks: blocks held only by these requests, by entry.
     """
 
     __slots__ = ("_gaps", "_scheduler", "_until", "blocks", "names", "requests")
@@ -34,10 +34,10 @@ class HeldWithoutRunning:
         self.requests: list[EngineRequest] = []
         self.blocks = [0] * len(self.names)
         self._gaps = array("q")
-        self._until = 0  # up to when it is written down
+        self._until = 0  # end of the recorded time
 
     def count(self) -> None:
-        """Count anew."""
+        """Count the requests and their blocks again."""
         requests = self._scheduler.held_without_running()
         if not any(requests):
             if self.requests:
@@ -48,24 +48,24 @@ class HeldWithoutRunning:
         self.blocks = [sum(exclusive(each)) if each else 0 for each in requests]
 
     def further_names(self) -> int:
-        """Return how often these requests name a block beyond once each that only they have."""
+        """Return these requests' references to blocks minus the number of blocks that only they hold."""
         held = self._scheduler.memory.held_blocks
         return sum([held(request) for request in self.requests]) - sum(self.blocks)
 
     def written_until(self, end: int) -> None:
-        """Learn that a row says until then, in ticks, what is held without running."""
+        """Register that rows cover what is held without running until ``end``, in ticks."""
         if end > self._until:
             self._until = end
 
     def changes(self, now: int) -> None:
-        """Write down what was held without running since the last row; it changes now."""
+        """Record what was held without running since the last row; it is about to change at ``now``."""
         if now > self._until:
             self.count()
             self._gaps.fromlist([self._until, now, *self.blocks])
             self._until = now
 
     def take_gaps(self) -> Column:
-        """Hand over the times between iterations: from when to when, and the blocks of each name."""
+        """Return and drop the periods between iterations: start, end and the blocks of each entry."""
         gaps = np.array(self._gaps, np.int64).reshape(-1, 2 + len(self.names))
         self._gaps = array("q")
         return gaps

@@ -1,11 +1,11 @@
-"""The ledger: every token slot of the KV cache under one name, at every iteration, in exact integers.
+"""The ledger: assigns every token slot of the KV cache to one entry per iteration, in exact integers.
 
-This is the ledger of a cache whose blocks are the same for all layers; that of a hybrid cache is in
-``group_ledger.py``.
+This module handles caches whose blocks are the same for all layers; ``group_ledger.py`` handles hybrid
+caches.
 
-An engine that fast-forwards does not look at memory in between. It leaves *stays* behind: from which
-iteration to which a sequence held memory, how long it was then, and by what rule its memory follows from its
-length. From those the ledger of every single iteration follows, so a fast-forward loses nothing. Terms:
+An engine does not inspect memory while it fast-forwards. Instead it records *stays*: the iterations during
+which a sequence held memory, its length then, and the rule that derives its memory from its length. The
+ledger of every single iteration is computed from the stays, so a fast-forward loses nothing. Terms:
 ``docs/reference/metrics.md``.
 """
 
@@ -39,28 +39,28 @@ __all__ = [
 Slots = TypeVar("Slots", int, Column)
 
 ENTRIES = ("used", "reserved", "unused_reservation", "rounding", "external", "cached", "free")
-"""The strict view's entries; they sum to the capacity."""
+"""Entries of the strict view; they sum to the capacity."""
 
 GROUP_ENTRIES = ("used", "state", "reserved", "unused_reservation", "rounding", "padding", "out_of_window")
-"""Those of the blocks that a KV group of a hybrid cache holds."""
+"""Entries of the blocks held in one KV cache group of a hybrid cache."""
 
 HYBRID_ENTRIES = (*GROUP_ENTRIES, "external", "cached", "free")
-"""The strict view's entries of a hybrid cache, in bytes."""
+"""Entries of the strict view for a hybrid cache, in bytes."""
 
 HELD_WITHOUT_RUNNING = ("held_for_transfer", "landing", "loading", "fenced")
-"""Entries of blocks that only requests hold that do not run, by what those wait for."""
+"""Entries of blocks held only by requests that are not running, named after what these wait for."""
 
 ON_DEMAND = -1
-"""Of blocks held throughout: memory is taken block by block as the sequence grows."""
+"""Marks a stay, in place of its block count, whose blocks are allocated one by one as the sequence grows."""
 
 
 class Sharing(NamedTuple):
-    """What stays count too often, at each iteration: names of a block beyond its first, ``[I]`` each.
+    """What stays count more than once: references to a block beyond its first, ``[I]`` each.
 
     Attributes:
-        blocks: such names.
-        slack: token slots of such blocks that no token fills yet: of last blocks that are still shared.
-        rounding: those of them that no token ever will.
+        blocks: number of these extra references.
+        slack: token slots that these references count and no token fills yet, all in shared last blocks.
+        rounding: those of these slots that no token will ever fill.
     """
 
     blocks: Column
@@ -70,13 +70,13 @@ class Sharing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LedgerShape:
-    """What the ledger of a memory has.
+    """The entries and the capacity of a KV cache's ledger.
 
     Attributes:
-        entries: of the strict view, in their order.
-        capacity: what they sum to: token slots, of a hybrid cache bytes on each GPU.
-        num_blocks: of the memory.
-        groups: names of the KV groups of a hybrid cache, by number and rule.
+        entries: names of the strict view's entries, in order.
+        capacity: sum of the entries, in token slots; bytes on each GPU for a hybrid cache.
+        num_blocks: blocks of the cache.
+        groups: names of a hybrid cache's KV cache groups, made of number and rule.
     """
 
     entries: tuple[str, ...]
@@ -86,7 +86,7 @@ class LedgerShape:
 
     @classmethod
     def of(cls, memory: BlockManager, parks: tuple[str, ...] = ()) -> LedgerShape:
-        """Return that of a memory, in which requests that do not run hold what these entries name."""
+        """Return a block manager's ledger shape; ``parks`` are the entries for requests that do not run."""
         if not memory.is_hybrid:
             entries = (*ENTRIES[:4], *parks, *ENTRIES[4:])
             return cls(entries, memory.num_blocks * memory.block_size, memory.num_blocks)
@@ -97,11 +97,11 @@ class LedgerShape:
 
 @dataclass(frozen=True, slots=True)
 class GroupLedger:
-    """The part of a KV group in the ledger of a hybrid cache, columns over iterations, ``[I]``.
+    """One KV cache group's part of a hybrid cache's ledger, as columns over iterations, ``[I]``.
 
     Attributes:
-        entries: by the names in ``GROUP_ENTRIES``, in bytes.
-        blocks: held.
+        entries: bytes by the names in ``GROUP_ENTRIES``.
+        blocks: blocks held.
     """
 
     entries: dict[str, Column]
@@ -110,14 +110,14 @@ class GroupLedger:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Columns over iterations, ``[I]``, in token slots unless said otherwise; of a hybrid cache in bytes.
+    """The ledger as columns over iterations, ``[I]``, in token slots; in bytes for a hybrid cache.
 
     Attributes:
         entries: the strict view, by the names in ``ENTRIES`` or ``HYBRID_ENTRIES``.
-        logical_blocks: blocks that the running sequences would hold for their tokens if they shared nothing,
-            and those that only others hold.
-        physical_blocks: blocks held, those of requests that do not run included.
-        groups: of a hybrid cache.
+        logical_blocks: blocks that the running sequences would hold for their tokens without sharing, plus
+            those held only by requests that are not running.
+        physical_blocks: blocks held, including those of requests that are not running.
+        groups: the KV cache groups' parts, for a hybrid cache.
     """
 
     entries: dict[str, Column]
@@ -127,7 +127,7 @@ class Ledger:
 
 
 class LedgerError(AssertionError):
-    """What was noted and the memory disagree: a fault in pagesim, never in its input."""
+    """The recorded stays contradict the block manager: a bug in pagesim, never in its input."""
 
 
 def expand(
@@ -144,17 +144,16 @@ def expand(
     """Return the ledger of consecutive iterations.
 
     Args:
-        stays: rows of `Stay`, and two columns more, ``[S, 8]``; iterations count from the first of these. The
-            columns are the blocks held throughout, or ``ON_DEMAND`` for as many as the tokens need, and the
-            tokens that were reserved: 0 on demand, and of blocks taken for drafts as well.
-        growth: how many steps of growth had been taken at each iteration, ``[I]``, never falling.
-        block_size: tokens a block.
+        stays: rows of `Stay` with two extra columns, ``[S, 8]``; iterations are relative to the first one.
+            The extra columns are the blocks held throughout, or ``ON_DEMAND`` for as many as the tokens need,
+            and the tokens reserved, which are 0 on demand and for blocks allocated for draft tokens.
+        growth: steps of growth completed at each iteration, ``[I]``, non-decreasing.
+        block_size: tokens per block.
         num_blocks: blocks of the cache.
-        external_blocks: free blocks that are unusable for the head of the queue, ``[I]``.
-        sharing: what the stays count too often.
-        cached_blocks: free blocks whose content can still be found, ``[I]``; where fewer blocks are free, all
-            of them are cached.
-        held_without_running: by their entry, blocks that only requests hold that do not run, ``[I]`` each.
+        external_blocks: free blocks that the request at the head of the queue cannot use, ``[I]``.
+        sharing: what the stays count more than once.
+        cached_blocks: free blocks whose content can still be hit, ``[I]``; capped at the free blocks.
+        held_without_running: blocks held only by requests that are not running, by entry, ``[I]`` each.
     """
     entries, logical, physical = _held(stays, growth, block_size, sharing)
     for name, held in held_without_running.items():
@@ -173,7 +172,7 @@ def expand(
 def _held(
     stays: Column, growth: Column, block_size: int, sharing: Sharing
 ) -> tuple[dict[str, Column], Column, Column]:
-    """Return the entries of what is held, logical and physical blocks, ``[I]`` each."""
+    """Return the entries of held memory, the logical blocks and the physical blocks, ``[I]`` each."""
     width = len(Stay._fields)
     of_all = Stays(growth, stays[:, :width])
     held, reserved = stays[:, width:].T
@@ -183,10 +182,10 @@ def _held(
     fixed = np.where(on_demand, 0, held)
     demand = of_all.only(on_demand)
     demanded = demand.blocks(block_size)
-    # Blocks taken for drafts, beyond the tokens, are needed as long as they are held.
+    # Blocks allocated for draft tokens count as needed for as long as they are held.
     drafts = np.where(reserves, 0, fixed)
     logical = demanded + of_all.only(reserves).blocks(block_size) + of_all.present(drafts)
-    # Reservations hold what they hold, whatever their tokens need, and share nothing.
+    # A reservation holds all its blocks, whatever its tokens need, and shares none.
     physical = demanded + of_all.present(fixed)
 
     used = of_all.own_length()
@@ -208,11 +207,11 @@ def _held(
 
 
 def paper_view(entries: Mapping[str, Slots], *, reserves: bool) -> dict[str, Slots]:
-    """Return the paper's four categories (Fig. 2) from the strict view, in its unit.
+    """Return the paper's four categories (Fig. 2), computed from the strict view and in its unit.
 
     Args:
-        entries: the strict view of some iterations, or its sums over them.
-        reserves: whether memory is reserved ahead; where it is taken on demand the paper shows no
+        entries: the strict view over iterations, or its sums over them.
+        reserves: whether memory is reserved at admission; for allocation on demand the paper shows no
             reservation and no internal fragmentation.
     """
     nothing = 0 * entries["used"]

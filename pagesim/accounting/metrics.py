@@ -1,4 +1,4 @@
-"""Metrics: from records to the numbers of a summary. Definitions: ``docs/reference/metrics.md``."""
+"""Metrics: compute a run's summary from its records. Definitions: ``docs/reference/metrics.md``."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ PERCENTILES = (50, 90, 95, 99)
 PAPER_ENTRIES = ("token_states", "reservation", "internal", "external")
 STRICT_ENTRIES = (*GROUP_ENTRIES, *HELD_WITHOUT_RUNNING, *HYBRID_ENTRIES[len(GROUP_ENTRIES) :])
 VIEWS = {"strict": STRICT_ENTRIES, "paper": PAPER_ENTRIES}
-"""The entries that each view may have, in their order; a plain cache has fewer than a hybrid one."""
+"""All possible entries of each view, in order; a plain cache has fewer than a hybrid one."""
 
 _IDLE_ENTRY = {"strict": "free", "paper": "external"}
 
 _COMMON = 1 << 18
-"""Gaps between tokens, in microseconds, that are counted in an array; longer ones are fewer."""
+"""Token gaps below this many microseconds are counted in an array; the rare longer ones in a `Counter`."""
 
 _RATIO_SCALE = 1 << 32
 _TICKS_PER_MICROSECOND = TICKS_PER_SECOND // 10**6
@@ -39,15 +39,15 @@ Distribution = dict[str, float | None]
 
 
 class MemoryMeans:
-    """Averages of the ledger and the batch over a window's iterations, and over its time.
+    """Averages of the ledger and the batch size over a window's iterations and over its time.
 
-    Everything is summed in integers, so the result does not depend on how a run was cut into chunks. Where
-    iterations overlap, in the stages of a pipeline, each lasts from the end of the one before it.
+    All sums are integers, so the result does not depend on how a run is split into chunks. Where iterations
+    overlap, as in pipeline stages, each counts only from the end of the previous one.
 
     Args:
-        shape: of the ledger.
-        reserves: whether memory is reserved ahead; the paper's view shows reservations only then.
-        window: first and last instant, in ticks, both included; None for the whole run.
+        shape: shape of the ledger.
+        reserves: whether memory is reserved at admission; the paper's view shows reservations only then.
+        window: first and last instant, in ticks, both inclusive; None for the whole run.
     """
 
     def __init__(self, shape: LedgerShape, *, reserves: bool, window: tuple[int, int] | None) -> None:
@@ -63,7 +63,7 @@ class MemoryMeans:
         self._running = 0
         self._start: int | None = None
         self._end = 0
-        self._over = 0  # when all iterations were over that were added
+        self._over = 0  # end of the latest iteration added so far
         self._busy = 0
         self._by_iteration: Counter[tuple[str, str]] = Counter()
         self._by_time: Counter[tuple[str, str]] = Counter()
@@ -74,7 +74,7 @@ class MemoryMeans:
         self._gaps: list[tuple[int, ...]] = []
 
     def add(self, chunk: Chunk) -> None:
-        """Take the iterations of a chunk into account."""
+        """Add the iterations of a chunk."""
         clock, ticks = chunk.clock, chunk.ticks
         if self._start is None:
             self._start = int(clock[0])
@@ -99,7 +99,7 @@ class MemoryMeans:
             by_iteration = {name: int(column[counted].sum()) for name, column in columns.items()}
             by_time = _exact_dots(columns, lasting)
             for sums, total in ((by_iteration, self._by_iteration), (by_time, self._by_time)):
-                # Each view is a sum of entries: what holds of one instant holds of many together.
+                # The paper's view is linear in the entries, so it may be computed from their sums.
                 paper = paper_view(sums, reserves=self.reserves) if view == "strict" else {}
                 for of, entries in ((view, sums), ("paper", paper)):
                     for name, amount in entries.items():
@@ -109,14 +109,14 @@ class MemoryMeans:
         logical, physical = chunk.ledger.logical_blocks[counted], chunk.ledger.physical_blocks[counted]
         holding = physical > 0
         self._sharing_iterations += int(holding.sum())
-        # Where nothing is shared the ratio is 1.
+        # Without sharing the ratio is 1.
         shared = np.flatnonzero(holding & (logical != physical))
         ratio = logical[shared] / physical[shared]
         self._sharing += int(np.rint(ratio * _RATIO_SCALE).astype(np.int64).sum())
         self._sharing += _RATIO_SCALE * int(holding.sum() - len(shared))
 
     def _add_peaks(self, entries: Mapping[str, Column]) -> None:
-        """Take the highest amount of each entry, and of internal fragmentation, into account."""
+        """Update the peaks of each entry and of internal fragmentation."""
         there = {name: column for name, column in entries.items() if column.any()}
         internal = [there[name] for name in INTERNAL if name in there]
         if internal:
@@ -126,17 +126,17 @@ class MemoryMeans:
 
     @property
     def mean_batch(self) -> float | None:
-        """Mean number of running requests over the window's iterations; None without one."""
+        """Mean number of running requests over the window's iterations; None if it has none."""
         return self._running / self._iterations if self._iterations else None
 
     @property
     def end(self) -> int:
-        """The end of the last iteration, in ticks."""
+        """End of the last iteration, in ticks."""
         return self._end
 
     @property
     def busy_share(self) -> float | None:
-        """Share of the time from the first iteration's start to the last one's end spent in iterations."""
+        """Share of time spent in iterations, from the start of the first to the end of the last."""
         if self._start is None:
             return None
         start, end = self._start, self._end
@@ -146,7 +146,7 @@ class MemoryMeans:
 
     @property
     def saving(self) -> float | None:
-        """1 − 1/mean(logical/physical blocks): the share of memory that sharing saved; None without any."""
+        """Share of memory saved by sharing, 1 − 1/mean(logical/physical blocks); None if none was held."""
         if not self._sharing:
             return None
         if self.reserves:
@@ -154,10 +154,10 @@ class MemoryMeans:
         return 1 - self._sharing_iterations * _RATIO_SCALE / self._sharing
 
     def summary(self) -> dict[str, dict[str, Distribution]]:
-        """Return means in percent of the capacity, by kind of mean, by entry; None where none is.
+        """Return means in percent of the capacity, by view or KV cache group, kind of mean and entry.
 
-        They are those of the views and of the KV groups, by name. The strict view has peaks, too: the most in
-        an iteration, of each entry and of internal fragmentation.
+        A mean over no iterations or no time is None. The strict view also has peaks: the maximum over
+        iterations of each entry and of internal fragmentation.
         """
         start, end = self._start or 0, self._end
         if self.window is not None:
@@ -190,7 +190,7 @@ class MemoryMeans:
         return means
 
     def _held_without_running_when_idle(self, start: int, end: int) -> Counter[str]:
-        """Return slots times ticks between iterations that requests hold which do not run, by entry."""
+        """Return slots × ticks held between iterations by requests that are not running, by entry."""
         slots = self.shape.capacity // self.shape.num_blocks
         found: Counter[str] = Counter()
         for first, last, *blocks in self._gaps:
@@ -201,39 +201,39 @@ class MemoryMeans:
 
 
 def entries_in(summaries: Iterable[Mapping[str, Any]], view: str = "strict") -> list[str]:
-    """Return the entries of a view that some summaries have, in order: a hybrid cache has more of them."""
+    """Return a view's entries that occur in any of the summaries, in order; hybrid caches have more."""
     there = {name for summary in summaries for name in summary["memory"][view]["per_iteration"]}
     return [name for name in VIEWS[view] if name in there]
 
 
 def capacity_in(memory: Mapping[str, Any]) -> int:
-    """Return the token slots of a summary's ``memory``, of a hybrid cache its bytes on each GPU."""
+    """Return the capacity in a summary's ``memory``: token slots, or bytes on each GPU for a hybrid cache."""
     if "capacity_bytes" in memory:
         return int(memory["capacity_bytes"])
     return int(memory["num_blocks"]) * int(memory["block_size"])
 
 
 class TokenGaps:
-    """The times between two tokens of a sequence (ITL), counted to the microsecond."""
+    """Histogram of the times between two tokens of a sequence (ITL), to the microsecond."""
 
     def __init__(self) -> None:
-        self._common = np.zeros(_COMMON, np.int64)  # sequences, by microseconds
-        self._rare: Counter[int] = Counter()  # sequences, by microseconds of longer gaps
+        self._common = np.zeros(_COMMON, np.int64)  # gaps by length in microseconds
+        self._rare: Counter[int] = Counter()  # longer gaps, likewise
         self._sum = 0
 
     def add(self, chunk: Chunk) -> None:
-        """Take the tokens of a chunk's iterations into account."""
+        """Add the gaps of a chunk's iterations."""
         self._add(chunk.ticks, chunk.rows.spread("continuing"))
         self._add(chunk.late, chunk.late_counts)
 
     def include(self, others: TokenGaps) -> None:
-        """Take the gaps of another engine into account."""
+        """Add the gaps of another engine."""
         self._common += others._common
         self._rare.update(others._rare)
         self._sum += others._sum
 
     def summary(self) -> Distribution:
-        """Return mean and percentiles in seconds; None where no sequence got two tokens."""
+        """Return the mean and percentiles in seconds; None if no sequence has two tokens."""
         common = np.flatnonzero(self._common)
         rare, counts = np.array(sorted(self._rare.items()), np.int64).reshape(-1, 2).T
         values = np.concatenate([common, rare])
@@ -243,7 +243,7 @@ class TokenGaps:
         total = int(ranks[-1])
         gaps: Distribution = {"mean": self._sum / total / TICKS_PER_SECOND}
         for p in PERCENTILES:
-            # The smallest value that at least p % of the gaps do not exceed.
+            # The smallest value that is an upper bound of at least p % of the gaps.
             at = int(np.searchsorted(ranks, -(-p * total // 100)))
             gaps[f"p{p}"] = float(values[at]) / 1e6
         return gaps
@@ -258,7 +258,7 @@ class TokenGaps:
 
 
 def describe(values: npt.NDArray[np.float64]) -> Distribution:
-    """Return mean and percentiles (linear between neighbours) of finite values; None where there are none."""
+    """Return the mean and the linearly interpolated percentiles of finite values; None if there are none."""
     if not len(values):
         return dict.fromkeys(("mean", *(f"p{p}" for p in PERCENTILES)))
     points = np.percentile(values, PERCENTILES).tolist()
@@ -266,10 +266,10 @@ def describe(values: npt.NDArray[np.float64]) -> Distribution:
 
 
 def latencies(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, Distribution]:
-    """Return the distributions over the samples of finished requests.
+    """Return the latency distributions over the samples of finished requests.
 
     Args:
-        columns: of the requests table; times in seconds.
+        columns: columns of the requests table; times in seconds.
     """
     return {name: describe(values) for name, values in latency_values(columns)}
 
@@ -277,10 +277,10 @@ def latencies(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, Distribution
 def latency_values(
     columns: Mapping[str, npt.NDArray[Any]],
 ) -> Iterator[tuple[str, npt.NDArray[np.float64]]]:
-    """Return the latencies of the samples of finished requests, by name, in seconds, one after another.
+    """Yield each latency's name and its values over the samples of finished requests, in seconds.
 
     Args:
-        columns: of the requests table; times in seconds.
+        columns: columns of the requests table; times in seconds.
     """
     done = columns["status"] == "finished"
     samples = columns["n"][done]
@@ -291,13 +291,13 @@ def latency_values(
     output = each("output_tokens")
     finish = each("finish_s")
     if "sample_finish_s" in columns and done.any():
-        # The samples of a request differ in length, and each is over in its own time.
+        # The samples of a request differ in length, and each has its own finish time.
         finish = np.concatenate(columns["sample_finish_s"][done].tolist())
         output = np.concatenate(columns["sample_tokens"][done].tolist()).astype(np.float64)
     several = output > 1
     sent = each("arrival_s")
     if "frontend_s" in columns:
-        # A client waits for it before its first token; the engine does not.
+        # The front end delays the client's first token, but not the engine.
         sent -= each("frontend_s")
     yield "normalized_latency", (finish - sent) / output
     yield "latency", finish - sent
@@ -307,7 +307,7 @@ def latency_values(
 
 
 def throughput(columns: Mapping[str, npt.NDArray[Any]]) -> Distribution:
-    """Return finished requests and their output tokens a second, from first arrival to last finish."""
+    """Return finished requests and their output tokens per second, from first arrival to last finish."""
     done = columns["status"] == "finished"
     if not done.any():
         return {"requests_per_s": None, "tokens_per_s": None}
@@ -320,7 +320,7 @@ def throughput(columns: Mapping[str, npt.NDArray[Any]]) -> Distribution:
 
 
 def prefix_hits(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, float | None]:
-    """Return the prompt tokens that were found in the cache at first admission, and their share of all."""
+    """Return the prompt tokens hit in the cache at first admission, and their share of all prompt tokens."""
     admitted = ~np.isnan(columns["first_scheduled_s"])
     cached = int(columns["cached_tokens"].sum())
     prompts = int(columns["prompt_tokens"][admitted].sum())
@@ -328,9 +328,9 @@ def prefix_hits(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, float | No
 
 
 def _exact_dots(columns: Mapping[str, Column], weights: Column) -> dict[str, int]:
-    """Return Σ column·weights exactly: bytes (below 2⁵⁰) times ticks (below 2⁶⁰), of up to 2¹⁸ iterations.
+    """Return Σ column·weights exactly, for bytes below 2⁵⁰, ticks below 2⁶⁰ and up to 2¹⁸ iterations.
 
-    Both are cut into parts, so that no sum of products is beyond 64 bits.
+    Both factors are split into parts so that no sum of products exceeds 64 bits.
     """
     parts = [(weights >> shift & (1 << 20) - 1, shift) for shift in (0, 20, 40)]
     parts = [(part, shift) for part, shift in parts if part.any()]
@@ -342,5 +342,5 @@ def _exact_dots(columns: Mapping[str, Column], weights: Column) -> dict[str, int
             found += sum(int(np.dot(high, part)) << shift + 25 for part, shift in parts)
         return found
 
-    # Most entries of a ledger are 0 throughout.
+    # Most entries of a ledger are always 0.
     return {name: dot(column) if column.any() else 0 for name, column in columns.items()}

@@ -1,4 +1,4 @@
-"""A recorder of iterations of which it is known only later when they are carried out."""
+"""A recorder for iterations whose start and duration become known only later."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _START, _TICKS, _CONTINUING = (ROW_FIELDS.index(name) for name in ("start", "tic
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Untimed:
-    """An iteration of which it is not known yet when it is carried out.
+    """An iteration whose start and duration are not known yet.
 
     Attributes:
-        batch: that it computes.
+        batch: batch that it computes.
         now: when it was decided, in ticks.
-        place: of its row.
-        gone: rows of the trace that lost their place behind it.
+        place: offset of its row in the recorder's flat array.
+        gone: trace rows of the requests preempted after it was planned.
     """
 
     __slots__ = ("batch", "gone", "now", "place")
@@ -37,12 +37,12 @@ class Untimed:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PassRecorder(Recorder):
-    """A recorder for an engine that steps together with others; `timed` says when each batch is carried out.
+    """A recorder for an engine that steps in lockstep with others; `timed` tells it when each batch runs.
 
     Its arguments are those of `Recorder`.
 
     Attributes:
-        untimed: what was planned and is not timed; nothing is flushed while there is any.
+        untimed: planned iterations without a known time; nothing is flushed while there are any.
     """
 
     __slots__ = ("untimed",)
@@ -59,7 +59,7 @@ class PassRecorder(Recorder):
         self._add_row(batch, now, 0, 0, 0)
 
     def timed(self, start: int, ticks: int) -> None:
-        """Learn when the first iteration that is not timed is carried out, and what it takes, in ticks."""
+        """Set the start and the duration of the oldest untimed iteration, in ticks."""
         untimed, rows = self.untimed.popleft(), self._rows
         place = untimed.place
         rows[place + _CONTINUING] = self._note_tokens(untimed.batch, untimed.now, start, ticks)
@@ -68,7 +68,7 @@ class PassRecorder(Recorder):
             super()._go_away(row)
 
     def held_up(self, end: int, until: int) -> None:
-        pass  # an engine that takes other iterations' time for its own says so
+        pass  # an engine reports this when it mistakes other iterations' time for its own
 
     def _go_away(self, row: int) -> None:
         if self.untimed:

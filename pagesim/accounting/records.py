@@ -1,7 +1,7 @@
-"""The recorder: what the engine does, in columns: a row a stretch of like iterations, a row a request.
+"""The recorder: logs what the engine does, in one row per stretch of iterations and one row per request.
 
-The recorder keeps whole picoseconds and counts. Every now and then it turns what it has into a `Chunk`, with
-the ledger of every iteration, and forgets it: memory stays bounded however long a run is.
+The recorder stores integers: picoseconds and counts. At intervals it converts its rows to a `Chunk` with the
+ledger of every iteration and drops them, so memory stays bounded however long the run is.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ _FINISHED = int(Status.FINISHED)
 
 NOTHING_RARE = [0] * len(RARE_FIELDS)
 
-_pack_row = Struct(f"{len(ROW_FIELDS)}q").pack  # half as long as to append the numbers one by one
+_pack_row = Struct(f"{len(ROW_FIELDS)}q").pack  # takes half the time of appending number by number
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Recorder(Observer):
-    """Collects what happens in one engine and hands it on in chunks.
+    """Records what happens in one engine and passes it on in chunks.
 
     Args:
-        scheduler: with its memory, empty.
-        log: where requests' times go.
+        scheduler: the engine's scheduler, with an empty block manager.
+        log: log that receives the requests' times.
         consume: called with each chunk, in order.
 
     Attributes:
-        iterations: planned so far, and passed in fast-forwards.
-        rows: handed on so far.
+        iterations: iterations so far, planned or fast-forwarded.
+        rows: rows passed on so far.
     """
 
     __slots__ = (
@@ -98,7 +98,7 @@ class Recorder(Observer):
         self._chunk_start = 0
         self._ahead = scheduler.in_flight > 1
         self._decodes_apart = scheduler.decodes_apart
-        self._last_start = 0  # of the last iteration that was handed on
+        self._last_start = 0  # start of the last iteration passed on
         memory = self.memory
         self._moves = log.moves
         self._residency: Residency = (GroupResidency if memory.is_hybrid else PlainResidency)(scheduler)
@@ -108,24 +108,24 @@ class Recorder(Observer):
             or scheduler.widest > 1
             or scheduler.swap_space.may_swap_one
         )
-        # How many iterations make a chunk that should be handed on, and when the next one is full.
+        # Iterations per chunk, and the iteration at which the next chunk is full and should be passed on.
         self._chunk_iterations = CHUNK_ITERATIONS // 16 if self._decodes_apart else CHUNK_ITERATIONS
         self.full_at = self._chunk_iterations
         self._rows = array("q")
-        self._external = 0  # of the last planned iteration: free blocks that the head of the queue cannot use
-        # Pairs of a gap and how many sequences it is of; fewer than 0 where a row counts gaps that are none.
+        self._external = 0  # in the last planned iteration: free blocks that the queue's head could not use
+        # Pairs of a gap and its number of sequences, negative to cancel gaps that a row counts wrongly.
         self._late = array("q")
-        # When the last token is there: of everything that decodes, of requests that lost their place, and,
-        # where decoding stands still for prompts, of what joined meanwhile.
+        # Time of the last token: of all decoding requests, of preempted requests, and of the requests that
+        # joined while decoding is stalled by prompts.
         self._answered = 0
         self._away_since: dict[int, int] = {}
         self._stalls = False
         self._joined_at: dict[int, tuple[int, EngineRequest]] = {}
-        # Where the tokens of an iteration may come later than it ends: their gaps, as in ``_late``.
+        # Where an iteration's tokens may be returned after it ends: their gaps, as in ``_late``.
         self._last_gaps: list[tuple[int, int]] | None = None
         if self._ahead and (scheduler.connector is not None or isinstance(self.memory, HostRadixManager)):
             self._last_gaps = []
-        # Where iterations give tokens that are known only when they are over: when requests had their last.
+        # Where an iteration's tokens are known only when it has finished: time of each request's last token.
         self._answered_at: dict[int, int] = {}
         self._held_without_running = HeldWithoutRunning(scheduler) if scheduler.parks else None
 
@@ -143,7 +143,7 @@ class Recorder(Observer):
             if joined == end:
                 self._joined_at[row] = until, request
         if self._answered != end:
-            assert self._stalls  # none went on beside the prompts
+            assert self._stalls  # nothing decoded along with the prompts
             return
         self._answered = until
         for gap, sequences in self._last_gaps or ():
@@ -154,7 +154,7 @@ class Recorder(Observer):
         sequences = run.sequences
         noted = len(self._late)
         if self._joined_at or run.start != self._answered:
-            # The row counts a gap of its first step to the iteration before, in which these stood still.
+            # The row counts a gap from the previous iteration to its first step, but these were stalled then.
             self._late.fromlist([run.first, -sequences])
             self._go_on(sequences, run.start + run.first)
         self._answered = run.end
@@ -163,7 +163,7 @@ class Recorder(Observer):
             self._note_last_gaps(noted if run.steps == 1 else len(self._late), last, sequences)
         shared, rare = memory.shared_blocks, NOTHING_RARE
         if self._notes_rare:
-            # No request waits in a fast-forward that no plan came before.
+            # In a fast-forward that no plan directly precedes, no request is waiting.
             external = self._external if run.decided < run.start else 0
             further, rare = self._rare(sequences + run.draining, external, run.end, None)
             shared -= further
@@ -182,7 +182,7 @@ class Recorder(Observer):
             row = request.row
             self._move(row, Move.PREEMPTED, now)
             if self.scheduler.loses_in_flight and request.length == request.prompt:
-                self.log.first_token[row] = -1  # it was in flight
+                self.log.first_token[row] = -1  # this token was in flight and is lost
             self._go_away(row)
             self.log.recomputes[row] += 1
             self.recomputed_total += 1
@@ -204,7 +204,7 @@ class Recorder(Observer):
     def answered(self, requests: Sequence[EngineRequest], now: int) -> None:
         before = self._answered_at
         gaps = Counter([now - before.get(request.row, now + 1) for request in requests])
-        gaps.pop(-1, None)  # of those whose first tokens these are
+        gaps.pop(-1, None)  # requests that got their first token
         for gap, count in gaps.items():
             self._late.fromlist([gap, count])
         before.update(dict.fromkeys([request.row for request in requests], now))
@@ -244,7 +244,7 @@ class Recorder(Observer):
         self.log.status[row] = status
 
     def flush(self) -> None:
-        """Hand on what there is as a chunk."""
+        """Pass on the rows recorded so far as a chunk."""
         if self.iterations == self._chunk_start:
             return
         for request in self.scheduler.running.values():
@@ -269,7 +269,7 @@ class Recorder(Observer):
     # Inside
 
     def _note_tokens(self, batch: Batch, now: int, start: int, ticks: int) -> int:
-        """Note when requests have a planned iteration's tokens; return how many had one just before, too."""
+        """Record the times of an iteration's tokens; return the sequences that also had one just before."""
         end, noted = start + ticks, len(self._late)
         continuing = 0 if self._decodes_apart else batch.decoding
         if batch.discarded:
@@ -295,7 +295,7 @@ class Recorder(Observer):
         return continuing
 
     def _add_row(self, batch: Batch, now: int, start: int, ticks: int, continuing: int) -> None:
-        """Add the row of a planned iteration, whose memory is as it is now."""
+        """Add the row of a planned iteration from the current state of memory."""
         scheduler, memory = self.scheduler, self.memory
         for request in batch.prompts:
             request.since = self.iterations
@@ -336,7 +336,7 @@ class Recorder(Observer):
                 self._answer(request, end)
 
     def _answer(self, request: EngineRequest, end: int) -> None:
-        """Note a token at ``end``: the first, or the first after a request lost its place or its turn."""
+        """Record a token at ``end``: a request's first, or its first after preemption or a skipped turn."""
         row = request.row
         if row in self._away_since:
             since = self._away_since.pop(row)
@@ -349,7 +349,7 @@ class Recorder(Observer):
             self.log.first_token[row] = end
 
     def _return(self, batch: Batch, start: int, end: int) -> int:
-        """Note which requests get a token again and which get none; return the sequences of the former."""
+        """Record which requests resume decoding and which are skipped; return the former's sequences."""
         returning = 0
         for request in batch.resumed:
             request.since = self.iterations
@@ -364,27 +364,27 @@ class Recorder(Observer):
         return returning
 
     def _go_on(self, continuing: int, end: int) -> None:
-        """Note the gaps of an iteration that does not follow the one before it, in which sequences go on.
+        """Record the token gaps of an iteration that does not directly follow the previous decoding one.
 
         Args:
-            continuing: how many, those that joined while the others stood still included.
-            end: when it ends, in ticks.
+            continuing: sequences that decode on, including those that joined while the others were stalled.
+            end: end of the iteration, in ticks.
         """
         for joined, request in self._joined_at.values():
-            if request.decodes:  # if not, its only token is in flight
+            if request.decodes:  # otherwise its only token is in flight
                 self._late.fromlist([end - joined, request.samples])
                 continuing -= request.samples
         self._late.fromlist([end - self._answered, continuing])
         self._joined_at.clear()
 
     def _note_last_gaps(self, noted: int, ticks: int, continuing: int) -> None:
-        """Keep the gaps of the last iteration: those in ``_late`` from ``noted`` on, and those of its row."""
+        """Save the last iteration's gaps: those of its row and those in ``_late`` from ``noted`` on."""
         late = self._late[noted:]
         self._last_gaps = [(ticks, continuing), *zip(late[::2], late[1::2], strict=True)]
 
     def _go_away(self, row: int) -> None:
-        """Note when a request that loses its place had its last token, if it had one."""
-        joined = self._joined_at.pop(row, None)  # it does not go on with those that stand still
+        """Record when a preempted request got its last token, if it has one."""
+        joined = self._joined_at.pop(row, None)  # it does not continue with the stalled requests
         if self.log.first_token[row] >= 0 or self._decodes_apart:
             self._away_since.setdefault(row, self._answered if joined is None else joined[0])
 
@@ -393,16 +393,16 @@ class Recorder(Observer):
             self._moves.fromlist([row, move, now])
 
     def _rare(self, sequences: int, external: int, end: int, batch: Batch | None) -> tuple[int, list[int]]:
-        """Return what samples, swaps, allocators and requests that do not run make of memory.
+        """Return the values that samples, swapping, reservations and non-running requests add to a row.
 
         Args:
-            sequences: that run, as in the row at hand.
-            external: free blocks that are unusable for the head of the queue.
-            end: when the row's iterations are over, in ticks.
-            batch: of a plan; None for a fast-forward.
+            sequences: running sequences, as in the current row.
+            external: free blocks that the request at the head of the queue cannot use.
+            end: end of the row's iterations, in ticks.
+            batch: planned batch; None for a fast-forward.
 
         Returns:
-            Names of blocks beyond the first that running requests do not have; a row's ``RARE_FIELDS``.
+            Non-running requests' references to blocks beyond the first; a row's ``RARE_FIELDS``.
         """
         scheduler, memory, others = self.scheduler, self.memory, self._held_without_running
         further, parked = 0, dict.fromkeys(HELD_WITHOUT_RUNNING, 0)
@@ -425,17 +425,17 @@ class Recorder(Observer):
     def _expand(self, rows: Rows, begin: int, late: Column, gaps: Column) -> Chunk:
         firsts, spread = rows.firsts, rows.spread
         ticks = spread("ticks") + rows.offset * spread("increment")
-        # The iterations of a row follow one another without a gap.
+        # Within a row the iterations follow one another without gaps.
         passed = np.cumsum(ticks) - ticks
         start = passed + rows.spread_out(rows["start"] - passed[firsts])
         clock = np.where(spread("planned") == 1, spread("decided"), start)
         if self._ahead:
-            # Of two batches in flight each is decided when the one before it begins.
+            # With two batches in flight, each is decided when the previous one starts.
             before = np.concatenate([[self._last_start], start[:-1]])
             clock = np.where(spread("planned") == 1, spread("decided"), before)
             self._last_start = int(start[-1])
         ledger = self._residency.take(rows, begin)
-        # The memory's own count, taken in every planned iteration, must agree with the ledger's.
+        # The ledger must agree with the block manager's own count, recorded in every planned iteration.
         planned = np.flatnonzero(rows["planned"])
         held = self.memory.num_blocks - rows["free_blocks"][planned]
         counted = ledger.physical_blocks[firsts[planned]]

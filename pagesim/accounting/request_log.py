@@ -1,4 +1,4 @@
-"""The request log: what becomes of each request, in columns by row of the trace."""
+"""The request log: the outcome of each request, in columns by row of the trace."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class Move(IntEnum):
-    """How a request that was scheduled before changed its place."""
+    """How the state of a previously scheduled request changed."""
 
     PREEMPTED = 0
     SWAPPED = 1
@@ -16,23 +16,22 @@ class Move(IntEnum):
 
 
 class RequestLog:
-    """What becomes of the requests of a trace, by row, whichever engine serves them.
+    """The outcome of a trace's requests, by row, whichever engine serves them.
 
     Args:
-        requests: rows of the trace.
+        requests: number of rows of the trace.
 
     Attributes:
         first_scheduled, first_token, finish: ticks; -1 for what has not happened.
-        recomputes, swaps: how often each was preempted.
-        status: a `Status` each.
-        choices: of each victim whose preemption was free to choose: row, ticks, whether it was swapped, its
-            tokens and blocks, and the ticks that swapping and recomputing were to take.
-        cached_tokens: of prompts, found in the cache when they were admitted first, by row.
-        loaded_tokens: tokens that were loaded from another tier when any were last, by row; None where there
-            is no tier.
-        sample_finish: where the samples of a request differ in length, when each was over, by row and sample.
-        moves: (row, a `Move`, ticks) flat, in order: what lost its place, came back, and had a token again;
-            None unless an array was put here before the run.
+        recomputes, swaps: preemptions of each request by recomputation and by swapping.
+        status: a `Status` for each request.
+        choices: one tuple per victim whose preemption mode was free to choose: row, ticks, whether it was
+            swapped, its tokens and blocks, and the estimated ticks of swapping and of recomputing.
+        cached_tokens: prompt tokens hit in the cache at first admission, by row.
+        loaded_tokens: tokens of the latest load from another tier, by row; None if there is no tier.
+        sample_finish: finish times of the samples of requests whose samples differ in length, by row and
+            sample.
+        moves: flat triples (row, `Move`, ticks), in order; None unless an array was assigned before the run.
         sent, due: ticks at which clients sent requests and at which they wanted to, -1 for never; None where
             every request is sent at its arrival.
     """

@@ -1,4 +1,4 @@
-"""Residency: from which iteration to which requests held memory, and the ledger that follows."""
+"""Residency: the iterations during which requests held memory, and the resulting ledger."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _pack_stay = Struct(f"{_WIDTH}q").pack
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Residency:
-    """Notes what the ledger of some consecutive iterations follows from, a chunk's, and forgets it then.
+    """Records what determines the ledger of a chunk's iterations, and drops it once the ledger is computed.
 
     Args:
-        scheduler: with its memory.
+        scheduler: scheduler and its block manager.
     """
 
     __slots__ = ("memory", "scheduler")
@@ -38,14 +38,14 @@ class Residency:
 
     @abstractmethod
     def note(self, request: EngineRequest, first: int, last: int) -> None:
-        """Note that from one iteration to another a request held memory in one way; it still does."""
+        """Record that a request held memory by one rule from ``first`` through ``last`` and still does."""
 
     def planned(self, batch: Batch, iteration: int) -> None:
-        """Note what a plan left."""
+        """Record the state after a plan."""
         return
 
     def fast_forwarded(self, iteration: int, steps: int) -> None:
-        """Note what a fast-forward of so many steps is going to begin with."""
+        """Record the state before a fast-forward of ``steps`` steps."""
         return
 
     @abstractmethod
@@ -53,22 +53,22 @@ class Residency:
         """Return the ledger of all iterations since the last call.
 
         Args:
-            rows: what was recorded of these iterations, a row a planned one and one a fast-forward.
-            first: the number of the first of them.
+            rows: rows of these iterations, one per planned iteration and one per fast-forward.
+            first: number of the first of them.
 
         Raises:
-            LedgerError: what was noted and the memory disagree.
+            LedgerError: the recorded stays contradict the block manager.
         """
 
 
 class PlainResidency(Residency):
-    """Notes the stays in a cache whose blocks are the same for all layers."""
+    """Records the stays in a cache whose blocks are the same for all layers."""
 
     __slots__ = ("_stays",)
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__(scheduler)
-        self._stays = array("q")  # flat: `Stay`, then blocks held throughout and tokens reserved
+        self._stays = array("q")  # flat rows: `Stay`, blocks held throughout, tokens reserved
 
     def note(self, request: EngineRequest, first: int, last: int) -> None:
         memory = self.memory
@@ -106,19 +106,19 @@ class PlainResidency(Residency):
 
 
 def counts_in(rows: Rows, noted: Column, changes: Sequence[tuple[int, ...]]) -> Column:
-    """Return what memory counts in each iteration, ``[I, C]``: as noted, or as growth left it since.
+    """Return the block manager's counts at each iteration, ``[I, C]``, updated for later growth.
 
     Args:
-        rows: planned ones and fast-forwards.
-        noted: counts after each plan, and before each fast-forward, ``[S, C]``.
-        changes: of `BlockManager.take_changes`: steps of growth, and the counts after each.
+        rows: rows of planned iterations and fast-forwards.
+        noted: counts after each plan and before each fast-forward, ``[S, C]``.
+        changes: result of `BlockManager.take_changes`: steps of growth and the counts after each.
     """
     counts = rows.spread_out(noted)
     if not len(changes):
         return counts
     table = np.array(changes, np.int64)
     steps = table[:, 0]
-    # Of a fast-forward, each iteration from the first change in it on.
+    # In a fast-forward, changes apply to every iteration from the first change on.
     before = np.where(rows["planned"], len(steps), np.searchsorted(steps, rows["growth"]))
     changed = np.searchsorted(steps, rows.growth, "right")
     grown = np.flatnonzero(changed > rows.spread_out(before))

@@ -1,7 +1,7 @@
-"""Slots of shared blocks that one sequence does not attend to any more while another one does.
+"""Slots of shared blocks that are out of window for one sequence but not yet for another.
 
-A slot that several sequences name counts once, as that of the one which is furthest behind. What the others
-count as out of their window there must be known, so that it is not counted beside it.
+A slot shared by several sequences counts once, for the sequence that is furthest behind. The slots that the
+other sequences count as out of window must be known, so that they are not counted twice.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pagesim.scheduling.request import EngineRequest
 
 
 class _Sharer(NamedTuple):
-    """A sequence that names a block, some slots of which it does not attend to any more in a row.
+    """A sequence with a block in its table of which some slots leave its window within a row.
 
     Attributes:
-        processed: tokens before its step in the row's first iteration; those of the owner are the fewest.
-        rate: tokens that a step adds.
-        place: of the block in its table.
+        processed: tokens before its step in the row's first iteration; fewest for the block's owner.
+        rate: tokens added per step.
+        place: index of the block in its block table.
     """
 
     processed: int
@@ -35,12 +35,12 @@ class _Sharer(NamedTuple):
 
 
 class SharedOutOfWindow:
-    """Notes, row by row, what the names of blocks beyond their owners' count as out of window.
+    """Records, row by row, the out-of-window slots counted by sequences other than a block's owner.
 
-    Of blocks that running requests name the names of those that hold memory and do not run count for nothing.
+    References from requests that hold memory without running are ignored.
 
     Args:
-        scheduler: of memory that shares blocks between sequences.
+        scheduler: scheduler whose block manager shares blocks between sequences.
     """
 
     __slots__ = ("_memory", "_scheduler", "_slots")
@@ -52,11 +52,11 @@ class SharedOutOfWindow:
         self._slots: Counter[tuple[int, int]] = Counter()  # by iteration and group
 
     def planned(self, iteration: int, chunks: Mapping[EngineRequest, int]) -> None:
-        """Note the row of a plan.
+        """Record the row of a planned iteration.
 
         Args:
-            iteration: its number.
-            chunks: tokens that requests compute of their prompts.
+            iteration: number of the iteration.
+            chunks: prompt tokens that each request computes.
         """
         processed = {}
         for request in self._sharing():
@@ -68,11 +68,11 @@ class SharedOutOfWindow:
         self._note(iteration, 1, processed)
 
     def fast_forwarded(self, first: int, steps: int) -> None:
-        """Note the row of a fast-forward, before memory grows.
+        """Record the row of a fast-forward, before memory grows.
 
         Args:
-            first: the number of its first iteration.
-            steps: how many there are.
+            first: number of its first iteration.
+            steps: number of iterations.
         """
         processed = {
             request: (self._memory.length(request), int(request.decodes)) for request in self._sharing()
@@ -80,9 +80,9 @@ class SharedOutOfWindow:
         self._note(first, steps, processed)
 
     def take(self, first: int, iterations: int) -> Column | None:
-        """Return the slots in each of so many iterations, by group, ``[I, G]``, and forget them.
+        """Return and drop the slots recorded for ``iterations`` iterations, by group, ``[I, G]``.
 
-        None where there are none.
+        Returns None if there are none.
         """
         if not self._slots:
             return None
@@ -93,7 +93,7 @@ class SharedOutOfWindow:
         return found
 
     def _sharing(self) -> list[EngineRequest]:
-        """Return the running requests that may share blocks of a window or a chunk."""
+        """Return the running requests that may share blocks in window or chunked-local groups."""
         if not (self._memory.window_groups and self._memory.shared_blocks):
             return []
         others = self._held_without_running()
@@ -101,17 +101,17 @@ class SharedOutOfWindow:
         return [each for each in requests if each not in others]
 
     def _held_without_running(self) -> set[EngineRequest]:
-        """Return the requests that hold memory and do not run."""
+        """Return the requests that hold memory without running."""
         return set(chain(*self._scheduler.held_without_running()))
 
     def _note(self, first: int, steps: int, processed: Mapping[EngineRequest, tuple[int, int]]) -> None:
-        """Note the slots of a row.
+        """Record the slots of a row.
 
         Args:
-            first: its first iteration.
-            steps: its iterations.
-            processed: of each request that shares blocks, its tokens before its step in the first iteration,
-                and those that each further step adds.
+            first: number of its first iteration.
+            steps: number of iterations.
+            processed: tokens before the step in the first iteration and tokens added per further step, for
+                each request that shares blocks.
         """
         memory, slots = self._memory, self._slots
         for group in memory.window_groups if processed else ():
@@ -121,20 +121,20 @@ class SharedOutOfWindow:
                 begin = bisect_right(range(steps), start, key=lambda step: rule.skipped(before + rate * step))
                 for step in range(begin, steps):
                     if rate and rule.skipped(before + rate * (step - memory.steps_in_flight)) >= start + size:
-                        break  # it gives the block back
+                        break  # it has released the block
                     skipped = rule.skipped(before + rate * step) - start
                     slots[first + step, group] += min(skipped, size)
 
     def _beyond_owners(
         self, group: int, steps: int, processed: Mapping[EngineRequest, tuple[int, int]]
     ) -> list[_Sharer]:
-        """Return the sharers of blocks but their owners, as far as slots are out of their window in a row.
+        """Return the sharers, except owners, for which slots of a shared block leave the window in a row.
 
         Args:
             group: one of ``HybridManager.window_groups``.
             steps: iterations of the row.
-            processed: of each request that shares blocks, its tokens before its step in the first iteration,
-                and those that each further step adds.
+            processed: tokens before the step in the first iteration and tokens added per further step, for
+                each request that shares blocks.
         """
         memory = self._memory
         rule, size = memory.groups[group].rule, memory.groups[group].block_size
@@ -144,7 +144,7 @@ class SharedOutOfWindow:
             end = rule.skipped(before + rate * (steps - 1))
             if not end:
                 continue
-            # What is given back in a fast-forward's first step has one name less in all of it.
+            # A block released in a fast-forward's first step has one reference less throughout the row.
             gone = rule.skipped(max(0, before - memory.steps_in_flight * rate)) // size if rate else 0
             for place, block, count in memory.shared_up_to(request, group, (end - 1) // size):
                 if block not in names:
@@ -159,7 +159,7 @@ class SharedOutOfWindow:
             for _, block, _ in memory.shared_up_to(request, group, whole):
                 if block in names:
                     names[block] -= 1
-        # Those that are further ahead give a block back before those behind.
+        # Sequences further ahead release a block before those behind.
         found: list[_Sharer] = []
         for block, each in sharers.items():
             if each and len(each) == names[block]:

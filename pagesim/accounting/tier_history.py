@@ -16,21 +16,20 @@ from pagesim.scheduling.core import Scheduler
 from pagesim.scheduling.observer import FastForward, Observer
 
 BLOCKS = 32
-"""For each change so many blocks of the device may be looked at."""
+"""Device blocks that may be scanned per change."""
 
 
 class TierHistory(Observer):
-    """Notes what each tier of an engine has whenever that has changed.
+    """Records the contents of each tier of an engine whenever they change.
 
-    Tiers change in iterations that are planned, whether others are forwarded over or not. In each of them
-    the chunks that are pending, pinned and free are counted. What of the others the device has as well is
-    looked for among all of its blocks, and therefore at some changes only: n³ changes after the n-th look,
-    and no later than after one change for `BLOCKS` blocks. Until the next look it is of the others the share
-    that it was at the last.
+    Tiers change only in planned iterations, whether or not other iterations are fast-forwarded. In each of
+    them the pending, pinned and free chunks are counted. Finding which other chunks the device also holds
+    means scanning all its blocks, so this is done at some changes only: n³ changes after the n-th scan, but
+    no later than one change per `BLOCKS` blocks. Between scans their share is assumed to be constant.
 
     Attributes:
-        names: of the tiers, that next to the device first.
-        capacities: of each, in chunks.
+        names: names of the tiers, starting with the one closest to the device.
+        capacities: capacity of each tier, in chunks.
     """
 
     def __init__(self) -> None:
@@ -38,11 +37,11 @@ class TierHistory(Observer):
         self.capacities: tuple[int, ...] = ()
         self._connector: Any = None
         self._stores: Sequence[ChunkStore] = ()
-        self._now: list[tuple[int, int, int]] = []  # pending, pinned and free of each tier
-        # Of each at the last look: chunks that the device has, too, and these with those that it has not.
+        self._now: list[tuple[int, int, int]] = []  # pending, pinned and free chunks of each tier
+        # Per tier at the last scan: chunks also on the device, and those plus the chunks only in the tier.
         self._shares: list[tuple[int, int]] = []
-        self._since = self._looks = 0  # changes since the last look, and looks
-        self._rarely = 0  # changes between looks, once there were some
+        self._since = self._looks = 0  # changes since the last scan, and scans
+        self._rarely = 0  # maximum number of changes between scans
         self._last = 0  # ticks
         self._rows = array("q")
 
@@ -61,27 +60,27 @@ class TierHistory(Observer):
         self._note(run.start)
 
     def next_look(self) -> int:
-        # What the device has is looked at beside an iteration that is planned.
+        # The device is scanned only in planned iterations.
         return 0 if self._looks_next() and self._counts() != self._now else NEVER
 
     def idle(self, now: int, until: int) -> None:
         self._note(now)
 
     def end(self, now: int) -> None:
-        """Say that the run is over, at this instant at the earliest; look once more."""
+        """Finish recording at ``now``, or at the last change if later, with a final scan."""
         if self._rows:
             self._look()
             self._write(max(now, self._last))
 
     def columns(self) -> dict[str, Column]:
-        """Return the changes, ``[C · tiers]`` each: ticks, the tier's place, and its entries in chunks."""
+        """Return the changes, ``[C · tiers]`` each: ticks, index of the tier, and its entries in chunks."""
         table = np.array(self._rows, np.int64).reshape(-1, 2 + len(ENTRIES))
         return dict(zip(("ticks", "tier", *ENTRIES), table.T, strict=True))
 
     def summary(self) -> dict[str, dict[str, Any]]:
-        """Return of each tier its capacity in chunks, and its entries in percent of it, mean over time.
+        """Return each tier's capacity in chunks and its entries in percent of it, averaged over time.
 
-        Without a limit the capacity and ``free`` are None, and the others in percent of what the tier has.
+        For an unlimited tier, capacity and ``free`` are None, and percentages refer to the chunks stored.
         """
         columns, tiers = self.columns(), max(1, len(self.names))
         spans = np.diff(columns["ticks"][::tiers]).astype(np.float64)
@@ -118,7 +117,7 @@ class TierHistory(Observer):
         return [store.counts() for store in self._stores]
 
     def _looks_next(self) -> bool:
-        """Say whether the device is looked at when a tier changes next."""
+        """Return whether the device is scanned at the next change of a tier."""
         return self._since >= min(self._looks**3, self._rarely)
 
     def _look(self) -> None:

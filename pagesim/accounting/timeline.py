@@ -1,4 +1,4 @@
-"""Timeline: what is kept of a run in addition to its tables, so that it can be drawn on a time line."""
+"""Timeline: data recorded during a run, beyond its tables, from which a timeline can be drawn."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from pagesim.sim.executor import shape_of
 from pagesim.workloads.trace import Trace
 
 _NUMBERS = IterationShape._fields.index("reached")
-"""Fields of a shape that are numbers; the others say what is within the span."""
+"""Number of leading shape fields that are numbers; the others hold the tokens within attention spans."""
 
 Slices = list[tuple[str, int, int]]
-"""What a request did, from when to when, in ticks."""
+"""What a request did, as (activity, start, end), in ticks."""
 
 
 class Timeline(Observer):
-    """Observes one run; give it to `pagesim.api.run`.
+    """Observes one run; pass it to `pagesim.api.run`.
 
     Args:
-        every: whether the steps table that it goes with has a row an iteration, and not a row a stretch.
+        every: whether the accompanying steps table has one row per iteration, rather than per stretch.
 
     Attributes:
-        cost: what the iterations took.
-        trace: the requests as the engine saw them.
-        log: what became of them.
+        cost: cost model of the iterations.
+        trace: requests as the engine saw them.
+        log: outcome of the requests.
     """
 
     cost: CostModel
@@ -51,14 +51,14 @@ class Timeline(Observer):
         self._shapes = array("q")
         self._iterations = 0
         self._spans: AttentionSpans | None = None
-        # Where costs ask for it: by iteration, what was within each span; and of each fast-forward, in
-        # order, its first iteration and `AttentionSpans.ahead` of it.
+        # If the cost model needs them: the tokens within each span by planned iteration, and, for each
+        # fast-forward in order, its first iteration and its `AttentionSpans.ahead`.
         self._reached: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self._forwards: list[int] = []
         self._ahead: list[list[tuple[int, int, int]]] = []
 
     def begin(self, cost: CostModel, trace: Trace, log: RequestLog) -> None:
-        """Say what is going to run."""
+        """Store what is about to run, and start logging moves."""
         self.cost, self.trace, self.log = cost, trace, log
         log.moves = array("q")
 
@@ -79,10 +79,10 @@ class Timeline(Observer):
         self._iterations += run.steps
 
     def add(self, chunk: Chunk) -> None:
-        """Take a chunk's rows."""
+        """Add a chunk's rows."""
         ends = chunk.start + chunk.ticks
         if not self.every:
-            # A stretch ends where its last iteration does: the one before the next stretch's first.
+            # A stretch ends with its last iteration, the one before the next stretch's first.
             last = np.append(np.flatnonzero(chunk.rows.offset == 0)[1:] - 1, len(ends) - 1)
             ends = ends[last]
         self._ends.append(ends)
@@ -92,7 +92,7 @@ class Timeline(Observer):
         return np.concatenate([np.empty(0, np.int64), *self._ends])
 
     def shapes(self) -> dict[int, IterationShape]:
-        """Return the shapes of the iterations that were planned, by number; the others only decode."""
+        """Return the shapes of the planned iterations, by number; all others only decode."""
         width = 1 + _NUMBERS
         flat, reached = self._shapes, self._reached
         return {
@@ -101,7 +101,7 @@ class Timeline(Observer):
         }
 
     def span_tokens(self, iteration: int) -> tuple[int, ...]:
-        """Return what was within each span in an iteration of a fast-forward, if costs look at that."""
+        """Return the tokens within each span in a fast-forwarded iteration, if the cost model needs them."""
         if self._spans is None:
             return ()
         at = bisect_right(self._forwards, iteration) - 1
@@ -109,7 +109,7 @@ class Timeline(Observer):
         return tuple([tokens + increment * step for tokens, increment, _ in self._ahead[at]])
 
     def requests(self) -> Iterator[tuple[int, str, int, Slices]]:
-        """Yield of each request its row, its status, its arrival and what it did, one after another."""
+        """Yield each request's row, status, arrival in ticks and slices."""
         log = self.log
         assert log.moves is not None, "the run was not observed"
         moves = np.array(log.moves, np.int64).reshape(-1, 3)
@@ -133,7 +133,7 @@ class Timeline(Observer):
 
 
 def _turns(arrival: int, scheduled: int, token: int, moves: list[list[int]]) -> list[tuple[int, str]]:
-    """Return when a request began to do what, in order."""
+    """Return a request's activities in order, each with the tick at which it began."""
     turns = [(arrival, "queued")]
     if scheduled < 0:
         return turns
@@ -141,7 +141,7 @@ def _turns(arrival: int, scheduled: int, token: int, moves: list[list[int]]) -> 
     changes = [(when, Move(kind)) for kind, when in moves]
     if token >= 0:
         changes.append((token, Move.ANSWERED))
-        # The token of an iteration is there before the next is planned.
+        # An iteration's token arrives before the next iteration is planned.
         changes.sort(key=lambda change: (change[0], change[1] != Move.ANSWERED))
     swapped = False
     for when, move in changes:

@@ -1,4 +1,4 @@
-"""Tree history: what of the pool is in a radix tree, and what SGLang admits by, over time."""
+"""Tree history: token pool usage by a radix tree, and what SGLang's admission depends on, over time."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ COUNTS = (
 
 
 WINDOW_COUNTS = ("window_blank", "window_evictable", "window_protected", "window_own", "tombstones")
-"""Counts of the pool of layers with a window, where they have one of their own."""
+"""Counts of the sliding-window layers' pool, if they have their own."""
 
 STATE_COUNTS = ("state_blank", "state_evictable", "state_protected", "state_own")
-"""Counts of the pool of recurrent states, where layers keep one: slots."""
+"""Counts of the pool of recurrent states, in slots, if there is one."""
 
 
 class TreeHistory(Observer):
-    """Notes in every iteration that is planned, and at the end of every fast-forward, where tokens are.
+    """Records the usage of token slots in every planned iteration and at the end of every fast-forward.
 
-    A token slot is *blank*, *evictable* (in the tree, and held by no request), *protected* (in the tree, and
-    held), or a request's *own* (held and not in the tree). The four sum to the capacity. So do those of the
-    pool of layers with a window, and of the pool of states, to its own; *tombstones* are tokens of the tree
-    that have no slot in the pool of layers with a window.
+    A token slot is *blank*, *evictable* (in the tree, held by no request), *protected* (in the tree and held
+    by a request) or *own* (held by a request outside the tree). The four sum to the capacity. The pools of
+    sliding-window layers and of states have the same four counts, which sum to their own capacities.
+    *Tombstones* are tokens of the tree that have no slot in the window layers' pool.
     """
 
     def __init__(self) -> None:
@@ -58,9 +58,9 @@ class TreeHistory(Observer):
         self._note(last, run.steps)
 
     def columns(self) -> dict[str, npt.NDArray[Any]]:
-        """Return a column for each of `COUNTS`, and the ratio, ``[I]`` each.
+        """Return a column for each count and for the new-token ratio, ``[I]`` each.
 
-        A row is an iteration that was planned, or the last one of a fast-forward of so many iterations.
+        A row is a planned iteration, or the last of the ``iterations`` iterations of a fast-forward.
         """
         table = np.array(self._counts, np.int64).reshape(-1, len(COUNTS))
         windows = np.array(self._windows, np.int64).reshape(-1, len(WINDOW_COUNTS))

@@ -1,1 +1,1 @@
-"""What a run found: tables and files, figures, a time line, a page."""
+"""Results of a run: tables, files, figures, timelines and report pages."""

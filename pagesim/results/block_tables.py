@@ -1,4 +1,4 @@
-"""Block tables: the batches of a replay at some instants, as an attention kernel gets them."""
+"""Block tables: a replay's batches at given instants, in the form that attention kernels receive."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ Ints = npt.NDArray[np.int32]
 Slots = npt.NDArray[np.int64]
 
 NO_BLOCK = -1
-"""In a block table beyond the blocks of a sequence."""
+"""Padding of a block table beyond the blocks of a sequence."""
 
 SingleTabled = PagedManager | NumberedPrefixManager | ContiguousManager
 
 
 @dataclass(frozen=True, slots=True)
 class KernelBatch:
-    """What one iteration computes: ``S`` sequences with ``T`` new tokens, those with a single one first.
+    """The batch of one iteration: ``S`` sequences with ``T`` new tokens, those with a single one first.
 
     Attributes:
-        iteration: its number.
-        clock_s: when it was scheduled.
-        block_size: tokens a block.
-        num_blocks: of the KV cache.
+        iteration: number of the iteration.
+        clock_s: when it was scheduled, in seconds.
+        block_size: tokens per block.
+        num_blocks: blocks of the KV cache.
         block_tables: int32 ``[S, W]``, physical blocks in token order, then ``NO_BLOCK``.
-        seq_lens: int32 ``[S]``, tokens of each sequence, the new ones included.
-        query_lens: int32 ``[S]``, new tokens of each.
-        slot_mapping: int64 ``[T]``, where each new token's key and value go: block × block size + place.
-        shared_prefix_lens: int32 ``[S]``, leading tokens in blocks that another sequence has, too.
+        seq_lens: int32 ``[S]``, tokens of each sequence, including the new ones.
+        query_lens: int32 ``[S]``, new tokens of each sequence.
+        slot_mapping: int64 ``[T]``, slots of the new tokens' KV: block × block size + offset in the block.
+        shared_prefix_lens: int32 ``[S]``, leading tokens in blocks shared with another sequence.
     """
 
     iteration: int
@@ -67,7 +67,7 @@ class KernelBatch:
 
     @property
     def decodes(self) -> int:
-        """Sequences with one new token."""
+        """Number of sequences with one new token."""
         return int((self.query_lens == 1).sum())
 
 
@@ -78,16 +78,16 @@ def kernel_batches(
     at: Sequence[float],
     **options: Any,
 ) -> list[KernelBatch]:
-    """Replay a trace; return the first batch that computes at or after each of some instants.
+    """Replay a trace and return the first batch with new tokens at or after each instant.
 
     Args:
-        trace: as for `pagesim.simulate`.
-        policy: a name of `POLICIES`.
-        at: instants in seconds, rising; a batch that stands for several is returned once.
-        **options: the fields of `System`.
+        trace: trace as accepted by `pagesim.simulate`.
+        policy: name of one of `POLICIES`.
+        at: instants in seconds, ascending; a batch that represents several is returned once.
+        **options: fields of `System`.
 
     Raises:
-        PagesimError: an option or the trace is off, or the policy's blocks have no numbers.
+        PagesimError: an option or the trace is invalid, or the policy's blocks have no numbers.
     """
     setting = prepare(checked(System, {"policy": policy, **options}), as_trace(trace))
     try:
@@ -97,17 +97,17 @@ def kernel_batches(
 
 
 def batches_of(result: Result, count: int) -> list[KernelBatch]:
-    """Replay a stored run; return its batches at ``count`` instants, evenly from its start to its last token.
+    """Replay a stored run and return its batches at ``count`` instants, evenly spaced up to its last token.
 
-    An instant's batch is the first one that computes at or after it; one that stands for several is returned
-    once.
+    An instant's batch is the first one with new tokens at or after it. A batch that represents several
+    instants is returned once.
 
     Args:
-        result: as `pagesim.load` returns it.
-        count: instants, at least 1.
+        result: result as returned by `pagesim.load`.
+        count: number of instants, at least 1.
 
     Raises:
-        NotReplayed: the run cannot be replayed, its blocks have no numbers, or several KV groups share them.
+        NotReplayed: the run cannot be replayed, or has no single table of numbered blocks per sequence.
     """
     finished = result.request_columns["finish_s"]
     end = round(float(np.nanmax(finished, initial=0.0)) * TICKS_PER_SECOND)
@@ -128,7 +128,7 @@ def _replay(setting: PreparedSystem, log: RequestLog, instants: Sequence[int]) -
 
 
 class _Batches(Observer):
-    """Takes the first batch with tokens at or after each instant; it sees every iteration."""
+    """Collects the first batch with new tokens at or after each instant, observing every iteration."""
 
     def __init__(self, instants: Sequence[int]) -> None:
         self.instants = list(instants)
@@ -175,7 +175,7 @@ class _Batches(Observer):
 
 
 def _shared_blocks(tables: Ints) -> Ints:
-    """Return how many leading blocks of each table stand in another one, too, ``[S]``."""
+    """Return the number of leading blocks of each table that also occur in another table, ``[S]``."""
     named = np.bincount(tables[tables != NO_BLOCK])
     alone = np.ones((len(tables), tables.shape[1] + 1), bool)  # a last column ends every run
     alone[:, :-1] = (tables == NO_BLOCK) | (named[tables] < 2)

@@ -1,4 +1,4 @@
-"""Drawing: what figures are made of: panels, stacked parts, comparisons, maps of ratios, files."""
+"""Drawing: building blocks of figures, such as panels, stacked parts, comparisons, ratio maps and files."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from pagesim.results.style import PARTS, Part, ink
 from pagesim.setup.system import System
 
 SMALL = 8
-"""Size of all text but titles and labels of axes, in points."""
+"""Font size of all text except titles and axis labels, in points."""
 
 BAND = 0.1
-"""Of what was measured: the grey band around equality."""
+"""Half-width of the grey band around equality, as a fraction of the measured value."""
 
 DPI = 150
-"""Of a PNG."""
+"""Resolution of a PNG."""
 
 
 def empty(width: float, height: float) -> Figure:
-    """Return an empty figure of this size in inches, which lays itself out."""
+    """Return an empty figure of this size in inches, with automatic layout."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def panels(rows: int, columns: int, width: float = 4.0, height: float = 3.2) -> tuple[Figure, list[Axes]]:
-    """Return an empty figure of ``rows × columns`` panels, each of this size in inches, and the panels."""
+    """Return a figure with ``rows × columns`` empty panels, each of this size in inches, and the panels."""
     figure = empty(width * columns, height * rows)
     axes = [figure.add_subplot(rows, columns, place) for place in range(1, rows * columns + 1)]
     bare(*axes)
@@ -46,7 +46,7 @@ def panels(rows: int, columns: int, width: float = 4.0, height: float = 3.2) -> 
 
 
 def bare(*all_axes: Axes, but: Sequence[str] = ("left", "bottom")) -> None:
-    """Leave only some of the lines around panels."""
+    """Hide the lines around panels except those named in ``but``."""
     for axes in all_axes:
         axes.spines[[side for side in ("top", "right", "left", "bottom") if side not in but]].set_visible(
             False
@@ -54,18 +54,18 @@ def bare(*all_axes: Axes, but: Sequence[str] = ("left", "bottom")) -> None:
 
 
 def head(figure: Figure, title: str, load: str = "") -> Figure:
-    """Put a title above a figure, and below it what was served; return the figure."""
-    lines = [escaped(each) for each in (title, load) if each]  # both may hold names of files
+    """Put a title above a figure, with the workload on the line below it, and return the figure."""
+    lines = [escaped(each) for each in (title, load) if each]  # both may contain file names
     figure.suptitle("\n".join(lines), fontsize=9)
     return figure
 
 
 def load_of(system: System, varying: Sequence[str] = ()) -> str:
-    """Return what was served, and on what, as ``sharegpt, 2 requests/s, opt-13b on a100-40gb``.
+    """Return the workload and the hardware as ``sharegpt, 2 requests/s, opt-13b on a100-40gb``.
 
     Args:
-        system: a scenario, or a system alone.
-        varying: options of which a figure shows several values, which are left out.
+        system: a scenario, or only its system.
+        varying: options to leave out because the figure shows several of their values.
     """
     given = {
         name: value for name, value in system.model_dump(exclude_none=True).items() if name not in varying
@@ -85,7 +85,7 @@ def load_of(system: System, varying: Sequence[str] = ()) -> str:
 
 
 def _name(given: str) -> str:
-    """Return a name as it is, and of a file no folder but that of a config.json: figures name no machine."""
+    """Return a name, shortening an absolute path to its file name (or the folder of a config.json)."""
     path = Path(given)
     if not path.is_absolute():
         return given
@@ -93,12 +93,12 @@ def _name(given: str) -> str:
 
 
 def beside(axes: Axes, *, upwards: bool = False, **options: Any) -> None:
-    """Put a panel's legend at its right.
+    """Put a panel's legend to its right.
 
     Args:
-        axes: the panel.
-        upwards: whether what was drawn first stands last, as in bars that are stacked upwards.
-        options: further ones of the legend.
+        axes: panel.
+        upwards: whether to list what was drawn first last, as in bars stacked upwards.
+        options: further options of the legend.
     """
     handles, labels = axes.get_legend_handles_labels()
     step = -1 if upwards else 1
@@ -109,7 +109,7 @@ def beside(axes: Axes, *, upwards: bool = False, **options: Any) -> None:
 
 
 def below(figure: Figure, drawn: Mapping[str, Any], columns: int = 5) -> None:
-    """Put a legend below a figure: what was drawn, by label."""
+    """Put a legend below a figure, given what was drawn by label."""
     figure.legend(
         list(drawn.values()), list(drawn), loc="outside lower center", ncols=columns, frameon=False,
         fontsize=SMALL,
@@ -119,13 +119,13 @@ def below(figure: Figure, drawn: Mapping[str, Any], columns: int = 5) -> None:
 def areas(
     axes: Axes, clock: npt.ArrayLike, percent: Mapping[str, npt.ArrayLike], parts: Mapping[str, Part] = PARTS
 ) -> None:
-    """Draw parts over time, stacked up to 100 %, with a legend at the right.
+    """Draw parts over time, stacked up to 100 %, with a legend on the right.
 
     Args:
-        axes: where.
+        axes: panel to draw on.
         clock: seconds, ``[T]``.
-        percent: by part, ``[T]`` each.
-        parts: how they look.
+        percent: percentages by part, ``[T]`` each.
+        parts: styles of the parts.
     """
     axes.stackplot(
         np.asarray(clock),
@@ -149,15 +149,15 @@ def stacks(
     upwards: bool = False,
     thick: float = 0.75,
 ) -> dict[str, Any]:
-    """Draw bars of `PARTS` that stand one behind another, at 0, 1, …; return what was drawn, by label.
+    """Draw bars at positions 0, 1, … made of stacked `PARTS`; return what was drawn, by label.
 
     Args:
-        axes: where.
-        table: by part, from left to right or from below, its width in each bar, ``[N]``. One that has none in
-            any bar is left out; NaN is none.
-        numbers_from: the least width that has its number in it; None for no numbers.
-        upwards: whether bars stand upright.
-        thick: how thick they are.
+        axes: panel to draw on.
+        table: width of each part in each bar, ``[N]``, by part, from left to right or bottom to top. NaN
+            counts as 0, and parts that are 0 in every bar are left out.
+        numbers_from: minimum width of a part that is labelled with its number; None for no numbers.
+        upwards: whether bars are vertical.
+        thick: thickness of the bars.
     """
     drawn: dict[str, Any] = {}
     done: npt.NDArray[np.float64] | float = 0.0
@@ -173,7 +173,7 @@ def stacks(
             bars = axes.bar(places, widths, thick, bottom=done, **look)
         else:
             bars = axes.barh(places, widths, thick, left=done, **look)
-        drawn[part.label] = bars.patches[int(np.argmax(widths > 0))]  # one that is to be seen, for a key
+        drawn[part.label] = bars.patches[int(np.argmax(widths > 0))]  # a visible one, for the legend
         for place, width, end in zip(places, widths, ends, strict=True):
             if numbers_from is not None and width >= numbers_from:
                 middle = end - width / 2
@@ -185,7 +185,7 @@ def stacks(
 
 
 def equality(axes: Axes, ends: npt.ArrayLike, *, band: bool = False) -> None:
-    """Draw the line at which what was predicted is what was measured, and a band of 10 % around it."""
+    """Draw the line on which prediction equals measurement, optionally with a 10 % band around it."""
     both = np.asarray(ends)
     if band:
         axes.fill_between(both, (1 - BAND) * both, (1 + BAND) * both, color="black", alpha=0.08, linewidth=0)
@@ -193,7 +193,7 @@ def equality(axes: Axes, ends: npt.ArrayLike, *, band: bool = False) -> None:
 
 
 def against(axes: Axes, measured: Any, predicted: Any, *, band: bool = False) -> None:
-    """Give both axes the same range of seconds, three times at least, named as ``200 µs``, and a diagonal."""
+    """Give both axes the same range of seconds, at least a factor of 3, SI-prefixed ticks and a diagonal."""
     both = np.concatenate([measured, predicted])
     both = both[both > 0]
     least, most = (both.min(), both.max()) if len(both) else (1e-3, 1e-3)
@@ -201,7 +201,7 @@ def against(axes: Axes, measured: Any, predicted: Any, *, band: bool = False) ->
     limits = least / wider, most * wider
     decades = np.log10(limits[1] / limits[0])
     subs = (1, 2, 5) if decades < 1.2 else (1, 3) if decades < 2.2 else (1,)
-    # Limits first: points that are all 0, as of a term that is lost in the noise, have none on such an axis.
+    # Set limits first: if all points are 0, as for a term lost in noise, a log axis cannot infer them.
     axes.set(xlim=limits, ylim=limits, xscale="log", yscale="log", box_aspect=1)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(subs=subs, numticks=20))
@@ -215,7 +215,7 @@ def against(axes: Axes, measured: Any, predicted: Any, *, band: bool = False) ->
 
 
 def over_sizes(axes: Axes, sizes: Sequence[int], label: str) -> None:
-    """Make the x axis one of block sizes."""
+    """Set up a panel whose x axis shows block sizes."""
     axes.set_xscale("log", base=2)
     axes.set_xticks(list(sizes), [str(size) for size in sizes])
     axes.set_ylim(bottom=0)
@@ -228,13 +228,13 @@ def ratios(axes: Axes, table: npt.ArrayLike, rows: Sequence[str], columns: Seque
     """Draw a map of ratios: purple where they are below 1, white at 1, orange above.
 
     Args:
-        axes: where.
-        table: ``[rows, columns]``.
-        rows: their names.
-        columns: likewise.
+        axes: panel to draw on.
+        table: ratios, ``[rows, columns]``.
+        rows: row labels.
+        columns: column labels.
     """
     values = np.asarray(table, float)
-    # Purple to orange can be told apart with any eyes.
+    # Purple and orange are distinguishable with any colour vision.
     axes.imshow(np.log10(values), cmap="PuOr_r", vmin=-1.5, vmax=1.5, aspect="auto")
     for (row, column), value in np.ndenumerate(values):
         colour = "white" if abs(np.log10(value)) > 1 else "black"
@@ -244,16 +244,16 @@ def ratios(axes: Axes, table: npt.ArrayLike, rows: Sequence[str], columns: Seque
 
 
 def save(figure: Figure, stem: Path) -> None:
-    """Write a figure as PNG and SVG, ``stem`` with two suffixes; the same bytes each time."""
+    """Write a figure reproducibly to ``stem`` plus ``.png`` and ``stem`` plus ``.svg``."""
     png, svg = (stem.with_name(f"{stem.name}.{suffix}") for suffix in ("png", "svg"))  # stems may have dots
     figure.set_dpi(DPI)
     with (
         mpl.rc_context({"svg.hashsalt": "pagesim", "svg.fonttype": "path"}),
-        # No layout but the figure's own, whatever a user's matplotlibrc says.
+        # Use the figure's own layout, whatever a user's matplotlibrc says.
         mpl.rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}),
     ):
         if (layout := figure.get_layout_engine()) is not None:
-            # Laid out once: matplotlib would do it, and draw for it, once a file.
+            # Lay out only once: matplotlib would repeat it, with an extra draw, for each file.
             layout.execute(figure)
             figure.set_layout_engine(None)
         figure.savefig(png, dpi=DPI, metadata={"Software": None})

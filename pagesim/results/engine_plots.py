@@ -1,4 +1,4 @@
-"""The figure of engines at saturation: where the memory is, how much they serve, how long requests wait."""
+"""The figure of engines at saturation: memory use, throughput and time to first token."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pagesim.results.drawing import SMALL, bare, below, empty, head, stacks
 from pagesim.results.style import LOOPS
 
 Rows = Mapping[tuple[str, str], Mapping[str, Any]]
-"""Rows of a table by policy and loop."""
+"""Rows of a table, by policy and loop."""
 
 
 def engine_bars(loads: Mapping[str, Iterable[Mapping[str, Any]]], load: str = "") -> Figure:
-    """Draw engines with the same KV bytes beside each other, a row of panels a load.
+    """Draw engines with equal KV cache bytes next to each other, with one row of panels per workload.
 
     Args:
-        loads: rows by the name of the load, the values of `pagesim.experiments.engines.serve_engines`.
+        loads: rows from `pagesim.experiments.engines.serve_engines`, by name of the workload.
         load: the model and the GPU, for the line below the title.
     """
     tables: dict[str, Rows] = {
@@ -48,7 +48,7 @@ def engine_bars(loads: Mapping[str, Iterable[Mapping[str, Any]]], load: str = ""
 
 
 def _memory(axes: Axes, rows: Rows, policies: list[str]) -> dict[str, Any]:
-    """Draw the ledger of each engine as a bar, and its batch as a number; return what was drawn by label."""
+    """Draw each engine's ledger as a bar and its batch size as a number; return what was drawn, by label."""
     own = [rows[policy, "none"] for policy in policies]
     table = {
         entry: [row.get(f"{entry}_percent", 0.0) if "batch" in row else 0.0 for row in own]
@@ -64,7 +64,7 @@ def _memory(axes: Axes, rows: Rows, policies: list[str]) -> dict[str, Any]:
 
 
 def _pairs(axes: Axes, rows: Rows, policies: list[str], column: str) -> dict[str, Any]:
-    """Draw a number of each engine under both times of loops; return what was drawn by label."""
+    """Draw a metric of each engine with and without its loop's time; return what was drawn, by label."""
     places = range(len(policies))
     return {
         part.label: axes.barh(

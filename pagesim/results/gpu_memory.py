@@ -1,4 +1,4 @@
-"""The figures of where a GPU's memory goes: of a plan, and of models that serve as much as they can."""
+"""Figures of how a GPU's memory is divided, for memory plans and for models served at full load."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from pagesim.results.drawing import SMALL, bare, below, empty, head, stacks
 from pagesim.results.style import PARTS
 
 NARROWEST_LABEL = 0.055
-"""Of a bar's length; a narrower part gets no number."""
+"""Minimum width, as a fraction of a bar's length, of a part that is labelled with its number."""
 
 
 def gpu_memory_bar(parts: Mapping[str, float], title: str, load: str = "") -> Figure:
     """Draw the parts of a GPU's memory as one bar.
 
     Args:
-        parts: GiB by name, in the order in which they lie side by side; the first is what the engine may not
-            use.
-        title: above the bar.
+        parts: GiB by name, from left to right; only the first, which the engine may not use, is drawn last.
+        title: title of the figure.
         load: the model and the GPU, for the line below the title.
     """
     figure = empty(7.5, 2.2)
@@ -40,12 +39,12 @@ def gpu_memory_bar(parts: Mapping[str, float], title: str, load: str = "") -> Fi
 def plan_bars(
     plans: Sequence[tuple[str, Mapping[str, float] | None, str]], title: str, load: str = ""
 ) -> Figure:
-    """Draw plans side by side, a bar each, with the requests that run at once behind it.
+    """Draw one bar per memory plan, each followed by the number of requests that run at once.
 
     Args:
-        plans: from top to bottom the label, GiB by part, or None where the model does not fit, and what
-            stands behind the bar. The first part is what the engine may not use.
-        title: what the labels are values of.
+        plans: from top to bottom: label, GiB by part (None if the model does not fit), and the text after the
+            bar. The first part is what the engine may not use.
+        title: title of the figure, which says what the labels are.
         load: what all plans share, for the line below the title.
     """
     figure = empty(8.0, 1.5 + 0.36 * len(plans))
@@ -74,7 +73,7 @@ IN_A_PLAN = (
     "KV cache",
     "not requested",
 )
-"""The parts of a plan's bar, from left to right."""
+"""Parts of a plan's bar, from left to right."""
 
 STACKED: dict[str, tuple[str, ...]] = {
     "weights": ("weights",),
@@ -82,24 +81,24 @@ STACKED: dict[str, tuple[str, ...]] = {
     **{entry: (entry,) for entry in HYBRID_ENTRIES},
     "not requested": ("not requested",),
 }
-"""The parts of a bar, from left to right, and of what they are made."""
+"""Parts of a bar in `gallery_bars`, from left to right, with the parts of `FullMemory.bytes` they sum."""
 
 
 @dataclass(frozen=True, slots=True)
 class FullMemory:
-    """The memory of a GPU while the KV cache is full.
+    """A GPU's memory while the KV cache is full.
 
     Args:
-        model: its name.
-        gpu: by name.
-        tensor_parallel_size: GPUs that share the model; all that follows is of each.
-        load: what fills the cache.
-        clients: that wait for answers.
-        max_num_seqs: of the server; fewer requests run at once.
-        running: requests, mean over iterations.
-        waiting: requests, mean over iterations.
-        num_blocks: of the cache, the null block included.
-        bytes: by part; they sum to the GPU's memory. Of the cache they are means over iterations.
+        model: name of the model.
+        gpu: name of the GPU.
+        tensor_parallel_size: GPUs that share the model; blocks and bytes are those of each GPU.
+        load: workload that fills the cache.
+        clients: clients that wait for answers.
+        max_num_seqs: limit of the server; fewer requests run at once.
+        running: running requests, mean over iterations.
+        waiting: waiting requests, mean over iterations.
+        num_blocks: blocks of the cache, including the null block.
+        bytes: bytes by part, summing to the GPU's memory; means over iterations for parts of the cache.
     """
 
     model: str
@@ -114,7 +113,7 @@ class FullMemory:
     bytes: dict[str, int]
 
     def row(self) -> dict[str, str | int | float]:
-        """Return it as a row of a table."""
+        """Return the values as a row of a table."""
         whole = asdict(self)
         parts = whole.pop("bytes")
         whole |= {name: round(whole[name], 2) for name in ("running", "waiting")}
@@ -122,15 +121,15 @@ class FullMemory:
 
 
 SATURATING = "lengths of ShareGPT, from twice as many clients as the cache holds requests"
-"""What fills the caches of `gallery_bars`."""
+"""Description of the load that fills the caches of `gallery_bars`."""
 
 
 def gallery_bars(memories: Sequence[FullMemory], gpu: str) -> Figure:
-    """Draw where each GPU's memory goes, a bar a model and a panel a load.
+    """Draw how each GPU's memory is divided, with one bar per model and one panel per workload.
 
     Args:
-        memories: in the order of the bars, from top to bottom.
-        gpu: whose memory it is.
+        memories: memory of each model and workload; bars follow their order from top to bottom.
+        gpu: name of the GPU.
     """
     loads = list(dict.fromkeys(memory.load for memory in memories))
     models = list(dict.fromkeys((memory.model, memory.tensor_parallel_size) for memory in memories))

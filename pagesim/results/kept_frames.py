@@ -1,4 +1,4 @@
-"""Kept frames: a table that grows, in memory as long as it is short, and then in a temporary file."""
+"""Kept frames: a growing table that stays in memory while short and spills to a temporary file."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ if TYPE_CHECKING:  # see pagesim.api
     import pandas as pd
 
 MOST_ROWS = 1 << 16
-"""Rows that are kept in memory: some 20 MB of a steps table."""
+"""Maximum number of rows kept in memory, about 20 MB of a steps table."""
 
 
 class KeptFrames:
-    """Frames of the same columns one behind another, as one table.
+    """A table made of consecutive frames with the same columns.
 
-    What is more than ``MOST_ROWS`` goes to a temporary Parquet file (in the folder that ``TMPDIR`` names), so
-    that the memory of a run does not grow with its length. The file goes with this object.
+    Once there are more than ``MOST_ROWS`` rows in memory they move to a temporary Parquet file in ``TMPDIR``,
+    so that a run's memory does not grow with its length. The file is deleted together with this object.
     """
 
     def __init__(self) -> None:
         self.rows = 0
-        self._frames: list[pd.DataFrame] = []  # the last ones
-        self._kept = 0  # rows of these
-        self._file: Any = None  # of all before them
+        self._frames: list[pd.DataFrame] = []  # the latest frames, in memory
+        self._kept = 0  # number of their rows
+        self._file: Any = None  # all earlier frames
         self._writer: Any = None
 
     @classmethod
     def of(cls, frame: pd.DataFrame) -> Self:
-        """Return a table that is one frame."""
+        """Return a table made of one frame."""
         kept = cls()
         kept.rows = kept._kept = len(frame)
         kept._frames = [frame]
         return kept
 
     def add(self, frame: pd.DataFrame) -> None:
-        """Put a frame at the end; the first one says which columns there are.
+        """Append a frame; the first one defines the columns.
 
         Raises:
-            PagesimError: there is no room for the temporary file.
+            PagesimError: the temporary file cannot be written.
         """
         self._frames.append(frame)
         self.rows += len(frame)
@@ -59,24 +59,24 @@ class KeptFrames:
                 ) from None
 
     def frame(self) -> pd.DataFrame:
-        """Return the whole table, in memory; it has to have had a frame."""
+        """Return the whole table, in memory; at least one frame must have been added."""
         import pandas as pd
 
         return pd.concat(self._parts(), ignore_index=True)
 
     def thinned(self, most: int) -> pd.DataFrame:
-        """Return each k-th row, with the smallest k that leaves fewer than twice ``most`` of them."""
+        """Return every k-th row, where k is ``rows // most`` or 1; fewer than twice ``most`` rows remain."""
         import pandas as pd
 
         apart = max(1, self.rows // most)
         shown, before = [], 0
         for part in self._parts():
-            shown.append(part.iloc[-before % apart :: apart].copy())  # not a view of all of it
+            shown.append(part.iloc[-before % apart :: apart].copy())  # a view would keep the whole part alive
             before += len(part)
         return pd.concat(shown, ignore_index=True)
 
     def last(self) -> pd.Series[Any]:
-        """Return the last row; there is one."""
+        """Return the last row of a table that is not empty."""
         for part in self._parts():
             if len(part):
                 row = part.iloc[-1]
@@ -98,7 +98,7 @@ class KeptFrames:
     # Inside
 
     def _parts(self) -> Iterator[pd.DataFrame]:
-        """Yield the table in parts, in order; from then on no frame is added."""
+        """Yield the table in parts, in order; no frame may be added afterwards."""
         if self._file is None:
             yield from self._frames
             return
@@ -107,17 +107,17 @@ class KeptFrames:
         self._close()
         stored = pq.ParquetFile(self._file)
         for group in range(stored.num_row_groups):
-            # Threads would keep as much memory each as one does.
+            # Every further thread would need as much memory again.
             yield stored.read_row_group(group, use_threads=False).to_pandas(use_threads=False)
 
     def _close(self) -> None:
-        """Let all that there is be in the file, which is whole then."""
+        """Move all frames to the file and complete it."""
         if self._frames:
             self._move_to_file()
         self._writer.close()
 
     def _move_to_file(self) -> None:
-        """Move the frames that are in memory to the end of the file."""
+        """Append the frames in memory to the file."""
         import pandas as pd
 
         part = _arrow(pd.concat(self._frames, ignore_index=True))

@@ -1,9 +1,9 @@
-"""Kernel workload: the batches of stored runs as files on which attention kernels are timed.
+"""Kernel workload: batches of stored runs as files for benchmarking attention kernels.
 
-A folder has ``batches.jsonl``, a line a batch, and its tensors under ``tensors/`` as safetensors. What
-FlashInfer can take stands under ``workloads/gqa_paged/``, too, in its own schema (bench.flashinfer.ai,
-"Workload"): by the name of the definition a line for the sequences of a batch that decode, and one for the
-others. Its paths begin at the folder.
+A folder has ``batches.jsonl`` with one line per batch, and the tensors as safetensors under ``tensors/``.
+Batches that FlashInfer supports are also written to ``workloads/gqa_paged/`` in its own schema
+(bench.flashinfer.ai, "Workload"). There, a batch's decoding sequences and its other sequences are separate
+lines, each in the file of its definition. Paths are relative to the folder.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Tensors = dict[str, npt.NDArray[Any]]
 
 
 def export_workload(results: Mapping[str, Result], folder: Path, count: int) -> dict[str, int]:
-    """Write the batches of stored runs at ``count`` instants each; return how many there are of each run.
+    """Write the batches of stored runs at ``count`` instants each; return the number of batches per run.
 
     Args:
-        results: by the name under which a run's batches are written; as `pagesim.load` returns them.
-        folder: to be written; one that an earlier call wrote is replaced.
-        count: instants of each run, evenly from its start to its last token.
+        results: results as returned by `pagesim.load`, by the name under which their batches are written.
+        folder: folder to write, replacing an older workload.
+        count: instants per run, evenly spaced from its start to its last token.
 
     Raises:
         PagesimError: safetensors is missing, or a run cannot be replayed or has no numbered blocks.
@@ -84,7 +84,7 @@ def _put_lines(file: Path, lines: list[dict[str, Any]]) -> None:
 
 
 def _line(name: str, policy: str, spec: ModelSpec, degree: int, batch: KernelBatch) -> dict[str, Any]:
-    """Return what ``batches.jsonl`` says of a batch; heads are those of one GPU."""
+    """Return a batch's line in ``batches.jsonl``, with the heads of one GPU."""
     return {
         "run": name,
         "policy": policy,
@@ -109,7 +109,7 @@ def _tensors(batch: KernelBatch) -> Tensors:
 
 
 def _parts(batch: KernelBatch) -> Iterator[tuple[str, slice]]:
-    """Yield the rows of a batch that FlashInfer calls decode, and those that it calls prefill."""
+    """Yield the rows of a batch that FlashInfer calls decode and those that it calls prefill."""
     if batch.decodes:
         yield "decode", slice(0, batch.decodes)
     if batch.decodes < len(batch.seq_lens):
@@ -117,7 +117,7 @@ def _parts(batch: KernelBatch) -> Iterator[tuple[str, slice]]:
 
 
 def _paged(batch: KernelBatch, rows: slice) -> Tensors:
-    """Return some sequences' tables as FlashInfer has them: page indices in a row, and where each begins."""
+    """Return sequences' tables in FlashInfer's form: concatenated page indices and each table's start."""
     lengths, size = batch.seq_lens[rows], batch.block_size
     pages = -(-lengths // size)
     tables = batch.block_tables[rows]
@@ -142,7 +142,7 @@ def _definition(part: str, spec: ModelSpec, degree: int, block_size: int) -> str
 def _workload(
     part: str, tensors: Tensors, spec: ModelSpec, batch: KernelBatch, file: str, definition: str
 ) -> dict[str, Any]:
-    """Return a line of FlashInfer's trace: the axes of its definition, and where its inputs come from."""
+    """Return a line of a FlashInfer trace: the axes of its definition and the sources of its inputs."""
     axes = {
         "num_pages": batch.num_blocks,
         "len_indptr": len(tensors["kv_indptr"]),

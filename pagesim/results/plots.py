@@ -1,4 +1,4 @@
-"""Figures: where the memory went, over systems and over time. PNG and SVG, without dates or random ids."""
+"""Figures of memory use, by system and over time, as PNG and SVG without dates or random ids."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ __all__ = [
 
 COLOURS = {name: part.colour for name, part in PARTS.items()}
 LABELS = {name: part.label for name, part in PARTS.items()}
-"""Of `PARTS`, for figures of one's own."""
+"""Colours and labels of `PARTS`, for users' own figures."""
 
 VIEWS = {
     "strict": "Where the KV cache goes, mean over iterations",
@@ -57,12 +57,12 @@ VIEWS = {
 
 
 def memory_bars(summaries: Mapping[str, dict[str, Any]], view: str = "strict", load: str = "") -> Figure:
-    """Draw where the KV cache went under each policy, as stacked bars, % of capacity, mean over iterations.
+    """Draw how each policy used the KV cache, as stacked bars in % of capacity, averaged over iterations.
 
     Args:
-        summaries: summaries of results by policy.
+        summaries: summaries of results, by policy.
         view: ``strict``, or ``paper`` for the categories of the PagedAttention paper's Fig. 2.
-        load: what was served, for the title.
+        load: workload, for the line below the title.
     """
     figure = empty(max(5.0, 1.5 * len(summaries) + 3.2), 4.4)
     axes = figure.add_subplot()
@@ -82,11 +82,11 @@ def memory_bars(summaries: Mapping[str, dict[str, Any]], view: str = "strict", l
 
 
 def service_bars(summaries: Mapping[str, dict[str, Any]], load: str = "") -> Figure:
-    """Draw the mean batch and the mean normalized latency of each policy.
+    """Draw the mean batch size and the mean normalized latency of each policy.
 
     Args:
-        summaries: summaries of results by policy.
-        load: what was served, for the title.
+        summaries: summaries of results, by policy.
+        load: workload, for the line below the title.
     """
     figure = empty(max(6.0, 2.2 * len(summaries)), 3.6)
     names = list(summaries)
@@ -108,13 +108,13 @@ def service_bars(summaries: Mapping[str, dict[str, Any]], load: str = "") -> Fig
 
 
 def memory_over_time(result: Result) -> Figure:
-    """Draw the ledger, that of each tier, the batch and the queue of one run over time.
+    """Draw one run over time: the ledgers of the KV cache and of each tier, the batch and the queue.
 
     Args:
         result: a run that kept its ``steps``.
 
     Raises:
-        ValueError: it holds no steps.
+        ValueError: the result holds no steps.
     """
     kept = result.kept_steps
     if kept is None or not kept.rows:
@@ -146,7 +146,7 @@ def memory_over_time(result: Result) -> Figure:
 
 
 def profile_fit(profile: Profile) -> Figure:
-    """Draw, for each term that was fitted, predicted against measured seconds, held-out points apart.
+    """Draw predicted against measured seconds for each fitted term, with held-out points marked.
 
     Raises:
         PagesimError: the profile holds no measurements.
@@ -186,11 +186,11 @@ def profile_fit(profile: Profile) -> Figure:
 
 
 def predicted_iterations(cases: Mapping[str, Mapping[str, Sequence[Any]]], load: str = "") -> Figure:
-    """Draw what iterations were predicted to take against what they took, a panel a case.
+    """Draw predicted against measured iteration times, with one panel per case.
 
     Args:
-        cases: by name ``kinds``, ``measured_s`` and ``predicted_s`` of its iterations, ``[I]`` each.
-        load: what was served, for the line below the title.
+        cases: ``kinds``, ``measured_s`` and ``predicted_s`` of each case's iterations, ``[I]`` each, by name.
+        load: workload, for the line below the title.
     """
     columns = min(3, len(cases))
     figure, all_axes = panels(-(-len(cases) // columns), columns, 3.2, 3.3)
@@ -213,13 +213,13 @@ def predicted_iterations(cases: Mapping[str, Mapping[str, Sequence[Any]]], load:
 def over_block_sizes(
     lines: Mapping[str, Mapping[int, float]], label: str, *, marked: int | None = None, load: str = ""
 ) -> Figure:
-    """Draw something over block sizes, a line for each name.
+    """Draw a quantity over block sizes, with one line per name.
 
     Args:
-        lines: by name, by block size, the value.
-        label: of the values.
-        marked: a block size to mark.
-        load: what was served, for the title.
+        lines: values by name and block size.
+        label: label of the values.
+        marked: block size to mark.
+        load: workload, for the line below the title.
     """
     figure = empty(5.4, 4.0)
     axes = figure.add_subplot()
@@ -234,18 +234,18 @@ def over_block_sizes(
 
 
 def save_run_figures(result: Result, folder: Path) -> None:
-    """Draw a result into a folder: ``memory.png`` and ``.svg``, if it kept its steps."""
+    """Save a result's figure to a folder as ``memory.png`` and ``.svg``, if it kept its steps."""
     if result.kept_steps is not None and result.kept_steps.rows:
         save(memory_over_time(result), folder / "memory")
 
 
 def save_comparison_figures(summaries: Mapping[str, dict[str, Any]], folder: Path, load: str = "") -> None:
-    """Draw summaries by policy into a folder: ``memory``, ``memory_paper_view`` and ``service``.
+    """Save figures that compare policies to a folder: ``memory``, ``memory_paper_view`` and ``service``.
 
     Args:
-        summaries: summaries of results by policy.
-        folder: it is there.
-        load: what was served, for the titles.
+        summaries: summaries of results, by policy.
+        folder: existing folder.
+        load: workload, for the lines below the titles.
     """
     save(memory_bars(summaries, load=load), folder / "memory")
     save(memory_bars(summaries, "paper", load), folder / "memory_paper_view")

@@ -1,7 +1,7 @@
-"""A run as Prometheus would have scraped it: OpenMetrics text with instants, by the engine's own names.
+"""A run as Prometheus would have scraped it: timestamped OpenMetrics text with the engine's metric names.
 
-`promtool tsdb create-blocks-from openmetrics` makes it a store of Prometheus's, so that a dashboard of real
-servers shows a simulated one. Sources: vLLM, v1/metrics/loggers.py; SGLang,
+`promtool tsdb create-blocks-from openmetrics` imports it into Prometheus, so that a dashboard of real
+servers shows the simulated one. Sources: vLLM, v1/metrics/loggers.py; SGLang,
 observability/metrics_collector.py.
 """
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 
 SCRAPES = 200
-"""Instants at most; they are at least a second apart."""
+"""Maximum number of intervals between scrapes up to the last event; each lasts at least a second."""
 
 Named = dict[str, tuple[str, tuple[float, ...]]]
-"""Metrics by what they are of: their names, and of histograms the buckets' bounds."""
+"""Metric names and bucket bounds (empty unless a histogram), by the quantity they measure."""
 
 _CALLS = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0),
@@ -93,18 +93,18 @@ SGLANG: Named = {
 
 
 def states_at(steps: pd.DataFrame, t: Floats) -> dict[str, Floats]:
-    """Return what a server was at instants, from its steps table; nothing runs while it is idle.
+    """Return a server's state at given instants from its steps table, with zeros while it is idle.
 
     Args:
-        steps: one row an iteration or a stretch.
-        t: seconds, ``[T]``, rising.
+        steps: steps table, one row per iteration or stretch.
+        t: instants in seconds, ``[T]``, ascending.
 
     Returns:
-        Requests ``running`` and ``waiting``, and ``kv_use``, the share of the KV blocks in use, ``[T]`` each.
+        Requests ``running`` and ``waiting``, and ``kv_use``, the share of KV blocks in use, ``[T]`` each.
     """
     if not len(steps):
         return dict.fromkeys(("running", "waiting", "kv_use"), np.zeros(len(t)))
-    # The null block of vllm-v1 is no block of memory: as the server counts, it is none.
+    # The null block of vllm-v1 is not counted, as on the real server.
     use = 1 - steps["free_gpu_blocks"] / (steps["free_gpu_blocks"] + steps["num_physical_blocks"]).max()
     start = steps["start"].to_numpy()
     last = start + steps["step_s"].to_numpy() * steps.get("iterations", 1)
@@ -118,7 +118,7 @@ def states_at(steps: pd.DataFrame, t: Floats) -> dict[str, Floats]:
 
 
 class _Events:
-    """What is counted: when, how much, and for histograms the value of each, ``[N]``; not what never was."""
+    """Counted events: times, weights and values for histograms, ``[N]`` each; NaN times are dropped."""
 
     def __init__(self, at: Floats, weight: Floats, value: Floats | None = None) -> None:
         order = np.argsort(at, kind="stable")[: int(np.isfinite(at).sum())]
@@ -129,9 +129,9 @@ class _Events:
         """Return the sum of weights up to each instant, ``[T]``.
 
         Args:
-            t: seconds, ``[T]``, rising.
-            below: bound on the values that count.
-            sums: sum up weighted values, and not weights.
+            t: instants in seconds, ``[T]``, ascending.
+            below: inclusive upper bound on the values that count.
+            sums: whether to sum weighted values instead of weights.
         """
         weight = self._weight * (self._value if sums else self._value <= below)
         found: Floats = np.append(0.0, np.cumsum(weight))[np.searchsorted(self.at, t, "right")]
@@ -139,7 +139,7 @@ class _Events:
 
 
 def _counted(result: Result) -> dict[str, _Events]:
-    """Return what counters and histograms count, by what they are of."""
+    """Return the events of counters and histograms, by the quantity they measure."""
     columns: Any = result.request_columns
     front = columns.get("frontend_s", 0.0)
     sent, began, first, over = (
@@ -156,7 +156,7 @@ def _counted(result: Result) -> dict[str, _Events]:
         "outputs": _Events(over, output),
         "finished": _Events(over, one),
         "ttft": _Events(first, one, first - sent + front),
-        # A request's gaps are all taken as their mean.
+        # All gaps of a request are replaced by their mean.
         "itl": _Events(over, gaps, (over - first) / np.maximum(gaps, 1)),
         "e2e": _Events(over, one, over - sent + front),
         "queue": _Events(began, one, began - sent),
@@ -170,10 +170,10 @@ def _counted(result: Result) -> dict[str, _Events]:
 def openmetrics(result: Result) -> str:
     """Return a run as OpenMetrics text: gauges, counters and histograms at evenly spaced instants.
 
-    Gauges and preemptions need a steps table. Output tokens count when their request is over.
+    Gauges and preemptions need a steps table. Output tokens count when their request finishes.
 
     Args:
-        result: of one engine.
+        result: result of one engine.
     """
     sglang = result.scenario.policy == "sglang"
     model = result.scenario.model.replace("\\", "\\\\").replace('"', '\\"')
@@ -194,7 +194,7 @@ def openmetrics(result: Result) -> str:
 
 
 def _samples(name: str, labels: str, events: _Events, t: Floats, buckets: tuple[float, ...]) -> Iterator[str]:
-    """Yield a line a sample: of a counter, or of a histogram the buckets, the count and the sum."""
+    """Yield one line per sample: of a counter, or of a histogram's buckets, count and sum."""
     whole = events.until(t)
     if not buckets:
         for at, total in zip(t, whole, strict=True):

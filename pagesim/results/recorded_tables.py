@@ -1,4 +1,4 @@
-"""The columns and tables that a result is made of, from what was recorded of a run."""
+"""The columns and tables of a result, built from what was recorded during a run."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def request_columns(
     front_end: FrontEnd = _NO_FRONT_END,
     served_by: npt.NDArray[np.int64] | None = None,
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return the columns of the requests table, ``[N]`` each; NaN where something never happened.
+    """Return the columns of the requests table, ``[N]`` each; NaN where an event never happened.
 
     Args:
         trace: the requests.
-        log: what became of them.
-        front_end: what clients wait beside the engine; nothing when left out.
-        served_by: which of several front ends each request goes through, ``[N]``.
+        log: outcome of the requests.
+        front_end: delays that clients see in addition to the engine's; none by default.
+        served_by: index of the front end that serves each request, if there are several, ``[N]``.
     """
 
     def seconds(ticks: Iterable[int]) -> npt.NDArray[np.float64]:
@@ -88,7 +88,7 @@ def request_columns(
 
 
 def preemption_table(trace: Trace, log: RequestLog) -> pd.DataFrame:
-    """Return the victims whose preemption was free to choose, one row each, in order."""
+    """Return the victims whose preemption mode was free to choose, one row each, in order."""
     import pandas as pd
 
     table = np.array(log.choices, np.int64).reshape(-1, 7)
@@ -107,7 +107,7 @@ def preemption_table(trace: Trace, log: RequestLog) -> pd.DataFrame:
 
 
 def tier_columns(history: TierHistory) -> dict[str, npt.NDArray[Any]]:
-    """Return the changes of tiers, one row a tier each, in order."""
+    """Return the changes of tiers in order, with one row per change and tier."""
     columns = history.columns()
     names = np.array(history.names, dtype=object)
     ticks, place = columns.pop("ticks"), columns.pop("tier")
@@ -115,7 +115,7 @@ def tier_columns(history: TierHistory) -> dict[str, npt.NDArray[Any]]:
 
 
 def tree_table(history: TreeHistory) -> pd.DataFrame:
-    """Return where the tokens of a radix tree's pool were, a row an iteration or a fast-forward, in order."""
+    """Return the use of a radix tree's token pool, one row per planned iteration or fast-forward."""
     import pandas as pd
 
     columns = history.columns()
@@ -123,7 +123,7 @@ def tree_table(history: TreeHistory) -> pd.DataFrame:
 
 
 def batch_table(columns: Mapping[str, npt.NDArray[Any]]) -> pd.DataFrame:
-    """Return the static batches, one row each, from the columns of the requests table."""
+    """Return the static batches, one row each, derived from the columns of the requests table."""
     import pandas as pd
 
     requests = pd.DataFrame(columns)

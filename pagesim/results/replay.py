@@ -1,4 +1,4 @@
-"""Replay: a stored run once more, with observers, and whether it came out as it was stored."""
+"""Replay: rerun a stored run with observers, and check that it gives the stored outcome."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from pagesim.setup.server import ProgressObserver, Server
 Seen = TypeVar("Seen")
 
 Say = Callable[[str], object]
-"""Called with what is being done."""
+"""Callback for progress messages."""
 
 UPDATE_EVERY = 500
-"""Requests between two updates of a progress line."""
+"""Requests between two updates of the progress line."""
 
 
 class NotReplayed(Exception):
-    """A run cannot be replayed as it was; the sentence says why."""
+    """A stored run cannot be reproduced; the message says why."""
 
 
 class Looks(Observer, Generic[Seen]):
-    """Looks at an engine at the first iteration at or after each of some instants; a subclass says at what.
+    """Inspects an engine in the first iteration at or after each instant; subclasses define what is returned.
 
     Args:
-        instants: ticks, rising.
+        instants: ticks, ascending.
 
     Attributes:
-        taken: what was seen, in order.
-        shown: for each instant the number of the look that stands for it, ``[N]``.
+        taken: results of the inspections, in order.
+        shown: index in ``taken`` for each instant, ``[N]``.
     """
 
     def __init__(self, instants: Sequence[int]) -> None:
@@ -50,12 +50,12 @@ class Looks(Observer, Generic[Seen]):
         self._iterations = 0
 
     def look(self, number: int, now: int, batch: Batch | None) -> Seen:
-        """Return what there is to see after scheduling.
+        """Return the observed state after scheduling.
 
         Args:
-            number: of the iteration; -1 while no request runs.
-            now: ticks at which it was scheduled; of an idle engine, since when it has been idle.
-            batch: what it computes; None while no request runs.
+            number: number of the iteration; -1 while no request runs.
+            now: ticks at which it was scheduled, or since when the engine has been idle.
+            batch: batch that it computes; None while no request runs.
         """
         raise NotImplementedError
 
@@ -75,20 +75,20 @@ class Looks(Observer, Generic[Seen]):
             self._take(-1, now, until, None)
 
     def _take(self, number: int, now: int, until: int, batch: Batch | None) -> None:
-        """Look for the instants before ``until``, and for that at ``now``."""
+        """Inspect once for all pending instants up to ``now`` or before ``until``."""
         while (due := self.next_look()) <= now or due < until:
             self.shown.append(len(self.taken))
         self.taken.append(self.look(number, now, batch))
 
 
 def server_of(setting: PreparedSystem, log: RequestLog, *observers: Observer, tables: bool = False) -> Server:
-    """Return what replays a system's trace and keeps nothing but what its observers see."""
+    """Return a server that replays a system's trace and records only through its observers."""
     aborts = setting.aborts()
     return Server(setting, log, setting.arrivals(), aborts=aborts, observers=observers, tables=tables)
 
 
 def requests_over(name: str, result: Result, progress: Say) -> ProgressObserver:
-    """Say what share of a stored run has been replayed; return the observer of the replay that does."""
+    """Report that a replay starts, and return the observer that reports the share of requests replayed."""
     total = max(1, len(result.request_columns["arrival_s"]))
 
     def update(over: int) -> None:
@@ -100,14 +100,14 @@ def requests_over(name: str, result: Result, progress: Say) -> ProgressObserver:
 
 
 def replayed(result: Result, carry_out: Callable[[PreparedSystem, RequestLog], Seen]) -> Seen:
-    """Replay a stored run; return what was seen on the way.
+    """Replay a stored run and return what was observed.
 
     Args:
-        result: as `pagesim.load` returns it.
-        carry_out: replays a system's trace, notes requests' times in a log, and returns what it saw.
+        result: result as returned by `pagesim.load`.
+        carry_out: function that replays a system's trace, logs requests' times and returns observations.
 
     Raises:
-        NotReplayed: the run cannot be replayed, or what comes of it is not what was stored.
+        NotReplayed: the run cannot be replayed, or its outcome differs from the stored one.
     """
     scenario = result.scenario
     if not isinstance(scenario, Scenario):

@@ -29,17 +29,17 @@ if TYPE_CHECKING:  # see pagesim.api
     from pagesim.results.report import Report
 
 TABLES = ("requests", "steps", "batches", "preemptions", "tiers", "tree")
-"""The tables of a result, each in a file of its own."""
+"""Tables of a result, each stored in its own file."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """What any replay leaves: a scenario, a summary, a row a request; as a folder, whole or not at all.
+    """The outcome of any replay: scenario, summary and requests table, saved to a folder all or nothing.
 
     Attributes:
-        scenario: what was run; a bare `System` where the trace was given as an object.
-        summary: every metric of ``docs/reference/metrics.md``, as ``summary.json`` holds it.
-        request_columns: the columns of ``requests``, ``[N]`` each.
+        scenario: scenario that was run; only its `System` if the trace was given as an object.
+        summary: every metric of ``docs/reference/metrics.md``, as in ``summary.json``.
+        request_columns: columns of ``requests``, ``[N]`` each.
     """
 
     scenario: System
@@ -48,19 +48,19 @@ class Stored:
 
     @cached_property
     def requests(self) -> pd.DataFrame:
-        """One row a request, ``docs/reference/metrics.md`` names the columns; times in seconds."""
+        """One row per request, times in seconds; ``docs/reference/metrics.md`` describes the columns."""
         import pandas as pd
 
         return pd.DataFrame(self.request_columns)
 
     _kind: ClassVar[str] = "run"
-    """What a folder that holds it is, see `pagesim.setup.files`."""
+    """Kind of the folder it is saved to, see `pagesim.setup.files`."""
 
     def save(self, directory: str | Path) -> Path:
-        """Write the result to a folder, all of it or nothing, replacing an older result.
+        """Write the result to a folder, completely or not at all, replacing any older result.
 
         Raises:
-            PagesimError: the folder holds something else, or cannot be written.
+            PagesimError: the folder holds something else or cannot be written.
         """
         return publish(Path(directory), self.write, self._kind)
 
@@ -73,22 +73,22 @@ class Stored:
 
 @dataclass(frozen=True)
 class Result(Stored):
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
-        scenario: what was run; a bare `System` where the trace was given as an object.
-        summary: every metric of ``docs/reference/metrics.md``, as ``summary.json`` holds it.
-        request_columns: the columns of ``requests``, ``[N]`` each.
-        requests: one row a request, as a DataFrame; times in seconds.
-        kept_steps: what ``steps`` is made of; None if they were not kept.
-        steps: one row a stretch of like iterations, or one an iteration; None if they were not kept.
-        batches: one row a static batch; None for other schedulers.
-        preemptions: one row a victim whose preemption was free to choose; None but under ``auto``.
-        tier_columns: the columns of ``tiers``, ``[C]`` each; None where there is no tier.
-        tiers: one row a change of a tier beside the device, in chunks by entry; None where there is no tier.
-        tree: one row an iteration that was planned or a fast-forward, where prefixes are cached in a radix
-            tree and steps were kept; else None.
-        notes: what was noticed or assumed on the way.
+        scenario: scenario that was run; only its `System` if the trace was given as an object.
+        summary: every metric of ``docs/reference/metrics.md``, as in ``summary.json``.
+        request_columns: columns of ``requests``, ``[N]`` each.
+        requests: one row per request, as a DataFrame; times in seconds.
+        kept_steps: rows behind ``steps``; None if steps were not kept.
+        steps: one row per stretch (planned iteration or fast-forward), or per iteration; None if not kept.
+        batches: one row per static batch; None for other schedulers.
+        preemptions: one row per victim whose preemption mode was free to choose; None except under ``auto``.
+        tier_columns: columns of ``tiers``, ``[C]`` each; None if there is no tier.
+        tiers: one row per change of a cache tier other than the device, in chunks; None if there is no tier.
+        tree: one row per planned iteration or fast-forward; None unless prefixes are cached in a radix tree
+            and steps were kept.
+        notes: observations and assumptions made during the run.
     """
 
     kept_steps: KeptFrames | None = None
@@ -99,7 +99,7 @@ class Result(Stored):
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Return what was run, how it went and what to look at next, a line each."""
+        """Return the configuration, the outcome and the members to look at next, one line each."""
         summary, system = self.summary, self.scenario
         requests, memory, times = summary["requests"], summary["memory"], summary["latency"]
         preempted = sum(summary["preemptions"].values())
@@ -116,12 +116,12 @@ class Result(Stored):
 
     @cached_property
     def steps(self) -> pd.DataFrame | None:
-        """One row a stretch of like iterations, or one an iteration; None if they were not kept."""
+        """One row per stretch (planned iteration or fast-forward), or per iteration; None if not kept."""
         return None if self.kept_steps is None else self.kept_steps.frame()
 
     @cached_property
     def tiers(self) -> pd.DataFrame | None:
-        """One row a change of a tier beside the device, in chunks by entry; None where there is no tier."""
+        """One row per change of a cache tier other than the device, in chunks; None if there is no tier."""
         if self.tier_columns is None:
             return None
         import pandas as pd
@@ -129,26 +129,26 @@ class Result(Stored):
         return pd.DataFrame(self.tier_columns)
 
     def fragmentation(self) -> pd.DataFrame:
-        """Return where the KV cache went: used, reserved, lost to fragmentation, cached or free.
+        """Return how the KV cache was used: used, reserved, lost to fragmentation, cached or free.
 
         The rows are ``used``, ``reserved``, ``internal fragmentation`` and its parts ``unused reservation``
-        and ``rounding``, ``external fragmentation``, ``cached`` and ``free``. A hybrid cache has ``recurrent
-        states``, ``padding`` (a part) and ``out of window``, too; blocks of requests that do not run have
-        rows of their own. ``docs/reference/metrics.md`` defines them all.
+        and ``rounding``, ``external fragmentation``, ``cached`` and ``free``. A hybrid cache also has
+        ``recurrent states``, ``padding`` (a part) and ``out of window``. Blocks of requests that hold memory
+        without running have their own rows. ``docs/reference/metrics.md`` defines all rows.
 
         Returns:
-            Shares of the capacity from 0 to 1, 8 rows or more by 3 columns: ``mean over iterations`` (each
-            counts the same), ``mean over time`` (each counts as long as it takes, and idle time is free) and
-            ``peak`` (the most in one iteration). In either mean all rows but the parts add up to 1; peaks do
-            not, as they are of different iterations. Under ``window`` they are of the window's iterations.
-            NaN where none ran.
+            Shares of the capacity from 0 to 1, in at least 8 rows and 3 columns: ``mean over iterations``
+            (unweighted), ``mean over time`` (weighted by duration, with idle time counted as free) and
+            ``peak`` (the maximum over iterations). In both means all rows except the parts add up to 1; peaks
+            do not, since they occur in different iterations. With ``window``, only the window's iterations
+            count. NaN if none ran.
         """
         import pandas as pd
 
         return pd.DataFrame(fragmentation_of(self.summary["memory"]), dtype=np.float64)
 
     def plot(self) -> Figure:
-        """Draw where the KV cache goes over time, with the batch and the queue.
+        """Draw the use of the KV cache over time, together with the batch and the queue.
 
         Raises:
             PagesimError: no steps were kept.
@@ -160,9 +160,9 @@ class Result(Stored):
         return memory_over_time(self)
 
     def report(self) -> Report:
-        """Return the page of ``pagesim report``, which a notebook shows and `Report.save` writes.
+        """Return the page of ``pagesim report``, which notebooks display and `Report.save` writes.
 
-        The blocks' map is of what was stored: of a trace given as an object there is none.
+        The block map comes from a replay of the stored run, so it is missing if the trace was an object.
         """
         from pagesim.results.report import Report, write_report
 
@@ -186,14 +186,14 @@ class Result(Stored):
 
 
 def load(directory: str | Path) -> Result:
-    """Read a result that was saved.
+    """Load a saved result.
 
     Args:
-        directory: a folder that `Result.save` or ``--out`` of ``pagesim run`` wrote, or one that ``--out`` of
-            ``pagesim run --policies`` made for a policy.
+        directory: folder written by `Result.save` or by ``--out`` of ``pagesim run``, or one policy's folder
+            written by ``--out`` of ``pagesim run --policies``.
 
     Raises:
-        PagesimError: the folder is no result, or not the whole of one.
+        PagesimError: the folder holds no result or an incomplete one.
     """
     folder = Path(directory)
     summary, tables = read_result(folder, TABLES, "run", "pagesim run")
@@ -215,13 +215,13 @@ def load(directory: str | Path) -> Result:
 def read_result(
     folder: Path, tables: tuple[str, ...], kind: str, command: str
 ) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
-    """Return the summary and the tables of a stored result, as they were when it was stored.
+    """Return the summary and the tables of a stored result, checked to be unchanged.
 
     Args:
-        folder: the result's.
-        tables: by name; one that the result does not have is left out.
-        kind: what the folder must be, see `pagesim.setup.files`.
-        command: that stores such folders.
+        folder: folder of the result.
+        tables: names of tables; those that the result lacks are left out.
+        kind: expected kind of the folder, see `pagesim.setup.files`.
+        command: command that writes such folders.
 
     Raises:
         PagesimError: the folder holds no such result, or a file is missing or was changed.
@@ -237,16 +237,16 @@ def _columns(table: pd.DataFrame | None) -> dict[str, npt.NDArray[Any]] | None:
 
 
 def to_json(value: Any) -> str:
-    """Return JSON with a line a field, as every file of ours has it."""
+    """Return JSON with one line per field, the format of all files that pagesim writes."""
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
 def end_of(result: Result) -> float:
-    """Return when a run was over, in seconds: the end of the last row of its steps, or what happened last."""
+    """Return a run's end in seconds: the later of its last finish and last step (arrival, without steps)."""
     columns, steps = result.request_columns, result.kept_steps
     others = columns["arrival_s"]
     if steps is not None and steps.rows:
-        # A row of several iterations ends later, but tells no more than when its first one does.
+        # A row of several iterations ends later, but records only the duration of its first one.
         last = steps.last()
         others = np.array([last["start"] + last["step_s"]])
     return float(np.nanmax(np.concatenate([columns["finish_s"], others]), initial=0.0))

@@ -1,4 +1,4 @@
-"""The steps table: one row a stretch of like iterations, or one an iteration, collected from chunks."""
+"""The steps table, collected from chunks: one row per stretch of iterations, or one per iteration."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ STEP_COLUMNS = (
     "num_internal_tokens",
     *ENTRIES,
 )
-"""Columns of every steps table; without ``--steps`` also ``iterations``, of a hybrid cache more entries."""
+"""Columns of every steps table; ``iterations`` is added without ``--steps``, more entries if hybrid."""
 
 
 class StepTable:
     """Collects the steps table from chunks.
 
     Args:
-        arrivals: of the requests that take part.
-        every: a row an iteration; else a row a stretch, which shows its first iteration.
-        shape: of the ledger.
-        reserves: whether memory is reserved ahead.
+        arrivals: arrivals of the requests that take part.
+        every: whether to have one row per iteration, instead of one per stretch for its first iteration.
+        shape: shape of the ledger.
+        reserves: whether memory is reserved at admission.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class StepTable:
         self._kept = KeptFrames()
 
     def add(self, chunk: Chunk) -> None:
-        """Take a chunk's rows."""
+        """Add a chunk's rows."""
         rows = np.arange(len(chunk.clock)) if self.every else np.flatnonzero(chunk.rows.offset == 0)
         stretches = {name: column[chunk.rows.stretch[rows]] for name, column in chunk.rows.columns.items()}
         clock = chunk.clock[rows]
-        # Arrivals join the queue while the engine fast-forwards.
+        # Requests that arrive during a fast-forward join the queue.
         assert self._arrivals is not None
         arrived = np.array(self._arrivals.ticks)
         joined = np.searchsorted(arrived, clock, "right") - np.searchsorted(
@@ -115,7 +115,7 @@ class StepTable:
         self._kept.add(pd.DataFrame(columns))
 
     def forget_arrivals(self) -> None:
-        """Let go of what only `add` needs."""
+        """Drop the data that only `add` needs."""
         self._arrivals = None
 
     def frame(self) -> pd.DataFrame:
@@ -123,13 +123,13 @@ class StepTable:
         return self.finished().frame()
 
     def finished(self) -> KeptFrames:
-        """Return everything collected; nothing is added any more."""
+        """Return everything collected; nothing may be added afterwards."""
         if not self._kept.rows:
             self._kept = KeptFrames.of(self._empty())
         return self._kept
 
     def _empty(self) -> pd.DataFrame:
-        """Return a table without rows whose columns are those of any other."""
+        """Return a table with the usual columns and no rows."""
         import pandas as pd
 
         always = STEP_COLUMNS[: -len(ENTRIES)]

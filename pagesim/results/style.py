@@ -1,7 +1,7 @@
-"""Style: what the parts of memory and of time are called, and how they look, wherever they are drawn.
+"""Style: labels and looks of the parts of memory and time, in all figures and pages.
 
-A part has the same name, colour and hatching in every figure and on every page. Hatchings, where they are
-drawn, tell apart what colours do not.
+A part has the same label, colour and hatching in every figure and on every page. Hatching, where it is drawn,
+distinguishes parts with similar colours.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = (
     "#E69F00",
     "#56B4E9",
 )
-"""Okabe and Ito's palette: told apart by colour-blind people. Its yellow is hard to see on white."""
+"""Okabe and Ito's colour-blind-safe palette, without its yellow, which is hard to see on white."""
 
 LINE_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
-"""Of the lines of a chart, in order."""
+"""Colours of a chart's lines, in order."""
 
 
 class Part(NamedTuple):
     """How a part looks.
 
     Attributes:
-        label: what it is called.
-        colour: as ``#RRGGBB``.
-        hatch: the hatching upon it, a character of plotly.js's patterns, or none.
-        glyph: a character that stands for it where there are no colours.
+        label: name of the part.
+        colour: colour as ``#RRGGBB``.
+        hatch: hatching, as a character of plotly.js's patterns, or empty.
+        glyph: character that represents it where colours are not available.
     """
 
     label: str
@@ -66,7 +66,7 @@ PARTS: dict[str, Part] = {
     "token_states": Part("token states", BLUE),
     "reservation": Part("reservation", SKY, "/"),
     "others": Part("external fragmentation & others", PURPLE),
-    # A GPU's memory beside the cache: paler than what is in it.
+    # A GPU's memory outside the cache, paler than the cache's entries.
     "KV cache": Part("KV cache", BLUE),
     "weights": Part("weights", "#B9B2A6"),
     "weights and all else": Part("weights and all else", "#B9B2A6"),
@@ -78,7 +78,7 @@ PARTS: dict[str, Part] = {
     "all else": Part("activations, CUDA graphs, other", "#DAD5CB"),
     "not requested": Part("not requested", "#FFFFFF"),
 }
-"""Where memory goes: by entry of the ledger, by category of the paper, and by part of a GPU's memory."""
+"""Parts of memory: entries of the ledger, categories of the paper and parts of a GPU's memory."""
 
 TIERS: dict[str, Part] = {
     "pending": Part("pending (being written)", ORANGE, "/"),
@@ -87,7 +87,7 @@ TIERS: dict[str, Part] = {
     "kept": Part("kept (not on the device)", BLUE),
     "free": PARTS["free"],
 }
-"""The entries of a tier's ledger."""
+"""Entries of a tier's ledger."""
 
 PHASES: dict[str, Part] = {
     "queued": Part("queued", "#999999"),
@@ -96,7 +96,7 @@ PHASES: dict[str, Part] = {
     "preempted": Part("preempted, to be recomputed", ORANGE, "/"),
     "swapped": Part("swapped out", PURPLE, "|"),
 }
-"""What a request is in the middle of."""
+"""Phases of a request."""
 
 ITERATIONS: dict[str, Part] = {
     "prefill": Part("prefill", VERMILION),
@@ -104,14 +104,14 @@ ITERATIONS: dict[str, Part] = {
     "mixed": Part("mixed", GREEN),
     "with swap": Part("with swap", PURPLE),
 }
-"""Kinds of iterations: a prompt is computed, or a token of each request, or both, or blocks are moved."""
+"""Kinds of iterations: prefill only, decode only, both, or with swapped blocks."""
 
 LOADS: dict[str, Part] = {
     "num_running": Part("running", LINE_COLOURS[0]),
     "num_waiting": Part("waiting", LINE_COLOURS[1]),
     "num_swapped": Part("swapped out", LINE_COLOURS[2]),
 }
-"""Requests by where they are, columns of the steps table."""
+"""Requests by state, as columns of the steps table."""
 
 
 LINES: dict[str, Part] = {
@@ -119,39 +119,39 @@ LINES: dict[str, Part] = {
     "simulated": Part("simulated", BLUE),
     "published": Part("published", "#999999"),
 }
-"""Where numbers come from, in figures that hold some against others."""
+"""Sources of numbers, in figures that compare them."""
 
 LOOPS: dict[str, Part] = {
     "none": Part("loops take no time", "#B5B5B5"),
     "own": Part("each engine's loop takes its time", "#3C3C3C"),
 }
-"""Whether an engine's own time is counted, in figures that compare engines."""
+"""Whether the time of an engine's own loop is counted, in figures that compare engines."""
 
 
 def ink(colour: str) -> str:
-    """Return ``white`` or ``black``, whichever is better read on a colour."""
+    """Return ``white`` or ``black``, whichever is easier to read on a colour."""
     linear = [(int(colour[i : i + 2], 16) / 255) ** 2.2 for i in (1, 3, 5)]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     return "white" if luminance < WHITE_BELOW else "black"
 
 
 WHITE_BELOW = 0.28
-"""Luminance of a colour on which white is read as well as black is."""
+"""Luminance at which white and black text are equally readable."""
 
 
 def drawn(parts: Mapping[str, Part], names: Iterable[str]) -> list[dict[str, Any]]:
-    """Return parts in the form in which the scripts of a page draw them, one of the ledger's entries each."""
+    """Return parts in the form that a page's scripts draw, each made of one entry of the ledger."""
     return [_drawn(name, parts[name], (name,)) for name in names]
 
 
 def drawn_categories(entries: Iterable[str]) -> list[dict[str, Any]]:
-    """Return the ledger's categories as pages draw them, all internal fragmentation as one part."""
+    """Return the ledger's categories as pages draw them, with internal fragmentation as a single part."""
     rows = [row for row in categories(entries) if not row.is_part]
     return [_drawn(key_of(row), PARTS[key_of(row)], row.entries) for row in rows]
 
 
 def key_of(row: Category) -> str:
-    """Return which of `PARTS` a row of a table about memory is."""
+    """Return the key in `PARTS` of a row of a memory table."""
     return "internal" if set(row.entries) & set(INTERNAL) and not row.is_part else row.name
 
 

@@ -1,4 +1,4 @@
-"""Figures about tiers: hit rate against capacity, and maps of where loading beats recomputing."""
+"""Figures about cache tiers: hit rates over capacity, and maps of where loading beats recomputation."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _STYLES = {
 def hit_rate_over_capacity(
     lines: Mapping[str, Mapping[int, float]], *, possible: float, working_set: int, load: str = ""
 ) -> Figure:
-    """Draw hit rates over the capacity of a prefix cache, a line a policy.
+    """Draw hit rates over the capacity of a prefix cache, with one line per eviction policy.
 
     Args:
-        lines: by the policy's name, by capacity in bytes, percent.
-        possible: percent without a limit, a level line.
-        working_set: bytes from which on all possible hits can be had, marked.
-        load: what was served, for the title.
+        lines: hit rates in percent, by policy name and capacity in bytes.
+        possible: hit rate in percent without a capacity limit, drawn as a horizontal line.
+        working_set: smallest capacity in bytes that allows all possible hits, marked.
+        load: workload, for the line below the title.
     """
     figure = empty(6.0, 4.0)
     axes = figure.add_subplot()
@@ -73,14 +73,15 @@ def hit_rate_over_capacity(
 
 
 def who_evicts_whom(evicted: Mapping[str, npt.NDArray[np.int64]], load: str = "") -> Figure:
-    """Draw a panel a policy: a point a block that was evicted, by the requests that evicted and last used it.
+    """Draw evictions, with one panel per policy and one point per evicted block.
 
-    Blocks that are asked for again are orange, and their share stands above the panel.
+    A point's coordinates are the requests that evicted and that last used the block. Blocks requested again
+    later are orange, and their share is printed above the panel.
 
     Args:
-        evicted: by the policy's name, ``[evictions, 3]``: the request that evicts, the last one that used the
-            block, and the next one that asks for it, or -1.
-        load: what was served, for the title.
+        evicted: evictions by policy name, ``[evictions, 3]``: the request that evicts, the last one that used
+            the block, and the next one that asks for it, or -1.
+        load: workload, for the line below the title.
     """
     rows = -(-len(evicted) // 4)
     columns = -(-len(evicted) // rows)
@@ -102,13 +103,13 @@ def who_evicts_whom(evicted: Mapping[str, npt.NDArray[np.int64]], load: str = ""
 def loading_map(
     ratios: Mapping[str, Mapping[str, Sequence[float]]], contexts: Sequence[int], label: str, load: str = ""
 ) -> Figure:
-    """Draw a map a place that KV is loaded from: purple where loading is faster, orange where computing is.
+    """Draw one map per KV source: purple where loading is faster, orange where recomputing is.
 
     Args:
-        ratios: by place, by model, for each context what loading takes over what recomputing takes.
-        contexts: tokens.
-        label: of what they are the ratio.
-        load: the GPU and what it does meanwhile, for the line below the title.
+        ratios: loading time over recomputation time for each context, by source and model.
+        contexts: context lengths in tokens.
+        label: title, which names the ratio.
+        load: the GPU and its concurrent work, for the line below the title.
     """
     rows = max(len(models) for models in ratios.values())
     columns = min(3, len(ratios))
@@ -129,9 +130,9 @@ def tiers_over_time(axes: Axes, table: pd.DataFrame, capacity: int | None) -> No
     """Draw the ledger of one tier over time, in percent of its capacity.
 
     Args:
-        axes: to draw on.
-        table: rows of `Result.tiers`, of one tier.
-        capacity: chunks; None without a limit, where percent are of the most that the tier had.
+        axes: panel to draw on.
+        table: rows of `Result.tiers` for one tier.
+        capacity: chunks; None for an unlimited tier, whose percentages refer to its peak content.
     """
     entries = [entry for entry in TIERS if entry != "free" or capacity is not None]
     chunks = table[entries].to_numpy(float).T
@@ -140,13 +141,13 @@ def tiers_over_time(axes: Axes, table: pd.DataFrame, capacity: int | None) -> No
 
 
 def over_tier_sizes(rows: Sequence[Mapping[str, Any]], working_set: float, load: str = "") -> Figure:
-    """Draw hit rate, time to the first token and throughput over the size of a tier.
+    """Draw hit rate, time to first token and throughput over the size of a tier.
 
     Args:
-        rows: a size each: ``tier_gib``, ``device_gib``, ``hit_pct``, ``bound_pct``, ``ttft_p50_s``,
+        rows: one row per size: ``tier_gib``, ``device_gib``, ``hit_pct``, ``bound_pct``, ``ttft_p50_s``,
             ``ttft_p99_s``, ``tokens_per_s``.
-        working_set: GiB of tier and device together from which on all hits are possible, marked.
-        load: what was served, for the title.
+        working_set: smallest total GiB of tier and device that allows all possible hits, marked.
+        load: workload, for the line below the title.
     """
     figure = empty(9.6, 3.3)
     panels: tuple[tuple[str, dict[str, tuple[str, str]]], ...] = (

@@ -1,6 +1,6 @@
-"""Trace events: a run as a time line, in the JSON that Perfetto and Chrome show.
+"""Trace events: a run as a timeline, in the JSON format of Perfetto and Chrome.
 
-``docs/reference/metrics.md`` says what stands on which track.
+``docs/reference/metrics.md`` describes the tracks.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from pagesim.sim.clock import TICKS_PER_SECOND, to_tick_column
 FILE = "trace-events.json"
 
 ENGINE, REQUESTS = 1, 2
-"""Process ids: tracks of the same process stand together."""
+"""Process ids; viewers group tracks by process."""
 
 ITERATIONS, SWAPS = 1, 2
-"""Thread ids within the engine."""
+"""Thread ids within the engine's process."""
 
 MEMORY = "KV cache, token slots"
-"""The counter that sums to the capacity."""
+"""Name of the counter whose series sum to the capacity."""
 
 MEMORY_BYTES = "KV cache, bytes"
-"""The same of a hybrid cache."""
+"""Name of the same counter for a hybrid cache."""
 
 PLACES = ("running", "waiting", "swapped")
 
 _TICKS_PER_US = TICKS_PER_SECOND // 10**6
 _SLAB = 1 << 14
-"""Rows of the table that are Python objects at a time."""
+"""Rows of the table converted to Python objects at a time."""
 
 Event = dict[str, Any]
 
 
 def write(file: Path, timeline: Timeline, steps: Mapping[str, Any], *, title: str, capacity: int) -> None:
-    """Write a run's events, one a line, and never more of them in memory than a few thousand.
+    """Write a run's events, one per line, with at most a few thousand in memory.
 
     Args:
-        file: where to.
-        timeline: observed the run.
-        steps: the run's steps table, columns ``[R]``.
-        title: the engine's name.
-        capacity: token slots of the cache, of a hybrid one bytes on each GPU.
+        file: output file.
+        timeline: timeline that observed the run.
+        steps: steps table of the run, columns ``[R]``.
+        title: name of the engine.
+        capacity: token slots of the cache, or bytes on each GPU for a hybrid cache.
     """
     with file.open("w", encoding="utf-8") as out:
         out.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
@@ -89,7 +89,7 @@ def _iterations(timeline: Timeline, steps: Mapping[str, Any], capacity: int) -> 
     idle = {**dict.fromkeys(entries, 0), "free": capacity}
     before = 0
     tracks = [ITERATIONS]
-    free_at = [0]  # when each of them is free: iterations overlap in the stages of a pipeline
+    free_at = [0]  # when each track is free; iterations overlap in pipeline stages
     for slab in range(0, len(ends), _SLAB):
         rows = slice(slab, slab + _SLAB)
         columns = {name: np.asarray(steps[name])[rows].tolist() for name in (*_SHOWN, *entries, "step")}
@@ -162,7 +162,7 @@ def _iteration(
         "blocks copied": row["blocks_copied"],
     }
     if isinstance(timeline.cost, Itemised):
-        # Between the first and the last they change by the same amount each time.
+        # The costs change linearly from the first iteration to the last.
         both = zip(timeline.cost.parts(first).items(), timeline.cost.parts(last).values(), strict=True)
         arguments["cost, µs"] = {name: (a + b) * count / 2 / _TICKS_PER_US for (name, a), b in both if a or b}
     yield _slice(ENGINE, track, _kind(first), "iteration", start, end, arguments)
@@ -170,7 +170,7 @@ def _iteration(
     done = start
     for out, (name, blocks) in zip((True, False), moved.items(), strict=True):
         if blocks:
-            # What an iteration takes that only swaps is what the link is busy for.
+            # The link is busy for as long as an iteration that only swaps would take.
             until = start + timeline.cost.iteration(
                 step_shape(0, 0, blocks_out=first.blocks_out, blocks_in=0 if out else first.blocks_in)
             )
@@ -217,10 +217,10 @@ def _counter(name: str, ticks: int, values: dict[str, int]) -> Event:
 
 
 def _us(ticks: int) -> int:
-    """Return whole microseconds: viewers keep fractions inexactly, and neighbours would overlap."""
+    """Return whole microseconds, because viewers round fractions so that adjacent slices would overlap."""
     return (ticks + _TICKS_PER_US // 2) // _TICKS_PER_US
 
 
 def _column(steps: Mapping[str, Any], name: str, rows: int) -> npt.NDArray[np.int64]:
-    """Return a column of the table; ones where a row is an iteration."""
+    """Return a column of the steps table, or ones if it is absent because each row is one iteration."""
     return np.asarray(steps[name]) if name in steps else np.ones(rows, np.int64)

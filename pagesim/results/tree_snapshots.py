@@ -1,4 +1,4 @@
-"""Tree snapshots: the radix tree at some instants, node by node: who holds it, and when it was used."""
+"""Tree snapshots: the radix tree at given instants, with each node's holders and time of last use."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from pagesim.sim.clock import TICKS_PER_SECOND, to_ticks
 Column = npt.NDArray[np.int64]
 
 NO_NODE = -1
-"""The parent of a node that follows the root."""
+"""Parent of the root's children."""
 
 
 class TreeNode(NamedTuple):
     """A node of the tree at an instant.
 
     Attributes:
-        parent: its parent's index; `NO_NODE` where it begins with the first token.
-        start, end: the stretch, in tokens from the beginning of the sequence.
-        locks: sequences that hold it, or a node behind it.
-        row: the trace's row of the request that inserted it, or the node that it was split from.
-        inserted, used: ticks at which it was inserted, and touched last.
-        hits: sequences that were inserted through it, each counted once.
+        parent: index of its parent; `NO_NODE` if the node starts with the first token.
+        start, end: token range of the node, counted from the beginning of the sequence.
+        locks: sequences that hold the node or one of its descendants.
+        row: trace row of the request that inserted the node, or the node from which it was split.
+        inserted, used: ticks at which the node was inserted and last touched.
+        hits: sequences inserted through the node, each counted once.
     """
 
     parent: int
@@ -57,10 +57,10 @@ class TreeSnapshot:
     """The tree in one iteration, after scheduling.
 
     Attributes:
-        clock: ticks at which the iteration was scheduled; of an idle engine, since when it has been idle.
-        iteration: its number; -1 while no request runs.
-        nodes: a parent before its children, ``[N, 8]``, as `TreeNode` has them.
-        requests: rows of requests, and the node up to which each holds the tree, ``[H, 2]``.
+        clock: ticks at which the iteration was scheduled, or since when the engine has been idle.
+        iteration: number of the iteration; -1 while no request runs.
+        nodes: rows of `TreeNode`, ``[N, 8]``, parents before their children.
+        requests: trace row of each running request and the last node that it holds, ``[H, 2]``.
         capacity: tokens of the pool.
     """
 
@@ -72,13 +72,13 @@ class TreeSnapshot:
 
 
 class TreeSnapshots(Looks[TreeSnapshot]):
-    """Looks at an engine's radix tree."""
+    """Takes snapshots of an engine's radix tree."""
 
     def __init__(self, instants: Sequence[int]) -> None:
         super().__init__(instants)
-        # The tree counts touches; these say when each of them was.
+        # The tree counts touches; these give the times of the counts.
         self._touches, self._clocks = array("d"), array("q")
-        self._row_of: dict[int, int] = {}  # by the identity of its content
+        self._row_of: dict[int, int] = {}  # by the identity of the request's content
 
     def begun(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -91,11 +91,11 @@ class TreeSnapshots(Looks[TreeSnapshot]):
         super().planned(batch, now, start, ticks)
 
     def fast_forwarded(self, run: FastForward) -> None:
-        self._clock(run.decided)  # what was touched was so before
+        self._clock(run.decided)  # any touches happened before the fast-forward
         super().fast_forwarded(run)
 
     def advanced(self, run: FastForward) -> None:
-        self._clock(run.start)  # when prompts were cached that ran as the first step was decided
+        self._clock(run.start)  # caches prompts that ran while the first step was decided
 
     def idle(self, now: int, until: int) -> None:
         self._clock(now)
@@ -120,7 +120,7 @@ class TreeSnapshots(Looks[TreeSnapshot]):
             index[node] = len(index) - 1
         table = np.array(nodes, np.float64).reshape(-1, len(TreeNode._fields))
         for column in (TreeNode._fields.index("inserted"), TreeNode._fields.index("used")):
-            # A node is a hair older than the one behind it, with which it was touched.
+            # A node's counter is a fraction below that of the child with which it was touched.
             table[:, column] = np.array(self._clocks)[
                 np.searchsorted(self._touches, np.ceil(table[:, column]))
             ]
@@ -135,20 +135,20 @@ class TreeSnapshots(Looks[TreeSnapshot]):
 
 
 def has_tree(result: Result) -> bool:
-    """Whether a run's policy caches prefixes in a radix tree."""
+    """Return whether a run's policy caches prefixes in a radix tree."""
     return EngineConfig(result.scenario).caches_in_tree
 
 
 def trees_of(result: Result, instants: Sequence[int], *observers: Observer) -> TreeSnapshots:
-    """Replay a stored run; return its radix tree at some instants.
+    """Replay a stored run and return its radix tree at given instants.
 
     Args:
-        result: as `pagesim.load` returns it.
-        instants: ticks, rising.
-        observers: further ones of the replay.
+        result: result as returned by `pagesim.load`.
+        instants: ticks, ascending.
+        observers: further observers of the replay.
 
     Raises:
-        NotReplayed: the run cannot be replayed, what comes of it is not what was stored, or it has no tree.
+        NotReplayed: the run cannot be replayed, its outcome differs from the stored one, or it has no tree.
     """
 
     def replay(setting: PreparedSystem, log: RequestLog) -> TreeSnapshots:
@@ -164,18 +164,18 @@ def trees_of(result: Result, instants: Sequence[int], *observers: Observer) -> T
 
 
 def tree_at(result: Result, at_s: float) -> pd.DataFrame:
-    """Return the radix tree of a run at an instant, a row a node, a parent before its children.
+    """Return a run's radix tree at an instant, one row per node, parents before their children.
 
-    The run is replayed up to its end. Columns: ``parent`` (the row of the node before it, -1 for none),
-    ``start`` and ``end`` (tokens from the beginning of the sequence), ``tokens``, ``state`` (``protected``
-    while a running request holds it, else ``evictable``), ``requests`` (the ids of these requests),
-    ``inserted_by`` (a request's id), ``inserted_s`` and ``used_s`` (when it was inserted, and touched last),
-    ``hits`` (requests that were inserted through it). ``attrs`` has ``clock_s``, when the tree was so, the
-    ``iteration`` (-1 while none runs), and the pool's ``capacity`` in tokens.
+    The whole run is replayed. Columns: ``parent`` (row of the parent, -1 for none), ``start`` and ``end``
+    (tokens from the beginning of the sequence), ``tokens``, ``state`` (``protected`` while a running request
+    holds the node, else ``evictable``), ``holders`` (ids of these requests), ``inserted_by`` (id of a
+    request), ``inserted_s`` and ``used_s`` (when it was inserted and last touched), ``hits`` (sequences
+    inserted through it). ``attrs`` has ``clock_s`` (time of the snapshot), ``iteration`` (-1 while no request
+    runs) and ``capacity`` (tokens of the pool).
 
     Args:
-        result: of a policy with a radix tree, whose scenario names its trace.
-        at_s: seconds; the tree is that of the first iteration at or after them.
+        result: result of a policy with a radix tree, whose scenario names its trace.
+        at_s: seconds; the tree is that of the first iteration at or after this instant.
 
     Raises:
         PagesimError: there is no such run or instant.

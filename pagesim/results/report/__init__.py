@@ -1,4 +1,4 @@
-"""Report: results as one HTML page that opens from disk, with a map of the memory over time."""
+"""Report: results as a single self-contained HTML page with a map of memory over time."""
 
 from pagesim.results.report.allocators import write_allocators_page
 from pagesim.results.report.inline import Report

@@ -1,4 +1,4 @@
-// Allocators: one load under several of them, played side by side, and where the memory of each went.
+// Allocators: one workload under several allocators, played side by side, with the memory use of each.
 
 const percent = (share) => (share === undefined || share === null ? "–"
   : (100 * share).toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 }));

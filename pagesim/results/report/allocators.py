@@ -1,4 +1,4 @@
-"""Allocators on a page: one load under several of them, played side by side, slot by slot."""
+"""Allocators on a page: one workload under several allocators, played side by side, slot by slot."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ def write_allocators_page(
     instants: int = INSTANTS,
     progress: Say = lambda _: None,
 ) -> None:
-    """Write a page that plays the memory of several results over the same seconds, with their fragmentation.
+    """Write a page that plays the memory of several results over the same window, with their fragmentation.
 
-    A slot is used, reserved, lost to internal or to external fragmentation, cached or free.
+    A slot is used, reserved, lost to internal or external fragmentation, cached or free.
 
     Args:
-        folders: results of ``pagesim run`` or ``compare`` whose blocks have numbers, by what the page calls
-            them, from left to right.
-        out: the HTML file; it appears whole or not at all.
-        window: first and last second that is played.
-        instants: frames of the memory map, 2 at least, spread evenly over the window.
-        progress: called with what is being done.
+        folders: results of ``pagesim run`` whose blocks have numbers, by their names on the page, from left
+            to right.
+        out: HTML file, written completely or not at all.
+        window: first and last second to play.
+        instants: frames of the memory map, at least 2, spread evenly over the window.
+        progress: callback for progress messages.
 
     Raises:
         PagesimError: a folder holds no result, or the file cannot be written.
-        NotReplayed: a run cannot be replayed as it was.
+        NotReplayed: a run cannot be reproduced.
     """
     seconds = np.linspace(*window, instants)
     results = {name: load(folder) for name, folder in folders.items()}

@@ -1,4 +1,4 @@
-"""Assemble: data, scripts and styles put together into one file that needs nothing else."""
+"""Assemble: combine data, scripts and styles into one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def write_page(
 ) -> None:
     """Write a page.
 
-    Its content security policy lets nothing be fetched, and no script run but these, by their hashes.
+    Its content security policy allows no fetches, and only the page's own scripts by their hashes.
 
     Args:
-        data: what the scripts draw.
-        out: the HTML file; it appears whole or not at all.
-        sections: those of ``sections.html`` that the page has, by their ids, from top to bottom.
-        scripts: files that go one after another into one function, so that they share their names. The page
-            holds plotly.js if ``CHARTS`` is one of them.
-        title: the page's heading.
-        first: the section that a keyboard may skip to, by its id.
+        data: data that the scripts draw.
+        out: HTML file, written completely or not at all.
+        sections: ids of the sections of ``sections.html`` to include, from top to bottom.
+        scripts: files concatenated within one function so that they share a scope. The page includes
+            plotly.js if ``CHARTS`` is one of them.
+        title: heading of the page.
+        first: id of the section that the keyboard's skip link leads to.
 
     Raises:
         PagesimError: the file cannot be written.
@@ -67,7 +67,7 @@ def write_page(
         },
         **{"PLOTLY": deflated(plotly.encode("utf-8")), "OWN": own},
     }
-    # One cut for each mark: what is put in is never searched for marks.
+    # Split at one placeholder at a time, so that inserted text is never searched for placeholders.
     text = ""
     for name in parts:
         before, page = page.split(f"@{name}@")
@@ -76,7 +76,7 @@ def write_page(
 
 
 def _style() -> dict[str, Any]:
-    """Return names, colours and hatchings for the scripts."""
+    """Return labels, colours and hatchings for the scripts."""
     return {
         "parts": {part["key"]: part for part in drawn(PARTS, PARTS)},
         "tiers": drawn(TIERS, TIERS),
@@ -89,7 +89,7 @@ _SECTION = re.compile(r'<section id="([\w-]+)".*?<h2[^>]*>(.*?)</h2>.*?</section
 
 
 def _body(text: str, ids: Sequence[str]) -> str:
-    """Return sections of a text, by their ids, behind a list of links to them by their headings."""
+    """Return the sections with the given ids, preceded by a list of links labelled with their headings."""
     found = {section[1]: section for section in _SECTION.finditer(text)}
     links = "".join(f'  <a id="{name}-link" href="#{name}">{found[name][2]}</a>\n' for name in ids)
     body = "".join(found[name][0] for name in ids)
@@ -97,7 +97,7 @@ def _body(text: str, ids: Sequence[str]) -> str:
 
 
 def options_of(scenario: System, summary: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a run as a page shows them, those included that it took by default."""
+    """Return the options of a run as a page shows them, including those left at their defaults."""
     return {
         **{
             name: value if isinstance(value, bool | int | float) and value != inf else str(value)

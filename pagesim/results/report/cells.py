@@ -1,4 +1,4 @@
-"""Cells: a pool of blocks as columns: whose each block is, and what the ledger makes of that."""
+"""Cells: a pool of blocks as columns with each block's owner, and the ledger computed from them."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from pagesim.scheduling.request import EngineRequest
 Column = npt.NDArray[np.int64]
 
 AddressedManager = PagedManager | NumberedPrefixManager | ContiguousManager | HybridManager
-"""Memory whose blocks have numbers."""
+"""Block managers whose blocks have numbers."""
 
 FREE, CACHED = -1, -2
-"""In place of an owner: none; none, and the content can still be found. Of KV group g that is CACHED - g."""
+"""Codes in place of an owner: free, or free with content that can still be hit (CACHED - g in group g)."""
 
 MOST_CELLS = 1 << 17
-"""Blocks beyond this number are on no snapshot."""
+"""Blocks with numbers from this one on are left out of snapshots."""
 
 
 class Table(NamedTuple):
-    """The blocks that a stay has, in token order, ``[B]``, and their places in its table, ``[B]``."""
+    """The blocks of a stay in token order, ``[B]``, and their indices in its block table, ``[B]``."""
 
     blocks: Sequence[int] | Column
     places: Sequence[int] | Column
 
 
 def blank(blocks: int) -> Column:
-    """Return owner, place and references of blocks that are free, ``[3, blocks]``."""
+    """Return owner, place and references of a pool whose blocks are all free, ``[3, blocks]``."""
     cells = np.zeros((3, blocks), np.int64)
     cells[0], cells[1] = FREE, 1
     return cells
@@ -45,17 +45,17 @@ def cells_of(
     precedence: Sequence[int],
     memory: AddressedManager | None = None,
 ) -> Column:
-    """Return what each block is, ``[3, blocks]``.
+    """Return owner, place and references of each block, ``[3, blocks]``.
 
-    Its owner is a stay, ``FREE`` or ``CACHED``; its place the number in its owner's table, and of a free
-    block 0 where a free run begins, else 1; its references are names in tables.
+    The owner is a stay, ``FREE`` or ``CACHED``. The place is the index in the owner's block table; for a free
+    block it is 0 at the start of a free run, else 1. References count the tables that contain the block.
 
     Args:
-        blocks: of the pool.
-        stays: that hold some, ``[S]``.
-        tables: the blocks of each.
-        precedence: of each; a block that several have counts as that of the one with the highest, ``[S]``.
-        memory: knows the free runs, where they are to be told apart.
+        blocks: blocks of the pool.
+        stays: stays that hold blocks, ``[S]``.
+        tables: block table of each stay.
+        precedence: precedence of each stay; a shared block belongs to the highest one, ``[S]``.
+        memory: block manager that knows free runs and cached blocks, if these are to be marked.
     """
     cells = blank(blocks)
     if tables:
@@ -84,7 +84,7 @@ def _numbers(some: Sequence[int] | Column) -> Column:
 
 
 def samples_of(memory: AddressedManager, request: EngineRequest) -> list[Table]:
-    """Return all blocks that each sample of a request has, reserved ones included."""
+    """Return all blocks of each sample of a request, including reserved ones."""
     samples: list[Sequence[int]]
     if isinstance(memory, ContiguousManager):
         runs = [memory.extents(request, sample)[0] for sample in range(request.samples)]
@@ -95,13 +95,13 @@ def samples_of(memory: AddressedManager, request: EngineRequest) -> list[Table]:
 
 
 def reservation_of(memory: AddressedManager, request: EngineRequest) -> int | None:
-    """Return the tokens reserved for each sample; None on demand, where none are that are not filled."""
+    """Return the tokens reserved for each sample; None if memory is allocated on demand."""
     reserved = memory.held_and_reserved(request)
     return None if reserved is None else reserved[1]
 
 
 def changes(before: Column, after: Column) -> Column:
-    """Return the cells that differ: block, owner, place and references of each, ``[4, C]``."""
+    """Return the changed cells: block, owner, place and references of each, ``[4, C]``."""
     (at,) = np.nonzero((before != after).any(axis=0)[:MOST_CELLS])
     return np.vstack([at, after[:, at]])
 
@@ -116,16 +116,16 @@ def ledger_of(
     external: bool,
     parks: Sequence[str] = (),
 ) -> Column:
-    """Return the entries of the strict view, ``[7]`` and one a park, in slots, from the cells alone.
+    """Return the strict view's entries, ``[7]`` plus one per park, in slots, computed only from the cells.
 
     Args:
-        cells: as `cells_of` returns them.
-        stays: that are there, ``[S]``.
-        lengths: tokens that they hold, ``[S]``.
-        known: as of `Snapshots.stays`, ``[K, 6]``.
-        block_size: token slots a block.
-        external: whether what is free is of no use to the head of the queue.
-        parks: entries of what requests hold that do not run, in the order of `LedgerShape.entries`.
+        cells: cells as returned by `cells_of`.
+        stays: stays on the device, ``[S]``.
+        lengths: tokens that each stay holds, ``[S]``.
+        known: the table `Snapshots.stays`, ``[K, 6]``.
+        block_size: token slots per block.
+        external: whether the request at the head of the queue cannot use the free blocks.
+        parks: entries for requests that hold without running, in the order of `LedgerShape.entries`.
     """
     owner, place, _ = cells
     park = park_of(owner, known)
@@ -152,7 +152,7 @@ def ledger_of(
 
 
 def park_of(owner: Column, known: Column) -> Column:
-    """Return of each block 0 where a running request holds it, its park where another does, -1 where none."""
+    """Return each block's park: 0 if a running request holds it, -1 if no request does."""
     park = np.full(len(owner), -1)
     park[owner >= 0] = known[owner[owner >= 0], 5]
     return park

@@ -1,6 +1,6 @@
 // Charts over time and of distributions, drawn by plotly.js.
 
-// In its texts plotly.js understands some tags: names must not be taken for them.
+// plotly.js interprets some tags in texts, so names must be escaped.
 const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 
 const SETTINGS = {
@@ -28,7 +28,7 @@ function place(holder, heading, mark) {
   return chart;
 }
 
-// An area of a stack over time: amounts in percent of a whole.
+// An area of a stacked chart over time, in percent of a total.
 const stacked = (clock, amounts, percent, name, look) => ({
   x: Array.from(clock), y: Array.from(amounts, (amount) => amount * percent), name, type: "scatter", mode: "lines",
   stackgroup: "parts", hovertemplate: "%{y:.1f} %", ...look,
@@ -42,7 +42,7 @@ class Charts {
   constructor(data, onClick) {
     this.data = data;
     this.onClick = onClick;
-    this.timed = new Set(); // charts over time, which show where the map is
+    this.timed = new Set(); // charts over time, which mark the map's instant
     this.now = null;
     this.drawers = [];
     this.layOut();
@@ -75,7 +75,7 @@ class Charts {
     this.layOutLines(Object.keys(COUNTS).filter((key) => key !== "num_swapped" || swapped));
   }
 
-  // Lay out counts of requests over time, and how latencies are distributed: a line a system.
+  // Lay out charts of request counts over time and of latency distributions, with one line per system.
   layOutLines(counts) {
     for (const id of ["load-key", "latency-key"]) systemKey(byId(id), this.data.systems);
     for (const key of counts) {
@@ -89,7 +89,7 @@ class Charts {
     }
   }
 
-  // One after another, so that the page answers in between.
+  // Draw one chart after another, so that the page stays responsive.
   async draw() {
     this.timed.clear();
     for (const drawer of this.drawers) {
@@ -139,7 +139,7 @@ class Charts {
       const found = system.distributions[key];
       if (!found) return [];
       const y = Array.from(found.quantiles, (_, k) => 100 * k / (found.quantiles.length - 1));
-      // A logarithm has no zero.
+      // A log axis has no zero.
       const x = Array.from(found.quantiles, (value) => Math.max(value, 1e-4));
       return [{ x, y, name: plain(system.name), type: "scatter", mode: "lines", line: lineOf(i), hovertemplate: "%{x:.3g} s: %{y:.0f} %" }];
     });
@@ -148,7 +148,7 @@ class Charts {
     Plotly.react(chart, traces, layoutOf({
       hovermode: "closest",
       xaxis: {
-        // Over less than half a decade a logarithm has hardly a round number to name.
+        // Below half a decade a log axis has hardly any round number to label.
         type: decades < 0.5 ? "linear" : "log", nticks: 5, title: { text: key === "normalized_latency" ? "s per output token" : "s", standoff: 6 },
         dtick: decades > 4.5 ? 2 : decades > 1.5 ? 1 : decades < 0.5 ? null : "D2", tickformat: "~g", tickangle: 0,
       },
@@ -162,7 +162,7 @@ class Charts {
     return [{ type: "line", x0: this.now, x1: this.now, y0: 0, y1: 1, yref: "paper", line }];
   }
 
-  // Show where the map is.
+  // Mark the map's instant.
   mark(now) {
     this.now = now;
     for (const chart of this.timed) Plotly.relayout(chart, { shapes: this.shapes() });

@@ -1,4 +1,4 @@
-// Cluster: replicas behind a router, side by side: how evenly they are loaded, and where their memory went.
+// Cluster: replicas behind a router, side by side, with the balance of their load and their memory use.
 
 const ROUTED = [
   ["replicas", ({ summary: { cluster } }) => (cluster.prefill
@@ -11,7 +11,7 @@ const ROUTED = [
 
 const poolsOf = (cluster) => (cluster.prefill ? [cluster.prefill, cluster.decode] : [cluster]);
 
-// The numbers of a run that a cluster has, too.
+// Metrics that a cluster shares with a single run.
 const OF_ALL = NUMBERS.filter(([label]) => !label.startsWith("used"));
 
 const COLUMNS = [
@@ -61,7 +61,7 @@ class ClusterCharts extends Charts {
     this.layOutLines(["num_running", "num_waiting"]);
   }
 
-  // Requests that are not over, replica by replica, over time.
+  // Unfinished requests of each replica over time.
   loads(chart, cluster) {
     const { clock } = cluster.over_time, { names } = cluster.replicas;
     const z = names.map((_, k) => Array.from(cluster.outstanding.subarray(k * clock.length, (k + 1) * clock.length)));

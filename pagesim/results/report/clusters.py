@@ -1,4 +1,4 @@
-"""Clusters on a page: what each replica had to do and when, from what a run of a cluster stored."""
+"""Clusters on a page: the load of each replica over time, from the stored run of a cluster."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from pagesim.setup.system import System
 Column = npt.NDArray[np.float64]
 
 MOST_CLUSTERS = 6
-"""More than these are not compared on one page."""
+"""Maximum number of clusters compared on one page."""
 
 _TABLES = ("requests", "replicas", "steps")
 
 POINTS, MOST_CELLS = 400, 100_000
-"""Instants of a chart over time, and how many numbers a map of replicas over time has at most."""
+"""Maximum number of instants of a chart over time, and of cells in a map of replicas over time."""
 
 SECTIONS = ("headline", "replicas", "load", "replica-memory", "latency", "scenario")
 
@@ -38,10 +38,10 @@ SCRIPTS = ("data.js", "parts.js", "headline.js", "charts.js", "theme.js", "clust
 
 
 def read_cluster(folder: Path) -> ClusterResult:
-    """Read a stored run of a cluster.
+    """Read the stored run of a cluster.
 
     Raises:
-        PagesimError: the folder holds none, or not the whole of one.
+        PagesimError: the folder holds no such run or an incomplete one.
     """
     summary, tables = read_result(folder, _TABLES, "cluster", "pagesim run --replicas")
     columns = {str(name): column.to_numpy() for name, column in tables["requests"].items()}
@@ -52,11 +52,11 @@ def read_cluster(folder: Path) -> ClusterResult:
 
 
 def write_cluster_report(folders: Sequence[Path], out: Path) -> None:
-    """Write a page about one or several clusters, which shows them side by side.
+    """Write a page that shows one or several clusters side by side.
 
     Args:
         folders: results of ``pagesim run --replicas``.
-        out: the HTML file; it appears whole or not at all.
+        out: HTML file, written completely or not at all.
 
     Raises:
         PagesimError: a folder holds no such result, there are too many, or the file cannot be written.
@@ -109,19 +109,19 @@ def _cluster(name: str, result: ClusterResult) -> dict[str, Any]:
 
 
 def _end(result: ClusterResult) -> float:
-    """Return the last instant at which anything happened, in seconds."""
+    """Return the time of the last arrival or finish, in seconds."""
     own = result.request_columns
     return max([0.0, *(float(np.nanmax(own[name], initial=0.0)) for name in ("arrival_s", "finish_s"))])
 
 
 def _between(start: Column, end: Column, otherwise: Column, clock: Column) -> npt.NDArray[np.int64]:
-    """Count at each instant the requests that have begun something and not ended it, ``[T]``.
+    """Count the requests that are in some phase at each instant, ``[T]``.
 
     Args:
-        start: of each request, ``[N]``, NaN for never.
-        end: likewise.
-        otherwise: when it is over anyway where it has no end.
-        clock: the instants, ``[T]``.
+        start: start of each request's phase, ``[N]``, NaN for never.
+        end: end of each request's phase, ``[N]``, NaN for never.
+        otherwise: end to use for requests whose ``end`` is NaN, ``[N]``.
+        clock: instants in seconds, ``[T]``.
     """
     begun = ~np.isnan(start)
     over = np.where(np.isnan(end), otherwise, end)[begun]
@@ -132,9 +132,9 @@ def _between(start: Column, end: Column, otherwise: Column, clock: Column) -> np
 
 
 def _outstanding(result: ClusterResult, clock: Column) -> npt.NDArray[np.int64]:
-    """Count at each instant the requests of each replica that are not over, ``[R, T]``."""
+    """Count the unfinished requests of each replica at each instant, ``[R, T]``."""
     own, replicas = result.request_columns, result.replica_columns
-    # Of two pools, a request is the first one's until its KV was handed over.
+    # With two pools, a request belongs to the first until its KV has been handed over.
     stays: dict[str, tuple[str, Column, Column]] = {"": ("replica", own["arrival_s"], own["finish_s"])}
     if "pool" in replicas:
         handed = own["prefilled_s"]
@@ -156,7 +156,7 @@ def _outstanding(result: ClusterResult, clock: Column) -> npt.NDArray[np.int64]:
 
 
 def _pools(result: ClusterResult, clock: Column) -> dict[str, Any] | None:
-    """Return of each pool the ledger over time, percent of the cache; None where there are none."""
+    """Return each pool's ledger over time in percent of the cache; None if there are no pools."""
     if result.steps is None or result.steps.empty:
         return None
     return {

@@ -1,11 +1,11 @@
-// Data: arrays and plotly.js were deflated and written in base64; each is inflated once.
+// Data: arrays and plotly.js, stored deflated in base64; each is inflated once.
 
 function inflated(base64) {
   const bytes = Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate")));
 }
 
-// The page's policy lets this script run because its hash is there.
+// The page's content security policy allows this script by its hash.
 async function runDeflated(holder) {
   const script = make("script", { textContent: await inflated(holder.textContent).text() });
   holder.replaceWith(script);
@@ -16,7 +16,7 @@ async function unpack(packed) {
   if (packed.type === "Float64Array") return new Float64Array(raw);
   const whole = new Int32Array(raw);
   if (packed.type === "Int32Array") return whole;
-  for (let i = 1; i < whole.length; i += 1) whole[i] += whole[i - 1];  // steps, from one to the next
+  for (let i = 1; i < whole.length; i += 1) whole[i] += whole[i - 1];  // stored as differences
   if (packed.type === "Names") return Array.from(whole, String);
   return Float64Array.from(whole, (part) => (part < 0 ? (part === -1 ? NaN : Infinity) : part / packed.scale));
 }
@@ -24,7 +24,7 @@ async function unpack(packed) {
 async function unpackAll(value) {
   if (value === null || typeof value !== "object") return value;
   if (Array.isArray(value)) {
-    // Names are many and hold nothing to unpack.
+    // There are many names, and none holds anything to unpack.
     return value.length && typeof value[0] === "object" ? Promise.all(value.map(unpackAll)) : value;
   }
   if (typeof value.deflated === "string" && typeof value.type === "string") return unpack(value);

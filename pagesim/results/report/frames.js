@@ -1,6 +1,6 @@
-// Frames: states of the memory that can be wound to any instant. Each is stored as what differs from the one before.
+// Frames: memory states that can be wound to any instant. Each is stored as differences from the previous one.
 
-// Why requests hold blocks and do not run.
+// Why requests hold blocks without running.
 const PARKED = {
   loading: "held by a request that does not run: its tokens are being loaded, or are and it waits for its turn",
   fenced: "held by a request that was aborted, until the batch in flight is over that serves it",
@@ -17,7 +17,7 @@ class Cells {
     this.references = new Int32Array(size);
     this.at = -1;
     this.next = 0;
-    this.kept = new Map(); // copies on the way, so that winding back is short
+    this.kept = new Map(); // copies of some states, so that winding back is fast
     this.keep();
   }
 
@@ -53,12 +53,12 @@ class Frames {
     this.swap = new Cells(data.swapped, Math.min(data.cpu_blocks, data.most_cells));
     this.lengths = new Int32Array(data.stays.final.length);
     this.needed = new Int32Array(data.stays.final.length);
-    this.unit = data.page || data.block_size; // what the states of a block sum to: bytes, or token slots
+    this.unit = data.page || data.block_size; // size of a block: bytes, or token slots
     this.index = Object.fromEntries(entries.flatMap(({ keys }, i) => keys.map((key) => [key, i])));
     this.starts = new Int32Array(data.clock.length + 1);
     data.present.sizes.forEach((size, i) => { this.starts[i + 1] = this.starts[i] + size; });
     this.frame = -1;
-    // The swap places that are ever taken: the others are not drawn.
+    // Range of the swap blocks that are ever used; the others are not drawn.
     let low = Infinity, high = -1, next = 0;
     for (const size of data.swapped.sizes) {
       let block = 0;
@@ -70,7 +70,7 @@ class Frames {
     this.swapRange = high < 0 ? null : [low, high + 1];
   }
 
-  // Wind to the frame that stands for an instant's number.
+  // Wind to the frame of an instant, given by number.
   seek(slot) {
     this.frame = this.data.shown[slot];
     this.device.seek(this.frame);
@@ -86,27 +86,27 @@ class Frames {
   get iteration() { return this.data.iteration[this.frame]; }
   get external() { return this.data.external[this.frame] === 1; }
   get counts() { return this.data.counts.subarray(3 * this.frame, 3 * this.frame + 3); }
-  // The ledger in the order of `entries`; a system has no more of them than its memory needs.
+  // The ledger in the order of `entries`; each system stores only the entries that its memory has.
   get ledger() {
     const own = this.data.entries, first = own.length * this.frame;
     const amounts = Object.fromEntries(own.map((key, i) => [key, this.data.ledger[first + i]]));
     return entries.map((entry) => amountOf(entry, amounts));
   }
 
-  // The KV group that a block belongs to, held or cached; null where there is none, or only one kind of block.
+  // The KV cache group of a held or cached block; null if the block is free or the cache has no groups.
   groupOf(block) {
     const owner = this.device.owner[block];
     if (!this.data.groups || owner === FREE) return null;
     return owner >= 0 ? this.data.stays.group[owner] : CACHED - owner;
   }
 
-  // Why a request holds a block that does not run: an entry of the ledger; null where it runs.
+  // The ledger entry that says why a request holds a block without running; null if it runs.
   parkOf(owner) {
     const park = owner >= 0 ? this.data.stays.park[owner] : 0;
     return park ? this.data.parks[park - 1] : null;
   }
 
-  // What a block holds by state, in the order of `entries`.
+  // The amounts of a block's states, in the order of `entries`.
   parts(block) {
     const parts = new Array(entries.length).fill(0), owner = this.device.owner[block];
     const put = (key, amount) => { if (amount) parts[this.index[key]] += amount; };
@@ -122,7 +122,7 @@ class Frames {
     return parts;
   }
 
-  // Put the states of a block's slots, of so many bytes each or simply counted.
+  // Add the states of a block's slots, each weighted with `slot`: its bytes, or 1.
   fill(put, owner, place, size, slot) {
     const { final, reserved } = this.data.stays;
     const within = (end) => Math.max(0, Math.min(size, end - place * size));
@@ -137,7 +137,7 @@ class Frames {
 
   requestOf(owner) { return owner < 0 ? null : this.data.names[this.data.stays.request[owner]]; }
 
-  // What a cell is, in words: a headline and some lines.
+  // Describe a cell in words: a headline and some lines.
   describe(block) {
     const { block_size: size, stays, several, groups } = this.data, owner = this.device.owner[block];
     const title = `block ${count(block)}`, group = groups ? groups[this.groupOf(block)] : null;

@@ -1,4 +1,4 @@
-"""Frames: snapshots in the form in which a page plays them, each as what differs from the one before."""
+"""Frames: snapshots in the form that a page plays, each stored as differences from the previous one."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from pagesim.results.result import Result
 from pagesim.sim.clock import TICKS_PER_SECOND
 
 EVENTS = ("num_preempted", "blocks_swapped_out", "blocks_swapped_in", "blocks_copied")
-"""Columns of the steps table whose sums between two snapshots the page tells."""
+"""Columns of the steps table that the page shows as sums between two snapshots."""
 
 
 def frames(snapshots: Snapshots, result: Result) -> dict[str, Any]:
-    """Return snapshots for the page; ``frames.js`` says what it reads.
+    """Return snapshots for the page; ``frames.js`` documents the format.
 
     Args:
-        snapshots: of a replay of the result.
-        result: names its requests and holds its steps.
+        snapshots: snapshots from a replay of the result.
+        result: result that provides the names of requests and the steps.
     """
     taken = snapshots.taken
     memory = result.summary["memory"]
@@ -71,7 +71,7 @@ def frames(snapshots: Snapshots, result: Result) -> dict[str, Any]:
 
 
 def _changes(cells: list[Column]) -> dict[str, Any]:
-    """Return, snapshot by snapshot, the cells that differ; blocks as steps from one to the next."""
+    """Return the changed cells of each snapshot, with block numbers as differences."""
     _, owner, place, references = np.concatenate(cells, axis=1)
     return {
         "sizes": pack([each.shape[1] for each in cells]),
@@ -83,11 +83,11 @@ def _changes(cells: list[Column]) -> dict[str, Any]:
 
 
 def _events(clock: npt.NDArray[np.float64], result: Result) -> dict[str, Any] | None:
-    """Return how often things happened between each snapshot and the one before, ``[snapshots]`` each."""
+    """Return the sums of `EVENTS` between each snapshot and the previous one, ``[snapshots]`` each."""
     steps = result.steps
     if steps is None or steps.empty:
         return None
-    # A snapshot shows what its own iteration did. Its clock is that of a row, rounded in the same way.
+    # A snapshot includes its own iteration's events. Its clock equals a row's, rounded in the same way.
     upto = np.searchsorted(steps["clock"].to_numpy(np.float64), clock, "right")
     events = {}
     for name in EVENTS:

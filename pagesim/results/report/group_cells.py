@@ -1,4 +1,4 @@
-"""Group cells: what the blocks of a hybrid cache are, and what the ledger makes of that."""
+"""Group cells: block tables of a hybrid cache, and the ledger computed from its cells."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NULL = -1
 
 
 def tables_of(memory: HybridManager, request: EngineRequest) -> list[Table]:
-    """Return the blocks that a request has in each group, and their places in its table there."""
+    """Return a request's blocks in each group and their indices in the group's block table."""
     tables = []
     for group in range(len(memory.groups)):
         blocks = np.array(memory.block_table(request, group=group), np.int64)
@@ -26,7 +26,7 @@ def tables_of(memory: HybridManager, request: EngineRequest) -> list[Table]:
 
 
 def described(groups: Sequence[KVGroup]) -> list[dict[str, Any]]:
-    """Return what the page must know of each group: what it is called, tokens and bytes of its blocks."""
+    """Return what the page needs to know about each group: name, and tokens and bytes of its blocks."""
     return [
         {
             "name": f"{number} {group.kind.replace('-', ' ')}",
@@ -48,16 +48,16 @@ def ledger_of_groups(
     *,
     parks: Sequence[str] = (),
 ) -> Column:
-    """Return the entries of the strict view, ``[10]`` and one a park, in bytes, from the cells alone.
+    """Return the strict view's entries, ``[10]`` plus one per park, in bytes, computed only from the cells.
 
     Args:
-        cells: as `cells_of` returns them.
-        stays: that are there, ``[S]``.
-        lengths: tokens that they hold, ``[S]``.
-        needed: the first token that any of them attends to from now on, ``[S]``.
-        known: as of `Snapshots.stays`, ``[K, 6]``.
-        memory: knows the groups.
-        parks: entries of what requests hold that do not run, in the order of `LedgerShape.entries`.
+        cells: cells as returned by `cells_of`.
+        stays: stays on the device, ``[S]``.
+        lengths: tokens that each stay holds, ``[S]``.
+        needed: first token to which each stay's tokens still attend, ``[S]``.
+        known: the table `Snapshots.stays`, ``[K, 6]``.
+        memory: block manager with the groups.
+        parks: entries for requests that hold without running, in the order of `LedgerShape.entries`.
     """
     owner, place, _ = cells
     park = park_of(owner, known)

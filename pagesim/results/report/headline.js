@@ -1,4 +1,4 @@
-// Headline: the numbers, the scenario, the percentiles and the preemptions, as tables.
+// Headline: tables of metrics, the scenario, percentiles and preemptions.
 
 const NUMBERS = [
   ["requests\nfinished", ({ requests: { finished, total } }) =>
@@ -65,7 +65,7 @@ function drawHeadline(data) {
   return draw;
 }
 
-// The share of the cache of each category; the parts of internal fragmentation stand behind their sum.
+// Each category's share of the cache; the parts of internal fragmentation follow their sum.
 function drawShares(data) {
   const share = (means, keys) => digits(keys.reduce((sum, key) => sum + (means[key] ?? 0), 0));
   const heads = data.categories.map(({ label, part }) => `${part ? "of which\n" : ""}${label.replace(" ", "\n")},\n%`);
@@ -73,7 +73,7 @@ function drawShares(data) {
     ...data.categories.map(({ keys }) => share(system.summary.memory.strict.per_iteration, keys))]));
 }
 
-// What the systems have in common, and in what they differ; return the options, and which all have alike.
+// Show the options that the systems share and those in which they differ; return all options and the shared ones.
 function drawOptions(data) {
   const all = data.systems.map((system) => system.scenario);
   const names = [...new Set(all.flatMap((options) => Object.keys(options)))];
@@ -111,7 +111,7 @@ function drawScenario(data) {
     `Made by pagesim ${data.version}. What each number means: docs/metrics.md. This page fetches nothing.`;
 }
 
-// "1:window-128" as a reader has it.
+// "1:window-128" in readable form.
 const groupName = (name) => name.replace(":", " ").replace("-", " ");
 
 function drawGroups(data) {
@@ -136,7 +136,7 @@ function drawPercentiles(data) {
   groupColumns(byId("percentiles"), LATENCIES.map(([, label]) => label), points.length);
 }
 
-// Put headings above a table's columns but the first, one above so many.
+// Put headings above a table's columns except the first, each spanning `span` columns.
 function groupColumns(holder, labels, span) {
   const heads = labels.map((label) => make("th", { colSpan: span, scope: "colgroup" }, label));
   for (const row of holder.rows) labels.forEach((_, k) => row.cells[1 + k * span].classList.add("first"));

@@ -1,4 +1,4 @@
-"""Report: a page that a notebook shows in its output."""
+"""Report: a page that notebooks display in their output."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Report:
-    """The page of ``pagesim report``; a notebook shows it in a frame.
+    """The page of ``pagesim report``, displayed by notebooks in a frame.
 
     Attributes:
-        html: the page, which needs nothing else.
+        html: self-contained HTML of the page.
     """
 
     html: str = field(repr=False)
@@ -24,7 +24,7 @@ class Report:
         return out
 
     def _repr_html_(self) -> str:
-        """Return a frame with the page, as Jupyter asks for it."""
+        """Return an iframe with the page, for Jupyter."""
         return (
             f'<iframe srcdoc="{escape(self.html)}" sandbox="allow-scripts" '
             'style="width: 100%; height: 900px; border: 0"></iframe>'

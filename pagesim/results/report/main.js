@@ -1,4 +1,4 @@
-// Main: results side by side, with a map of the memory, and charts that follow it.
+// Main: results side by side, with a memory map and charts that follow it.
 
 start((data) => {
   const bars = drawHeadline(data);
@@ -11,7 +11,7 @@ start((data) => {
   const tree = new TreeView(data);
   const map = new MemoryMap(data, (at, playing) => {
     tree.seekTime(at);
-    // While it plays the charts follow at leisure.
+    // During playback the charts are updated less often.
     if (charts === null || (playing && performance.now() - marked < 300)) return;
     marked = performance.now();
     charts.mark(at);

@@ -1,4 +1,4 @@
-// Map: one or two panes under one clock, with a slider, a play button and a pointer.
+// Map: panes with a common clock, a slider, a play button and a pointer.
 
 class MemoryMap {
   constructor(data, onTime) {
@@ -12,21 +12,21 @@ class MemoryMap {
     this.size = data.cells || byId("size").value;
     byId("size").value = this.size;
     this.panes = [];
-    this.made = new Map(); // a pane a system and side: winding its frames costs
+    this.made = new Map(); // one pane per system and side, because winding frames is slow
     for (const system of data.systems.filter((each) => each.no_frames)) {
       byId("no-map").append(make("li", {}, `${system.name} has no map: ${system.no_frames}.`));
     }
     byId("map-body").hidden = !this.systems.length;
     if (!this.systems.length) return;
     const names = this.systems.map((system) => system.name);
-    // A page that is about what it compares shows all of it; on others two systems are chosen.
+    // A page made for a comparison shows all systems; on others the reader chooses two.
     this.choices = data.beside ? [] : ["left", "right"].map((side) => byId(side));
     this.choices.forEach((choice, k) => {
       names.forEach((name, i) => choice.append(make("option", { value: String(i) }, name)));
       if (k) choice.append(make("option", { value: "-1" }, "nothing"));
       choice.addEventListener("change", () => this.choose());
     });
-    // The first beside the last: a comparison mostly ends with what it is about.
+    // Show the first next to the last system, usually the one of interest.
     if (!data.beside) this.choices[1].value = String(this.systems.length > 1 ? this.systems.length - 1 : -1);
     byId("left-label").hidden = data.beside;
     byId("right-label").hidden = data.beside || this.systems.length < 2;
@@ -41,7 +41,7 @@ class MemoryMap {
     byId("size").addEventListener("change", () => { this.size = byId("size").value; this.draw(); this.drawKey(); });
     this.sayWhatIsLeftOut();
     this.choose();
-    // Half way through the shortest run, when all systems are at work.
+    // Start halfway through the shortest run, when all systems are busy.
     const ends = this.systems.map(({ frames }) => frames.clock[frames.clock.length - 1]);
     this.seekTime((data.instants[0] + Math.min(...ends)) / 2);
   }
@@ -106,7 +106,7 @@ class MemoryMap {
       extra.unshift([`tokens of a request (${REQUEST_COLOURS.length} colours in turn)`, stripes(false)],
         ["held by it, without a token", stripes(true)]);
     }
-    // A cache whose blocks are alike shows states beside one that has groups.
+    // Next to a cache with groups, one without groups shows states.
     const states = this.by === "state" || (this.by === "group" && this.panes.some((pane) => !pane.system.frames.groups));
     drawKey(byId("key"), states ? this.shown : entries.filter(({ key }) => key === "free"), extra, !bySlot);
   }
@@ -121,7 +121,7 @@ class MemoryMap {
     this.onTime(at, this.playing !== null);
   }
 
-  // Move to the instant nearest to a time in seconds.
+  // Move to the instant closest to a time in seconds.
   seekTime(at) {
     const { instants } = this.data, gap = instants[1] - instants[0];
     if (this.systems.length) this.seek(Math.round((at - instants[0]) / gap));

@@ -1,4 +1,4 @@
-"""Pack: arrays and names as text that a page can hold and no reader of HTML takes for anything else."""
+"""Pack: encode arrays and names as text that is safe to embed in HTML."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import numpy as np
 import numpy.typing as npt
 
 NEVER, NOT_KNOWN = -2, -1
-"""Times that are no numbers: infinite ones, and NaN."""
+"""Codes of times that are infinite or NaN."""
 
 _MOST = (1 << 31) - 1
 
 LEVEL = 6
-"""Of zlib: on columns of blocks, 9 takes up to twenty times as long and saves 3 %."""
+"""Level of zlib; on columns of blocks, 9 takes up to twenty times as long and saves 3 %."""
 
 
 def pack(column: npt.ArrayLike) -> dict[str, Any]:
-    """Return whole numbers as 32 bits if they fit, all others as 64-bit floats, deflated, in base64.
+    """Return integers as 32 bits if they fit, and anything else as 64-bit floats, deflated, in base64.
 
-    ``data.js`` reads it: ``type`` names the array, ``deflated`` holds little-endian numbers.
+    ``data.js`` decodes it: ``type`` names the JavaScript array, ``deflated`` holds little-endian numbers.
     """
     values = np.asarray(column)
     fits = values.dtype.kind != "f" and (not values.size or abs(values).max() <= _MOST)
@@ -32,7 +32,7 @@ def pack(column: npt.ArrayLike) -> dict[str, Any]:
 
 
 def pack_times(seconds: npt.ArrayLike) -> dict[str, Any]:
-    """Return times in the smallest decimal part of a second that 32 bits hold, as steps between them."""
+    """Return times as differences, in the smallest decimal fraction of a second that fits into 32 bits."""
     values = np.asarray(seconds, np.float64)
     there = np.isfinite(values)
     latest = float(values[there].max(initial=0.0))
@@ -43,7 +43,7 @@ def pack_times(seconds: npt.ArrayLike) -> dict[str, Any]:
 
 
 def pack_names(names: Iterable[Any]) -> list[str] | dict[str, Any]:
-    """Return names as text, or as numbers if all are."""
+    """Return names as text, or as packed numbers if all of them are integers of up to 9 digits."""
     texts = [str(name) for name in names]
     if all(text.isdecimal() and len(text) < 10 and str(int(text)) == text for text in texts):
         return {"type": "Names", "deflated": _steps(np.array(texts, np.int64))}
@@ -60,6 +60,6 @@ def deflated(raw: bytes) -> str:
 
 
 def embed(value: Any) -> str:
-    """Return JSON for a script element: nothing in it can end the element or begin a comment."""
+    """Return JSON for a script element, escaped so that it cannot end the element or begin a comment."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

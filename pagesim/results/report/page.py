@@ -1,4 +1,4 @@
-"""Page: results side by side, with a map of the memory from a replay."""
+"""Page: results side by side, with a memory map from a replay."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from pagesim.results.tree_snapshots import TreeSnapshots, has_tree, trees_of
 from pagesim.sim.clock import LONGEST_S, to_tick_column
 
 INSTANTS, FEW_INSTANTS = 400, 60
-"""Frames of the memory map, unless asked otherwise: as many as that, or fewer where they hold much."""
+"""Default number of frames of the memory map, and its minimum where frames hold many changes."""
 
 MOST_CHANGES = 150_000
-"""Blocks that frames may show in another state than the one before, in all; some 3 bytes of the page each."""
+"""Limit on block changes between frames, in total, for the default; each adds about 3 bytes to the page."""
 
 MOST_INSTANTS = 5000
 
@@ -43,7 +43,7 @@ SECTIONS = (
     "requests",
     "scenario",
 )
-"""From top to bottom, by their ids."""
+"""Ids of the page's sections, from top to bottom."""
 
 SCRIPTS = (
     "data.js",
@@ -59,7 +59,7 @@ SCRIPTS = (
     "theme.js",
     "main.js",
 )
-"""One after another in one function, so that they share their names and keep them to themselves."""
+"""Scripts, concatenated within one function so that they share a private scope."""
 
 
 def write_report(
@@ -70,16 +70,16 @@ def write_report(
     instants: int | None = None,
     progress: Say = lambda _: None,
 ) -> None:
-    """Write a page about one or several results, which shows them side by side.
+    """Write a page that shows one or several results side by side.
 
     Args:
-        folders: results of ``pagesim run``, ``pagesim run --policies`` or `Result.save`; or all of
-            ``pagesim run --replicas``, of which a page has no memory map.
-        out: the HTML file; it appears whole or not at all.
-        window: first and last second that the memory map shows; the whole run when left out.
-        instants: frames of the memory map, 2 to 5000; 0 leaves it out, and nothing is replayed. None for 400,
-            or for fewer where most blocks change from each to the next, so that the page stays small.
-        progress: called with what is being done.
+        folders: results of ``pagesim run``, ``pagesim run --policies`` or `Result.save`; or only results of
+            ``pagesim run --replicas``, whose page has no memory map.
+        out: HTML file, written completely or not at all.
+        window: first and last second of the memory map; None for the whole run.
+        instants: frames of the memory map, 2 to 5000; 0 omits it without a replay. None for 400, or fewer if
+            many blocks change between frames, to keep the page small.
+        progress: callback for progress messages.
 
     Raises:
         PagesimError: a folder holds no result, an argument is out of bounds, or the file cannot be written.
@@ -125,7 +125,7 @@ def write_report(
 
 
 def rows_of(entries: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the rows of a table about memory as a page draws them, see `categories`."""
+    """Return the rows of a memory table in the form that pages draw, see `categories`."""
     return [
         {"key": key_of(row), "label": row.label, "keys": row.entries, "part": row.is_part}
         for row in categories(entries)
@@ -133,7 +133,7 @@ def rows_of(entries: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _looked_at(source: Source, ticks: list[int], progress: Say) -> Snapshots | TreeSnapshots | str:
-    """Replay a run; return snapshots of its memory, or of its tree, or why there are none."""
+    """Replay a run and return snapshots of its memory or tree, or the reason why there are none."""
     result, over = source.result, requests_over(source.name, source.result, progress)
     try:
         if has_tree(result):
@@ -163,13 +163,13 @@ def _system(source: Source, shown: Snapshots | TreeSnapshots | str) -> dict[str,
 
 
 def _instants_of(results: Sequence[Result]) -> int:
-    """Return how many frames a page has unless asked otherwise."""
+    """Return the default number of frames of a page."""
     blocks = changes = 0
     for result in results:
         memory = result.summary["memory"]
         blocks += memory["num_blocks"]
         columns = result.request_columns
-        # A block is taken, and given back.
+        # Each block is allocated and released once.
         changes += (
             2 * int((columns["prompt_tokens"] + columns["output_tokens"]).sum()) // memory["block_size"]
         )

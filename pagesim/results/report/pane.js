@@ -1,7 +1,7 @@
 // Pane: one system's pool at one instant, as a canvas of cells.
 
 const REQUEST_COLOURS = (() => {
-  // The hues of lines at three lightnesses, ordered so that neighbours differ in more than hue.
+  // The hues of chart lines in three lightnesses, ordered so that neighbours differ in more than hue.
   const hues = [0, 4, 2, 3, 5, 1].map((i) => STYLE.lines[i]);
   const mix = (hex, towards, share) => "#" + [1, 3, 5].map((i) => {
     const value = parseInt(hex.slice(i, i + 2), 16);
@@ -21,7 +21,7 @@ class Pane {
     this.heading = make("h3", {}, system.name);
     this.when = make("span", { className: "muted small" });
     this.canvas = make("canvas", { tabIndex: 0 });
-    this.canvas.setAttribute("role", "application"); // it has keys of its own
+    this.canvas.setAttribute("role", "application"); // it handles keys itself
     this.stack = make("canvas", { className: "stack" });
     this.facts = make("p", { className: "facts" });
     this.swapCanvas = make("canvas");
@@ -41,7 +41,7 @@ class Pane {
     this.canvas.addEventListener("keydown", (event) => this.key(event));
   }
 
-  // A square of whole pixels for each slot: as large as fits. Null where there are too many.
+  // Give each slot a square of whole pixels, as large as possible; null if there are too many slots.
   layoutOfSlots(blocks, width) {
     const size = this.system.frames.block_size;
     let best = null;
@@ -52,7 +52,7 @@ class Pane {
     return best;
   }
 
-  // As many columns, a power of two (a buddy's chunks are then whole rows), as make cells nearly square.
+  // Choose the number of columns, a power of two (so that buddy chunks fill rows), that makes cells most square.
   layout(blocks, width) {
     const bySlot = this.map.size === "slot" ? this.layoutOfSlots(blocks, width) : null;
     if (bySlot) return bySlot;
@@ -91,7 +91,7 @@ class Pane {
     const split = grid.bySlot || (grid.w >= FILL_FROM && grid.h >= 4);
     const fill = split && !grid.bySlot ? fills(pen) : entries.map(colourOf);
     const held = [frames.index.used, frames.index.state];
-    // Rectangles by what they are filled with: a canvas is slow to change its pen.
+    // Group rectangles by fill, because changing a canvas's fill style is slow.
     const groups = new Map();
     const put = (look, x, y, u, v) => {
       let group = groups.get(look);
@@ -124,7 +124,7 @@ class Pane {
     if (frames.swapRange) this.drawSwap(width);
   }
 
-  // The colour of a block's request or KV group, if that is asked for and it has one; else null.
+  // The colour of a block's request or KV cache group, if selected and present; else null.
   colourOf(block) {
     const { by } = this.map, owner = this.frames.device.owner[block];
     if (by === "state") return null;
@@ -133,7 +133,7 @@ class Pane {
     return number === null ? null : REQUEST_COLOURS[number % REQUEST_COLOURS.length];
   }
 
-  // Where runs begin, what is shared, whose cells are pointed at.
+  // Mark the starts of runs, shared blocks and the cells of the owner under the pointer.
   marks(pen, grid, gap) {
     const cells = this.frames.device, edge = style("--edge"), data = this.frames.data;
     if (grid.w >= 3 && !grid.bySlot) {
@@ -234,7 +234,7 @@ class Pane {
       swap ? this.frames.describeSwap(block) : this.frames.describe(block), event);
   }
 
-  // Arrows move the time; with Shift they choose a cell.
+  // Arrow keys move the time; with Shift they select a cell.
   key(event) {
     const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -this.grid.columns, ArrowDown: this.grid.columns };
     const step = steps[event.key];

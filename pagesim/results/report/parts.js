@@ -1,4 +1,4 @@
-// Parts: elements, numbers, colours. Every text goes in as text, never as HTML.
+// Parts: elements, numbers and colours. Texts are always inserted as text, never as HTML.
 
 const byId = (id) => document.getElementById(id);
 
@@ -30,12 +30,12 @@ const instant = (value) => `${value.toLocaleString("en-US", { minimumFractionDig
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// The states of a slot, or of bytes where groups of layers share the blocks. Each has a colour and a hatching, so that colours
-// need not be told apart, and the entries of the ledger (keys) that it stands for.
+// The states of a slot, or of bytes where KV cache groups share the blocks. Each has a colour, a hatching for readers who
+// cannot distinguish colours, and the entries of the ledger (keys) that it represents.
 
 let entries = [];
 
-// What an entry has of amounts by entry of the ledger.
+// The sum of an entry's share of amounts by entry of the ledger.
 const amountOf = (entry, amounts) => entry.keys.reduce((sum, key) => sum + (amounts[key] || 0), 0);
 
 const OF_THE_THEME = { free: "--free", "not requested": "--back" };
@@ -58,12 +58,12 @@ function hatch(context, shape, colour) {
   return context.createPattern(tile, "repeat");
 }
 
-// What to fill a part with in the present theme.
+// The fill of a part in the current theme.
 const fillOf = (context, part) => (part.hatch ? hatch(context, part.hatch, colourOf(part)) : colourOf(part));
 
 const fills = (context) => entries.map((entry) => fillOf(context, entry));
 
-// The same for plotly.js: an area, and a bar.
+// The same for plotly.js, for areas and bars.
 const patternOf = (part) => ({ shape: part.hatch, bgcolor: colourOf(part), fgcolor: "rgba(255,255,255,.45)", size: 7, solidity: 0.2 });
 
 const areaLook = (part) => ({ line: { width: 0, shape: "hv" }, fillcolor: colourOf(part), fillpattern: patternOf(part) });
@@ -96,7 +96,7 @@ function drawStack(canvas, shares, hatched = true) {
   });
 }
 
-// Draw a key: the parts that are shown, then others, each a label and what draws its swatch; hatched if the chart is.
+// Draw a legend: the parts shown, then further entries of a label and a function that draws the swatch; hatched like the chart.
 function drawKey(holder, shown, extra = [], hatched = true) {
   const fill = (part) => (pen) => {
     pen.fillStyle = hatched ? fillOf(pen, part) : colourOf(part);
@@ -109,7 +109,7 @@ function drawKey(holder, shown, extra = [], hatched = true) {
   }));
 }
 
-// Lines beside the pointer.
+// A box with lines of text next to the pointer.
 function showTip(lines, event) {
   const tip = byId("tip");
   tip.replaceChildren(...lines.map((line) => make("div", {}, line)));
@@ -120,7 +120,7 @@ function showTip(lines, event) {
   tip.style.top = `${y}px`;
 }
 
-// Systems: a colour and a dash each.
+// A colour and a dash for each system.
 
 const DASHES = ["solid", "7px,4px", "2px,2px", "7px,2px,2px,2px", "14px,3px", "14px,2px,2px,2px"];
 

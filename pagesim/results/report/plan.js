@@ -1,4 +1,4 @@
-// Plan: where each GPU's memory goes before anything is served, and how many requests fit, plan beside plan.
+// Plan: how each GPU's memory is divided before serving, and how many requests fit, for plans side by side.
 
 const GIB = 2 ** 30;
 const gib = (bytes) => (bytes / GIB).toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 });

@@ -1,4 +1,4 @@
-"""Plans on a page: where each GPU's memory goes before anything is served, and how many requests fit."""
+"""Plans on a page: how each GPU's memory is divided before serving, and how many requests fit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pagesim.results.report.assemble import write_page
 from pagesim.results.report.pack import pack
 
 SHORTEST = 512
-"""Tokens of the shortest requests that a page counts; from these on lengths double."""
+"""Length in tokens of the shortest requests that a page counts; further lengths double."""
 
 SECTIONS = ("memory", "lengths", "log", "groups-section", "scenario")
 
@@ -21,11 +21,11 @@ SCRIPTS = ("data.js", "parts.js", "headline.js", "charts.js", "theme.js", "plan.
 
 
 def write_plan_page(plans: Mapping[str, Plan], out: Path) -> None:
-    """Write a page about plans, side by side.
+    """Write a page that shows memory plans side by side.
 
     Args:
-        plans: by what each is called on the page.
-        out: the HTML file; it appears whole or not at all.
+        plans: memory plans, by their names on the page.
+        out: HTML file, written completely or not at all.
 
     Raises:
         PagesimError: the file cannot be written.
@@ -39,7 +39,7 @@ def _plan(name: str, plan: Plan) -> dict[str, Any]:
     return {
         "name": name,
         "scenario": {"model": plan.system.model, "gpu": plan.system.gpu, **plan.settled},
-        # In the order of the figures: what the engine may not use stands last.
+        # In the order of the figures, where the part that the engine may not use is last.
         "parts": [part._asdict() for part in (*plan.parts[1:], plan.parts[0])],
         "log": list(plan.log),
         "at_once": plan.at_once,
@@ -67,10 +67,10 @@ def _plan(name: str, plan: Plan) -> dict[str, Any]:
 
 
 def _lengths(plan: Plan) -> tuple[list[int], list[int]]:
-    """Return lengths of requests, and of each how many the blocks hold when it is at its last token."""
+    """Return request lengths, and how many requests of each length fit when they are at their last token."""
     longest = plan.settled["max_model_len"]
     lengths = [SHORTEST << doubled for doubled in range(40) if SHORTEST << doubled < longest] + [longest]
-    blocks = plan.blocks.num_blocks - 1  # but for the null block
+    blocks = plan.blocks.num_blocks - 1  # without the null block
     system = plan.system.model_copy(update={"num_blocks": plan.blocks.num_blocks})
     fit = [blocks // holding(system, tokens).blocks for tokens in lengths]
     return lengths, fit

@@ -1,4 +1,4 @@
-"""Tables: what the page shows of a result's tables, cut down to what can be seen."""
+"""Tables: a result's tables, reduced to what a page can show."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from pagesim.results.result import Result, Stored
 from pagesim.sim.clock import TICKS_PER_SECOND
 
 MOST_POINTS = 500
-"""Points over time of a chart."""
+"""Maximum number of points of a chart over time."""
 
 MOST_REQUESTS = 20_000
-"""Requests that the waterfall can find."""
+"""Maximum number of requests in the waterfall."""
 
 QUANTILES = 200
 
@@ -27,7 +27,7 @@ LATENCIES = ("normalized_latency", "ttft", "tpot", "queueing")
 
 
 def over_time(result: Result) -> dict[str, Any] | None:
-    """Return the ledger, the queue and the batch at instants of the run; None where no steps were kept."""
+    """Return the ledger, the queue and the batch at instants of the run; None if no steps were kept."""
     steps = result.steps
     if steps is None or steps.empty:
         return None
@@ -36,7 +36,7 @@ def over_time(result: Result) -> dict[str, Any] | None:
     shown = steps.iloc[rows]
     entries = [name for name in STRICT_ENTRIES if name in steps]
     memory = result.summary["memory"]
-    # Blocks of different sizes are not stacked.
+    # Blocks of different sizes cannot be stacked.
     groups = memory.get("groups", {}) if "page_bytes" in memory else {}
     held = [shown[f"held_blocks_{number}"].to_numpy(np.int64) for number in range(len(groups))]
     return {
@@ -53,7 +53,7 @@ def over_time(result: Result) -> dict[str, Any] | None:
 
 
 def _spread(clock: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Return which rows a chart over time shows: all, or those that hold at instants spread evenly."""
+    """Return the rows that a chart over time shows: all, or those in effect at evenly spaced instants."""
     if len(clock) <= MOST_POINTS:
         return np.arange(len(clock))
     instants = np.linspace(clock[0], clock[-1], MOST_POINTS)
@@ -61,9 +61,9 @@ def _spread(clock: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
 
 
 def tiers(result: Result) -> list[dict[str, Any]]:
-    """Return of each tier its capacity, mean shares, and the chunks of each entry at instants of the run.
+    """Return each tier's capacity, mean shares, and chunks by entry at instants of the run.
 
-    What an entry is in percent of is ``scale``, the capacity; of a tier without a limit the most that it had.
+    Percentages refer to ``scale``, which is the capacity, or the peak content of an unlimited tier.
     """
     table = result.tiers
     found: list[dict[str, Any]] = []
@@ -89,9 +89,9 @@ def tiers(result: Result) -> list[dict[str, Any]]:
 
 
 def distributions(result: Stored) -> dict[str, Any]:
-    """Return quantiles of each latency over the samples of finished requests, and how many these are.
+    """Return quantiles of each latency over the samples of finished requests, and the number of samples.
 
-    The samples are those of ``docs/reference/metrics.md``; None where there are none.
+    ``docs/reference/metrics.md`` defines the samples; None if there are none.
     """
     shares = np.linspace(0, 1, QUANTILES + 1)
     return {
@@ -102,7 +102,7 @@ def distributions(result: Stored) -> dict[str, Any]:
 
 
 def waterfall(result: Result, snapshots: Snapshots | None) -> dict[str, Any]:
-    """Return the requests as times, and the times in between at which they were preempted."""
+    """Return the times of requests and the periods during which they were preempted."""
     columns = result.request_columns
     total = len(columns["arrival_s"])
     rows = np.arange(total)
@@ -140,7 +140,7 @@ def waterfall(result: Result, snapshots: Snapshots | None) -> dict[str, Any]:
 
 
 def preemptions(result: Result, snapshots: Snapshots | None) -> dict[str, Any]:
-    """Return how often requests were preempted, by kind, and what that cost; None for what is not known."""
+    """Return the number and the costs of preemptions, by kind; costs are None or absent if unknown."""
     summary = result.summary
     found: dict[str, Any] = {}
     for kind, swapped in (("recompute", False), ("swap", True)):

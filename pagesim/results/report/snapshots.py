@@ -1,4 +1,4 @@
-"""Snapshots: what the pool of blocks looks like at some instants, and which requests were away when."""
+"""Snapshots: the pool of blocks at given instants, and the periods during which requests were preempted."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from pagesim.scheduling.request import EngineRequest
 from pagesim.setup.prepare import PreparedSystem
 
 STAY = 6
-"""Numbers that are known of a stay."""
+"""Number of fields of a stay."""
 
 PARKED = -(1 << 62)
-"""The precedence of a stay that does not run: the lowest."""
+"""Precedence of a stay whose request does not run, the lowest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +44,17 @@ class Snapshot:
     """The pool in one iteration, after scheduling.
 
     Attributes:
-        clock: ticks at which the iteration was scheduled; of an idle pool, since when it has been idle.
-        iteration: its number; -1 while no request runs.
-        counts: running requests, waiting ones, those in the swap space.
-        external: whether the head of the queue cannot be placed though enough blocks are free.
-        stays: of the samples on the device, those included that hold blocks and do not run, ``[S]``: rows of
-            `Snapshots.stays`; of a hybrid cache one a request and KV group.
-        lengths: tokens that they hold, ``[S]``.
-        needed: the first token that any of theirs attends to from now on, ``[S]``.
-        cells: what differs from the snapshot before, ``[4, C]``, see `cells.changes`; before the first one
-            all is `cells.blank`.
-        swapped: the same of the swap space.
+        clock: ticks at which the iteration was scheduled, or since when the engine has been idle.
+        iteration: number of the iteration; -1 while no request runs.
+        counts: running requests, waiting requests and requests in the swap space.
+        external: whether the request at the head of the queue cannot be placed despite enough free blocks.
+        stays: rows of `Snapshots.stays` for the samples that hold blocks on the device, running or not,
+            ``[S]``; for a hybrid cache one per request and KV cache group.
+        lengths: tokens that each stay holds, ``[S]``.
+        needed: first token to which each stay's tokens still attend, ``[S]``.
+        cells: cells that changed since the previous snapshot, ``[4, C]``, see `cells.changes`; the first
+            snapshot is compared with `cells.blank`.
+        swapped: the same for the swap space.
         ledger: the strict view, ``[E]``, in the order and the unit of `LedgerShape.entries`.
     """
 
@@ -71,7 +71,7 @@ class Snapshot:
 
 
 class _Holding(NamedTuple):
-    """What a stay holds: see `Snapshot`, and `cells_of` for its precedence."""
+    """What a stay holds; see `Snapshot`, and `cells_of` for the precedence."""
 
     stay: int
     table: Table
@@ -82,14 +82,14 @@ class _Holding(NamedTuple):
 
 @dataclass(slots=True)
 class Absence:
-    """A request's time between a preemption and its next iteration.
+    """The period between a request's preemption and its next iteration.
 
     Attributes:
-        row: of the request.
-        swapped: whether its memory was moved away; if not, it is recomputed.
-        tokens: that are computed again when it comes back; 0 unless it is recomputed.
-        blocks: that were moved away.
-        start, end: ticks; an end of -1 means that it never came back.
+        row: trace row of the request.
+        swapped: whether its memory was swapped out; otherwise it is recomputed.
+        tokens: tokens recomputed when the request resumes; 0 if it was swapped.
+        blocks: blocks swapped out.
+        start, end: ticks; an end of -1 means that it never resumed.
     """
 
     row: int
@@ -101,11 +101,11 @@ class Absence:
 
 
 class Snapshots(Looks[Snapshot]):
-    """Looks at an engine's memory.
+    """Takes snapshots of an engine's memory.
 
     Attributes:
-        scheduler: with its memory, which gives its blocks numbers.
-        absences: of the whole run, in order of their beginning.
+        scheduler: scheduler whose block manager numbers its blocks.
+        absences: absences during the whole run, ordered by start.
     """
 
     scheduler: Scheduler
@@ -126,10 +126,10 @@ class Snapshots(Looks[Snapshot]):
 
     @property
     def stays(self) -> Column:
-        """What is known of each stay on a snapshot, ``[K, 6]``.
+        """The stays of all snapshots, ``[K, 6]``.
 
-        Row, sample, final length, reserved tokens, KV group; 0 where the request runs, else which of
-        `Scheduler.parks` it stands in, from 1 on.
+        The columns are row, sample, final length, reserved tokens, KV cache group and park, which is 0 for a
+        running request, else the position in `Scheduler.parks`, counted from 1.
         """
         return np.array(self._stays, np.int64).reshape(-1, STAY)
 
@@ -150,7 +150,7 @@ class Snapshots(Looks[Snapshot]):
             self._leave(Absence(request.row, True, now, self.memory.held_blocks(request)))
 
     def _leave(self, absence: Absence) -> None:
-        # A request that is preempted twice before it runs again was away all the time.
+        # A request preempted twice before it runs again has a single absence.
         if absence.row not in self._away:
             self._away[absence.row] = absence
             self.absences.append(absence)
@@ -190,19 +190,19 @@ class Snapshots(Looks[Snapshot]):
     def _holdings(
         self, request: EngineRequest, chunks: Mapping[EngineRequest, int], park: int = 0
     ) -> list[_Holding]:
-        """Return what each sample of a request holds; of a hybrid cache, what it holds in each KV group.
+        """Return what each sample of a request holds, or what it holds in each group of a hybrid cache.
 
         Args:
-            request: it runs, or holds memory without running.
-            chunks: tokens that requests compute of their prompts.
-            park: see `stays`. A block that a running request has, too, counts as that of the latter.
+            request: request that runs or holds memory without running.
+            chunks: prompt tokens that each request computes.
+            park: park as in `stays`; blocks shared with a running request belong to the latter.
         """
         scheduler, memory = self.scheduler, self.memory
         length = scheduler.stored_length(request) if scheduler.decodes_apart else memory.length(request)
         if isinstance(memory, HybridManager):
             before = length - chunks.get(request, int(request.decodes))
             final = request.final_length
-            # A block that several have counts as that of the one which is furthest behind.
+            # A shared block belongs to the request that is furthest behind.
             return [
                 _Holding(
                     self._stay((request.row, 0, final, final, number, park)),
@@ -218,7 +218,7 @@ class Snapshots(Looks[Snapshot]):
         numbers = (0,) if request.family is None else request.family.numbers
         reserved = reservation_of(memory, request)
         samples = zip(numbers, request.finals, samples_of(memory, request), strict=True)
-        # One that several have counts as that of the one that fills most of it, the last to write.
+        # A shared block belongs to the sample that fills most of it, the last one to write.
         return [
             _Holding(
                 self._stay((request.row, number, final, final if reserved is None else reserved, 0, park)),
@@ -238,15 +238,15 @@ class Snapshots(Looks[Snapshot]):
 
 
 def snapshots_of(result: Result, instants: Sequence[int], *observers: Observer) -> Snapshots:
-    """Replay a stored run; return snapshots of its memory at some instants.
+    """Replay a stored run and return snapshots of its memory at given instants.
 
     Args:
-        result: as `pagesim.load` returns it.
-        instants: ticks, rising.
-        observers: further ones of the replay.
+        result: result as returned by `pagesim.load`.
+        instants: ticks, ascending.
+        observers: further observers of the replay.
 
     Raises:
-        NotReplayed: the run cannot be replayed, what comes of it is not what was stored, or its blocks have
+        NotReplayed: the run cannot be replayed, its outcome differs from the stored one, or its blocks have
             no numbers.
     """
 

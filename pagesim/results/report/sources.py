@@ -1,4 +1,4 @@
-"""Sources: the results that a page is made of, found in folders and named so that they can be told apart."""
+"""Sources: the results that a page shows, found in folders and given distinct names."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pagesim.setup.files import read_manifest, read_sealed
 from pagesim.setup.reading import parse_json
 
 MOST_SYSTEMS = 12
-"""More than these are not compared on one page."""
+"""Maximum number of results compared on one page."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A result and what it is called on the page."""
+    """A result and its name on the page."""
 
     name: str
     result: Result
 
 
 def is_cluster(folder: Path) -> bool:
-    """Say whether a folder holds what ``pagesim run --replicas`` stored.
+    """Return whether a folder holds a result of ``pagesim run --replicas``.
 
     Raises:
         PagesimError: its manifest is damaged.
@@ -34,12 +34,12 @@ def is_cluster(folder: Path) -> bool:
 
 
 def find(folders: Sequence[Path]) -> list[Source]:
-    """Return the results in these folders; a comparison's are those of its policies.
+    """Return the results in these folders; a comparison contributes the results of all its policies.
 
-    Each is called by its policy, and, where several have the same, by its folder, too.
+    Each is named after its policy and, if several share a policy, also after its folder.
 
     Raises:
-        PagesimError: a folder holds no result of ``pagesim run``, or there are too many of them.
+        PagesimError: a folder holds no result of ``pagesim run``, or there are too many results.
     """
     found: list[tuple[Path, Result]] = []
     for folder in folders:

@@ -1,4 +1,4 @@
-// Theme: light or dark, and on paper light; and how a page begins.
+// Theme: light or dark, always light on paper; and how a page starts.
 
 const chosenTheme = () => document.documentElement.dataset.theme;
 
@@ -7,7 +7,7 @@ function setTheme(name) {
   byId("theme").textContent = name === "dark" ? "Light" : "Dark";
 }
 
-// Let the button, and a printer, change the theme, and draw again what has colours of its own.
+// Let the button and printing change the theme, and redraw whatever has its own colours.
 function followTheme(again) {
   byId("theme").addEventListener("click", () => {
     setTheme(chosenTheme() === "dark" ? "light" : "dark");
@@ -18,10 +18,10 @@ function followTheme(again) {
   addEventListener("afterprint", () => { setTheme(before); again(); });
 }
 
-// Show a page: what needs no plotly.js at once, and the charts when plotly.js is there.
+// Show a page: everything that needs no plotly.js at once, and the charts once plotly.js is loaded.
 //
-// `lay` draws what it can of the data and returns how to draw it again in another theme (`again`) or in another size
-// (`resized`), how to draw the charts (`charts`), each if there is any, and what else tests may look at.
+// `lay` draws what it can of the data. It returns optional functions to redraw it in another theme (`again`) or size
+// (`resized`) and to draw the charts (`charts`), and whatever else tests may inspect.
 function start(lay) {
   setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
   show(lay).catch((error) => {

@@ -1,4 +1,4 @@
-// Tiers: beside the device's ledger that of each tier, over the same time, and its means as a table.
+// Tiers: the ledger of each tier next to the device's, over the same time, and its means as a table.
 
 function drawTierTable(data, tiered) {
   const rows = tiered.flatMap(([system, i]) => system.tiers.map((tier, k) =>
@@ -8,7 +8,7 @@ function drawTierTable(data, tiered) {
   leftAlign(byId("tier-table"), 1);
 }
 
-// Lay the charts out; each is drawn by what is returned.
+// Lay the charts out; return a function that draws each.
 function layOutTiers(charts) {
   const { systems } = charts.data;
   const tiered = systems.map((system, i) => [system, i]).filter(([system]) => system.tiers.length);

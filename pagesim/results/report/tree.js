@@ -1,9 +1,9 @@
-// Tree: a radix tree at one instant. A node is as wide as the tokens in it and behind it; what follows it is below it.
+// Tree: a radix tree at one instant. A node's width is the number of tokens in its subtree; its children are below it.
 
 const RECENCY = [[1, "#fde725"], [5, "#7ad151"], [20, "#22a884"], [60, "#2a788e"], [300, "#414487"], [Infinity, "#440154"]];
 const TREE_ROW = 24, LARGEST = 12, NAMED = 6;
 
-// The snapshots of one system, cut apart.
+// The snapshots of one system, split into single ones.
 class Trees {
   constructor(data) {
     this.data = data;
@@ -95,7 +95,7 @@ class TreeView {
     this.draw();
   }
 
-  // The instant that is nearest to a time in seconds.
+  // The instant closest to a time in seconds.
   seekTime(at) {
     if (!this.systems.length) return;
     const { instants } = this.tree.data;
@@ -109,7 +109,7 @@ class TreeView {
     const { tree } = this, width = byId("tree-view").clientWidth || 600;
     const whole = tree.roots.reduce((sum, node) => sum + tree.behind[node], 0);
     this.boxes = [];
-    // Widths are fractions of the whole: a node begins where the one before it ended.
+    // Widths are fractions of the total; a node starts where its preceding sibling ends.
     const put = (nodes, x, depth) => {
       for (const node of nodes) {
         const w = (tree.behind[node] / whole) * width;
@@ -144,7 +144,7 @@ class TreeView {
     this.tell(whole);
   }
 
-  // What a node is filled with, and the ink upon it; also draws the key.
+  // The fill and the text colour of a node; also draws the legend.
   look(pen) {
     const { tree } = this, chosen = document.querySelector('input[name="tree-colour"]:checked').value;
     const key = (...marks) => byId("tree-key").replaceChildren(...marks.map(([label, fill]) => {
@@ -198,7 +198,7 @@ class TreeView {
     if (event !== null) showTip(lines, event);
   }
 
-  // Arrows go to what follows, to what is before, and to the nodes beside.
+  // Arrow keys select a child, the parent or a neighbouring node.
   key(event) {
     const { tree, cursor } = this;
     const beside = (step) => {

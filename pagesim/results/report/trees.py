@@ -1,4 +1,4 @@
-"""Trees: snapshots of a radix tree in the form in which a page draws them."""
+"""Trees: snapshots of a radix tree in the form that a page draws."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from pagesim.results.tree_snapshots import NO_NODE, Column, TreeNode, TreeSnapsh
 from pagesim.sim.clock import TICKS_PER_SECOND
 
 MOST_TREES = 60
-"""Snapshots of a tree on a page, spread over its instants."""
+"""Maximum number of tree snapshots on a page, spread over its instants."""
 
 MOST_NODES = 1500
-"""Nodes of a snapshot on a page: those with the most tokens in them and behind them."""
+"""Maximum number of nodes of a snapshot on a page: those with the most tokens in their subtrees."""
 
 PARENT, START, END, LOCKS, ROW, INSERTED, USED, HITS = range(len(TreeNode._fields))
 
 
 def tree_instants(ticks: list[int]) -> list[int]:
-    """Return those of some instants at which a page shows trees."""
+    """Return the subset of the instants at which a page shows trees."""
     chosen = np.unique(np.linspace(0, len(ticks) - 1, min(len(ticks), MOST_TREES)).round().astype(int))
     return [ticks[i] for i in chosen]
 
 
 def trees(snapshots: TreeSnapshots, result: Result) -> dict[str, Any]:
-    """Return snapshots for the page; ``tree.js`` says what it reads.
+    """Return snapshots for the page; ``tree.js`` documents the format.
 
     Args:
-        snapshots: of a replay of the result.
-        result: names its requests.
+        snapshots: snapshots from a replay of the result.
+        result: result that provides the names of requests.
     """
     drawn = [_drawn(each) for each in snapshots.taken]
     nodes = np.concatenate([each.nodes for each, _ in drawn])
@@ -64,7 +64,7 @@ def trees(snapshots: TreeSnapshots, result: Result) -> dict[str, Any]:
 
 
 def _drawn(snapshot: TreeSnapshot) -> tuple[TreeSnapshot, tuple[int, int]]:
-    """Leave out what is too small to see; also return how many nodes and tokens that is."""
+    """Return a snapshot without nodes too small to see, and the numbers of nodes and tokens left out."""
     nodes = snapshot.nodes
     if len(nodes) <= MOST_NODES:
         return snapshot, (0, 0)
@@ -73,9 +73,9 @@ def _drawn(snapshot: TreeSnapshot) -> tuple[TreeSnapshot, tuple[int, int]]:
     for node in range(len(nodes) - 1, -1, -1):
         if nodes[node, PARENT] != NO_NODE:
             behind[nodes[node, PARENT]] += behind[node]
-    # A node has at least the tokens of those behind it: what is kept is a tree.
+    # A node's subtree has at least the tokens of any descendant's, so the kept nodes form a tree.
     kept = np.sort(np.argsort(-behind, kind="stable")[:MOST_NODES])
-    number = np.full(len(nodes) + 1, NO_NODE)  # the last one is that of the root
+    number = np.full(len(nodes) + 1, NO_NODE)  # the last entry is for the root
     number[kept] = np.arange(len(kept))
     table: Column = nodes[kept]
     table[:, PARENT] = number[table[:, PARENT]]
@@ -86,7 +86,7 @@ def _drawn(snapshot: TreeSnapshot) -> tuple[TreeSnapshot, tuple[int, int]]:
 
 
 def _nearest(node: int, parent: Column, number: Column) -> int:
-    """Return the number of the last kept node on the way to a node."""
+    """Return the number of a node's closest kept ancestor, or of the node itself if it is kept."""
     while node != NO_NODE and number[node] == NO_NODE:
         node = parent[node]
     return int(number[node])

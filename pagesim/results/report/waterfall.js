@@ -1,4 +1,4 @@
-// Waterfall: when each request waited, was computed, answered, and was preempted.
+// Waterfall: when each request was queued, in prefill, decoding or preempted.
 
 const MOST_LINES = 40;
 
@@ -21,7 +21,7 @@ class Waterfall {
     this.range = [0, data.end];
   }
 
-  // Begin around a time with a stretch of which the median request takes a quarter; with all where that is little.
+  // Start around a time with a range four times the median request's duration, or with everything for few requests.
   around(at) {
     if (this.chosen().length <= MOST_LINES) return;
     const { arrival_s: arrivals, finish_s: finishes } = this.system.waterfall;
@@ -50,7 +50,7 @@ class Waterfall {
     this.draw();
   }
 
-  // Requests that are there at some time of the range and that are asked for.
+  // The selected requests that are present at some time in the range.
   chosen() {
     const fall = this.system.waterfall, [from, to] = this.range;
     const name = byId("fall-name").value.toLowerCase(), kind = byId("fall-kind").value;
@@ -67,7 +67,7 @@ class Waterfall {
     return found;
   }
 
-  // A request's phases: what, from, to, and what a preemption cost.
+  // A request's phases: kind, start, end, and the cost of a preemption.
   phases(i) {
     const fall = this.system.waterfall, end = this.data.end;
     const or = (value, other) => (Number.isNaN(value) ? other : value);
