@@ -160,7 +160,7 @@ class Plan:
 
     @property
     def off_by(self) -> tuple[int, float, float] | None:
-        """Number of posted logs of such models, and the estimate's median and largest error (`division.POSTED`)."""
+        """Number of posted logs of such models, with their median and largest error (`division.POSTED`)."""
         if self.division is None:
             return None
         return POSTED[bool(model(self.system.model).tower) and not self.system.language_model_only]
