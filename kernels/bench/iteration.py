@@ -63,7 +63,7 @@ class Iteration:
 
 
 def prepare(point: Point, session: Session) -> Case:
-    """Prepare an iteration that swaps by layer; ``columns`` are for no swap, one in front, and a swap alone."""
+    """Prepare an iteration that swaps by layer; ``columns`` are no swap, one in front, and a swap alone."""
     iteration = Iteration(point, session)
     blocks, pieces, size = point["blocks"], point["pieces"], point["piece_bytes"]
     host = session.host_bytes(blocks * pieces * size).view(blocks, pieces, size)

@@ -117,7 +117,7 @@ def serve(
     """Replay a trace with each block size and way to preempt, always with the same memory.
 
     Args:
-        system: system whose block size and preemption are replaced; its ``num_blocks`` has its own size.
+        system: system whose block size and preemption are replaced; ``num_blocks`` is in its own size.
         trace: trace to replay each time.
         sizes: block sizes, in tokens.
         preemptions: ``default``, ``recompute``, ``swap`` or ``auto``.

@@ -173,7 +173,7 @@ def _served(prompts: PromptBlocks, cache: PrefixCache) -> Iterator[int]:
 def serve_policies(
     system: System, trace: Trace, policies: Sequence[str], capacity: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield one row per policy, which evicts from a tier under a device that runs vLLM v1.
+    """Yield one row per policy, used for a tier beneath a device that runs vLLM v1.
 
     Columns: ``policy``; ``engine_hit_pct``, the share of scheduled requests' prompt tokens that hit on the
     device or in the tier; ``engine_ttft_s``, the mean.

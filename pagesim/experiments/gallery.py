@@ -64,7 +64,7 @@ PARTS = ("not requested", "weights", "activations", "CUDA graphs", "other", *ENT
 def gallery(
     models: Sequence[str] = MODELS, *, gpu: str = "h100", jobs: int | None = None
 ) -> Iterator[FullMemory]:
-    """Yield the memory of each model under each load, as soon as it is known, in order.
+    """Yield the memory of each model under each load, in order of completion.
 
     Args:
         models: names or files, as for ``--model``.

@@ -103,7 +103,7 @@ class Plan:
     def at_once(self) -> int:
         """Number of longest requests that the scheduler can run concurrently without preemption.
 
-        With speculative decoding, whose steps cannot be fast-forwarded, a bound from their final blocks.
+        With speculative decoding, whose steps cannot be fast-forwarded, a bound from final block counts.
         """
         most = min((self.blocks.num_blocks - 1) // self.blocks.least_blocks, self.settled["max_num_seqs"])
         return most if self.is_bound else _at_once(self.system, self.blocks, most)

@@ -27,7 +27,7 @@ from pagesim.sim.process import Decision, Events, start
 from pagesim.workloads.trace import IntColumn
 
 MOST_EMPTY_TURNS = 300
-"""Consecutive turns without a batch that ranks take while prompts are held back and nothing runs."""
+"""Maximum number of consecutive turns without a batch while prompts are held back and nothing runs."""
 
 
 class AttentionRank(Replica):
@@ -56,7 +56,7 @@ class AttentionRank(Replica):
 
 
 class AttentionTurns:
-    """Runs the engines of all ranks: they decide together, and a forward pass lasts as long as the slowest.
+    """Runs the engines of all ranks: they decide together, and a forward pass takes as long as the slowest.
 
     Source: SGLang 0.5.23, ``srt/managers/scheduler.py``, ``event_loop_overlap`` and ``event_loop_normal``.
 

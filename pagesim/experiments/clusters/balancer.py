@@ -75,7 +75,7 @@ class ApiServer:
 
 
 class LoadBalancer:
-    """The `Router` of vLLM's internal load balancing: API servers take turns, and each chooses a rank.
+    """The `Router` of vLLM's own load balancing: API servers take turns, and each chooses a rank.
 
     With several nodes, each has its own servers, which choose only among its ranks (hybrid load balancing).
 

@@ -25,8 +25,8 @@ class Lease:
     """How long a prefiller holds blocks that no decoder pulls.
 
     From a request's arrival at its decoder until its blocks are pulled, the decoder renews the lease at least
-    every ``seconds // 6`` seconds, each time to two thirds of its length. So a lease ends only if no decoder
-    knows of the request, or if two thirds of its length are less than a whole second.
+    every ``seconds // 6`` seconds, each time to two thirds of ``seconds``. So a lease ends only if no decoder
+    knows of the request, or if two thirds of ``seconds`` are less than a whole second.
 
     Source: vLLM 0.33.0, distributed/kv_transfer/kv_connector/v1/nixl/base_scheduler.py,
     ``build_connector_meta``, and base_worker.py, ``_handle_heartbeat``.

@@ -39,7 +39,7 @@ FEWEST = 20
 
 
 class Reads(NamedTuple):
-    """Share of all layers' reads that falls to the layers with the same attention span.
+    """Share of attention over all layers that falls to the layers with the same attention span.
 
     Attributes:
         context: share of a token of context, by bytes read.

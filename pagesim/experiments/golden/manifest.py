@@ -105,7 +105,7 @@ def read_manifest(file: Path) -> list[GoldenLog]:
     """Return the logs of a manifest, without checking that their files exist.
 
     Raises:
-        PagesimError: the file cannot be read or is not TOML, or a field is missing, unknown or mistyped.
+        PagesimError: the file cannot be read or is not TOML, or a field is missing, unknown or ill-typed.
     """
     try:
         manifest = _Manifest.model_validate(parse_toml(read_text(file)))

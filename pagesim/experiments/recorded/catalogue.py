@@ -70,7 +70,7 @@ def of_another_gpu(device: str, name: str) -> str:
 
 
 def _release(version: str) -> str | None:
-    """Return the modelled release with the nearest minor number, the newer of two; None if unknown."""
+    """Return the modelled release with the nearest minor number, the newer of two; None if none fits."""
 
     def numbers(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text[:40].split(".")[:2] if part.isdecimal())
@@ -78,7 +78,7 @@ def _release(version: str) -> str | None:
     own = numbers(version)
     if version in RELEASES or len(own) < 2:
         return version if version in RELEASES else None
-    # From 0.8 on the default engine is v1; earlier engines decide differently.
+    # From 0.8 on the engine is v1; earlier ones decide differently.
     if own < (0, 8):
         return None
     return min(reversed(RELEASES), key=lambda each: abs(_minor(numbers(each)) - _minor(own)))
