@@ -1,6 +1,6 @@
-"""Paged attention in Triton, and the copies that go with it; each op has a reference that runs without a GPU.
+"""Paged attention in Triton and the block copies that it needs; every op has a reference without a GPU.
 
-Neither torch nor triton is imported before a name is used, and triton not before a kernel runs.
+torch and triton are not imported before a name is used, and triton not before a kernel runs.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,7 @@ _HOMES = {
     "checks": {"checked_bounds"},
     "ops": {"mla_decode_attention", "paged_attention"},
 }
-"""Modules and what of theirs is public; the rest is in ``cache_ops``."""
+"""Public names by module; all others are in ``cache_ops``."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,20 +1,20 @@
-"""Paged attention: one kernel for decode, prefill and batches of both, in one pass or in splits.
+"""Paged attention: one kernel for decode, prefill and mixed batches, in one pass or in splits.
 
-A sequence's queries are the last tokens of its context, and each sees itself and all tokens before it: one
-query is a decode step, a few verify a speculated continuation, many are a prompt or a chunk of one.
+A sequence's queries are the last tokens of its context, and each sees itself and all tokens before it. One
+query is a decode step, a few verify draft tokens, and many are a prompt or a chunk of one.
 
-A program takes BLOCK_M rows of one sequence and one KV head. Rows are queries times the query heads that
-read the KV head, so every key that is loaded serves all of them and tensor cores have a matrix even where
-there is one query. It goes through the tokens that its rows see in tiles of BLOCK_N, with online softmax.
-With one split it writes the result (v1 of vLLM's kernels: one pass); with several each takes a part of the
-context and writes a partial result, and ``reduce.py`` puts these together (v2: split and reduce).
+A program handles BLOCK_M rows of one sequence and one KV head. Rows are queries times the query heads that
+share the KV head, so every loaded key serves all of them, and tensor cores get a matrix even for one query.
+The program iterates over the visible tokens in tiles of BLOCK_N, with online softmax. With one split it
+writes the result (v1 of vLLM's kernels: one pass). With several, each handles a part of the context and
+writes a partial result, and ``reduce.py`` combines these (v2: split and reduce).
 
-What makes decode fast is bytes in flight:
+Decode is fast if many bytes are in flight:
 
-- The next tile's block ids are loaded before this tile is computed and carried along. Looked up where they
-  are used they would stand in the chain of addresses, and Triton would pipeline the loop half as deep.
-- Where a block is at least a tile, a tile needs one block id, a scalar; else each token needs its own.
-- Only tiles on an edge of what is seen are masked: in loops of their own.
+- The next tile's block ids are loaded before this tile is computed. If they were loaded where they are used,
+  they would be part of the address computation, and Triton would pipeline the loop half as deep.
+- If a block is at least as large as a tile, a tile needs one scalar block id; else each token needs its own.
+- Only tiles at an edge of the visible tokens are masked, in separate loops.
 """
 
 from __future__ import annotations
@@ -211,36 +211,36 @@ CONFIGS = [
         (16, 64, 2, 3), (16, 32, 2, 3), (16, 32, 4, 2), (16, 16, 4, 3), (16, 16, 4, 2), (16, 16, 8, 2),
     )
 ]  # fmt: skip
-"""The fastest on an H100 first: for prompts, for decode, and for vectors so wide that nothing else fits."""
+"""Ordered by speed on an H100: for prompts, for decode, and for vectors too wide for all others."""
 
 
 def fits(config: triton.Config, arguments: Meta, capability: int) -> bool:
-    """Return whether a configuration suits a shape: its rows, and what registers and shared memory hold."""
+    """Return whether a configuration suits a shape's rows and fits into registers and shared memory."""
     m, n, dim = config.kwargs["BLOCK_M"], config.kwargs["BLOCK_N"], arguments["PADDED_DIM"]
     itemsize, kv_itemsize = arguments["Q"].dtype.itemsize, arguments["K_cache"].dtype.itemsize
     threads = 32 * config.num_warps
-    if itemsize == 4:  # multiplied without tensor cores, out of registers
+    if itemsize == 4:  # multiplied from registers, without tensor cores
         return bool(m == n == 16 and threads == 256)
     if m > max(16, arguments["ROWS"]) or (m < min(arguments["ROWS"], 64) and dim <= 256):
         return False
-    if dim < 128 and (m == 128 or (m == 64 and threads == 256)):  # narrow vectors take few warps
+    if dim < 128 and (m == 128 or (m == 64 and threads == 256)):  # narrow vectors need few warps
         return False
     tile = n * dim * kv_itemsize  # bytes of keys
     if not 16 * threads <= tile or (m < 64 and tile > 128 * threads):  # that pass through registers
         return False
-    if m == 16 and n > 16 and dim >= 256:  # wide vectors take short tiles
+    if m == 16 and n > 16 and dim >= 256:  # wide vectors need short tiles
         return False
-    registers = m * (dim + n) // threads  # of a thread, for acc and S
+    registers = m * (dim + n) // threads  # per thread, for acc and S
     if capability < 90:
         registers += n * dim // threads  # K and V pass through registers on their way to the tensor cores
-        if arguments["BLOCK_SIZE"] < n:  # with an address of two registers every 16 bytes
+        if arguments["BLOCK_SIZE"] < n:  # one address of two registers per 16 bytes
             registers += 4 * tile // 16 // threads
     shared = 2 * tile * (config.num_stages - 1) + m * dim * itemsize
     return bool(registers <= (160 if capability >= 90 else 112) and shared <= 140 * 1024)
 
 
 def choose_config(arguments: Meta, capability: int) -> triton.Config:
-    """Return the first configuration that fits the kernel's arguments on a GPU; the last fits any."""
+    """Return the first configuration that fits the kernel's arguments on a GPU; the last fits always."""
     return next((each for each in CONFIGS if fits(each, arguments, capability)), CONFIGS[-1])
 
 
@@ -261,10 +261,10 @@ def launches(
     min_split: int = 0,
     config: triton.Config | None = None,
 ) -> list[Launch]:
-    """Return what is to be run, in order, for the arguments of the op, checked and none left out.
+    """Return the launches for the op's arguments, in order; all arguments are given and checked.
 
-    Beside those a split has at least ``min_split`` tokens, and ``config`` is the configuration of the
-    kernel, or None to choose.
+    ``min_split`` is the minimum number of tokens per split, and ``config`` is the kernel's configuration, or
+    None to choose one.
     """
     (tokens, q_heads, _), kv_heads = q.shape, cache.sizes.kv_heads
     batch, group, split = len(context_lens), q_heads // kv_heads, num_splits > 1
@@ -309,21 +309,21 @@ def launches(
 
 
 def choose_splits(programs: int, max_context: int, device: torch.device) -> int:
-    """Return into how many splits contexts are cut so that a GPU is busy: 1 if its programs do by themselves.
+    """Return the number of splits per context that keeps a GPU busy; 1 if its programs suffice.
 
-    Two programs run on a multiprocessor at once, and a split has 64 tokens at least: on an H100 one sequence
-    of 1,024 tokens takes 9.3 µs in 16 splits and 13.1 in four.
+    Two programs run on a multiprocessor at once, and a split has at least 64 tokens. On an H100, one sequence
+    of 1,024 tokens takes 9.3 µs in 16 splits and 13.1 µs in four.
 
     Args:
-        programs: of one split.
-        max_context: tokens of the longest context there can be.
-        device: where it runs; of an H200's 132 multiprocessors on a CPU.
+        programs: number of programs per split.
+        max_context: tokens of the longest possible context.
+        device: device of the kernel; on a CPU, the 132 multiprocessors of an H200 are assumed.
     """
     return max(1, min(max_context // 64, 2 * multiprocessors(device) // max(1, programs), 128))
 
 
 def capability_of(device: torch.device) -> int:
-    """Return a device's compute capability times ten; 90, an H200's, on a CPU."""
+    """Return a device's compute capability times ten; 90 (that of an H200) on a CPU."""
     if device.type != "cuda":
         return 90
     major, minor = torch.cuda.get_device_capability(device)
@@ -331,7 +331,7 @@ def capability_of(device: torch.device) -> int:
 
 
 def multiprocessors(device: torch.device) -> int:
-    """Return how many multiprocessors a device has; 132, an H200's, on a CPU."""
+    """Return a device's number of multiprocessors; 132 (that of an H200) on a CPU."""
     if device.type != "cuda":
         return 132
     return int(torch.cuda.get_device_properties(device).multi_processor_count)

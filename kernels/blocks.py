@@ -1,7 +1,7 @@
-"""Whole blocks of many caches moved in one launch: copied, gathered to swap out, scattered to swap in.
+"""Moves whole blocks of many caches in one launch: copies, gathers for swap-out, scatters for swap-in.
 
-A block is moved as words of 32 bits, four a thread, whatever its type and layout. The caches' addresses are
-an array that the kernel reads, so that keys and values of all layers move together.
+A block is moved as 32-bit words, four per thread, whatever its type and layout. The kernel reads the caches'
+addresses from an array, so that keys and values of all layers move together.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pagesim.kernels.cache import BlockPool
 from pagesim.kernels.launch import Launch
 
 WORDS = 4096
-"""Words a program moves: 16 KB, which 128 threads have in flight as eight loads of 16 bytes each."""
+"""Words per program: 16 KB, which 128 threads keep in flight as eight loads of 16 bytes each."""
 
 
 @triton.jit
@@ -56,17 +56,17 @@ def move_kernel(
 
 
 def copy(pool: BlockPool, pairs: Tensor) -> Launch:
-    """Return what copies block ``pairs[i, 0]`` to block ``pairs[i, 1]`` in every cache."""
+    """Return a launch that copies block ``pairs[i, 0]`` to block ``pairs[i, 1]`` in every cache."""
     return _launch(pool, pool.addresses, pairs[:, 0], pool.addresses, pairs[:, 1])
 
 
 def gather(pool: BlockPool, block_ids: Tensor, out: Tensor) -> Launch:
-    """Return what copies blocks of every cache to ``out``, ``[ids, caches, *block]``."""
+    """Return a launch that copies blocks of every cache to ``out``, ``[ids, caches, *block]``."""
     return _launch(pool, pool.addresses, block_ids, _words(out), None)
 
 
 def scatter(staging: Tensor, pool: BlockPool, block_ids: Tensor) -> Launch:
-    """Return what copies ``staging``, ``[ids, caches, *block]``, to blocks of every cache."""
+    """Return a launch that copies ``staging``, ``[ids, caches, *block]``, to blocks of every cache."""
     return _launch(pool, _words(staging), None, pool.addresses, block_ids)
 
 
@@ -77,7 +77,7 @@ def _words(staging: Tensor) -> Tensor:
 def _launch(
     pool: BlockPool, source: Tensor, source_ids: Tensor | None, target: Tensor, target_ids: Tensor | None
 ) -> Launch:
-    """Return a move; a side without ids is staging memory."""
+    """Return the launch of a move; a side without ids is staging memory."""
     ids = source_ids if source_ids is not None else target_ids
     assert ids is not None, "one side is the pool"
     piece = min(WORDS, triton.next_power_of_2(pool.words))

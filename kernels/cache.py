@@ -1,14 +1,14 @@
-"""What kernels read and write, checked once: caches with layout and scales, pools of blocks.
+"""What kernels read and write, checked once: caches with their layout and scales, and block pools.
 
-A check in Python takes as long as a small kernel. So what holds for a cache as long as it lives is checked
-when the object is made, and every launch takes the arguments that were listed then.
+A check in Python takes as long as a small kernel. So whatever holds for the lifetime of a cache is checked
+when the object is created, and every launch reuses the arguments prepared then.
 
 | layout | key cache and value cache |
 |---|---|
 | ``NHD`` | ``[blocks, block_size, kv_heads, D]`` |
 | ``HND`` | ``[blocks, kv_heads, block_size, D]`` |
 
-They are named as FlashInfer names them. The block is the first axis, so copies and swaps move whole blocks.
+The names are FlashInfer's. The block is the first axis, so that copies and swaps move whole blocks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ROPE_DIMS = (32, 64)
 
 
 class Sizes(NamedTuple):
-    """What a cache holds: blocks of ``block_size`` token slots, with a vector of D elements a KV head."""
+    """Size of a cache: blocks of ``block_size`` token slots, with one vector of D elements per KV head."""
 
     num_blocks: int
     block_size: int
@@ -41,14 +41,14 @@ class Sizes(NamedTuple):
     head_dim: int
 
     def shape(self, layout: str = "NHD") -> tuple[int, int, int, int]:
-        """Return the shape of a key cache, and of a value cache, in a layout."""
+        """Return the shape of a key cache or value cache in a layout."""
         blocks, block_size, kv_heads, head_dim = self
         inner = (kv_heads, block_size) if layout == "HND" else (block_size, kv_heads)
         return (blocks, *inner, head_dim)
 
 
 class Cache:
-    """Keys and values of one layer, how they lie in memory, and what FP8 numbers are multiplied by.
+    """Keys and values of one layer, with their memory layout and the scales of FP8 values.
 
     A contiguous batch is a cache whose blocks are whole sequences: ``[batch, max_context, kv_heads, D]`` with
     the block table ``[[0], [1], …]``.
@@ -57,17 +57,17 @@ class Cache:
         key_cache: blocks of keys in ``layout``; float16, bfloat16, float32 or FP8 (e4m3).
         value_cache: blocks of values in ``layout``, of the same type.
         layout: ``NHD`` or ``HND``.
-        k_scale: what a stored FP8 key is multiplied by: one number, or float32 ``[kv_heads]``.
-        v_scale: the same of values.
+        k_scale: factor for stored FP8 keys: one number, or float32 ``[kv_heads]``.
+        v_scale: factor for stored FP8 values: one number, or float32 ``[kv_heads]``.
 
     Attributes:
-        sizes: blocks, tokens a block, KV heads, elements of a vector.
+        sizes: blocks, tokens per block, KV heads, elements per vector.
         keys: the key cache as ``[blocks, block_size, kv_heads, D]``, a view.
-        values: the value cache likewise.
-        arguments: where elements are, as the kernels take it.
+        values: the value cache as ``[blocks, block_size, kv_heads, D]``, a view.
+        arguments: kernel arguments that locate the elements.
 
     Raises:
-        PagesimError: tensors, layout and scales do not fit together.
+        PagesimError: tensors, layout and scales do not match.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Cache:
         return {
             "K_cache": self.key_cache,
             "V_cache": self.value_cache,
-            # Of pointers that are not read there must be some.
+            # Kernels need valid pointers even where they do not read them.
             "k_scale": self._per_head(self.k_scale) if self.is_fp8 else self.key_cache,
             "v_scale": self._per_head(self.v_scale) if self.is_fp8 else self.key_cache,
             "stride_k_block": keys.stride(0),
@@ -131,20 +131,20 @@ class Cache:
 
 
 class LatentCache:
-    """Latents of one layer (MLA), each beside the rotated part of its token's key.
+    """Latents of one layer (MLA), each followed by the rotated part of its token's key.
 
     Args:
         cache: ``[blocks, block_size, latent_dim + rope_dim]``; float16, bfloat16 or float32.
-        latent_dim: how many of a token's numbers are latents, and so its value: 512 in DeepSeek-V2, V3 and
-            Kimi K2, 256 in MiniCPM3. The others are the rotated part, 64 or 32 of them.
+        latent_dim: number of latents per token, which are also its value: 512 in DeepSeek-V2, V3 and
+            Kimi K2, 256 in MiniCPM3. The remaining 64 or 32 numbers are the rotated part.
 
     Attributes:
-        sizes: blocks, tokens a block, one KV head, numbers of a token.
-        rope_dim: numbers beside the latents.
-        arguments: where numbers are, as the kernels take it.
+        sizes: blocks, tokens per block, one KV head, numbers per token.
+        rope_dim: numbers per token besides the latents.
+        arguments: kernel arguments that locate the numbers.
 
     Raises:
-        PagesimError: the tensor is off, or there are no kernels for such vectors.
+        PagesimError: the tensor is invalid, or there are no kernels for such vectors.
     """
 
     def __init__(self, cache: Tensor, *, latent_dim: int = 512) -> None:
@@ -176,18 +176,18 @@ class LatentCache:
 
 
 class BlockPool:
-    """Tensors of one shape whose blocks, the first axis, are moved together: keys and values of all layers.
+    """Tensors of one shape whose blocks (first axis) are moved together: keys and values of all layers.
 
     Args:
-        caches: of any layout; each block lies in one piece and at a multiple of 16 bytes.
+        caches: tensors of any layout; each block is contiguous and starts at a multiple of 16 bytes.
 
     Attributes:
-        block: the shape of a block in one of them.
-        words: 32-bit words of a block in one of them.
-        stride: words between two blocks.
+        block: shape of a block in one tensor.
+        words: 32-bit words of a block in one tensor.
+        stride: words between the starts of two blocks.
 
     Raises:
-        PagesimError: they do not have one shape, type, device and stride, or blocks in pieces.
+        PagesimError: their shape, type, device or stride differs, or blocks are not contiguous.
     """
 
     def __init__(self, caches: Sequence[Tensor]) -> None:
@@ -204,5 +204,5 @@ class BlockPool:
 
     @cached_property
     def addresses(self) -> Tensor:
-        """Where each of them begins, int64 ``[caches]`` on their device."""
+        """The tensors' start addresses, int64 ``[caches]`` on their device."""
         return torch.tensor([cache.data_ptr() for cache in self.caches], device=self.device)

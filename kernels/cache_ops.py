@@ -1,4 +1,4 @@
-"""The ops that move what is cached: writing, copying, gathering and scattering blocks. See ``ops.py``."""
+"""The ops that move cached data: writing, copying, gathering and scattering blocks. See ``ops.py``."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def reshape_and_cache(
     """Write new tokens' keys and values into their slots, in the cache's layout and type.
 
     Args:
-        key: ``[tokens, kv_heads, D]``; in FP8 it is divided by the cache's scale, and what then exceeds ±448
-            becomes ±448; NaN stays NaN.
-        value: as ``key``.
-        cache: of the type of ``key``, or FP8.
-        slot_mapping: int64 ``[tokens]``, ``block · block_size + slot in it``; −1 for a token that is not
-            written. No slot may occur twice.
-        backend: what does it.
-        check: whether the other arguments are looked at.
+        key: ``[tokens, kv_heads, D]``. For FP8 it is divided by the cache's scale and clipped to ±448; NaN
+            stays NaN.
+        value: like ``key``.
+        cache: cache of the same type as ``key``, or FP8.
+        slot_mapping: int64 ``[tokens]``, ``block · block_size + slot in the block``; −1 for a token that is
+            not written. No slot may occur twice.
+        backend: implementation to use.
+        check: whether to check the other arguments.
 
     Raises:
-        PagesimError: an argument is off.
+        PagesimError: an argument is invalid.
     """
     if check:
         check_kind("cache", cache, Cache)
@@ -71,18 +71,18 @@ def mla_write(
     backend: str = "auto",
     check: bool = True,
 ) -> None:
-    """Write new tokens' latents, and the rotated parts of their keys, into their slots.
+    """Write new tokens' latents and the rotated parts of their keys into their slots.
 
     Args:
         latent: ``[tokens, latent_dim]``, of the cache's type.
-        rope: ``[tokens, rope_dim]``, likewise.
-        cache: where to.
-        slot_mapping: int64 ``[tokens]``; as of ``reshape_and_cache``.
-        backend: what does it.
-        check: whether the other arguments are looked at.
+        rope: ``[tokens, rope_dim]``, of the cache's type.
+        cache: cache to write to.
+        slot_mapping: int64 ``[tokens]``, as for ``reshape_and_cache``.
+        backend: implementation to use.
+        check: whether to check the other arguments.
 
     Raises:
-        PagesimError: an argument is off.
+        PagesimError: an argument is invalid.
     """
     if check:
         check_kind("cache", cache, LatentCache)
@@ -106,23 +106,23 @@ def gather_sequences(
     out: tuple[Cache, Tensor] | None = None,
     check: bool = True,
 ) -> tuple[Cache, Tensor]:
-    """Copy paged contexts into contiguous ones: what attention without a paged kernel begins with.
+    """Copy paged contexts into contiguous ones, as attention without a paged kernel must.
 
-    It is torch's own gather of whole blocks, which is what systems without paged kernels do.
+    The copy is torch's own gather of whole blocks, as in systems without paged kernels.
 
     Args:
-        cache: whose contexts.
+        cache: cache that holds the contexts.
         block_table: int32 ``[batch, max_blocks]``.
-        context_lens: int32 ``[batch]``; what lies beyond them in the result is arbitrary.
-        max_context: the longest context, if it is known; without it as the table has room for.
-        out: what an earlier call for such a batch returned, to write to.
-        check: whether the other arguments are looked at.
+        context_lens: int32 ``[batch]``; the result is arbitrary beyond these lengths.
+        max_context: the longest context, if known; otherwise, the table's capacity is used.
+        out: result of an earlier call for such a batch, to be overwritten.
+        check: whether to check the other arguments.
 
     Returns:
-        A cache in which the blocks of each sequence lie in order one after another, and its block table.
+        A cache in which the blocks of each sequence are contiguous and in order, and its block table.
 
     Raises:
-        PagesimError: an argument is off.
+        PagesimError: an argument is invalid.
     """
     if check:
         check_kind("cache", cache, Cache)
@@ -150,14 +150,14 @@ def copy_blocks(
     """Copy blocks within each of several caches, in one launch (copy-on-write).
 
     Args:
-        caches: tensors of one shape whose first axis is the block: the key and value caches of all layers,
-            say. A ``BlockPool`` of them was checked when it was made.
-        pairs: int64 ``[pairs, 2]``, from and to. No block may be written twice, nor written and read.
-        backend: what does it.
-        check: whether the pairs are looked at.
+        caches: tensors of one shape whose first axis is the block, such as the key and value caches of all
+            layers. A ``BlockPool`` of them was already checked when it was created.
+        pairs: int64 ``[pairs, 2]``, (from, to). No block may be written twice, or both written and read.
+        backend: implementation to use.
+        check: whether to check the pairs.
 
     Raises:
-        PagesimError: an argument is off.
+        PagesimError: an argument is invalid.
     """
     pool = _pool_of(caches)
     if check:
@@ -182,20 +182,20 @@ def gather_blocks(
     backend: str = "auto",
     check: bool = True,
 ) -> Tensor:
-    """Copy blocks of several caches next to each other, in one launch: what a swap sends out in one piece.
+    """Gather blocks of several caches next to each other, in one launch, so that a swap sends one piece.
 
     Args:
         caches: tensors of one shape whose first axis is the block, or a ``BlockPool`` of them.
         block_ids: int64 ``[ids]``.
-        out: ``[ids, caches, *block]`` to write to.
-        backend: what does it.
-        check: whether ids and memory are looked at.
+        out: ``[ids, caches, *block]`` to write to, if given.
+        backend: implementation to use.
+        check: whether to check ids and memory.
 
     Returns:
-        ``[ids, caches, *block]``: of each block its part in every cache.
+        ``[ids, caches, *block]``: each block's part in every cache.
 
     Raises:
-        PagesimError: an argument is off.
+        PagesimError: an argument is invalid.
     """
     pool = _pool_of(caches)
     if check:
@@ -222,17 +222,17 @@ def scatter_blocks(
     backend: str = "auto",
     check: bool = True,
 ) -> None:
-    """Copy what ``gather_blocks`` gathered into blocks of several caches, in one launch.
+    """Copy the result of ``gather_blocks`` into blocks of several caches, in one launch.
 
     Args:
         staging: ``[ids, caches, *block]``.
         caches: tensors of one shape whose first axis is the block, or a ``BlockPool`` of them.
-        block_ids: int64 ``[ids]``, none twice.
-        backend: what does it.
-        check: whether ids and memory are looked at.
+        block_ids: int64 ``[ids]``, without repetition.
+        backend: implementation to use.
+        check: whether to check ids and memory.
 
     Raises:
-        PagesimError: an argument is off.
+        PagesimError: an argument is invalid.
     """
     pool = _pool_of(caches)
     if check:
@@ -253,5 +253,5 @@ def _check_ids(pool: BlockPool, block_ids: Tensor, *, distinct: bool = False) ->
 
 
 def _pool_of(caches: BlockPool | Sequence[Tensor]) -> BlockPool:
-    """Return a pool of these caches, checked here unless it is one already."""
+    """Return a pool of these caches, checked here unless it already is a pool."""
     return caches if isinstance(caches, BlockPool) else BlockPool(caches)

@@ -1,4 +1,4 @@
-"""The cache write: new keys and values go to their slots, in the cache's layout and type."""
+"""The cache write: stores new keys and values in their slots, in the cache's layout and type."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pagesim.kernels.cache import Cache, LatentCache
 from pagesim.kernels.launch import Launch
 
 TOKENS = 16
-"""Tokens a program: with vectors of 128 numbers in 16 bits 4 KB each of keys and values."""
+"""Tokens per program: with vectors of 128 16-bit numbers, 4 KB each of keys and values."""
 
 
 @triton.jit
@@ -84,12 +84,12 @@ def cache_write_kernel(
 
 
 def launch(key: Tensor, value: Tensor, cache: Cache | LatentCache, slot_mapping: Tensor) -> Launch:
-    """Return what writes new tokens.
+    """Return a launch that writes new tokens.
 
     Args:
         key: ``[tokens, kv_heads, D]``; for latents ``[tokens, latent_dim]``.
-        value: as ``key``; for latents the rotated part, ``[tokens, rope_dim]``.
-        cache: where to.
+        value: like ``key``; for latents the rotated part, ``[tokens, rope_dim]``.
+        cache: cache to write to.
         slot_mapping: int64 ``[tokens]``.
     """
     if isinstance(cache, LatentCache):

@@ -1,4 +1,4 @@
-"""What the arguments of an op must be; whatever is off is a sentence that names the argument."""
+"""Checks of the ops' arguments, whose errors name the argument in one sentence."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _checked: ContextVar[bool] = ContextVar(
 
 @contextmanager
 def checked_bounds(on: bool = True) -> Iterator[None]:
-    """Check block ids, slots and lengths of tensors on a GPU too, which waits for the GPU at every call.
+    """Check block ids, slots and lengths of tensors on a GPU, too, which synchronizes with it at every call.
 
     On a CPU they are always checked. The environment variable ``PAGESIM_CHECK_BOUNDS=1`` has the same
     effect for a whole process.
@@ -41,15 +41,15 @@ def checked_bounds(on: bool = True) -> Iterator[None]:
 
 
 def bounds_are_checked(tensor: Tensor) -> bool:
-    """Return whether what stands in this tensor is to be looked at."""
+    """Return whether to check the contents of this tensor."""
     return tensor.device.type == "cpu" or _checked.get()
 
 
 def use_triton(backend: str, tensor: Tensor) -> bool:
-    """Return whether an op on this tensor runs its Triton kernel; the reference runs otherwise.
+    """Return whether an op on this tensor runs its Triton kernel rather than the reference.
 
     Raises:
-        PagesimError: the backend is unknown, or Triton is asked for and cannot run here.
+        PagesimError: the backend is unknown, or Triton is requested and cannot run here.
     """
     if backend not in BACKENDS:
         raise PagesimError(f"backend is {backend!r}; it must be one of {', '.join(BACKENDS)}")
@@ -87,13 +87,13 @@ def check_tensor(
     Args:
         name: the argument's name.
         tensor: the argument.
-        shape: for each axis its size, or a word for one that may have any.
-        dtypes: the types allowed.
-        device: where it must be; None for anywhere.
-        contiguous: whether all of it must lie in one piece; if not, only its last axis must.
+        shape: size of each axis, or a word for an axis of any size.
+        dtypes: allowed types.
+        device: required device; None for any.
+        contiguous: whether the whole tensor must be contiguous; if not, only its last axis must.
 
     Raises:
-        PagesimError: something is off.
+        PagesimError: one of these is wrong.
     """
     if not isinstance(tensor, Tensor):
         raise PagesimError(f"{name} is a {type(tensor).__name__}; a torch.Tensor is needed")
@@ -117,7 +117,7 @@ def check_tensor(
 
 
 def check_fp8(name: str, cache: Tensor) -> None:
-    """Refuse e4m3 on a GPU that has no such type."""
+    """Reject e4m3 on a GPU without this type."""
     if cache.dtype == FP8 and cache.device.type == "cuda":
         capability = torch.cuda.get_device_capability(cache.device)
         if capability < (8, 9):
@@ -128,7 +128,7 @@ def check_fp8(name: str, cache: Tensor) -> None:
 
 
 def check_scale(name: str, scale: float | Tensor, kv_heads: int, cache: Tensor) -> None:
-    """Check a factor of FP8 numbers: a positive number, or one a KV head; other caches have none."""
+    """Check the scale of FP8 values: one positive number, or one per KV head; other caches have none."""
     if isinstance(scale, Tensor):
         check_tensor(name, scale, (kv_heads,), (torch.float32,), cache.device, contiguous=True)
         if bounds_are_checked(scale) and not (fine := scale.isfinite() & (scale > 0)).all():
@@ -143,7 +143,7 @@ def check_scale(name: str, scale: float | Tensor, kv_heads: int, cache: Tensor) 
 
 
 def check_kind(name: str, value: object, kind: type) -> None:
-    """Check that an argument is an object of a class, which is made from tensors."""
+    """Check that an argument is an object of a given class."""
     if not isinstance(value, kind):
         raise PagesimError(f"{name} is a {type(value).__name__}; a {kind.__name__} is needed")
 
@@ -160,7 +160,7 @@ def check_queries(
 
 
 def check_out(out: Tensor | None, like: Tensor, check: bool = True) -> Tensor:
-    """Return where the result goes: ``out`` if it is given and fits, else a new tensor."""
+    """Return the tensor for the result: ``out`` if given and valid, else a new one."""
     if out is None:
         return torch.empty_like(like, memory_format=torch.contiguous_format)
     if check:
@@ -181,10 +181,10 @@ def check_batch(
     Args:
         block_table: int32 ``[batch, max_blocks]``.
         context_lens: int32 ``[batch]``.
-        num_blocks: of the cache.
-        block_size: of the cache.
-        device: where both must be.
-        first_seen: the first token of each sequence that a query sees ``[batch]``; None for token 0.
+        num_blocks: number of blocks in the cache.
+        block_size: tokens per block of the cache.
+        device: required device of both.
+        first_seen: first token of each sequence that any query sees, ``[batch]``; None for token 0.
     """
     check_tensor("context_lens", context_lens, ("batch",), (torch.int32,), device, contiguous=True)
     batch = len(context_lens)
@@ -210,7 +210,7 @@ def check_batch(
 
 
 def check_starts(query_starts: Tensor, context_lens: Tensor, tokens: int, max_query_len: int | None) -> None:
-    """Check where the queries of each sequence begin, int32 ``[batch + 1]``."""
+    """Check the start of each sequence's queries, int32 ``[batch + 1]``."""
     batch = len(context_lens)
     check_tensor("query_starts", query_starts, (batch + 1,), (torch.int32,), context_lens.device)
     if max_query_len is not None and max_query_len < 0:
@@ -237,7 +237,7 @@ def check_starts(query_starts: Tensor, context_lens: Tensor, tokens: int, max_qu
 def check_variant(
     q: Tensor, scale: float | None, window: int | None, softcap: float | None, sinks: Tensor | None
 ) -> None:
-    """Check what attention of some models has beside a softmax over all tokens."""
+    """Check the options for variants of attention that some models use."""
     if scale is not None and not (isfinite(scale) and scale > 0):
         raise PagesimError(f"scale is {scale}; a positive number is needed")
     if window is not None:
@@ -262,7 +262,7 @@ def check_number(name: str, value: int, least: int, most: int = 2**31 - 1) -> No
 
 
 def check_ids(name: str, ids: Tensor, bound: int, *, distinct: bool = False, least: int = 0) -> None:
-    """Check that block ids or slots lie below a bound, and optionally that none occurs twice."""
+    """Check that block ids or slots are below a bound and, optionally, distinct."""
     if not bounds_are_checked(ids) or not ids.numel():
         return
     low, high = (int(value) for value in ids.aminmax())
@@ -273,7 +273,7 @@ def check_ids(name: str, ids: Tensor, bound: int, *, distinct: bool = False, lea
 
 
 def check_slots(slot_mapping: Tensor, tokens: int, slots: int, device: torch.device) -> None:
-    """Check the slots that new tokens are written to, int64 ``[tokens]``."""
+    """Check the slots for new tokens, int64 ``[tokens]``."""
     check_tensor("slot_mapping", slot_mapping, (tokens,), (torch.int64,), device, contiguous=True)
     check_ids("slot_mapping", slot_mapping, slots, least=-1)
     if bounds_are_checked(slot_mapping):
@@ -281,7 +281,7 @@ def check_slots(slot_mapping: Tensor, tokens: int, slots: int, device: torch.dev
 
 
 def check_blocks(caches: object) -> list[Tensor]:
-    """Return a list of caches which have the same shape and whose blocks each lie in one piece."""
+    """Return a list of caches that have the same shape and contiguous blocks."""
     if isinstance(caches, Tensor) or not isinstance(caches, Sequence) or not caches:
         raise PagesimError("caches is no list of tensors; put a single cache into a list")
     first = caches[0]

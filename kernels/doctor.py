@@ -1,4 +1,4 @@
-"""What is installed, seen and usable on this machine, and how to get what is not."""
+"""Reports what is installed and usable on this machine, and how to get what is missing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pagesim.kernels.machine import nvidia_smi
 from pagesim.kernels.requirements import INSTALL, Unavailable, installed
 
 PYTHON = (3, 11)
-"""The oldest that will do."""
+"""Oldest supported version."""
 
 REQUIRED = (
     "numpy",
@@ -41,7 +41,7 @@ EXTRAS = {
     "tokenizers": ("tokenize", "tokenizers", "counts the tokens of texts"),
     "nbclient": ("notebooks", "nbclient", "runs the notebooks"),
 }
-"""Import name → extra, distribution, what for."""
+"""Import name → extra, distribution, purpose."""
 
 PEERS = {
     "flashinfer": ("flashinfer-python", "FlashInfer"),
@@ -49,11 +49,11 @@ PEERS = {
     "flash_attn": ("flash-attn", "FlashAttention 2"),
     "vllm": ("vllm", "vLLM's Triton attention"),
 }
-"""Import name → distribution, what joins the bench with it."""
+"""Import name → distribution, what it adds to the bench."""
 
 
 class State(Enum):
-    """What is the matter with something."""
+    """State of a component."""
 
     FINE = "✓"
     ABSENT = "–"
@@ -62,13 +62,13 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: what, how it is, and the version, the reason or the way to get it.
+    """One line of the report: a component, its state, and its version, the problem, or how to get it.
 
     Attributes:
-        name: what.
-        state: how it is.
+        name: name of the component.
+        state: its state.
         detail: the rest of the line.
-        required: whether pagesim is of no use without it.
+        required: whether pagesim cannot be used without it.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Finding:
 
 
 def examine() -> Iterator[Finding]:
-    """Yield what there is, required things first; slow where libraries have to be loaded."""
+    """Yield findings, with required components first; slow where libraries must be loaded."""
     yield _python()
     yield Finding("pagesim", State.FINE, f"{pagesim.__version__}, in {Path(pagesim.__file__).parent}")
     for name in REQUIRED:
@@ -119,14 +119,14 @@ def _library(name: str) -> Finding:
 
 
 def _kernels() -> Iterator[Finding]:
-    """Yield what the kernels need, each with what hangs on it."""
+    """Yield what the kernels need, each with what depends on it."""
     if not installed("torch"):
         yield Finding("torch", State.ABSENT, f"kernels, bench and calibration need it: {INSTALL}")
         yield _triton()
         return
     try:
         torch: Any = import_module("torch")
-    except Exception as error:  # a wrong libc, a wrong driver: whatever the loader says
+    except Exception as error:  # wrong libc, wrong driver: anything the loader raises
         yield Finding("torch", State.BROKEN, f"cannot be imported: {_line(error)}")
         yield _triton()
         return
@@ -191,13 +191,13 @@ def _batched(gpu: Finding) -> Finding:
 
 
 def _interpreter() -> Finding:
-    """Say whether Triton's interpreter runs the kernels on a CPU here."""
+    """Return whether Triton's interpreter can run the kernels on a CPU here."""
     name = "interpreter"
     if not installed("triton"):
         return Finding(name, State.ABSENT, "it is part of triton")
     triton, numpy = _numbers("triton"), _numbers("numpy")
     if triton < (3, 7, 1) and numpy >= (2, 4):
-        # triton#9171: bounds of loops that are known at run time only.
+        # triton#9171: loop bounds that are only known at run time.
         return Finding(name, State.ABSENT, "this one fails with numpy 2.4; triton 3.7.1 or later is needed")
     on = os.environ.get("TRITON_INTERPRET") == "1"
     said = (

@@ -1,4 +1,4 @@
-"""A kernel with its arguments: run on a device, or compiled ahead of time without one."""
+"""A kernel with its arguments, to be run on a device or compiled ahead of time without one."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ import triton
 from torch import Tensor
 
 Meta = Mapping[str, Any]
-"""A kernel's arguments by name, those of its configuration included."""
+"""A kernel's arguments by name, including those of its configuration."""
 
 PLAIN = triton.Config({}, num_warps=4)
-"""The configuration of kernels that have nothing to choose."""
+"""The configuration of kernels without tunable parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
     """One launch of one Triton kernel.
 
-    What starts a kernel and what compiles it ahead of time both begin here, so that what is compiled without
-    a GPU is what runs on one.
+    Kernels are both launched and compiled ahead of time from here, so that the kernels compiled without a GPU
+    are those that run on one.
 
     Args:
-        kernel: a function under ``triton.jit``.
-        grid: programs along up to three axes, from the arguments and the configuration.
-        arguments: all arguments of the kernel by name, without those of its configuration.
-        config: tiles, warps and stages.
+        kernel: a function decorated with ``triton.jit``.
+        grid: function from arguments and configuration to the number of programs on up to three axes.
+        arguments: all arguments of the kernel by name, except those of its configuration.
+        config: tile sizes, warps and stages.
     """
 
     kernel: Any
@@ -38,7 +38,7 @@ class Launch:
     config: triton.Config = PLAIN
 
     def run(self, on: Tensor) -> None:
-        """Start the kernel on a tensor's device; an empty grid starts nothing."""
+        """Launch the kernel on a tensor's device; an empty grid launches nothing."""
         if 0 in self.grid({**self.arguments, **self.config.kwargs}):
             return
         elsewhere = on.is_cuda and on.device.index != torch.cuda.current_device()
@@ -47,7 +47,7 @@ class Launch:
 
 
 def run_all(launches: Iterable[Launch], out: Tensor) -> Tensor:
-    """Run launches one after another for an op that writes into ``out``; return it."""
+    """Run an op's launches in order, which write into ``out``; return ``out``."""
     for launch in launches:
         launch.run(out)
     return out

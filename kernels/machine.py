@@ -1,4 +1,4 @@
-"""The machine that something was measured on, in full, so that a number can be believed and repeated."""
+"""A full description of the machine behind a measurement, so that it can be trusted and repeated."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from typing import Any
 import pagesim
 
 Machine = dict[str, Any]
-"""What ``describe_machine`` returns: text, numbers and None, so that it can be written as JSON."""
+"""Result of ``describe_machine``: text, numbers and None, which can be written as JSON."""
 
 IDENTITY = (
     "device", "device_name", "compute_capability", "driver", "cuda", "torch", "triton", "cpu", "threads",
     "python", "pagesim", "source",
 )  # fmt: skip
-"""What a measurement depends on: rows of machines that differ in any of these are not mixed."""
+"""What a measurement depends on: rows are not mixed if their machines differ in any of these."""
 
 SHOWING = ("bench/plots.py", "bench/first.py")
-"""Modules that show what was measured. Changing one makes no measurement out of date."""
+"""Modules that only present results, so that changing one does not invalidate measurements."""
 
 _ASKED = {
     "driver": "driver_version",
@@ -37,13 +37,13 @@ _ASKED = {
     "pcie_generation": "pcie.link.gen.max",
     "pcie_width": "pcie.link.width.max",
 }
-"""What ``nvidia-smi --query-gpu`` is asked for."""
+"""Queries for ``nvidia-smi --query-gpu``."""
 
 
 def describe_machine(device: str) -> Machine:
-    """Return what a measurement on this machine depends on.
+    """Return the facts about this machine that a measurement depends on.
 
-    The clocks are those of the moment. What cannot be found out is None, and so is a GPU's part on a CPU.
+    Clocks are the current ones. Anything that cannot be determined is None, as are GPU facts on a CPU.
 
     Args:
         device: ``cpu`` or ``cuda``.
@@ -68,28 +68,28 @@ def describe_machine(device: str) -> Machine:
 
 
 def available_bytes() -> int:
-    """Return the bytes of host memory that can be taken without pushing anything out."""
+    """Return the bytes of host memory that can be allocated without swapping or evicting anything."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, ValueError, StopIteration):  # no Linux: all that there is
+    except (OSError, ValueError, StopIteration):  # not Linux: report all memory
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def identity(machine: Machine) -> str:
-    """Return twelve hexadecimal digits that are the same for measurements that may be mixed."""
+    """Return twelve hexadecimal digits that are equal for machines whose measurements may be mixed."""
     return digest([machine.get(name) for name in IDENTITY])
 
 
 def digest(value: Any) -> str:
-    """Return twelve hexadecimal digits of something that JSON can hold."""
+    """Return twelve hexadecimal digits that identify a JSON value."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 @cache
 def source() -> str:
-    """Return twelve hexadecimal digits of this package's code, so that an edited kernel is measured anew."""
+    """Return twelve hexadecimal digits of this package's code, so that an edited kernel is remeasured."""
     folder = Path(__file__).parent
     files = sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*.py"))
     seen = hashlib.sha256()
@@ -121,10 +121,10 @@ def _gpu() -> Machine:
 
 
 def nvidia_smi(uuid: str = "") -> Machine:
-    """Return what ``nvidia-smi`` says of a GPU: driver, clocks, power limit, link; None where it is silent.
+    """Return a GPU's driver, clocks, power limit and link from ``nvidia-smi``; None where it says nothing.
 
     Args:
-        uuid: the GPU's, as torch has it; the first GPU without.
+        uuid: torch's UUID of the GPU; the first GPU if empty.
     """
     only = ["-i", f"GPU-{uuid.removeprefix('GPU-')}"] if uuid else ["-i", "0"]
     query = f"--query-gpu={','.join(_ASKED.values())}"
@@ -169,7 +169,7 @@ def _version(package: str) -> str | None:
             import torch
         except ImportError:
             return None
-        return str(torch.__version__)  # the metadata's leaves out which build it is
+        return str(torch.__version__)  # unlike the metadata, it names the build
     try:
         return version(package)
     except PackageNotFoundError:
@@ -178,12 +178,12 @@ def _version(package: str) -> str | None:
 
 @cache
 def _commit() -> str | None:
-    """Return the checkout's commit, with a mark if files differ from it; None where this is no checkout."""
+    """Return the checkout's commit, marked if tracked files have changed; None outside a checkout."""
     folder, here = str(Path(__file__).parent), Path(__file__).name
     if _output("git", "-C", folder, "ls-files", "--error-unmatch", here) is None:
-        return None  # installed, perhaps inside the checkout of another project
+        return None  # installed, perhaps inside another project's checkout
     commit = _output("git", "-C", folder, "rev-parse", "HEAD")
-    # It would take a lock to refresh the index, and leave it behind where it is killed or the disk is full.
+    # Refreshing the index would need a lock, which stays behind if git is killed or the disk is full.
     changed = _output(
         "git", "--no-optional-locks", "-C", folder, "status", "--porcelain", "--untracked-files=no"
     )
@@ -191,7 +191,7 @@ def _commit() -> str | None:
 
 
 def _output(*command: str) -> str | None:
-    """Return what a program prints, stripped; None if it is absent, fails or hangs."""
+    """Return a program's stripped output; None if it is missing, fails or hangs."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):

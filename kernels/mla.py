@@ -1,10 +1,10 @@
 """Multi-head latent attention (MLA): decode over paged latents, in one pass or in splits.
 
-MLA (DeepSeek-V2, 2024) caches for each token one vector of ``LATENT`` numbers, from which keys and values of
-all heads could be made, and ``ROPE`` numbers more, the part of the keys that is rotated. With the projections
-folded into queries and output, decode is attention with one KV head: its keys are the whole vectors, its
-values their first ``LATENT`` numbers. So a tile is loaded once and multiplied twice, and a program takes as
-many query heads as registers hold: 128 heads share a token in DeepSeek-V3.
+MLA (DeepSeek-V2, 2024) caches one vector of ``LATENT`` numbers per token, from which keys and values of all
+heads could be computed, and the ``ROPE`` numbers of the keys' rotated part. With the projections folded into
+queries and output, decode is attention with one KV head. Its keys are the whole vectors, its values their
+first ``LATENT`` numbers. So a tile is loaded once and multiplied twice, and a program handles as many query
+heads as registers allow: 128 heads share a token in DeepSeek-V3.
 """
 
 from __future__ import annotations
@@ -112,18 +112,18 @@ CONFIGS = [
         (16, 16, 8, 2),
     )
 ]  # fmt: skip
-"""The fastest on an H100 first."""
+"""Ordered by speed on an H100."""
 
 
 def fits(config: triton.Config, arguments: Meta, capability: int) -> bool:
-    """Return whether a configuration suits a shape: its rows, and what registers and shared memory hold."""
+    """Return whether a configuration suits a shape's rows and fits into registers and shared memory."""
     m, n = config.kwargs["BLOCK_M"], config.kwargs["BLOCK_N"]
     itemsize, latent = arguments["Q"].dtype.itemsize, arguments["LATENT"]
-    if itemsize == 4 or m == n == 16:  # float32 is multiplied without tensor cores, out of registers
+    if itemsize == 4 or m == n == 16:  # float32 is multiplied from registers, without tensor cores
         return bool(m == n == 16 and config.num_warps == 2 * itemsize)
-    registers = m * (latent + n) // (32 * config.num_warps)  # of a thread, for acc and S
-    # Before compute capability 9.0 a tile passes through registers, too, and on 10.0 Triton 3.6 takes more
-    # shared memory for large tiles than there is. Narrow vectors take four warps.
+    registers = m * (latent + n) // (32 * config.num_warps)  # per thread, for acc and S
+    # Before compute capability 9.0 a tile also passes through registers. On 10.0, Triton 3.6 needs more
+    # shared memory for large tiles than exists. Narrow vectors need four warps.
     if m > max(16, arguments["ROWS"]) or not 40 < registers <= (160 if capability == 90 else 80):
         return False
     wide = latent + arguments["ROPE"]
@@ -147,10 +147,10 @@ def launches(
     min_split: int = 0,
     config: triton.Config | None = None,
 ) -> list[Launch]:
-    """Return what is to be run, in order, for the arguments of the op, checked and none left out.
+    """Return the launches for the op's arguments, in order; all arguments are given and checked.
 
-    Beside those a split has at least ``min_split`` tokens, and ``config`` is the configuration of the
-    kernel, or None to choose.
+    ``min_split`` is the minimum number of tokens per split, and ``config`` is the kernel's configuration, or
+    None to choose one.
     """
     batch, q_heads, _ = q.shape
     split = num_splits > 1

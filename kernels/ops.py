@@ -1,22 +1,22 @@
-"""The ops of ``pagesim.kernels``: arguments are checked, then the Triton kernel or the reference runs.
+"""The attention ops of ``pagesim.kernels``: check the arguments, then run the Triton kernel or the reference.
 
-Words that all ops share:
+Terms shared by all ops:
 
 - ``batch`` sequences, each with a *context* of tokens whose keys and values are cached;
-- a *cache* (``Cache``) of ``blocks`` blocks of ``block_size`` token slots, a key and a value of D numbers a
-  slot and KV head, of the queries' type or in FP8 (e4m3, multiplied by a scale when read);
+- a *cache* (``Cache``) of ``blocks`` blocks of ``block_size`` token slots, with a key and a value of D
+  numbers per slot and KV head, of the queries' type or in FP8 (e4m3, multiplied by a scale when read);
 - ``block_table``, int32 ``[batch, max_blocks]``: token t of sequence b lies in slot ``t % block_size`` of
   physical block ``block_table[b, t // block_size]``; entries beyond a context are never read;
-- ``context_lens``, int32 ``[batch]``: tokens in the cache, those being computed included; 0 for an idle row;
-- ``scale``: what a dot product is multiplied by;
+- ``context_lens``, int32 ``[batch]``: tokens in the cache, including those being computed; 0 for an idle row;
+- ``scale``: factor for dot products;
 - ``backend``: ``auto`` runs the Triton kernel on a GPU and the reference on a CPU; ``triton`` and
-  ``reference`` insist;
-- ``check``: False where arguments like these were looked at already: layers of a model share their batch, and
-  checks of every layer would take longer than small kernels.
+  ``reference`` force one of them;
+- ``check``: False if the same arguments were already checked: a model's layers share their batch, and
+  checks for every layer would take longer than small kernels.
 
 Every error is a ``PagesimError``, one sentence that names the argument. Block ids, slots and lengths are
-looked at on a CPU always and on a GPU only under ``checked_bounds()``, because looking means waiting for
-the GPU.
+always checked on a CPU. On a GPU they are only checked under ``checked_bounds()``, because that requires
+waiting for the GPU.
 """
 
 from __future__ import annotations
@@ -62,40 +62,40 @@ def paged_attention(
     backend: str = "auto",
     check: bool = True,
 ) -> Tensor:
-    """Attend with each sequence's newest tokens, each to itself and all tokens before it.
+    """Compute attention of each sequence's newest tokens to themselves and all tokens before them.
 
-    One query a sequence is a decode step; several verify a speculated continuation; as many as the context
-    has tokens are a prompt, fewer a chunk of one or a prompt after a cached prefix. Sequences of all kinds
-    may be mixed. The queries' own keys and values are in the cache already (``reshape_and_cache``).
+    One query per sequence is a decode step; several verify draft tokens. As many as the context has tokens
+    are a prompt; fewer are a chunk of one, or a prompt after a cached prefix. A batch may mix all kinds. The
+    queries' own keys and values must already be in the cache (``reshape_and_cache``).
 
     Args:
         q: ``[tokens, q_heads, D]``, one sequence after another; float16, bfloat16 or float32. Query head h
             reads KV head ``h // (q_heads // kv_heads)``.
-        cache: of the queries' type or in FP8.
+        cache: cache of the queries' type or in FP8.
         block_table: int32 ``[batch, max_blocks]``.
         context_lens: int32 ``[batch]``; a sequence of length 0 gets zeros.
         query_starts: int32 ``[batch + 1]``, from 0 to ``tokens``: the rows of sequence b are
-            ``query_starts[b]`` to ``query_starts[b + 1]``; there may be none. None for one query a sequence.
-        max_query_len: the most queries of any sequence, if it is known.
-        max_context: the longest context, or the longest there can be in a CUDA graph, if it is known; without
-            it as many tokens as the table has room for. It decides into how many splits contexts are cut.
-        scale: of the dot products, above 0; 1/√D unless given.
-        window: tokens that a query sees, its own included (Mistral, Gemma, gpt-oss); None for all so far.
-            What lies before it is not read, nor are its entries of the table: its blocks may be freed.
-        softcap: c in ``c · tanh(score / c)``, which scores become (Gemma 2); None for none.
-        sinks: a learned score for each query head, float32 ``[q_heads]``, that takes part in the softmax and
-            has no value (gpt-oss), neither scaled nor capped; -inf for a head without one. None for none.
-        num_splits: into how many splits each context is cut: 1 is one pass (PagedAttention's v1), more are
-            followed by a reduction (v2); None to choose.
-        out: where the result goes, as ``q``.
-        backend: what computes it.
-        check: whether the other arguments are looked at.
+            ``query_starts[b]`` to ``query_starts[b + 1]``, possibly none. None for one query per sequence.
+        max_query_len: maximum number of queries of any sequence, if known.
+        max_context: the longest context, or the longest possible one in a CUDA graph, if known; otherwise,
+            the table's capacity is used. It determines the number of splits.
+        scale: factor for dot products, above 0; 1/√D if omitted.
+        window: tokens that a query sees, including its own (Mistral, Gemma, gpt-oss); None for all.
+            Earlier tokens and their table entries are not read, so their blocks may be freed.
+        softcap: c in ``c · tanh(score / c)``, which replaces scores (Gemma 2); None for no cap.
+        sinks: learned score of each query head, float32 ``[q_heads]``, which takes part in the softmax
+            without a value (gpt-oss), neither scaled nor capped; -inf for a head without one. None for none.
+        num_splits: number of splits per context: 1 is one pass (PagedAttention's v1), more are followed by
+            a reduction (v2); None to choose.
+        out: tensor for the result, like ``q``.
+        backend: implementation to use.
+        check: whether to check the other arguments.
 
     Returns:
-        ``[tokens, q_heads, D]``, as ``q``.
+        ``[tokens, q_heads, D]``, like ``q``.
 
     Raises:
-        PagesimError: an argument is off.
+        PagesimError: an argument is invalid.
     """
     if check:
         _check_attention(q, cache, block_table, context_lens, query_starts, max_query_len, window)
@@ -151,27 +151,27 @@ def mla_decode_attention(
     backend: str = "auto",
     check: bool = True,
 ) -> Tensor:
-    """Attend with one new token a sequence to its paged context of latents (MLA, DeepSeek-V2, 2024).
+    """Compute attention of one new token per sequence to its paged latents (MLA, DeepSeek-V2, 2024).
 
     Args:
-        q: ``[batch, q_heads, latent_dim + rope_dim]``: of each head the query times the key projection, and
-            the rotated part.
-        cache: of the queries' type.
+        q: ``[batch, q_heads, latent_dim + rope_dim]``: for each head, the query times the key projection,
+            and the rotated part.
+        cache: cache of the queries' type.
         block_table: int32 ``[batch, max_blocks]``.
         context_lens: int32 ``[batch]``; a sequence of length 0 gets zeros.
-        scale: of the dot products, above 0. It follows from the head size before the projections, which the
-            cache does not show: 192 in DeepSeek-V3.
-        max_context: the longest context, if it is known.
-        num_splits: into how many splits each context is cut; None to choose.
-        out: where the result goes, ``[batch, q_heads, latent_dim]``.
-        backend: what computes it.
-        check: whether the other arguments are looked at.
+        scale: factor for dot products, above 0. It follows from the head size before the projections, which
+            the cache does not show: 192 in DeepSeek-V3.
+        max_context: the longest context, if known.
+        num_splits: number of splits per context; None to choose.
+        out: tensor for the result, ``[batch, q_heads, latent_dim]``.
+        backend: implementation to use.
+        check: whether to check the other arguments.
 
     Returns:
-        ``[batch, q_heads, latent_dim]``, which the value projection is yet to be multiplied with.
+        ``[batch, q_heads, latent_dim]``, still to be multiplied with the value projection.
 
     Raises:
-        PagesimError: an argument is off.
+        PagesimError: an argument is invalid.
     """
     if check:
         check_kind("cache", cache, LatentCache)

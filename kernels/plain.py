@@ -1,4 +1,4 @@
-"""Paged attention for one query head in plain Python: what to read first, and the oracle of the oracles."""
+"""Paged attention for one query head in plain Python: the best starting point, and the tests' last oracle."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ Vector = Sequence[float]
 
 
 def online_softmax(scores: Vector) -> list[float]:
-    """Return the softmax of some scores, having passed over them once to learn both maximum and sum.
+    """Return the softmax of some scores, with maximum and sum computed in a single pass.
 
-    Whenever the maximum rises, the sum so far is scaled down to it (Milakov and Gimelshein, 2018).
+    Whenever the maximum rises, the sum so far is rescaled to it (Milakov and Gimelshein, 2018).
     """
     m, l = -inf, 0.0  # noqa: E741
     for score in scores:
@@ -29,17 +29,17 @@ def paged_decode(
     context_len: int,
     scale: float,
 ) -> list[float]:
-    """Return one query's attention over a sequence whose keys and values lie in blocks anywhere.
+    """Return one query's attention over a sequence whose keys and values are in arbitrary blocks.
 
-    The output is carried along with the sum and scaled down with it, so no score is kept (FlashAttention).
+    The output is accumulated and rescaled together with the sum, so no scores are stored (FlashAttention).
 
     Args:
         query: D numbers.
         keys: ``keys[block][slot]`` is a token's key, D numbers.
         values: ``values[block][slot]`` is its value.
-        block_table: the sequence's blocks; token t lies in ``block_table[t // block_size]``.
-        context_len: tokens of the sequence. With none, the output is zeros.
-        scale: what a dot product is multiplied by.
+        block_table: the sequence's blocks; token t is in ``block_table[t // block_size]``.
+        context_len: number of tokens in the sequence; 0 gives zeros.
+        scale: factor for dot products.
     """
     block_size = len(keys[0])
     m, l, acc = -inf, 0.0, [0.0] * len(query)  # noqa: E741
@@ -55,11 +55,11 @@ def paged_decode(
 
 
 def merge(parts: Sequence[tuple[Vector, float]]) -> list[float]:
-    """Return the attention over a whole sequence from its attention over several parts of it (split-KV).
+    """Combine the attention over several parts of a sequence into that over the whole (split-KV).
 
     Args:
-        parts: for each part its output and the logarithm of its sum, log Σ exp(score), minus infinity for a
-            part without tokens.
+        parts: output of each part and the logarithm of its sum, log Σ exp(score), which is minus infinity
+            for a part without tokens.
     """
     highest = max(lse for _, lse in parts)
     if highest == -inf:

@@ -1,4 +1,4 @@
-"""The second half of split attention: the partial results of a row's splits become its result."""
+"""The second half of split attention: combines the partial results of a row's splits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pagesim.kernels.launch import Launch
 from pagesim.kernels.tiles import LEAST, rounded
 
 SPLITS = 16
-"""Partial results that are in flight at once."""
+"""Number of partial results in flight at once."""
 
 
 @triton.jit

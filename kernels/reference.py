@@ -1,10 +1,10 @@
-"""What every op computes, in vectorised torch: the oracle of the tests and the way of every op on a CPU.
+"""Every op in vectorised torch: the oracle of the tests and the implementation for CPUs.
 
-The functions take what the ops of ``ops.py`` take and check nothing. They run on any device, read no slot
-that holds no token, and compute in float32, in float64 where the queries are float64 (so that upcast inputs
+The functions take the arguments of the ops in ``ops.py`` without checking them. They run on any device and
+read no slot without a token. They compute in float32, in float64 for float64 queries (so that upcast inputs
 give the exact answer), or in ``compute_dtype``, rounding after every step as eager code in that type does.
 
-The same for one query head in plain Python stands in ``plain.py``.
+``plain.py`` has the same for one query head in plain Python.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def attend(
 
     Args:
         q: ``[T, q_heads, D]``; query head h reads KV head ``h // (q_heads // kv_heads)``.
-        keys: ``[L, kv_heads, D]``; with L < T the first queries are of no token and give zeros.
+        keys: ``[L, kv_heads, D]``; if L < T, the first queries belong to no token and give zeros.
         values: ``[L, kv_heads, E]``.
-        scale: what a dot product is multiplied by.
-        compute_dtype: the type of every intermediate.
-        window: how many tokens a query sees, its own included; None for all so far.
-        softcap: c in ``c · tanh(score / c)``, which scores become; None for none.
-        sinks: a learned score for each query head, float32 ``[q_heads]``, in the softmax; None for none.
+        scale: factor for dot products.
+        compute_dtype: type of all intermediates.
+        window: tokens that a query sees, including its own; None for all so far.
+        softcap: c in ``c · tanh(score / c)``, which replaces scores; None for no cap.
+        sinks: learned score of each query head in the softmax, float32 ``[q_heads]``; None for none.
 
     Returns:
         ``[T, q_heads, E]`` in the type of ``q``.
@@ -116,7 +116,7 @@ def mla_decode_attention(
 
 
 def reshape_and_cache(key: Tensor, value: Tensor, cache: Cache, slot_mapping: Tensor) -> None:
-    """Write tokens' keys and values into their slots; a negative slot is passed over."""
+    """Write tokens' keys and values into their slots; negative slots are skipped."""
     kept = slot_mapping >= 0
     slots = slot_mapping[kept]
     at = (slots // cache.sizes.block_size, slots % cache.sizes.block_size)
@@ -125,7 +125,7 @@ def reshape_and_cache(key: Tensor, value: Tensor, cache: Cache, slot_mapping: Te
 
 
 def mla_write(latent: Tensor, rope: Tensor, cache: LatentCache, slot_mapping: Tensor) -> None:
-    """Write tokens' latents and rotated parts into their slots; a negative slot is passed over."""
+    """Write tokens' latents and rotated parts into their slots; negative slots are skipped."""
     kept = slot_mapping >= 0
     slots = slot_mapping[kept]
     at = (slots // cache.sizes.block_size, slots % cache.sizes.block_size)
@@ -139,19 +139,19 @@ def copy_blocks(caches: Sequence[Tensor], pairs: Tensor) -> None:
 
 
 def gather_blocks(caches: Sequence[Tensor], block_ids: Tensor, out: Tensor) -> None:
-    """Copy the named blocks of every cache into ``out``, ``[ids, caches, *block]``."""
+    """Copy the given blocks of every cache into ``out``, ``[ids, caches, *block]``."""
     for i, cache in enumerate(caches):
         out[:, i] = cache[block_ids].to(out.device)
 
 
 def scatter_blocks(staging: Tensor, caches: Sequence[Tensor], block_ids: Tensor) -> None:
-    """Copy ``staging``, ``[ids, caches, *block]``, into the named blocks of every cache."""
+    """Copy ``staging``, ``[ids, caches, *block]``, into the given blocks of every cache."""
     for i, cache in enumerate(caches):
         cache[block_ids] = staging[:, i].to(cache.device)
 
 
 def _stored(new: Tensor, scale: float | Tensor, dtype: torch.dtype) -> Tensor:
-    """Return ``[tokens, kv_heads, D]`` as it is stored; only FP8 is scaled."""
+    """Return ``[tokens, kv_heads, D]`` in the stored type; only FP8 is scaled."""
     if dtype != torch.float8_e4m3fn:
         return new.to(dtype)
     divisor = scale[:, None] if isinstance(scale, Tensor) else scale
@@ -159,7 +159,7 @@ def _stored(new: Tensor, scale: float | Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _read(stored: Tensor, scale: float | Tensor, dtype: torch.dtype) -> Tensor:
-    """Return what stored blocks ``[blocks, block_size, kv_heads, D]`` stand for, token after token."""
+    """Return the values of stored blocks ``[blocks, block_size, kv_heads, D]``, token by token."""
     tokens = stored.flatten(0, 1).to(dtype)
     if stored.dtype != torch.float8_e4m3fn:
         return tokens
@@ -171,7 +171,7 @@ def _compute_dtype(q: Tensor) -> torch.dtype:
 
 
 def _blocks(table: Tensor, first: int, end: int, block_size: int) -> tuple[Tensor, slice]:
-    """Return the blocks that hold tokens ``first`` to ``end``, and where in them these are."""
+    """Return the blocks that hold tokens ``first`` to ``end``, and the tokens' range within these."""
     column = first // block_size
     blocks = table[column : -(-end // block_size)].long()
     return blocks, slice(first - column * block_size, end - column * block_size)

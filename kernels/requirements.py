@@ -1,4 +1,4 @@
-"""What the kernels need that may be absent: torch, triton, a CUDA GPU, and one sentence for each."""
+"""What the kernels need and may be missing (torch, triton, a CUDA GPU), with an error message for each."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from importlib.util import find_spec
 from pagesim.errors import PagesimError
 
 DEVICES = ("cpu", "cuda")
-"""Devices by name; CUDA_VISIBLE_DEVICES chooses among several GPUs."""
+"""Device names; CUDA_VISIBLE_DEVICES selects among several GPUs."""
 
 INSTALL = "pip install '.[kernels]' in the checkout"
 
 
 class Unavailable(PagesimError):
-    """What was asked cannot be done on this machine; the message says what is missing."""
+    """The request cannot be fulfilled on this machine; the message says what is missing."""
 
 
 def installed(package: str) -> bool:
     """Return whether a package can be imported, without importing it."""
     try:
         return find_spec(package) is not None
-    except (ImportError, ValueError):  # blocked, or half removed
+    except (ImportError, ValueError):  # blocked or half removed
         return False
 
 
@@ -28,8 +28,8 @@ def require_device(device: str) -> None:
     """Make sure that the kernels can run on a device.
 
     Raises:
-        PagesimError: it is none of ``DEVICES``.
-        Unavailable: torch is missing, or there is no CUDA GPU that it can use, or triton is missing there.
+        PagesimError: the device is not in ``DEVICES``.
+        Unavailable: torch is missing; or, for a GPU, torch cannot use one or triton is missing.
     """
     if device not in DEVICES:
         raise PagesimError(f"device is {device!r}; it must be one of {', '.join(DEVICES)}")

@@ -1,6 +1,6 @@
-"""What the attention kernels share: tiles of a paged cache, products, and a step of online softmax.
+"""What the attention kernels share: tiles of a paged cache, matrix products, and online softmax steps.
 
-A tile is BLOCK_N tokens of one KV head. Scores are in base 2: they come multiplied by log₂ e.
+A tile is BLOCK_N tokens of one KV head. Scores are in base 2, which means multiplied by log₂ e.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ LOG2_E = 1.4426950408889634
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 LEAST = tl.constexpr(-1e30)
-"""The running maximum of a row that has seen no token yet: finite, so that its difference to a masked score
-is no NaN."""
+"""Running maximum of a row that has not seen a token yet: finite, so that subtracting it from a masked score
+does not give a NaN."""
 
 
 @triton.jit

@@ -1,21 +1,21 @@
-"""Timing that can be trusted: what one call takes, cold, as a median with its spread and its noise floor.
+"""Reliable timing of a single call with cold caches: a median with its spread and its noise floor.
 
 | clock | for | what is timed |
 |---|---|---|
-| ``graph`` | kernels | a millisecond of replays of a CUDA graph that holds every call once |
-| ``events`` | kernels with small inputs | each call between two CUDA events, behind a read of 12× L2 |
-| ``wall`` | what the host takes part in | each call and a wait for the GPU, by the host's clock |
+| ``graph`` | kernels | replays, over a millisecond, of a CUDA graph that holds every call once |
+| ``events`` | kernels with small inputs | each call between two CUDA events, after reading 12× L2 |
+| ``wall`` | work involving the host | each call and a wait for the GPU, by the host's clock |
 | ``cpu`` | the reference path | runs of calls, by the host's clock |
 
-A kernel that is called again and again on the same inputs reads them from L2, and a server never does that.
-So the caller passes several calls that do the same on different inputs; a graph goes through all of them, and
-``rotations`` says how many are needed to hold more than three times the L2. Where inputs are too small for
-that, L2 is flushed by reading another buffer; writing it, as is often done, leaves dirty lines whose
-write-back is then timed too. There each call is a graph of its own, so that the time to launch it from Python
-is hidden behind the flush; a call that no graph can hold is made as it is.
+A kernel that is called repeatedly on the same inputs reads them from L2, which never happens in a server.
+So the caller passes several calls that do the same on different inputs. A graph goes through all of them, and
+``rotations`` returns how many are needed to exceed three times the L2. If inputs are too small for that, L2
+is flushed by reading another buffer; writing it, as is often done, leaves dirty lines whose write-back is
+then timed, too. In this case each call is a graph of its own, so that its launch from Python is hidden behind
+the flush; a call that cannot be captured in a graph is made directly.
 
-Every measurement is made twice, one after the other. By how much the two medians differ is its noise: a
-difference between two kernels that is smaller means nothing.
+Every measurement is made twice in a row. The difference between the two medians is its noise: smaller
+differences between two kernels mean nothing.
 """
 
 from __future__ import annotations
@@ -36,38 +36,38 @@ from pagesim.errors import PagesimError
 __all__ = ["CpuClock", "Timing", "rotations", "time_kernel"]
 
 Call = Callable[[], Any]
-"""Does the work once and leaves it under way; what it returns is dropped."""
+"""Does the work once, possibly asynchronously; its return value is dropped."""
 
 CACHES_OVER = 3
-"""Inputs are rotated over so many times the L2."""
+"""Inputs are rotated over this many times the L2."""
 
 FLUSH_OVER = 12
-"""L2 is flushed with so many times its size: the GPU reads for 0.2 ms, while the host launches the call."""
+"""L2 is flushed by reading this many times its size, for 0.2 ms, while the host launches the call."""
 
 MIN_SAMPLES, MAX_SAMPLES = 5, 1000
-"""In each of the two rounds."""
+"""Bounds on the samples in each of the two rounds."""
 
 _SHORTEST_S = 50e-6
-"""A sample on the host's clock takes at least this long; shorter calls are timed several at once."""
+"""Minimum duration of a sample on the host's clock; several shorter calls are timed together."""
 
 _FLUSHED_CALLS = 4
-"""Behind a flush a few inputs will do, and capturing a graph takes a tenth of a second."""
+"""Number of inputs used with a flush: a few suffice, and capturing a graph takes a tenth of a second."""
 
 _SHORTEST_GRAPH_S = 1e-3
-"""Likewise for replays of a graph."""
+"""Minimum duration of a sample of graph replays."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What one call takes, in seconds.
+    """Duration of one call, in seconds.
 
     Attributes:
-        median_s: of both rounds together.
-        p20_s: a fifth of the samples are faster.
-        p80_s: a fifth are slower.
-        noise: difference of the two rounds' medians, over the median.
-        samples: of both rounds.
-        clock: how it was timed: ``graph``, ``events``, ``wall`` or ``cpu``.
+        median_s: median of both rounds together.
+        p20_s: 20th percentile of the samples.
+        p80_s: 80th percentile of the samples.
+        noise: difference of the two rounds' medians, divided by the median.
+        samples: number of samples in both rounds.
+        clock: kind of clock: ``graph``, ``events``, ``wall`` or ``cpu``.
     """
 
     median_s: float
@@ -79,20 +79,20 @@ class Timing:
 
 
 class Clock(ABC):
-    """Times calls. A subclass says how one round of samples is taken."""
+    """Times calls; a subclass defines how samples are taken."""
 
     name: ClassVar[str]
 
     def time(self, calls: Sequence[Call], budget_s: float = 0.2) -> Timing:
-        """Return what one of the calls takes.
+        """Return the duration of one of the calls.
 
         Args:
-            calls: the same work on different inputs, at least one.
-            budget_s: seconds that the two rounds may take together, after warm-up; at least five samples are
-                taken in each.
+            calls: the same work on different inputs, at least one call.
+            budget_s: seconds for both rounds together, after warm-up; each round takes at least five
+                samples.
 
         Raises:
-            PagesimError: there are no calls, or no time.
+            PagesimError: there are no calls, or the budget is not above 0.
         """
         if not calls:
             raise PagesimError("calls is empty; there must be something to time")
@@ -101,7 +101,7 @@ class Clock(ABC):
         return self.take(self.prepare(calls), budget_s)
 
     def take(self, sample: Callable[[], float], budget_s: float) -> Timing:
-        """Return what a call takes, from a function that takes one sample."""
+        """Return the duration of a call from a function that takes one sample."""
         rounds = [np.array(_round(sample, budget_s / 2)) for _ in range(2)]
         both = np.concatenate(rounds)
         p20, median, p80 = np.percentile(both, (20, 50, 80)).tolist()
@@ -110,11 +110,11 @@ class Clock(ABC):
 
     @abstractmethod
     def prepare(self, calls: Sequence[Call]) -> Callable[[], float]:
-        """Warm up; return what takes one sample: a function that says how many seconds a call took."""
+        """Warm up and return a function that takes one sample: the seconds of a call."""
 
 
 class CpuClock(Clock):
-    """Times calls that have done their work when they return."""
+    """Times calls that have finished their work when they return."""
 
     name: ClassVar[str] = "cpu"
 
@@ -137,7 +137,7 @@ class CpuClock(Clock):
 
 
 class WallClock(Clock):
-    """Times calls together with a wait for all that they put under way on the GPU."""
+    """Times calls together with a wait for everything that they started on the GPU."""
 
     name: ClassVar[str] = "wall"
 
@@ -158,10 +158,10 @@ class WallClock(Clock):
 
 
 class EventClock(Clock):
-    """Times each call between two CUDA events, with L2 flushed before.
+    """Times each call between two CUDA events, flushing L2 before each call.
 
     Args:
-        flush: reads more than L2 holds; without, a buffer of 12 times its size is read.
+        flush: reads more than L2 holds; if omitted, a buffer of 12 times its size is read.
     """
 
     name: ClassVar[str] = "events"
@@ -170,7 +170,7 @@ class EventClock(Clock):
         self._flush = flush
 
     def prepare(self, calls: Sequence[Call]) -> Callable[[], float]:
-        # A reduction: it reads, and writes next to nothing.
+        # A reduction reads everything and writes almost nothing.
         flush = self._flush or torch.empty(FLUSH_OVER * l2_bytes() // 4, device="cuda").normal_().amax
         _warm_up([flush, *calls])
         calls = calls[:_FLUSHED_CALLS]
@@ -191,7 +191,7 @@ class EventClock(Clock):
 
 
 class GraphClock(Clock):
-    """Times replays of a CUDA graph of all the calls: no launch overhead, and inputs that L2 cannot hold.
+    """Times replays of a CUDA graph of all calls, without launch overhead and with inputs larger than L2.
 
     The calls' inputs together must exceed three times the L2, see ``rotations``.
     """
@@ -214,28 +214,28 @@ class GraphClock(Clock):
             return float(start.elapsed_time(end)) / 1e3
 
         replays(1)
-        # The first launch is not hidden behind anything; with more of them it is a small part.
+        # The first launch is not hidden behind other work; with more launches its share is small.
         times = max(1, math.ceil(_SHORTEST_GRAPH_S / replays(1)))
         return lambda: replays(times) / (times * len(calls))
 
 
 class NotCapturable(PagesimError):
-    """A CUDA graph cannot hold these calls: they wait for the GPU, or copy from memory that is not pinned."""
+    """A CUDA graph cannot hold these calls, which wait for the GPU or copy from memory that is not pinned."""
 
 
 def time_kernel(
     calls: Sequence[Call], device: torch.device, budget_s: float = 0.2, bytes_a_call: int | None = None
 ) -> Timing:
-    """Return what one of the calls takes on a device.
+    """Return the duration of one of the calls on a device.
 
     Args:
         calls: the same work on different inputs, see ``rotations``.
-        device: where they run.
+        device: device that they run on.
         budget_s: seconds to spend after warm-up.
-        bytes_a_call: what one call reads; without, the calls are taken to exceed L2 together.
+        bytes_a_call: bytes that one call reads; if omitted, all calls together are assumed to exceed L2.
 
     Raises:
-        PagesimError: there are no calls, or no time.
+        PagesimError: there are no calls, or the budget is not above 0.
     """
     if device.type == "cpu":
         return CpuClock().time(calls, budget_s)
@@ -248,12 +248,12 @@ def time_kernel(
 
 
 def rotations(bytes_a_call: int, device: torch.device, most: int = 64) -> int:
-    """Return how many calls on different inputs hold more than three times the L2; 1 on a CPU.
+    """Return how many calls on different inputs exceed three times the L2; 1 on a CPU.
 
     Args:
-        bytes_a_call: what one call reads.
-        device: where it runs.
-        most: return no more than this many.
+        bytes_a_call: bytes that one call reads.
+        device: device that they run on.
+        most: upper bound of the result.
     """
     if device.type == "cpu":
         return 1
@@ -274,7 +274,7 @@ def _round(sample: Callable[[], float], budget_s: float) -> list[float]:
 
 
 def _warm_up(calls: Sequence[Call]) -> None:
-    # On a stream of its own, as capture wants it; the first call may compile.
+    # On a separate stream, as capturing requires; the first call may compile.
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -285,7 +285,7 @@ def _warm_up(calls: Sequence[Call]) -> None:
 
 
 def _captured(calls: Sequence[Call]) -> Call | None:
-    """Return what replays a CUDA graph of these calls, or None if none can hold them."""
+    """Return a function that replays a CUDA graph of these calls, or None if they cannot be captured."""
     graph = torch.cuda.CUDAGraph()
     try:
         with torch.cuda.graph(graph):
@@ -297,7 +297,7 @@ def _captured(calls: Sequence[Call]) -> Call | None:
             raise
         torch.cuda.synchronize()
         return None
-    # What they returned is kept: a later call would get that memory otherwise.
+    # Keep the results, so that later calls do not get their memory.
     return lambda kept=kept: graph.replay()  # type: ignore[misc]
 
 

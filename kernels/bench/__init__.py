@@ -1,6 +1,6 @@
-"""The bench: what the kernels and swaps take, over grids, in rows that say how they were measured.
+"""The bench: measures kernels and swaps over grids, in rows that say how they were measured.
 
-What stands here needs no torch before a point is measured, so that rows can be read anywhere.
+Nothing in this module needs torch before a point is measured, so that rows can be read anywhere.
 """
 
 from __future__ import annotations

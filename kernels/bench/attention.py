@@ -1,4 +1,4 @@
-"""Attention: paged decode and prefill, in one pass (v1) or in splits (v2), contiguous, gathered, peers'."""
+"""Attention: paged decode and prefill, in one pass (v1) or splits (v2), contiguous, gathered, by peers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pagesim.kernels.bench.session import Case, Session
 from pagesim.kernels.timing import Call
 
 V2_TOKENS = 512
-"""Tokens of a split in vLLM's v2 kernel (2023)."""
+"""Tokens per split in vLLM's v2 kernel (2023)."""
 
 
 def prepare(point: Point, session: Session) -> Case:
-    """Return an op of attention, made ready; the queries are the last tokens of their contexts."""
+    """Prepare an attention op; the queries are the last tokens of their contexts."""
     if point.op in peers.PEERS:
         peer = peers.PEERS[point.op]
         peers.require(peer, point)
@@ -32,7 +32,7 @@ def prepare(point: Point, session: Session) -> Case:
 
 
 def _ours(point: Point, session: Session) -> Case:
-    """Return our kernel over some inputs, with each batch gathered first if the op says so."""
+    """Prepare our kernel on inputs; each batch is gathered first if the op says so."""
     queries, longest = queries_of(point), point["context"]
     contiguous = point.op == "contiguous-decode"
     given = inputs.paged(point, session, point["batch"] * queries, contiguous=contiguous)
@@ -60,7 +60,7 @@ def _ours(point: Point, session: Session) -> Case:
 
 
 def _sdpa(point: Point, session: Session) -> Case:
-    """Return ``scaled_dot_product_attention`` over contiguous heads, causal for prompts."""
+    """Prepare ``scaled_dot_product_attention`` over contiguous heads, causal for prompts."""
     prompt, rows = Point(point.bench, point.op, {**point.parameters, "layout": "HND"}), queries_of(point)
     given = inputs.paged(prompt, session, point["batch"] * rows, contiguous=True)
     shared = point["q_heads"] != point["kv_heads"]

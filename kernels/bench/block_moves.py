@@ -1,4 +1,4 @@
-"""Whole blocks of many caches: copied (copy-on-write), gathered and scattered (both halves of a swap)."""
+"""Moves of whole blocks of many caches: copies (copy-on-write), gathers and scatters (halves of a swap)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pagesim.kernels.timing import Call, rotations
 
 
 def prepare(point: Point, session: Session) -> Case:
-    """Return a move of blocks, made ready."""
+    """Prepare a move of blocks."""
     copies = point.op == "copy-blocks"
     dtype, blocks = DTYPES[point["dtype"]], point["blocks"]
     moved = 2 * blocks * point["pieces"] * point["piece_bytes"]

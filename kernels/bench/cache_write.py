@@ -1,4 +1,4 @@
-"""The cache writes, of keys and values and of latents, and a plain copy of bytes within the device."""
+"""Cache writes of keys and values or of latents, and a plain copy of bytes within the device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pagesim.kernels.timing import Call, rotations
 
 
 def prepare(point: Point, session: Session) -> Case:
-    """Return a plain copy or a cache write, made ready."""
+    """Prepare a plain copy or a cache write."""
     return _device_copy(point, session) if point.op == "device-copy" else _cache_write(point, session)
 
 
@@ -30,7 +30,7 @@ def _device_copy(point: Point, session: Session) -> Case:
 
 
 def _cache_write(point: Point, session: Session) -> Case:
-    """Return a write of keys and values, or of latents, which are one vector a token."""
+    """Prepare a write of keys and values, or of latents, which are one vector per token."""
     tokens, block_size, dtype = point["tokens"], point["block_size"], DTYPES[point["dtype"]]
     new_dtype, latent = query_dtype(point["dtype"]), latent_dim(point)
     is_latent = point.op == "mla-write"
@@ -39,7 +39,7 @@ def _cache_write(point: Point, session: Session) -> Case:
     moved = vectors * width * (dtype.itemsize + new_dtype.itemsize) + 8 * tokens
     sets = rotations(moved, session.device)
     blocks = -(-tokens // block_size) * sets + 1
-    # Whole blocks of neighbouring slots in random places, as a prompt's tokens fill them.
+    # Whole blocks of consecutive slots in random positions, as a prompt's tokens fill them.
     order = torch.randperm(blocks, generator=session.generator(point))
     slots = (order[:, None] * block_size + torch.arange(block_size)).flatten()[: sets * tokens]
     slots = slots.view(sets, tokens).to(session.device)

@@ -1,4 +1,4 @@
-"""What the cases of attention share: bytes and operations of a point, and the check against float64."""
+"""What all attention cases share: a point's bytes and operations, and the check against float64."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pagesim.kernels.reference import attend
 from pagesim.kernels.timing import Call
 
 CHECKED = 4
-"""Of a sequence's queries the first and the last so many are compared with float64."""
+"""Number of first and of last queries per sequence to compare with float64."""
 
 
 def make_case(point: Point, calls: Sequence[Call], check: Callable[[], float]) -> Case:
-    """Return a case of a point's queries; these are the last tokens of their contexts."""
+    """Return a case of a point's queries, which are the last tokens of their contexts."""
     batch, wide = point["batch"], point["q_heads"] * point["head_size"]
     tokens = read_tokens(point)
     moved = 2 * batch * tokens * point["kv_heads"] * point["head_size"] * DTYPES[point["dtype"]].itemsize
@@ -35,7 +35,7 @@ def make_case(point: Point, calls: Sequence[Call], check: Callable[[], float]) -
 
 
 def poisoned(calls: Sequence[Call], outs: torch.Tensor | None) -> Callable[[], torch.Tensor]:
-    """Return what runs the first call over outputs that hold NaN, and returns its result."""
+    """Return a function that runs the first call over outputs that hold NaN, and returns its result."""
 
     def first() -> torch.Tensor:
         if outs is not None:
@@ -49,13 +49,13 @@ def poisoned(calls: Sequence[Call], outs: torch.Tensor | None) -> Callable[[], t
 def error_of(
     got: torch.Tensor, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, window: int | None = None
 ) -> float:
-    """Return max|error| / max|exact| of some queries' attention, computed again in float64."""
+    """Return max|error| / max|exact| of some queries' attention, relative to float64."""
     exact = attend(q.double(), keys.double(), values.double(), 1 / sqrt(q.shape[-1]), window=window)
     return float((got.double() - exact).abs().max() / exact.abs().max())
 
 
 def check(point: Point, given: Inputs, output: Callable[[], torch.Tensor]) -> Callable[[], float]:
-    """Return what compares the first and the last queries of two sequences with float64."""
+    """Return a check of the first and last queries of two sequences against float64."""
     queries, context, window = queries_of(point), point["context"], point.parameters.get("window")
 
     def errors() -> float:

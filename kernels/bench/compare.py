@@ -1,4 +1,4 @@
-"""Ours beside the best other op of the same shape: peers, and torch's own attention."""
+"""Compares our ops with the best other op of the same shape: peers, and torch's own attention."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pagesim.kernels.bench.rows import OK, Row, is_plain
 
 FAR_BEHIND = 1.2
-"""Times the best other op's time from which a kernel is to be mended, or the other one to be called."""
+"""Time relative to the best other op from which a kernel should be improved, or the other op be used."""
 
 OURS = {"paged-decode": "decode", "paged-prefill": "prefill"}
 
@@ -15,9 +15,9 @@ _SHAPE = ("batch", "context", "query", "q_heads", "kv_heads", "head_size", "dtyp
 
 
 def compare(rows: Iterable[Row]) -> list[tuple[Row, Row, float]]:
-    """Return for each row of ours the fastest other op of its shape, and our time over its.
+    """Return each row of ours with the fastest other op of its shape, and the ratio of their times.
 
-    An op over a contiguous cache has no block size and no layout, and is compared with each.
+    An op over a contiguous cache has no block size or layout, and is compared with each of them.
     """
     good = [row for row in rows if row["status"] == OK and row["bench"] == "attention" and is_plain(row)]
     found = []

@@ -1,4 +1,4 @@
-"""What each bench measures by default, in minutes and not hours."""
+"""The default points of each bench, which take minutes rather than hours."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ FULL = ((64, 4096), (256, 1024))
 """(batch, context) that fill a GPU: 256k tokens."""
 
 SMALL = ((1, 1024), (1, 16384), (8, 4096))
-"""Where launches, splits and the reduction count."""
+"""Shapes for which launches, splits and the reduction matter."""
 
 PROMPTS = ((1, 2048, 2048), (4, 2048, 2048), (1, 8192, 8192), (4, 512, 4096))
 """(batch, new tokens, context): whole prompts, as torch's attention does too, and chunks after a prefix."""
 
 CLIFF = (4 * KIB, 16 * KIB, 28 * KIB, 64 * KIB, 256 * KIB, MIB)
-"""Bytes of a piece around which batched copies were seen to jump, at 28 KiB (vllm#42212)."""
+"""Bytes per piece around 28 KiB, where the time of batched copies was seen to jump (vllm#42212)."""
 
 ITERATION: Values = {
     SHAPE: ((32, 2048),), HEADS: ((32, 8),), "block_size": (16,), "head_size": (128,), "dtype": ("fp16",),
     "layout": ("NHD",), "n": (53248,), "k": (4096,), "pieces": (64,), "piece_bytes": (32 * KIB,),
     "blocks": (64, 256), "host_blocks": ("neighbours",), "strategy": STRATEGIES, "direction": DIRECTIONS,
 }  # fmt: skip
-"""An iteration that swaps by layer: the shapes of Llama-3.1-8B, a layer's weights as a matrix of n × k."""
+"""An iteration that swaps by layer: shapes of Llama-3.1-8B, with a layer's weights as one n × k matrix."""
 
 MOVES = ("copy-blocks", "gather-blocks", "scatter-blocks")
 OURS = ("paged-decode", "paged-decode-v1", "paged-decode-v2", "contiguous-decode", "sdpa-decode")
@@ -45,8 +45,8 @@ def default_points(bench: str, device: str, quick: bool = False, peers: Iterable
     Args:
         bench: ``attention``, ``swap``, ``copy`` or ``gemm``.
         device: ``cpu`` or ``cuda``.
-        quick: only a few of them.
-        peers: ops of peers that are installed.
+        quick: whether to return only a few points.
+        peers: ops of the installed peers.
     """
     if bench == "attention":
         grids = _attention_cpu(quick) if device == "cpu" else _attention(quick, tuple(peers))
@@ -56,13 +56,13 @@ def default_points(bench: str, device: str, quick: bool = False, peers: Iterable
 
 
 def swap_shapes(spec: ModelSpec, block_sizes: Iterable[int], tokens: int) -> tuple[tuple[int, int, int], ...]:
-    """Return (pieces a block, bytes a piece, blocks) of so many tokens of a model in fp16, by block size."""
+    """Return (pieces per block, bytes per piece, blocks) of this many fp16 tokens, for each block size."""
     token_bytes = 2 * spec.kv_heads * spec.head_dim
     return tuple((2 * spec.layers, token_bytes * size, -(-tokens // size)) for size in block_sizes)
 
 
 def layers_of(spec: ModelSpec) -> tuple[tuple[int, int], ...]:
-    """Return (n, k) of a model's linear layers: qkv, attention's output, the MLP's two, the LM head."""
+    """Return (n, k) of a model's linear layers: QKV, attention output, the MLP's two, and the LM head."""
     q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
     up = 2 * spec.ffn if spec.gated else spec.ffn
     return (
@@ -151,7 +151,7 @@ def _swaps(
     strategies: tuple[str, ...],
     host_blocks: tuple[str, ...] = ("neighbours",),
 ) -> Iterator[Grid]:
-    """Yield of each size one large copy, then the strategies."""
+    """Yield one large copy for each size, then the strategies."""
     for shape in shapes:
         pieces, size, blocks = shape
         whole = pieces * size * blocks

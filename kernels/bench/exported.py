@@ -1,4 +1,4 @@
-"""Exported block tables: a point for each batch that ``pagesim bench export`` wrote.
+"""Exported block tables: one point for each batch written by ``pagesim bench export``.
 
 Nothing here needs torch.
 """
@@ -13,8 +13,8 @@ from pagesim.errors import PagesimError
 from pagesim.kernels.bench.rows import Point
 
 OPS = ("replayed", "replayed-in-order")
-"""A batch as its allocator left it, and with the blocks of each sequence in order: the same lengths and the
-same sharing, so that what differs is where blocks lie."""
+"""A batch as its allocator left it, and one with each sequence's blocks in order. Lengths and sharing are the
+same, so that only the positions of blocks differ."""
 
 _COLUMNS = {
     "run": "run",
@@ -26,19 +26,19 @@ _COLUMNS = {
     "kv_heads": "kv_heads",
     "head_size": "head_dim",
 }
-"""What a point's columns are called in ``batches.jsonl``."""
+"""Names of a point's columns in ``batches.jsonl``."""
 
 
 def points(folder: Path, dtype: str, *, one_head: bool = False) -> list[Point]:
-    """Return a point for each batch of a folder and each op.
+    """Return a point for each batch in a folder and each op.
 
     Args:
-        folder: that ``pagesim bench export`` wrote.
-        dtype: of queries, keys and values.
-        one_head: whether only one KV head is computed, with the query heads that read it.
+        folder: output folder of ``pagesim bench export``.
+        dtype: type of queries, keys and values.
+        one_head: whether to compute only one KV head, with the query heads that share it.
 
     Raises:
-        PagesimError: it is no such folder.
+        PagesimError: the folder has no such output.
     """
     found, numbers = [], Counter[str]()
     try:

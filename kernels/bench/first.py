@@ -23,19 +23,19 @@ from pagesim.kernels.bench.selection import device as find_device
 from pagesim.setup.files import put_text
 
 LIMIT_S = 600.0
-"""Seconds of a step at most."""
+"""Maximum seconds per step."""
 
 STATE = "first.json"
-"""Which steps are over, in the folder of all that is stored."""
+"""File in the output folder that records which steps have finished."""
 
 
 class Step(NamedTuple):
     """A step.
 
     Attributes:
-        name: of it.
-        question: that it answers.
-        arguments: of Python.
+        name: name of the step.
+        question: question that it answers.
+        arguments: arguments for Python.
     """
 
     name: str
@@ -47,9 +47,9 @@ def steps(out: Path, device: str, quick: bool) -> list[Step]:
     """Return the four steps.
 
     Args:
-        out: folder of all that is stored.
+        out: folder for all output.
         device: ``cpu`` or ``cuda``.
-        quick: few points; on a CPU there are few in any case, so that a step takes a minute at most.
+        quick: whether to measure few points; always so on a CPU, where a step takes at most a minute.
     """
     on_gpu = device == "cuda"
     quick = quick or not on_gpu
@@ -81,15 +81,15 @@ def steps(out: Path, device: str, quick: bool) -> list[Step]:
 
 
 def run(out: Path, device: str | None = None, *, quick: bool = False) -> bool:
-    """Run the steps that are not over yet, and return whether all are.
+    """Run the steps that have not finished yet, and return whether all have.
 
     Args:
-        out: folder of all that is stored, made if it is not there.
+        out: folder for all output, created if missing.
         device: ``cpu`` or ``cuda``; None for a GPU if there is one.
-        quick: whether few points are measured.
+        quick: whether to measure few points.
 
     Raises:
-        PagesimError: the device is not there.
+        PagesimError: the device is not available.
     """
     device = find_device(device)
     wanted = steps(out, device, quick)
@@ -97,14 +97,14 @@ def run(out: Path, device: str | None = None, *, quick: bool = False) -> bool:
     state = out / STATE
     over: dict[str, float] = json.loads(state.read_text(encoding="utf-8")) if state.exists() else {}
     interpreted = {"TRITON_INTERPRET": "1"} if device == "cpu" else {}
-    # Tensors of a tiny model are no work for several threads, which would wait for each other on a busy CPU.
+    # A tiny model's tensors are too small for several threads, which would wait for each other on a busy CPU.
     threads = {"OMP_NUM_THREADS": "1"} if device == "cpu" else {}
-    root = Path(__file__).resolve().parents[2]  # of a checkout, where the tests are
+    root = Path(__file__).resolve().parents[2]  # of a checkout, which contains the tests
     for number, step in enumerate(wanted, 1):
         if step.name in over:
             continue
         print(f"{number}. {step.question} {' '.join(step.arguments)}", flush=True)
-        # Only the kernels' own tests are interpreted: elsewhere the reference runs on a CPU.
+        # Only the kernels' own tests use the interpreter; everything else uses the reference on a CPU.
         given = {**os.environ, **threads, **(interpreted if step.name == "correctness" else {})}
         began = time.monotonic()
         try:
@@ -123,7 +123,7 @@ def run(out: Path, device: str | None = None, *, quick: bool = False) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for and return the exit code."""
+    """Run the command line and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m pagesim.kernels.bench.first", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of all that is stored")
     parser.add_argument("--device", help="cpu or cuda; a GPU if there is one")

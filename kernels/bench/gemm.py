@@ -1,4 +1,4 @@
-"""The linear layers' matrix products: what everything but attention takes in an iteration."""
+"""The linear layers' matrix products: an iteration's time outside attention."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pagesim.kernels.timing import Call, rotations
 
 
 def prepare(point: Point, session: Session) -> Case:
-    """Return ``linear``: m tokens of k numbers times weights ``[n, k]``, by whatever torch calls for it."""
+    """Prepare ``linear``: m tokens of k numbers times weights ``[n, k]``, with torch's choice of kernel."""
     m, n, k = point["m"], point["n"], point["k"]
     dtype = DTYPES[point["dtype"]]
     moved = (m * k + n * k + m * n) * dtype.itemsize

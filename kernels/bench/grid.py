@@ -1,4 +1,4 @@
-"""Grids: the ops of the bench, the columns that each depends on, and every combination of their values.
+"""Grids: the bench's ops, the columns that each depends on, and all combinations of their values.
 
 Nothing here needs torch.
 """
@@ -14,18 +14,18 @@ from pagesim.errors import PagesimError
 from pagesim.kernels.bench.rows import BOUNDS, CHOICES, WHOLE_DTYPES, Point
 
 WHOLE_OPS = ("sdpa-decode", "sdpa-prefill", "mla-decode", "mla-write", "linear")
-"""Ops that do not take FP8."""
+"""Ops that do not support FP8."""
 
 USUAL = {"queries": 1, "window": 0, "splits": 0, "latent": 512}
-"""Values that are left out of a point."""
+"""Default values, which are omitted from a point."""
 
 
 class Op(NamedTuple):
     """An op of the bench.
 
     Attributes:
-        module: which file of ``bench/`` has its cases.
-        columns: what it depends on.
+        module: file in ``bench/`` that has its cases.
+        columns: columns that it depends on.
     """
 
     module: str
@@ -76,20 +76,20 @@ OPS: dict[str, dict[str, Op]] = {
 """The ops of each bench."""
 
 Values = Mapping[str | tuple[str, ...], Sequence[Any]]
-"""Values of each column; of several columns that go together, tuples."""
+"""Values of each column, or tuples of values for several columns that vary together."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Ops of a bench over every combination of values; an op takes the columns that it depends on.
+    """Ops of a bench over all combinations of values; each op uses the columns that it depends on.
 
     Args:
         bench: ``attention``, ``copy``, ``swap`` or ``gemm``.
-        ops: which of its ops.
-        values: of each column.
+        ops: ops of the bench.
+        values: values of each column.
 
     Raises:
-        PagesimError: an op or a value is off; the message names it and what is allowed.
+        PagesimError: an op or value is invalid; the message names it and what is allowed.
     """
 
     bench: str
@@ -105,7 +105,7 @@ class Grid:
                     check_value(name, each)
 
     def points(self) -> Iterator[Point]:
-        """Yield the points, those that differ in the op alone in a row."""
+        """Yield the points; those that differ only in the op are consecutive."""
         seen: set[str] = set()
         for values in product(*self.values.values()):
             chosen: dict[str, Any] = {}
@@ -126,15 +126,15 @@ def _pairs(column: str | tuple[str, ...], value: Any) -> Iterable[tuple[str, Any
 
 
 def is_done(point: Point, chosen: Mapping[str, Any]) -> bool:
-    """Return whether an op does such a thing.
+    """Return whether an op supports a combination of values.
 
     Args:
-        point: the op, and of the values those that it depends on.
+        point: the op, with the values that it depends on.
         chosen: all values.
     """
     if point.op in WHOLE_OPS and chosen["dtype"] not in WHOLE_DTYPES:
         return False
-    # Torch's causal mask is for whole prompts.
+    # Torch's causal mask only fits whole prompts.
     if point.op == "sdpa-prefill" and chosen["query"] != chosen["context"]:
         return False
     takes = OPS[point.bench][point.op].columns
@@ -145,7 +145,7 @@ def check_value(column: str, value: Any) -> None:
     """Check a value of a column.
 
     Raises:
-        PagesimError: it is off.
+        PagesimError: the value is invalid.
     """
     if column in CHOICES:
         _among(column, value, CHOICES[column])

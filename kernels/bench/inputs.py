@@ -1,4 +1,4 @@
-"""Inputs of attention: random queries, caches and block tables, enough of them that no cache holds all."""
+"""Inputs of attention: random queries, caches and block tables, together larger than any hardware cache."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ DTYPES = {
     "fp32": torch.float32,
     "fp8": torch.float8_e4m3fn,
 }
-"""What a cache, or a matrix, holds."""
+"""Types of caches and matrices."""
 
 TOLERANCE = {"fp16": 5e-3, "bf16": 4e-2, "fp32": 5e-3, "fp8": 5e-2}
-"""max|error| / max|reference| that still counts as right: it guards against wrong results, no more."""
+"""Maximum of max|error| / max|reference|; it only guards against wrong results."""
 
 
 TILE = 128
-"""Tokens, of which a contiguous sequence has a multiple."""
+"""Tokens to a multiple of which contiguous sequences are padded."""
 
 
 def query_dtype(name: str) -> torch.dtype:
-    """Return what queries are in where the cache is of this dtype: the same, or fp16 beside FP8."""
+    """Return the queries' dtype for a cache of this dtype: the same, or fp16 for FP8."""
     return torch.float16 if name == "fp8" else DTYPES[name]
 
 
@@ -52,7 +52,7 @@ class Inputs:
     lengths: torch.Tensor
 
     def calls(self, attend: Callable[..., Any], *more: Iterable[Any]) -> list[Call]:
-        """Return a call for each batch, of its queries, its block table and what else there is of each."""
+        """Return one call per batch, with its queries, its block table and its part of ``more``."""
         return [partial(attend, *each) for each in zip(self.queries, self.tables, *more, strict=True)]
 
     def tokens(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -67,11 +67,11 @@ def paged(point: Point, session: Session, rows: int, *, contiguous: bool = False
     """Return inputs for a point.
 
     Args:
-        point: of which lengths and widths are.
-        session: where they are.
-        rows: queries a batch.
-        contiguous: whether each sequence is one block, as wide as the longest in whole tiles; their blocks
-            are in random places otherwise.
+        point: point with the lengths and widths.
+        session: session on the device to use.
+        rows: queries per batch.
+        contiguous: whether each sequence is one block, padded to whole tiles; otherwise, blocks are in
+            random positions.
     """
     batch, context, heads, dim = (point[name] for name in ("batch", "context", "kv_heads", "head_size"))
     dtype, layout = DTYPES[point["dtype"]], point.parameters.get("layout", "NHD")

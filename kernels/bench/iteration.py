@@ -1,4 +1,4 @@
-"""An iteration that swaps: without its swap, with it in front, layer by layer; and the swap alone."""
+"""An iteration that swaps: without its swap, after it, and layer by layer; and the swap alone."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from pagesim.kernels.timing import Call, CpuClock, Timing, WallClock
 
 
 class Iteration:
-    """A decode step of all layers of a model: in each a matrix product, then attention over its cache.
+    """A decode step of all layers of a model, each with a matrix product, then attention over its cache.
 
-    Every layer's weights are the same: they are far larger than any cache, and are read anew in each.
+    All layers share the same weights, which are far larger than any hardware cache and so are always reread.
 
     Args:
-        point: shapes; ``pieces`` are the keys and values of its layers.
-        session: where it runs.
+        point: shapes; ``pieces`` are the keys and values of the layers.
+        session: session to run in.
 
     Raises:
-        PagesimError: the pieces are not the keys and values of layers of these blocks.
+        PagesimError: the pieces do not match the keys and values of layers with these blocks.
     """
 
     def __init__(self, point: Point, session: Session) -> None:
@@ -51,7 +51,7 @@ class Iteration:
         self.longest = point["context"]
 
     def run(self, swap: LayerSwap | None = None) -> None:
-        """Compute all layers; a layer's attention waits for its own part of a swap."""
+        """Compute all layers; each layer's attention waits for its own part of a swap."""
         batch = (self.table, self.lengths)
         for layer, cache in enumerate(self.caches):
             torch.nn.functional.linear(self.tokens, self.weight)
@@ -63,7 +63,7 @@ class Iteration:
 
 
 def prepare(point: Point, session: Session) -> Case:
-    """Return an iteration that swaps layer by layer; ``columns`` are its time without, and the swap's."""
+    """Prepare an iteration that swaps by layer; ``columns`` are no swap, one in front, and a swap alone."""
     iteration = Iteration(point, session)
     blocks, pieces, size = point["blocks"], point["pieces"], point["piece_bytes"]
     host = session.host_bytes(blocks * pieces * size).view(blocks, pieces, size)

@@ -1,4 +1,4 @@
-"""Decode over latents (MLA): 512 or 256 of them and 64 numbers more a token (DeepSeek, Kimi K2, GLM)."""
+"""Decode over latents (MLA): 512 or 256 latents and 64 other numbers per token (DeepSeek, Kimi K2, GLM)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ROPE_DIM = 64
 
 
 def latent_dim(point: Point) -> int:
-    """Return the latents of a token."""
+    """Return the number of latents per token."""
     return int(point.parameters.get("latent", USUAL["latent"]))
 
 
 def prepare(point: Point, session: Session) -> Case:
-    """Return decode over latents, made ready."""
+    """Prepare decode over latents."""
     batch, context, block_size = point["batch"], point["context"], point["block_size"]
     q_heads, dtype = point["q_heads"], DTYPES[point["dtype"]]
     latent = latent_dim(point)

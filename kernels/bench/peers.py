@@ -1,9 +1,9 @@
-"""Other libraries' paged decode kernels, measured beside ours where they are installed; none is needed.
+"""Other libraries' paged decode kernels, measured with ours if they are installed; all are optional.
 
-Each adapter is written against a public interface: of FlashInfer 0.7.2.post1, FlashAttention 4 (4.0.0b36) and
-vLLM 0.33.0 as their packages have it, of FlashAttention 2 and 3 as it is documented. A peer whose interface
-has changed since fails at its points, which are recorded as failed, and a peer that computes something else
-than asked fails the check that all ops go through.
+The adapters use public interfaces: of FlashInfer 0.7.2.post1, FlashAttention 4 (4.0.0b36) and vLLM 0.33.0 as
+in their packages, of FlashAttention 2 and 3 as documented. If a peer's interface has changed since, its
+points fail and are recorded as such. If a peer computes something else than asked, it fails the check that
+all ops go through.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Peer:
 
     Args:
         op: its name among the bench's ops.
-        package: where it is imported from.
-        layouts: of the cache, that it reads.
-        block_multiple: what a block size must be a multiple of.
-        make: returns a call for each batch of paged inputs.
+        package: package to import it from.
+        layouts: cache layouts that it supports.
+        block_multiple: number that block sizes must be a multiple of.
+        make: returns one call per batch of paged inputs.
     """
 
     op: str
@@ -46,10 +46,10 @@ DTYPES = ("fp16", "bf16")
 
 
 def require(peer: Peer, point: Point) -> None:
-    """Make sure that a peer can do a point.
+    """Check that a peer supports a point.
 
     Raises:
-        Unavailable: it is not installed, or does not do this; the message says which.
+        Unavailable: the peer is not installed or does not support it; the message says which.
     """
     if not installed(peer.package):
         raise Unavailable(f"{peer.package} is not installed")
@@ -74,9 +74,9 @@ def _flashinfer(given: Inputs, scale: float, point: Point) -> list[Call]:
     batch, width = given.tables.shape[1:]
     starts = torch.arange(0, batch * width + 1, width, dtype=torch.int32, device=device)
     last_lengths = (given.lengths - 1) % sizes.block_size + 1
-    # The batches run one after another, so that they can share the room for partial results.
+    # The batches run one after another, so they can share the memory for partial results.
     room = torch.zeros(256 << 20, dtype=torch.uint8, device=device)
-    # Of its kernels with tensor cores, FA3's is for prompts: on an H100 it decodes at a third of the rate.
+    # Among its tensor-core kernels, FA3's is for prompts: on an H100 it decodes at a third of the rate.
     tensor = point.parameters.get("cores") == "tensor"
     how = {"use_tensor_cores": True, "backend": "fa2"} if tensor else {}
 
@@ -123,7 +123,7 @@ def _flash_attention(package: str, table_name: str) -> Callable[[Inputs, float, 
 
 
 def _flash_attention_4(given: Inputs, scale: float, point: Point) -> list[Call]:
-    """FlashAttention 4: sequences of one query each; fewer splits than one let it choose their number."""
+    """FlashAttention 4: sequences of one query each; ``num_splits`` below 1 lets it choose the number."""
     import torch
 
     decode: Any = import_module("flash_attn.cute").flash_attn_varlen_func
@@ -150,11 +150,11 @@ def _flash_attention_4(given: Inputs, scale: float, point: Point) -> list[Call]:
 
 VLLM_SEGMENTS = 16
 VLLM_LEAST_PROGRAMS = 128
-"""vLLM's own choices of when its kernel splits contexts, and into how many (its Triton backend)."""
+"""vLLM's own thresholds for splitting contexts, and its number of splits (its Triton backend)."""
 
 
 def _vllm(given: Inputs, scale: float, point: Point) -> list[Call]:
-    """Triton attention of vLLM, with the room for its split form that vLLM's own backend gives it."""
+    """Triton attention of vLLM, with the memory for split contexts that vLLM's own backend provides."""
     import torch
 
     try:
@@ -221,7 +221,7 @@ PEERS = {
         Peer("vllm-triton-decode", "vllm", ("NHD",), 16, _vllm),
     )
 }
-"""The peers by their op."""
+"""The peers by op."""
 
 
 def peers_found() -> list[str]:

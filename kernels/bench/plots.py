@@ -1,4 +1,4 @@
-"""Figures of a bench: bandwidth over block size and context, and swaps."""
+"""Figures of a bench: bandwidth by block size and context, and swaps."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Line = tuple[Any, ...]
 
 
 def save_figures(rows: Iterable[Row], folder: Path, colours: Sequence[str]) -> list[str]:
-    """Draw the figures that rows can fill, as PNG and CSV, and return their names.
+    """Draw all figures for which there are rows, as PNG and CSV, and return their names.
 
     Args:
-        rows: of a bench.
-        folder: where they go.
-        colours: of lines, in order.
+        rows: rows of a bench.
+        folder: output folder.
+        colours: colours of the lines, in order.
     """
     import pandas as pd
     from matplotlib.figure import Figure
@@ -66,7 +66,7 @@ def save_figures(rows: Iterable[Row], folder: Path, colours: Sequence[str]) -> l
 
 
 def _lines(rows: Sequence[Row], axis: str, columns: Sequence[str]) -> dict[Line, dict[Any, float]]:
-    """Return percent of the reference by place, for every combination of columns that has two places."""
+    """Return percent of the reference by axis value, for each combination of columns with at least two."""
     found: dict[Line, dict[Any, float]] = {}
     for row in rows:
         if row[axis] is not None:

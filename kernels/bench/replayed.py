@@ -1,4 +1,4 @@
-"""Attention over the block tables of replays: decode, prefill and both, as an engine meets them."""
+"""Attention over the block tables of replays: decode, prefill and mixed batches, as in an engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pagesim.kernels.cache import Cache
 
 
 def prepare(point: Point, session: Session) -> Case:
-    """Return a batch of a replay, made ready."""
+    """Prepare a batch of a replay."""
     from safetensors.torch import load_file
 
     stored = load_file(point["file"])
@@ -21,7 +21,7 @@ def prepare(point: Point, session: Session) -> Case:
     table = stored["block_tables"]
     if point.op == "replayed-in-order":
         table = in_order(table)
-    elif session.device.type == "cpu":  # what the cache holds beside the batch would only take memory
+    elif session.device.type == "cpu":  # blocks outside the batch would only waste memory
         numbers: torch.Tensor = torch.unique(table, return_inverse=True)[1]
         table = numbers.to(torch.int32) - int(table.min() < 0)
     size, heads, dim = point["block_size"], point["kv_heads"], point["head_size"]
@@ -67,10 +67,10 @@ def prepare(point: Point, session: Session) -> Case:
 
 
 def in_order(table: torch.Tensor) -> torch.Tensor:
-    """Return a block table with its blocks numbered in the order in which the table names them first.
+    """Return a block table with blocks renumbered in the order of their first occurrence.
 
     Args:
-        table: int32 ``[batch, max_blocks]``; -1 stands for no block, and stays.
+        table: int32 ``[batch, max_blocks]``; -1 stands for no block, and is kept.
     """
     places: dict[int, int] = {-1: -1}
     numbers = [[places.setdefault(block, len(places) - 1) for block in row] for row in table.tolist()]
@@ -78,12 +78,12 @@ def in_order(table: torch.Tensor) -> torch.Tensor:
 
 
 def distinct_tokens(table: torch.Tensor, lengths: torch.Tensor, block_size: int) -> int:
-    """Return the tokens that a batch reads, those of a block that sequences share once.
+    """Return the number of tokens that a batch reads, counting blocks shared by sequences once.
 
     Args:
         table: int32 ``[batch, max_blocks]``.
         lengths: int32 ``[batch]``, tokens.
-        block_size: tokens a block.
+        block_size: tokens per block.
     """
     filled: dict[int, int] = {}
     for row, length in zip(table.tolist(), lengths.tolist(), strict=True):

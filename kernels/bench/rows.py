@@ -1,4 +1,4 @@
-"""A bench's points and rows: what is measured, under which key, and the columns that a measurement fills.
+"""Points and rows of a bench: what is measured, under which key, and the columns of a measurement.
 
 Nothing here needs torch, so that rows can be read anywhere. ``docs/how-to/bench.md`` explains every column.
 """
@@ -12,16 +12,16 @@ from typing import Any
 from pagesim.kernels.machine import Machine, digest, identity
 
 SCHEMA = 2
-"""Raised whenever a column changes its meaning."""
+"""Incremented whenever the meaning of a column changes."""
 
 BENCHES = ("copy", "attention", "swap", "gemm")
-"""In the order in which they are run and shown."""
+"""The benches, in the order in which they are run and shown."""
 
 OK, FAILED, OUT_OF_MEMORY, UNAVAILABLE = "ok", "failed", "out-of-memory", "unavailable"
-"""What became of a point."""
+"""Outcomes of a point."""
 
 Row = dict[str, Any]
-"""One point's parameters, what was measured, and the machine; the columns below."""
+"""A point's parameters, measurements and machine, in the columns below."""
 
 WHOLE_DTYPES = ("fp16", "bf16", "fp32")
 STRATEGIES = ("copy-each", "gather", "copy-batch")
@@ -45,7 +45,7 @@ BOUNDS: dict[str, tuple[int, int]] = {
     "n": (1, 1 << 20),
     "k": (1, 1 << 20),
 }
-"""The least and the largest value of a column; 0 for the usual one: no window, no forced splits."""
+"""Bounds of each column; 0 stands for the default: no window, no forced splits."""
 
 CHOICES: dict[str, tuple[str | int, ...]] = {
     "head_size": (32, 64, 72, 80, 96, 112, 120, 128, 160, 192, 256, 512),
@@ -57,14 +57,14 @@ CHOICES: dict[str, tuple[str | int, ...]] = {
     "direction": DIRECTIONS,
     "host_blocks": ("neighbours", "scattered"),
 }
-"""The values of a column that has only a few."""
+"""The values of columns that have only a few."""
 
 PARAMETERS: dict[str, type] = {
     **dict.fromkeys(("bench", "op", "file", "run"), str),
     **dict.fromkeys((*BOUNDS, "iteration", "number"), int),
     **{name: type(values[0]) for name, values in CHOICES.items()},
 }
-"""Columns that say what was measured; None where they mean nothing to an op."""
+"""Columns that describe what was measured; None if they do not apply to an op."""
 
 MEASURED = {
     "status": str,
@@ -91,17 +91,17 @@ MEASURED = {
     "decode_context": int,
     "date": str,
 }
-"""Columns that say what came of it; None where it was not measured."""
+"""Columns that hold results; None if not measured."""
 
 
 def is_plain(row: Row) -> bool:
-    """Return whether a row is of the op's own number of splits, and of plain attention."""
+    """Return whether a row is of plain attention with the op's own number of splits."""
     return all(row[name] is None for name in ("splits", "queries", "window"))
 
 
 @dataclass(frozen=True)
 class Point:
-    """One thing to measure: an op and its parameters, among ``PARAMETERS``."""
+    """One thing to measure: an op and its parameters, which are among ``PARAMETERS``."""
 
     bench: str
     op: str
@@ -119,34 +119,34 @@ class Point:
         return {**dict.fromkeys(PARAMETERS), "bench": self.bench, "op": self.op, **self.parameters}
 
     def key(self, machine: Machine) -> str:
-        """Return what tells this measurement from all others: parameters, machine, versions and code."""
+        """Return a key for this measurement, from its parameters, machine, versions and code."""
         return digest([SCHEMA, identity(machine), self.row()])
 
     def __str__(self) -> str:
-        """Return the op and its parameters, in a line."""
+        """Return the op and its parameters in one line."""
         return " ".join([self.op, *(f"{name}={value}" for name, value in self.parameters.items())])
 
 
 def read_tokens(point: Point) -> int:
-    """Return how many tokens of each sequence an attention op has to read: those that any query sees."""
+    """Return how many tokens of each sequence an attention op must read: those that any query sees."""
     window, context = point.parameters.get("window"), point["context"]
     return int(context if window is None else min(context, window + queries_of(point) - 1))
 
 
 def visible_pairs(point: Point) -> int:
-    """Return how many pairs of a query and a token that it sees there are in a batch."""
+    """Return the number of pairs in a batch of a query and a token that it sees."""
     window, context = point.parameters.get("window"), point["context"]
     seen = (context - row for row in range(min(queries_of(point), context)))
     return int(point["batch"] * sum(tokens if window is None else min(tokens, window) for tokens in seen))
 
 
 def queries_of(point: Point) -> int:
-    """Return the new tokens of each sequence, in prefill and in decode."""
+    """Return the number of new tokens per sequence, in prefill and in decode."""
     return int(point.parameters.get("query") or point.parameters.get("queries") or 1)
 
 
 def make_row(point: Point, machine: Machine, measured: Mapping[str, Any]) -> Row:
-    """Return a point's row: every column, the machine under ``machine``."""
+    """Return a point's row: every column, with the machine under ``machine``."""
     unknown = measured.keys() - MEASURED.keys()
     assert not unknown, f"no column for {unknown}"
     return {

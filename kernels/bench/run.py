@@ -1,4 +1,4 @@
-"""Running a bench: every point that is not stored yet, each stored at once."""
+"""Runs a bench: measures every point that is not stored yet, and stores each one at once."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from pagesim.kernels.bench.session import Prepare
 
 ProgressCallback = Callable[[int, int, str], None]
-"""Called with (points over, points in all, the point that comes next)."""
+"""Called with (finished points, all points, the next point)."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a bench came to.
+    """The outcome of a bench.
 
     Attributes:
-        rows: one a point, in the points' order; those measured by earlier runs included.
-        measured: how many were measured now.
-        left: how many are not measured yet, because the time was up.
+        rows: one row per point in the points' order, including those measured by earlier runs.
+        measured: number of points measured in this run.
+        left: number of points not measured yet, because time ran out.
     """
 
     rows: list[Row]
@@ -50,23 +50,23 @@ def run_points(
 ) -> Outcome:
     """Measure points and return their rows.
 
-    A point that is stored in ``out`` under the same parameters, machine, versions and code is not measured
+    A point that is stored in ``out`` with the same parameters, machine, versions and code is not measured
     again. A point that fails is stored with its error.
 
     Args:
-        points: what to measure.
+        points: points to measure.
         device: ``cpu`` or ``cuda``.
-        out: folder of the rows, made if it is not there; without, they are only returned.
-        seconds: time for each point after it is prepared; 0.2 on a GPU and 0.05 on a CPU unless given.
-        time_limit_s: begin no further point after so many seconds.
-        retry_failed: measure those again that did not succeed before.
-        seed: of the random inputs.
-        progress: called after each point with how many are over, of how many, and the next.
-        prepares: what makes an op ready that is not one of the bench's, by op.
+        out: folder of the rows, created if missing; if omitted, rows are only returned.
+        seconds: time for each point after its preparation; by default 0.2 on a GPU and 0.05 on a CPU.
+        time_limit_s: seconds after which no further point is started.
+        retry_failed: whether to remeasure points that failed before.
+        seed: seed of the random inputs.
+        progress: called before each measured point, and at the end; see `ProgressCallback`.
+        prepares: functions that prepare ops that are not part of the bench, by op.
 
     Raises:
-        PagesimError: a device, a folder or a number is off; or a point left the GPU unusable, and then the
-            same call in a new process goes on behind it.
+        PagesimError: a device, folder or number is invalid; or a point left the GPU unusable, in which case
+            the same call in a new process continues after that point.
     """
     points = list({digest(point.row()): point for point in points}.values())
     if time_limit_s is not None and not time_limit_s > 0:

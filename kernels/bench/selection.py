@@ -1,4 +1,4 @@
-"""Selection: from a command's options, as they were written, to the points of a bench."""
+"""Selection: converts a command's options, as written, to the points of a bench."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pagesim.kernels.requirements import installed, require_device
 from pagesim.models import model as find_model
 
 Asked = Mapping[str, str]
-"""A grid's options as they were written; those left out are not there."""
+"""A grid's options as written, without those that were not given."""
 
 _ATTENTION: dict[str, tuple[Any, ...]] = {
     "head_size": (128,), "batch": (1, 8), "context": (1024,), "layout": ("NHD",), "block_size": (16,),
@@ -30,10 +30,10 @@ _SWAP_SIZES = {"pieces": (2,), "piece_bytes": (64 << 10,), "blocks": (16,)}
 
 
 def device(name: str | None) -> str:
-    """Return a device that is there: the one that was named, else a GPU if there is one.
+    """Return an available device: the named one, else a GPU if there is one.
 
     Raises:
-        PagesimError: the one that was named is unknown or not there, or torch is missing.
+        PagesimError: the named device is unknown or not available, or torch is missing.
     """
     if name is None:
         name = "cpu"
@@ -46,10 +46,10 @@ def device(name: str | None) -> str:
 
 
 def points(bench: str, device: str, quick: bool, asked: Asked) -> list[Point]:
-    """Return the points of a bench: of a grid if any of its options was given, else the default ones.
+    """Return the points of a bench: a grid if any of its options was given, else the default points.
 
     Raises:
-        PagesimError: an option is off; the message names it, its value and what was expected.
+        PagesimError: an option is invalid; the message has its name, its value and what was expected.
     """
     if not asked:
         return default_points(bench, device, quick, peers_found())
@@ -63,7 +63,7 @@ def points(bench: str, device: str, quick: bool, asked: Asked) -> list[Point]:
 
 
 def _workload(given: Asked, device: str) -> list[Point]:
-    """Return a point for each batch of exported block tables."""
+    """Return one point for each batch of exported block tables."""
     others = [name for name in given if name not in ("workload", "dtype")]
     if others:
         raise PagesimError(f"{others[0]} goes with no workload, whose batches say it; leave one of them out")
@@ -111,7 +111,7 @@ def _swap(given: Asked, device: str) -> list[Grid]:
 
 
 def _copy(given: Asked, device: str) -> list[Grid]:
-    """Return grids of the ops that the given options are about."""
+    """Return grids of the ops that the given options apply to."""
     dtypes = _values(given, "dtype", _dtypes(device))
     grids = []
     if "size" in given:
@@ -142,7 +142,7 @@ def _dtypes(device: str) -> tuple[str, ...]:
 
 
 def _values(given: Asked, name: str, usual: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the values of a column as they were given, or the usual ones."""
+    """Return the given values of a column, or the default ones."""
     if name not in given:
         return usual
     parts = [part.strip() for part in given[name].split(",")]

@@ -1,4 +1,4 @@
-"""A run of the bench: its device, what it is measured against, and how a case becomes numbers."""
+"""A session of the bench: its device, its reference rates, and how a case is measured."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ from pagesim.kernels.requirements import Unavailable, require_device
 from pagesim.kernels.timing import Call, Timing, WallClock, time_kernel
 
 DEVICE_COPY = "device-copy"
-"""The reference of all that happens in a device's own memory."""
+"""The reference for everything within a device's own memory."""
 
 _PART_BYTES = 64 << 20
 
 LINK_BYTES = 256 << 20
-"""One copy of this size tells what the link between device and host can do."""
+"""Size of the copy that measures the link between device and host."""
 
 COPY_BYTES = {"cuda": 256 << 20, "cpu": 64 << 20}
-"""One of this size tells what a device's own memory can do: larger than any cache. From 512 MiB on the driver
-copies in another way, which on an H100 is a fifth slower."""
+"""Size of the copy that measures a device's own memory, larger than any cache. From 512 MiB on, the driver
+copies in another way, which is a fifth slower on an H100."""
 
 MATRIX = {"cuda": 8192, "cpu": 512}
-"""Rows and columns of matrices whose product tells how fast a device computes."""
+"""Rows and columns of the matrices whose product measures a device's compute rate."""
 
 CLOCKS_S = 0.5
-"""Seconds of work before these: an idle GPU's clocks are low, and rise within a fraction of one."""
+"""Seconds of work before these: an idle GPU's clocks are low, and rise within a fraction of a second."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A point made ready: what to call, and what it amounts to.
+    """A prepared point: what to call, and how much work that is.
 
     Args:
         calls: the same work on different inputs.
-        bytes_moved: the fewest bytes that the work has to read and write, once each.
-        flops: the operations that it has to do.
-        check: does the work once on poisoned outputs and returns max|error| / max|reference|.
-        tolerance: what ``check`` may return.
-        reference: what the bandwidth is a fraction of: ``device-copy``, or ``pinned-copy-out`` or ``-in``.
-        by_wall: the host takes part, so its clock is used.
-        measure: measures instead of ``calls``, and returns further columns.
+        bytes_moved: minimum number of bytes that the work must read and write, counted once each.
+        flops: number of operations.
+        check: runs the work once on poisoned outputs and returns max|error| / max|reference|.
+        tolerance: maximum allowed result of ``check``.
+        reference: reference for the bandwidth: ``device-copy``, ``pinned-copy-out`` or ``pinned-copy-in``.
+        by_wall: whether the host takes part, so that its clock is used.
+        measure: measures in place of ``calls``, and returns additional columns.
     """
 
     calls: Sequence[Call]
@@ -66,28 +66,28 @@ class Case:
 
 
 class WrongResult(PagesimError):
-    """An op gives a wrong result, so how fast it is does not matter."""
+    """An op returns a wrong result, so its speed does not matter."""
 
 
 Prepare = Callable[[Point, "Session"], Case]
 
 
 def prepare_of(point: Point) -> Prepare:
-    """Return what makes a point of the bench ready; each operator has a file of cases."""
+    """Return the function that prepares a point of the bench; each kind of op has a file of cases."""
     module = OPS[point.bench][point.op].module
     return import_module(f"pagesim.kernels.bench.{module}").prepare  # type: ignore[no-any-return]
 
 
 class Session:
-    """One process' measurements on one device.
+    """The measurements of one process on one device.
 
     Args:
         device: ``cpu`` or ``cuda``.
-        budget_s: seconds to time each point for, after preparing it and warming up.
-        seed: of every random input.
+        budget_s: seconds to time each point for, after preparation and warm-up.
+        seed: seed of all random inputs.
 
     Raises:
-        PagesimError: the device is unknown or not there, or a number is off.
+        PagesimError: the device is unknown or not available, or a number is invalid.
     """
 
     def __init__(self, device: str, budget_s: float = 0.2, seed: int = 0) -> None:
@@ -98,32 +98,32 @@ class Session:
         self.budget_s = budget_s
         self.seed = seed
         self.lost: str | None = None
-        """Why this process can use the GPU no more, once a failure has gone so far."""
+        """Why this process can no longer use the GPU, after such a failure."""
         self._pinned: torch.Tensor | None = None
         self._links: dict[str, float] = {}
 
     @cached_property
     def machine(self) -> Machine:
-        """The machine, described once the clocks are up."""
+        """The machine, described once its clocks have risen."""
         if self.device.type == "cuda":
             _ = self.copy_gb_per_s
         return describe_machine(self.device.type)
 
     @cached_property
     def copy_gb_per_s(self) -> float:
-        """The device's copy bandwidth in this run, read + written."""
+        """The device's copy bandwidth in this session, read + written."""
         case, seconds = self._best("copy", "device-copy", piece_bytes=COPY_BYTES[self.device.type])
         return case.bytes_moved / seconds / 1e9
 
     @cached_property
     def peak_tflop_per_s(self) -> float:
-        """The rate of a large matrix product in this run: of fp16 on a GPU, of fp32 on a CPU."""
+        """The rate of a large matrix product in this session: in fp16 on a GPU, in fp32 on a CPU."""
         dtype, size = "fp16" if self.device.type == "cuda" else "fp32", MATRIX[self.device.type]
         case, seconds = self._best("gemm", "linear", m=size, n=size, k=size, dtype=dtype)
         return case.flops / seconds / 1e12
 
     def _best(self, bench: str, op: str, **size: Any) -> tuple[Case, float]:
-        """Return an op of the bench at a size at which it is as fast as it gets, and what it takes then."""
+        """Return an op of the bench at its most efficient size, and its duration in seconds."""
         point = Point(bench, op, size)
         case = prepare_of(point)(point, self)
         until = time.perf_counter() + CLOCKS_S
@@ -133,7 +133,7 @@ class Session:
         return case, self.time(case).median_s
 
     def reference_gb_per_s(self, reference: str) -> float:
-        """Return the bandwidth that a case's is a fraction of, in this run."""
+        """Return the bandwidth in this session of a case's reference."""
         if reference == DEVICE_COPY:
             return self.copy_gb_per_s
         if reference not in self._links:
@@ -143,7 +143,7 @@ class Session:
         return self._links[reference]
 
     def host_bytes(self, size: int) -> torch.Tensor:
-        """Return ``size`` bytes of host memory, pinned beside a GPU; every call returns the same memory.
+        """Return ``size`` bytes of host memory, pinned if on a GPU; every call returns the same memory.
 
         Pinning takes longer than most measurements, so it is done once.
         """
@@ -154,26 +154,26 @@ class Session:
         return self._pinned[:size]
 
     def generator(self, point: Point) -> torch.Generator:
-        """Return a source of randomness on the CPU that is a point's own, so that order does not matter."""
+        """Return a point's own CPU random generator, so that the order of points does not matter."""
         return torch.Generator().manual_seed(int(digest([self.seed, point.row()]), 16))
 
     def empty(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
-        """Return a tensor on the device, its contents arbitrary.
+        """Return an uninitialized tensor on the device.
 
         Raises:
-            MemoryError: the host has no room for it; a GPU without room says so by itself.
+            MemoryError: the host lacks memory for it; a GPU raises its own error.
         """
         if self.device.type == "cpu":
             check_host_room(prod(shape) * dtype.itemsize)
         return torch.empty(shape, dtype=dtype, device=self.device)
 
     def random(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
-        """Return a tensor of random contents on the device; errors as for ``empty``."""
+        """Return a tensor with random contents on the device; errors as for ``empty``."""
         return self.fill(self.empty(*shape, dtype=dtype))
 
     def fill(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Fill a tensor with normally distributed numbers, or with random bytes; never with zeros."""
-        if tensor.device.type != self.device.type:  # the GPU is far better at it than the host
+        """Fill a tensor with normally distributed numbers or random bytes, never with zeros."""
+        if tensor.device.type != self.device.type:  # the GPU is much faster at this than the host
             for part in tensor.flatten().chunk(1 + tensor.nbytes // _PART_BYTES):
                 part.copy_(self.random(len(part), dtype=tensor.dtype))
             return tensor
@@ -186,13 +186,13 @@ class Session:
         return tensor.normal_()
 
     def time(self, case: Case) -> Timing:
-        """Return what one of a case's calls takes."""
+        """Return the duration of one of a case's calls."""
         if case.by_wall and self.device.type == "cuda":
             return WallClock().time(case.calls, self.budget_s)
         return time_kernel(case.calls, self.device, self.budget_s, case.bytes_moved)
 
     def measure(self, point: Point, prepare: Prepare) -> dict[str, Any]:
-        """Return what came of a point: what was measured, or why nothing was; see ``lost`` afterwards."""
+        """Return a point's measurements, or why there are none; check ``lost`` afterwards."""
         torch.manual_seed(int(digest([self.seed, point.row()]), 16) % 2**63)
         try:
             measured = self._measured(prepare(point, self))
@@ -200,7 +200,7 @@ class Session:
             measured = {"status": UNAVAILABLE, "error": str(error)}
         except (torch.OutOfMemoryError, MemoryError) as error:
             measured = {"status": OUT_OF_MEMORY, "error": _first_line(error)}
-        except Exception as error:  # whatever an op or a peer raises, the next point is measured
+        except Exception as error:  # whatever an op or peer raises, go on with the next point
             memory = "can't allocate memory" in str(error) or "out of memory" in str(error)
             measured = {"status": OUT_OF_MEMORY if memory else FAILED, "error": _first_line(error)}
         if measured["status"] != OK:
@@ -253,10 +253,10 @@ class Session:
 
 
 def check_host_room(size: int) -> None:
-    """Check that the host has ``size`` free bytes: Linux promises more, and kills a process that uses it.
+    """Check that the host has ``size`` bytes available, as Linux overcommits and kills processes later.
 
     Raises:
-        MemoryError: it has not.
+        MemoryError: it does not.
     """
     room = available_bytes()
     if size > 0.8 * room:

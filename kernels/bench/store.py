@@ -1,4 +1,4 @@
-"""Where rows are kept: a line a finished point, written at once, so that a killed bench repeats nothing."""
+"""Storage of rows: one line per finished point, written at once, so that a killed bench repeats nothing."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from pagesim.kernels.bench.rows import MEASURED, PARAMETERS, SCHEMA, Row
 from pagesim.setup.files import DRAFT, put, put_text
 
 JOURNAL = "rows.jsonl"
-"""One row a line, in the order of measuring. A later row of a key replaces an earlier one."""
+"""One row per line, in the order of measurement. A later row replaces an earlier one with the same key."""
 
 
 class RowStore:
     """A folder of rows, for one bench at a time.
 
-    A row is appended to the journal and on the disk before the next point begins. A line that a kill cut
-    short is dropped when the folder is opened again, and its point is measured anew.
+    A row is appended to the journal and synced to disk before the next point starts. A line that was cut
+    short by a kill is dropped when the folder is reopened, and its point is remeasured.
 
     Args:
-        folder: made if it is not there; None keeps rows in memory only.
+        folder: folder, created if missing; None keeps rows in memory only.
 
     Raises:
-        PagesimError: it cannot be written, holds something else, another bench is writing there, or its
-            rows are of another schema.
+        PagesimError: the folder cannot be written, contains something else, is in use by another bench, or
+            its rows have another schema.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -60,11 +60,11 @@ class RowStore:
         return list(self._rows.values())
 
     def add(self, row: Row) -> None:
-        """Keep a row, in place of an earlier one of its key."""
+        """Store a row, replacing any earlier one with the same key."""
         if self._journal is not None:
             line = json.dumps(row, allow_nan=False).encode() + b"\n"
             try:
-                # Past Python's buffer, which would try to write once more when the file is closed.
+                # Bypass Python's buffer, which would retry the write when the file is closed.
                 if os.write(self._journal.fileno(), line) < len(line):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 os.fsync(self._journal.fileno())
@@ -97,7 +97,7 @@ class RowStore:
             self._rows = {row["key"]: row for row in _parse(whole, journal)}
             if len(whole) < len(content):
                 opened.truncate(len(whole))
-            for left in folder.glob(f"{DRAFT}*"):  # by one that was killed
+            for left in folder.glob(f"{DRAFT}*"):  # left by a killed bench
                 left.unlink()
         except BlockingIOError:
             opened.close()
@@ -109,10 +109,10 @@ class RowStore:
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """Return the rows of a bench's folder, of one that was killed as well.
+    """Return the rows of a bench's folder, even if the bench was killed.
 
     Raises:
-        PagesimError: there are none, or they cannot be read.
+        PagesimError: there are no rows, or they cannot be read.
     """
     journal = folder / JOURNAL
     try:
@@ -123,7 +123,7 @@ def read_rows(folder: Path) -> list[Row]:
 
 
 def write_parquet(rows: list[Row], file: Path | IO[bytes]) -> None:
-    """Write rows as one flat table; a column keeps its type where every row leaves it empty."""
+    """Write rows as one flat table; a column keeps its type even if it is empty in all rows."""
     import pandas as pd
 
     kinds = {str: "string", int: "Int64", float: "Float64"}
@@ -150,5 +150,5 @@ def _parse(content: bytes, journal: Path) -> list[Row]:
                 f"{journal}, line {number}: schema is {brief(said)}; this version of pagesim reads {SCHEMA}; "
                 "choose another folder"
             )
-        rows.append({**dict.fromkeys((*PARAMETERS, *MEASURED)), **row})  # columns that are newer than the row
+        rows.append({**dict.fromkeys((*PARAMETERS, *MEASURED)), **row})  # add columns newer than the row
     return rows

@@ -1,4 +1,4 @@
-"""Swaps in the bench: every strategy over piece size × count, one large copy."""
+"""Swaps in the bench: every strategy over piece size × count, and one large copy."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pagesim.kernels.swap.base import BlockIds
 from pagesim.kernels.timing import Call
 
 SETS = 2
-"""Disjoint sets of blocks that a swap is timed over; the link is far slower than any cache."""
+"""Number of disjoint sets of blocks to time a swap over; the link is far slower than any cache."""
 
 
 def prepare(point: Point, session: Session) -> Case:
-    """Return a swap, made ready."""
+    """Prepare a swap."""
     if point.op == "pinned-copy":
         return _pinned_copy(point, session)
     return _swap(point, session)
@@ -63,10 +63,10 @@ def _swap(point: Point, session: Session) -> Case:
 def check_swap(
     point: Point, session: Session, pools: Pools, pairs: BlockIds, swap: Call
 ) -> Callable[[], float]:
-    """Return what compares blocks before and after a swap of pairs (device block, host block)."""
+    """Return a check that compares blocks before and after a swap of pairs (device block, host block)."""
 
     def check() -> float:
-        # Compared on the device: a host takes longer to compare the blocks than the link to bring them.
+        # Compared on the device: comparing on the host takes longer than the link takes to bring the blocks.
         device, host = torch.from_numpy(pairs).to(session.device).T
         out = point["direction"] == "out"
 
@@ -88,14 +88,14 @@ def choose_pairs(point: Point, session: Session, device_blocks: int, host_blocks
     """Return pairs of a random device block and a host block, ``[host_blocks, 2]``."""
     random = np.random.default_rng(session.generator(point).initial_seed())
     device = random.permutation(device_blocks)[:host_blocks]
-    # A swap space whose free list is fresh hands out neighbours, one that was long in use does not.
+    # A swap space with a fresh free list hands out neighbours; one that was long in use does not.
     neighbours = point["host_blocks"] == "neighbours"
     there = np.arange(host_blocks) if neighbours else random.permutation(host_blocks)
     return np.stack([device, there], 1)
 
 
 def start(strategy: SwapStrategy, point: Point, pairs: BlockIds) -> Transfer:
-    """Put a point's swap of pairs (device block, host block) under way."""
+    """Start a point's swap of pairs (device block, host block)."""
     if point["direction"] == "out":
         return strategy.swap_out(pairs)
     return strategy.swap_in(pairs[:, ::-1])

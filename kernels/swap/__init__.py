@@ -1,4 +1,4 @@
-"""Swaps: blocks of KV cache between a device and host memory, in several ways with one contract."""
+"""Swaps of KV cache blocks between a device and host memory, by several strategies with one contract."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ STRATEGIES: dict[str, type[SwapStrategy]] = {
 
 
 def make_strategy(name: str, pools: Pools) -> SwapStrategy:
-    """Return a strategy by its name.
+    """Return a strategy by name.
 
     Raises:
-        PagesimError: there is none of that name.
+        PagesimError: no strategy has this name.
         Unavailable: it cannot run on these pools' device; the message says what is missing.
     """
     if name not in STRATEGIES:

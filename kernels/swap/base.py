@@ -1,4 +1,4 @@
-"""What every swap strategy promises: blocks named in, the same bytes out, on a stream of its own."""
+"""The contract of every swap strategy: given blocks arrive byte for byte, on a stream of its own."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from pagesim.errors import PagesimError
 from pagesim.kernels.requirements import Unavailable
 
 Copy = tuple[int, int]
-"""A block to be copied: (from, to), as a memory with block tables names them."""
+"""A block to copy: (from, to), with the ids of a memory with block tables."""
 
 BlockIds = npt.NDArray[np.int64]
 
 Copies = Sequence[Copy] | BlockIds
-"""Blocks to be copied, as pairs or as an array ``[N, 2]``."""
+"""Blocks to copy, as pairs or as an array ``[N, 2]``."""
 
 Direction = Literal["out", "in"]
-"""``out`` of the device, or ``in``."""
+"""``out`` of the device, or ``in`` to it."""
 
 
 class Blocks:
-    """Pairs of blocks that are swapped, checked, in ascending order on the host.
+    """Checked pairs of blocks to swap, sorted by host block.
 
-    In this order neighbours on the host are neighbours in whatever is staged.
+    In this order, neighbours on the host are also neighbours in staging memory.
 
     Args:
-        device: their ids on the device, ``[N]``.
-        host: their ids on the host, ``[N]``.
+        device: block ids on the device, ``[N]``.
+        host: block ids on the host, ``[N]``.
     """
 
     def __init__(self, device: BlockIds, host: BlockIds) -> None:
@@ -45,7 +45,7 @@ class Blocks:
         return len(self.device)
 
     def on(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return both on a device, sent once, on the stream that is current then; nothing is waited for."""
+        """Return both arrays on a device, sent once and asynchronously on the then current stream."""
         if self._there is None:
             self._there = (_sent(self.device, device), _sent(self.host, device))
         return self._there
@@ -53,18 +53,18 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Pools:
-    """Where blocks live: on the device piece by piece, in host memory whole.
+    """Where blocks are stored: in pieces on the device, contiguously in host memory.
 
     A block is one *piece* in each of the device's caches (a layer's keys, a layer's values, …). On the host
-    all pieces of a block lie side by side, so that a block crosses the link in one copy however many layers
-    there are, and neighbouring blocks cross it together.
+    all pieces of a block are contiguous. So a block crosses the link in one copy, however many layers there
+    are, and neighbouring blocks cross it together.
 
     Args:
-        caches: P tensors ``[device_blocks, …]`` on one device, each contiguous, their blocks of one size.
+        caches: P contiguous tensors ``[device_blocks, …]`` on one device, with blocks of one size.
         host: ``[host_blocks, P, piece_bytes]``, uint8, in CPU memory; pinned if the caches are on a GPU.
 
     Raises:
-        PagesimError: they do not fit together; the message names which and why.
+        PagesimError: they do not match; the message says which one and why.
     """
 
     caches: tuple[torch.Tensor, ...]
@@ -96,7 +96,7 @@ class Pools:
 
     @classmethod
     def beside(cls, caches: Sequence[torch.Tensor], host_blocks: int) -> Pools:
-        """Return pools of these caches and a new host pool, whose contents are arbitrary."""
+        """Return pools of these caches and a new, uninitialized host pool."""
         if not caches:
             raise PagesimError("caches is empty; it must hold at least one tensor")
         shape = (host_blocks, len(caches), caches[0][0].nbytes)
@@ -105,32 +105,32 @@ class Pools:
 
     @property
     def device(self) -> torch.device:
-        """Where the caches are."""
+        """The device of the caches."""
         return self.caches[0].device
 
     @property
     def device_blocks(self) -> int:
-        """Blocks of the device."""
+        """Number of blocks on the device."""
         return len(self.caches[0])
 
     @property
     def host_blocks(self) -> int:
-        """Blocks of the host."""
+        """Number of blocks on the host."""
         return len(self.host)
 
     @property
     def pieces(self) -> int:
-        """Pieces of a block, P."""
+        """Number of pieces per block, P."""
         return len(self.caches)
 
     @property
     def piece_bytes(self) -> int:
-        """Bytes of a piece."""
+        """Bytes per piece."""
         return self.caches[0][0].nbytes
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of a block, all its pieces together."""
+        """Bytes per block, over all its pieces."""
         return self.pieces * self.piece_bytes
 
     def rows(self) -> list[torch.Tensor]:
@@ -139,7 +139,7 @@ class Pools:
 
 
 class Transfer:
-    """A swap under way."""
+    """A swap in progress."""
 
     def __init__(self, event: torch.cuda.Event | None = None) -> None:
         self._event = event
@@ -150,12 +150,12 @@ class Transfer:
         return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
 
     def wait(self) -> None:
-        """Return when every byte has arrived."""
+        """Wait until every byte has arrived."""
         if self._event is not None:
             self._event.synchronize()
 
     def join(self) -> None:
-        """Let whatever is launched from now on, on the current stream, wait for it."""
+        """Make everything launched on the current stream from now on wait for this swap."""
         if self._event is not None:
             torch.cuda.current_stream().wait_event(self._event)
 
@@ -163,14 +163,14 @@ class Transfer:
 class SwapStrategy(ABC):
     """Copies blocks between a device pool and a host pool.
 
-    On a GPU the copies run on a stream of the strategy's own: they begin when what the current stream held
-    at the call is done, and ``Transfer`` says when they are. On the CPU they are done when the call returns.
+    On a GPU the copies run on the strategy's own stream, after everything queued on the current stream at the
+    time of the call; ``Transfer`` tells when they finish. On the CPU they finish before the call returns.
 
-    A subclass says how: ``move`` gets blocks that are checked, at least one, and runs with its own stream as
-    the current one; and ``lacks`` says where it cannot run. `LayerSwap` moves the same blocks layer by layer.
+    A subclass implements ``move``, which gets at least one block, all checked, on the strategy's stream, and
+    ``lacks``, which tells what is missing. `LayerSwap` moves the same blocks layer by layer.
 
     Args:
-        pools: what to copy between.
+        pools: pools to copy between.
 
     Raises:
         Unavailable: this strategy cannot run on these pools' device; the message says what is missing.
@@ -196,11 +196,11 @@ class SwapStrategy(ABC):
         """Copy blocks from the device to the host.
 
         Args:
-            copies: (device block, host block); as `pagesim.kvcache.PagedTables` notes them in ``swaps_out``.
+            copies: (device block, host block), as in ``swaps_out`` of `pagesim.kvcache.PagedTables`.
 
         Raises:
-            PagesimError: a block is outside its pool or named twice, or something is no pair of whole
-                numbers; then nothing was copied.
+            PagesimError: a block is outside its pool or occurs twice, or something is not a pair of
+                integers. Nothing is copied in this case.
         """
         return self._start("out", self.checked("out", copies))
 
@@ -208,23 +208,23 @@ class SwapStrategy(ABC):
         """Copy blocks from the host to the device.
 
         Args:
-            copies: (host block, device block); as `pagesim.kvcache.PagedTables` notes them in ``swaps_in``.
+            copies: (host block, device block), as in ``swaps_in`` of `pagesim.kvcache.PagedTables`.
 
         Raises:
-            PagesimError: a block is outside its pool or named twice, or something is no pair of whole
-                numbers; then nothing was copied.
+            PagesimError: a block is outside its pool or occurs twice, or something is not a pair of
+                integers. Nothing is copied in this case.
         """
         return self._start("in", self.checked("in", copies))
 
     @abstractmethod
     def move(self, direction: Direction, blocks: Blocks, pieces: slice) -> None:
-        """Copy some pieces of each block between device and host, pair by pair, in any order."""
+        """Copy some pieces of each block between device and host, in any order."""
 
     def checked(self, direction: Direction, copies: Copies) -> Blocks:
-        """Return the blocks of ``swap_out`` or ``swap_in``.
+        """Return the checked blocks for ``swap_out`` or ``swap_in``.
 
         Raises:
-            PagesimError: as there.
+            PagesimError: as for those methods.
         """
         sides = ("device", "host") if direction == "out" else ("host", "device")
         ids = _pairs(copies)
@@ -253,12 +253,12 @@ class SwapStrategy(ABC):
         return self.run([(direction, blocks)], slice(0, self.pools.pieces))
 
     def follow_current(self) -> None:
-        """Let what is copied from now on wait for what the current stream holds."""
+        """Make all further copies wait for what is queued on the current stream."""
         if self.stream is not None:
             self.stream.wait_stream(torch.cuda.current_stream(self.pools.device))
 
     def run(self, moves: Sequence[tuple[Direction, Blocks]], pieces: slice) -> Transfer:
-        """Move some pieces of blocks, one move after the other, on the strategy's own stream."""
+        """Run moves of some pieces of blocks, one after another, on the strategy's own stream."""
         if self.stream is None:
             for direction, blocks in moves:
                 self.move(direction, blocks, pieces)
@@ -277,16 +277,16 @@ def _sent(ids: BlockIds, device: torch.device) -> torch.Tensor:
 
 
 def _pairs(copies: Copies) -> npt.NDArray[Any]:
-    """Return pairs of block ids, ``[N, 2]``, whose numbers are whole.
+    """Return pairs of integer block ids, ``[N, 2]``.
 
     Raises:
-        PagesimError: there is something else among them.
+        PagesimError: something is not a pair of integers.
     """
     if not len(copies):
         return np.empty((0, 2), np.int64)
     try:
         ids = np.asarray(copies)
-    except ValueError:  # of different lengths
+    except ValueError:  # pairs of different lengths
         ids = np.empty(0)
     if ids.ndim != 2 or ids.shape[1] != 2 or ids.dtype.kind not in "iu":
         for at, copy in enumerate(copies):
@@ -302,6 +302,6 @@ def _is_pair(copy: Any) -> bool:
 
 
 def _shown(tensor: torch.Tensor) -> str:
-    """Return what a message says of a tensor."""
+    """Return a description of a tensor for messages."""
     layout = "" if tensor.is_contiguous() else ", not contiguous"
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)} on {tensor.device}{layout}"

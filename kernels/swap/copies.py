@@ -1,4 +1,4 @@
-"""Swaps that leave the work to the copy engines: a copy a piece, one call each or one call for all."""
+"""Swaps by the copy engines: one copy per piece, issued one by one or all in one call."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pagesim.kernels.swap.driver import Addresses, driver
 
 
 class CopyEach(SwapStrategy):
-    """One asynchronous copy for each piece of each block, as the PagedAttention paper's system swaps.
+    """One asynchronous copy per piece of each block, as in the PagedAttention paper's system.
 
-    With OPT-13B and blocks of 16 tokens that is 80 copies of 160 KiB a block. Small pieces are bound by the
-    cost of a call, not by the link (Fig. 19a of the paper).
+    With OPT-13B and blocks of 16 tokens, these are 80 copies of 160 KiB per block. Small pieces are limited
+    by the cost of a call, not by the link (Fig. 19a of the paper).
     """
 
     name: ClassVar[str] = "copy-each"
@@ -45,7 +45,7 @@ class CopyEach(SwapStrategy):
 
 
 class CopyBatch(SwapStrategy):
-    """All pieces in one call of the driver, which spares the cost of a call a piece (CUDA 12.8 and later)."""
+    """All pieces in one driver call, which avoids the cost of one call per piece (CUDA 12.8 and later)."""
 
     name: ClassVar[str] = "copy-batch"
 
@@ -67,7 +67,7 @@ class CopyBatch(SwapStrategy):
 def _addresses(
     pools: Pools, direction: Direction, blocks: Blocks, pieces: slice
 ) -> tuple[Addresses, Addresses]:
-    """Return target and source of each copy, ``[pieces × N]`` each, piece by piece."""
+    """Return targets and sources of the copies, ``[pieces × N]`` each, piece by piece."""
     bases = np.array([cache.data_ptr() for cache in pools.caches[pieces]], np.int64)
     places = np.arange(pools.pieces)[pieces] * pools.piece_bytes + pools.host.data_ptr()
     ours = (bases[:, None] + blocks.device * pools.piece_bytes).ravel().view(np.uint64)

@@ -1,4 +1,4 @@
-"""Asynchronous copies through the CUDA driver itself: one at a time, and many in one call."""
+"""Asynchronous copies through the CUDA driver: single ones, and many in one call."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pagesim.errors import PagesimError
 from pagesim.kernels.requirements import Unavailable
 
 BATCHED_SINCE = 12080
-"""``cuMemcpyBatchAsync`` came with CUDA 12.8. CUDA 13 changed its arguments; asked for by this number, a
-driver gives the call as it was (CUDA driver API, cuGetProcAddress)."""
+"""``cuMemcpyBatchAsync`` was added in CUDA 12.8. CUDA 13 changed its arguments; with this version number, a
+driver returns the original function (CUDA driver API, cuGetProcAddress)."""
 
 Addresses = npt.NDArray[np.uint64]
 
 
 class CopyFailed(PagesimError):
-    """The driver refused a copy."""
+    """The driver rejected a copy."""
 
 
 class _Location(ctypes.Structure):
-    """CUmemLocation: only a hint, and none is given."""
+    """CUmemLocation: an optional hint, which is not given here."""
 
     _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
 
@@ -39,11 +39,11 @@ class _Attributes(ctypes.Structure):
     )
 
 
-_IN_STREAM_ORDER = 1  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM: what runs before on the stream may still write it
+_IN_STREAM_ORDER = 1  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM: earlier work on the stream may write the source
 
 
 class Driver:
-    """The two copy calls.
+    """The driver's two copy functions.
 
     Raises:
         Unavailable: there is no CUDA driver on this machine.
@@ -54,7 +54,7 @@ class Driver:
             library = ctypes.CDLL("libcuda.so.1")
         except OSError:
             raise Unavailable("copies through the CUDA driver need libcuda.so.1, which is not here") from None
-        library.cuInit(0)  # nothing else answers before; that there is no GPU shows where one is used
+        library.cuInit(0)  # required before any other call; a missing GPU only shows when one is used
         self._copy = library.cuMemcpyAsync
         self._copy.argtypes = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p)
         self._library = library
@@ -62,20 +62,20 @@ class Driver:
 
     @property
     def has_batched(self) -> bool:
-        """Whether many copies can go in one call."""
+        """Whether many copies can be made in one call."""
         return self._batched is not None
 
     def version(self) -> str:
-        """Return the newest CUDA that the driver supports, as ``12.8``."""
+        """Return the newest CUDA version that the driver supports, such as ``12.8``."""
         number = ctypes.c_int()
         self._check(self._library.cuDriverGetVersion(ctypes.byref(number)), "cuDriverGetVersion")
         return f"{number.value // 1000}.{number.value % 1000 // 10}"
 
     def copy(self, target: int, source: int, size: int, stream: int) -> None:
-        """Copy ``size`` bytes between addresses, in the stream's order.
+        """Copy ``size`` bytes between addresses, in stream order.
 
         Raises:
-            CopyFailed: the driver refused.
+            CopyFailed: the driver rejected the copy.
         """
         self._check(self._copy(target, source, size, stream), "cuMemcpyAsync")
 
@@ -86,10 +86,10 @@ class Driver:
             targets: addresses to copy to.
             sources: addresses to copy from.
             size: bytes of each copy.
-            stream: a CUDA stream; the driver takes no default stream here.
+            stream: a CUDA stream other than the default one, which the driver does not accept here.
 
         Raises:
-            CopyFailed: the driver refused.
+            CopyFailed: the driver rejected the copies.
         """
         assert self._batched is not None, "ask has_batched first"
         sizes = np.full(len(targets), size, np.uint64)
@@ -121,13 +121,13 @@ def driver() -> Driver:
     """Return the driver, loaded once.
 
     Raises:
-        Unavailable: there is none.
+        Unavailable: there is no CUDA driver.
     """
     return Driver()
 
 
 def _batched(library: ctypes.CDLL) -> ctypes._FuncPointer | None:
-    """Return ``cuMemcpyBatchAsync`` as CUDA 12.8 declares it, or None where the driver is older."""
+    """Return ``cuMemcpyBatchAsync`` as declared in CUDA 12.8, or None if the driver is older."""
     find = getattr(library, "cuGetProcAddress_v2", None)
     if find is None:
         return None

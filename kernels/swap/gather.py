@@ -1,4 +1,4 @@
-"""Gather and copy: blocks are collected side by side on the device and cross the link in large copies."""
+"""Gather and copy: blocks are gathered contiguously on the device and cross the link in large copies."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from pagesim.kernels.requirements import INSTALL, installed
 from pagesim.kernels.swap.base import BlockIds, Blocks, Direction, Pools, SwapStrategy
 
 ALIGNMENT = 16
-"""Bytes that a kernel moves at a time."""
+"""Bytes that a kernel moves at once."""
 
 
 class GatherCopy(SwapStrategy):
-    """A kernel gathers the blocks side by side on the device, large copies take them across; and back.
+    """Gathers blocks contiguously on the device and sends them in large copies; the reverse for swap-in.
 
-    Host blocks that are neighbours cross in one copy. Even a host block by itself is a copy of all layers,
-    megabytes for a real model, which a link takes at nearly its full rate. Layer by layer a block is as many
+    Neighbouring host blocks cross in one copy. Even a single host block is one copy of all layers, megabytes
+    for a real model, which a link transfers at nearly its full rate. Layer by layer, a block is as many
     copies as there are layers.
 
     Args:
-        pools: what to copy between.
-        staging_bytes: device memory to gather in; at least one block is held.
+        pools: pools to copy between.
+        staging_bytes: device memory for gathering; it holds at least one block.
 
     Raises:
         PagesimError: pieces are not a multiple of 16 bytes, or ``staging_bytes`` is negative.
@@ -45,13 +45,13 @@ class GatherCopy(SwapStrategy):
             )
         if staging_bytes < 0:
             raise PagesimError(f"staging_bytes is {staging_bytes}; it must be at least 0")
-        # The kernels take the dtypes of caches; bytes are moved four at a time and never looked at.
+        # The kernels accept the caches' dtypes; bytes are moved four at a time and never interpreted.
         self._words = [row.view(torch.float32) for row in pools.rows()]
         self._of_pieces = {(0, pools.pieces): BlockPool(self._words)}
         room = min(max(1, staging_bytes // pools.block_bytes), pools.device_blocks)
         shape = (room * pools.pieces, pools.piece_bytes)
         self._staging = torch.empty(shape, dtype=torch.uint8, device=pools.device)
-        if self.stream is not None:  # a strategy may be dropped while a swap is under way
+        if self.stream is not None:  # the strategy may be deleted during a swap
             self._staging.record_stream(self.stream)
 
     @classmethod
@@ -75,7 +75,7 @@ class GatherCopy(SwapStrategy):
                 scatter_blocks(staged.view(torch.float32), pool, ids[part], check=False)
 
     def _pool(self, pieces: slice) -> BlockPool:
-        """Return the caches that hold some pieces, checked once."""
+        """Return the pool of the caches that hold some pieces, checked once."""
         key = (pieces.start, pieces.stop)
         if key not in self._of_pieces:
             self._of_pieces[key] = BlockPool(self._words[pieces])
@@ -83,7 +83,7 @@ class GatherCopy(SwapStrategy):
 
     def _cross(self, direction: Direction, staged: torch.Tensor, blocks: BlockIds, pieces: slice) -> None:
         """Copy between staged blocks ``[N, pieces, piece_bytes]`` and host blocks."""
-        # Neighbours lie side by side on the host with all their pieces only.
+        # Neighbouring blocks are only contiguous on the host with all their pieces.
         whole = staged.shape[1] == self.pools.pieces
         for row, block, length in _runs(blocks, longest=len(blocks) if whole else 1):
             there = self.pools.host[block : block + length, pieces]
@@ -93,7 +93,7 @@ class GatherCopy(SwapStrategy):
 
 
 def _runs(blocks: BlockIds, longest: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (place, first block, length) of each run of neighbours in ascending ``blocks``."""
+    """Yield (position, first block, length) of each run of neighbours in ascending ``blocks``."""
     if longest == 1:
         yield from ((place, block, 1) for place, block in enumerate(blocks.tolist()))
         return

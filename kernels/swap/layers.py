@@ -1,7 +1,7 @@
-"""Swaps layer by layer, beside compute: a layer waits for its own blocks, while those of the next ones cross.
+"""Swaps layer by layer during compute: a layer waits for its own blocks while the next layers' cross.
 
-As vLLM's and LMCache's connectors and SGLang's HiCache load: an iteration waits for the first layer, and then
-for what the link takes longer than the layers before.
+Like loading in vLLM's and LMCache's connectors and in SGLang's HiCache, an iteration waits for the first
+layer, and then only if the link takes longer than the layers before.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from pagesim.errors import PagesimError
 from pagesim.kernels.swap.base import Copies, Direction, SwapStrategy, Transfer
 
 AHEAD = 2
-"""Layers whose copies are put under way before a layer computes: one crosses, the next waits its turn."""
+"""Layers whose copies are started before a layer computes: one crosses, the next one waits."""
 
 
 class LayerSwap:
-    """Blocks that leave the device and come to it layer by layer.
+    """Blocks that leave the device and return to it layer by layer.
 
-    Of each layer first the blocks that leave are copied, then those that come, which may take their place.
-    On a GPU the copies run on the strategy's stream; they begin when what the current stream held when this
-    was made is done. Copies of a layer are put under way when the layer ``ahead`` before it is joined, so
-    that the host issues them between the launches of the layers. On the CPU they are done then.
+    For each layer, the outgoing blocks are copied first, then the incoming ones, which may replace them. On a
+    GPU the copies run on the strategy's stream, after everything queued on the current stream when this
+    object was created. A layer's copies are started when the layer ``ahead`` layers before it is joined, so
+    that the host issues them between the layers' launches. On the CPU they finish at that time.
 
     Args:
-        strategy: how blocks are copied.
-        layers: of which each has the same number of neighbouring pieces.
-        out: (device block, host block), as of ``SwapStrategy.swap_out``.
-        back: (host block, device block), as of ``SwapStrategy.swap_in``.
-        ahead: layers whose copies are under way before they are joined.
+        strategy: strategy that copies the blocks.
+        layers: number of layers, each with the same number of consecutive pieces.
+        out: (device block, host block), as for ``SwapStrategy.swap_out``.
+        back: (host block, device block), as for ``SwapStrategy.swap_in``.
+        ahead: number of layers whose copies are started before they are joined.
 
     Raises:
-        PagesimError: a block is outside its pool or named twice, ``layers`` does not divide the pieces, or
-            ``ahead`` is negative; then nothing was copied.
+        PagesimError: a block is outside its pool or occurs twice, ``layers`` does not divide the pieces, or
+            ``ahead`` is negative. Nothing is copied in this case.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class LayerSwap:
         self._moves = [(direction, blocks) for direction, blocks in checked if len(blocks)]
         self._ahead = ahead
         self._width = pieces // layers
-        self._transfers: list[Transfer] = []  # of the layers whose copies are under way
+        self._transfers: list[Transfer] = []  # of the layers whose copies were started
         if self._moves:
             strategy.follow_current()
             self._start(ahead)
@@ -65,9 +65,9 @@ class LayerSwap:
         return not self._moves or (len(self._transfers) == self.layers and self._transfers[-1].done)
 
     def join(self, layer: int) -> None:
-        """Let whatever is launched from now on, on the current stream, wait for a layer's blocks.
+        """Make everything launched on the current stream from now on wait for a layer's blocks.
 
-        Copies of the layers up to it, and of the next, are put under way. Layers may be left out.
+        This starts the copies of all layers up to it, and of the next ones. Layers may be skipped.
 
         Raises:
             PagesimError: there is no such layer.
@@ -81,17 +81,17 @@ class LayerSwap:
         self._start(layer + 1 + self._ahead)
 
     def join_all(self) -> None:
-        """Let what is launched later on the current stream wait for every layer's copies."""
+        """Make everything launched on the current stream from now on wait for all layers' copies."""
         self.join(self.layers - 1)
 
     def wait(self) -> None:
-        """Return when every byte of every layer has arrived."""
+        """Wait until every byte of every layer has arrived."""
         self.join_all()
         if self._moves:
             self._transfers[-1].wait()
 
     def _start(self, layers: int) -> None:
-        """Put the copies of the first ``layers`` under way; those of one stream end in their order."""
+        """Start the copies of the first ``layers`` layers; copies on one stream finish in order."""
         for layer in range(len(self._transfers), min(layers, self.layers)):
             pieces = slice(layer * self._width, (layer + 1) * self._width)
             self._transfers.append(self._strategy.run(self._moves, pieces))

@@ -1,1 +1,1 @@
-"""Many runs together: sweeps, ablations, clusters, and the PagedAttention paper."""
+"""Studies of many runs: sweeps, ablations, clusters, and the PagedAttention paper."""

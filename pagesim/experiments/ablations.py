@@ -1,4 +1,4 @@
-"""Ablations: what one choice is worth, over block sizes: the block size itself, and how to preempt."""
+"""Ablations over block sizes: the effect of the block size itself and of the way to preempt."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from pagesim.workloads.trace import Trace
 PREEMPTIONS = ("recompute", "swap", "auto")
 
 ALIKE = 0.05
-"""Block sizes whose latency is within so much of the best are as good."""
+"""Relative difference in latency up to which block sizes count as equally good."""
 
 
 @dataclass(frozen=True)
 class PreemptionCost:
-    """How long it takes to undo a preemption, at one block size, with nothing else running.
+    """Time to undo a preemption at one block size, with nothing else running.
 
     Attributes:
-        block_size: tokens a block.
-        swap_out_s: moving the blocks of a sequence to the host.
-        swap_in_s: and back.
-        recompute_s: an iteration that computes its tokens again.
+        block_size: tokens per block.
+        swap_out_s: seconds to move the blocks of a sequence to the host.
+        swap_in_s: seconds to move them back.
+        recompute_s: seconds of an iteration that recomputes the sequence's tokens.
     """
 
     block_size: int
@@ -40,20 +40,20 @@ class PreemptionCost:
 
     @property
     def swap_s(self) -> float:
-        """Out and in again."""
+        """Seconds to swap out and back in."""
         return self.swap_out_s + self.swap_in_s
 
     def row(self) -> dict[str, Any]:
-        """Return it as a row of a table."""
+        """Return the times as a row of a table."""
         names = ("block_size", "swap_out_s", "swap_in_s", "swap_s", "recompute_s")
         return {name: getattr(self, name) for name in names}
 
 
 def sizes_of(profile: Profile, asked: Sequence[int] | None) -> tuple[int, ...]:
-    """Return the block sizes that were asked for, or all that a profile knows.
+    """Return the requested block sizes, or all that a profile contains.
 
     Raises:
-        PagesimError: the profile does not know one; the sentence names those that it does.
+        PagesimError: the profile lacks a block size; the message names those that it contains.
     """
     known = profile.block_sizes
     for size in asked or ():
@@ -66,16 +66,16 @@ def sizes_of(profile: Profile, asked: Sequence[int] | None) -> tuple[int, ...]:
 
 
 def undo(profile: Profile, spec: ModelSpec, sizes: Sequence[int], tokens: int) -> list[PreemptionCost]:
-    """Return what it takes to undo the preemption of a context of so many tokens, for each block size.
+    """Return the time to undo the preemption of a context of ``tokens`` tokens, for each block size.
 
     Args:
-        profile: gives the times.
+        profile: profile that gives the times.
         spec: its model.
-        sizes: of blocks, in tokens.
-        tokens: that were held.
+        sizes: block sizes, in tokens.
+        tokens: tokens that the sequence held.
 
     Raises:
-        PagesimError: ``tokens`` is below 1, or the profile is not for this model.
+        PagesimError: ``tokens`` is below 1, or the profile is for another model.
     """
     if tokens < 1:
         raise PagesimError(f"tokens is {tokens}; it must be at least 1")
@@ -97,11 +97,11 @@ def undo(profile: Profile, spec: ModelSpec, sizes: Sequence[int], tokens: int) -
 
 
 def crossover(swap: Mapping[int, float], recompute: Mapping[int, float]) -> int | None:
-    """Return the block size from which on swapping takes no longer than recomputing; None without one.
+    """Return the block size from which on swapping takes no longer than recomputing, or None.
 
     Args:
         swap: seconds by block size.
-        recompute: the same, for the same sizes.
+        recompute: seconds by block size, for the same sizes.
     """
     found = None
     for size in sorted(swap, reverse=True):
@@ -114,24 +114,24 @@ def crossover(swap: Mapping[int, float], recompute: Mapping[int, float]) -> int 
 def serve(
     system: System, trace: Trace, sizes: Sequence[int], preemptions: Sequence[str]
 ) -> Iterator[tuple[str, int, Result]]:
-    """Replay a trace over block sizes and ways to preempt, always in the same memory.
+    """Replay a trace with each block size and way to preempt, always with the same memory.
 
     Args:
-        system: but for its block size and preemption; its memory counts in blocks of its own size.
-        trace: is replayed each time.
-        sizes: of blocks, in tokens.
+        system: system whose block size and preemption are replaced; ``num_blocks`` is in its own size.
+        trace: trace to replay each time.
+        sizes: block sizes, in tokens.
         preemptions: ``default``, ``recompute``, ``swap`` or ``auto``.
 
     Yields:
         Preemption, block size, result.
 
     Raises:
-        PagesimError: the memory that ``num_blocks`` (in blocks of the system's own size) is holds no block.
+        PagesimError: ``num_blocks`` (in blocks of the system's own size) holds no block of some size.
     """
     for preemption in preemptions:
         for size in sizes:
             update: dict[str, Any] = {"block_size": size}
-            if preemption != "default":  # which every policy has, and few as an option
+            if preemption != "default":  # every policy has a default, few have the option
                 update["preemption"] = preemption
             own = system.block_size or 16
             for option in ("num_blocks", "cpu_blocks"):
@@ -146,13 +146,13 @@ def serve(
 
 
 def best(latency: Mapping[int, float]) -> tuple[int, list[int]]:
-    """Return the block size with the least latency, and those that are as good."""
+    """Return the block size with the lowest latency, and all that are equally good."""
     least = min(latency, key=lambda size: (latency[size], size))
     return least, [size for size in sorted(latency) if latency[size] <= (1 + ALIKE) * latency[least]]
 
 
 def notes_on(profile: Profile, sizes: Sequence[int]) -> list[str]:
-    """Return what is worth knowing where block sizes are compared by a profile."""
+    """Return notes on comparing block sizes with a profile."""
     said = []
     decode = [profile.terms.decode[size] for size in sizes]
     prefill = [profile.terms.prefill[size] for size in sizes]

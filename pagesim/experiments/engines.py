@@ -1,4 +1,4 @@
-"""Engines: one load at saturation under several of them, on the same terms and on each engine's own."""
+"""Compares engines on one load at saturation, on equal terms and on each engine's own terms."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ POLICIES = (
     *("vllm-v1", "sglang", "trtllm", "trtllm-max-util", "lightllm"),
     *("vllm-sosp", "orca-max", "orca-pow2", "orca-oracle"),
 )
-"""Engines of today, and the systems of the PagedAttention paper."""
+"""Current engines, and the systems of the PagedAttention paper."""
 
 CROWD = 2
-"""Clients for each request of mean length that the cache of the first engine holds."""
+"""Number of clients per request of mean length that the first engine's cache holds."""
 
 NO_TIME = "overhead_s=0,sequence_s=0"
-"""Of a cost: an engine's loop takes no time."""
+"""Options of a cost model with which an engine's loop takes no time."""
 
 Sizing = Literal["same", "own"]
 Loop = Literal["none", "own"]
 
 TERMS: tuple[tuple[Sizing, Loop], ...] = (("same", "none"), ("same", "own"), ("own", "none"), ("own", "own"))
-"""Whose KV bytes an engine has, those of the first or its own, and whether its loop takes time.
+"""Whether an engine has the first engine's KV bytes or its own, and whether its loop takes time.
 
-With the same bytes memory limits the sequences that run at once, and no engine's own limit does, unless
+With the same bytes, memory limits the number of running sequences instead of an engine's own limit, unless
 ``max_num_seqs`` is given.
 """
 
@@ -46,23 +46,23 @@ With the same bytes memory limits the sequences that run at once, and no engine'
 def serve_engines(
     system: System, trace: Trace, policies: Sequence[str] = POLICIES, *, clients: int | None = None
 ) -> Iterator[StudyRow]:
-    """Serve a trace under each engine on each of the `TERMS`; a client sends when its last answer has come.
+    """Serve a trace with each engine on each of the `TERMS`; clients send when their last answer arrives.
 
-    A row of an engine that does not start on its own terms has no more than ``policy``, ``sizing`` and
-    ``loop``, and a note that says why. Means are over time while requests wait, ``_percent`` of an entry of
-    the strict view is of the cache; ``repeated_percent`` of all computed tokens were computed once more after
-    preemptions and retractions, and ``hit_percent`` of prompt tokens were found in the cache, of each request
-    as it was admitted first.
+    If an engine does not start on its own terms, its row has only ``policy``, ``sizing`` and ``loop``, and a
+    note with the reason. Means are over the time while requests wait. Each ``_percent`` of an entry of the
+    strict view is a share of the cache. ``repeated_percent`` is the share of computed tokens that were
+    recomputed after preemptions and retractions. ``hit_percent`` is the share of prompt tokens that hit in
+    the cache when requests were first admitted.
 
     Args:
-        system: model, GPU, cost and what else all have in common; its policy and blocks are left out.
-            Without ``max_model_len`` it is the least power of two that takes every request.
-        trace: its arrivals are left out: requests are sent in their order.
-        policies: by name; the first sizes the cache on the same terms.
-        clients: None for twice as many as the first engine's cache holds requests of mean length.
+        system: model, GPU, cost and other common options; its policy and number of blocks are ignored.
+            Without ``max_model_len``, it is the least power of two that fits every request.
+        trace: requests, sent in their order; their arrival times are ignored.
+        policies: names of policies; the first one determines the cache size on equal terms.
+        clients: number of clients; None for twice the requests of mean length in the first engine's cache.
 
     Raises:
-        PagesimError: a policy is unknown, an option is off, or the cost has no loop to leave out.
+        PagesimError: a policy is unknown, an option is invalid, or the cost has no loop to leave out.
     """
     from pagesim.api import run  # the command's help needs no engine
 
@@ -107,7 +107,7 @@ def _longest(system: System, trace: Trace) -> int:
 
 
 def _taking_long_prompts(system: System) -> System:
-    """Return a system that takes the longest prompt: in chunks if its engine can, else in one iteration."""
+    """Return a system that accepts the longest prompt: chunked if its engine can, else in one iteration."""
     parts = parts_of(system.policy, system.scheduler, system.reservation, system.allocator)
     options = SCHEDULERS.find(parts.scheduler).Options.model_fields
     if "enable_chunked_prefill" in options:
@@ -121,7 +121,7 @@ def _taking_long_prompts(system: System) -> System:
 
 
 def _slots(result: Result) -> int:
-    """Return the token slots of a run's cache."""
+    """Return the number of token slots of a run's cache."""
     memory = result.summary["memory"]
     return int(memory["num_blocks"]) * int(memory["block_size"])
 
@@ -136,7 +136,7 @@ def _served(policy: str, sizing: Sizing, loop: Loop, result: Result) -> dict[str
     entries = [entry for entry in STRICT_ENTRIES if entry in full]
     served = requests[requests["status"] == "finished"]
     computed = int(steps["num_batched_tokens"].sum())
-    # The last token of a request is never computed upon.
+    # The last token of a request is never an input.
     once = int((served["prompt_tokens"] + served["output_tokens"] - 1 - served["cached_tokens"]).sum())
     tokens = model(result.scenario.model).kv_bytes_per_token(
         EngineConfig(result.scenario).kv_dtype, result.scenario.tensor_parallel_size

@@ -1,4 +1,4 @@
-"""Eviction policies beside each other on one trace, at each capacity, with the bound that none exceeds."""
+"""Compares eviction policies on one trace at each capacity, with the upper bound of their hits."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from pagesim.sim.clock import TICKS_PER_SECOND
 from pagesim.workloads.trace import Trace
 
 BOUND = "bound"
-"""Beside the policies: Belady's, where a block need not be cached."""
+"""Row for Belady's bound, in which a block need not be cached."""
 
 Seconds = Callable[[int, int], float]
-"""Seconds to compute a prompt of so many tokens, of which so many are found."""
+"""Returns the seconds to compute a prompt, given its tokens and how many of them hit."""
 
 
 def recompute_weights(model: ModelSpec, prompts: PromptBlocks) -> list[float]:
-    """Return of each block the FLOPs to compute it again, over those of its linear layers: ``[blocks]``.
+    """Return the FLOPs to recompute each block, relative to those of its linear layers: ``[blocks]``.
 
-    With B tokens a block, a block behind d others takes 1 + a·(d + ½), where a is attention's FLOPs over B
-    pairs and the linear layers' over one token.
+    With B tokens per block, a block after d others costs 1 + a·(d + ½), where a is attention's FLOPs for B
+    pairs divided by the linear layers' FLOPs for one token.
 
     Args:
-        model: whose FLOPs they are.
-        prompts: whose blocks.
+        model: model whose FLOPs to count.
+        prompts: prompts that the blocks belong to.
     """
     linear = sum(model.flops_by_compute.values())
     ratio = model.prefill_attention_flops_per_pair * prompts.tokens / linear
@@ -42,12 +42,12 @@ def recompute_weights(model: ModelSpec, prompts: PromptBlocks) -> list[float]:
 
 
 def prefill_seconds(cost: CostModel) -> Seconds:
-    """Return what computes the seconds of a prompt that is alone on its GPUs, in one iteration.
+    """Return a function for the seconds of a prompt that is alone on its GPUs, in one iteration.
 
-    The token that gives the first one of the output is computed in any case.
+    The prompt's last token, which gives the first output token, is always computed.
 
     Args:
-        cost: of the model on its GPUs.
+        cost: cost model of the model on its GPUs.
     """
     known: dict[tuple[int, int], float] = {}
 
@@ -69,26 +69,26 @@ def compare_policies(
     *,
     seconds: Seconds | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row of each policy and of the bound at each capacity.
+    """Yield one row per policy, and one for the bound, at each capacity.
 
-    Prompts are served one after another, so nothing depends on time but what ends: a policy sees what a
-    scheduler would show it if each request were over before the next one came.
+    Prompts are served one after another, as if each request finished before the next one arrives. So only
+    the order of requests matters, and time only for retention that expires.
 
-    Columns: ``policy``; ``capacity_blocks``, ``capacity_tokens`` and ``capacity_pct`` of all different
-    content; ``hits`` (blocks) and ``hit_pct`` of prompt tokens; ``of_bound_pct`` and ``of_unlimited_pct`` of
-    the hits there; ``evictions``; ``not_cached``, blocks for which there was no room; ``recomputed_pct``,
-    FLOPs of the full blocks that were computed, over those of all; ``ttft_saved_s``, the mean over requests.
-    What the bound would do block by block is not known, and its last four are None.
+    Columns: ``policy``; ``capacity_blocks``, ``capacity_tokens`` and ``capacity_pct`` of distinct content;
+    ``hits`` (blocks) and ``hit_pct`` of prompt tokens; ``of_bound_pct`` and ``of_unlimited_pct``, relative to
+    the hits of the bound and of an unlimited cache; ``evictions``; ``not_cached``, blocks that found no room;
+    ``recomputed_pct``, FLOPs of the full blocks computed, relative to those of all; ``ttft_saved_s``, mean
+    over requests. The bound is not known block by block, so its last four are None.
 
     Args:
-        prompts: of a trace.
+        prompts: prompts of a trace.
         policies: names of `EVICTION_POLICIES`.
-        capacities: blocks.
-        weights: FLOPs to compute each block again, see `recompute_weights`.
-        seconds: of a prompt; without, no time is saved.
+        capacities: capacities in blocks.
+        weights: FLOPs to recompute each block, see `recompute_weights`.
+        seconds: seconds of a prompt; if omitted, ``ttft_saved_s`` is None.
 
     Raises:
-        PagesimError: there is no such policy.
+        PagesimError: a policy does not exist.
     """
     future, tokens = prompts.future, sum(prompts.prompt_tokens)
     all_flops = sum(weights[block] for blocks in future.blocks for block in blocks)
@@ -129,19 +129,19 @@ def compare_policies(
 def evicted_blocks(
     prompts: PromptBlocks, policy: str, capacity: int, weights: Sequence[float]
 ) -> npt.NDArray[np.int64]:
-    """Return who evicts whom, a row a block in the order of eviction: ``[evictions, 3]``.
+    """Return which request evicts whose block, one row per eviction in order: ``[evictions, 3]``.
 
-    Its columns are the request that had the block evicted, the last one that used it, and the next one that
-    asks for it, or -1 where none does.
+    The columns are the request that caused the eviction, the last one that used the block, and the next one
+    that asks for it (-1 for none).
 
     Args:
-        prompts: of a trace; requests are numbered in order of arrival.
-        policy: a name of `EVICTION_POLICIES`.
-        capacity: blocks.
-        weights: FLOPs to compute each block again.
+        prompts: prompts of a trace; requests are numbered in order of arrival.
+        policy: name in `EVICTION_POLICIES`.
+        capacity: capacity in blocks.
+        weights: FLOPs to recompute each block.
     """
     future = prompts.future
-    used: dict[int, tuple[int, float]] = {}  # by block, its last request and its next
+    used: dict[int, tuple[int, float]] = {}  # last and next request of each block
     rows = []
     cache = _cache(policy, capacity, prompts, weights)
     for at, _ in enumerate(_served(prompts, cache)):
@@ -161,7 +161,7 @@ def _cache(policy: str, capacity: int, prompts: PromptBlocks, weights: Sequence[
 
 
 def _served(prompts: PromptBlocks, cache: PrefixCache) -> Iterator[int]:
-    """Serve prompt after prompt, and yield of each how many of its blocks were there."""
+    """Serve one prompt after another, and yield the number of block hits of each."""
     view, future = cache.view, prompts.future
     for at, blocks in enumerate(future.blocks):
         view.now = prompts.arrival_s[at]
@@ -173,19 +173,19 @@ def _served(prompts: PromptBlocks, cache: PrefixCache) -> Iterator[int]:
 def serve_policies(
     system: System, trace: Trace, policies: Sequence[str], capacity: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row of each policy, as that of a tier beside a device that runs vLLM v1.
+    """Yield one row per policy, used for a tier beneath a device that runs vLLM v1.
 
-    Columns: ``policy``; ``engine_hit_pct`` of the prompt tokens of requests that were scheduled, found on the
+    Columns: ``policy``; ``engine_hit_pct``, the share of scheduled requests' prompt tokens that hit on the
     device or in the tier; ``engine_ttft_s``, the mean.
 
     Args:
-        system: whose policy and tiers are replaced; its device caches prefixes in vLLM's own order.
-        trace: is replayed each time, with its arrivals.
-        policies: names of `EVICTION_POLICIES`; those that know the future are left out.
+        system: system whose policy and tiers are replaced; its device evicts prefixes in vLLM's own order.
+        trace: trace to replay each time, with its arrivals.
+        policies: names of `EVICTION_POLICIES`; offline policies are skipped.
         capacity: bytes of the tier.
 
     Raises:
-        PagesimError: an option is off.
+        PagesimError: an option is invalid.
     """
     for name in policies:
         if name in OFFLINE:

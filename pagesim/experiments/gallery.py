@@ -1,4 +1,4 @@
-"""Gallery: where all memory of a GPU goes while a model serves more than its KV cache holds."""
+"""Gallery: how a GPU's memory is used while a model serves more requests than its KV cache holds."""
 
 from __future__ import annotations
 
@@ -28,51 +28,51 @@ MODELS = (
     "nemotron-3-nano",
     "falcon-h1-7b",
 )
-"""Models of the figure in the documentation: full attention alone, beside windows, and beside states."""
+"""Models of the documentation's figure: full attention only, with sliding windows, and with states."""
 
 GPUS = (1, 2, 4, 8)
-"""A model is divided over the fewest of these on which it fits."""
+"""Numbers of GPUs to try; a model is split over the fewest that it fits on."""
 
 LONGEST_REQUEST = 32768
-"""Tokens of the longest request that a server takes, or the model's own if that is less."""
+"""Tokens of the longest request that a server accepts, unless the model's own maximum is lower."""
 
 WARM_UP = 2000
-"""Iterations before memory is looked at; the requests of the first ones are over then."""
+"""Iterations before memory is measured; the first requests have finished by then."""
 
 LOOKED_AT = 2000
-"""Iterations over which the mean is taken."""
+"""Number of iterations that the mean covers."""
 
 CROWD = 2
-"""Clients for each request of mean length that the blocks hold."""
+"""Number of clients per request of mean length that the blocks hold."""
 
 SAMPLE = (256, 4000)
-"""Clients and iterations of the load by which the mean length is known."""
+"""Clients and iterations of the load that determines the mean length."""
 
 SEQUENCES = 1024
-"""Sequences that a server runs at most, doubled while the blocks hold nearly as many."""
+"""Maximum number of running sequences, doubled while the blocks hold nearly as many."""
 
 SEED = 0
-"""Of the loads."""
+"""Seed of the loads."""
 
 ROOM = 1.1
-"""Sequences that a server may run, for each request of mean length that the blocks hold."""
+"""Ratio of the sequences that may run to the requests of mean length that the blocks hold."""
 
 PARTS = ("not requested", "weights", "activations", "CUDA graphs", "other", *ENTRIES, *FREE)
-"""What a GPU's memory is for: the parts of a plan, and the entries of the ledger."""
+"""Uses of a GPU's memory: the parts of a plan and the entries of the ledger."""
 
 
 def gallery(
     models: Sequence[str] = MODELS, *, gpu: str = "h100", jobs: int | None = None
 ) -> Iterator[FullMemory]:
-    """Yield the memory of each model under each load, in the order in which it is known.
+    """Yield the memory of each model under each load, in order of completion.
 
     Args:
-        models: names, or files, as ``--model`` takes.
-        gpu: for all of them.
-        jobs: replays at a time; None for one a core.
+        models: names or files, as for ``--model``.
+        gpu: GPU for all of them.
+        jobs: number of parallel replays; None for one per core.
 
     Raises:
-        PagesimError: there is no such model or GPU, or a model does not fit on eight of these GPUs.
+        PagesimError: a model or the GPU is unknown, or a model does not fit on eight of these GPUs.
     """
     calls = [(name, load, gpu) for name in models for load in LOADS]
     with Workers(jobs) as workers:
@@ -80,10 +80,10 @@ def gallery(
 
 
 def full(name: str, load: str, gpu: str) -> FullMemory:
-    """Replay a load that is more than the cache holds, and say where the memory of each GPU was.
+    """Replay a load that exceeds the cache, and return how the memory of each GPU was used.
 
     Args:
-        name: of a model.
+        name: name of a model.
         load: see `LOADS`.
         gpu: see `gallery`.
 
@@ -128,10 +128,10 @@ def full(name: str, load: str, gpu: str) -> FullMemory:
 
 
 def _server(name: str, gpu: str, tokens: int) -> Plan:
-    """Return a server on as few GPUs as hold it, in which requests of so many tokens wait for blocks.
+    """Return a server on as few GPUs as possible, in which requests of this length wait for blocks only.
 
-    It runs so many sequences that they do not wait for a place; but beside states vLLM does not start with
-    more sequences than blocks.
+    It may run so many sequences that none waits for a slot. But for models with states, vLLM does not start
+    with more sequences than blocks.
     """
     spec = model(name)
     asked = System.model_validate(
@@ -155,7 +155,7 @@ def _server(name: str, gpu: str, tokens: int) -> Plan:
 
 
 def _held_at_once(planned: Plan, tokens: int) -> float:
-    """Return how many requests of so many tokens the blocks hold."""
+    """Return how many requests of ``tokens`` tokens the blocks hold."""
     blocks = planned.sized.num_blocks
     return blocks / holding(planned.system.model_copy(update={"num_blocks": blocks}), tokens).blocks
 
@@ -175,16 +175,16 @@ def _with_sequences(found: Plan, number: int) -> Plan:
 
 
 def _mean_tokens(trace: Trace) -> int:
-    """Return how long a running request is, mean over iterations."""
+    """Return the mean length of a running request, averaged over iterations."""
     lengths = trace.prompt_tokens + trace.output_tokens / 2
     return int(np.average(lengths, weights=trace.output_tokens))
 
 
 def _all_of(planned: Plan, held: dict[str, int]) -> dict[str, int]:
-    """Return the parts of a GPU's memory as whole bytes that sum to it.
+    """Return the parts of a GPU's memory in whole bytes that add up to all of it.
 
-    The null block, and what is less than a block, are ``other``; what is lost where means are rounded down is
-    ``free``.
+    The null block and any remainder smaller than a block count as ``other``. What is lost by rounding means
+    down counts as ``free``.
     """
     parts = {part.name: part.bytes for part in planned.parts[:-1]}
     cache = (planned.sized.num_blocks - 1) * planned.sized.block_bytes

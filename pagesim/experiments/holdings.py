@@ -1,4 +1,4 @@
-"""What one request holds of a KV cache: blocks and bytes, by the entries of the ledger."""
+"""What one request holds in a KV cache: blocks and bytes, by ledger entry."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from pagesim.setup.system import System
 from pagesim.workloads.trace import Trace
 
 ENTRIES = GROUP_ENTRIES
-"""Entries of the ledger that sequences hold."""
+"""Ledger entries that sequences hold."""
 
 FREE = ("external", "cached", "free")
-"""Entries of the ledger that no sequence holds."""
+"""Ledger entries that no sequence holds."""
 
 ANY_COST = "affine:1,0,0"
-"""What an iteration takes does not matter where all requests are there from the beginning."""
+"""A cost model for runs in which all requests arrive at the start, so that durations do not matter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a request holds while it is alone.
+    """What a request holds while it runs alone.
 
     Args:
-        tokens: whose KV is there, and the one at hand, as it decodes its last token.
-        blocks: then, in all KV groups.
-        bytes: then, by entry of the ledger (`ENTRIES`), on each GPU.
-        most_blocks: at any time, as while its prompt is computed.
+        tokens: tokens in the cache while the last token is decoded, including the current one.
+        blocks: blocks in all KV cache groups at that time.
+        bytes: bytes on each GPU at that time, by ledger entry (`ENTRIES`).
+        most_blocks: maximum number of blocks at any time, such as during prefill.
     """
 
     tokens: int
@@ -43,20 +43,20 @@ class Holding:
 
     @property
     def all_bytes(self) -> int:
-        """Bytes that it holds on each GPU."""
+        """Total bytes on each GPU."""
         return sum(self.bytes.values())
 
 
 def holding(system: System, tokens: int, *, output: int = 128) -> Holding:
-    """Replay one request by itself, and return what it holds.
+    """Replay a single request, and return what it holds.
 
     Args:
-        system: under policy ``vllm-v1``; its cost is not looked at.
-        tokens: of the request, prompt and output together.
-        output: those of them that are generated.
+        system: system under policy ``vllm-v1``; its cost model is ignored.
+        tokens: prompt and output tokens of the request together.
+        output: output tokens among them.
 
     Raises:
-        PagesimError: an option is off, the prompt is empty, or the request is rejected.
+        PagesimError: an option is invalid, the prompt is empty, or the request is rejected.
     """
     if tokens <= output:
         raise PagesimError(f"tokens is {tokens}; it must be above the {output} of the output")
@@ -83,7 +83,7 @@ def holding(system: System, tokens: int, *, output: int = 128) -> Holding:
 
 
 def slot_bytes(result: Result) -> int:
-    """Return the bytes on each GPU that one unit of a run's ledger stands for: a byte, or a token slot."""
+    """Return the bytes on each GPU per unit of a run's ledger, which is a byte or a token slot."""
     if "page_bytes" in result.summary["memory"]:
         return 1
     system = result.scenario

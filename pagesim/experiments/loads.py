@@ -1,7 +1,7 @@
-"""Loads that fill a cache: clients that send the next request as soon as the last one is answered.
+"""Loads that fill a cache: clients send their next request as soon as the last one is answered.
 
-All are there from the beginning and none thinks, so what is decided in which iteration does not depend on how
-long iterations take.
+All clients are present from the start and none pauses. So the decisions in each iteration do not depend on
+how long iterations take.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from pagesim.workloads import make_trace
 from pagesim.workloads.trace import Trace
 
 LENGTHS = "sharegpt"
-"""The bundled workload that questions and answers are as long as."""
+"""The bundled workload that lengths of questions and answers are drawn from."""
 
 LONGEST_PROMPT = 4096
-"""Tokens; a conversation whose next prompt would be longer is over, and its client begins another."""
+"""Tokens. When a conversation's next prompt would be longer, its client begins a new conversation."""
 
 TURNS_BEFORE = 8
-"""A client's first conversation has had fewer turns than so many before the load begins; so not all clients
-begin a conversation at once."""
+"""Upper bound (exclusive) of the turns that a client's first conversation already has when the load begins,
+so that not all clients begin a conversation at once."""
 
 SHORTEST_ON_AVERAGE = 100
-"""Tokens; answers are longer, on average."""
+"""Tokens; the mean answer is longer than this."""
 
 BEFORE_TOKENS = 6000
-"""Tokens of answers that a client may need beyond one an iteration."""
+"""Answer tokens that a client may need beyond one per iteration."""
 
 
 def chats(clients: int, iterations: int, seed: int = 0) -> Trace:
-    """Return single questions, enough for so many clients to wait for answers in so many iterations.
+    """Return single questions, enough for this many clients to wait for answers in this many iterations.
 
     Args:
-        clients: who send them; each waits for its answer (``max_concurrency``).
-        iterations: in each of which a client gets one token at most.
-        seed: of the lengths.
+        clients: number of clients, each of which waits for its answer (``max_concurrency``).
+        iterations: number of iterations, in each of which a client gets at most one token.
+        seed: seed of the lengths.
     """
     prompts, outputs = _drawn(clients, iterations, seed)
     enough = int(np.searchsorted(np.cumsum(outputs), clients * iterations)) + 1
@@ -44,10 +44,10 @@ def chats(clients: int, iterations: int, seed: int = 0) -> Trace:
 
 
 def conversations(clients: int, iterations: int, seed: int = 0) -> Trace:
-    """Return chats in turns: a prompt is all that was said before in its conversation, and a question.
+    """Return multi-turn chats, in which a prompt is the whole conversation so far plus a new question.
 
     Args:
-        clients: see `chats`; each is a session of one conversation after another.
+        clients: see `chats`; each is one session with one conversation after another.
         iterations: see `chats`.
         seed: see `chats`.
     """
@@ -84,11 +84,11 @@ def conversations(clients: int, iterations: int, seed: int = 0) -> Trace:
 
 
 LOADS: dict[str, Callable[[int, int, int], Trace]] = {"chats": chats, "conversations": conversations}
-"""By name, what makes them of clients, iterations and a seed."""
+"""Functions that make a load from clients, iterations and a seed, by name."""
 
 
 def _drawn(clients: int, iterations: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return lengths of questions and answers, ``[N]`` each, more than enough."""
+    """Return lengths of questions and answers, ``[N]`` each, more than are needed."""
     size = clients * -(-(iterations + BEFORE_TOKENS) // SHORTEST_ON_AVERAGE)
     trace = make_trace(LENGTHS, num_requests=size, rate=float("inf"), seed=seed)
     return trace.prompt_tokens, trace.output_tokens

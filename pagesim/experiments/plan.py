@@ -1,4 +1,4 @@
-"""Where a GPU's memory goes under vLLM, and how many requests fit, without a trace."""
+"""How a GPU's memory is used under vLLM, and how many requests fit, without a trace."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ POLICY = "vllm-v1"
 
 
 class MemoryPart(NamedTuple):
-    """A part of a GPU's memory: what for, how many bytes, and how that is known."""
+    """A part of a GPU's memory: its use, its size in bytes, and how the size is known."""
 
     name: str
     bytes: int
@@ -47,11 +47,11 @@ class StagePlan(NamedTuple):
     """A stage of a pipeline.
 
     Attributes:
-        layers: that it has.
-        weights: bytes of them on each of its GPUs; None where they are not looked at.
-        cache_bytes: what is left for the cache there.
-        block_bytes: of a block there.
-        blocks: that would fit if it were the only stage.
+        layers: number of layers.
+        weights: bytes of their weights on each of its GPUs; None if not computed.
+        cache_bytes: bytes left for the cache on each of its GPUs.
+        block_bytes: bytes of a block on each of its GPUs.
+        blocks: number of blocks that would fit if it were the only stage.
     """
 
     layers: int
@@ -63,25 +63,25 @@ class StagePlan(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """The memory of an engine of vLLM before it has served anything.
+    """The memory of a vLLM engine before it has served any request.
 
     Args:
-        system: what serves.
-        settled: the options that decide, those left out as the release's server takes them.
+        system: the serving system.
+        settled: relevant options, with the release's defaults for those that were not given.
         memory: bytes of each GPU.
-        requested: bytes of it that the engine may use.
-        division: what each GPU's memory is for, estimated; None where ``cache_bytes`` was given. In a
-            pipeline a GPU's of the stage with the fewest blocks.
-        cache_bytes: what is left for the cache on each GPU, or on each of that stage.
-        sized: the cache that fits, the null block included.
-        blocks: its blocks, and the groups of layers that take them.
-        keeps_all: whether all layers keep every token, and all of them alike.
-        notes: what to know of the model's numbers.
-        weights_are: how far to trust the bytes of the weights (`ModelSpec.weights_are`).
-        blocks_of_ranks: the blocks of each data-parallel rank, the null block included, ``[R]``; all else is
-            of the first one, which has the most experts.
-        experts: on each GPU, rank after rank, where they are divided otherwise than all else; else empty.
-        stages: those of a pipeline, or the only one.
+        requested: bytes that the engine may use on each GPU.
+        division: estimated use of each GPU's memory; None if ``cache_bytes`` was given. In a pipeline, that
+            of a GPU in the stage with the fewest blocks.
+        cache_bytes: bytes left for the cache on each GPU, in a pipeline on each GPU of that stage.
+        sized: the cache that fits, including the null block.
+        blocks: blocks of the cache, and the layer groups that use them.
+        keeps_all: whether all layers keep every token, and in the same way.
+        notes: notes on the model's numbers.
+        weights_are: how reliable the bytes of the weights are (`ModelSpec.weights_are`).
+        blocks_of_ranks: blocks of each data-parallel rank, including the null block, ``[R]``; all other
+            attributes are of the first rank, which has the most experts.
+        experts: experts on each GPU, rank by rank, if they are split differently from the rest; else empty.
+        stages: stages of the pipeline, or the only one.
     """
 
     system: System
@@ -101,21 +101,21 @@ class Plan:
 
     @cached_property
     def at_once(self) -> int:
-        """How many longest requests the scheduler runs side by side to their ends, preempting none.
+        """Number of longest requests that the scheduler can run concurrently without preemption.
 
-        With drafts, whose steps cannot be taken together, how many could by what each holds in the end.
+        With speculative decoding, whose steps cannot be fast-forwarded, a bound from final block counts.
         """
         most = min((self.blocks.num_blocks - 1) // self.blocks.least_blocks, self.settled["max_num_seqs"])
         return most if self.is_bound else _at_once(self.system, self.blocks, most)
 
     @property
     def is_bound(self) -> bool:
-        """Whether ``at_once`` was not replayed."""
+        """Whether ``at_once`` is a bound rather than the result of a replay."""
         return "drafts" in self.settled
 
     @property
     def parts(self) -> tuple[MemoryPart, ...]:
-        """Where each GPU's memory goes; the parts make up all of it, but for what is less than a block."""
+        """The uses of each GPU's memory; they add up to all of it except for less than a block."""
         of = self.division
         rest = MemoryPart(
             "not requested", self.memory - self.requested, f"{self.memory / GIB:.2f} GiB in all"
@@ -144,11 +144,11 @@ class Plan:
 
     @property
     def tokens(self) -> int:
-        """The "GPU KV cache size"."""
+        """The "GPU KV cache size", in tokens."""
         return self.tokens_in(self.sized.num_blocks)
 
     def tokens_in(self, num_blocks: int) -> int:
-        """Return the "GPU KV cache size" of so many blocks."""
+        """Return the "GPU KV cache size" of ``num_blocks`` blocks, in tokens."""
         if RELEASES[self.settled["vllm_version"]].prints_whole_requests:
             return self.blocks.holding(num_blocks).tokens
         return num_blocks * self.sized.block_size
@@ -160,14 +160,14 @@ class Plan:
 
     @property
     def off_by(self) -> tuple[int, float, float] | None:
-        """How far the estimate is off on posted start-up logs of such models (`division.POSTED`)."""
+        """Number of posted logs of such models, with their median and largest error (`division.POSTED`)."""
         if self.division is None:
             return None
         return POSTED[bool(model(self.system.model).tower) and not self.system.language_model_only]
 
     @property
     def tokens_of_ranks(self) -> int:
-        """The tokens that the caches of all data-parallel ranks hold together."""
+        """Tokens that the caches of all data-parallel ranks hold together."""
         return sum(self.tokens_in(blocks) for blocks in self.blocks_of_ranks)
 
     @property
@@ -181,7 +181,7 @@ class Plan:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of it, for JSON."""
+        """Return the whole plan, for JSON."""
         return {
             "model": self.system.model,
             "gpu": self.system.gpu,
@@ -209,7 +209,7 @@ class Plan:
         }
 
     def _of_ranks(self) -> dict[str, Any]:
-        """Return what is of several engines, and of experts that are divided otherwise than all else."""
+        """Return entries for several engines and for experts that are split differently from the rest."""
         several = len(self.blocks_of_ranks) > 1
         return {
             **({"blocks_of_ranks": list(self.blocks_of_ranks)} if several else {}),
@@ -239,18 +239,18 @@ def plan(
     enforce_eager: bool = False,
     full_graphs: bool = True,
 ) -> Plan:
-    """Plan the memory of a system of policy ``vllm-v1``, and count the requests that fit.
+    """Plan the memory of a system with policy ``vllm-v1``, and count the requests that fit.
 
     Args:
-        system: what serves; its cost model is not looked at.
-        cache_bytes: what the engine's log says is left for the cache on each GPU, instead of the estimate.
+        system: the serving system; its cost model is ignored.
+        cache_bytes: bytes left for the cache on each GPU according to the engine's log, not an estimate.
         enforce_eager: whether no CUDA graphs are captured.
-        full_graphs: whether those that are captured hold a whole iteration, as by default.
+        full_graphs: whether captured graphs contain a whole iteration, as by default.
 
     Raises:
-        CapacityError: the model does not fit, the cache cannot hold one request of the longest length, or
+        CapacityError: the model does not fit, the cache cannot hold one request of the maximum length, or
             there are more sequences than the engine starts with.
-        PagesimError: an option is off.
+        PagesimError: an option is invalid.
     """
     changes: dict[str, Any] = {"sizing": "vllm"}
     if cache_bytes is not None:
@@ -324,7 +324,7 @@ def plan(
 
 
 def _blocks_of_ranks(config: EngineConfig, blocks: BlockPlan) -> list[int]:
-    """Return the blocks of each data-parallel rank; those whose GPUs have fewer experts have more."""
+    """Return the blocks of each data-parallel rank; ranks with fewer experts per GPU have more."""
     found: dict[tuple[int, int], int] = {}
     each = []
     for rank in range(ranks_of(config.system)):
@@ -337,23 +337,23 @@ def _blocks_of_ranks(config: EngineConfig, blocks: BlockPlan) -> list[int]:
 
 
 def blocks_behind(available_gib: float, block_bytes: int) -> tuple[int, int]:
-    """Return the fewest and the most blocks of a cache whose GiB are these in a log, with two decimals."""
+    """Return the fewest and most blocks of a cache with this size in a log, in GiB with two decimals."""
     least, most = (int((available_gib + change) * GIB) // block_bytes for change in (-0.005, 0.005))
     return least, most
 
 
 def rule_of(group: BlockGroup) -> str:
-    """Return by what rule a group keeps blocks, and of what layers it is if they have another one."""
+    """Return a group's rule for keeping blocks, followed by other kinds of layers in the group."""
     size = getattr(group.rule, "window", None) or getattr(group.rule, "chunk", None)
     others = [kind for kind in dict.fromkeys(layer.kind for layer in group.layers) if kind != group.kind]
     return " ".join([group.kind, *([f"{size:,}"] if size else []), *(f"and {kind}" for kind in others)])
 
 
 def _at_once(system: System, blocks: BlockPlan, most: int) -> int:
-    """Return how many of at most so many longest requests run side by side to their ends, none preempted.
+    """Return how many longest requests, up to ``most``, run concurrently without preemption.
 
-    They are replayed: all arrive at once with a prompt of one token, so that all grow in step, and together
-    hold the most that they ever can. What an iteration takes does not matter.
+    They are replayed. All arrive at once with prompts of one token, so that they grow in lock-step and reach
+    the largest total that they can ever hold. Durations of iterations do not matter.
     """
     alone = dict.fromkeys(("data_parallel_size", *OF_RANKS))
     memory = system.model_copy(update={**alone, "num_blocks": blocks.num_blocks, "cost": "affine:0.01,0,0"})
@@ -366,8 +366,8 @@ def _at_once(system: System, blocks: BlockPlan, most: int) -> int:
         )
         return bool(run(memory, requests, steps="none").summary["preemptions"]["recompute"])
 
-    # No more can be there than hold, in the end, what they must; hardly fewer run, so look downwards, farther
-    # each time, and then between. A window's worst case, as in the concurrency, is no bound.
+    # No more requests run than fit at their ends, and rarely many fewer. So search downwards with growing
+    # steps, then bisect. A window's worst case, as in the concurrency, is not a bound.
     run_on, too_many, step = most, most + 1, 1
     while run_on and preempts(run_on):
         too_many, run_on, step = run_on, max(0, run_on - step), 2 * step

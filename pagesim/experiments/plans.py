@@ -1,4 +1,4 @@
-"""Plans side by side: what a GPU holds at every point of a grid of options."""
+"""Plans for comparison: what a GPU's memory holds at every point of a grid of options."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pagesim.experiments.plan import Plan, plan
 from pagesim.setup.system import System, checked
 
 MOST_PLANS = 60
-"""More than these do not fit a table or a figure."""
+"""Maximum number of plans that fit a table or a figure."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A point of a grid of plans.
+    """A point in a grid of plans.
 
     Args:
-        point: the options that vary, with their values.
-        plan: of the system at this point; None where the engine would not start.
-        refusal: why it would not; empty where there is a plan.
+        point: the varying options with their values.
+        plan: plan of the system at this point; None if the engine would not start.
+        refusal: why it would not start; empty if there is a plan.
     """
 
     point: dict[str, Any]
@@ -30,7 +30,7 @@ class Planned:
     refusal: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of it, for JSON."""
+        """Return everything, for JSON."""
         return {
             "point": self.point,
             "plan": None if self.plan is None else self.plan.as_dict(),
@@ -46,18 +46,18 @@ def plans(
     enforce_eager: bool = False,
     full_graphs: bool = True,
 ) -> list[Planned]:
-    """Plan the memory at every point, the last option innermost.
+    """Plan the memory at every point of the grid, with the last option varying fastest.
 
     Args:
         given: options of a system that all points share.
-        axes: by option its values.
+        axes: values of the varying options.
         cache_bytes: see `plan`.
         enforce_eager: see `plan`.
         full_graphs: see `plan`.
 
     Raises:
-        PagesimError: an option is off at every point. At some points it is a point without a plan, as is a
-            model that does not fit.
+        PagesimError: an option is invalid at every point. A point where it is, or where the model does not
+            fit, has no plan.
     """
     found: list[Planned] = []
     errors: list[PagesimError] = []

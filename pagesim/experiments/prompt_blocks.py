@@ -1,4 +1,4 @@
-"""The blocks that a trace's prompts ask for, without a scheduler."""
+"""The blocks that a trace's prompts request, without a scheduler."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from pagesim.sizing.planning import host_copies
 from pagesim.workloads.trace import FloatColumn, Trace
 
 PAGE = 4096
-"""Bytes to whose multiple vLLM rounds a chunk of its tier up."""
+"""Bytes to a multiple of which vLLM rounds up a chunk of its tier."""
 
 
 @dataclass(frozen=True)
 class PromptBlocks:
-    """The blocks of a trace's prompts. Equal prefixes have equal blocks.
+    """The blocks of a trace's prompts, in order of arrival; equal prefixes have equal blocks.
 
     Attributes:
-        requests: of each prompt, in token order: the blocks that it fills; prompts in order of arrival.
-        arrival_s: of each prompt; of a turn that is sent when the last one is over, as if answers took no
-            time: its session's arrival, and how long its client thought since.
-        prompt_tokens: of each prompt.
-        tokens: of a block.
-        priority: of each request; None where the trace has none.
+        requests: full blocks of each prompt, in token order.
+        arrival_s: arrival time of each prompt. Later turns of a session arrive as if answers took no time: at
+            the session's arrival plus its client's think time so far.
+        prompt_tokens: tokens of each prompt.
+        tokens: tokens per block.
+        priority: priority of each request; None if the trace has none.
     """
 
     requests: list[list[Hashable]]
@@ -42,13 +42,13 @@ class PromptBlocks:
 
     @cached_property
     def future(self) -> Future:
-        """What is asked for, block by block."""
+        """The sequence of block requests."""
         with _without_collection():
             return Future(self.requests)
 
     @cached_property
     def depth(self) -> list[int]:
-        """Of each block by its number in `future`, the blocks before it in its prompt."""
+        """Number of blocks before each block in its prompt, by the block's number in `future`."""
         found = [0] * self.future.distinct
         for blocks in self.future.blocks:
             for place, block in enumerate(blocks):
@@ -57,13 +57,13 @@ class PromptBlocks:
 
 
 def prompt_blocks(trace: Trace, tokens: int | None = None) -> PromptBlocks:
-    """Cut a trace's prompts into blocks.
+    """Divide a trace's prompts into blocks.
 
-    A last block that a prompt does not fill is never found, as in every real cache; it is left out.
+    A last block that a prompt does not fill can never hit, as in every real cache; it is left out.
 
     Args:
-        trace: its prompts share what `Contents` says.
-        tokens: of a block; those of a block of ``hash_ids`` (``hash_block_size``) when left out.
+        trace: trace whose prompts share content as `Contents` says.
+        tokens: tokens per block; if omitted, those of a block of ``hash_ids`` (``hash_block_size``).
 
     Raises:
         PagesimError: the trace is empty, or ``tokens`` is below 1.
@@ -91,7 +91,7 @@ def prompt_blocks(trace: Trace, tokens: int | None = None) -> PromptBlocks:
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """Let Python look for no cycles meanwhile: blocks have none, and each look would visit all of them."""
+    """Disable garbage collection, as blocks have no cycles and each pass would visit all of them."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -102,7 +102,7 @@ def _without_collection() -> Iterator[None]:
 
 
 def _due(trace: Trace) -> FloatColumn:
-    """Return when each request arrives at the earliest, in seconds: ``[requests]``."""
+    """Return the earliest arrival of each request, in seconds: ``[requests]``."""
     if trace.session_id is None or trace.think_s is None:
         return trace.arrival_s
     due = trace.arrival_s.copy()
@@ -114,17 +114,17 @@ def _due(trace: Trace) -> FloatColumn:
 
 
 def block_bytes(model: ModelSpec, tokens: int, *, kv_dtype: str = "fp16", tp: int = 1) -> int:
-    """Return the bytes of a block of so many tokens in a tier, those of all GPUs that differ together."""
+    """Return the bytes of a tier's block of ``tokens`` tokens, over all GPUs that hold different data."""
     held = model.kv_bytes_per_token(kv_dtype, tp) * host_copies(model.cache_layers, tp) * tokens
     return -(-held // PAGE) * PAGE
 
 
 def capacities_around(future: Future, block: int) -> list[int]:
-    """Return capacities in blocks, each twice the last, from far below the working set to all content.
+    """Return capacities in blocks, each about twice the last, from far below the working set to all content.
 
     Args:
-        future: of the prompts.
-        block: its bytes; a capacity is as many blocks as fill a power of two of MiB at most.
+        future: block requests of the prompts.
+        block: bytes per block; each capacity is the number of blocks that fit in a power of two of MiB.
     """
     least, most = max(1, future.working_set // 64), future.distinct
     found = [1 << power for power in range(20, 63) if least <= (1 << power) // block < 2 * most]

@@ -1,4 +1,4 @@
-"""Where a GPU's memory goes under SGLang: its static share, its pools, and the tokens that they hold."""
+"""How a GPU's memory is used under SGLang: its static share, its pools, and the tokens that they hold."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from pagesim.sizing.static_division import divide_statically
 
 @dataclass(frozen=True)
 class SglangPlan:
-    """The memory of an engine of SGLang before it has served anything.
+    """The memory of an SGLang engine before it has served any request.
 
     Attributes:
-        system: what serves.
-        settled: the options that decide, those left out as the release's server takes them.
-        parts: where each GPU's memory goes.
-        pools: the slots of each pool, for a token or for a state, and the bytes of one on each GPU; none of
-            GPU memory is the host's.
-        max_running_requests: of the tokens, as SGLang bounds them.
-        notes: what to know of the model's numbers.
+        system: the serving system.
+        settled: relevant options, with the release's defaults for those that were not given.
+        parts: uses of each GPU's memory.
+        pools: number of slots of each pool, for a token or a state, and bytes per slot on each GPU; the host
+            pool uses no GPU memory.
+        max_running_requests: SGLang's limit on running requests, derived from the tokens.
+        notes: notes on the model's numbers.
     """
 
     system: System
@@ -45,7 +45,7 @@ class SglangPlan:
 
     @property
     def log(self) -> tuple[str, ...]:
-        """The lines of the engine's log that say how large its pools are."""
+        """The lines of the engine's log that give the sizes of its pools."""
         of = self.settled
         return (
             f"max_total_num_tokens={self.tokens}, chunked_prefill_size={of['chunked_prefill_size']}, "
@@ -53,7 +53,7 @@ class SglangPlan:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of it, for JSON."""
+        """Return the whole plan, for JSON."""
         return {
             "model": self.system.model,
             "gpu": self.system.gpu,
@@ -70,14 +70,14 @@ class SglangPlan:
 
 
 def plan_sglang(system: System) -> SglangPlan:
-    """Plan the memory of a system of policy ``sglang``.
+    """Plan the memory of a system with policy ``sglang``.
 
     Args:
-        system: what serves; its cost model is not looked at.
+        system: the serving system; its cost model is ignored.
 
     Raises:
         CapacityError: the model does not fit, or a pool is too small to start.
-        PagesimError: an option is off, or its layers are not simulated under SGLang.
+        PagesimError: an option is invalid, or the model's layers are not simulated under SGLang.
     """
     config = EngineConfig(system)
     if not isinstance(config.options, SglangOptions) or config.sizing != "sglang":

@@ -1,4 +1,4 @@
-"""What a server's own start-up log says of its memory, beside a plan."""
+"""Compares what a server's start-up log says about its memory with a plan."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ LINES: dict[str, str] = {
     "running requests at most": rf"max_running_requests={_NUMBER}",
     "blocks": rf"# GPU blocks: {_NUMBER}|num_gpu_blocks is: {_NUMBER}",
 }
-"""Lines of vLLM's and SGLang's logs, by what they say; the last of several counts."""
+"""Patterns of lines in vLLM's and SGLang's logs, by what they report; the last match counts."""
 
 
 class Compared(NamedTuple):
-    """A number of a log, and the plan's."""
+    """A number from a log, with the plan's number."""
 
     name: str
     logged: float
@@ -42,15 +42,15 @@ class Compared(NamedTuple):
 
     @property
     def difference(self) -> float | None:
-        """The plan's less the log's."""
+        """The plan's number minus the log's."""
         return None if self.planned is None else self.planned - self.logged
 
 
 def read_log(path: Path) -> dict[str, float]:
-    """Return what a log says of the memory of a server, by name.
+    """Return what a log says about a server's memory, by name.
 
     Raises:
-        PagesimError: the file cannot be read, or says nothing of it.
+        PagesimError: the file cannot be read, or says nothing about memory.
     """
     try:
         text = read_text(path)
@@ -70,7 +70,7 @@ def read_log(path: Path) -> dict[str, float]:
 
 
 def compare(logged: Mapping[str, float], plan: Plan | SglangPlan) -> list[Compared]:
-    """Return the numbers of a log beside those of a plan, in the log's units."""
+    """Return the numbers of a log with those of a plan, in the log's units."""
     parts = {part.name: part.bytes / GIB for part in plan.parts}
     ours: dict[str, Callable[[], float | None]] = {
         "weights, GiB": lambda: parts.get("weights"),

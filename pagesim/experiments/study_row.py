@@ -1,4 +1,4 @@
-"""StudyRow: what one replay of a study found, a row of its table."""
+"""StudyRow: the result of one replay of a study, as a row of its table."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ class StudyRow(NamedTuple):
     """A row of a study's table.
 
     Attributes:
-        values: by column; units are in the names, such as ``ttft_p50_s``.
-        notes: what was noticed or assumed on the way.
+        values: values by column; names include the units, such as ``ttft_p50_s``.
+        notes: observations and assumptions made during the run.
     """
 
     values: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Clusters: N replicas of a system in one simulation, and routers in front of them."""
+"""Clusters: several replicas of a system in one simulation, and the routers in front of them."""
 
 from __future__ import annotations
 

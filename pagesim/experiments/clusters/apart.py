@@ -1,4 +1,4 @@
-"""Prefill apart from decode: a trace on two pools of replicas, and what came of it."""
+"""Disaggregated prefill and decode: replaying a trace on two pools of replicas."""
 
 from __future__ import annotations
 
@@ -55,23 +55,23 @@ def simulate_pools(
     handover: float = 0.0,
     **options: Any,
 ) -> ClusterResult:
-    """Replay a trace on replicas that prefill and replicas that decode.
+    """Replay a trace on separate replicas for prefill and decode.
 
     Args:
         trace: as for `simulate`.
-        policy: a name of `POLICIES`, with a connector: vllm-v1.
-        prefill: replicas that prefill, from 1 to 4096.
-        decode: replicas that decode, likewise.
-        prefill_router: of the former, as the router of `simulate_cluster`.
-        decode_router: of the latter; asked when a prompt is computed.
-        link: of each GPU to those of the other pool, ``RATE[:LATENCY]`` or ``infinite``; when left out as to
-            another GPU of its server, from the datasheet.
-        lease: seconds for which a prefiller holds blocks for which no decoder asks; 0: it holds none.
-        handover: seconds from a prefiller's answer until a decoder has the request.
-        **options: the fields of `System`, of each replica.
+        policy: a name of `POLICIES` with a connector: vllm-v1.
+        prefill: number of prefill replicas, from 1 to 4096.
+        decode: number of decode replicas, from 1 to 4096.
+        prefill_router: router for prefill replicas, as in `simulate_cluster`.
+        decode_router: router for decode replicas; asked when a request's prefill has finished.
+        link: link from each GPU to those of the other pool, ``RATE[:LATENCY]`` or ``infinite``. The default
+            is the datasheet's link to another GPU in the same server.
+        lease: seconds for which a prefiller holds blocks that no decoder asks for; 0 to hold none.
+        handover: seconds from a prefiller's response until a decoder has the request.
+        **options: fields of `System` for each replica.
 
     Raises:
-        PagesimError: an option, the trace or their combination is off; the sentence says what to do.
+        PagesimError: an option, the trace or their combination is invalid; the message says what to do.
     """
     system = checked(System, {"policy": policy, **options})
     return run_pools(
@@ -101,23 +101,23 @@ def run_pools(
     steps: bool = False,
     progress: ProgressCallback | None = None,
 ) -> ClusterResult:
-    """Replay a trace on two pools of replicas of a system.
+    """Replay a trace on two pools of replicas of the same system.
 
     Args:
-        system: what each replica is.
-        trace: the requests.
+        system: configuration of each replica.
+        trace: requests.
         prefill: see `simulate_pools`.
-        decode: likewise.
-        prefill_router: likewise.
-        decode_router: likewise.
-        link: likewise.
-        lease: likewise.
-        handover: likewise.
-        steps: whether the result has the replicas' steps.
-        progress: for a progress bar.
+        decode: see `simulate_pools`.
+        prefill_router: see `simulate_pools`.
+        decode_router: see `simulate_pools`.
+        link: see `simulate_pools`.
+        lease: see `simulate_pools`.
+        handover: see `simulate_pools`.
+        steps: whether the result includes the replicas' steps.
+        progress: callback for a progress bar.
 
     Raises:
-        PagesimError: an option, the trace or their combination is off; or a router answers nonsense.
+        PagesimError: an option, the trace or their combination is invalid, or a router returns nonsense.
     """
     started = time.perf_counter()
     if not 0 <= lease <= LEASE_MOST_S:
@@ -189,7 +189,7 @@ LEASE_MOST_S = 10**6
 
 
 def _pull_columns(pulls: Pulls) -> dict[str, npt.NDArray[Any]]:
-    """Return the columns that the requests table has more, ``[N]`` each; NaN for what did not happen."""
+    """Return the extra columns of the requests table, ``[N]`` each; NaN for what did not happen."""
 
     def seconds(ticks: Any) -> npt.NDArray[np.float64]:
         column = np.asarray(ticks, np.int64)
@@ -206,7 +206,7 @@ def _pull_columns(pulls: Pulls) -> dict[str, npt.NDArray[Any]]:
 
 
 def _pulls(setting: PreparedSystem, replayed: ReplayedPools, link: Link) -> dict[str, Any]:
-    """Return what of a summary is about what was pulled."""
+    """Return the part of a summary that covers the pulls."""
     pulls, sized = replayed.pulls, setting.config.capacity
     begun, over, prefilled = (
         np.asarray(each, np.int64) for each in (pulls.begun, pulls.over, pulls.prefilled)
@@ -226,7 +226,7 @@ def _pulls(setting: PreparedSystem, replayed: ReplayedPools, link: Link) -> dict
 
 
 def _joined(of_pool: dict[str, dict[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
-    """Return the replicas tables of both pools as one; an entry that a pool does not have is 0 there."""
+    """Return both pools' replicas tables as one; an entry that a pool lacks is 0 there."""
     sizes = {name: len(table["replica"]) for name, table in of_pool.items()}
     names = list(dict.fromkeys(name for table in of_pool.values() for name in table))
     held = [name for entry in HELD_WITHOUT_RUNNING if (name := f"{entry}_percent") in names]

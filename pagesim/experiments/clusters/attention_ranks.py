@@ -1,4 +1,4 @@
-"""SGLang's attention DP: ranks with a queue and a cache each, whose turns are one turn, on one clock."""
+"""SGLang's attention DP: ranks with their own queues and caches, which take their steps together."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from pagesim.sim.process import Decision, Events, start
 from pagesim.workloads.trace import IntColumn
 
 MOST_EMPTY_TURNS = 300
-"""Turns of no length that ranks take while prompts are held back and nothing runs."""
+"""Maximum number of consecutive turns without a batch while prompts are held back and nothing runs."""
 
 
 class AttentionRank(Replica):
-    """One rank: an engine that decides when all of them do.
+    """One rank: an engine that makes its decisions together with all other ranks.
 
     Args:
         others: as `Replica`.
-        turns: of all ranks.
+        turns: event loop shared by all ranks.
     """
 
     def __init__(self, *others: Any, turns: AttentionTurns) -> None:
@@ -56,18 +56,18 @@ class AttentionRank(Replica):
 
 
 class AttentionTurns:
-    """Runs the engines of all ranks: they decide together, and a forward pass takes as long as the longest.
+    """Runs the engines of all ranks: they decide together, and a forward pass takes as long as the slowest.
 
     Source: SGLang 0.5.23, ``srt/managers/scheduler.py``, ``event_loop_overlap`` and ``event_loop_normal``.
 
     Args:
-        size: how many ranks there are.
+        size: number of ranks.
 
     Attributes:
-        ends: when each forward pass in flight is over, in ticks.
-        passes: how many there were.
-        dummies: how many empty batches ranks ran beside others.
-        waves: how often they began to work.
+        ends: when each forward pass in flight finishes, in ticks.
+        passes: number of forward passes.
+        dummies: number of empty batches that ranks ran alongside the others' batches.
+        waves: number of times that the ranks started working after being idle.
     """
 
     def __init__(self, size: int) -> None:
@@ -79,7 +79,7 @@ class AttentionTurns:
         self._idle: simpy.Event | None = None
 
     def join(self, rank: AttentionRank, environment: simpy.Environment) -> simpy.Process:
-        """Take a rank in; return the process of all."""
+        """Add a rank; return the process that runs all ranks."""
         self._ranks.append(rank)
         if len(self._ranks) == 1:
             self._environment = environment
@@ -87,7 +87,7 @@ class AttentionTurns:
         return self._process
 
     def wake(self) -> None:
-        """Say that a request has arrived at a rank."""
+        """Signal that a request has arrived at a rank."""
         if self._idle is not None:
             self._idle.succeed()
             self._idle = None
@@ -121,7 +121,7 @@ class AttentionTurns:
                 yield Decision(environment, 0)
 
     def _launch(self, batches: Sequence[Batch], now: int) -> None:
-        """Carry the batches of a turn out behind those in flight; nothing where there are none."""
+        """Queue a turn's batches behind those in flight; do nothing if there are none."""
         if not batches:
             return
         ticks = self._ranks[0].engine.executor.execute(cast(Any, largest(batches)))
@@ -136,7 +136,7 @@ class AttentionTurns:
             recorder.timed(begin, ticks)
 
     def _complete(self) -> Events:
-        """Wait until the oldest forward pass in flight is over, and let its results be processed."""
+        """Wait until the oldest forward pass in flight has finished, then process its results."""
         environment, end = self._environment, self.ends[0]
         yield Decision(environment, max(0, end - int(environment.now)))
         self.ends.popleft()
@@ -145,20 +145,20 @@ class AttentionTurns:
             recorder = rank.engine.recorder
             if recorder.iterations >= recorder.full_at:
                 recorder.flush()
-        yield Decision(environment, 0)  # what is sent because others are over may arrive at once
+        yield Decision(environment, 0)  # requests sent because others finished may arrive at once
 
 
 class AttentionDataParallel:
-    """The ranks of attention DP, to be replayed once; requests go to them in turn.
+    """The ranks of attention DP, which can be replayed once; requests go to them in turn.
 
     Args:
-        setting: what they have in common.
-        log: where requests' times go.
-        watch: returns what observes a rank, and takes in its records.
-        progress: for a progress bar.
+        setting: what the ranks have in common.
+        log: log for the requests' times.
+        watch: see `Watch`.
+        progress: callback for a progress bar.
 
     Attributes:
-        servers: the ranks' engines with their accounts.
+        servers: the ranks' engines with their accounting.
     """
 
     def __init__(
@@ -190,11 +190,11 @@ class AttentionDataParallel:
 
     @property
     def went_to(self) -> IntColumn:
-        """The rank that each row went to, ``[N]``; -1 for none."""
+        """The rank of each trace row, ``[N]``; -1 for none."""
         return self._pool.went_to
 
     def replay(self) -> None:
-        """Replay everything.
+        """Replay the whole trace.
 
         Raises:
             PagesimError: as `Fleet.run`.
@@ -202,17 +202,17 @@ class AttentionDataParallel:
         self._fleet.run(self._pool)
 
     def summary(self) -> dict[str, Any]:
-        """Return how often the ranks ran, together and without any request."""
+        """Return how many passes, dummy batches and waves the ranks ran."""
         turns = self._turns
         found = {"passes": turns.passes, "dummy_batches": turns.dummies, "waves": turns.waves}
         return {"lock_step": found}
 
 
 def check_round_robin(setting: PreparedSystem, router: str | Router | None) -> str:
-    """Return what SGLang's own balancing over replicas or ranks is called in a summary.
+    """Return the name of SGLang's own balancing over replicas or ranks, for a summary.
 
     Raises:
-        PagesimError: another router is given beside it.
+        PagesimError: another router is given.
     """
     if router not in (None, "round-robin"):
         raise PagesimError(
@@ -223,9 +223,9 @@ def check_round_robin(setting: PreparedSystem, router: str | Router | None) -> s
 
 
 def largest(batches: Sequence[Batch]) -> IterationShape:
-    """Return what takes as long as batches whose GPUs wait for each other in every layer.
+    """Return a shape that takes as long as batches whose GPUs wait for each other in every layer.
 
-    That is the most of everything that any of them computes.
+    It is the maximum over the batches of each thing they compute.
     """
     fields = zip(*[shape_of(batch) for batch in batches], strict=True)
     return IterationShape._make(
@@ -234,5 +234,5 @@ def largest(batches: Sequence[Batch]) -> IterationShape:
 
 
 def _most(spans: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the most tokens within each span; of a batch that says none of them, none."""
+    """Return the most tokens within each span; batches without spans are ignored."""
     return tuple(max(each) for each in zip(*[own for own in spans if own], strict=True))

@@ -1,4 +1,4 @@
-"""vLLM's load balancer in front of data-parallel ranks: API servers that each know little of them."""
+"""vLLM's load balancer for data-parallel ranks: API servers that each see only part of the ranks' load."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from pagesim.experiments.clusters.routers import Router
 from pagesim.workloads.trace import IntColumn, Request
 
 FULL, HALF_FULL = 6.0, 0.5
-"""By how much a waiting request counts more where blocks are in use, and the share from which on it does."""
+"""Extra weight of a waiting request per unit of block usage, and the usage above which it applies."""
 
 
 class Choice(NamedTuple):
-    """What an API server knew when it chose a rank, and which.
+    """An API server's choice of a rank, and what it knew at that time.
 
     Attributes:
-        now: ticks.
-        row: of the trace.
-        server: by number, node after node.
-        rank: that it chose.
-        wave: that it took the ranks to be in.
-        counts: of the ranks of its node, as published last, and its own requests since, ``[R]``.
-        inflight: its own requests at each that are not over, ``[R]``.
-        start: the rank that it looked at first.
+        now: time of the choice, in ticks.
+        row: the request's row in the trace.
+        server: index of the server, counted node by node.
+        rank: the chosen rank.
+        wave: the wave that the server believed the ranks to be in.
+        counts: the last published load of its node's ranks plus the server's own requests since, ``[R]``.
+        inflight: the server's own unfinished requests at each rank, ``[R]``.
+        start: the rank at which the search started.
     """
 
     now: int
@@ -40,14 +40,14 @@ class Choice(NamedTuple):
 
 
 class ApiServer:
-    """One API server: it sends each request to the rank of its node that seems to have least to do.
+    """One API server, which sends each request to the seemingly least loaded rank of its node.
 
     Source: vLLM 0.33.0, v1/engine/core_client.py, ``DPLBAsyncMPClient``.
 
     Args:
-        number: among the servers of its node.
-        of: how many those are.
-        ranks: of its node.
+        number: index of the server within its node.
+        of: number of servers of the node.
+        ranks: ranks of the node.
     """
 
     def __init__(self, number: int, of: int, ranks: range) -> None:
@@ -58,11 +58,11 @@ class ApiServer:
         self._servers = of
 
     def choose(self) -> int:
-        """Return the rank that gets the next request, and count that."""
+        """Return the rank for the next request, and count that request."""
         ranks = len(self.ranks)
         chosen = min(((self.start + place) % ranks for place in range(ranks)), key=self._score)
         waiting, running, usage = self.counts[chosen]
-        # Every other server is taken to send one there, too.
+        # Assume that every other server sends a request there, too.
         self.counts[chosen] = Counts(waiting + self._servers, running, usage)
         self.start = (self.start + 1) % ranks
         self.inflight[chosen] += 1
@@ -75,19 +75,19 @@ class ApiServer:
 
 
 class LoadBalancer:
-    """The `Router` of vLLM's own load balancing: API servers take requests in turn, and choose among ranks.
+    """The `Router` of vLLM's own load balancing: API servers take turns, and each chooses a rank.
 
-    With nodes, each has its own servers, which choose among its ranks only (hybrid load balancing).
+    With several nodes, each has its own servers, which choose only among its ranks (hybrid load balancing).
 
     Args:
-        ranks: how many.
-        servers: API servers of each node.
-        nodes: how many, which divide the ranks.
-        request_of: the client's request that each row of the trace is of, ``[N]``; a server takes whole ones.
+        ranks: number of ranks.
+        servers: number of API servers per node.
+        nodes: number of nodes, which must divide ``ranks``.
+        request_of: client request of each trace row, ``[N]``; a server takes all samples of a request.
 
     Attributes:
-        wave: that ranks were in when anything was published last.
-        choices: everything that was decided.
+        wave: the ranks' wave at the last publication.
+        choices: all choices so far.
     """
 
     def __init__(self, ranks: int, servers: int, nodes: int, request_of: IntColumn) -> None:
@@ -99,7 +99,7 @@ class LoadBalancer:
             for first in range(0, ranks, size)
         ]
         self._request_of = request_of
-        self._sent_by: dict[int, tuple[ApiServer, int]] = {}  # and to which rank, by row
+        self._sent_by: dict[int, tuple[ApiServer, int]] = {}  # server and rank, by row
 
     def choose(self, request: Request, replicas: Replicas, now: int) -> int:
         number, nodes = int(self._request_of[request.row]), len(self._servers)
@@ -114,24 +114,24 @@ class LoadBalancer:
         return rank
 
     def publish(self, counts: Sequence[Counts] | None, wave: int) -> None:
-        """Learn what ranks have to do, ``[R]``, if anything was counted, and their wave."""
+        """Receive the ranks' wave and, unless None, their load ``[R]``."""
         self.wave = wave
         if counts is not None:
             for server in chain(*self._servers):
                 server.counts = list(counts[server.ranks.start : server.ranks.stop])
 
     def over(self, row: int) -> None:
-        """Learn that a request is over, by its row of the trace."""
+        """Receive that the request of a trace row has finished."""
         server, rank = self._sent_by.pop(row)
         server.inflight[rank - server.ranks.start] -= 1
 
 
 class WholeRequests:
-    """A `Router` in front of ranks that sends all samples of a client's request one way.
+    """A `Router` for ranks that sends all samples of a client request to the same rank.
 
     Args:
-        router: asked once a request.
-        request_of: the client's request that each row of the trace is of, ``[N]``.
+        router: router to ask once per client request.
+        request_of: client request of each trace row, ``[N]``.
     """
 
     def __init__(self, router: Router, request_of: IntColumn) -> None:

@@ -1,4 +1,4 @@
-"""A cluster: several engines of one system on one clock, and a router in front of them."""
+"""A cluster: several engines of the same system on one clock, with a router in front of them."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ClusterResult(Stored):
-    """What came of a cluster's run: the summary is of all replicas together.
+    """The result of a cluster's run, whose summary covers all replicas together.
 
-    ``requests`` has a column more, the ``replica`` that each was routed to (-1 if it was rejected);
-    ``summary["cluster"]`` says how many there are and how they differ.
+    ``requests`` has one more column, ``replica``: where each request was routed (-1 if it was rejected).
+    ``summary["cluster"]`` holds the number of replicas and how unevenly they were loaded.
 
     Attributes:
         scenario, summary, request_columns: see `Stored`.
-        replica_columns: the columns of ``replicas``, ``[R]`` each.
-        notes: what was noticed or assumed on the way.
-        steps: of prefill apart from decode, what each replica did; see `PoolSteps`.
+        replica_columns: columns of ``replicas``, ``[R]`` each.
+        notes: observations and assumptions made during the run.
+        steps: what each replica did, for disaggregated prefill and decode only; see `PoolSteps`.
     """
 
     _kind = "cluster"
@@ -56,7 +56,7 @@ class ClusterResult(Stored):
 
     @cached_property
     def replicas(self) -> pd.DataFrame:
-        """One row a replica."""
+        """A table with one row per replica."""
         import pandas as pd
 
         return pd.DataFrame(self.replica_columns)
@@ -83,13 +83,13 @@ def simulate_cluster(
     Args:
         trace: as for `simulate`.
         policy: a name of `POLICIES`.
-        replicas: how many, from 1 to 4096; left out with ``data_parallel_size``.
-        router: a name of ``ROUTERS`` or of an installed package's entry point, or a `Router`; round-robin
-            when left out. With ``data_parallel_size`` it needs ``data_parallel_lb="external"``.
-        **options: the fields of `System`, of each replica.
+        replicas: number of replicas, from 1 to 4096; omit it with ``data_parallel_size``.
+        router: name in ``ROUTERS`` or of an installed package's entry point, or a `Router`. The default is
+            round-robin. With ``data_parallel_size`` a router needs ``data_parallel_lb="external"``.
+        **options: fields of `System` for each replica.
 
     Raises:
-        PagesimError: an option, the trace or their combination is off; the sentence says what to do.
+        PagesimError: an option, the trace or their combination is invalid; the message says what to do.
     """
     system = checked(System, {"policy": policy, **options})
     return run_cluster(system, as_trace(trace), replicas=replicas, router=router)
@@ -106,14 +106,14 @@ def run_cluster(
     """Replay a trace on several replicas of a system.
 
     Args:
-        system: what each replica is.
-        trace: the requests, which arrive at the router.
+        system: configuration of each replica.
+        trace: requests, which arrive at the router.
         replicas: see `simulate_cluster`.
-        router: likewise.
-        progress: for a progress bar.
+        router: see `simulate_cluster`.
+        progress: callback for a progress bar.
 
     Raises:
-        PagesimError: an option, the trace or their combination is off; or a router answers nonsense.
+        PagesimError: an option, the trace or their combination is invalid, or a router returns nonsense.
     """
     started = time.perf_counter()
     option, ranks = engines_of(system)
@@ -163,20 +163,20 @@ def run_cluster(
 
 
 def name_of(router: str | Router) -> str:
-    """Return what a router is called in a summary."""
+    """Return a router's name for a summary."""
     return router if isinstance(router, str) else type(router).__name__
 
 
 def together(
     setting: PreparedSystem, servers: Sequence[Server], of_requests: dict[str, Any], started: float
 ) -> dict[str, Any]:
-    """Return what of a summary is about all replicas together.
+    """Return the parts of a summary that cover all replicas together.
 
     Args:
-        setting: what they have in common.
+        setting: what the replicas have in common.
         servers: the replicas.
-        of_requests: the part about requests, see `PreparedSystem.summary`.
-        started: when the run began, by ``time.perf_counter``.
+        of_requests: the summary's part about requests, see `PreparedSystem.summary`.
+        started: start of the run, from ``time.perf_counter``.
     """
     gaps = TokenGaps()
     for server in servers:
@@ -216,8 +216,8 @@ def replica_table(
 
     Args:
         servers: the replicas, ``[R]``.
-        columns: of the requests table, ``[N]`` each.
-        replica_of: which replica each request went to, ``[N]``; -1 for none.
+        columns: columns of the requests table, ``[N]`` each.
+        replica_of: replica of each request, ``[N]``; -1 for none.
     """
     rows = []
     for number, server in enumerate(servers):
@@ -249,12 +249,12 @@ def replica_table(
 
 
 def imbalances(table: Mapping[str, npt.NDArray[Any]]) -> dict[str, float | None]:
-    """Return the most of any replica over the mean, of what a router is to even out."""
+    """Return the maximum over the mean across replicas, for the quantities a router should even out."""
     return {name: _imbalance(table[name]) for name in ("requests", "output_tokens", "busy_share")}
 
 
 def _imbalance(column: npt.NDArray[Any]) -> float | None:
-    """Return the most of any replica over the mean; 1 where all are alike, None without anything."""
+    """Return the maximum over the mean; 1 if all replicas are equal, None if the mean is zero or unknown."""
     mean = float(np.nanmean(column)) if np.isfinite(column).any() else 0.0
     return float(np.nanmax(column)) / mean if mean else None
 

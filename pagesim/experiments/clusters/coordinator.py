@@ -1,4 +1,4 @@
-"""The coordinator of vLLM's data parallelism: it tells API servers what ranks have to do, and keeps waves."""
+"""vLLM's data-parallel coordinator: it reports the ranks' load to the API servers and tracks waves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHANGED_MS, UNCHANGED_MS, LEAST_MS = 100, 5000, 50
 
 
 class Counts(NamedTuple):
-    """What a rank has to do: requests that wait and that run, and the share of its blocks that is in use."""
+    """A rank's load: waiting requests, running requests, and the fraction of its blocks that is in use."""
 
     waiting: int = 0
     running: int = 0
@@ -24,13 +24,13 @@ class Counts(NamedTuple):
 
 
 class Publication(NamedTuple):
-    """What the coordinator sent, and when, in ticks.
+    """One message that the coordinator published.
 
     Attributes:
-        now: ticks.
-        counts: of every rank, ``[R]``; None where only the wave is told.
-        wave, running: the wave, and whether ranks are in it; None where a wave is begun.
-        start_wave, exclude: the wave that ranks are to begin, and the one of them that has; None otherwise.
+        now: time of publication, in ticks.
+        counts: load of every rank, ``[R]``; None if only the wave is published.
+        wave, running: the current wave and whether ranks are running it; None if a wave is being started.
+        start_wave, exclude: the wave that ranks must start, and the rank that already has; None otherwise.
     """
 
     now: int
@@ -42,21 +42,21 @@ class Publication(NamedTuple):
 
 
 class Coordinator:
-    """Collects the counts of ranks, and publishes them at most every 100 ms.
+    """Collects the ranks' counts and publishes them at most every 100 ms.
 
-    With ``lock_step`` it publishes the counts as they were when a step ended, and keeps the wave.
+    With ``lock_step`` it publishes the counts as of the end of a step, and tracks the current wave.
 
     Source: vLLM 0.33.0, v1/engine/coordinator.py, ``process_input_socket``.
 
     Args:
-        messages: carries what is sent.
-        ranks: how many.
-        lock_step: whether ranks step together.
+        messages: transport for everything that is sent.
+        ranks: number of ranks.
+        lock_step: whether ranks run their steps together.
 
     Attributes:
-        publish: called with the counts of all ranks, or None, and the wave; what API servers learn.
-        start_wave: called with the wave and the rank that has begun it; what ranks learn.
-        published: everything that was sent.
+        publish: called for API servers with the counts of all ranks (or None) and the wave.
+        start_wave: called for ranks with the wave and the rank that started it.
+        published: everything that was published.
     """
 
     def __init__(self, messages: Messages, ranks: int, *, lock_step: bool) -> None:
@@ -67,7 +67,7 @@ class Coordinator:
         self._environment = messages.environment
         self._lock_step = lock_step
         self._counts = [Counts()] * ranks
-        self._snapshot: list[Counts] | None = None  # as they were when the last step ended
+        self._snapshot: list[Counts] | None = None  # counts when the last step ended
         self._changed = False
         self._last_step = (-1, -1)
         self._last_publish = 0  # ms
@@ -77,21 +77,21 @@ class Coordinator:
         self._timer: simpy.Event | None = None
         self._set_timer()
 
-    # What ranks send
+    # Messages from ranks
 
     def report(self, rank: int, counts: Counts, wave: int, step: int) -> None:
-        """Learn what a rank has to do, in a step of a wave."""
+        """Receive a rank's load in a step of a wave."""
         self._receive(lambda: self._count(rank, counts, (wave, step)))
 
     def wave_started(self, rank: int, wave: int) -> None:
-        """Learn that a rank that was idle has a request, which is of a wave."""
+        """Receive that an idle rank got a request, which belongs to a wave."""
         self._receive(lambda: self._begin(rank, wave))
 
     def wave_complete(self, wave: int) -> None:
-        """Learn that no rank has anything to do."""
+        """Receive that no rank has any work left."""
         self._receive(lambda: self._complete(wave))
 
-    # Inside
+    # Internals
 
     def _receive(self, handle: Callable[[], None]) -> None:
         def arrive() -> None:
@@ -115,7 +115,7 @@ class Coordinator:
 
     def _time_out(self, timer: simpy.Event) -> None:
         if timer is not self._timer:
-            return  # a message came first
+            return  # superseded: a message arrived first
         if self._inbox:
             self._handle()
             return

@@ -1,4 +1,4 @@
-"""vLLM's data parallelism: ranks of one deployment behind its own load balancer, on one clock."""
+"""vLLM's data parallelism: the ranks of one deployment behind its own load balancer, on one clock."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ from pagesim.sim.clock import to_ticks
 from pagesim.workloads.trace import IntColumn
 
 SYNC_INTERVAL = 16
-"""Steps after which ranks in lock-step agree on whether to go on, where that is left open."""
+"""Default number of steps between the agreements of ranks in lock-step on whether to go on."""
 
 Watch = Callable[[int, AddedArrivals], tuple[Sequence[Observer], Sequence[Consume]]]
-"""Returns what observes a rank, and takes in its records, by its number and its requests."""
+"""Returns a rank's observers and the consumers of its records, given its number and its requests."""
 
 
 def no_watch(number: int, routed: AddedArrivals) -> tuple[Sequence[Observer], Sequence[Consume]]:
-    """Return nothing that observes a rank."""
+    """Return no observers and no consumers."""
     return (), ()
 
 
 @dataclass
 class DataParallel:
-    """Ranks of one deployment, to be replayed once.
+    """The ranks of one deployment, which can be replayed once.
 
     Args:
-        setting: what they have in common.
-        log: where requests' times go.
-        router: that is in front of them, where they are balanced from outside.
-        watch: as `Watch`.
-        tables: whether blocks must have numbers.
-        progress: for a progress bar.
+        setting: what the ranks have in common.
+        log: log for the requests' times.
+        router: router in front of the ranks, with external load balancing.
+        watch: see `Watch`.
+        tables: whether blocks need numbers.
+        progress: callback for a progress bar.
 
     Attributes:
-        servers: the ranks' engines with their accounts.
-        ranks: what runs them.
-        coordinator: publishes what ranks have to do.
-        balancer: vLLM's; None where a router takes its place.
-        lock_step: of ranks of a model with experts; None of any other.
+        servers: the ranks' engines with their accounting.
+        ranks: the processes that run the engines.
+        coordinator: publisher of the ranks' load.
+        balancer: vLLM's load balancer; None if a router replaces it.
+        lock_step: state shared by the ranks of an MoE model; None for any other model.
 
     Raises:
-        PagesimError: options do not go together.
+        PagesimError: options contradict each other.
     """
 
     setting: PreparedSystem
@@ -90,7 +90,7 @@ class DataParallel:
         self._counting = counting(self.progress, size)
         settings: dict[tuple[int, int], PreparedSystem] = {}
         for number in range(size):
-            # Ranks differ where experts cannot be dealt out evenly.
+            # Ranks differ where the experts cannot be split evenly.
             of_rank = replace(setting.config, other_cost=setting.config.cost, rank=number)
             held = of_rank.model.expert_shares(setting.config.system.tensor_parallel_size)
             if not settings:
@@ -123,11 +123,11 @@ class DataParallel:
 
     @property
     def went_to(self) -> IntColumn:
-        """The rank that each row went to, ``[N]``; -1 for none."""
+        """The rank of each trace row, ``[N]``; -1 for none."""
         return self._pool.went_to
 
     def replay(self) -> None:
-        """Replay everything.
+        """Replay the whole trace.
 
         Raises:
             PagesimError: as `Fleet.run`.
@@ -135,7 +135,7 @@ class DataParallel:
         self._fleet.run(self._pool)
 
     def summary(self) -> dict[str, Any]:
-        """Return how often ranks in lock-step ran, together and without any request; empty of others."""
+        """Return how many passes, dummy batches and waves ranks in lock-step ran; empty for other ranks."""
         if self.lock_step is None:
             return {}
         passes = self.lock_step.passes
@@ -150,7 +150,7 @@ class DataParallel:
 
 
 def balancer_of(setting: PreparedSystem) -> LoadBalancer:
-    """Return the load balancer of a deployment, as its options say."""
+    """Return the load balancer that a deployment's options describe."""
     options = setting.config.options
     assert isinstance(options, VllmV1Options)
     local = options.ranks
@@ -161,10 +161,10 @@ def balancer_of(setting: PreparedSystem) -> LoadBalancer:
 
 
 def check_router(setting: PreparedSystem, router: str | Router | None) -> str:
-    """Return what vLLM's balancer is called in a summary; empty where a router takes its place.
+    """Return the name of vLLM's balancer for a summary; empty if a router replaces it.
 
     Raises:
-        PagesimError: a router is given beside it.
+        PagesimError: a router is given although vLLM balances the load itself.
     """
     options = setting.config.options
     assert isinstance(options, VllmV1Options)

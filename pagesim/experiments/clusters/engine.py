@@ -15,11 +15,11 @@ class Replica(EngineProcess):
     """Runs one engine of a cluster, and updates the router's view of its requests.
 
     Args:
-        number: of the replica.
-        replicas: the router's view.
-        routed: what its scheduler expects.
-        prompts: prompt tokens of every row of the trace.
-        tell: in a closed loop, called with the row of a request that is over and the instant.
+        number: index of the replica.
+        replicas: the router's view of all replicas.
+        routed: arrivals that its scheduler reads.
+        prompts: prompt tokens of every trace row.
+        tell: called in a closed loop when a request has finished, with its row and the time.
     """
 
     routed: AddedArrivals
@@ -38,7 +38,7 @@ class Replica(EngineProcess):
         self._never_ran: set[int] = set()  # rows
         replicas.ask[number] = self._says
 
-    # What becomes of requests
+    # Observed events of requests
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         for request in batch.prompts:
@@ -67,13 +67,13 @@ class Replica(EngineProcess):
 
     def _says(self) -> ReplicaState:
         scheduler, run = self.engine.scheduler, self.engine.run
-        if not self._busy:  # it has nothing to do, or is about to decide
+        if not self._busy:  # it is idle or about to decide
             return ReplicaState(scheduler.context, int(self._environment.now), (0, 0, 0, 0), 0)
         if not run.steps:
             return ReplicaState(scheduler.context, self.engine.over_at, (0, 0, 0, 0), 0)
         if scheduler.in_flight == 1:
             steps = run.steps, run.first, run.increment, run.context
             return ReplicaState(scheduler.context, run.start, steps, run.sequences)
-        # The first step was decided already, the second is when the first begins.
+        # The first step has already been planned; the second is planned when the first begins.
         steps = run.steps - 1, run.first, run.increment, run.context + run.sequences
         return ReplicaState(run.context + scheduler.draining_context, run.start, steps, run.sequences)

@@ -1,4 +1,4 @@
-"""Figures of two pools: where the memory of each went over time."""
+"""Figures of disaggregated serving: how the memory of each pool is used over time."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pagesim.experiments.clusters.cluster import ClusterResult
 from pagesim.results.drawing import areas, empty, head, load_of
 
 POINTS = 1000
-"""Instants at which a figure looks."""
+"""Number of instants at which a figure samples the memory."""
 
 
 def pools_over_time(result: ClusterResult) -> Figure:
-    """Draw the ledger of each pool over time, as the mean share over its replicas.
+    """Draw the ledger of each pool over time, averaged over its replicas.
 
     Args:
-        result: of two pools, with its ``steps``.
+        result: of a run on two pools, with ``steps``.
 
     Raises:
-        ValueError: it holds no steps.
+        ValueError: the result holds no steps.
     """
     if result.steps is None or result.steps.empty:
         raise ValueError("the result holds no steps; replay two pools with steps=True")
@@ -40,15 +40,15 @@ def pools_over_time(result: ClusterResult) -> Figure:
 def pool_shares(
     result: ClusterResult, pool: str, clock: npt.NDArray[np.float64]
 ) -> dict[str, npt.NDArray[np.float64]]:
-    """Return the mean over a pool's replicas of each entry of the ledger, percent of the capacity.
+    """Return each ledger entry of a pool, averaged over its replicas, in percent of the capacity.
 
     Args:
-        result: of two pools, with its ``steps``.
+        result: of a run on two pools, with ``steps``.
         pool: ``prefill`` or ``decode``.
         clock: instants, in seconds, ``[T]``.
 
     Returns:
-        Columns ``[T]`` by entry. Before its first iteration and after its last one all of a replica is free.
+        Columns ``[T]`` by entry. A replica counts as free before its first and after its last iteration.
     """
     assert result.steps is not None
     steps = result.steps[result.steps["pool"] == pool]

@@ -1,4 +1,4 @@
-"""A fleet: engines on one clock, in pools behind routers, and the clients that send to them."""
+"""A fleet: engines on one clock, grouped in pools behind routers, and the clients that send requests."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ MOST_REPLICAS = 4096
 
 
 class Fleet:
-    """Engines on one clock, so that routers see what they do, and the clients that send to them.
+    """Engines on one clock, so that routers can see their state, and the clients that send requests.
 
     Args:
         setting: what all engines have in common.
-        log: where the times are noted at which clients send.
+        log: log for the times at which clients send.
 
     Attributes:
-        environment: the clock.
-        whole: the requests that were accepted.
-        prompts: prompt tokens of every row of the trace.
+        environment: simulation environment with the clock.
+        whole: accepted requests.
+        prompts: prompt tokens of every trace row.
     """
 
     def __init__(self, setting: PreparedSystem, log: RequestLog) -> None:
@@ -52,11 +52,11 @@ class Fleet:
 
     @property
     def tell(self) -> Callable[[int, int], None] | None:
-        """What a request that is over is told to, by its row and the instant; None without a closed loop."""
+        """Callback for finished requests, with their row and the time; None without a closed loop."""
         return None if self._loop is None else self._loop.request_ended
 
     def leaves(self, row: int) -> int | None:
-        """Return when the client of a row goes away, in ticks; None if it does not."""
+        """Return when the client of a trace row disconnects, in ticks; None if it does not."""
         return self._leaving.get(row) if self._clients is None else self._clients.abort_time(row)
 
     def add(
@@ -70,16 +70,16 @@ class Fleet:
         tables: bool = False,
         lock_step: bool = False,
     ) -> Server:
-        """Start an engine; return it.
+        """Start an engine; return its server.
 
         Args:
-            replica: which runs it.
-            setting: of its pool.
-            log: where its requests' times go.
-            observers: further ones.
-            consume: what takes in its records.
-            tables: as `Server`.
-            lock_step: as `Server`.
+            replica: process that runs the engine.
+            setting: system of its pool.
+            log: log for its requests' times.
+            observers: additional observers.
+            consume: consumers of its records.
+            tables: see `Server`.
+            lock_step: see `Server`.
         """
         server = Server(
             setting,
@@ -95,10 +95,10 @@ class Fleet:
         return server
 
     def run(self, pool: ReplicaPool) -> None:
-        """Replay everything; requests arrive at a pool.
+        """Replay the whole trace, with requests arriving at a pool.
 
         Raises:
-            PagesimError: the router answers nonsense, a system with ``strict_compat`` stopped, or the run is
+            PagesimError: the router returns nonsense, a system with ``strict_compat`` stopped, or the run is
                 longer than the clock.
         """
         if self._loop is None:
@@ -120,14 +120,14 @@ class ReplicaPool:
     """Replicas of a fleet behind a router.
 
     Args:
-        fleet: of which they are.
-        router: asked about each request.
-        size: replicas.
+        fleet: the replicas' fleet.
+        router: router to ask about each request.
+        size: number of replicas.
 
     Attributes:
-        states: what the router may know of them.
-        replicas: to be filled.
-        went_to: which of them each row went to, ``[N]``; -1 for none.
+        states: what the router may know of the replicas.
+        replicas: the replicas, which the caller adds.
+        went_to: replica of each trace row, ``[N]``; -1 for none.
     """
 
     def __init__(self, fleet: Fleet, router: Router, size: int) -> None:
@@ -141,11 +141,11 @@ class ReplicaPool:
         """Submit a request to the replica that the router chooses.
 
         Args:
-            index: of the request among the accepted ones.
-            now: ticks.
+            index: index of the request among the accepted ones.
+            now: current time, in ticks.
 
         Raises:
-            PagesimError: the router answers nonsense.
+            PagesimError: the router returns nonsense.
         """
         row = self._fleet.whole.row[index]
         number = self._router.choose(self._fleet.setting.trace[row], self.states, now)
@@ -161,17 +161,17 @@ class ReplicaPool:
 def replay_together(
     setting: PreparedSystem, log: RequestLog, router: Router, replicas: int, progress: ProgressCallback | None
 ) -> tuple[list[Server], IntColumn]:
-    """Replay replicas of a system behind a router; return them, and which of them each row went to.
+    """Replay replicas of a system behind a router; return their servers and each row's replica.
 
     Args:
-        setting: what they have in common.
-        log: where requests' times go.
-        router: asked at each arrival.
-        replicas: how many.
-        progress: for a progress bar.
+        setting: what the replicas have in common.
+        log: log for the requests' times.
+        router: router to ask at each arrival.
+        replicas: number of replicas.
+        progress: callback for a progress bar.
 
     Raises:
-        PagesimError: the router answers nonsense.
+        PagesimError: the router returns nonsense.
     """
     fleet = Fleet(setting, log)
     pool = ReplicaPool(fleet, router, replicas)
@@ -185,5 +185,5 @@ def replay_together(
 
 
 def counting(progress: ProgressCallback | None, replicas: int) -> list[list[ProgressObserver]]:
-    """Return observers of each replica that together call ``progress`` with the number of ended requests."""
+    """Return each replica's observers, which together report the number of ended requests to ``progress``."""
     return [[] if progress is None else [ProgressObserver(progress)]] * replicas

@@ -1,4 +1,4 @@
-"""Handover: a request from its prefiller to its decoder, and what becomes of the blocks that it leaves."""
+"""Handover of requests from prefillers to decoders, and what happens to the blocks left behind."""
 
 from __future__ import annotations
 
@@ -22,48 +22,48 @@ from pagesim.workloads.trace import IntColumn
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """For how long a prefiller holds blocks for which nothing comes.
+    """How long a prefiller holds blocks that no decoder pulls.
 
-    A decoder that knows of a request renews the lease at least every ``seconds // 6`` seconds, each time to
-    two thirds of it, from the request's arrival there until it was pulled. So a lease ends where no decoder
-    knows of the request, or where two thirds of it are no whole second.
+    From a request's arrival at its decoder until its blocks are pulled, the decoder renews the lease at least
+    every ``seconds // 6`` seconds, each time to two thirds of ``seconds``. So a lease ends only if no decoder
+    knows of the request, or if two thirds of ``seconds`` are less than a whole second.
 
     Source: vLLM 0.33.0, distributed/kv_transfer/kv_connector/v1/nixl/base_scheduler.py,
     ``build_connector_meta``, and base_worker.py, ``_handle_heartbeat``.
 
     Attributes:
-        seconds: whole ones; 0: blocks are not held at all.
+        seconds: length of the lease in whole seconds; with 0, blocks are not held at all.
     """
 
     seconds: int
 
     @property
     def holds(self) -> bool:
-        """Whether blocks stay held."""
+        """Whether a prefiller holds blocks at all."""
         return self.seconds > 0
 
     @property
     def is_renewed(self) -> bool:
-        """Whether heartbeats keep it from ending."""
+        """Whether heartbeats keep the lease from ending."""
         return self.seconds * 2 // 3 > 0
 
     @property
     def ticks(self) -> int:
-        """Its length, in ticks."""
+        """The length of the lease, in ticks."""
         return self.seconds * TICKS_PER_SECOND
 
 
 @dataclass(slots=True)
 class Pulls:
-    """What became of handovers, by row of the trace, ``[N]``; -1 for what has not happened.
+    """What happened to handovers, by trace row, ``[N]``; -1 for what has not happened.
 
     Attributes:
-        prefiller, decoder: the replicas that each request went to, known at the end.
-        prefilled: when its prompt was computed, in ticks.
-        begun, over: when its pull began and when it was over, in ticks.
-        blocks: that were pulled.
-        outcomes: how often a request was ``pulled``, was ``declined`` because it left before its pull began,
-            had its ``lease_ended``, and was ``pulled_late``, when its blocks were no longer held.
+        prefiller, decoder: replicas that each request was routed to; known after the run.
+        prefilled: when the request's prefill finished, in ticks.
+        begun, over: when its pull started and ended, in ticks.
+        blocks: number of blocks pulled.
+        outcomes: how many requests were ``pulled``, ``declined`` (left before the pull), had their
+            ``lease_ended``, or were ``pulled_late`` (after the prefiller had released the blocks).
     """
 
     prefiller: IntColumn
@@ -76,7 +76,7 @@ class Pulls:
 
     @classmethod
     def of(cls, requests: int) -> Pulls:
-        """Return those of so many requests, of which nothing has happened."""
+        """Return the record of this many requests to which nothing has happened yet."""
 
         def nothing() -> array[int]:
             return array("q", [-1]) * requests
@@ -86,17 +86,17 @@ class Pulls:
 
 
 class Handover:
-    """Takes requests from prefillers to decoders, on one clock.
+    """Moves requests from prefillers to decoders, on one clock.
 
     Args:
-        fleet: of all replicas.
-        pulls: where is noted what happens.
-        prefill: the pool from which requests come.
-        decode: the pool to which they go.
-        ports: of the replicas.
-        lease: of the blocks that prefillers hold.
-        delay: ticks from a prefiller's answer until the decoder has the request.
-        over: called with the row of a request that is over for its client, the instant, and how it ended.
+        fleet: all replicas.
+        pulls: record of what happens.
+        prefill: pool that requests come from.
+        decode: pool that requests go to.
+        ports: network ports of the replicas.
+        lease: lease on the blocks that prefillers hold.
+        delay: ticks from a prefiller's response until the decoder has the request.
+        over: called when a request has finished for its client, with its row, the time and its final status.
     """
 
     def __init__(
@@ -117,14 +117,14 @@ class Handover:
         self._lease = lease
         self._delay = delay
         self._over = over
-        self._ready: list[tuple[int, int]] = []  # (instant, row) of those on their way: a heap
+        self._ready: list[tuple[int, int]] = []  # heap of (instant, row): requests on their way to a decoder
         self._held: set[int] = set()  # rows whose blocks a prefiller holds
-        self._known: set[int] = set()  # rows of which a decoder knows and that are not pulled
+        self._known: set[int] = set()  # rows that a decoder has received but not pulled
 
-    # What prefillers and decoders tell
+    # Called by prefillers and decoders
 
     def left_prefiller(self, row: int, now: int, status: Status, keeps: bool) -> None:
-        """A request is over on its prefiller; ``keeps`` if that holds its blocks."""
+        """Handle the end of a request on its prefiller, which keeps its blocks if ``keeps``."""
         if status != Status.FINISHED:
             self._over(row, now, status)
             return
@@ -136,7 +136,7 @@ class Handover:
         HandoverEvent(self._environment, self._delay).callbacks.append(self._hand_over)
 
     def pull(self, request: EngineRequest, blocks: int, now: int) -> int:
-        """Begin to pull a request's blocks to its decoder; return when they are there."""
+        """Start pulling a request's blocks to its decoder; return when they arrive, in ticks."""
         row, pulls = request.row, self.pulls
         if self._lease.holds and row not in self._held:
             pulls.outcomes["pulled_late"] += 1
@@ -147,33 +147,33 @@ class Handover:
         return over
 
     def left_decoder(self, row: int, now: int, status: Status, keeps: bool) -> None:
-        """A request is over on its decoder, whose blocks are its own affair."""
+        """Handle the end of a request on its decoder, which frees the blocks itself."""
         if self.pulls.begun[row] < 0:
             self.pulls.outcomes["declined"] += 1
             self._acknowledge(row)
         self._over(row, now, status)
 
-    # Inside
+    # Internals
 
     def _hand_over(self, event: simpy.Event) -> None:
-        """Route the requests that reach the decoders' router now, in their order in the trace."""
+        """Route the requests that reach the decoders' router now, in trace order."""
         now = int(self._environment.now)
         while self._ready and self._ready[0][0] <= now:
             row = heappop(self._ready)[1]
             leaves = self._fleet.leaves(row)
             if leaves is not None and leaves <= now:
-                self._over(row, leaves, Status.ABORTED)  # no replica learns of it: the lease ends
+                self._over(row, leaves, Status.ABORTED)  # no decoder learns of it, so the lease ends
             else:
                 self._known.add(row)
                 self._decode.route(self._fleet.whole.index_of(row), now)
 
     def _acknowledge(self, row: int) -> None:
-        """Let the prefiller know that the blocks of a request are where they belong, or not wanted."""
+        """Tell the prefiller that a request's blocks have arrived, or are not wanted."""
         self._known.discard(row)
         self._let_go(row)
 
     def _let_go(self, row: int) -> None:
-        """Let a prefiller hold the blocks of a request no longer."""
+        """Let the prefiller release a request's blocks."""
         if row in self._held:
             self._held.remove(row)
             prefiller = self._prefill.replicas[self._prefill.went_to[row]]

@@ -1,4 +1,4 @@
-"""Links: what it takes to pull blocks from one replica to another."""
+"""Links: how long it takes to pull blocks from one replica to another."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ INFINITE = "infinite"
 
 
 def parse_pull_link(text: str) -> Link:
-    """Return the link of each GPU that ``BANDWIDTH[:LATENCY]`` says; ``infinite`` is one that takes no time.
+    """Parse each GPU's link from ``BANDWIDTH[:LATENCY]``, or ``infinite`` for transfers that take no time.
 
     Raises:
-        PagesimError: it says nothing of the kind.
+        PagesimError: the text has neither form.
     """
     if text == INFINITE:
         return Link(float("inf"), 0.0, "link infinite: pulls take no time")
@@ -26,21 +26,21 @@ def parse_pull_link(text: str) -> Link:
 
 
 def link_of(gpu: GpuSpec) -> Link:
-    """Return the link of a GPU to another one of its server, from its datasheet."""
+    """Return the link between a GPU and another one in the same server, from its datasheet."""
     peer = gpu.peer
     note = f"link between replicas: {gpu.name} to {gpu.name}, {peer.note}"
     return Link(peer.bytes_per_s, peer.latency_s, note)
 
 
 class Ports:
-    """The ports of all replicas: what is pulled through one waits in line.
+    """The network ports of all replicas, each of which carries one pull at a time.
 
-    A pull takes the port of the prefiller and that of the decoder from when both are free, in the order in
-    which pulls begin, until its last byte; its latency counts before.
+    A pull starts once the ports of both its prefiller and its decoder are free, in the order of submission.
+    It occupies both for its latency and until its last byte has arrived.
 
     Args:
-        link: of each port.
-        block_bytes: of a block on each GPU; the GPUs of a replica have a link each.
+        link: link of each port.
+        block_bytes: size of a block on each GPU; every GPU of a replica has its own link.
     """
 
     def __init__(self, link: Link, block_bytes: int) -> None:
@@ -49,7 +49,7 @@ class Ports:
         self._free_at: dict[tuple[str, int], int] = {}
 
     def pull(self, prefiller: int, decoder: int, blocks: int, now: int) -> int:
-        """Begin to pull blocks; return when they are there, in ticks."""
+        """Start pulling blocks; return when they arrive, in ticks."""
         ends = [("prefill", prefiller), ("decode", decoder)]
         start = max(now, *[self._free_at.get(port, 0) for port in ends])
         took = self.link.latency_s + blocks * self.block_bytes / self.link.bytes_per_s

@@ -1,4 +1,4 @@
-"""Lock-step: ranks of a model with experts run each forward pass together, idle ones a dummy batch."""
+"""Lock-step execution: ranks of an MoE model run each forward pass together; idle ones run a dummy batch."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Pass:
     """A forward pass of all ranks.
 
     Attributes:
-        launched: when each rank handed its batch over, in ticks, ``[R]``; -1 where it has not.
-        tokens: of each rank's batch, ``[R]``.
-        dummies: whether it is a dummy, ``[R]``.
-        wave, step: of rank 0 then.
-        ticks: of the rank that takes longest.
-        meet: when the last rank handed its batch over.
-        start, end: when it is carried out.
-        met: happens at ``meet``.
+        launched: time at which each rank submitted its batch, in ticks, ``[R]``; -1 if it has not yet.
+        tokens: tokens in each rank's batch, ``[R]``.
+        dummies: whether each rank's batch is a dummy, ``[R]``.
+        wave, step: wave and step of rank 0 at that time.
+        ticks: duration on the slowest rank.
+        meet: time at which the last rank submitted its batch, in ticks.
+        start, end: when the pass is executed, in ticks.
+        met: event that fires at ``meet``.
     """
 
     def __init__(self, environment: simpy.Environment, ranks: int) -> None:
@@ -43,16 +43,16 @@ class Pass:
 
 
 class LockStep:
-    """The passes and all-reduces of ranks.
+    """The forward passes and all-reduces of all ranks.
 
     Args:
-        environment: their clock.
-        size: how many ranks there are.
-        sync_interval: steps after which they agree on whether any has something to do.
+        environment: the ranks' clock.
+        size: number of ranks.
+        sync_interval: steps between the ranks' agreements on whether any of them has work.
 
     Attributes:
-        passes: all of them.
-        launches: how many of them each rank has handed a batch over for, ``[R]``.
+        passes: all forward passes so far.
+        launches: number of passes for which each rank has submitted a batch, ``[R]``.
     """
 
     def __init__(self, environment: simpy.Environment, size: int, sync_interval: int) -> None:
@@ -66,11 +66,11 @@ class LockStep:
         self._recorders: dict[int, PassRecorder] = {}
 
     def join(self, rank: int, recorder: PassRecorder) -> None:
-        """Say who is told when passes are carried out in which a rank has a batch."""
+        """Register the recorder to notify when a pass with a batch of this rank is executed."""
         self._recorders[rank] = recorder
 
     def launch(self, rank: LockStepRank, ticks: int, tokens: int, *, dummy: bool) -> Pass:
-        """Hand a rank's batch over; return its pass."""
+        """Submit a rank's batch; return the pass it belongs to."""
         number, now = rank.number, int(self._environment.now)
         place = self.launches[number]
         self.launches[number] += 1
@@ -87,13 +87,13 @@ class LockStep:
         return found
 
     def close(self) -> None:
-        """Carry out what some ranks have handed over, where the others run no more."""
+        """Execute the passes that only some ranks have joined, once the others have stopped."""
         for place, each in enumerate(self.passes):
             if each.meet < 0:
                 self._begin(place)
 
     def all_reduce(self, rank: LockStepRank, value: bool) -> Any:
-        """Wait for all ranks; return whether any has given True."""
+        """Wait for all ranks; return whether any of them passed True."""
         number = self._reduced[rank.number]
         self._reduced[rank.number] += 1
         if number not in self._reductions:
@@ -108,7 +108,7 @@ class LockStep:
         return any(values)
 
     def _begin(self, place: int) -> None:
-        """Carry a pass out behind the one before it, as soon as all ranks have handed over."""
+        """Schedule a pass right after the previous one, once all ranks have submitted their batches."""
         found = self.passes[place]
         found.meet = max(found.launched)
         found.start = max(found.meet, self.passes[place - 1].end if place else 0)
@@ -120,19 +120,19 @@ class LockStep:
 
 
 class LockStepRank(Rank):
-    """Runs one rank of a model with experts.
+    """Runs one rank of an MoE model.
 
     Source: vLLM 0.33.0, v1/engine/core.py, ``DPEngineCoreProc``.
 
     Args:
         others: as `Rank`.
-        lock_step: of all ranks.
+        lock_step: state shared by all ranks.
         of_group: as `Rank`.
 
     Attributes:
-        number: of the rank.
-        lock_step: of all ranks.
-        wave, step: which wave the rank is in, and how many steps of it are done.
+        number: index of the rank.
+        lock_step: state shared by all ranks.
+        wave, step: the rank's current wave, and the number of steps completed in it.
     """
 
     def __init__(self, *others: Any, lock_step: LockStep, **of_group: Any) -> None:
@@ -142,8 +142,8 @@ class LockStepRank(Rank):
         self.lock_step = lock_step
         self._is_running = False
         self._inbox: Inbox = deque()
-        self._in_flight: deque[Pass | None] = deque()  # the pass of each batch; None of an empty one
-        self._launched = (0, 0)  # tokens and ticks of what was planned last
+        self._in_flight: deque[Pass | None] = deque()  # the pass of each batch; None for an empty batch
+        self._launched = (0, 0)  # tokens and ticks of the last planned batch
 
     def start(self, environment: simpy.Environment, engine: Any) -> simpy.Process:
         process = super().start(environment, engine)
@@ -162,7 +162,7 @@ class LockStepRank(Rank):
         super().planned(batch, now, start, ticks)
         self._launched = batch.tokens, ticks
 
-    # What the rank learns
+    # Inputs of the rank
 
     def submit(self, index: int, row: int, now: int, abort: int | None) -> None:
         balancer = self.group.balancer
@@ -171,7 +171,7 @@ class LockStepRank(Rank):
         super().submit(index, row, now, abort)
 
     def start_wave(self, wave: int, exclude: int) -> None:
-        """Learn that a wave has begun, by another rank unless it is this one."""
+        """Receive the start of a wave; ignore it if this rank started it."""
 
         def begin() -> None:
             if exclude != self.number and wave >= self.wave:
@@ -181,7 +181,7 @@ class LockStepRank(Rank):
         self._wake()
 
     def _add(self, wave: int) -> None:
-        """Begin a wave for a request, if the rank is in none."""
+        """Start a wave for a request, unless the rank is already in one."""
         self.wave = max(self.wave, wave)
         if not self._is_running:
             self._is_running = True
@@ -195,7 +195,7 @@ class LockStepRank(Rank):
     def _send_counts(self, counts: Counts) -> None:
         self.group.coordinator.report(self.number, counts, self.wave, self.step)
 
-    # Its loop
+    # The rank's main loop
 
     def _run(self) -> Events:
         engine, environment = self.engine, self._environment
@@ -231,11 +231,11 @@ class LockStepRank(Rank):
         return bool(scheduler.running or scheduler.queue.waiting)
 
     def take_turn(self) -> Events:
-        """Wait for the rank's turn at this instant."""
+        """Wait for this rank's turn at the current instant."""
         yield from self._turns_at(int(self._environment.now))
 
     def _engine_step(self) -> Any:
-        """Take a step of the engine; return whether it launched a batch, None where it had nothing to do."""
+        """Run one engine step; return whether it launched a batch, or None if there was nothing to do."""
         engine, scheduler = self.engine, self.engine.scheduler
         if isinstance(scheduler, VllmV1) and scheduler.cadence is not None:
             scheduler.cadence.shared_step = self.step
@@ -258,20 +258,20 @@ class LockStepRank(Rank):
         return computes
 
     def _until_over(self, launched: Pass | None) -> Events:
-        """Wait until a batch is over; an empty one is as soon as it is launched."""
+        """Wait until a batch has finished; an empty batch finishes as soon as it is launched."""
         if launched is not None:
             yield from self._until_met(launched)
             if launched.end > self._environment.now:
                 yield from self._turns_at(launched.end)
 
     def _until_met(self, launched: Pass) -> Events:
-        """Wait until all ranks have handed their batches of a pass over."""
+        """Wait until all ranks have submitted their batches for a pass."""
         if not launched.met.triggered:
             yield launched.met
             yield from self.take_turn()
 
     def _dummy_step(self) -> Events:
-        """Run a dummy batch, so that the other ranks can go on."""
+        """Run a dummy batch so that the other ranks can proceed."""
         batch = Batch()
         batch.tokens = batch.batched_tokens = batch.decoding = batch.sequences = 1
         launched = self.lock_step.launch(self, self.engine.executor.execute(batch), 1, dummy=True)

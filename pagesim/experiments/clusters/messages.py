@@ -1,4 +1,4 @@
-"""Messages between processes of vLLM's data parallelism: what each takes, and the order at equal times."""
+"""Messages between the processes of vLLM's data parallelism: their latency and their order at equal times."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ Handle = Callable[[], None]
 
 
 class ToServer(Instant):
-    """A message reaches an API server: after the requests that arrive at the same instant."""
+    """A message reaches an API server, after the requests that arrive at the same instant."""
 
     PRIORITY = NORMAL
 
 
 class ToCoordinator(Instant):
-    """The coordinator's turn: before any rank's."""
+    """The coordinator's turn, before that of any rank."""
 
     PRIORITY = EventPriority(NORMAL + 1)
 
 
 class ToRank(Instant):
-    """A message reaches a rank: before any rank's turn."""
+    """A message reaches a rank, before the turn of any rank."""
 
     PRIORITY = EventPriority(NORMAL + 2)
 
 
 class Messages:
-    """Carries messages on an environment's clock.
+    """Delivers messages on an environment's clock.
 
     Args:
-        environment: its clock, in ticks.
-        latency: ticks that each takes; without any it is handled at once.
+        environment: simulation environment, whose clock counts ticks.
+        latency: delay of each message, in ticks; with 0 a message is handled at once.
     """
 
     def __init__(self, environment: simpy.Environment, latency: int) -> None:
@@ -43,7 +43,7 @@ class Messages:
         self.latency = latency
 
     def send(self, kind: type[Instant], handle: Handle) -> None:
-        """Call ``handle`` when a message of this kind is there."""
+        """Call ``handle`` when a message of this kind arrives."""
         if not self.latency:
             handle()
             return

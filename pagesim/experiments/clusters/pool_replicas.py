@@ -1,4 +1,4 @@
-"""Replicas that only prefill, or only decode: engines whose requests go on, or come from, elsewhere."""
+"""Replicas that only prefill or only decode: their requests continue, or began, on another replica."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from pagesim.sim.engine import NAP
 from pagesim.sim.process import Events
 
 Leave = Callable[[int, int, Status, bool], None]
-"""Called with the row of a request that is over on a replica, the instant, how it ended there, and whether it
-had its blocks to the end."""
+"""Called when a request has left a replica: with its row, the time, its status there, and whether it kept its
+blocks to the end."""
 
 
 class PoolReplica(Replica):
-    """As `Replica`, which tells the cluster what becomes of its requests.
+    """A `Replica` that reports to the cluster when requests leave it.
 
-    An engine that has requests and computes nothing, because it waits for transfers, sleeps for a millisecond
-    and polls them; here as many milliseconds as pass until something can have changed.
+    An engine that has requests but computes nothing, because it waits for transfers, polls them every
+    millisecond. The simulation skips the polls at which nothing can have changed.
 
     Args:
         leave: see `Leave`.
         others: as `Replica`.
     """
 
-    _computes = True  # whether what was decided last has any tokens
+    _computes = True  # whether the last planned batch has any tokens
 
     def __init__(self, *others: Any, leave: Leave) -> None:
         super().__init__(*others)
@@ -49,7 +49,7 @@ class PoolReplica(Replica):
 
     @property
     def connector(self) -> PrefillConnector | PullConnector:
-        """The connector of that."""
+        """The scheduler's connector."""
         connector = self.scheduler.connector
         assert isinstance(connector, PrefillConnector | PullConnector)
         return connector
@@ -88,12 +88,12 @@ class PoolReplica(Replica):
             yield from super()._wait(now)
 
     def _poll(self, now: int) -> None:
-        """Learn which transfers are over, where the engine has nothing to do."""
+        """Check which transfers have finished, while the engine has nothing to do."""
         self.engine.events.held_without_running_changes(now)
         self.connector.idle(now)
 
     def _sleep(self, now: int) -> Events:
-        """Sleep in milliseconds until a plan may differ from the last one."""
+        """Sleep for whole milliseconds until a plan may differ from the last one."""
         scheduler, environment = self.scheduler, self._environment
         wake_at = now
         if scheduler.awaits and not (scheduler.must_replan or scheduler.running or scheduler.unreported):
@@ -109,12 +109,12 @@ class PoolReplica(Replica):
 
 
 class Prefiller(PoolReplica):
-    """Runs one engine that prefills."""
+    """Runs one prefill engine."""
 
     def acknowledge(self, row: int, now: int) -> None:
-        """Say that a request's blocks were pulled, or will not be, or that their lease is over.
+        """Receive that a request's blocks were pulled, will not be pulled, or that their lease has ended.
 
-        What happens at the very instant at which a batch is launched is reported with the next one.
+        An event at the very instant of a batch launch is reported with the next batch.
         """
         self.connector.completions.expect(row, now + 1)
         if self._busy:

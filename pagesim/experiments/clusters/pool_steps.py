@@ -1,4 +1,4 @@
-"""Pool steps: what each replica of two pools did when, and where its memory went, idle times included."""
+"""Pool steps: what each replica of two pools did and how its memory was used, including idle times."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 class PoolSteps:
     """Collects a replica's steps table.
 
-    A row is a stretch of like iterations, as in the table of a run, or a time between iterations. That has no
-    iterations, begins at ``clock`` and takes ``step_s``; its memory is what requests hold that do not run.
+    A row is a run of similar iterations, as in the steps table of a single run, or a gap between iterations.
+    A gap has no iterations, starts at ``clock`` and lasts ``step_s``; only non-running requests hold memory.
 
     Args:
-        setting: of the pool.
-        number: of the replica.
-        routed: its requests.
+        setting: system of the replica's pool.
+        number: index of the replica.
+        routed: requests of the replica.
     """
 
     def __init__(self, setting: PreparedSystem, number: int, routed: AddedArrivals) -> None:
@@ -38,12 +38,12 @@ class PoolSteps:
         self._gaps: list[tuple[int, ...]] = []
 
     def add(self, chunk: Chunk) -> None:
-        """Take a chunk's rows."""
+        """Add a chunk's rows."""
         self._table.add(chunk)
         self._gaps += map(tuple, chunk.gaps.tolist())
 
     def frame(self) -> pd.DataFrame:
-        """Return everything collected as one table, in order of time."""
+        """Return everything collected as one table, ordered by time."""
         import pandas as pd
 
         table = self._table.frame()
@@ -57,7 +57,7 @@ class PoolSteps:
         gaps |= {"num_physical_blocks": held, "num_logical_blocks": held}
         gaps |= {"free_gpu_blocks": self._shape.num_blocks - held}
         gaps |= {"free": (self._shape.num_blocks - held) * slots}
-        # A gap begins where an iteration ends, and ends where one begins: at equal instants it comes first.
+        # A gap starts where an iteration ends and ends where one starts: at equal instants it comes first.
         whole = pd.concat([pd.DataFrame(gaps), table]).sort_values("start", kind="stable", ignore_index=True)
         whole.insert(0, "pool", self.pool)
         whole.insert(1, "replica", self.number)
@@ -65,7 +65,7 @@ class PoolSteps:
 
 
 def tables(steps: list[PoolSteps]) -> pd.DataFrame:
-    """Return the steps of all replicas as one table, replica after replica."""
+    """Return the steps of all replicas in one table, one replica after another."""
     import pandas as pd
 
     return pd.concat([each.frame() for each in steps], ignore_index=True)

@@ -1,4 +1,4 @@
-"""Pools: replicas that prefill and replicas that decode, replayed on one clock."""
+"""Pools: replaying prefill replicas and decode replicas on one clock."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from pagesim.setup.server import Consume, ProgressCallback, Server
 from pagesim.sim.clock import to_ticks
 
 MakeAccount = Callable[[PreparedSystem, int, AddedArrivals], Consume]
-"""Makes what takes in a replica's chunks: from its pool's system, its number in the pool, its requests."""
+"""Makes the consumer of a replica's chunks, given its pool's system, its index there and its requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolOptions:
-    """Two pools of replicas and what is between them.
+    """Two pools of replicas and the connection between them.
 
     Attributes:
-        prefill, decode: replicas of each.
-        prefill_router, decode_router: choose among them, when a request arrives and when its prompt is there.
-        link: of each GPU.
-        lease: of blocks that prefillers hold.
-        handover_s: seconds from a prefiller's answer until a decoder has the request.
+        prefill, decode: number of replicas in each pool.
+        prefill_router, decode_router: routers, asked when a request arrives and when its prefill is done.
+        link: link of each GPU.
+        lease: lease on the blocks that prefillers hold.
+        handover_s: seconds from a prefiller's response until a decoder has the request.
     """
 
     prefill: int
@@ -52,12 +52,12 @@ class PoolOptions:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedPools:
-    """What came of a replay.
+    """The outcome of a replay.
 
     Attributes:
-        prefillers, decoders: the engines with their accounts.
-        pulls: copies of KV from prefillers to decoders.
-        log: what became of requests for their clients.
+        prefillers, decoders: the engines with their accounting.
+        pulls: transfers of KV blocks from prefillers to decoders.
+        log: what the requests' clients observed.
     """
 
     prefillers: list[Server]
@@ -67,10 +67,10 @@ class ReplayedPools:
 
 
 class TwiceContents(Contents):
-    """Contents that are asked for twice: by a prefiller in the order of the requests, then by a decoder.
+    """Contents that are requested twice: first by a prefiller in request order, then by a decoder.
 
     Args:
-        contents: that are asked for once.
+        contents: contents that can be requested once.
     """
 
     def __init__(self, contents: Contents) -> None:
@@ -91,19 +91,19 @@ def replay_pools(
     progress: ProgressCallback | None = None,
     account: MakeAccount | None = None,
 ) -> ReplayedPools:
-    """Replay a trace whose prompts are computed in one pool and continued in the other.
+    """Replay a trace whose prompts are prefilled in one pool and decoded in the other.
 
-    Every request goes to a prefiller, which computes its prompt and one token; that token is thrown away.
-    Then the request goes to a decoder.
+    Every request first goes to a prefiller, which computes its prompt and one token that is discarded. Then
+    the request goes to a decoder.
 
     Args:
         setting: what all replicas have in common.
-        options: of the pools.
-        progress: for a progress bar.
-        account: returns what each replica's records are handed to, see `MakeAccount`.
+        options: configuration of the pools.
+        progress: callback for a progress bar.
+        account: factory for the consumers of each replica's records, see `MakeAccount`.
 
     Raises:
-        PagesimError: the policy has no connector, or a router answers nonsense.
+        PagesimError: the policy has no connector, or a router returns nonsense.
     """
     log, of_prefill, of_decode = setting.new_log(), setting.new_log(), setting.new_log()
     fleet = Fleet(setting, log)
@@ -161,14 +161,14 @@ def replay_pools(
 
 
 def check_pools(trace_samples: int, options: PoolOptions) -> None:
-    """Refuse pools of no or too many replicas, and requests of several samples.
+    """Reject pools without or with too many replicas, and requests with several samples.
 
     Args:
-        trace_samples: of the request that has most.
-        options: of the pools.
+        trace_samples: the largest number of samples of any request.
+        options: configuration of the pools.
 
     Raises:
-        PagesimError: the sentence says which.
+        PagesimError: a pool's size or the number of samples is invalid.
     """
     for name, count in (("prefill", options.prefill), ("decode", options.decode)):
         if not 1 <= count <= MOST_REPLICAS:
@@ -181,14 +181,14 @@ def check_pools(trace_samples: int, options: PoolOptions) -> None:
 
 
 def _only_first_tokens(whole: Arrivals) -> Arrivals:
-    """Return the requests as prefillers get them: one output token each."""
+    """Return the requests as prefillers see them, with one output token each."""
     first = copy.copy(whole)
     first.output = array("q", [1]) * len(whole)
     return first
 
 
 def _add_times(log: RequestLog, of_prefill: RequestLog, of_decode: RequestLog) -> None:
-    """Add to the log what both pools noted: the first token that a client gets is the decoder's."""
+    """Merge both pools' logs; the first token that a client receives is the decoder's."""
     log.first_scheduled = of_prefill.first_scheduled
     log.first_token = of_decode.first_token
     log.cached_tokens = of_prefill.cached_tokens

@@ -1,4 +1,4 @@
-"""Ranks of vLLM's data parallelism: engines that say what they have to do, and may step together."""
+"""Ranks of vLLM's data parallelism: engines that report their load and may step together."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class RankGroup(NamedTuple):
     """What the ranks of a deployment have in common.
 
     Attributes:
-        messages: carries what they send.
-        coordinator: learns what they have to do.
-        balancer: of the API servers; None where requests come through a router that asks no coordinator.
+        messages: transport for everything that ranks send.
+        coordinator: recipient of the ranks' load.
+        balancer: API servers' load balancer; None if a router that does not use the coordinator replaces it.
     """
 
     messages: Messages
@@ -29,16 +29,16 @@ class RankGroup(NamedTuple):
 
 
 class Rank(Replica):
-    """Runs one rank, an engine of its own, which reports what it has to do before and after each step.
+    """Runs one rank, an engine of its own, which reports its load before and after each step.
 
     Source: vLLM 0.33.0, v1/engine/core.py, ``run_busy_loop`` and ``_maybe_publish_request_counts``.
 
     Args:
         others: as `Replica`.
-        group: of the rank.
+        group: what the deployment's ranks share.
 
     Attributes:
-        last: when it did anything last, in ticks, and how much the coordinator had published then.
+        last: when the rank last acted, in ticks, and how many messages were published by then.
     """
 
     def __init__(self, *others: Any, group: RankGroup) -> None:
@@ -68,7 +68,7 @@ class Rank(Replica):
             self._take_inputs(now)
             self._busy = engine.decide(now)
             if engine.run.steps and self._load() != self._reported:
-                engine.replan_at(engine.run.start)  # what was planned is reported when it is over
+                engine.replan_at(engine.run.start)  # report the planned step when it ends
             if self._busy:
                 yield from self._finish_step(now)
             else:
@@ -79,11 +79,11 @@ class Rank(Replica):
                 recorder.flush()
 
     def _finish_step(self, now: int) -> Events:
-        """Wait until what was decided is over, and sleep if the engine does."""
+        """Wait until the planned step has finished, then rest if the engine does."""
         engine = self.engine
         if now < engine.over_at:
             while not (yield from self._turns_at(engine.over_at)):
-                pass  # something came before
+                pass  # something arrived first
         now = int(self._environment.now)
         again_at = engine.complete(now)
         self._busy = False
@@ -91,7 +91,7 @@ class Rank(Replica):
             yield from self._turns_at(again_at)
 
     def _turns_at(self, instant: int) -> Generator[simpy.Event, Any, bool]:
-        """Wait for the rank's turn at an instant; say whether it came, and nothing before it."""
+        """Wait for the rank's turn at an instant; return False if something interrupted the wait."""
         environment = self._environment
         try:
             yield Decision(environment, instant - int(environment.now), self._turn)
@@ -101,14 +101,14 @@ class Rank(Replica):
         return True
 
     def _wait(self, now: int) -> Events:
-        """Wait until something comes, where there is nothing to do."""
+        """Wait for input while there is nothing to do."""
         self._idle = self._environment.event()
         yield self._idle
         yield from self._turns_at(int(self._environment.now))
 
     def _replans_at(self, now: int) -> list[int]:
-        # The rank reports a request whether or not that changes a decision. What it has decided at this very
-        # instant stays so.
+        # The rank reports a request whether or not it changes a decision. A decision made at this very
+        # instant stands.
         return [now + (self.engine.run.decided == now)]
 
     def _take_inputs(self, now: int) -> None:
@@ -116,7 +116,7 @@ class Rank(Replica):
         self._report()
 
     def _report(self) -> None:
-        """Tell the coordinator what there is to do, if that has changed."""
+        """Send the coordinator this rank's load if it has changed."""
         if self.group.balancer is None:
             return
         load, memory = self._load(), self.engine.scheduler.memory
@@ -126,7 +126,7 @@ class Rank(Replica):
             self._send_counts(Counts(waiting, running, 1.0 - memory.free_blocks / memory.num_blocks))
 
     def _load(self) -> tuple[int, int]:
-        """Return how many requests wait and run."""
+        """Return the numbers of waiting and running requests."""
         scheduler = self.engine.scheduler
         return scheduler.queue.waiting, len(scheduler.running)
 

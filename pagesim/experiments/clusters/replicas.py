@@ -1,4 +1,4 @@
-"""Replicas: what a router may know of the engines at the instant at which a request arrives."""
+"""Replicas: what a router may know of the engines when a request arrives."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class ReplicaState(NamedTuple):
     """What an engine does until its next decision.
 
     Attributes:
-        held: tokens that its sequences hold in the iteration that it planned.
-        start: ticks at which that ends.
-        run: the fast-forward that follows: steps, ticks of the first, how many more each takes than the one
-            before, and tokens held in the first.
-        sequences: that run, and get a token in each step of it.
+        held: tokens that its sequences hold in the planned iteration.
+        start: when that iteration ends, in ticks.
+        run: the fast-forward that follows: number of steps, ticks of the first, increase in ticks per step,
+            and tokens held in the first.
+        sequences: number of running sequences, each of which gains one token per step of ``run``.
     """
 
     held: int
@@ -30,7 +30,7 @@ class ReplicaState(NamedTuple):
     sequences: int
 
     def tokens_at(self, now: int) -> int:
-        """Return the tokens that are held in the iteration in progress; one that ends now still is."""
+        """Return the tokens held in the current iteration; one that ends now is still current."""
         steps, first, increment, context = self.run
         begun = steps_before(first or 1, increment, now - self.start) if steps and self.sequences else 0
         return context + (begun - 1) * self.sequences if begun else self.held
@@ -40,12 +40,12 @@ class Replicas:
     """The engines of a cluster, as columns over replicas, ``[R]``.
 
     Args:
-        count: engines.
+        count: number of engines.
 
     Attributes:
-        outstanding: requests that were routed there and are not over.
-        waiting_tokens: prompt tokens of those of them that have never run.
-        ask: by engine, says what it does.
+        outstanding: unfinished requests that were routed to each engine.
+        waiting_tokens: prompt tokens of those requests that have never run.
+        ask: functions that return an engine's state, by engine.
     """
 
     def __init__(self, count: int) -> None:
@@ -57,9 +57,9 @@ class Replicas:
         return len(self.outstanding)
 
     def kv_tokens(self, now: int) -> Column:
-        """Return the tokens whose keys and values each engine holds in the iteration in progress, ``[R]``.
+        """Return the tokens whose keys and values each engine holds in the current iteration, ``[R]``.
 
-        An iteration that ends now is still in progress: what arrives now is routed before it is over.
+        An iteration that ends now is still current: a request that arrives now is routed before it ends.
         """
         tokens: Column = np.zeros(len(self), np.int64)
         for replica, ask in self.ask.items():

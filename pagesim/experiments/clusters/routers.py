@@ -1,4 +1,4 @@
-"""Routers: which replica a request goes to, decided when it arrives."""
+"""Routers, which decide on a request's replica when the request arrives."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from pagesim.workloads.trace import Request
 
 
 class Router(Protocol):
-    """Decides where requests go.
+    """Decides which replica a request is sent to.
 
-    A router is made anew for each run, without arguments, and asked about requests in the order in which they
-    arrive. It may remember what it likes.
+    Each run creates its router anew, without arguments, and asks it about requests in their order of arrival.
+    A router may keep any state.
     """
 
     def choose(self, request: Request, replicas: Replicas, now: int) -> int:
-        """Return the replica that a request goes to, from 0 on.
+        """Return the replica for a request, counting from 0.
 
         Args:
-            request: as its client sends it; a real router does not know its output length.
-            replicas: what they do.
-            now: ticks.
+            request: the request as sent by its client; a real router does not know its output length.
+            replicas: current state of the replicas.
+            now: current time, in ticks.
         """
 
 
 class RoundRobin:
-    """One after another, whatever they do."""
+    """Chooses one replica after another, whatever their load."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -42,29 +42,29 @@ class RoundRobin:
 
 
 class LeastLoaded:
-    """The replica with the fewest requests that are not over; the first of equals."""
+    """Chooses the replica with the fewest unfinished requests; the first of several."""
 
     def choose(self, request: Request, replicas: Replicas, now: int) -> int:
         return int(np.argmin(replicas.outstanding))
 
 
 class FewestKvTokens:
-    """The replica whose sequences hold, and whose waiting prompts will hold, the fewest tokens."""
+    """Chooses the replica with the fewest tokens in its KV cache and in its waiting prompts together."""
 
     def choose(self, request: Request, replicas: Replicas, now: int) -> int:
         return int(np.argmin(replicas.kv_tokens(now) + replicas.waiting_tokens))
 
 
 class PrefixAffinity:
-    """The replica that served what a prompt begins with; a prompt that begins anew goes where least is to do.
+    """Chooses the replica that served a prompt's beginning before, or the least loaded one for a new prompt.
 
-    What a prompt begins with is its session, else the longest run of its ``hash_ids`` that was seen before,
-    else its shared prefix. So that one popular prefix does not bring a replica down, affinity yields where
-    that replica has over twice the mean of outstanding requests, and a few.
+    The beginning is the prompt's session, else the longest run of its ``hash_ids`` seen before, else its
+    shared prefix. To keep a popular prefix from overloading a replica, affinity is ignored where the replica
+    has more than twice the mean number of unfinished requests, plus some slack.
     """
 
     SLACK = 4
-    """Requests by which a replica may always exceed twice the mean."""
+    """Requests by which a replica may exceed twice the mean before affinity is ignored."""
 
     def __init__(self) -> None:
         self._served: dict[Hashable, int] = {}
@@ -81,7 +81,7 @@ class PrefixAffinity:
 
 
 def _beginnings(request: Request) -> list[Hashable]:
-    """Return names of what a prompt begins with, the longest last."""
+    """Return keys for the beginnings of a prompt, the longest last."""
     names: list[Hashable] = []
     if request.prefix_tokens and not request.hash_ids:
         names.append("prefix")
@@ -100,17 +100,17 @@ ROUTERS: dict[str, Callable[[], Router]] = {
     "fewest-kv-tokens": FewestKvTokens,
     "prefix-affinity": PrefixAffinity,
 }
-"""The routers that come with pagesim, by name."""
+"""The routers that are part of pagesim, by name."""
 
 
 PLUGINS: Plugins[Callable[[], Router]] = Plugins("router", "pagesim.routers", ROUTERS, methods=("choose",))
-"""The same, and those that others bring."""
+"""All routers: those of pagesim and those of plug-ins."""
 
 
 def find_router(router: str | Router) -> Router:
-    """Return a new router by its name, one of ``ROUTERS`` or a plug-in's; or a router as it is.
+    """Return a new router by name, from ``ROUTERS`` or a plug-in; a `Router` is returned as it is.
 
     Raises:
-        PagesimError: there is none of this name, or it cannot be made.
+        PagesimError: no router has this name, or it cannot be created.
     """
     return PLUGINS.make(router, lambda make: make()) if isinstance(router, str) else router

@@ -1,1 +1,1 @@
-"""From the logs of a server to the profile of its iterations; see ``docs/how-to/fit.md``."""
+"""Fits a profile of a server's iteration times to its logs; see ``docs/how-to/fit.md``."""

@@ -1,4 +1,4 @@
-"""Costs: from fitted values to what iterations take, and what is known of that before any log is read."""
+"""Costs: turns fitted values into iteration times, with what is known before any log is read."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from pagesim.setup.system import System
 from pagesim.sim.clock import TICKS_PER_SECOND
 
 SHORTEST_S = 1e-9
-"""Of an iteration: by its profile, each must take a time."""
+"""Minimum time of an iteration, because a profile must give every iteration a positive time."""
 
 NOTHING = constant("tokens", 0.0)
 
 
 class Coefficients(NamedTuple):
-    """Seconds of an iteration, each times its regressor.
+    """Coefficients of an iteration's time, in seconds per unit of their regressors.
 
     Attributes:
-        iteration_s: of every iteration.
-        sequence_s: a sequence that gets a token.
-        context_s: a token of context that a decoding sequence reads, in all layers.
-        prompt_token_s: a token of a prompt.
-        prompts_s: of an iteration that computes any of a prompt.
-        pair_s: a query and a key of a prompt, in all layers.
+        iteration_s: per iteration.
+        sequence_s: per sequence that gets a token.
+        context_s: per token of context that a decoding sequence reads, over all layers.
+        prompt_token_s: per prompt token.
+        prompts_s: per iteration that computes any prompt tokens.
+        pair_s: per pair of a prompt's query and key, over all layers.
     """
 
     iteration_s: float
@@ -58,18 +58,18 @@ def profile_of(
     tokens: Table = NOTHING,
     moves: Terms | None = None,
 ) -> Profile:
-    """Return the profile of these coefficients, without operators, and without what it is called.
+    """Return the profile of these coefficients, without operators and with a generic name.
 
-    The time of a state is in that of a sequence and of a prompt's token: both grow by them alone.
+    The time for recurrent states is part of that per sequence and per prompt token, its only regressors.
 
     Args:
-        coefficients: seconds of an iteration, each times its regressor.
-        model: that was served.
-        tp: GPUs over which it is divided.
-        kv_dtype: of its cache.
-        block_size: tokens a block.
-        tokens: seconds of an iteration by its tokens, of prompts or not, in addition.
-        moves: of which copies and swaps are taken, which no log shows; they take no time when left out.
+        coefficients: coefficients of an iteration's time.
+        model: the served model.
+        tp: number of GPUs that the model is split over.
+        kv_dtype: data type of the KV cache.
+        block_size: tokens per block.
+        tokens: additional seconds of an iteration as a function of its tokens, of prompts or not.
+        moves: terms with the times of copies and swaps, which no log shows; None: they take no time.
     """
     each, reads = coefficients, reads_of(model, kv_dtype, tp)
     nothing = {block_size: constant("blocks", 0.0)}
@@ -121,12 +121,12 @@ def profile_of(
 
 @dataclass(frozen=True)
 class Costs:
-    """What a system's iterations take, as far as values say, on top of a profile or of nothing.
+    """Iteration times of a system for given values, on top of a profile or on their own.
 
     Attributes:
-        system: what serves.
-        start: a profile of its operators; None to fit everything.
-        block_size: tokens a block, as the system has them.
+        system: the serving system.
+        start: profile of the system's operators; None to fit everything.
+        block_size: tokens per block in the system.
     """
 
     system: System
@@ -135,31 +135,31 @@ class Costs:
 
     @cached_property
     def config(self) -> EngineConfig:
-        """What the system starts with."""
+        """The engine configuration that the system starts with."""
         return EngineConfig(self.system)
 
     @classmethod
     def of(cls, system: System, start: Profile | None, load: RecordedRun) -> Costs:
-        """Return those of a system that served a load.
+        """Return the costs of a system that served a load.
 
         Raises:
-            PagesimError: an option of the system is off, or the profile is not for it.
+            PagesimError: an option of the system is invalid, or the profile is for another system.
         """
         config = prepare(served_as(load, system), load.trace()).config
         made = cls(system, start, config.capacity.block_size)
-        made.cost(np.full(len(COLUMNS), 1e-3))  # says at once if they do not go together
+        made.cost(np.full(len(COLUMNS), 1e-3))  # fails early if system and profile do not match
         return made
 
     @property
     def forms(self) -> tuple[tuple[str, ...], ...]:
-        """Columns that logs are to give, by form: the plain one first."""
+        """The columns to fit, one tuple per form of the model, starting with the plain form."""
         end = COLUMNS[-1]
         if self.start is not None:
             return ((*AFFINE[:2], end),)
         return ((*AFFINE, end), (*(name for name in COLUMNS if name != "prompt_tokens"),))
 
     def profile(self, values: Floats) -> Profile:
-        """Return the profile of these values, by ``COLUMNS``."""
+        """Return the profile of these values, ordered as ``COLUMNS``."""
         named = dict(zip(COLUMNS, values.tolist(), strict=True))
         iteration_s, *others = (named[name] for name in (*AFFINE, PAIRS))
         iteration_s = max(iteration_s, SHORTEST_S)
@@ -180,11 +180,11 @@ class Costs:
         return self._priced(self.profile(values))
 
     def kernels(self) -> CostModel | None:
-        """Return the cost of the operators alone; None where they are fitted, too."""
+        """Return the cost of the operators alone; None if they are fitted, too."""
         return None if self.start is None else self._priced(self.start.with_overhead(0.0))
 
     def context_s(self) -> float | None:
-        """Return a token of context's seconds by the GPU's datasheet; None where no GPU was named."""
+        """Return seconds per token of context from the GPU's datasheet; None if no GPU was given."""
         system = self.system
         if "gpu" not in system.model_fields_set:
             return None
@@ -198,11 +198,11 @@ class Costs:
         return bound.decode(1, 1)[1] / TICKS_PER_SECOND
 
     def engine(self) -> EngineTime:
-        """Return the time of an engine of this kind and release that others measured."""
+        """Return an engine time that was measured elsewhere for this kind and release of engine."""
         return self.config.engine_time
 
     def _moves(self) -> Terms | None:
-        """Return what copies and swaps take by the GPU's datasheet; None where no GPU was named."""
+        """Return the times of copies and swaps from the GPU's datasheet; None if no GPU was given."""
         system = self.system
         if "gpu" not in system.model_fields_set:
             return None
@@ -227,7 +227,7 @@ class Costs:
 
 
 def tokens_table(rises: Sequence[float]) -> Table:
-    """Return the table over tokens of these rises over the intervals of ``SIZES``; the last one goes on."""
+    """Return the table over tokens with these rises in the intervals of ``SIZES``; the last is extended."""
     last = max((place for place, rise in enumerate(rises, 1) if rise > 0), default=0)
     if not last:
         return NOTHING

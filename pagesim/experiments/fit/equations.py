@@ -1,4 +1,4 @@
-"""Equations: what requests' windows say of the coefficients, over the iterations of a simulated run."""
+"""Equations: what requests' time windows say about the coefficients, given a simulated run's iterations."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from pagesim.experiments.recorded.recording import Floats, Ints, RecordedRun, Ro
 from pagesim.sim.clock import TICKS_PER_SECOND
 
 COLUMNS = (*REGRESSORS, "front_end")
-"""Of what is fitted: the regressors of an iteration's time, and what a TTFT has beside iterations."""
+"""The fitted columns: regressors of an iteration's time, and the part of a TTFT outside iterations."""
 
 GROUPS = 20
-"""Groups of successive requests in a load: those of one met much the same iterations."""
+"""Groups of consecutive requests per load; the requests of a group saw much the same iterations."""
 
 QUEUED = 0.25
-"""Share of its TTFT that a request waits in the queue, by the simulation, from which on its TTFT does not
-count: it says how long others take, as their own windows do, and every request behind it says so again."""
+"""Share of its simulated TTFT spent in the queue from which on a TTFT is not used: it mostly shows how
+long others take, as their own windows do and as every request behind it repeats."""
 
 
 FEWEST_STARTS = 20
-"""Requests that did not queue below which no TTFT counts: a run that begins with a burst has a few, its first
-ones, and these contain compilation."""
+"""Minimum number of requests that did not queue for any TTFT to be used. A run that begins with a burst has
+few, namely its first ones, whose times include compilation."""
 
 
 class Equations(NamedTuple):
     """Rows of a regression.
 
     Attributes:
-        features: by ``COLUMNS``, ``[N, len(COLUMNS)]``.
-        seconds: measured, ``[N]``.
-        known: seconds accounted for beforehand, ``[N]``.
-        of_ttft: rows that are a time to the first token; the others go from the first to the last, ``[N]``.
-        groups: of rows whose errors may be alike, ``[N]``.
+        features: values of ``COLUMNS``, ``[N, len(COLUMNS)]``.
+        seconds: measured time, ``[N]``.
+        known: part of the time that is known beforehand, in seconds, ``[N]``.
+        of_ttft: whether a row is a time to the first token, else from the first to the last token, ``[N]``.
+        groups: groups of rows whose errors may be correlated, ``[N]``.
     """
 
     features: Floats
@@ -47,18 +47,18 @@ class Equations(NamedTuple):
 def equations(
     load: RecordedRun, run: Simulated, used: Floats, number: int, first: int | None = None
 ) -> Equations:
-    """Return what a load says.
+    """Return the rows of a load.
 
-    A request's window goes from its first token to its last, and takes what the iterations do that end in it.
-    Which these are is read from the simulation: it knows batches, contexts, chunks, prefix hits and
-    preemptions, where a log knows when tokens came.
+    A request's window lasts from its first token to its last, and takes the time of the iterations that end
+    in it. The simulation tells which ones these are: it knows batches, contexts, chunks, prefix hits and
+    preemptions, whereas a log only knows when tokens arrived.
 
     Args:
-        load: what was measured.
-        run: the same load, simulated.
-        used: by ``REGRESSORS``, seconds by which it was, beside those known beforehand.
-        number: of the load, for groups.
-        first: of how many requests, from the first on, the log is looked at; all when left out.
+        load: the measured load.
+        run: simulation of the same load.
+        used: values of ``REGRESSORS`` used in that simulation, besides the times known beforehand.
+        number: index of the load, for groups.
+        first: number of leading requests whose log is used; all if omitted.
     """
     size = len(load)
     asked = np.arange(size) < (size if first is None else first)
@@ -82,8 +82,8 @@ def equations(
             ]
         ),
         np.concatenate([(load.last_s - load.first_s)[decoding], load.ttft_s[starting]]),
-        # A TTFT also has what is left of the iteration that runs when the request arrives, for which that one
-        # counts whole: whatever of the simulated TTFT is not those iterations is taken as it is.
+        # A TTFT also includes the rest of the iteration that runs when the request arrives, although that one
+        # counts whole. So the part of the simulated TTFT outside these iterations is taken as known.
         np.concatenate([windows[:, -1], ttft[starting] / TICKS_PER_SECOND - starts[:, :-1] @ used]),
         np.repeat([False, True], [len(windows), len(starts)]),
         np.concatenate([np.flatnonzero(each) for each in (decoding, starting)]) * GROUPS // size

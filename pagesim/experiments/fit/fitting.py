@@ -1,4 +1,4 @@
-"""Fitting: from several loads of a server to what its iterations take, and what the logs cannot tell."""
+"""Fitting: derives a server's iteration times from several loads, and finds what the logs cannot tell."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from pagesim.experiments.recorded.recording import Floats, RecordedRun
 from pagesim.setup.system import System
 
 ODDS = 1.3
-"""Times by which a load's windows may be longer or shorter than fitted ones."""
+"""Factor by which a load's windows may be longer or shorter than fitted before a note reports it."""
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a server's logs say.
+    """What a server's logs say about its iteration times.
 
     Attributes:
-        costs: from values to costs.
-        form: columns that a time consists of.
-        found: values, errors, and the loads as simulated by them.
-        fixed: by column, where a value comes from that the logs do not give.
-        loads: that were fitted.
-        first: of how many requests of each the log was looked at; all when None.
-        notes: what the logs cannot tell, a sentence each.
+        costs: conversion from values to costs.
+        form: columns that an iteration's time depends on.
+        found: values, their errors, and the loads simulated with them.
+        fixed: sources of values that do not come from the logs, by column.
+        loads: loads used for the fit.
+        first: number of leading requests of each load whose log was used; None for all.
+        notes: what the logs cannot tell, one sentence each.
     """
 
     costs: Costs
@@ -44,30 +44,30 @@ class Fitted:
     notes: tuple[str, ...]
 
     def value(self, name: str) -> float:
-        """Return a value by its column's name."""
+        """Return the value of a column."""
         return float(self.found.values[COLUMNS.index(name)])
 
     def error(self, name: str) -> float:
-        """Return a standard error by its column's name, by the logs alone."""
+        """Return the standard error of a column from the logs alone."""
         return float(self.found.errors[COLUMNS.index(name)])
 
 
 def fit(
     loads: Sequence[RecordedRun], system: System, *, start: Profile | None = None, first: int | None = None
 ) -> Fitted:
-    """Fit what a server's iterations take to its logs.
+    """Fit a server's iteration times to its logs.
 
     Seconds of an iteration = a + b · sequences + c · tokens of context + d · prompt tokens + e if there are
-    any; on top of a profile's operators a and b alone. TTFT has a front end's time in addition.
+    any of these. On top of a profile only a and b are fitted. TTFT also includes the front end's time.
 
     Args:
-        loads: several, of one server.
-        system: the server; its cost does not count.
-        start: a profile of the operators.
-        first: of how many requests of each load the log is looked at; all when left out.
+        loads: several loads of the same server.
+        system: the server; its own cost model is ignored.
+        start: profile of the operators.
+        first: number of leading requests of each load whose log is used; all if omitted.
 
     Raises:
-        PagesimError: a log or an option is off.
+        PagesimError: a log or an option is invalid.
     """
     if not loads:
         raise PagesimError("there is no log to fit to; give at least one")
@@ -83,17 +83,17 @@ def fit(
     by_logs = found.errors
     found, sources, notes = settle(loads, costs, form, found, first)
     notes = (*notes, *_at_odds(loads, found))
-    # Where a value is not the logs', their own errors are those of all values at once.
+    # For values that do not come from the logs, report the errors of the fit with all values free.
     found = found._replace(errors=np.maximum(by_logs, found.errors))
     return Fitted(costs, form, found, sources, tuple(loads), first, notes)
 
 
 def _at_odds(loads: Sequence[RecordedRun], found: SearchResult) -> Iterator[str]:
-    """Yield of each load that contradicts the others that it does."""
+    """Yield a note for each load that contradicts the others."""
     rows = found.rows
     for number, load in enumerate(loads if len(loads) > 1 else ()):
         own = (rows.groups // GROUPS == number) & ~rows.of_ttft
-        # A miss is of the simulated time, and what was measured is the rest of it.
+        # A miss is relative to the simulated time, so one minus the miss is measured over simulated.
         ratio = float(np.median(1 - found.misses[own])) if own.any() else 1.0
         if not 1 / ODDS <= ratio <= ODDS:
             yield (
@@ -103,7 +103,7 @@ def _at_odds(loads: Sequence[RecordedRun], found: SearchResult) -> Iterator[str]
 
 
 def _first_values(loads: Sequence[RecordedRun], costs: Costs) -> Floats:
-    """Return values to begin with: an idle server's TPOT and TTFT are upper bounds of the first two times."""
+    """Return initial values: an idle server's TPOT and TTFT are upper bounds of the first two times."""
     values = np.zeros(len(COLUMNS))
     if costs.start is not None:
         engine = costs.engine()

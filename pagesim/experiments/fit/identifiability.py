@@ -1,4 +1,4 @@
-"""Identifiability: what logs of a server cannot tell, and what stands for it."""
+"""Identifiability: finds what a server's logs cannot tell, and replaces it."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from pagesim.experiments.fit.search import SearchResult, search
 from pagesim.experiments.recorded.recording import RecordedRun
 
 SURE = 2.0
-"""Standard errors by which a value must exceed 0, or what is known of it beforehand."""
+"""Number of standard errors that a value, or its prior estimate, must exceed to be identified by the logs."""
 
 APART = 1.5
-"""By which factor the batches of several loads, or their contexts, must differ: what only the beginning and
-the end of a run tell apart is not told."""
+"""Factor by which the batch sizes, or the contexts, of several loads must differ. Without such a difference,
+only the start and the end of a run would tell two coefficients apart, which is not enough."""
 
 CONTRADICTS = 0.02
-"""Share by which residuals scatter more with a value that several loads contradict."""
+"""Relative increase of the residuals' scatter above which several loads contradict a fixed value."""
 
 DATASHEET, LEFT_OUT, OTHERS = "datasheet", "counted elsewhere", "other servers"
-"""Where a value comes from that logs do not give."""
+"""Sources of values that the logs do not give."""
 
 CONTEXT, SEQUENCES = COLUMNS.index("context"), COLUMNS.index("sequences")
 
 Settled = tuple[SearchResult, dict[str, str], tuple[str, ...]]
-"""What was found, where values come from that the logs do not give, and why, a sentence each."""
+"""The fit, the sources of values that the logs do not give, and the reasons, one sentence each."""
 
 
 def settle(
     loads: Sequence[RecordedRun], costs: Costs, form: Sequence[str], found: SearchResult, first: int | None
 ) -> Settled:
-    """Put something else in the place of what logs cannot tell.
+    """Replace the values that the logs cannot tell.
 
     Args:
-        loads: that were fitted.
-        costs: what is known beforehand.
+        loads: loads used for the fit.
+        costs: prior knowledge.
         form: columns of the fit.
-        found: with every column free.
-        first: as in `search`.
+        found: fit with every column free.
+        first: see `search`.
     """
 
     def anew(fixed: dict[str, float]) -> SearchResult:
@@ -54,7 +54,7 @@ def settle(
         fixed["context"] = known or 0.0
         with_known = anew(fixed)
         if known and len(loads) > 1 and not with_known.values[SEQUENCES]:
-            # By several loads the two together take less than that.
+            # The logs give less than that for the two together.
             notes.append(
                 f"{why}: the former is that of {engine.source}, {_us(engine.sequence_s)} µs, as the "
                 f"datasheet's {1e9 * known:.3g} ns for the latter is more than both together"
@@ -81,7 +81,7 @@ def settle(
 
 
 def _context_unknown(loads: Sequence[RecordedRun], found: SearchResult, costs: Costs) -> str | None:
-    """Return why the logs cannot tell a time a token of context from a time a sequence; None if they can."""
+    """Return why the logs cannot separate time per token of context from time per sequence, or None."""
     value, error = float(found.values[CONTEXT]), float(found.errors[CONTEXT])
     if len(loads) == 1:
         return (
@@ -97,7 +97,7 @@ def _context_unknown(loads: Sequence[RecordedRun], found: SearchResult, costs: C
 
 
 def are_alike(found: SearchResult) -> bool:
-    """Return whether all loads have much the same batch, and much the same context a sequence."""
+    """Return whether all loads have similar batch sizes and a similar context per sequence."""
     whole = np.array([run.windows.sums[-1] for run in found.runs])
     iterations, sequences, context = (whole[:, COLUMNS.index(name)] for name in COLUMNS[:3])
     return all(
@@ -106,7 +106,7 @@ def are_alike(found: SearchResult) -> bool:
 
 
 def _instead(costs: Costs, known: float | None) -> str:
-    """Return what a time a token of context is that the logs did not give."""
+    """Return a sentence on what replaces a time per token of context that the logs do not give."""
     if known is None:
         return (
             "both are counted as a time a sequence, which is good for contexts of these lengths only; name "

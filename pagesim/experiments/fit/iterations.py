@@ -1,4 +1,4 @@
-"""IterationLog of a simulated run, each with what its time depends on, and their sums over windows."""
+"""Iterations of a simulated run, with what their times depend on, and sums over time windows."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from pagesim.sim.clock import TICKS_PER_SECOND, to_tick_column
 from pagesim.sim.executor import shape_of
 
 SIZES = tuple(2**power for power in range(16))
-"""Tokens in an iteration at which a curve over them may bend."""
+"""Tokens per iteration at which the curve over them may bend."""
 
 AFFINE = ("iterations", "sequences", "context", "prompt_tokens", "prompts")
 PAIRS = "pairs"
 RISES = tuple(f"up to {size} tokens" for size in SIZES[1:])
 
 REGRESSORS = (*AFFINE, PAIRS, *RISES)
-"""What an iteration's time may depend on: itself, sequences that get a token, tokens of context that decoding
-sequences read, tokens of prompts that are computed, and whether there are any; pairs of a query and a key
-in prompts; and of each interval of ``SIZES`` the share that its tokens fill, of whichever requests."""
+"""What an iteration's time may depend on: the iteration itself; sequences that get a token; tokens of context
+read by decoding sequences; prompt tokens computed, and whether there are any; query-key pairs of prompts; and
+the share of each interval of ``SIZES`` that the iteration's tokens fill, whichever requests they are of."""
 
 
 FEWEST = 20
-"""Requests below which nothing is fitted to a load."""
+"""Minimum number of requests in a load for a fit."""
 
 
 class Reads(NamedTuple):
-    """Share of a token of context, and of a query and a key, that layers which look back so far take.
+    """Share of attention over all layers that falls to the layers with the same attention span.
 
     Attributes:
-        context: by the bytes that they read.
-        pair: by the operations.
+        context: share of a token of context, by bytes read.
+        pair: share of a query-key pair, by operations.
     """
 
     context: float
@@ -51,9 +51,9 @@ class Reads(NamedTuple):
 
 
 def reads_of(model: ModelSpec, kv_dtype: str, tp: int) -> dict[AttentionSpan | None, Reads]:
-    """Return what layers read by how far back they look; None stands for those that look back on all.
+    """Return the share of the layers with each attention span; None stands for full attention.
 
-    Logs do not tell layers apart: by these shares one time a token of context is that of each kind of layers.
+    Logs cannot separate the layers. With these shares, one time per token of context covers all of them.
     """
     found = attended(model, kv_dtype, tp)
     bytes_, flops = (max(1, sum(each[at] for each in found.values())) for at in (0, 2))
@@ -61,11 +61,11 @@ def reads_of(model: ModelSpec, kv_dtype: str, tp: int) -> dict[AttentionSpan | N
 
 
 class IterationLog(Observer):
-    """Observes a run's iterations.
+    """Records a run's iterations.
 
     Args:
-        kernels: gives the seconds of each that are known beforehand; None if nothing is.
-        reads: what layers read; those of spans are in the order in which a shape has them.
+        kernels: cost model for the known part of each iteration's time; None if nothing is known.
+        reads: share of each kind of layers; spans are in the same order as in an `IterationShape`.
     """
 
     def __init__(self, kernels: CostModel | None, reads: Sequence[Reads]) -> None:
@@ -99,7 +99,7 @@ class IterationLog(Observer):
         )
 
     def windows(self) -> Windows:
-        """Return everything that was observed, ready for sums."""
+        """Return everything recorded, ready to be summed over windows."""
         planned = np.array(self._planned, np.float64).reshape(-1, 8)
         ends: list[Ints] = [np.array([each[0] for each in self._planned], np.int64)]
         rows, known = [planned[:, 1:7]], [planned[:, 7]]
@@ -123,7 +123,7 @@ class IterationLog(Observer):
 
 
 def _rises(tokens: Floats) -> Floats:
-    """Return which share of each interval of ``SIZES`` is filled, ``[I, …]``; the last has no end."""
+    """Return the filled share of each interval of ``SIZES``, ``[I, …]``; the last interval has no end."""
     low, high = np.array(SIZES[:-1]), np.array(SIZES[1:])
     share = (tokens[:, None] - low) / (high - low)
     share[:, :-1] = np.minimum(share[:, :-1], 1)
@@ -135,8 +135,8 @@ class Windows(NamedTuple):
     """Sums over the iterations that end in a window.
 
     Attributes:
-        ends: of iterations, rising, in ticks, ``[I]``.
-        sums: of ``REGRESSORS``, and of the seconds that are known beforehand, before each,
+        ends: ends of the iterations in ticks, ascending, ``[I]``.
+        sums: cumulative sums of ``REGRESSORS`` and of the known seconds before each iteration,
             ``[I + 1, len(REGRESSORS) + 1]``.
     """
 
@@ -144,14 +144,14 @@ class Windows(NamedTuple):
     sums: Floats
 
     def ends_in(self) -> Ints:
-        """Return of how many iterations the tokens are in each interval of ``SIZES``, ``[len(RISES)]``."""
+        """Return how many iterations' tokens end in each interval of ``SIZES``, ``[len(RISES)]``."""
         first = REGRESSORS.index(RISES[0])
         filled = np.diff(self.sums[:, first : first + len(RISES)], axis=0) > 1e-9
         found: Ints = filled.sum(0) - np.append(filled[:, 1:].sum(0), 0)
         return found
 
     def between(self, after: Ints, until: Ints) -> Floats:
-        """Return the sums over iterations that end after an instant and until another one, ``[W, …]``."""
+        """Return the sums over iterations that end after one instant and up to another, ``[W, …]``."""
         found: Floats = (
             self.sums[np.searchsorted(self.ends, until, "right")]
             - self.sums[np.searchsorted(self.ends, after, "right")]
@@ -160,10 +160,10 @@ class Windows(NamedTuple):
 
 
 class Simulated(NamedTuple):
-    """A load as the simulator answers it.
+    """A load as simulated.
 
     Attributes:
-        result: of the simulation.
+        result: result of the simulation.
         windows: sums over its iterations.
     """
 
@@ -171,7 +171,7 @@ class Simulated(NamedTuple):
     windows: Windows
 
     def at(self, event: str) -> Ints:
-        """Return the ticks of each request's ``arrival``, ``first_scheduled``, ``first_token`` or ``finish``.
+        """Return each request's ``arrival``, ``first_scheduled``, ``first_token`` or ``finish`` in ticks.
 
         ``[N]``; -1 where it never happened.
         """
@@ -180,17 +180,17 @@ class Simulated(NamedTuple):
 
 
 def served_as(load: RecordedRun, system: System) -> System:
-    """Return a system with a load's options, a cost that does not matter, and without a front end."""
+    """Return the system with a load's options, without a front end and with an irrelevant cost model."""
     own = {**load.server, "cost": "affine:1e-3,0,0", "frontend": "0", "max_concurrency": load.max_concurrency}
     return system.model_copy(update=own)
 
 
 def check(load: RecordedRun) -> None:
-    """Refuse a load to which nothing can be fitted.
+    """Reject a load that nothing can be fitted to.
 
     Raises:
-        PagesimError: it is known by means alone, has too few requests, or none whose tokens came one after
-            the other.
+        PagesimError: only means of the load are known, it has too few requests, or no request received its
+            tokens one after another.
     """
     if load.known:
         raise PagesimError(f"{load.name}: is known by its means; a fit needs the times of single requests")
@@ -207,22 +207,22 @@ def check(load: RecordedRun) -> None:
 
 
 def replay(load: RecordedRun, system: System, cost: Profiled, kernels: CostModel | None = None) -> Simulated:
-    """Replay a load on a system, at these costs.
+    """Replay a load on a system with these costs.
 
     Args:
-        load: the requests, sent when they were, or in a closed loop when one before them is over.
-        system: what serves, but for the load's own options; its own cost does not count.
-        cost: what iterations take.
-        kernels: what is known of that beforehand.
+        load: requests, sent at their recorded times or, in a closed loop, when an earlier one finishes.
+        system: the serving system, apart from the load's own options; its own cost model is ignored.
+        cost: cost model of the iterations.
+        kernels: cost model of the part that is known beforehand.
 
     Raises:
-        PagesimError: the load and the system do not go together.
+        PagesimError: the load and the system do not match.
     """
     config = EngineConfig(system)
     reads = reads_of(config.model, config.kv_dtype, system.tensor_parallel_size)
     seen, own = IterationLog(kernels, tuple(reads.values())), served_as(load, system)
     if len(reads) > 1:
-        # What is within a span is known of planned iterations alone.
+        # What lies within a span is known for planned iterations only.
         own = own.model_copy(update={"fast_forward": False})
     result = run(own, load.trace(), steps="none", cost=cost, observers=[seen])
     return Simulated(result, seen.windows())

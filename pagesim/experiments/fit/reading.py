@@ -1,4 +1,4 @@
-"""Reading: the server of several runs, from what they say of it and from flags."""
+"""Reading: identifies the server of several runs from the runs' own data and from flags."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pagesim.experiments.recorded.recording import RecordedRun
 from pagesim.setup.system import System, checked
 
 OF_ALL = ("policy", "model", "gpu", "tensor_parallel_size", "vllm_version", "kv_cache_dtype", "block_size")
-"""What must be the same in all logs; the other options may differ from load to load."""
+"""Options that must be equal in all logs; others may differ between loads."""
 
 
 def one_server(
@@ -22,11 +22,11 @@ def one_server(
     """Return the server of these runs, and the runs as its loads, each with its own options.
 
     Args:
-        runs: to fit to or to predict.
-        flags: options of the system that were given; they win over what a log says.
+        runs: runs to fit to or to predict.
+        flags: system options given by the user, which override a log's.
 
     Raises:
-        PagesimError: nothing can be fitted to a run, they are of several servers, or an option is missing.
+        PagesimError: a run cannot be fitted to, the runs are of several servers, or an option is missing.
     """
     for each in runs:
         check(each)
@@ -44,7 +44,7 @@ def one_server(
         raise PagesimError("model is not said by the logs; give --model")
     if "gpu" not in values and not all("num_blocks" in {**run.server, **flags} for run in runs):
         raise PagesimError("neither gpu nor num_blocks is said by the logs; give --gpu or --num-blocks")
-    # Every run of LLMServingSim has a file of the same name, in a folder of its own.
+    # All runs of LLMServingSim have files of the same name, each in its own folder.
     files = [Path(run.name).resolve() for run in runs]
     names = [file.parent.name if file.stem == "requests" else file.stem for file in files]
     loads = []

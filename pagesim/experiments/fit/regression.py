@@ -10,23 +10,23 @@ from pagesim.costs.table import non_negative
 from pagesim.experiments.recorded.recording import Floats, Ints, Rows
 
 OUTLIER = 6.0
-"""Robust standard deviations beyond which a row is left out: first requests contain compilation."""
+"""Robust standard deviations beyond which a row is dropped, as first requests include compilation."""
 
 FLAT = 1e-10
-"""Share of the largest eigenvalue that is taken for nothing but rounding."""
+"""Share of the largest eigenvalue below which eigenvalues count as rounding errors."""
 
 TO_SIGMA = 1.4826
-"""From the median of absolute deviations to a normal distribution's standard deviation."""
+"""Factor from the median absolute deviation to the standard deviation of a normal distribution."""
 
 
 class Regression(NamedTuple):
     """Coefficients of one regression.
 
     Attributes:
-        values: not negative, ``[K]``.
+        values: non-negative coefficients, ``[K]``.
         errors: standard errors, ``[K]``; infinite where a column is all zeros.
         kept: rows that count and are not outliers, ``[N]``.
-        residuals: fitted less measured, by ``scale``, ``[N]``.
+        residuals: fitted minus measured, divided by ``scale``, ``[N]``.
     """
 
     values: Floats
@@ -38,16 +38,16 @@ class Regression(NamedTuple):
 def regress(
     features: Floats, seconds: Floats, known: Floats, scale: Floats, weights: Floats, groups: Ints
 ) -> Regression:
-    """Fit seconds = known + features · values, by errors in parts of a scale.
+    """Fit seconds = known + features · values, minimizing errors relative to a scale.
 
     Args:
-        features: ``[N, K]``.
-        seconds: measured, ``[N]``, above 0.
-        known: of these accounted for beforehand, ``[N]``.
-        scale: of each row, ``[N]``, above 0: what it is expected to take. What it was measured to take is no
-            scale: rows that are low by chance would count more, and all values come out too small.
-        weights: of each row, ``[N]``; 0 for one that does not count.
-        groups: of rows whose errors may be alike, ``[N]``.
+        features: regressors, ``[N, K]``.
+        seconds: measured times, ``[N]``, above 0.
+        known: part of the times that is known beforehand, ``[N]``.
+        scale: expected time of each row, ``[N]``, above 0. Measured times would be a biased scale: rows that
+            are low by chance would weigh more, and all values would come out too small.
+        weights: weight of each row, ``[N]``; 0 for a row that does not count.
+        groups: groups of rows whose errors may be correlated, ``[N]``.
     """
     relative = features / scale[:, None]
     target = (seconds - known) / scale
@@ -59,7 +59,7 @@ def regress(
         residuals = relative @ values - target
         off = np.abs(residuals * weights)
         fine = counts & (off <= max(OUTLIER * TO_SIGMA * float(np.median(off[counts])), 1e-9))
-        if (fine | ~kept).all():  # what was left out once stays out, so this ends
+        if (fine | ~kept).all():  # rows once dropped stay dropped, so this terminates
             break
         kept = kept & fine
     return Regression(
@@ -68,10 +68,10 @@ def regress(
 
 
 def _standard_errors(features: Floats, residuals: Floats, groups: Ints) -> Floats:
-    """Return the larger of two standard errors: of errors alike within groups, and of errors all apart.
+    """Return the larger of two standard errors, for errors correlated within groups and independent ones.
 
-    The first is the sandwich by clusters (Liang and Zeger, 1986). Clusters are few, so it is too small by
-    chance about as often as too large.
+    The former is the cluster sandwich estimator (Liang and Zeger, 1986). With so few clusters it is by chance
+    too small about as often as too large.
     """
     size = np.sqrt(np.square(features).sum(0))
     seen = size > 0
@@ -89,7 +89,7 @@ def _standard_errors(features: Floats, residuals: Floats, groups: Ints) -> Float
 
 
 def _inverse(gram: Floats) -> Floats:
-    """Return the inverse of a matrix of products; what columns do not tell apart becomes large."""
+    """Return the inverse of a Gram matrix; it becomes large where columns cannot be told apart."""
     values, directions = np.linalg.eigh(gram)
     inverse: Floats = directions / np.maximum(values, FLAT * values[-1]) @ directions.T
     return inverse

@@ -1,4 +1,4 @@
-"""Result: the profile of what was fitted, what it covers, and how wrong it is on each load."""
+"""Result: the fitted profile, the range that it covers, and its error on each load."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from pagesim.experiments.recorded.recording import Floats, RecordedRun, Rows
 from pagesim.experiments.recorded.simulate import compared
 
 NAMES = dict(zip((*AFFINE, PAIRS, COLUMNS[-1]), (*Coefficients._fields, "front_end_s"), strict=True))
-"""What the values of columns are called, but for those of the curve over tokens."""
+"""Names of the columns' values, except those of the curve over tokens."""
 
 
 NO_MOVES = "copies and swaps of blocks take no time: no gpu was named, whose datasheet would say how long"
 
 
 def comparisons(fitted: Fitted, held_out: Sequence[RecordedRun] = ()) -> list[RecordedComparison]:
-    """Return each load beside its simulation.
+    """Return the comparison of each load with its simulation.
 
-    A load of which only the first requests were looked at is two: those, and the others, which are predicted.
+    If only the first requests of a load were used, it yields two: those, and the predicted others.
 
     Raises:
         PagesimError: no request of a load was answered in the simulation.
@@ -48,7 +48,7 @@ def comparisons(fitted: Fitted, held_out: Sequence[RecordedRun] = ()) -> list[Re
 
 
 def report(fitted: Fitted, of: Sequence[RecordedComparison]) -> dict[str, Any]:
-    """Return everything as JSON takes it: values and their errors, what is not the logs', misses by load."""
+    """Return everything as JSON: values and errors, what does not come from the logs, misses by load."""
     return {
         "values": {name: _value(fitted, column) for column, name in NAMES.items() if column in fitted.form},
         "tokens": _curve(fitted),
@@ -61,12 +61,12 @@ def report(fitted: Fitted, of: Sequence[RecordedComparison]) -> dict[str, Any]:
 
 
 def profile(fitted: Fitted, name: str, summary: dict[str, Any]) -> Profile:
-    """Return the profile of what was fitted.
+    """Return the fitted profile.
 
     Args:
-        fitted: values and errors that a server's logs gave.
-        name: what it is called.
-        summary: of `report`; it is kept with the profile.
+        fitted: values and errors from a server's logs.
+        name: name of the profile.
+        summary: output of `report`, stored with the profile.
     """
     costs, system = fitted.costs, fitted.costs.system
     made = costs.profile(fitted.found.values)
@@ -107,7 +107,7 @@ def profile(fitted: Fitted, name: str, summary: dict[str, Any]) -> Profile:
 
 
 def _curve(fitted: Fitted) -> dict[str, list[float]] | None:
-    """Return the curve over tokens; None in a form without one."""
+    """Return the curve over tokens; None in a form without a curve."""
     if RISES[0] not in fitted.form:
         return None
     table = tokens_table([fitted.value(name) for name in RISES])
@@ -115,7 +115,7 @@ def _curve(fitted: Fitted) -> dict[str, list[float]] | None:
 
 
 def _ranges(runs: Sequence[Simulated]) -> Iterator[tuple[str, Range]]:
-    """Yield by term the sizes that the iterations of these runs had."""
+    """Yield each term's name and the range of sizes in the iterations of these runs."""
     each = np.concatenate([np.diff(run.windows.sums[:, : len(REGRESSORS)], axis=0) for run in runs])
     sequences, context, prompt = (
         each[:, REGRESSORS.index(name)] for name in ("sequences", "context", "prompt_tokens")

@@ -1,4 +1,4 @@
-"""Search: simulate, regress in the simulated windows, and again, until the values stand."""
+"""Search: alternates between simulation and regression until the values converge."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from pagesim.experiments.fit.regression import OUTLIER, TO_SIGMA, regress
 from pagesim.experiments.recorded.recording import Floats, RecordedRun, Rows
 
 ROUNDS = 10
-"""At most; three or four are enough unless memory runs short."""
+"""Maximum number of rounds; three or four are enough unless memory runs short."""
 
 SETTLED = 5e-4
-"""Relative change of what windows take, root mean square, with which the search ends."""
+"""Root mean square of the relative change of windows below which the search ends."""
 
 WORTH = 0.05
-"""Share by which residuals scatter less, at least, with a form of more values."""
+"""Minimum relative decrease of the residuals' scatter for a form with more values to be chosen."""
 
 LEAST_SPREAD = 1e-4
-"""Of residuals, which a log without any noise has not."""
+"""Minimum spread of residuals, for logs without any noise."""
 
 
 class SearchResult(NamedTuple):
-    """Values, and what they were fitted with.
+    """Values, and the data that they were fitted to.
 
     Attributes:
-        values: by ``COLUMNS``.
-        errors: standard errors; 0 of those that were fixed.
-        runs: the loads, simulated by these values.
-        rows: what the loads said in these runs.
-        kept: rows that count and are no outliers, ``[N]``.
-        misses: simulated less measured, over simulated, ``[N]``.
+        values: fitted values, ordered as ``COLUMNS``.
+        errors: standard errors; 0 for fixed values.
+        runs: loads simulated with these values.
+        rows: regression rows of the loads in these runs.
+        kept: rows that count and are not outliers, ``[N]``.
+        misses: simulated minus measured, divided by simulated, ``[N]``.
     """
 
     values: Floats
@@ -48,7 +48,7 @@ class SearchResult(NamedTuple):
 
     @property
     def scatter(self) -> float:
-        """Spread of misses, outliers cut off: the geometric mean over all rows of that of their kind."""
+        """Spread of the misses with outliers clipped: geometric mean over rows of their kind's spread."""
         logs = 0.0
         for of, spread in zip(
             (~self.rows.of_ttft, self.rows.of_ttft), _spreads(self.misses, self.rows.of_ttft), strict=True
@@ -59,9 +59,9 @@ class SearchResult(NamedTuple):
         return float(np.exp(logs))
 
     def describes_better(self, other: SearchResult) -> bool:
-        """Return whether these values describe the rows so much better that more of them are worth it.
+        """Return whether these values describe the rows enough better to justify their larger number.
 
-        Schwarz's criterion (BIC), and at least by ``WORTH``: windows of one load overlap.
+        The test is Schwarz's criterion (BIC) and a gain of at least ``WORTH``, as windows of a load overlap.
         """
         rows = len(self.misses)
         more = int((self.values > 0).sum()) - int((other.values > 0).sum())
@@ -70,7 +70,7 @@ class SearchResult(NamedTuple):
 
     @property
     def miss(self) -> float:
-        """Mean miss of times from the first to the last token, without sign."""
+        """Mean absolute miss of the times from the first to the last token."""
         of = self.kept & ~self.rows.of_ttft
         return float(np.abs(self.misses[of if of.any() else self.kept]).mean())
 
@@ -86,15 +86,15 @@ def search(
     """Return the values with which simulated windows come closest to measured ones.
 
     Args:
-        loads: to fit to.
-        costs: what iterations take by values.
-        start: values to begin with, by ``COLUMNS``.
-        form: columns that are fitted; the others are 0.
-        fixed: values that stay as they are, by column.
-        first: of how many requests of each load the log is looked at; all when None.
+        loads: loads to fit to.
+        costs: conversion from values to iteration times.
+        start: initial values, ordered as ``COLUMNS``.
+        form: columns to fit; the others are 0.
+        fixed: values to keep, by column.
+        first: number of leading requests of each load whose log is used; None for all.
 
     Raises:
-        PagesimError: the loads say nothing.
+        PagesimError: no request of the loads can be used.
     """
     free = np.array([name in form and name not in fixed for name in COLUMNS])
     values = np.where(free, start, [fixed.get(name, 0.0) for name in COLUMNS])
@@ -122,7 +122,7 @@ def search(
         spreads = _spreads(found.residuals, rows.of_ttft)
         errors = _spread_out(ties, found.errors)
         now = SearchResult(values, errors, runs, rows, found.kept, misses)
-        # Where memory runs short, who is preempted changes with every value: the best round is taken.
+        # When memory runs short, every value changes who is preempted: keep the best round.
         if best is None or now.miss < best.miss:
             best = now
         values = np.where(free, ties @ found.values, values)
@@ -133,10 +133,10 @@ def search(
 
 
 def _ties(free: Rows, runs: Sequence[Simulated]) -> Floats:
-    """Return how values follow from those that are fitted, ``[len(COLUMNS), F]``.
+    """Return the matrix from fitted values to all values, ``[len(COLUMNS), F]``.
 
-    A curve over tokens is straight over intervals in which no iteration is, up to the end of the next one in
-    which some are: nothing says where in between it rises.
+    A curve over tokens is linear over the intervals without iterations, up to the end of the next interval
+    with some: nothing tells where in between it rises.
     """
     seen = sum(run.windows.ends_in() for run in runs) > 0
     ties = [row for row, name in zip(np.eye(len(COLUMNS)), COLUMNS, strict=True) if name not in RISES]
@@ -155,7 +155,7 @@ def _ties(free: Rows, runs: Sequence[Simulated]) -> Floats:
 
 
 def _spread_out(ties: Floats, errors: Floats) -> Floats:
-    """Return the standard errors of all columns; infinite where a column is not seen, 0 where it is fixed."""
+    """Return the standard errors of all columns: infinite for unobserved columns, 0 for fixed ones."""
     with np.errstate(invalid="ignore"):
         found: Floats = np.nan_to_num(ties * errors, nan=0.0, posinf=np.inf).max(1)
     return found
@@ -172,7 +172,7 @@ def _stacked(parts: Sequence[Equations]) -> Equations:
 
 
 def _spreads(misses: Floats, of_ttft: Rows) -> tuple[float, float]:
-    """Return the robust spread of both kinds of rows: the noisier count less."""
+    """Return the robust spread of each kind of rows, as noisier rows count less."""
     decode, ttft = (
         max(LEAST_SPREAD, TO_SIGMA * float(np.median(np.abs(misses[of])))) if of.any() else 1.0
         for of in (~of_ttft, of_ttft)

@@ -1,4 +1,4 @@
-"""Golden logs: what a real engine decided, iteration by iteration, beside what pagesim decides."""
+"""Golden logs: a real engine's decisions, iteration by iteration, to compare with pagesim's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Golden logs of SGLang's attention DP: a row a rank and turn."""
+"""Golden logs of SGLang's attention DP, with one row per rank and turn."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pagesim.setup.prepare import prepare
 from pagesim.setup.system import System
 from pagesim.workloads.trace import Trace
 
-if TYPE_CHECKING:  # pandas takes long to import
+if TYPE_CHECKING:  # pandas is slow to import
     import pandas as pd
 
 
 def tables_of_attention_ranks(system: System, trace: Trace, steps: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return pagesim's tables of a log's trace, those that the log has, by name.
+    """Return pagesim's versions of a log's tables, by name.
 
     Args:
-        system: with ``attn_dp_size``.
-        trace: its requests.
-        steps: the log's, of all ranks.
+        system: a system with ``attn_dp_size``.
+        trace: requests of the log.
+        steps: the log's steps of all ranks.
     """
     import pandas as pd
 
@@ -52,7 +52,7 @@ def tables_of_attention_ranks(system: System, trace: Trace, steps: pd.DataFrame)
 
 
 class RankDetails(SglangDetails):
-    """Notes of every turn, too, what the rank's batch is beside those of the others."""
+    """Also records how each turn's batch relates to those of the other ranks."""
 
     def planned(self, batch: Batch, now: int, start: int, ticks: int) -> None:
         super().planned(batch, now, start, ticks)

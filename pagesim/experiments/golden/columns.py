@@ -1,4 +1,4 @@
-"""Columns: pagesim's tables with the names, the texts and the rows that a golden log's have."""
+"""Columns: converts pagesim's tables to the names, texts and rows of a golden log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pagesim.experiments.golden.data_parallel import plain
 from pagesim.experiments.golden.manifest import GoldenLog
 from pagesim.experiments.golden.sglang_details import as_text, is_of_sglang
 
-if TYPE_CHECKING:  # pandas takes long to import
+if TYPE_CHECKING:  # pandas is slow to import
     import pandas as pd
 
 OURS = {
@@ -26,30 +26,30 @@ OURS = {
     "ext_tokens": "loaded_tokens",
     "host_tokens": "loaded_tokens",
 }
-"""Columns that some logs name otherwise, and pagesim's name of each."""
+"""Columns with different names in some logs, and pagesim's name for each."""
 
 
 def alike(
     log: GoldenLog, table: str, ours: pd.DataFrame, theirs: pd.DataFrame
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return both tables with the same columns, the log's, so that equal decisions are equal cells.
+    """Return both tables with the log's columns, in a form in which equal decisions are equal cells.
 
     Args:
-        log: what the tables belong to.
+        log: the log that the tables belong to.
         table: ``steps``, ``batches``, ``requests``, or one of `tables_of_ranks`.
         ours: pagesim's table, ``[M]`` rows.
-        theirs: the log's, ``[N]`` rows.
+        theirs: the log's table, ``[N]`` rows.
 
     Raises:
-        PagesimError: a column of the log is neither in pagesim's table nor among ``not_compared``, or one of
-            ``not_compared`` is not in the log.
+        PagesimError: a column of the log is neither in pagesim's table nor in ``not_compared``, or a column
+            in ``not_compared`` is not in the log.
     """
     left_out = [name.partition(".")[2] for name in log.not_compared if name.partition(".")[0] == table]
     if unknown := [name for name in left_out if name not in theirs]:
         raise PagesimError(f"log {log.name}: not_compared names {table}.{unknown[0]}, which the log lacks")
     theirs = theirs.drop(columns=left_out).copy()
     for name in theirs.columns.intersection(["blocks_by_group", "nulls_by_group"]):
-        theirs[name] = [str(list(map(int, counts))) for counts in theirs[name]]  # a list a row
+        theirs[name] = [str(list(map(int, counts))) for counts in theirs[name]]  # one list per row
     if table in ("coordinator", "passes", "routes"):
         theirs = plain(theirs)
     if table == "steps" and is_of_sglang(theirs):
@@ -57,7 +57,7 @@ def alike(
     if table == "requests" and "retractions" in theirs:
         ours, theirs = _refused(ours, theirs)
     if table == "requests" and "loaded_tokens" not in ours:
-        ours = ours.assign(loaded_tokens=0)  # nothing is, where there is no tier
+        ours = ours.assign(loaded_tokens=0)  # without a tier nothing is loaded
     absent = [name for name in theirs.columns if OURS.get(name, name) not in ours]
     if absent:
         raise PagesimError(
@@ -68,7 +68,7 @@ def alike(
         ours = _without_flush(ours)
     mine = ours[[OURS.get(name, name) for name in theirs.columns]].set_axis(theirs.columns, axis=1).copy()
     if table == "requests":
-        # Under vllm-v1 the samples of a request are 3.0, 3.1 and so on, and the column is text.
+        # Under vllm-v1 the samples of a request are named 3.0, 3.1 and so on, and the column is text.
         for each in (mine, theirs):
             each["request_id"] = each["request_id"].astype(str)
         for name in theirs.columns.intersection(["output_tokens", "output_target"]):
@@ -78,12 +78,12 @@ def alike(
 
 
 def _refused(ours: pd.DataFrame, theirs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return both tables of SGLang with one word for prompts that were too long, or met a full queue.
+    """Return both tables of SGLang with one status for prompts that were too long or met a full queue.
 
-    A token answers the former, nothing the latter.
+    SGLang answers a prompt that is too long with one token, and one that met a full queue with none.
     """
-    # What a request cannot be given is off its output already when pagesim takes it in.
-    # Of one that never ran the log has no count of what was found of it; pagesim counts none.
+    # pagesim reduces an output that cannot fit as soon as it receives the request.
+    # The log has no count of cached tokens for requests that never ran; pagesim counts 0.
     theirs = theirs.assign(
         output_target=theirs["output_tokens"], cached_tokens=theirs["cached_tokens"].fillna(0)
     )
@@ -96,7 +96,7 @@ def _refused(ours: pd.DataFrame, theirs: pd.DataFrame) -> tuple[pd.DataFrame, pd
 
 
 def _without_flush(steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the steps without those in which the engine is empty, and numbered without them."""
+    """Return the steps renumbered without those in which the engine is empty."""
     load = ["num_batched_tokens", "num_running", "num_waiting", "num_swapped"]
     empty = (steps[load] == 0).all(axis=1)
     kept = steps[~empty].reset_index(drop=True)
@@ -105,7 +105,7 @@ def _without_flush(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def _each_sample(requests: pd.DataFrame, *, last_first: bool) -> list[str]:
-    """Return the tokens that each sample of each request generates, such as ``5;7``; none if ignored."""
+    """Return the tokens that each request's samples generate, such as ``5;7``; empty if it was ignored."""
     if "sample_tokens" in requests:
         lengths = requests["sample_tokens"].tolist()
     else:
@@ -118,7 +118,7 @@ def _each_sample(requests: pd.DataFrame, *, last_first: bool) -> list[str]:
 
 
 def _spread(outputs: pd.Series, n: pd.Series) -> list[str]:
-    """Return a log's outputs with one length a sample; it has a single one where all are equally long."""
+    """Return a log's outputs with one length per sample; a log has a single one if all are equally long."""
     texts = [str(output) for output in outputs]
     return [
         ";".join([text] * samples) if text and ";" not in text else text

@@ -1,4 +1,4 @@
-"""Compare: a table of a golden log beside pagesim's, every cell of it, and the first that differs."""
+"""Compare: compares a golden log's tables with pagesim's cell by cell and finds the first difference."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:  # pandas takes long to import
+if TYPE_CHECKING:  # pandas is slow to import
     import pandas as pd
 
 CLOCK_TOLERANCE_S = 1e-9
-"""Seconds by which a clock may differ. A log's are sums of floats, pagesim's are whole ticks."""
+"""Seconds by which clocks may differ: a log's are sums of floats, pagesim's are whole ticks."""
 
 AROUND = 2
-"""Rows before and after a difference that are shown with it."""
+"""Number of rows shown before and after a difference."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Where a table first differs from the log's.
+    """The first difference between pagesim's table and the log's.
 
     Attributes:
         table: ``steps``, ``batches`` or ``requests``.
-        row: the first row that differs, from 0; the length of the shorter table where all rows of that are
-            equal.
-        column: the first column that differs in it; ``rows`` where one table is longer.
+        row: the first row that differs, counting from 0; if all common rows are equal, the length of the
+            shorter table.
+        column: the first column that differs in that row; ``rows`` if one table is longer.
         ours: pagesim's cell, or its number of rows.
-        theirs: the log's.
-        columns: every column that differs in the row, in the log's order.
-        around: the row and those next to it, as text; ``18 ≠ 17`` where pagesim has 18 and the log 17.
+        theirs: the log's cell, or its number of rows.
+        columns: every column that differs in that row, in the log's order.
+        around: that row and its neighbours, as text; ``18 ≠ 17`` where pagesim has 18 and the log 17.
     """
 
     table: str
@@ -52,16 +52,15 @@ class Difference:
 
 
 def first_difference(table: str, ours: pd.DataFrame, theirs: pd.DataFrame) -> Difference | None:
-    """Return where pagesim's table first differs from the log's; None where every cell is equal.
+    """Return the first difference between pagesim's table and the log's; None if every cell is equal.
 
-    Rows are compared in their order: the first that differs in any column, and of that the first column in
-    the log's order. Floats are seconds and may differ by ``CLOCK_TOLERANCE_S``, and two NaN are equal; all
-    else must be equal.
+    This is the first row in which any column differs, and its first such column in the log's order. Floats
+    are seconds and may differ by ``CLOCK_TOLERANCE_S``; two NaNs are equal. All other cells must be equal.
 
     Args:
-        table: the table's name, for the answer.
-        ours: ``[M]`` rows, with every column of ``theirs``.
-        theirs: ``[N]`` rows.
+        table: the table's name, used in the result.
+        ours: pagesim's table, ``[M]`` rows, with every column of ``theirs``.
+        theirs: the log's table, ``[N]`` rows.
 
     Raises:
         KeyError: ``ours`` lacks a column.
@@ -84,7 +83,7 @@ def first_difference(table: str, ours: pd.DataFrame, theirs: pd.DataFrame) -> Di
 
 
 def _unequal(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Say of each cell whether it differs, ``[N]``."""
+    """Return which cells differ, ``[N]``."""
     if "f" not in (ours.dtype.kind, theirs.dtype.kind):
         return np.asarray(ours != theirs, bool)
     near = np.abs(ours - theirs) <= CLOCK_TOLERANCE_S
@@ -92,7 +91,7 @@ def _unequal(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> npt.NDArray[np
 
 
 def _side_by_side(ours: pd.DataFrame, theirs: pd.DataFrame, row: int, columns: tuple[str, ...]) -> str:
-    """Return the rows around one as text, a column each: what names a row, and what differs in that row."""
+    """Return the rows around a difference as text, one column per row: its identifiers and what differs."""
     import pandas as pd
 
     rows = range(max(0, row - AROUND), min(row + AROUND + 1, max(len(ours), len(theirs))))
@@ -104,7 +103,7 @@ def _side_by_side(ours: pd.DataFrame, theirs: pd.DataFrame, row: int, columns: t
 
 
 def _cell(ours: pd.DataFrame, theirs: pd.DataFrame, name: str, row: int) -> str:
-    """Return a cell's text; where the two tables differ both, pagesim's first."""
+    """Return a cell's text; if the tables differ, both texts with pagesim's first."""
     mine, logged = (
         None if row >= len(table) else table[name].iloc[row : row + 1].to_numpy() for table in (ours, theirs)
     )

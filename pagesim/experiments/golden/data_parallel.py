@@ -1,4 +1,4 @@
-"""Golden logs of data parallelism: the tables of all ranks, and of what is between them."""
+"""Golden logs of data parallelism: tables of all ranks and of what they exchange."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from pagesim.setup.system import System
 from pagesim.sim.clock import TICKS_PER_SECOND
 from pagesim.workloads.trace import Trace
 
-if TYPE_CHECKING:  # pandas takes long to import
+if TYPE_CHECKING:  # pandas is slow to import
     import pandas as pd
 
 
 def tables_of_ranks(
     system: System, trace: Trace, names: list[str], steps: pd.DataFrame, *, tables: bool
 ) -> dict[str, pd.DataFrame]:
-    """Return pagesim's tables of a log's trace, those that the log has, by name.
+    """Return pagesim's versions of a log's tables, by name.
 
     Args:
-        system: with ``data_parallel_size``.
-        trace: its requests.
-        names: of the requests, as the log's, ``[N]``.
-        steps: the log's, of all ranks.
-        tables: whether to give blocks numbers.
+        system: a system with ``data_parallel_size``.
+        trace: requests of the log.
+        names: the log's request names, ``[N]``.
+        steps: the log's steps of all ranks.
+        tables: whether to number blocks.
     """
     import pandas as pd
 
@@ -67,10 +67,10 @@ def tables_of_ranks(
 
 
 class PassDetails(Details):
-    """Notes of every iteration, too, in which pass it is carried out, and in which step of which wave.
+    """Also records each iteration's forward pass, and its step and wave.
 
     Attributes:
-        rank: which runs it.
+        rank: the observed rank.
     """
 
     rank: Rank
@@ -109,12 +109,12 @@ def _routes(ranks: DataParallel, names: list[str]) -> pd.DataFrame:
 
 
 def _publications(ranks: DataParallel) -> pd.DataFrame:
-    """Return what the coordinator sent up to the last that any rank did, and not what timed out behind it."""
+    """Return what the coordinator published until the last action of any rank, without later timeouts."""
     import pandas as pd
 
     published = ranks.coordinator.published
     last, before = max(rank.last for rank in ranks.ranks)
-    # What a rank did last may end a wave at that instant.
+    # The last action of a rank may end a wave at the same instant.
     ends = [each for each in published[before:] if each.now == last and each.counts is None]
     sent = published[:before] + ends
     table = pd.DataFrame(sent, columns=list(Publication._fields))
@@ -148,7 +148,7 @@ def _text(listed: Any) -> str:
 
 
 def plain(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with lists and missing cells as text, and all else as it is."""
+    """Return a table with lists and missing cells converted to text."""
     columns: dict[Any, Any] = {}
     for name in table:
         cells = table[name]

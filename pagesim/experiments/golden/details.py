@@ -1,4 +1,4 @@
-"""Details: what a log of today's vLLM says of an iteration beyond pagesim's steps table."""
+"""Details: what a log of current vLLM releases records of an iteration beyond pagesim's steps table."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ from pagesim.scheduling.offload.offloading import offloading_of
 from pagesim.scheduling.request import EngineRequest
 from pagesim.sim.clock import TICKS_PER_SECOND
 
-if TYPE_CHECKING:  # pandas takes long to import
+if TYPE_CHECKING:  # pandas is slow to import
     import pandas as pd
 
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 ABSENT = {"num_waiting_remote": 0, "deferred_free": 0, "ext_hit_tokens": 0}
-"""Columns of transfers between the GPU's blocks and other memory, where there are none."""
+"""Values of the columns about transfers between GPU blocks and other memory, if there are no transfers."""
 
 
 class Details(Observer):
-    """Notes them of every iteration; of what only memory knows, of every iteration that is planned.
+    """Records the details of every iteration; those that need the memory's state, only of planned ones.
 
     Args:
-        names: of the requests, as the log's, ``[N]`` by row of the engine's trace.
+        names: the log's request names, ``[N]``, by row of the engine's trace.
     """
 
     scheduler: Scheduler
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
-        self._computed: dict[EngineRequest, int] = {}  # tokens, once the last iteration has run
+        self._computed: dict[EngineRequest, int] = {}  # computed tokens after the last iteration
         self._preempted: list[str] = []
-        self._resumed: set[EngineRequest] = set()  # those that were preempted at any time
+        self._resumed: set[EngineRequest] = set()  # requests that were ever preempted
         self._steps: list[dict[str, Any]] = []
-        self._verified = self._outputs = 0  # of drafts and of tokens, until the last iteration
-        self._drafted: dict[int, int] = {}  # drafts by row of the trace
+        self._verified = self._outputs = 0  # draft tokens and output tokens up to the last iteration
+        self._drafted: dict[int, int] = {}  # draft tokens by trace row
         self._accepted: dict[int, int] = {}
 
     def begun(self, scheduler: Scheduler) -> None:
@@ -131,16 +131,16 @@ class Details(Observer):
             self._computed[request] += run.steps
 
     def add_to_requests(self, requests: pd.DataFrame) -> pd.DataFrame:
-        """Return pagesim's table of requests with the drafts of each, and those that were accepted."""
+        """Return pagesim's requests table with each request's draft tokens and accepted draft tokens."""
         counts = {"drafted": self._drafted, "accepted": self._accepted}
         rows = range(len(requests))
         return requests.assign(**{name: [of.get(row, 0) for row in rows] for name, of in counts.items()})
 
     def add_to(self, steps: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
-        """Return pagesim's table of steps with these columns; what was not looked at is as in the log.
+        """Return pagesim's steps table with these columns; unrecorded cells are copied from the log.
 
         Args:
-            steps: a row an iteration.
+            steps: pagesim's table, one row per iteration.
             like: the log's table.
         """
         import pandas as pd
@@ -163,7 +163,7 @@ class Details(Observer):
         return {"scheduled": text, "scheduled_crc": crc32(text.encode())}
 
     def _verified_before(self, batch: Batch) -> dict[str, Any]:
-        """Return the drafts of an iteration, and what became known since the one before was planned."""
+        """Return an iteration's draft tokens, and what was verified since the previous one was planned."""
         counts = self.scheduler.speculation
         if counts is None:
             return {}
@@ -178,7 +178,7 @@ class Details(Observer):
 
     def _hits(self, found: dict[EngineRequest, int], loading: Sequence[EngineRequest]) -> str:
         loaded = {request: request.loaded for request in loading}
-        found = dict(sorted(found.items(), key=lambda each: each[0] in self._resumed))  # the others first
+        found = dict(sorted(found.items(), key=lambda each: each[0] in self._resumed))  # resumed ones last
         return f"[{self._text(found)},{self._text(loaded)}]" if found or loaded else ""
 
     def _text(self, tokens: dict[EngineRequest, int]) -> str:
@@ -186,7 +186,7 @@ class Details(Observer):
         return _ENCODE(named)
 
     def _offloaded(self, transfers: Transfers | None) -> dict[str, int]:
-        """Return what was transferred, and what the tier holds; nothing where there is no tier."""
+        """Return what was transferred and what the tier holds; empty if there is no tier."""
         connector = offloading_of(self.scheduler)
         if connector is None or transfers is None:
             return {}
@@ -203,10 +203,10 @@ class Details(Observer):
         }
 
     def _held(self, *, at_rest: bool = False) -> npt.NDArray[np.int64]:
-        """Return of each group the blocks and the null entries of running requests, ``[G, 2]``.
+        """Return the blocks and null entries of running requests in each group, ``[G, 2]``.
 
         Args:
-            at_rest: of those alone that do not decode.
+            at_rest: whether to count only requests that are not decoding.
         """
         memory = self.scheduler.memory
         sizes = [group.block_size for group in memory.groups]
@@ -217,7 +217,7 @@ class Details(Observer):
                 continue
             if at_rest and request.decodes:
                 continue
-            if isinstance(memory, HybridManager):  # drafts have blocks besides those for its length
+            if isinstance(memory, HybridManager):  # draft tokens occupy blocks beyond the request's length
                 for group in range(len(sizes)):
                     table = memory.block_table(request, group=group)
                     nulls = table.count(NULL)
@@ -231,12 +231,12 @@ class Details(Observer):
         return np.array([blocks, np.subtract(entries, blocks)]).T
 
     def _fenced(self) -> set[EngineRequest]:
-        """Return the requests that are over, and whose blocks wait for a batch in flight."""
+        """Return the finished requests whose blocks are still in use by a batch in flight."""
         connector = offloading_of(self.scheduler)
         return set() if connector is None else {request for _, request in connector.deferred}
 
     def _deferred_free(self) -> int:
-        """Return the blocks of these, null entries behind a table's first block counted."""
+        """Return how many blocks these requests hold, counting null entries after a table's first block."""
         memory, blocks = self.scheduler.memory, 0
         for request in self._fenced():
             for group in range(len(memory.groups)):
@@ -246,7 +246,7 @@ class Details(Observer):
         return blocks
 
     def _cached(self) -> int | None:
-        """Return how many hashes find a block."""
+        """Return the number of hashes that map to a block."""
         memory = self.scheduler.memory
         if not isinstance(memory, HybridManager | PrefixManager):
             return 0
@@ -255,9 +255,9 @@ class Details(Observer):
         return memory.findable_blocks
 
     def _tables_crc(self, scheduled: dict[EngineRequest, int]) -> int | None:
-        """Return the checksum of the tables of all requests that got a token; None where blocks are counted.
+        """Return the checksum of all scheduled requests' block tables; None if blocks have no numbers.
 
-        vLLM's null block is its block 0, and its free blocks are taken in rising order at first.
+        vLLM's null block is block 0, and its free blocks are initially allocated in ascending order.
         """
         memory = self.scheduler.memory
         if not scheduled:
@@ -278,7 +278,7 @@ class Details(Observer):
 
 
 def _held_at(memory: BlockManager, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return of each group the blocks and null entries of decoding requests of these lengths, ``[G, 2]``."""
+    """Return the blocks and null entries of decoding requests of these lengths in each group, ``[G, 2]``."""
     held = []
     for group in memory.groups:
         gone = sum([group.released(length - 1 - memory.steps_in_flight) for length in lengths.tolist()])

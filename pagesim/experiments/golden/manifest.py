@@ -1,4 +1,4 @@
-"""Manifest: which golden logs there are, and with which options pagesim replays each."""
+"""Manifest: the list of golden logs and the options with which pagesim replays each of them."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from pagesim.setup.reading import parse_toml, read_text
 
 @dataclass(frozen=True)
 class GoldenLog:
-    """One golden log: its files, its trace, and what reproduces it.
+    """One golden log: its files, its trace, and how to reproduce it.
 
     Attributes:
         name: the log's files are ``NAME.steps.parquet``, ``NAME.batches.parquet``, ``NAME.requests.parquet``.
-        engine: whose decisions they are, with the release.
-        tables: each of the log's tables by its name (``steps``, ``batches``, ``requests``), and its file.
-        trace: the file of its requests.
-        arrivals: keywords of `pagesim.make_trace`, such as ``rate`` in requests/s; none where the trace
-            recorded them.
-        n: samples of every request; None where the trace says how many.
-        policy: the policy of pagesim that decides as the engine.
-        options: keywords of `pagesim.simulate`, those that all of a manifest's logs have among them.
-        without_flush: the log was driven without the engine's own loop, and has no row of the empty schedule
-            with which that ends a busy period.
-        last_sample_first: the log lists a request's samples as vLLM 0.2 holds them: the sequence that ran the
-            prompt, which is the last sample, and then those that were forked from it.
-        put_off: rows of the trace that arrive a picosecond later than it says. An iteration was decided at
-            that very instant; the log's clock, a sum of floats, fell short of it, and the next iteration saw
+        engine: engine and release that made the decisions.
+        tables: file of each table, by the table's name (``steps``, ``batches``, ``requests``).
+        trace: file with the requests.
+        arrivals: keywords of `pagesim.make_trace`, such as ``rate`` in requests/s; empty if the trace
+            contains arrival times.
+        n: samples of every request; None if the trace contains them.
+        policy: pagesim's policy for this engine.
+        options: keywords of `pagesim.simulate`, including those shared by all logs of the manifest.
+        without_flush: whether the log was recorded without the engine's own loop, so that it lacks the row
+            of the empty schedule that ends a busy period.
+        last_sample_first: whether the log lists a request's samples as vLLM 0.2 stores them: first the
+            sequence that ran the prompt, which is the last sample, then those forked from it.
+        put_off: trace rows to delay by a picosecond. An iteration was decided at the very instant of their
+            arrival; the log's clock, a sum of floats, was slightly early, so only the next iteration saw
             the request.
-        not_compared: columns of the log, as ``TABLE.COLUMN``, and why each is not compared.
+        not_compared: columns of the log, as ``TABLE.COLUMN``, with the reason why each is not compared.
     """
 
     name: str
@@ -51,12 +51,12 @@ class GoldenLog:
 
     @property
     def missing(self) -> Path | None:
-        """The first of its files that is absent; None where all are there."""
+        """The log's first missing file; None if all exist."""
         return next((file for file in (self.trace, *self.tables.values()) if not file.is_file()), None)
 
 
 class _Entry(BaseModel):
-    """A log's table in the manifest; see `GoldenLog`."""
+    """One log's table in the manifest; see `GoldenLog`."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -74,7 +74,7 @@ class _Entry(BaseModel):
 
 
 class _Manifest(BaseModel):
-    """The file as a whole: where the logs lie, and the options that all of them have."""
+    """The whole manifest: the folder of the logs, the options that they share, and the logs."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -84,10 +84,10 @@ class _Manifest(BaseModel):
 
 
 def read_manifests(folder: Path) -> list[GoldenLog]:
-    """Return the logs of every manifest, ``*.toml``, of a folder; manifests and logs in their order.
+    """Return the logs of every manifest ``*.toml`` in a folder, in the order of manifests and logs.
 
     Raises:
-        PagesimError: the folder has no manifest, two logs have one name, or as `read_manifest`.
+        PagesimError: the folder has no manifest, two logs have the same name, or as for `read_manifest`.
     """
     files = sorted(folder.glob("*.toml"))
     if not files:
@@ -102,10 +102,10 @@ def read_manifests(folder: Path) -> list[GoldenLog]:
 
 
 def read_manifest(file: Path) -> list[GoldenLog]:
-    """Return the logs of a manifest; whether their files are there is not looked at.
+    """Return the logs of a manifest, without checking that their files exist.
 
     Raises:
-        PagesimError: the file cannot be read, is no TOML, or a field is missing, unknown or of another type.
+        PagesimError: the file cannot be read or is not TOML, or a field is missing, unknown or ill-typed.
     """
     try:
         manifest = _Manifest.model_validate(parse_toml(read_text(file)))
@@ -131,6 +131,6 @@ def read_manifest(file: Path) -> list[GoldenLog]:
 
 
 def _located(options: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return options with a model that is a file of the logs' folder named by its place."""
+    """Return the options, with a model file in the logs' folder replaced by its absolute path."""
     model = str(options.get("model", ""))
     return {**options, "model": str((folder / model).resolve())} if model.endswith(".toml") else options

@@ -1,4 +1,4 @@
-"""Replay: a golden log's trace under its policy, and the comparison of all that was decided."""
+"""Replay: replays a golden log's trace under its policy and compares all decisions."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from pagesim.sim.clock import TICKS_PER_SECOND
 from pagesim.workloads import make_trace
 from pagesim.workloads.trace import Trace
 
-if TYPE_CHECKING:  # pandas takes long to import
+if TYPE_CHECKING:  # pandas is slow to import
     import pandas as pd
 
 
 @dataclass(frozen=True)
 class LogComparison:
-    """What came of a golden log's replay.
+    """The outcome of a golden log's replay.
 
     Attributes:
         log: the log.
-        stepping: whether every iteration was planned by itself, and none taken at once with others.
-        tabled: whether blocks had numbers, rather than being counted.
-        rows: how many rows each of the log's tables has, by the table's name.
-        difference: the first; None where every cell of every table is equal.
-        wall_s: seconds that the replay took, its trace and the comparison included.
+        stepping: whether every iteration was planned individually, without fast-forwarding.
+        tabled: whether blocks had numbers instead of only being counted.
+        rows: number of rows of each of the log's tables, by name.
+        difference: the first difference; None if every cell of every table is equal.
+        wall_s: seconds taken by the replay, including building the trace and comparing.
     """
 
     log: GoldenLog
@@ -55,15 +55,15 @@ class LogComparison:
 
 
 def compare_log(log: GoldenLog, *, stepping: bool, tables: bool = False) -> LogComparison:
-    """Replay a log's trace and compare every iteration and every request with the log's.
+    """Replay a log's trace and compare every iteration and every request with the log.
 
     Args:
-        log: what to replay.
-        stepping: whether to plan every iteration by itself.
-        tables: whether to give blocks numbers, rather than to count them.
+        log: log to replay.
+        stepping: whether to plan every iteration individually.
+        tables: whether to number blocks instead of only counting them.
 
     Raises:
-        PagesimError: a file of the log cannot be read, an option is off, or a column is nowhere to be found.
+        PagesimError: a file of the log cannot be read, an option is invalid, or a column is missing.
     """
     started = time.perf_counter()
     rows: dict[str, int] = {}
@@ -77,15 +77,15 @@ def compare_log(log: GoldenLog, *, stepping: bool, tables: bool = False) -> LogC
 def _side_by_side(
     log: GoldenLog, *, stepping: bool, tables: bool = False
 ) -> dict[str, tuple[pd.DataFrame, pd.DataFrame]]:
-    """Return each of a log's tables twice, with the same columns: pagesim's, and the log's.
+    """Return each of a log's tables as a pair with the same columns: pagesim's and the log's.
 
     Args:
-        log: what to replay.
-        stepping: whether to plan every iteration by itself.
-        tables: whether to give blocks numbers, rather than to count them.
+        log: log to replay.
+        stepping: whether to plan every iteration individually.
+        tables: whether to number blocks instead of only counting them.
 
     Raises:
-        PagesimError: as `compare_log`.
+        PagesimError: as for `compare_log`.
     """
     trace = trace_of(log)
     logged = {table: _read(file) for table, file in log.tables.items()}
@@ -130,28 +130,28 @@ def replay(
     tables: bool = False,
     observers: Sequence[Observer] = (),
 ) -> Result:
-    """Return the result of a log's trace, as `trace_of` makes it, with a row an iteration.
+    """Return the result of simulating a log's trace from `trace_of`, with one row per iteration.
 
     Raises:
-        PagesimError: as `pagesim.make_trace` and `pagesim.simulate`.
+        PagesimError: as for `pagesim.make_trace` and `pagesim.simulate`.
     """
     system = _system(log, stepping=stepping)
     return run(system, trace, steps="iterations", tables=tables, observers=observers)
 
 
 def _system(log: GoldenLog, *, stepping: bool) -> System:
-    """Return what decides as the engine of a log."""
+    """Return the system that reproduces a log's engine."""
     return checked(System, {"policy": log.policy, **log.options, "fast_forward": not stepping})
 
 
 def trace_of(log: GoldenLog) -> Trace:
     """Return the requests of a log.
 
-    A file of the logs' own may have a column ``prefix_id``: there requests of one id begin with the same
-    ``prefix_tokens`` tokens, and one with a ``parent`` goes on from that row's prompt and answer.
+    A trace in the logs' own format may have a column ``prefix_id``. Requests with the same id then share
+    their first ``prefix_tokens`` tokens, and a row with a ``parent`` continues that row's prompt and answer.
 
     Raises:
-        PagesimError: as `pagesim.make_trace`.
+        PagesimError: as for `pagesim.make_trace`.
     """
     trace = make_trace(log.trace, **log.arrivals)
     if log.n is not None:
@@ -166,7 +166,7 @@ def trace_of(log: GoldenLog) -> Trace:
 
 
 def _own_columns(file: Path) -> list[dict[str, str]]:
-    """Return the rows of a trace in the logs' own format; none of any other."""
+    """Return the rows of a trace in the logs' own format; empty for any other format."""
     if file.suffix != ".csv":
         return []
     with file.open(encoding="utf-8", newline="") as lines:
@@ -174,17 +174,17 @@ def _own_columns(file: Path) -> list[dict[str, str]]:
 
 
 def _with_prefixes(trace: Trace, rows: Sequence[Mapping[str, str]]) -> Trace:
-    """Return a trace with what its prompts share.
+    """Return a trace whose prompts share what the rows say.
 
-    A row with a parent goes on from that one's prompt and answer; it is the next turn of a session, as is a
-    row with the session of an earlier one. In the others an id stands for a token, and is the same only where
-    the engine was given the same token.
+    A row with a parent continues the parent's prompt and answer, as the next turn of its session; so does a
+    row with the session of an earlier row. In other rows each id stands for one token, and ids are equal only
+    where the engine received the same token.
     """
     fresh = count()
     numbers: dict[tuple[str, int], int] = {}
     ids: list[tuple[int, ...]] = []
     sessions: dict[int, int] = {}
-    begun: dict[str, int] = {}  # the first row of each session that is named
+    begun: dict[str, int] = {}  # first row of each named session
     for row, tokens in zip(trace.request_id.tolist(), trace.prompt_tokens.tolist(), strict=True):
         own = rows[row]
         parent, session = own.get("parent"), own.get("session_id")
@@ -200,7 +200,7 @@ def _with_prefixes(trace: Trace, rows: Sequence[Mapping[str, str]]) -> Trace:
 
 
 def _names(trace: Trace) -> list[str]:
-    """Return the names of the samples of all requests, as vLLM's front end calls them."""
+    """Return the names that vLLM's front end gives to the samples of all requests."""
     return [
         str(request) if n == 1 else f"{request}.{k}"
         for request, n in zip(trace.request_id.tolist(), trace.n.tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""Details of SGLang: what a log of it says of an iteration beyond pagesim's steps table."""
+"""SGLang details: what an SGLang log records of an iteration beyond pagesim's steps table."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pagesim.scheduling.request import EngineRequest
 from pagesim.scheduling.sglang import Sglang
 from pagesim.sim.clock import TICKS_PER_SECOND
 
-if TYPE_CHECKING:  # pandas takes long to import
+if TYPE_CHECKING:  # pandas is slow to import
     import pandas as pd
 
 
 class SglangDetails(Observer):
-    """Notes, of every iteration, what runs in it and what the tree holds."""
+    """Records what runs in every iteration and what the radix tree holds."""
 
     scheduler: Sglang
 
@@ -26,9 +26,9 @@ class SglangDetails(Observer):
         self._retracted: list[int] = []
         self._preempted: list[int] = []
         self._turned_away: list[int] = []
-        self._copied = (0, 0)  # tokens to the host, and from it
-        self._loaded: dict[int, int] = {}  # for the first prefill of each request, by row of the trace
-        self._outputs: dict[int, int] = {}  # by row of the trace, where requests verify drafts
+        self._copied = (0, 0)  # tokens written to and loaded from the host
+        self._loaded: dict[int, int] = {}  # tokens loaded for each request's first prefill, by trace row
+        self._outputs: dict[int, int] = {}  # output tokens by trace row, with speculative decoding
 
     def begun(self, scheduler: Scheduler) -> None:
         if isinstance(scheduler, Sglang):
@@ -39,7 +39,7 @@ class SglangDetails(Observer):
         self._preempted += [request.row for request in made_way]
         self._retracted += [request.row for request in batch.recomputed if request not in made_way]
         self._turned_away += [request.row for request in batch.ignored]
-        if not batch.tokens:  # a turn without a batch has no row
+        if not batch.tokens:  # a turn without a batch has no row in the log
             self._retracted, self._preempted = [], []
 
     def finished(self, request: EngineRequest, now: int) -> None:
@@ -54,7 +54,7 @@ class SglangDetails(Observer):
         prompts = [[request.row, length(request) - tokens, tokens] for request, tokens in batch.chunks]
         decodes = "mixed" if prompts else "decode"
         chunked = scheduler.chunked_req
-        # Those beside prompts decode, or sit the iteration out.
+        # Requests running next to the prompts decode, or sit out this iteration.
         beside = batch.decoding or len(scheduler.running_batch.reqs)
         self._steps.append(
             {
@@ -110,12 +110,12 @@ class SglangDetails(Observer):
     def advanced(self, run: FastForward) -> None:
         tree = self.scheduler.pool.tree_cache
         if tree is not None:
-            # Prompts that ran before these are cached while the first one runs; without overlap, before it.
+            # Earlier prompts are cached while the first of these steps runs; without overlap, before it.
             for step in self._steps[len(self._steps) - run.steps + self.scheduler.overlaps :]:
                 step["protected_tokens"] = tree.tree.protected
 
     def add_to_requests(self, requests: pd.DataFrame) -> pd.DataFrame:
-        """Return pagesim's table of requests with what each loaded first, and all that it generated."""
+        """Return pagesim's requests table with the tokens of each request's first load and its output."""
         rows, known = range(len(requests)), requests["output_tokens"].tolist()
         return requests.assign(
             output_tokens=[self._outputs.get(row, known[row]) for row in rows],
@@ -123,7 +123,7 @@ class SglangDetails(Observer):
         )
 
     def add_to(self, steps: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
-        """Return pagesim's steps with the columns of a log that were noted."""
+        """Return pagesim's steps table with those of the log's columns that were recorded."""
         return steps.assign(
             **{
                 name: [step[name] for step in self._steps]
@@ -133,7 +133,7 @@ class SglangDetails(Observer):
         )
 
     def _memory(self, steps: int) -> dict[str, int]:
-        """Return what is free, cached and held in the tree, that many steps of growth from now."""
+        """Return the free, evictable and protected tokens after ``steps`` further decode steps."""
         memory, tree = self.scheduler.memory, self.scheduler.pool.tree_cache
         available = memory.free_blocks - memory.cached_blocks - memory.blocks_needed(steps)
         found = {
@@ -151,7 +151,7 @@ class SglangDetails(Observer):
         return found
 
     def _states(self, evicted: int) -> dict[str, int]:
-        """Return what is free, cached and held in the pool of states, and what was evicted of it."""
+        """Return the free, evictable and protected states of the state pool, and the evicted ones."""
         memory = self.scheduler.memory
         if not isinstance(memory, StateRadixManager):
             return {}
@@ -163,10 +163,10 @@ class SglangDetails(Observer):
         }
 
     def _host(self, ticks: int) -> dict[str, float]:
-        """Return what is free on the host, and what was copied to it and from it since the last iteration.
+        """Return the host's free tokens, and the tokens copied to and from it since the last iteration.
 
         Args:
-            ticks: of the iteration, without those for which it waits for loads.
+            ticks: duration of the iteration, without the time it waits for loads.
         """
         memory, before = self.scheduler.memory, self._copied
         if not isinstance(memory, HostRadixManager):
@@ -181,12 +181,12 @@ class SglangDetails(Observer):
 
 
 def is_of_sglang(steps: pd.DataFrame) -> bool:
-    """Say whether a log's steps are SGLang's."""
+    """Return whether a log's steps are SGLang's."""
     return "new_token_ratio" in steps
 
 
 def as_text(steps: pd.DataFrame) -> pd.DataFrame:
-    """Return a log's steps with lists, and requests that may be none, as text."""
+    """Return a log's steps with lists and optional requests converted to text."""
 
     def listed(cell: Any) -> Any:
         return [listed(each) for each in cell] if hasattr(cell, "__len__") else int(cell)

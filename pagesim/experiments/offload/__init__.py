@@ -1,1 +1,1 @@
-"""Offloading: what a tier's capacity is worth on a trace, and where loading beats recomputing."""
+"""Offloading: how much a tier's capacity helps on a trace, and when loading beats recomputing."""

@@ -1,4 +1,4 @@
-"""Loading or recomputing: which of the two gives a returning prefix its next token earlier."""
+"""Loading or recomputing: which of the two gives a returning prefix its next token sooner."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from pagesim.hardware import TierSpec
 from pagesim.sim.clock import TICKS_PER_SECOND
 
 NAP = TICKS_PER_SECOND // 1000
-"""An iteration of vLLM that computes nothing, while it waits for a transfer (`sim.engine`)."""
+"""Ticks of a vLLM iteration that computes nothing while it waits for a transfer (`sim.engine`)."""
 
 STEPS_OF_A_LOAD = 2
-"""Iterations that a load takes at least beside the copy, under asynchronous scheduling: it begins when that
-has run in which it was decided, and is known with the outcome of one that was launched after its end."""
+"""Minimum iterations that a load takes besides the copy, with asynchronous scheduling. The copy starts after
+the iteration that scheduled it, and is reported with the outcome of one launched after the copy's end."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodingLoad:
-    """Sequences that decode while others load their prompts from a tier.
+    """Sequences that decode while other requests load their prompts from a tier.
 
     Attributes:
-        sequences: that decode.
-        context: tokens of each.
+        sequences: number of decoding sequences.
+        context: tokens of context of each.
     """
 
     sequences: int = 32
@@ -33,15 +33,15 @@ class DecodingLoad:
 
 @dataclass(frozen=True, slots=True)
 class OffloadServer:
-    """What computes: a model on GPUs.
+    """A server that runs a model on its GPUs.
 
     Attributes:
-        name: of the model.
-        tp: GPUs.
-        token_bytes: KV of a token on each of them.
-        device_bytes: of the KV cache on all of them.
-        cost: of its iterations.
-        budget: tokens of an iteration at most.
+        name: name of the model.
+        tp: tensor-parallel size (number of GPUs).
+        token_bytes: KV bytes of a token on each GPU.
+        device_bytes: size of the KV cache over all GPUs.
+        cost: cost model of its iterations.
+        budget: maximum number of tokens per iteration.
     """
 
     name: str
@@ -54,16 +54,16 @@ class OffloadServer:
 
 @dataclass(frozen=True, slots=True)
 class Returning:
-    """A prefix that comes back, found in one tier.
+    """A returning prefix that hits in one tier.
 
     Attributes:
-        server: which it comes back to.
-        tier: where it is.
-        tokens: that hit.
-        reach_bytes: KV that may have been written since, for it to be still there under LRU.
-        transfer_s: the copy, over all links on its way.
-        load_s: until the first token if it is loaded: the copy, iterations that it waits for, the new tokens.
-        recompute_s: until the first token if all of its prompt is computed.
+        server: server that the prefix returns to.
+        tier: tier that holds it.
+        tokens: number of tokens that hit.
+        reach_bytes: KV bytes that may have been written since, if LRU is to have kept it; None: any number.
+        transfer_s: time of the copy over all links to the device.
+        load_s: time to the first token with loading: the copy, iterations waited for, and the new tokens.
+        recompute_s: time to the first token if the whole prompt is computed.
     """
 
     server: OffloadServer
@@ -76,15 +76,15 @@ class Returning:
 
     @property
     def ratio(self) -> float:
-        """What loading takes over what recomputing takes; below 1 loading is faster."""
+        """Loading time divided by recomputing time; below 1, loading is faster."""
         return self.load_s / self.recompute_s
 
 
 def reaches(tiers: Sequence[TierSpec], device_bytes: int) -> list[int | None]:
-    """Return how much KV may be written between two uses for a tier still to have what was used, under LRU.
+    """Return how many KV bytes may be written between two uses for each tier to still hold the data (LRU).
 
-    An inclusive tier has what was written last, as much as it can hold; an exclusive one what was written
-    before all that is above it. None where there is no limit.
+    An inclusive tier holds the most recent writes, up to its capacity. An exclusive tier holds what was
+    written before the contents of the tiers above it. None means no limit.
     """
     found: list[int | None] = []
     above: int | None = device_bytes
@@ -99,10 +99,10 @@ def reaches(tiers: Sequence[TierSpec], device_bytes: int) -> list[int | None]:
 
 
 def place_at(tiers: Sequence[TierSpec], device_bytes: int, distance: int) -> int | None:
-    """Return the tier in which a hit is found at a distance: KV written since, its own included, in bytes.
+    """Return the tier that hits at a reuse distance: KV bytes written since, including the prefix's own.
 
     Returns:
-        Its place; -1 where the device has it still; None where no tier has.
+        The tier's index; -1 if the device still holds the prefix; None if no tier does.
     """
     if distance <= device_bytes:
         return -1
@@ -120,16 +120,16 @@ def returning(
     new: int = 16,
     beside: DecodingLoad,
 ) -> Iterator[Returning]:
-    """Yield what each length of prefix takes that comes back from each tier.
+    """Yield the times for every prefix length and for every tier that it returns from.
 
-    Links that end at the device are each GPU's own, and carry its part; a link between tiers carries all.
+    A link to the device exists per GPU and carries that GPU's part; a link between tiers carries everything.
 
     Args:
-        server: which it comes back to.
-        tiers: that next to the device first.
-        contexts: tokens that hit.
-        new: tokens behind them, which are computed either way.
-        beside: what runs meanwhile.
+        server: server that the prefix returns to.
+        tiers: tiers, starting with the one closest to the device.
+        contexts: numbers of tokens that hit.
+        new: tokens after the prefix, which are computed in either case.
+        beside: load that decodes at the same time.
     """
     step = NAP
     if beside.sequences:
@@ -154,7 +154,7 @@ def returning(
 
 
 def _prefill(server: OffloadServer, history: int, tokens: int, beside: DecodingLoad) -> int:
-    """Return the ticks of the iterations that compute so many tokens behind a history, chunk by chunk."""
+    """Return the ticks of the chunked prefill of ``tokens`` tokens after a history."""
     ticks, held = 0, beside.sequences * beside.context
     room = max(1, server.budget - beside.sequences)
     while tokens:

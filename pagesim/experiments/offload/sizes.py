@@ -1,4 +1,4 @@
-"""A trace over sizes of vLLM's tier on the host: what is hit, and what that is worth."""
+"""Size sweep of vLLM's host tier on a trace: which prompt tokens hit, and the effect on latency."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ GIB = 1 << 30
 def serve_sizes(
     system: System, trace: Trace, sizes: Sequence[float], prompts: PromptBlocks, chunk: int
 ) -> Iterator[StudyRow]:
-    """Replay a trace over sizes of the tier.
+    """Replay a trace with different sizes of the host tier.
 
-    Of a row ``hit_pct`` are prompt tokens that were found on the device or loaded, of each request as it was
-    admitted first; ``tier_pct`` those that were loaded, the last time that any were; ``bound_pct`` what could
-    be had of tier and device together.
+    In each row, ``hit_pct`` is the share of prompt tokens that hit on the device or were loaded, at each
+    request's first admission. ``tier_pct`` is the share loaded, from each request's last load. ``bound_pct``
+    is the upper bound for tier and device together.
 
     Args:
-        system: under policy ``vllm-v1``, with prefix caching; its own tier is left out.
-        trace: is replayed each time.
-        sizes: GiB; 0 for no tier.
-        prompts: chunks of its prompts.
-        chunk: bytes of one.
+        system: system under policy ``vllm-v1`` with prefix caching; its own tier is ignored.
+        trace: trace to replay with every size.
+        sizes: sizes of the tier in GiB; 0 for no tier.
+        prompts: chunks of the trace's prompts.
+        chunk: bytes of a chunk.
 
     Raises:
-        PagesimError: a size is negative, or an option is off.
+        PagesimError: a size is negative, or an option is invalid.
     """
     future, tokens = prompts.future, int(trace.prompt_tokens.sum())
     for size in sizes:

@@ -1,1 +1,1 @@
-"""Recorded runs of real servers: readers of what was written, and simulations of the same load."""
+"""Recorded runs of real servers: readers for their files, and simulations of the same load."""

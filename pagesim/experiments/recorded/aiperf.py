@@ -1,4 +1,4 @@
-"""Reads the statistics of a run that AIPerf exports as JSON; GenAI-Perf's have the same layout.
+"""Reads the statistics that AIPerf exports as JSON; GenAI-Perf's files have the same layout.
 
 Source: aiperf 0.13.0, docs/reference/json-export-schema.md.
 """
@@ -21,10 +21,10 @@ METRICS = {
     "request_latency": "e2e",
     "benchmark_duration": "duration",
 }
-"""Metrics, by how AIPerf calls them; its mean gap of a request is what others call TPOT."""
+"""Metrics by AIPerf's names for them; its mean gap of a request is what others call TPOT."""
 
 UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3}
-"""Seconds of a unit; of others it is 1."""
+"""Seconds per unit; 1 for any other unit."""
 
 
 class _Lengths(FileLayout):
@@ -34,7 +34,7 @@ class _Lengths(FileLayout):
     max: Amount = 1e7
 
     def drawn(self, draw: np.random.Generator, size: int) -> Ints:
-        """Return lengths of a normal distribution with this mean and deviation, within the bounds."""
+        """Draw lengths from a normal distribution with this mean and deviation, clipped to the bounds."""
         return scaled(np.clip(draw.normal(self.avg, self.std, size), self.min, self.max), self.avg)
 
 
@@ -47,12 +47,12 @@ class _Export(BenchLoad):
 
 
 def fits(data: object) -> bool:
-    """Return whether a file's data may be such statistics."""
+    """Return whether a file's data looks like such statistics."""
     return isinstance(table(data).get("request_latency"), Mapping)
 
 
 def read(name: str, data: Mapping[str, Any]) -> tuple[RecordedRun, ...]:
-    """Return the run, with lengths as AIPerf draws them."""
+    """Return the run, with lengths drawn as AIPerf draws them."""
     found = parsed(_Export, name, data)
     known = {
         metric: statistics(f"{name}: {their}", of, UNITS.get(str(of.get("unit")), 1.0))

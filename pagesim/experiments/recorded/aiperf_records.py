@@ -1,4 +1,4 @@
-"""Reads AIPerf's ``profile_export.jsonl``: a record a request; the export beside it says with which load.
+"""Reads AIPerf's ``profile_export.jsonl``, one record per request; the export next to it holds the load.
 
 Source: aiperf 0.13.0, docs/tutorials/working-with-profile-exports.md, common/models/record_models.py.
 """
@@ -48,12 +48,12 @@ class _Record(FileLayout):
 
 
 def fits(data: object) -> bool:
-    """Return whether a file's data may be such records."""
+    """Return whether a file's data looks like such records."""
     return isinstance(data, list) and bool(data) and {"metadata", "metrics"} <= table(data[0]).keys()
 
 
 def read(name: str, rows: Sequence[Any]) -> tuple[RecordedRun, ...]:
-    """Return the run, without the records of its warm-up."""
+    """Return the run, without its warm-up requests."""
     beside = Path(name).with_name(EXPORT)
     export = table(json_of(beside, text_of(beside)) if beside.is_file() else None)
     load = parsed(BenchLoad, str(beside), export)

@@ -1,4 +1,4 @@
-"""What clients' files say of the server that they sent to."""
+"""What clients' files say about the server that they sent requests to."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SGLANG = {
         )
     },
 }
-"""Options of a system, by how SGLang's ``server_info`` calls them."""
+"""Options of a system by their names in SGLang's ``server_info``."""
 
 
 class _Model(FileLayout):
@@ -42,7 +42,7 @@ class _Model(FileLayout):
 
 
 def server_of(name: str, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a client's file says of the server, by the names of options.
+    """Return what a client's file says about the server, as options of a system.
 
     Sources: vLLM 0.19.0, vllm/benchmarks/serve.py; SGLang 0.5.23, benchmark/serving.py; guidellm 0.8.1,
     whose older reports name the model elsewhere; aiperf 0.13.0, whose ``input_config`` had two layouts.

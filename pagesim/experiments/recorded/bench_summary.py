@@ -1,8 +1,8 @@
-"""Reads what ``vllm bench serve --save-result`` and SGLang's bench write by default: means and percentiles.
+"""Reads the default output of ``vllm bench serve --save-result`` and SGLang's bench: means and percentiles.
 
-Lengths of single requests are not in it, only their sum. SGLang's file names the dataset that they are of;
-vLLM's does not, and its own default draws all alike. Sources: vLLM 0.19.0, vllm/benchmarks/serve.py; SGLang
-0.5.23, benchmark/serving.py and benchmark/datasets.
+The file holds only the sum of the requests' lengths. SGLang's names the dataset that they were drawn from;
+vLLM's does not, and its default dataset has equal lengths. Sources: vLLM 0.19.0, vllm/benchmarks/serve.py;
+SGLang 0.5.23, benchmark/serving.py and benchmark/datasets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pagesim.experiments.recorded.summaries import BenchLoad, scaled, statistics
 from pagesim.workloads import make_trace
 
 METRICS = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2el": "e2e", "e2e_latency": "e2e"}
-"""Metrics, by how files call them."""
+"""Metrics by their names in the files."""
 
 
 class _Summary(BenchLoad):
@@ -32,7 +32,7 @@ class _Summary(BenchLoad):
     random_range_ratio: Amount | None = None
 
     def shapes(self) -> tuple[Floats, Floats, str]:
-        """Return relative lengths of prompts and of answers, ``[N]`` each, and how they were drawn."""
+        """Return relative lengths of prompts and outputs, ``[N]`` each, and how they were drawn."""
         size, draw = int(self.completed), np.random.default_rng(0)
         if (self.dataset_name or "").startswith("random"):
             low = min(self.random_range_ratio or 0.0, 1.0)
@@ -45,12 +45,12 @@ class _Summary(BenchLoad):
 
 
 def fits(data: object) -> bool:
-    """Return whether a file's data may be such a summary."""
+    """Return whether a file's data looks like such a summary."""
     return {"completed", "mean_ttft_ms"} <= table(data).keys()
 
 
 def read(name: str, data: Mapping[str, Any]) -> tuple[RecordedRun, ...]:
-    """Return the run, with lengths as the bench draws them."""
+    """Return the run, with lengths drawn as the bench draws them."""
     found = parsed(_Summary, name, data)
     known = {"duration": {} if found.duration is None else {"mean": found.duration}}
     for their, metric in METRICS.items():

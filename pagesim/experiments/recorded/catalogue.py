@@ -1,4 +1,4 @@
-"""A server's own words for its model, GPU and release, as the catalogue has them."""
+"""Translates a server's names for its model, GPU and release into the catalogue's."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _SAYS_NOTHING = re.compile(
     r"nvidia|geforce|tesla|amd|instinct|radeon|corporation|ac|oam|sxm\d?|hbm\d?e?|g?ddr\d\w?|480gb|"
     r"ada|blackwell|generation|server|workstation|edition"
 )
-"""Words of a device's name that tell no GPU from another one of the catalogue; 480 GB are a Grace CPU's."""
+"""Words that do not distinguish a GPU from others in the catalogue; 480 GB belong to a Grace CPU."""
 
 
 def known(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with names as the catalogue has them; what it does not know is left to flags."""
+    """Return settings with the catalogue's names; unknown names are dropped and left to flags."""
     found = dict(settings)
     for name, look in (("model", _model), ("gpu", _gpu), ("vllm_version", _release)):
         if name in found:
@@ -29,33 +29,33 @@ def known(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _model(name: str) -> str | None:
-    """Return the catalogue's name of a model that a server calls by its path or its repository."""
+    """Return the catalogue's name of a model that a server calls by its path or repository."""
     last = name.rstrip("/").rsplit("/", 1)[-1].lower()
     words = (name, last, last.removesuffix("-instruct"), last.removesuffix("-hf"), last.removeprefix("meta-"))
     return next(filter(None, map(known_as, words)), None)
 
 
 def _gpu(device: str) -> str | None:
-    """Return the GPU whose name's parts are all words of that of a device; of several the one with most."""
+    """Return the GPU all parts of whose name occur in a device's name; the longest name if several match."""
     words = _words(device)
     named = [spec.name for spec in gpus() if set(spec.name.split("-")) <= words]
     return max(named, key=len, default=None)
 
 
 def _words(device: str) -> set[str]:
-    """Return the words of a device's name in small letters, those of a series apart from its numbers."""
+    """Return the lower-case words of a device's name, with the name of a series split from its number."""
     return set(re.findall(r"[a-z0-9]+", re.sub(r"(rtx)(?=\d)", r"\1 ", device.lower())))
 
 
 def of_another_gpu(device: str, name: str) -> str:
-    """Return what is to be said where a device is taken for a GPU whose name lacks words of its own.
+    """Return a note if a device is simulated as a GPU whose name lacks some of the device's words.
 
     Args:
-        device: as a server calls it, such as ``NVIDIA H200 NVL``.
-        name: of the GPU in the catalogue that it is taken for.
+        device: the server's name for it, such as ``NVIDIA H200 NVL``.
+        name: catalogue name of the GPU that stands for it.
 
     Returns:
-        A sentence, or nothing where they are the same.
+        A sentence; empty if they are the same.
     """
     memory = gpu(name).nominal_bytes
     sizes = {f"{memory >> 30}gb", f"{memory // 10**9}gb"}
@@ -70,7 +70,7 @@ def of_another_gpu(device: str, name: str) -> str:
 
 
 def _release(version: str) -> str | None:
-    """Return the release of those that are modelled that is nearest by its minor number, of two the newer."""
+    """Return the modelled release with the nearest minor number, the newer of two; None if none fits."""
 
     def numbers(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text[:40].split(".")[:2] if part.isdecimal())
@@ -78,7 +78,7 @@ def _release(version: str) -> str | None:
     own = numbers(version)
     if version in RELEASES or len(own) < 2:
         return version if version in RELEASES else None
-    # From 0.8 on the engine is v1; those before decided otherwise.
+    # From 0.8 on the engine is v1; earlier ones decide differently.
     if own < (0, 8):
         return None
     return min(reversed(RELEASES), key=lambda each: abs(_minor(numbers(each)) - _minor(own)))

@@ -1,8 +1,8 @@
-"""Reads a table of closed-loop runs that are known by their means: a row a run.
+"""Reads a table of closed-loop runs of which only means are known, one row per run.
 
-Lengths of single requests are not in it, nor how servers were started. Ten requests for each client are drawn
-uniformly between shares of ``isl`` and ``osl``; these and the servers' flags are of the scripts of those who
-measured them (`closed_loop_servers`).
+It has neither the requests' lengths nor the servers' settings. Ten requests per client are drawn uniformly
+between shares of ``isl`` and ``osl``. These shares and the servers' flags come from the scripts of those who
+measured the runs (`closed_loop_servers`).
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from pagesim.experiments.recorded.recording import Ints, RecordedRun
 
 COLUMNS = ("model", "system", "dtype", "release", "isl", "osl", "concurrency", "tp", "ttft_ms", "tpot_ms")
 OF_A_CLIENT = 10
-"""Requests for each client."""
+"""Requests per client."""
 
 
 def fits(text: str) -> bool:
-    """Return whether a text may be such a table."""
+    """Return whether a text looks like such a table."""
     header = text.partition("\n")[0].strip().split(",")
     return {"isl", "osl", "concurrency", "ttft_ms", "tpot_ms"} <= set(header)
 
 
 def read(file: Path) -> tuple[RecordedRun, ...]:
-    """Return the runs of a table, one a row.
+    """Return the runs of a table, one per row.
 
     Raises:
-        PagesimError: a column is missing, or a cell is no number.
+        PagesimError: a column is missing, or a cell is not a number.
     """
     return tuple(_run(file, line, row) for line, row in enumerate(csv_of(file, text_of(file), COLUMNS), 2))
 
@@ -55,9 +55,9 @@ def _run(file: Path, line: int, cells: Mapping[str, str]) -> RecordedRun:
         "tensor_parallel_size": int(row.tp),
         "expert_parallel_size": int(row.ep),
         "enable_prefix_caching": False,
-        # Never are there more than clients.
+        # There are never more requests than clients.
         "max_num_seqs": clients,
-        # Of other dtypes it is the model's release that says which layers have them.
+        # For other dtypes, the model's checkpoint determines which layers use them.
         "weight_dtype": row.dtype if row.dtype in ("bf16", "fp8", "nvfp4") else None,
         **settings(row),
     }

@@ -1,4 +1,4 @@
-"""Errors: how far a simulated run is from the recorded one, by metric and statistic, and over time."""
+"""Errors of a simulated run relative to the recorded one, by metric and statistic, and over time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pagesim.experiments.recorded.recording import Floats, RecordedRun, Rows, Se
 from pagesim.setup.system import System
 
 STATISTICS = ("mean", *(f"p{percent}" for percent in PERCENTILES))
-"""What is compared of each metric."""
+"""Statistics compared for each metric."""
 
 
 class Residual(NamedTuple):
-    """A statistic of a metric, measured and simulated.
+    """A statistic of a metric, as measured and as simulated.
 
     Attributes:
         measured, simulated: seconds.
@@ -28,25 +28,25 @@ class Residual(NamedTuple):
 
     @property
     def error(self) -> float | None:
-        """Simulated less measured, over measured; None where nothing but 0 s was measured."""
+        """Simulated minus measured, divided by measured; None if 0 s were measured."""
         return self.simulated / self.measured - 1 if self.measured else None
 
 
 class Pair(NamedTuple):
-    """A metric of each request, measured and simulated, ``[N]`` each."""
+    """A metric of each request, as measured and as simulated, ``[N]`` each."""
 
     measured: Floats
     simulated: Floats
 
 
 def pairs_of(run: RecordedRun, ttft: Floats, e2e: Floats, rows: Rows) -> dict[str, Pair]:
-    """Return TTFT, TPOT and E2E of requests; nothing is measured of a run that is known by a summary.
+    """Return the requests' TTFT, TPOT and E2E; the measured ones are empty if only a summary is known.
 
     Args:
-        run: as measured.
-        ttft: seconds as simulated, ``[N]``.
-        e2e: seconds as simulated, ``[N]``.
-        rows: requests that are looked at, ``[N]``; of one token there is no TPOT.
+        run: the recorded run.
+        ttft: simulated TTFT in seconds, ``[N]``.
+        e2e: simulated E2E latency in seconds, ``[N]``.
+        rows: requests to include, ``[N]``; those with one token have no TPOT.
     """
     output = run.output_tokens[rows]
     several = output > 1
@@ -63,7 +63,7 @@ def pairs_of(run: RecordedRun, ttft: Floats, e2e: Floats, rows: Rows) -> dict[st
 def residuals_of(
     measured: Mapping[str, Mapping[str, float | None]], simulated: Mapping[str, Mapping[str, float | None]]
 ) -> dict[str, dict[str, Residual]]:
-    """Return by metric and statistic what was measured and what was simulated, as far as both are known."""
+    """Return measured and simulated values by metric and statistic, where both are known."""
     found = {
         metric: {
             name: Residual(ours, theirs)
@@ -77,7 +77,7 @@ def residuals_of(
 
 
 def as_json(residuals: Mapping[str, Mapping[str, Residual]]) -> dict[str, Any]:
-    """Return residuals as JSON takes them, in seconds; an error is None where nothing was measured."""
+    """Return residuals in seconds as JSON; an error is None if 0 s were measured."""
     return {
         metric: {
             name: {"measured_s": miss.measured, "simulated_s": miss.simulated, "error": miss.error}
@@ -88,13 +88,13 @@ def as_json(residuals: Mapping[str, Mapping[str, Residual]]) -> dict[str, Any]:
 
 
 class OverTime(NamedTuple):
-    """What a server said over time, measured and simulated at the same instants."""
+    """A server's state over time, measured and simulated at the same instants."""
 
     measured: Series
     simulated: Series
 
     def means(self) -> dict[str, dict[str, float]]:
-        """Return means over time, measured and simulated: requests, and shares of the KV blocks."""
+        """Return means over time, measured and simulated: numbers of requests and shares of KV blocks."""
         return {
             name: {
                 "measured": float(getattr(self.measured, name).mean()),
@@ -109,18 +109,18 @@ class OverTime(NamedTuple):
 
 @dataclass(frozen=True)
 class RecordedComparison:
-    """A recorded run beside its simulation.
+    """The comparison of a recorded run with its simulation.
 
     Attributes:
-        name: of the run.
-        system: what was simulated.
-        requests: how many.
-        pairs: by metric, seconds of each request.
-        residuals: by metric and statistic, seconds.
-        curve: over time; None where nothing was recorded.
-        preemptions: of the simulation.
-        recorded_preemptions: of the server; None where they were not recorded.
-        notes: what to know.
+        name: name of the run.
+        system: the simulated system.
+        requests: number of requests.
+        pairs: seconds of each request, by metric.
+        residuals: seconds by metric and statistic.
+        curve: state over time; None if it was not recorded.
+        preemptions: number of preemptions in the simulation.
+        recorded_preemptions: the server's number of preemptions; None if not recorded.
+        notes: things that a reader should know.
     """
 
     name: str
@@ -134,12 +134,12 @@ class RecordedComparison:
     notes: tuple[str, ...] = ()
 
     def worst(self) -> float:
-        """Return the largest error of a mean, without its sign."""
+        """Return the largest absolute error of any mean."""
         errors = [by["mean"].error for by in self.residuals.values() if "mean" in by]
         return max((abs(error) for error in errors if error is not None), default=0.0)
 
     def report(self) -> dict[str, Any]:
-        """Return everything but single requests, ready for JSON; times are in seconds."""
+        """Return everything except single requests, as JSON; times are in seconds."""
         return {
             "run": self.name,
             "requests": self.requests,

@@ -1,4 +1,4 @@
-"""Finding: which reader a file is for."""
+"""Finds the reader for a file."""
 
 from __future__ import annotations
 
@@ -33,39 +33,39 @@ FORMATS = (
 )
 
 OF_LINES = (vllm_bench, bench_summary)
-"""Readers of what clients append to a file, a run a line."""
+"""Readers of formats to which clients append one run per line."""
 
 READERS = (*OF_LINES, guidellm, inference_perf, llmservingsim, aiperf, aiperf_records)
-"""Each has ``fits(data)`` and ``read(name, data)``: whether what a file of that name holds is of its format,
-and its runs. ``read`` raises `PagesimError` where a field is missing or wrong, times contradict one another,
-or too many requests failed. The first that fits reads a file."""
+"""Each has ``fits(data)``, whether data is of its format, and ``read(name, data)``, which returns its runs.
+``read`` raises `PagesimError` if a field is missing or wrong, times are contradictory, or too many requests
+failed. The first reader that fits reads the file."""
 
 SHARING_OUT = "0.33.0"
-"""The release of which it is known how it shares requests out among data-parallel ranks."""
+"""The release for which the distribution of requests over data-parallel ranks is known."""
 
 
 def read(file: Path) -> tuple[RecordedRun, ...]:
-    """Return the runs of a file, with the server's model, GPU and release as the catalogue has them.
+    """Return the runs of a file, with the catalogue's names of the server's model, GPU and release.
 
     Raises:
-        PagesimError: the file is of no format that can be read, or what it holds is wrong.
+        PagesimError: the file's format is unknown, or its contents are invalid.
     """
     return tuple(_known(run) for run in _read(file))
 
 
 def _known(run: RecordedRun) -> RecordedRun:
-    """Return a run with the server's own words as the catalogue has them."""
+    """Return a run with the server's names replaced by the catalogue's."""
     server, said = known(run.server), run.server.get("vllm_version")
     own = server.get("vllm_version")
     if own is not None:
-        # What no log of so old a release shows is simulated as a release of which one does.
+        # Features that no log of so old a release shows are simulated with a release for which one does.
         if server.get("async_scheduling") and not RELEASES[own].async_scheduling:
             own = next(name for name, each in RELEASES.items() if each.async_scheduling)
         if server.get("data_parallel_size", 1) > 1:
             own = SHARING_OUT
         server["vllm_version"] = own
     if "model" in server and model(server["model"]).weights_in_words != "bf16":
-        # Of a checkpoint that is quantized: it says by itself how.
+        # A quantized checkpoint itself determines how it is quantized.
         server = {name: value for name, value in server.items() if (name, value) != ("weight_dtype", "fp8")}
     notes = run.notes
     if own is not None and own != said:
@@ -76,10 +76,10 @@ def _known(run: RecordedRun) -> RecordedRun:
 
 
 def read_all(files: Sequence[Path]) -> tuple[RecordedRun, ...]:
-    """Return the runs of several files; what servers say of themselves among them is about all runs.
+    """Return the runs of several files; options in server logs and metrics among these apply to all runs.
 
     Raises:
-        PagesimError: a file is of no format that can be read, or there is no run among them.
+        PagesimError: a file's format is unknown, or none of the files holds a run.
     """
     runs: list[RecordedRun] = []
     options: dict[str, Any] = {}
@@ -99,10 +99,10 @@ def read_all(files: Sequence[Path]) -> tuple[RecordedRun, ...]:
 
 
 def _about_server(file: Path) -> ServerFacts | None:
-    """Return what a server's log or its metrics say; None if the file is of requests."""
+    """Return what a server's log or metrics say; None if the file contains requests."""
     text = text_of(file)
     if text.lstrip()[:1] in ("{", "["):
-        # Nothing but AIPerf's samples of a server has a table of metrics with series.
+        # Only AIPerf's samples of a server have a table of metrics with series.
         samples = server_files.sampled(json_of(file, text)) if '"series"' in text else []
     else:
         samples = server_files.samples_of(text)

@@ -1,4 +1,4 @@
-"""Reads GuideLLM's ``benchmarks.json``: a run for each benchmark of a report.
+"""Reads GuideLLM's ``benchmarks.json``, with one run per benchmark of the report.
 
 Source: guidellm 0.8.1, schemas/base/request_stats.py, schemas/base/info.py, scheduler/strategies.py.
 """
@@ -15,7 +15,7 @@ from pagesim.experiments.recorded.recording import RecordedRun
 
 HINT = "run guidellm with streaming, and keep all requests"
 CLIENTS = {"concurrent": "streams", "throughput": "max_concurrency"}
-"""Field of a strategy that bounds how many requests are outstanding, by the strategy's name."""
+"""Field of a strategy that limits the number of outstanding requests, by the strategy's name."""
 
 
 class _Request(FileLayout):
@@ -34,12 +34,12 @@ class _Strategy(FileLayout):
 
 
 def fits(data: object) -> bool:
-    """Return whether a file's data may be such a report."""
+    """Return whether a file's data looks like such a report."""
     return isinstance(table(data).get("benchmarks"), list)
 
 
 def read(name: str, data: Mapping[str, Any]) -> tuple[RecordedRun, ...]:
-    """Return the runs of a report, one a benchmark."""
+    """Return the runs of a report, one per benchmark."""
     if not (reports := data["benchmarks"]):
         raise PagesimError(f"{name}: has no benchmark; let guidellm finish one")
     server = server_of(name, data)

@@ -1,4 +1,4 @@
-"""Reads inference-perf's ``per_request_lifecycle_metrics.json``: a list of requests, each with its times.
+"""Reads inference-perf's ``per_request_lifecycle_metrics.json``: a list of requests with their times.
 
 Source: inference-perf 0.7.0, reportgen/base.py, apis/base.py.
 """
@@ -55,12 +55,12 @@ class _Request(FileLayout):
 
 
 def fits(data: object) -> bool:
-    """Return whether a file's data may be such requests."""
+    """Return whether a file's data looks like such requests."""
     return isinstance(data, list) and bool(data) and {"start_time", "info"} <= table(data[0]).keys()
 
 
 def read(name: str, rows: Sequence[Any]) -> tuple[RecordedRun, ...]:
-    """Return the run; requests were sent each at its own time."""
+    """Return the run, with each request sent at its own time."""
     good = [number for number, row in enumerate(rows) if table(row).get("error") is None]
     hint = "run inference-perf with streaming"
     found = [parsed(_Request, name, rows[number], hint, row=number) for number in good]

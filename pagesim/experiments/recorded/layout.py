@@ -1,4 +1,4 @@
-"""Layouts of files: what a file of JSON or CSV holds, or a sentence with file, request, field and value."""
+"""Layouts of JSON and CSV files, and errors that name the file, request, field and value."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from pagesim.sim.clock import LONGEST_S
 from pagesim.workloads.trace import MAX_TOKENS
 
 CUT_OFF = "it may be cut off"
-"""How the sentence about a file that is no JSON ends."""
+"""End of the error message about a file that is not JSON."""
 
 OF_A_METRIC = ("value", "unit", "avg")
-"""Fields that say nothing without the one that they are of."""
+"""Field names that mean nothing without the name of the metric that they belong to."""
 
 CLOCK = ": times of a clock that never runs backwards"
 LIST = "a list with a value a request is needed"
 
 
 class FileLayout(BaseModel):
-    """What is read of a file, or of a request in it; everything else is passed over."""
+    """The fields to read from a file, or from a request in it; all others are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 def at(*paths: str, **default: Any) -> Any:
-    """Return a field of a layout that stands at the first of these paths, such as ``info.timings.start``.
+    """Return a field that is read from the first existing one of these paths, such as ``info.timings.start``.
 
-    A number in a path is a place in a list. Without a default the field must be there.
+    A number in a path is a list index. Without a default the field is required.
     """
     places = []
     for path in paths:
@@ -54,14 +54,14 @@ def at(*paths: str, **default: Any) -> Any:
 def number(
     least: float, most: float, *, whole: bool = False, cell: bool = False, why: str = ""
 ) -> Callable[[Any], float]:
-    """Return a function that takes a number within bounds, and refuses all else.
+    """Return a validator that accepts a number within bounds and rejects everything else.
 
     Args:
-        least: bound below.
-        most: bound above.
-        whole: take whole numbers only.
-        cell: take the text of one, too, as a cell of a CSV is.
-        why: end of the sentence.
+        least: lower bound.
+        most: upper bound.
+        whole: whether to accept whole numbers only.
+        cell: whether to also accept a number as text, as in a CSV cell.
+        why: end of the error message.
     """
     needed = f"a whole number from {least} to {most}" if whole else f"a number from {least:g} to {most:g}"
 
@@ -83,11 +83,11 @@ def is_number(value: object, most: float, least: float = 0.0) -> bool:
 
 
 Instant = Annotated[float, PlainValidator(number(0, 1e12, why=CLOCK))]
-"""Seconds since a clock began: of some it was in 1970."""
+"""Seconds since an epoch, which for some clocks is 1970."""
 
 _nanoseconds = number(0, 1e21, why=CLOCK)
 Nanoseconds = Annotated[float, PlainValidator(lambda value: _nanoseconds(value) / 1e9)]
-"""The same, where a file has nanoseconds."""
+"""An instant that is recorded in nanoseconds."""
 
 Duration = Annotated[float, PlainValidator(number(0, LONGEST_S, why=CLOCK))]
 Amount = Annotated[float, PlainValidator(number(0, 1e12))]
@@ -95,28 +95,28 @@ Tokens = Annotated[float, PlainValidator(number(1, MAX_TOKENS, whole=True))]
 TokensOrNone = Annotated[float, PlainValidator(number(0, MAX_TOKENS, whole=True))]
 Count = Annotated[float, PlainValidator(number(1, 1_000_000_000, whole=True))]
 Requests = Annotated[float, PlainValidator(number(1, 1_000_000, whole=True))]
-"""Requests that are drawn."""
+"""Number of requests to draw."""
 
 
 T = TypeVar("T")
 Column = Annotated[list[T], Field(min_length=1, fail_fast=True)]
-"""A value a request."""
+"""One value per request."""
 
 M = TypeVar("M", bound=BaseModel)
 
 
 def parsed(kind: type[M], name: str, data: Any, hint: str = "", *, row: int | None = None) -> M:
-    """Return data as a layout has it.
+    """Parse data as a layout.
 
     Args:
         kind: the layout.
-        name: of the file, for the sentence.
-        data: what the file holds, or a request of it.
-        hint: what to do where a field is missing.
-        row: of the request, where the data is one.
+        name: name of the file, for error messages.
+        data: contents of the file, or of a request in it.
+        hint: what to do if a field is missing.
+        row: index of the request, if the data is one.
 
     Raises:
-        PagesimError: a field is missing or wrong; the sentence names file, request, field and value.
+        PagesimError: a field is missing or invalid; the message names file, request, field and value.
     """
     try:
         return kind.model_validate(data)
@@ -141,7 +141,7 @@ def parsed(kind: type[M], name: str, data: Any, hint: str = "", *, row: int | No
 
 
 def table(value: object) -> Mapping[str, Any]:
-    """Return a table of JSON, an empty one where there is none."""
+    """Return a JSON table, or an empty one if the value is not a table."""
     return value if isinstance(value, Mapping) else {}
 
 
@@ -149,7 +149,7 @@ def text_of(file: Path) -> str:
     """Return a file's text.
 
     Raises:
-        PagesimError: it cannot be read.
+        PagesimError: the file cannot be read.
     """
     try:
         return read_file(file).decode("utf-8").replace("\r\n", "\n")
@@ -160,12 +160,12 @@ def text_of(file: Path) -> str:
 
 
 def json_of(file: Path, text: str) -> Any:
-    """Return what a text of JSON holds, or a list of what its lines do, empty ones left out.
+    """Parse JSON, or JSON lines with empty lines ignored.
 
     Raises:
-        PagesimError: it is no JSON.
+        PagesimError: the text is neither.
     """
-    # SGLang's client writes a rate without a bound as Python does, which is no JSON.
+    # SGLang's client writes an unlimited rate as Python does, which is not valid JSON.
     text = text.replace('"request_rate": Infinity', '"request_rate": "inf"')
     try:
         return parse_json(text)
@@ -181,7 +181,7 @@ def csv_of(file: Path, text: str, names: Sequence[str]) -> list[dict[str, str]]:
     """Return the rows of a CSV with these columns.
 
     Raises:
-        PagesimError: a column is missing, or there is no row.
+        PagesimError: a column is missing, or there are no rows.
     """
     try:
         reader = csv.DictReader(text.splitlines())

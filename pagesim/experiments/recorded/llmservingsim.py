@@ -1,7 +1,7 @@
-"""Reads LLMServingSim's ``requests.jsonl``: what an engine itself wrote of its requests, with its settings.
+"""Reads LLMServingSim's ``requests.jsonl``, which an engine itself wrote about its requests.
 
-``meta.json`` beside it has the engine's settings, and names the file of the prompts with their tokens, from
-which prefix hits follow.
+``meta.json`` next to it has the engine's settings. It also names the file of the prompts with their tokens,
+from which prefix hits follow.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Instant(FileLayout):
 
 
 class _Meta(FileLayout):
-    frontend: str = "0"  # the engine's own times have none
+    frontend: str = "0"  # the engine's own times do not include a front end
     model: Any = None
     gpu: Any = at("hardware.device_name", default=None)
     vllm_version: Any = None
@@ -73,12 +73,12 @@ class _Meta(FileLayout):
 
 
 def fits(data: object) -> bool:
-    """Return whether a file's data may be such requests."""
+    """Return whether a file's data looks like such requests."""
     return isinstance(data, list) and bool(data) and "first_token_ts" in table(data[0])
 
 
 def read(name: str, rows: Sequence[Any]) -> tuple[RecordedRun, ...]:
-    """Return the run, with what ``meta.json`` says of the server and ``timeseries.csv`` of its queue."""
+    """Return the run, with the server's settings from ``meta.json`` and its queue from ``timeseries.csv``."""
     file = Path(name)
     beside, series = file.with_name("meta.json"), file.with_name("timeseries.csv")
     meta = table(json_of(beside, text_of(beside)) if beside.is_file() else None)
@@ -103,7 +103,7 @@ def read(name: str, rows: Sequence[Any]) -> tuple[RecordedRun, ...]:
 
 
 def _series(file: Path) -> Series:
-    """Return what the server said each second."""
+    """Return the server's state in each second."""
     cells = csv_of(file, text_of(file), tuple(_Instant.model_fields))
     rows = [parsed(_Instant, f"{file}: line {line}", each) for line, each in enumerate(cells, 2)]
     t, running, waiting, use = np.array([list(row.model_dump().values()) for row in rows]).T
@@ -113,7 +113,7 @@ def _series(file: Path) -> Series:
 
 
 def _hash_ids(file: Path, named: object, size: int) -> Sequence[tuple[int, ...]] | None:
-    """Return names of the blocks of each prompt, where the file that ``meta.json`` names is near."""
+    """Return the block hashes of each prompt, if the file named in ``meta.json`` is near; else None."""
     if not isinstance(named, str) or not named.isprintable() or len(Path(named).name) > 255:
         return None
     beside = [folder / Path(named).name for folder in (file.parent, file.parent.parent)]

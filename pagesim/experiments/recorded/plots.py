@@ -1,4 +1,4 @@
-"""Plots: recorded runs beside their simulations (matplotlib)."""
+"""Plots of recorded runs and their simulations (matplotlib)."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ WORDS = {"ttft": "TTFT, s", "tpot": "TPOT, s", "e2e": "E2E, s"}
 OVER_TIME = {"running": "running", "waiting": "waiting", "kv_use": "KV use"}
 MEASURED, SIMULATED = LINES["measured"].colour, LINES["simulated"].colour
 MOST_ROWS = 12
-"""Runs with a row of panels each; more are drawn as points alone."""
+"""Maximum number of runs drawn with one row of panels each; more are drawn as points only."""
 
 
 def measured_against_simulated(found: Sequence[RecordedComparison]) -> Figure:
-    """Draw what was measured and what was simulated.
+    """Draw measured and simulated latencies.
 
-    One to ``MOST_ROWS`` runs whose requests are known have a row each: shares of requests by latency and,
-    where it was recorded, what was over time. Of others each run's means are points, simulated over measured.
+    Up to ``MOST_ROWS`` runs with known requests get one row each: the latencies' cumulative distributions
+    and, if recorded, the state over time. Otherwise each run's means are points, simulated over measured.
 
     Args:
-        found: runs, at least one.
+        found: comparisons, at least one.
     """
     from pagesim.results.drawing import empty, head, load_of
 
@@ -61,7 +61,7 @@ def measured_against_simulated(found: Sequence[RecordedComparison]) -> Figure:
 
 
 def _points(found: Sequence[RecordedComparison], load: str) -> Figure:
-    """Draw each run's means, simulated over measured, a panel a metric."""
+    """Draw each run's means, simulated over measured, with one panel per metric."""
     from pagesim.results.drawing import against, head, panels
 
     metrics = list(dict.fromkeys(metric for each in found for metric in each.residuals))

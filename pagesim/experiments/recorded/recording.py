@@ -1,4 +1,4 @@
-"""RecordedRun: what was measured of one run of a server under one load, as arrays."""
+"""RecordedRun: the measurements of one server under one load, as arrays."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.bool_]
 
 MOST_FAILED = 0.1
-"""Share of requests that may have failed: the server worked for these, too, the log does not say how long."""
+"""Share of requests that may have failed; they took the server's time as well, which no log shows."""
 
 
 class Answered(NamedTuple):
-    """A request that was answered; readers' layouts of one have the same attributes.
+    """An answered request; readers' layouts of requests have the same attributes.
 
     Attributes:
         start: instant at which it was sent, in seconds.
-        first: instant of its first token.
-        last: instant of its last token.
-        prompt: tokens of its prompt.
-        output: tokens of its answer.
-        gaps: seconds between tokens; None where they are not known.
+        first: instant of its first token, in seconds.
+        last: instant of its last token, in seconds.
+        prompt: number of prompt tokens.
+        output: number of output tokens.
+        gaps: seconds between tokens; None if unknown.
     """
 
     start: float
@@ -42,12 +42,12 @@ class Answered(NamedTuple):
 
 
 class Series(NamedTuple):
-    """What a server said of itself over time, ``[T]`` each.
+    """A server's own metrics over time, ``[T]`` each.
 
     Attributes:
-        t: seconds from the first arrival, rising.
-        running, waiting: requests.
-        kv_use: share of the KV blocks that are in use, 0 to 1.
+        t: seconds from the first arrival, ascending.
+        running, waiting: numbers of requests.
+        kv_use: share of KV blocks in use, from 0 to 1.
     """
 
     t: Floats
@@ -58,24 +58,24 @@ class Series(NamedTuple):
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """One run of a server under one load, its requests in the order in which they were sent.
+    """One run of a server under one load, with requests in the order in which they were sent.
 
     Attributes:
-        name: of the run, for sentences and tables.
-        arrival_s: when each request was sent, from the first, ``[N]``, never falling; when it was due where
-            only a summary is known.
-        prompt_tokens, output_tokens: of each, ``[N]``, at least 1.
-        ttft_s, e2e_s: seconds from sending to the first and to the last token, ``[N]``; empty where only a
+        name: name of the run, for messages and tables.
+        arrival_s: when each request was sent, in seconds from the first one, ``[N]``, non-decreasing; when it
+            was due if only a summary is known.
+        prompt_tokens, output_tokens: tokens of each request, ``[N]``, at least 1.
+        ttft_s, e2e_s: seconds from sending to the first and to the last token, ``[N]``; empty if only a
             summary is known.
-        itl_s: seconds between tokens, of each request ``[output_tokens - 1]``; None where they are not known.
-        hash_ids: names of the blocks of each prompt, as a `Trace` has them; None where prompts are not known.
-        max_concurrency: of a closed loop; None where each request was sent at its own time.
-        series: what the server said over time; None where it did not.
-        known: of a run that is known by a summary alone, by metric (``ttft``, ``tpot``, ``itl``, ``e2e``,
-            ``duration``) and statistic (``mean``, ``p50``, …), in seconds.
-        preemptions: how many the server counted; None where it did not.
+        itl_s: seconds between the tokens of each request, ``[output_tokens - 1]`` each; None if unknown.
+        hash_ids: block hashes of each prompt, as in a `Trace`; None if the prompts are unknown.
+        max_concurrency: number of clients of a closed loop; None if each request has its own send time.
+        series: the server's metrics over time; None if not recorded.
+        known: for a run of which only a summary is known: seconds by metric (``ttft``, ``tpot``, ``itl``,
+            ``e2e``, ``duration``) and statistic (``mean``, ``p50``, …).
+        preemptions: number of preemptions counted by the server; None if not recorded.
         server: options of a system that the recording states.
-        notes: what was noticed on reading.
+        notes: observations made when reading the files.
     """
 
     name: str
@@ -111,13 +111,13 @@ class RecordedRun:
         """Return the run of these requests, in the order in which they were sent.
 
         Args:
-            name: of the run.
-            requests: that were answered, each with the attributes of `Answered`.
-            hash_ids: names of the blocks of each prompt.
-            failed: requests that failed and are not among these.
-            max_concurrency: of a closed loop; one of as many as there are requests bounds nothing.
-            notes: what was noticed on reading.
-            **more: other attributes.
+            name: name of the run.
+            requests: answered requests, each with the attributes of `Answered`.
+            hash_ids: block hashes of each prompt.
+            failed: number of failed requests, which are not in ``requests``.
+            max_concurrency: clients of a closed loop; ignored if there are no more requests than that.
+            notes: observations made when reading the files.
+            **more: other attributes of the run.
 
         Raises:
             PagesimError: no request was answered, too many failed, or clocks run backwards.
@@ -170,21 +170,21 @@ class RecordedRun:
         server: Mapping[str, Any],
         notes: tuple[str, ...] = (),
     ) -> RecordedRun:
-        """Return the run of a load that is known by its lengths, its clients and its rate.
+        """Return the run of a load of which only lengths, clients and rate are known.
 
         Args:
-            name: of the run.
-            known: by metric and statistic, seconds; a metric without any is left out.
-            prompt: tokens of each request's prompt, ``[N]``.
-            output: tokens of each answer, ``[N]``.
-            clients: requests that were outstanding at most; None without a bound.
-            rate: requests a second, gaps drawn from a gamma distribution; None where all were due at once.
-            burstiness: shape of that distribution; 1 is Poisson's.
+            name: name of the run.
+            known: seconds by metric and statistic; empty metrics are ignored.
+            prompt: prompt tokens of each request, ``[N]``.
+            output: output tokens of each request, ``[N]``.
+            clients: maximum number of outstanding requests; None for no limit.
+            rate: requests per second, with gaps from a gamma distribution; None if all were due at once.
+            burstiness: shape of that distribution; 1 gives a Poisson process.
             server: options of a system.
-            notes: what was noticed on reading.
+            notes: observations made when reading the files.
 
         Raises:
-            PagesimError: the summary has no latency.
+            PagesimError: the summary has no latencies.
         """
         known = {metric: by for metric, by in known.items() if by}
         if not known.keys() & {"ttft", "tpot", "itl", "e2e"}:
@@ -203,22 +203,22 @@ class RecordedRun:
 
     @property
     def means(self) -> dict[str, float]:
-        """Means by metric, in seconds, of a run that is known by a summary alone."""
+        """Means in seconds by metric, for a run of which only a summary is known."""
         return {metric: by["mean"] for metric, by in self.known.items() if "mean" in by}
 
     @property
     def first_s(self) -> Floats:
-        """When the first token of each request came, seconds from the first arrival, ``[N]``."""
+        """When each request's first token arrived, in seconds from the first arrival, ``[N]``."""
         return self.arrival_s + self.ttft_s
 
     @property
     def last_s(self) -> Floats:
-        """When the last token of each request came, seconds from the first arrival, ``[N]``."""
+        """When each request's last token arrived, in seconds from the first arrival, ``[N]``."""
         return self.arrival_s + self.e2e_s
 
     def trace(self) -> Trace:
-        """Return the requests as the simulator takes them."""
-        # In a closed loop whose requests' times are known, each was sent as soon as there was a place.
+        """Return the requests as a trace for the simulator."""
+        # In a closed loop with known request times, each was sent as soon as a client was free.
         closed = self.max_concurrency is not None and not self.known
         return Trace(
             arrival_s=np.zeros(len(self)) if closed else self.arrival_s,
@@ -229,7 +229,7 @@ class RecordedRun:
         )
 
     def _checked(self) -> RecordedRun:
-        """Return the run, if a server can have done what it says.
+        """Return the run itself if its times are possible.
 
         Raises:
             PagesimError: no request was answered, or clocks run backwards.

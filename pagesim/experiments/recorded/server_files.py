@@ -1,4 +1,4 @@
-"""Reads what a server says of itself: its log, a dump of ``/metrics``, and AIPerf's samples of it.
+"""Reads what a server says about itself: its log, a dump of ``/metrics``, or AIPerf's samples of them.
 
 Sources: aiperf 0.13.0, docs/server-metrics; SGLang, observability/metrics_collector.py; vLLM,
 v1/core/kv_cache_utils.py, v1/engine/core.py, v1/metrics/loggers.py, entrypoints/utils.py.
@@ -20,14 +20,14 @@ from pagesim.experiments.recorded.recording import Series
 _SAMPLE = re.compile(r"^((?:vllm|sglang):[a-z_]+)(?:\{(.*)\})?\s+(\S+)\s*$")
 _LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
 PREEMPTIONS = ("vllm:num_preemptions", "sglang:num_retracted_requests")
-"""Counters of requests that were preempted; text appends ``_total``."""
+"""Counters of preempted requests; the text format appends ``_total``."""
 
 IN_LABELS = {"block_size": "block_size", "num_gpu_blocks": "num_blocks"}
 OVER_TIME = (
     ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"),
     ("sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:token_usage"),
 )
-"""Gauges of what runs, what waits and which share of the KV cache is in use, by engine."""
+"""Gauges of running requests, waiting requests and the KV cache's used share, one tuple per engine."""
 
 _RELEASE = re.compile(r"(?:LLM engine \(v|API server version |vLLM version )(\d+\.\d+(?:\.\d+)?)")
 _IN_LOG = {
@@ -55,16 +55,16 @@ _OPTIONS = (
     *("enable_prefix_caching", "gpu_memory_utilization", "async_scheduling", "enable_chunked_prefill"),
 )
 BLOCK_SIZE = 16
-"""Of vLLM where its log names no other."""
+"""vLLM's block size if its log names no other."""
 
 
 class ServerFacts(NamedTuple):
-    """What a server says of itself.
+    """What a server says about itself.
 
     Attributes:
-        options: of a system.
-        preemptions: how many it counted; None where it did not.
-        series: over time; None where it was not recorded.
+        options: options of a system.
+        preemptions: number of preemptions; None if not counted.
+        series: state over time; None if not recorded.
     """
 
     options: Mapping[str, Any]
@@ -73,7 +73,7 @@ class ServerFacts(NamedTuple):
 
 
 class MetricSample(NamedTuple):
-    """A value of a metric; where AIPerf sampled it, its increase or mean, and those of slices of time."""
+    """A metric's value; for AIPerf's samples, its increase or mean, and also its means by time slice."""
 
     metric: str
     labels: Mapping[str, Any]
@@ -107,10 +107,10 @@ def sampled(data: object) -> list[MetricSample]:
 
 
 def metrics(name: str, samples: Sequence[MetricSample]) -> ServerFacts:
-    """Return what the metrics of a server say.
+    """Return what a server's metrics say.
 
     Raises:
-        PagesimError: a value is no number.
+        PagesimError: a value is not a number.
     """
     options: dict[str, Any] = {}
     preempted: float | None = None
@@ -136,7 +136,7 @@ def metrics(name: str, samples: Sequence[MetricSample]) -> ServerFacts:
 
 
 def _series(slices: Mapping[str, Sequence[_Slice]]) -> Series | None:
-    """Return what was over time, in the middle of each slice; None where slices are not whole."""
+    """Return the state over time, at the centre of each slice; None if slices are incomplete."""
     for gauges in OVER_TIME:
         found = [slices.get(gauge, ()) for gauge in gauges]
         if found[0] and len(set(map(len, found))) == 1:
@@ -149,14 +149,14 @@ def _series(slices: Mapping[str, Sequence[_Slice]]) -> Series | None:
 
 
 def log(name: str, text: str) -> ServerFacts | None:
-    """Return what a server's log says, its flags before what it printed of them; None if it is no log.
+    """Return what a server's log says, with start-up flags taking precedence; None if it is not a log.
 
     Args:
-        name: of the file.
-        text: the log.
+        name: name of the file.
+        text: contents of the log.
 
     Raises:
-        PagesimError: a value is no number.
+        PagesimError: a value is not a number.
     """
     options: dict[str, Any] = {}
     for option, pattern in _IN_LOG.items():
@@ -180,7 +180,7 @@ def log(name: str, text: str) -> ServerFacts | None:
 
 
 def _arguments(text: str) -> Mapping[str, Any]:
-    """Return the flags that a server says it was started with."""
+    """Return the flags that, according to its log, a server was started with."""
     found = _ARGUMENTS.search(text)
     try:
         value = {} if found is None or len(found[1]) > 1 << 16 else ast.literal_eval(found[1])

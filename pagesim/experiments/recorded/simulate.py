@@ -1,4 +1,4 @@
-"""Simulation of a recorded run: the same requests at the same times, or in the same closed loop."""
+"""Simulates a recorded run: the same requests at the same times, or in the same closed loop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NEEDED = (
     *("model", "gpu", "tensor_parallel_size", "vllm_version", "max_num_seqs", "max_num_batched_tokens"),
     "enable_prefix_caching",
 )
-"""Options of a server without which nothing is simulated."""
+"""Options of a server that a simulation requires."""
 
 OF_ANY_POLICY = (
     "model",
@@ -44,21 +44,21 @@ OF_ANY_POLICY = (
     "max_model_len",
     "frontend",
 )
-"""Options of a server that are kept where it is simulated under another policy than its own."""
+"""Options of a server that are kept when it is simulated under a policy other than its own."""
 
 OF_VLLM_V1 = ("vllm_version", "max_num_seqs", "max_num_batched_tokens", "enable_prefix_caching")
-"""Those of them that only policy ``vllm-v1`` is asked for."""
+"""Required options that apply only to policy ``vllm-v1``."""
 
 
 def system_of(run: RecordedRun, given: Mapping[str, Any]) -> System:
-    """Return the system of a recorded run; its kernel of experts is the one that ``--cost auto`` sums up.
+    """Return the system of a recorded run, with its MoE kernel passed on to ``--cost auto``.
 
     Args:
         run: the recording.
-        given: options that win over what it says.
+        given: options that override the recording.
 
     Raises:
-        PagesimError: an option is neither in the recording nor given.
+        PagesimError: a required option is neither recorded nor given.
     """
     said = {name: value for name, value in run.server.items() if name in System.model_fields}
     own = said.setdefault("policy", "vllm-v1")
@@ -67,7 +67,7 @@ def system_of(run: RecordedRun, given: Mapping[str, Any]) -> System:
     values = {**said, **given}
     if run.server.get("moe_backend") in KERNELS and values.get("cost", "auto") == "auto":
         values["cost"] = f"auto:moe_backend={run.server['moe_backend']}"
-    # Where no prompt is known, nothing is known to be shared, and caching prefixes decides nothing.
+    # Without known prompts nothing is known to be shared, so prefix caching makes no difference.
     not_needed = set() if run.hash_ids is not None else {"enable_prefix_caching"}
     if values["policy"] != "vllm-v1":
         not_needed |= set(OF_VLLM_V1)
@@ -80,15 +80,15 @@ def system_of(run: RecordedRun, given: Mapping[str, Any]) -> System:
 
 
 def simulate_recorded(run: RecordedRun, **system: Any) -> RecordedComparison:
-    """Simulate a recorded run and return what was measured beside what was simulated.
+    """Simulate a recorded run and compare measurement and simulation.
 
     Args:
         run: the recording.
-        **system: fields of `System`, such as ``cost="roofline"`` or ``frontend="0.01"``; they win over what
-            the recording says of the server.
+        **system: fields of `System`, such as ``cost="roofline"`` or ``frontend="0.01"``; they override what
+            the recording says about the server.
 
     Raises:
-        PagesimError: an option is missing, or the run and the system do not go together.
+        PagesimError: an option is missing, or the run and the system do not match.
     """
     chosen = system_of(run, system)
     ranks, trace = ranks_of(chosen), run.trace()
@@ -113,15 +113,15 @@ def compared(
     front_end_s: float = 0.0,
     notes: tuple[str, ...] = (),
 ) -> RecordedComparison:
-    """Return a recorded run beside the result of its simulation.
+    """Return the comparison of a recorded run with the result of its simulation.
 
     Args:
-        run: as measured.
-        result: of the same requests.
-        name: of the comparison; the run's when left out.
-        rows: requests that are looked at, ``[N]``; all when left out.
-        front_end_s: what a request takes in addition before its first token.
-        notes: what to know of the simulation.
+        run: the recorded run.
+        result: simulation of the same requests.
+        name: name of the comparison; the run's if omitted.
+        rows: requests to include, ``[N]``; all if omitted.
+        front_end_s: additional seconds of every request before its first token.
+        notes: notes on the simulation.
 
     Raises:
         PagesimError: no request was answered in the simulation.
@@ -158,7 +158,7 @@ def compared(
 
 
 def _assumed(run: RecordedRun, system: System) -> tuple[str, ...]:
-    """Return what was worked out and not recorded."""
+    """Return notes on what was inferred instead of recorded."""
     notes = []
     if system.num_blocks is None:
         notes.append("num_blocks is not recorded, and is worked out by sizing")
@@ -175,7 +175,7 @@ def _assumed(run: RecordedRun, system: System) -> tuple[str, ...]:
 def _residuals(
     run: RecordedRun, pairs: Mapping[str, Pair], result: Result | ClusterResult
 ) -> dict[str, dict[str, Residual]]:
-    """Return by metric and statistic what was measured and what was simulated."""
+    """Return measured and simulated values by metric and statistic."""
     measured: dict[str, Any] = {metric: describe(pair.measured) for metric, pair in pairs.items()}
     if run.itl_s is not None:
         measured["itl"] = describe(np.concatenate([np.empty(0), *run.itl_s]))
@@ -185,6 +185,6 @@ def _residuals(
 
 
 def duration_of(result: Result | ClusterResult) -> float:
-    """Return seconds from the first arrival to the last token."""
+    """Return the seconds from the first arrival to the last token."""
     columns = result.request_columns
     return float(np.nanmax(columns["finish_s"]) - np.nanmin(columns["arrival_s"]))

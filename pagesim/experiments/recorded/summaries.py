@@ -1,4 +1,4 @@
-"""Runs that are known by a summary: the load is drawn again, and what statistics there are is compared."""
+"""Runs of which only a summary is known: their load is redrawn, and the known statistics are compared."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ STATISTICS = {
     "p95": ("p95",),
     "p99": ("p99",),
 }
-"""Statistics, and how files call them."""
+"""Statistics and their names in files."""
 
 
 class BenchLoad(FileLayout):
-    """With which load a run came about."""
+    """The load of a run."""
 
     clients: Count | None = at(
         *("max_concurrency", "input_config.phases.-1.concurrency", "input_config.loadgen.concurrency"),
@@ -35,10 +35,10 @@ class BenchLoad(FileLayout):
     )
 
     def a_second(self, name: str) -> float | None:
-        """Return the requests a second; None where all were due at once.
+        """Return the requests per second; None if all were due at once.
 
         Raises:
-            PagesimError: they were due at times that the file, of this name, does not have.
+            PagesimError: they were due at times that the file ``name`` does not contain.
         """
         if self.rate in ("inf", None):
             return None
@@ -51,7 +51,7 @@ class BenchLoad(FileLayout):
 
 
 def scaled(lengths: npt.ArrayLike, mean: float) -> Ints:
-    """Return lengths, ``[N]``, stretched to a mean, in whole tokens, at least 1 each; ends are summed up."""
+    """Return lengths scaled to a mean, in whole tokens of at least 1, ``[N]``, rounding cumulative sums."""
     drawn = np.asarray(lengths, np.float64)
     ends = np.rint(np.cumsum(drawn * (mean / drawn.mean())))
     found: Ints = np.maximum(1, np.diff(ends, prepend=0)).astype(np.int64)
@@ -59,16 +59,16 @@ def scaled(lengths: npt.ArrayLike, mean: float) -> Ints:
 
 
 def statistics(name: str, found: Mapping[str, Any], scale: float, field: str = "{}") -> dict[str, float]:
-    """Return those statistics of a metric that are there, in seconds.
+    """Return the known statistics of a metric, in seconds.
 
     Args:
-        name: of the file and the metric.
-        found: numbers by field; None where one is not known.
-        scale: seconds of a unit.
-        field: of a statistic, by its name.
+        name: name of the file and the metric.
+        found: numbers by field; None for unknown ones.
+        scale: seconds per unit.
+        field: format of a statistic's field name.
 
     Raises:
-        PagesimError: one is no number.
+        PagesimError: a value is not a number.
     """
     known = {}
     for statistic, theirs in STATISTICS.items():

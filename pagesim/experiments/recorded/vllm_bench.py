@@ -1,4 +1,4 @@
-"""Reads what ``vllm bench serve --save-result --save-detailed`` writes: a load, as its client measured it.
+"""Reads the output of ``vllm bench serve --save-result --save-detailed``: a load as its client measured it.
 
 SGLang's bench with ``--output-details`` has the same lists. Source: vLLM 0.19.0, vllm/benchmarks/serve.py.
 """
@@ -31,7 +31,7 @@ from pagesim.experiments.recorded.recording import Answered, Floats, RecordedRun
 LISTS = ("input_lens", "output_lens", "ttfts", "itls")
 
 AGREE = 0.1
-"""Share by which gaps may miss what the file's own summary says."""
+"""Relative deviation allowed between the lists and the file's own summary."""
 
 
 DETAILED = (
@@ -67,17 +67,17 @@ class _Lists(FileLayout):
 
     @property
     def at_once(self) -> bool:
-        """Whether requests are sent as soon as they may be."""
+        """Whether requests are sent as soon as possible."""
         return self.request_rate in ("inf", None)
 
 
 def fits(data: object) -> bool:
-    """Return whether a file's data may be such a result."""
+    """Return whether a file's data looks like such a result."""
     return isinstance(data, Mapping) and any(name in data for name in LISTS)
 
 
 def read(name: str, data: Mapping[str, Any]) -> tuple[RecordedRun, ...]:
-    """Return the run, its requests sent when it says, or as clients of a closed loop do."""
+    """Return the run, with requests sent at recorded times or as by the clients of a closed loop."""
     found = parsed(_Lists, name, data, DETAILED)
     size = len(found.ttfts)
     most = found.max_concurrency if found.at_once else None
@@ -109,7 +109,7 @@ def read(name: str, data: Mapping[str, Any]) -> tuple[RecordedRun, ...]:
 
 
 def _arrivals(name: str, found: _Lists, e2e: Floats, most: float | None) -> Floats:
-    """Return when each request was sent: as recorded, dealt out to clients, or all at once."""
+    """Return when each request was sent: as recorded, as by closed-loop clients, or all at once."""
     if found.start_times is not None:
         return np.array(found.start_times) - min(found.start_times)
     if most is not None:
@@ -124,7 +124,7 @@ def _arrivals(name: str, found: _Lists, e2e: Floats, most: float | None) -> Floa
 
 
 def _sent(e2e: Floats, most: int) -> Floats:
-    """Return when each request was sent by so many clients, each sending the next when its last is over."""
+    """Return when this many clients sent each request, if each sends its next one when its last finishes."""
     free = [0.0] * most
     sent = np.empty(len(e2e))
     for row, seconds in enumerate(e2e.tolist()):
@@ -134,13 +134,13 @@ def _sent(e2e: Floats, most: int) -> Floats:
 
 
 def _check(name: str, found: _Lists, run: RecordedRun, sent: float | None) -> None:
-    """Refuse gaps that do not sum to what the file itself says.
+    """Reject lists that contradict the file's own summary.
 
     Args:
-        name: of the file.
-        found: what it holds.
-        run: the requests that were answered.
-        sent: when clients of a closed loop sent the last request, by the gaps; None where that is not known.
+        name: name of the file.
+        found: contents of the file.
+        run: the answered requests.
+        sent: when closed-loop clients sent the last request, according to the gaps; None if unknown.
     """
     several = run.output_tokens > 1
     tpot = (run.e2e_s - run.ttft_s)[several] / (run.output_tokens[several] - 1)
@@ -160,7 +160,7 @@ def _check(name: str, found: _Lists, run: RecordedRun, sent: float | None) -> No
 
 
 def _chunks(name: str, gaps: Floats, output: Floats) -> tuple[str, ...]:
-    """Return what to know where a gap is not a token."""
+    """Return a note if gaps and tokens do not correspond."""
     several = output > 1
     ratio = float(np.median(gaps[several] / (output[several] - 1))) if several.any() else 1.0
     if abs(ratio - 1) <= AGREE:
