@@ -152,7 +152,7 @@ def _check_context_parallel(config: EngineConfig) -> None:
 
 
 def fitting_length(config: EngineConfig) -> int:
-    """Return the tokens of the longest request that fits beside the null block, for ``max_model_len`` auto.
+    """Return the tokens of the longest request that fits next to the null block, for ``max_model_len`` auto.
 
     It is at most the model's own. Source: ``_auto_fit_max_model_len`` (v1/core/kv_cache_planning.py).
 

@@ -331,7 +331,7 @@ class EngineConfig:
 
     @cached_property
     def fitting_capacity(self) -> Capacity:
-        """The memory that fits beside the weights by the sizing rule, including the null block."""
+        """The memory that fits next to the weights by the sizing rule, including the null block."""
         blocks = self.blocks
         # Engines of the paper's time start with a cache shorter than the longest request; later releases of
         # vLLM refuse to.
@@ -343,7 +343,7 @@ class EngineConfig:
         return sized
 
     def capacity_of(self, blocks: Plan | None, max_model_len: int | None) -> Capacity:
-        """Return the memory that fits beside the weights, including the null block.
+        """Return the memory that fits next to the weights, including the null block.
 
         Args:
             blocks: block plan; None if all layers keep the same.

@@ -312,7 +312,7 @@ def _parse_window(text: str) -> tuple[float, float]:
         start, end = (float(part) for part in text.split(":"))
     except ValueError:
         raise ValueError("must be START:END in seconds, such as 300:900") from None
-    if not 0 <= start <= end <= LONGEST_S:  # false for NaN as well
+    if not 0 <= start <= end <= LONGEST_S:  # false for NaN, too
         raise ValueError(
             f"must be two times from 0 to {LONGEST_S:g} s, such as 300:900, the first not after the second"
         )

@@ -1,4 +1,4 @@
-"""Peak memory beside the weights in vLLM's profile run: that of the encoder, the layers and the sampler.
+"""Peak memory in vLLM's profile run apart from the weights: the encoder's, the layers' and the sampler's.
 
 Terms: v1/worker/gpu/model_runner.py, v1/worker/gpu/sample, multimodal/encoder_budget.py of vLLM 0.33.0. The
 factors `OF_LAYERS` and `OF_ENCODER` are fitted; docs/make_plan.py compares the estimate with posted logs.

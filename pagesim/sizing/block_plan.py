@@ -139,7 +139,7 @@ class BlockPlan:
 
     @property
     def starts(self) -> bool:
-        """Whether the engine starts: one request of ``max_model_len`` tokens fits beside the null block."""
+        """Whether the engine starts: one request of ``max_model_len`` tokens fits next to the null block."""
         return self.most_blocks < self.num_blocks
 
     @property
@@ -164,7 +164,7 @@ class BlockPlan:
 
     @property
     def longest(self) -> int:
-        """Longest request in tokens that fits beside the null block, up to ``max_model_len``; 0 if none."""
+        """Longest request in tokens that fits next to the null block, up to ``max_model_len``; 0 if none."""
 
         def takes(tokens: int) -> int:
             return sum(

@@ -1,4 +1,4 @@
-"""How many KV blocks fit on a GPU beside a model, by the paper's, vLLM's or SGLang's rule, or as given."""
+"""How many KV blocks fit on a GPU with a model, by the paper's, vLLM's or SGLang's rule, or as given."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def capacity(
     stages: Sequence[range] = (),
     draft_layers: int = 0,
 ) -> Capacity:
-    """Return how many KV blocks fit beside the weights.
+    """Return how many KV blocks fit next to the weights.
 
     ``paper``: ⌊(⌊0.95·memory⌋ − weights − activations − 1 GiB) / block bytes⌋ on each GPU, as the
     PagedAttention artifact sizes it. Blocks of 16 tokens are counted, and the same slots are then divided
