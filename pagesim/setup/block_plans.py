@@ -273,8 +273,8 @@ def check_kv_dtype(config: EngineConfig) -> None:
     """Refuse a KV cache data type with which vLLM does not start, or whose blocks are not known.
 
     Raises:
-        PagesimError: no kernel for the model supports the type on the GPU, or the type has scales per token
-            and head, whose block sizes are not known for this engine or release.
+        PagesimError: no kernel for the model supports the type on the GPU, or the type has scales and its
+            block sizes are not known for this engine or release.
     """
     options = config.options
     release = RELEASES[options.vllm_version] if isinstance(options, VllmV1Options) else None

@@ -34,8 +34,8 @@ def check_target(target: Path, kind: str) -> None:
         kind: kind of result to store: ``run``, ``comparison``, ``cluster``, ``validation`` or ``workload``.
 
     Raises:
-        PagesimError: the target is a file, holds something else, a foreign file or one changed since pagesim
-            wrote it, or lies below a folder that cannot be written to.
+        PagesimError: the target is a file, or holds anything but an unchanged result of this kind, or lies
+            below a folder that cannot be written to.
     """
     try:
         _check(target, kind)

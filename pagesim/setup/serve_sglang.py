@@ -36,7 +36,7 @@ AITER = "aiter"
 """Value of ``--attention-backend`` for AMD's kernels, which support any page size and use memory."""
 
 AITER_CONTEXT, AITER_SHARE = 8192, 0.85
-"""Longest request in tokens above which AMD's kernels scale ``mem_fraction_static``, and the factor."""
+"""Longest request, in tokens, above which SGLang scales ``mem_fraction_static`` for aiter; the factor."""
 
 TOKEN_WISE = ("fa3", "flashinfer", "triton", AITER)
 """Values of ``--attention-backend`` whose kernels support any page size; the default is one token."""

@@ -158,7 +158,7 @@ class Server:
     def leak_notes(self) -> tuple[str, ...]:
         """Return a note if a plug-in allocator still holds blocks after all requests have ended."""
         name, memory = self.setting.config.policy.allocator, self.scheduler.memory
-        leaks = self.engine.failure_modes[FailureMode.LEAK]  # as the engine itself does
+        leaks = self.engine.failure_modes[FailureMode.LEAK]  # leaks that the real engine has, too
         if ALLOCATORS.owns(name) or leaks or Status.UNFINISHED in self.recorder.log.status:
             return ()
         free = memory.free_blocks
