@@ -33,10 +33,10 @@ PAGES: dict[str, tuple[int, ...]] = {
 """Values of ``--attention-backend`` whose kernels support only these page sizes; others become 64 tokens."""
 
 AITER = "aiter"
-"""Value of ``--attention-backend`` for AMD's kernels, which support any page size and use memory."""
+"""Value of ``--attention-backend`` for AMD's kernels, which support any page size but need extra memory."""
 
 AITER_CONTEXT, AITER_SHARE = 8192, 0.85
-"""Longest request, in tokens, above which SGLang scales ``mem_fraction_static`` for aiter; the factor."""
+"""Request length, in tokens, above which aiter scales ``mem_fraction_static``, and the scaling factor."""
 
 TOKEN_WISE = ("fa3", "flashinfer", "triton", AITER)
 """Values of ``--attention-backend`` whose kernels support any page size; the default is one token."""
